@@ -1,1 +1,1 @@
-"""How fast things are, in figures that can be had again: `make bench-…`. Not part of the tests; nothing here is imported by the product."""
+"""Reproducible benchmarks: `make bench-…`. Not part of the tests; the product imports nothing from here."""

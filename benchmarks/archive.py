@@ -1,9 +1,11 @@
-"""What packing the archive saves, and what it costs: `make bench-archive`.
+"""Savings and cost of packing the archive: `make bench-archive`.
 
-Strategy: the segments that a real node wrote for `benchmarks.decode`, packed and unpacked at several levels of Zstandard, plain and as a
-node with `commitlog_compression: LZ4` leaves them. Then the whole care for a segment at the level of the configuration
-(`writetime.pipeline.archive_packing`), into a folder: read, pack, write, read back, unpack, compare, ledger, delete. One core, by the time
-of the CPU, for the machine may be busy; each figure is the best of the passes."""
+Strategy: segments that a real node wrote for `benchmarks.decode` are packed and unpacked at several levels of
+Zstandard, plain and as a node with `commitlog_compression: LZ4` writes them. Then all steps for a segment at
+the configured level (`writetime.pipeline.archive_packing`), in a folder: read, pack, write, read back,
+unpack, compare, ledger, delete. One core, by CPU time, because the machine may be busy; each figure is the
+best of the passes.
+"""
 
 from __future__ import annotations
 
@@ -34,7 +36,7 @@ NODE = layout.NodeName("ring", "dc1", "00000000-0000-4000-8000-000000000001")
 
 
 def main(arguments: list[str]) -> int:
-    parser = argparse.ArgumentParser(prog="python -m benchmarks.archive", description=__doc__.splitlines()[0])
+    parser = argparse.ArgumentParser(prog="python -m benchmarks.archive", description=__doc__.partition("\n\n")[0])
     parser.add_argument("--segments", type=int, default=3, help="how many of the segments (default: 3)")
     parser.add_argument("--passes", type=int, default=3, help="measured passes (default: 3)")
     parser.add_argument("--levels", type=int, nargs="+", default=LEVELS, help=f"levels of Zstandard (default: {LEVELS})")
@@ -55,7 +57,7 @@ def measure(count: int, levels: Iterable[int], passes: int) -> dict[str, Any]:
 
 
 def levelled(contents: list[bytes], level: int, passes: int) -> dict[str, float]:
-    """Of one level. `ratio`: bytes of segments for one that is stored."""
+    """Figures of one level. `ratio`: plain bytes per stored byte."""
     size = sum(map(len, contents)) / 1e6
     stored = [segment_object.pack(content, level) for content in contents]
     return {
@@ -66,7 +68,7 @@ def levelled(contents: list[bytes], level: int, passes: int) -> dict[str, float]
 
 
 def whole(contents: list[bytes], level: int, passes: int) -> float:
-    """MB per second of CPU of all that is done to a segment."""
+    """MB per CPU second of all steps for a segment."""
     with tempfile.TemporaryDirectory(prefix="writetime-bench-") as folder:
         store, numbers = LocalStore(folder), iter(range(1, 1 << 30))
         found = []

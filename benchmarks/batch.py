@@ -1,12 +1,15 @@
-"""Three replicas' segments through a batch, without sinks: `make bench-batch`, or `python -m benchmarks.batch [--json]`.
+"""A batch of three replicas' segments, without sinks: `make bench-batch`, or `python -m benchmarks.batch
+[--json]`.
 
-Strategy: the mutations of `data.py`, orders of a web shop that a real node has logged (about 1 KB each, 20 cells), are encoded into the
-segments of three replicas: the same bytes, each replica in an order of its own, as writes arrive. They are put into a bucket and planned as
-shipped ones are, and the ingest job itself runs the batch: every stage up to the upsert of the state, seal included. Left out are the
-commits to the warehouse; nothing is published. Each pass begins with an empty bucket; the first one only warms up Spark and its workers.
+Strategy: the mutations of `data.py`, orders of a web shop that a real node has logged (about 1 KB each, 20
+cells), are encoded into the segments of three replicas: the same bytes, in a different order per replica, as
+writes arrive. They are put into a bucket and planned like shipped ones, and the ingest job runs the batch:
+every stage up to the upsert of the state, including the seal. The commits to the warehouse are excluded;
+nothing is published. Each pass starts with an empty bucket; the first one only warms up Spark and its
+workers.
 
-MB/s are those of segment files, all replicas counted, by the clock, divided by the cores that Spark may use. On a machine that is busy with
-other things the clock tells little: so there are also MB per second of CPU, of this process, the JVM and Python workers together.
+MB/s are those of segment files of all replicas, by the clock, divided by Spark's cores. On a busy machine the
+clock is unreliable, so MB per CPU second of this process, the JVM and Python workers are reported too.
 """
 
 from __future__ import annotations
@@ -57,7 +60,7 @@ SINKS = ("_commit_changes", "_commit_current")
 
 
 def main(arguments: list[str]) -> int:
-    parser = argparse.ArgumentParser(prog="python -m benchmarks.batch", description=__doc__.splitlines()[0])
+    parser = argparse.ArgumentParser(prog="python -m benchmarks.batch", description=__doc__.partition("\n\n")[0])
     parser.add_argument("--segments", type=int, default=3, help=f"segments of {SEGMENT_BYTES >> 20} MiB a replica (default: 3)")
     parser.add_argument("--passes", type=int, default=3, help="measured passes (default: 3)")
     parser.add_argument("--cores", type=int, default=2, help="cores that Spark may use (default: 2)")
@@ -92,7 +95,8 @@ def measure(segments: int, passes: int, cores: int, buckets: int) -> dict[str, A
     }
 
 
-# --- segments --------------------------------------------------------------------------------------------------------------------
+# --- segments -----------------------------------------------------------------------------------------------
+# ---------------------
 
 
 def replicas(segments: int, count: int = REPLICAS) -> list[list[bytes]]:
@@ -146,7 +150,8 @@ def ship(url: str, logs: list[list[bytes]]) -> Manifest:
     return manifest
 
 
-# --- the job ---------------------------------------------------------------------------------------------------------------------
+# --- the job ------------------------------------------------------------------------------------------------
+# ---------------------
 
 
 def config_of(folder: Path, cores: int, buckets: int) -> PipelineConfig:
@@ -195,23 +200,24 @@ def _pass(spark: SparkSession, folder: Path, logs: list[list[bytes]], cores: int
 
 
 def forget(spark: SparkSession) -> None:
-    """Free what a batch has cached, which its session would free."""
+    """Free what a batch has cached, as the end of its session would."""
     spark.catalog.clearCache()
     for rdd in spark.sparkContext._jsc.getPersistentRDDs().values():
         rdd.unpersist()
 
 
 def _check(sealed: Sealed, logs: list[list[bytes]]) -> None:
-    """What was measured was the work: every mutation came in and was folded once."""
+    """Verify the measured work: every mutation was read and merged once."""
     account = next(account for account in sealed.accounting if account.table == f"{data.KEYSPACE}.orders")
     folded = account.applied + account.superseded
     if account.quarantined or account.duplicate != (len(logs) - 1) * folded or not account.events:
-        raise ToolError(f"the batch did not do its work: {account}")
+        raise ToolError(f"unexpected account of the batch: {account}")
 
 
 def cpu_seconds(but: frozenset[int] = frozenset(), *, root: int | None = None) -> float:
-    """What this process, or `root`, and all below it have used, those included that have ended, but for the processes `but` and all below
-    these."""
+    """What this process, or `root`, and all below it have used, those included that have ended, but for the
+    processes `but` and all below these.
+    """
     parents: dict[int, int] = {}
     used: dict[int, float] = {}
     for folder in Path("/proc").glob("[0-9]*"):
@@ -228,7 +234,7 @@ def cpu_seconds(but: frozenset[int] = frozenset(), *, root: int | None = None) -
 
 
 def own_cpu_seconds(process: int) -> float:
-    """What that process has used, without any below it."""
+    """CPU seconds of the process without its children."""
     fields = Path(f"/proc/{process}/stat").read_text().rpartition(")")[2].split()
     return sum(map(int, fields[11:13])) / os.sysconf("SC_CLK_TCK")
 
@@ -264,7 +270,9 @@ class Clock:
         return call
 
     def stages(self) -> list[dict[str, Any]]:
-        """Stages by what they did: the step that asked, before or behind a shuffle, seconds of tasks and MB that were shuffled."""
+        """Stages by what they did: the step that asked, before or behind a shuffle, seconds of tasks and MB
+        that were shuffled.
+        """
         found: dict[tuple[str, str], dict[str, Any]] = {}
         for stage in self._stages():
             if stage.stageId() in self.seen or stage.executorRunTime() == 0:
@@ -295,7 +303,8 @@ def timed_job(clock: Clock, *, but: Sequence[str] = ()) -> type[ingest.Batch]:
     return type("Measured", (ingest.Batch,), steps | nothing)
 
 
-# --- for people ------------------------------------------------------------------------------------------------------------------
+# --- for people ---------------------------------------------------------------------------------------------
+# ---------------------
 
 
 def show(figures: dict[str, Any]) -> None:

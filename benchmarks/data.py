@@ -1,14 +1,16 @@
-"""Segments to measure with: what a real Cassandra 5.0 writes for a CDC table of orders. Made once, kept in var/bench/decode.
+"""Segments to measure with: real Cassandra 5.0 segments of a CDC table of orders. Made once, kept in
+var/bench/decode.
 
     from benchmarks import data
-    segments = data.segments()              # [.../CommitLog-7-<id>.log, …] in log order; boots a node if they are not there yet
+    segments = data.segments()              # [.../CommitLog-7-<id>.log, …] in log order; starts a node if they are missing
 
 or `python -m benchmarks.data [--segments 6] [--anew]`.
 
-Strategy: one node, plain 32 MiB segments, and two processes that insert, update and delete until enough segments are full. Rows are about
-1 KB in 23 columns of mixed types, with collections, a UDT, a static column and TTLs; batches make larger mutations. Only full segments are
-kept, so that bytes mean data. The first of them holds the DDL: a folder of them can be decoded from nothing. Seeds are fixed, clocks are
-not: two makings are alike, not equal.
+Strategy: one node, plain 32 MiB segments, and two processes that insert, update and delete until enough
+segments are full. Rows are about 1 KB in 23 columns of mixed types, with collections, a UDT, a static column
+and TTLs; batches make larger mutations. Only full segments are kept, so that bytes measure data. The first
+one contains the DDL: the folder can be decoded by itself. Seeds are fixed, clocks are not: two runs are
+similar, not equal.
 """
 
 from __future__ import annotations
@@ -93,7 +95,9 @@ _FIRST_DAY = datetime(2026, 1, 1, tzinfo=UTC)
 
 
 def segments(folder: Path = FOLDER, *, count: int = SEGMENTS, anew: bool = False) -> list[Path]:
-    """Paths of at least `count` segments in log order; made by a node of its own if they are not there. ServiceError if it fails."""
+    """Paths of at least `count` segments in log order; made by a node of its own if they are not there.
+    ServiceError if it fails.
+    """
     if anew:
         shutil.rmtree(folder, ignore_errors=True)
     if not _is_there(folder, count):
@@ -102,7 +106,9 @@ def segments(folder: Path = FOLDER, *, count: int = SEGMENTS, anew: bool = False
 
 
 def manifest(folder: Path = FOLDER) -> dict[str, Any]:
-    """What the segments are: `version` of Cassandra, `segments`, `bytes`, `statements` run, `seconds` that writing took."""
+    """What the segments are: `version` of Cassandra, `segments`, `bytes`, `statements` run, `seconds` that
+    writing took.
+    """
     return dict(json.loads((folder / MANIFEST).read_text(encoding="utf-8")))
 
 
@@ -115,7 +121,7 @@ def _paths(folder: Path) -> list[Path]:
 
 
 def _make(folder: Path, count: int) -> None:
-    """Fill a folder beside the real one, and put it there when it is whole."""
+    """Fill a temporary folder, and rename it when it is complete."""
     from proof.harness.cassandra import Ring
 
     with tempfile.TemporaryDirectory(prefix="writetime-bench-") as temporary:
@@ -142,7 +148,7 @@ def _make(folder: Path, count: int) -> None:
 
 
 def _write(ring: Any, count: int) -> dict[str, Any]:
-    """Let writers write until `count` segments are finished, and tell how it goes."""
+    """Run writers until `count` segments are completed, and print the progress."""
     node = ring.nodes[0]
     session = node.session()
     for statement in DDL:
@@ -152,18 +158,18 @@ def _write(ring: Any, count: int) -> dict[str, Any]:
     enough, written = context.Event(), [context.Value("q", 0) for _ in range(WRITERS)]
     arguments = [(node.address, node.port, seed, enough, written[seed]) for seed in range(WRITERS)]
     writers = [context.Process(target=write, args=given, daemon=True) for given in arguments]
-    begun = told = time.monotonic()
+    begun = reported = time.monotonic()
     for writer in writers:
         writer.start()
     try:
         while (full := sum(_is_finished(path) for path in _paths(node.cdc_raw))) < count:
             now = time.monotonic()
             if failed := [writer.exitcode for writer in writers if writer.exitcode is not None]:
-                raise ServiceError(f"A writer ended before its time, with exit code {failed[0]}; the node's log: {node.log}")
+                raise ServiceError(f"A writer ended early with exit code {failed[0]}; the node's log: {node.log}")
             if now - begun > PATIENCE_SECONDS:
                 raise ServiceError(f"{full} of {count} segments after {now - begun:.0f} s; the node's log: {node.log}")
-            if now - told > 5:
-                told = now
+            if now - reported > 5:
+                reported = now
                 say(f"  {full} of {count} segments, {sum(value.value for value in written)} statements, {now - begun:.0f} s")
             time.sleep(0.25)
     finally:
@@ -178,7 +184,7 @@ def _index(segment: Path) -> Path:
 
 
 def _is_finished(segment: Path) -> bool:
-    """Whether the node has filled the segment and will write nothing more into it."""
+    """Whether the node has filled and completed the segment."""
     try:
         index = idx.parse(_index(segment).read_bytes())
     except FileNotFoundError:
@@ -190,7 +196,7 @@ def _is_finished(segment: Path) -> bool:
 
 
 def write(address: str, port: int, seed: int, enough: Event, written: Any) -> None:
-    """Run statements until `enough` is set; `written` is how many were answered."""
+    """Execute statements until `enough` is set; `written` counts acknowledged ones."""
     from cassandra.concurrent import execute_concurrent
 
     from proof.harness.driver import Connections
@@ -208,20 +214,22 @@ def write(address: str, port: int, seed: int, enough: Event, written: Any) -> No
 
 def _until(enough: Event, statements: Iterator[Any]) -> Iterator[Any]:
     for number, statement in enumerate(statements):
-        # Asking costs a lock: not for every statement.
+        # Reading the flag takes a lock: not for every statement.
         if number % 100 == 0 and enough.is_set():
             return
         yield statement
 
 
 class Orders:
-    """Statements without end, the same ones for the same seed. Updates and deletes find rows that were inserted lately."""
+    """Statements without end, the same ones for the same seed. Updates and deletes find rows that were
+    inserted lately.
+    """
 
     def __init__(self, seed: int) -> None:
         self.random = random.Random(seed)
         self.tenants = [uuid.UUID(int=self.random.getrandbits(128), version=4) for _ in range(500)]
         self.recent: list[tuple[Any, ...]] = []
-        # Text of a fixed stock: making it anew for every row would make the writer the slowest part.
+        # Precomputed text: generating it per row would make the writer the bottleneck.
         self.notes = [self.words(self.random.randint(30, 110)) for _ in range(3000)]
 
     def statements(self, prepared: dict[str, Any]) -> Iterator[tuple[Any, tuple[Any, ...]]]:
@@ -300,8 +308,8 @@ class Orders:
 
 
 def main(arguments: list[str]) -> int:
-    """Make the segments unless they are there; the exit code."""
-    parser = argparse.ArgumentParser(prog="python -m benchmarks.data", description=__doc__.splitlines()[0])
+    """Make the segments unless they exist; the exit code."""
+    parser = argparse.ArgumentParser(prog="python -m benchmarks.data", description=__doc__.partition("\n\n")[0])
     parser.add_argument("--segments", type=int, default=SEGMENTS, help=f"how many segments of {SEGMENT_MB} MiB (default: {SEGMENTS})")
     parser.add_argument("--anew", action="store_true", help="throw away what is there")
     options = parser.parse_args(arguments)

@@ -1,11 +1,13 @@
-"""Segment files to Arrow cells against Cassandra's own CommitLogReader: `make bench-decode`, or `python -m benchmarks.decode [--json]`.
+"""Segment files to Arrow cells, compared with Cassandra's CommitLogReader: `make bench-decode`, or `python -m
+benchmarks.decode [--json]`.
 
-Strategy: everything on one core, this process and the JVM alike, on the same files, in turns, so that what disturbs one disturbs the other.
-The first passes of both only warm them up. Java iterates over the cells and counts them; we scan the file and fill record batches, which is
-more: once over a mapping of the file, once with all of it read into memory, as jobs and commands do. All must have seen the same numbers of
-mutations and cells, or there is no result. Each figure is that of the best pass.
+Strategy: both run on one core, on the same files, in turns, so that disturbances affect both. The first
+passes only warm them up. Java iterates over the cells and counts them; we scan the file and fill record
+batches, which is more work: once over a mapping of the file, once with the file in memory, as jobs and
+commands do. Both must count the same mutations and cells, otherwise there is no result. Each figure is that
+of the best pass.
 
-Memory, and the first call of a fresh process, are measured in processes of their own.
+Memory, and the first call of a fresh process, are measured in separate processes.
 """
 
 from __future__ import annotations
@@ -37,7 +39,7 @@ AIMS = {"ratio": 3.0, "kernel": 600.0, "memory": 4.0, "first call": 1.0}
 
 
 def main(arguments: list[str]) -> int:
-    parser = argparse.ArgumentParser(prog="python -m benchmarks.decode", description=__doc__.splitlines()[0])
+    parser = argparse.ArgumentParser(prog="python -m benchmarks.decode", description=__doc__.partition("\n\n")[0])
     parser.add_argument("--folder", type=Path, help=f"folder of segments (default: {data.FOLDER.name}, made if it is not there)")
     parser.add_argument("--passes", type=int, default=12, help="measured passes over all segments (default: 12)")
     parser.add_argument("--json", action="store_true", help="print the figures as JSON")
@@ -55,7 +57,9 @@ def main(arguments: list[str]) -> int:
 
 
 def measure(paths: list[Path], passes: int) -> dict[str, Any]:
-    """All figures as one document: rates in MB/s (10^6 bytes of file) and per second, memory in bytes, times in s."""
+    """All figures as one document: rates in MB/s (10^6 bytes of file) and per second, memory in bytes, times
+    in s.
+    """
     core = max(os.sched_getaffinity(0))
     os.sched_setaffinity(0, {core})
     with tempfile.TemporaryDirectory(prefix="writetime-bench-") as temporary:
@@ -69,7 +73,8 @@ def measure(paths: list[Path], passes: int) -> dict[str, Any]:
         }
 
 
-# --- speed -----------------------------------------------------------------------------------------------------------------------
+# --- speed --------------------------------------------------------------------------------------------------
+# ---------------------
 
 
 def race(paths: list[Path], schema: Path, passes: int) -> dict[str, Any]:
@@ -90,7 +95,7 @@ def race(paths: list[Path], schema: Path, passes: int) -> dict[str, Any]:
     best_java, best, best_copied = (min(each[WARM_UP:], key=lambda one: one["seconds"]) for each in (java, found, copied))
     same = {name: (best[name], best_copied[name], best_java[name]) for name in ("mutations", "cells")}
     if any(len(set(counts)) > 1 for counts in same.values()):
-        raise ToolError(f"The two did not do the same work (ours twice, Java's): {same}")
+        raise ToolError(f"The counts differ (ours twice, Java's): {same}")
     kernel = min(each["scan"] + each["kernel"] for each in found)
     return {
         "cassandra": Judge().version,
@@ -153,11 +158,14 @@ class Ours:
         return {"seconds": seconds, "mutations": mutations, "cells": cells, **parts}
 
 
-# --- memory and the first call ---------------------------------------------------------------------------------------------------
+# --- memory and the first call
+# ---------------------------------------------------------------------------------------------------
 
 
 def memory(paths: list[Path], schema: Path, size: int, folder: Path) -> dict[str, Any]:
-    """What a process takes beyond what it had before it read a segment of `size` MiB: with each chunk let go, and with all kept."""
+    """What a process takes beyond what it had before it read a segment of `size` MiB: with each chunk let go,
+    and with all kept.
+    """
     path = folder / f"CommitLog-7-{size}.log"
     path.write_bytes(segment_of(paths, size * MEBIBYTE, size))
     kept, streamed = (_child(name, schema, path)["peak"] for name in ("kept", "streamed"))
@@ -185,7 +193,8 @@ def _bodies(paths: list[Path], size: int) -> Iterator[bytes]:
 
 
 def first_call(path: Path, schema: Path) -> dict[str, Any]:
-    """Seconds of the first and the second call in a fresh process, imports and the loading of machine code included; best of five.
+    """Seconds of the first and the second call in a fresh process, imports and the loading of machine code
+    included; best of five.
 
     By the clock, and of the CPU: on a busy machine they differ.
     """
@@ -214,7 +223,7 @@ def _peak(schema: Path, path: Path, *, keep: bool) -> dict[str, Any]:
     segment_walk.compile_ahead()
     mutation_buffers.compile_ahead()
     before = _resident("VmRSS")
-    # From here on the peak counts anew.
+    # Reset the peak.
     Path("/proc/self/clear_refs").write_text("5")
     _decode_all(path, known, keep=keep)
     return {"peak": _resident("VmHWM") - before}
@@ -242,11 +251,12 @@ CHILDREN: dict[str, Callable[..., dict[str, Any]]] = {
 }
 
 
-# --- schema ----------------------------------------------------------------------------------------------------------------------
+# --- schema -------------------------------------------------------------------------------------------------
+# ---------------------
 
 
 def learn(paths: list[Path], into: Path) -> None:
-    """What the segments teach, before any clock runs: Java learns in a first pass of its own, too."""
+    """Learn the schema before the measurement: Java learns in a first pass too."""
     from writetime.cassandra.commitlog.mutation_json import learn as learn_from
     from writetime.cassandra.commitlog.segment import scan
     from writetime.cassandra.schema.history import SchemaLearner
@@ -263,7 +273,8 @@ def schema_from(path: Path) -> Any:
     return SchemaLearner.from_json(path.read_text(encoding="utf-8")).schema()
 
 
-# --- for people ------------------------------------------------------------------------------------------------------------------
+# --- for people ---------------------------------------------------------------------------------------------
+# ---------------------
 
 
 def show(figures: dict[str, Any]) -> None:

@@ -1,9 +1,10 @@
-"""How long a write takes to be in the bucket, with the tail and without: `make bench-freshness`.
+"""How long a write takes to reach the bucket, with and without the tail: `make bench-freshness`.
 
-Strategy: one real node of Cassandra writes at a steady rate, each row with its number in a text; the shipper runs beside it as the process
-that it is, into a folder. A row's time is from the node's answer to its write until the first object that holds its number was there,
-a part or a whole segment. Both ways run one after the other, each with a bucket and rows of its own. Writing goes on at the same
-rate until every row that counts has arrived, since without the tail a segment has to be full first.
+Strategy: one real Cassandra node is written to at a constant rate, each row with its number in a text; the
+shipper runs as a process and ships to a folder. A row's time is from the node's acknowledgement to the first
+object with its number, a part or a whole segment. The two modes run one after the other, each with its own
+bucket and rows. Writing continues at the same rate until every measured row has arrived, because without the
+tail a segment must be full first.
 """
 
 from __future__ import annotations
@@ -34,7 +35,7 @@ _NUMBER = re.compile(rb"row:(\w+):(\d{9}):")
 
 
 def main(arguments: list[str]) -> int:
-    parser = argparse.ArgumentParser(prog="python -m benchmarks.freshness", description=__doc__.splitlines()[0])
+    parser = argparse.ArgumentParser(prog="python -m benchmarks.freshness", description=__doc__.partition("\n\n")[0])
     parser.add_argument("--seconds", type=float, default=60, help="for how long rows count (default: 60)")
     parser.add_argument("--rate", type=int, default=100, help="KB of rows a second (default: 100)")
     parser.add_argument("--segment", type=int, default=8, help="MiB of a commit log segment (default: 8; Cassandra's is 32)")
@@ -60,7 +61,9 @@ def main(arguments: list[str]) -> int:
 
 
 def measure(ring: Ring, folder: Path, way: str, tail: float | None, seconds: float, rate: int) -> dict[str, float]:
-    """Of the rows written in the first `seconds`, at `rate` bytes a second: how long they took, in s, and what it cost in objects."""
+    """Of the rows written in the first `seconds`, at `rate` bytes a second: how long they took, in s, and
+    what it cost in objects.
+    """
     folder.mkdir()
     with shipping(ring, folder, str(folder / "bucket"), {"tail_seconds": tail}) as shipper:
         wait_until_known(open_store(str(folder / "bucket")), shipper)
@@ -72,7 +75,9 @@ def measure(ring: Ring, folder: Path, way: str, tail: float | None, seconds: flo
 
 
 def write(ring: Ring, bucket: Path, way: str, seconds: float, rate: int) -> dict[int, float]:
-    """Write until all of the rows that count are in the bucket; when each of them was answered, s since the epoch."""
+    """Write until all of the rows that count are in the bucket; when each of them was answered, s since the
+    epoch.
+    """
     session = ring.session("ONE")
     insert = session.prepare(f"INSERT INTO {KEYSPACE}.rows (id, text) VALUES (?, ?)")
     begun, looked, number = time.time(), time.monotonic(), 0
@@ -105,7 +110,7 @@ def arrivals(bucket: Path, way: str) -> tuple[dict[int, float], dict[str, int]]:
 
 
 def wait_until_known(store: Store, shipper: subprocess.Popen[bytes]) -> None:
-    """Return once the shipper has told who its node is: from then on it looks."""
+    """Return once the shipper has recorded the node's identity: from then on it scans."""
     while not next(store.list("nodes/"), None):
         if shipper.poll() is not None:
             raise SystemExit(f"the shipper ended with {shipper.returncode}")

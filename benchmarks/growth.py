@@ -1,11 +1,13 @@
-"""Whole batches of 100,000 changed rows against tables of two sizes: `make bench-growth`, or `python -m benchmarks.growth [--json]`.
+"""Whole batches of 100,000 changed rows against tables of two sizes: `make bench-growth`, or `python -m
+benchmarks.growth [--json]`.
 
-Strategy: one pipeline, with a table of each size. Batch 1 brings the DDL in; then rows are put where batches would have left them, into
-the state shards and into the table of current rows, as they are written by a batch, but in bulk. From then on only the ingest job runs:
-segments of 100,000 mutations, random keys, half of them new, of one table at a time, so that what disturbs one size disturbs the other. The
-tables of changes and of current rows are written as always; nothing is published. The first pass only warms up Spark and its workers.
+Strategy: one pipeline, with a table of each size. Batch 1 reads the DDL; then rows are written in bulk to the
+state shards and the table of current rows, in the form that batches write. From then on only the ingest job
+runs: segments of 100,000 mutations, random keys, half of them new, of one table at a time in turns, so that
+disturbances affect both sizes. The tables of changes and of current rows are written as usual; nothing is
+published. The first pass only warms up Spark and its workers.
 
-Unlike `state.py`, which measures look-up and write of the state alone, this is what a person waits for.
+Unlike `state.py`, which measures look-up and write of the state alone, this is the time of the whole batch.
 """
 
 from __future__ import annotations
@@ -69,7 +71,7 @@ _AT_ONCE = 500_000
 
 
 def main(arguments: list[str]) -> int:
-    parser = argparse.ArgumentParser(prog="python -m benchmarks.growth", description=__doc__.splitlines()[0])
+    parser = argparse.ArgumentParser(prog="python -m benchmarks.growth", description=__doc__.partition("\n\n")[0])
     parser.add_argument("--rows", type=int, nargs="+", default=list(SIZES), help="sizes of the tables (default: 1 and 10 million)")
     parser.add_argument("--changed", type=int, default=CHANGED, help="changed rows of a batch, half of them new (default: 100,000)")
     parser.add_argument("--passes", type=int, default=3, help="measured passes (default: 3)")
@@ -83,7 +85,9 @@ def main(arguments: list[str]) -> int:
 
 
 def measure(sizes: Sequence[int], changed: int, passes: int, cores: int, buckets: int) -> dict[str, Any]:
-    """Per size the medians of `seconds` and `cpu`, and the seconds of each step, of a batch; `ratio`s of the last size to the first."""
+    """Per size the medians of `seconds` and `cpu`, and the seconds of each step, of a batch; `ratio`s of the
+    last size to the first.
+    """
     with tempfile.TemporaryDirectory(prefix="writetime-bench-") as temporary:
         config = config_of(Path(temporary), cores, buckets)
         spark = spark_session(config, "writetime bench-growth")
@@ -116,7 +120,8 @@ def table_of(rows: int) -> Table:
     return Table("bench", f"rows_{rows}", uuid.UUID(int=(1 << 76) + rows), columns, cdc=True)
 
 
-# --- rows --------------------------------------------------------------------------------------------------------------------------
+# --- rows ---------------------------------------------------------------------------------------------------
+# -----------------------
 
 
 @dataclass(frozen=True)
@@ -174,7 +179,8 @@ def _binary(rows: np.ndarray) -> pa.Array:
     return fixed.cast(pa.binary())
 
 
-# --- a pipeline with tables ----------------------------------------------------------------------------------------------------------
+# --- a pipeline with tables
+# ----------------------------------------------------------------------------------------------------------
 
 
 @dataclass
@@ -206,7 +212,9 @@ class Bench:
         return bench
 
     def batch(self, rows: int, changed: int, number: int) -> dict[str, Any]:
-        """Run one batch of changes to the table of so many rows; seconds, and seconds of CPU of all processes."""
+        """Run one batch of changes to the table of so many rows; seconds, and seconds of CPU of all
+        processes.
+        """
         table = table_of(rows)
         random = np.random.default_rng(number)
         old = random.choice(rows, changed // 2, replace=False)
@@ -227,7 +235,7 @@ class Bench:
         return figures
 
     def _check(self, table: Table, changed: int, rows: int) -> None:
-        """What was measured was the work: half of the rows were there before, and all are there now."""
+        """Verify the measured work: half of the rows existed before, and all exist now."""
         assert self.config.catalog is not None
         account = total(self.sealed.accounting)
         changes = f"{self.config.catalog.name}.{table.keyspace}__changes.{table.name}"
@@ -236,10 +244,12 @@ class Bench:
         )
         updated = found.collect()[0][0]
         if (account.applied, account.events, updated, self.sealed.rows[table.full_name]) != (changed, changed, changed // 2, rows):
-            raise ToolError(f"the batch did not do its work: {account}, {updated} updated, {self.sealed.rows} rows")
+            raise ToolError(f"unexpected account of the batch: {account}, {updated} updated, {self.sealed.rows} rows")
 
     def _fill(self, table: Table, rows: int) -> None:
-        """Put all rows but the first, which batch 1 has brought, into the state and into the table of current rows."""
+        """Put all rows but the first, which batch 1 has brought, into the state and into the table of current
+        rows.
+        """
         versions = self.sealed.state[str(table.id)]
         written: dict[int, tuple[int, int | None]] = {}
         files = Path(self.config.bucket).parent / f"fill-{rows}"
@@ -290,7 +300,8 @@ def _ship(store: Store, segment: int, bodies: list[bytes]) -> Manifest:
     return manifest
 
 
-# --- for people ------------------------------------------------------------------------------------------------------------------------
+# --- for people ---------------------------------------------------------------------------------------------
+# ---------------------------
 
 
 def show(figures: dict[str, Any]) -> None:

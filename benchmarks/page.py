@@ -1,11 +1,13 @@
-"""The page, and the reading behind it, over a ledger of 100,000 segments in a folder: how long each view takes, the first time and again.
+"""The page and its reads over a ledger of 100,000 segments in a folder: the time of each view, first and
+repeated.
 
     make bench-page
     make bench-page ARGS='--folder DIR --batches 1000 --keep'
 
-The bucket has what a pipeline leaves: manifests, seals, ledger entries, archived segments (their names; nobody here looks into them), of
-twelve nodes in two datacenters, and some pieces in quarantine. Documents are written as plain files, which a folder store reads like its
-own. Each view is asked for once by an app that has read nothing (cold: all is still in the system's page cache), then several times.
+The bucket contains what a pipeline leaves: manifests, seals, ledger entries, archived segments (names only),
+of twelve nodes in two datacenters, and some quarantine records. Documents are plain files, as a folder store
+reads them. Each view is requested once from a new app (cold, but with the files in the system's page cache),
+then several times.
 """
 
 from __future__ import annotations
@@ -55,7 +57,9 @@ SCHEMA = b'{"format": 1, "partitions": []}'
 
 @dataclass
 class Fleet:
-    """Writes the bucket. The last batch was sealed just now, so that ages look like those of a pipeline that runs."""
+    """Writes the bucket. The last batch was sealed just now, so that ages look like those of a pipeline that
+    runs.
+    """
 
     root: Path
     batches: int
@@ -63,7 +67,7 @@ class Fleet:
     chance: random.Random
 
     def write(self) -> int:
-        """All of it; the number of ledger entries."""
+        """Write the bucket; the number of ledger entries."""
         now = datetime.now(UTC).replace(microsecond=0)
         entries = 0
         held: list[str] = []
@@ -184,7 +188,7 @@ class Fleet:
 
 
 class Everybody:
-    """An Airflow in which everybody may everything."""
+    """An Airflow in which every user may do everything."""
 
     hosts: frozenset[str] = frozenset()
     shows_values = False

@@ -1,10 +1,12 @@
-"""The page in a browser, within a running Airflow and over a ledger of 100,000 segments: from asking for a view to its first paint.
+"""The page in a browser, in a running Airflow and over a ledger of 100,000 segments: from the request to the
+first paint.
 
     make bench-paint
 
-The bucket is that of `benchmarks.page`. All four processes of Airflow run; its DAGs are paused. A headless Chromium logs in and asks for
-each view several times: what is told is the median of the browser's own `first-contentful-paint`, which has Airflow's look at who asks,
-the page's app, the way over the loopback, and the browser's work in it.
+The bucket is that of `benchmarks.page`. All four processes of Airflow run; its DAGs are paused. A headless
+Chromium logs in and requests each view several times. Reported is the median of the browser's own
+`first-contentful-paint`, which includes Airflow's authentication, the page's app, the loopback, and the
+browser's work.
 """
 
 from __future__ import annotations

@@ -1,12 +1,14 @@
-"""The planner before a million objects: `make bench-plan`, or `python -m benchmarks.plan [--objects N] [--json]`.
+"""The planner with a million objects: `make bench-plan`, or `python -m benchmarks.plan [--objects N]
+[--json]`.
 
-Strategy: a bucket whose listing is made as it is asked for, so that the planner is measured and no store: names, sizes and metadata
-are those of real segments, a node's after the other's, in order of names. Three situations: all objects wait in cdc/ (an outage is over);
-nothing waits, and they are all in archive and ledger; nothing waits, and so many batches lie behind. Memory is what the process took at
-most beyond what it had. Requests are counted as a store counts them, a thousand names a page.
+Strategy: the bucket's listing is generated on request, so that the planner is measured and not a store:
+names, sizes and metadata are those of real segments, node by node, in order of names. Three situations: all
+objects wait in cdc/ (after an outage); nothing waits, and all are in archive and ledger; nothing waits, after
+many batches. Memory is the peak above the initial use. Requests are counted as a store counts them, a
+thousand names per page.
 
-Then a ring on paper: from nodes, bytes written and segment size, what that makes of objects, requests, manifests and ledger, by the sizes
-of real documents and the times that were just measured.
+Then a calculation for a cluster: from nodes, bytes written and segment size to objects, requests, manifests
+and ledger, by the sizes of real documents and the measured times.
 """
 
 from __future__ import annotations
@@ -40,7 +42,7 @@ _FIRST_ID = 1_777_000_000_000
 
 
 def main(arguments: list[str]) -> int:
-    parser = argparse.ArgumentParser(prog="python -m benchmarks.plan", description=__doc__.splitlines()[0])
+    parser = argparse.ArgumentParser(prog="python -m benchmarks.plan", description=__doc__.partition("\n\n")[0])
     parser.add_argument("--objects", type=int, default=1_000_000, help="objects in the bucket (default: 1000000)")
     parser.add_argument("--nodes", type=int, default=1000, help="nodes that they are of, and of the ring on paper (default: 1000)")
     parser.add_argument("--rate", type=float, default=1.0, help="MB/s that each node's log grows, on paper (default: 1)")
@@ -74,7 +76,7 @@ def measure(objects: int, nodes: int) -> dict[str, Any]:
 
 
 def _timed(made: Callable[[], Listing], plan: Callable[[Any], object]) -> dict[str, float]:
-    """In a process of its own: what is remembered of the most memory a process had cannot be taken back."""
+    """Measure in a separate process: a process's memory peak cannot be reset."""
     context = multiprocessing.get_context("fork")
     ours, theirs = context.Pipe()
     child = context.Process(target=_measured, args=(theirs, made, plan))
@@ -130,12 +132,15 @@ def _sealed(store: Listing, last: int) -> Listing:
     return store
 
 
-# --- the bucket ------------------------------------------------------------------------------------------------------------------------
+# --- the bucket ---------------------------------------------------------------------------------------------
+# ---------------------------
 
 
 @dataclass
 class Listing:
-    """A store whose segments are made when they are listed; documents are kept. `requests`: pages that were listed and objects read."""
+    """A store whose segments are made when they are listed; documents are kept. `requests`: pages that were
+    listed and objects read.
+    """
 
     nodes: int
     incoming: int = 0
@@ -197,7 +202,8 @@ class Listing:
 _DOCUMENTS = ("archived", "local", "manifest", "schema", "sealed")
 
 
-# --- a ring on paper -------------------------------------------------------------------------------------------------------------------
+# --- a ring on paper ----------------------------------------------------------------------------------------
+# ---------------------------
 
 
 def on_paper(figures: Mapping[str, Any], nodes: int, rate: float) -> dict[str, float]:
@@ -216,7 +222,8 @@ def on_paper(figures: Mapping[str, Any], nodes: int, rate: float) -> dict[str, f
         "ledger_objects_per_year": day * 365,
         "ledger_gb_per_year": day * 365 * figures["ledger_entry_bytes"] / 1e9,
         "batch_documents_per_year": 5 * 60 * 24 * 365,
-        # Each segment: put, copied to the archive, deleted, its entry written; each batch: listings, documents.
+        # Each segment: put, copied to the archive, deleted, its entry written; each batch: listings,
+        # documents.
         "list_requests_per_batch": max(1.0, minute / PAGE) + 6,
         "write_requests_per_day": day * 3 + 1440 * 8,
         "planner_seconds_per_batch": minute * per_object,

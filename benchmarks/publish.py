@@ -1,15 +1,16 @@
-"""Events a second to Kafka, by our publishers and by Spark's own Kafka sink: `make bench-publish`.
+"""Events per second to Kafka, by our publishers and by Spark's Kafka sink: `make bench-publish`.
 
-Strategy: a real batch of orders of a web shop (`data.py`: about 1 KB and 20 cells each) fills the changes table; then the same events go to
-a real broker, in one Spark session, in three ways by turns, each time to topics that are new:
+Strategy: a real batch of orders of a web shop (`data.py`: about 1 KB and 20 cells each) fills the changes
+table; then the same events are sent to a real broker, in one Spark session, in three modes in turns, each
+time to new topics:
 
-- ours: what the publish job does, progress and transactions included; each event is there once, in order per key, whatever dies;
-- same records: the records that ours makes, in Debezium's envelope, handed to Spark's sink, which is at least once;
+- ours: the publish job, including progress and transactions; each event exactly once, in order per key;
+- same records: our records, in Debezium's envelope, sent by Spark's sink, which is at least once;
 - plain: Spark's sink with the rows as `to_json` writes them: no envelope, no order, no Python.
 
-The second against the first says what the guarantee costs, the third against the second what making the records does. Every way has to
-leave all events in Kafka, or there is no result. Rates are by the clock, divided by the cores of Spark, and by seconds of CPU of all
-processes but the broker, which is the same for all.
+The first two modes show the cost of the guarantee, the last two the cost of making the records. Every mode
+must leave all events in Kafka, otherwise there is no result. Rates are by the clock, divided by Spark's
+cores, and by CPU seconds of all processes except the broker, which is the same for all.
 """
 
 from __future__ import annotations
@@ -52,7 +53,7 @@ TABLE = f"{data.KEYSPACE}.orders"
 
 
 def main(arguments: list[str]) -> int:
-    parser = argparse.ArgumentParser(prog="python -m benchmarks.publish", description=__doc__.splitlines()[0])
+    parser = argparse.ArgumentParser(prog="python -m benchmarks.publish", description=__doc__.partition("\n\n")[0])
     parser.add_argument("--segments", type=int, default=3, help="segments of 32 MiB that the events come from (default: 3)")
     parser.add_argument("--passes", type=int, default=5, help="measured passes of each way (default: 5)")
     parser.add_argument("--cores", type=int, default=2, help="cores that Spark may use, and publishers (default: 2)")
@@ -62,7 +63,9 @@ def main(arguments: list[str]) -> int:
 
 
 def measure(segments: int, passes: int, cores: int) -> dict[str, Any]:
-    """All figures as one document: events a second and core, by the clock and of CPU, each pass and their medians."""
+    """All figures as one document: events a second and core, by the clock and of CPU, each pass and their
+    medians.
+    """
     with tempfile.TemporaryDirectory(prefix="writetime-bench-") as temporary, Kafka(Path(temporary) / "kafka", port=0) as kafka:
         folder = Path(temporary)
         config = _with_sink(config_of(folder, cores, buckets=2 * cores))
@@ -131,7 +134,7 @@ def _ways(config: PipelineConfig, kafka: KafkaConfig, spark: SparkSession) -> di
     def same_records() -> None:
         records, refused = outbox._records(Published(batch=0, events=0))
         if records is None or refused:
-            raise ToolError(f"there is nothing to send: {refused}")
+            raise ToolError(f"no events to send: {refused}")
         _to_kafka(records, kafka)
 
     def plain() -> None:
@@ -139,7 +142,7 @@ def _ways(config: PipelineConfig, kafka: KafkaConfig, spark: SparkSession) -> di
         (table,) = [table for table in learner.schema().tables.values() if table.full_name == TABLE]
         changes = Warehouse(spark, config.catalog.name if config.catalog else "").open_changes(table)
         if changes is None:
-            raise ToolError(f"there is no changes table of {TABLE}")
+            raise ToolError(f"{TABLE} has no changes table")
         topic = f"{kafka.topic_prefix}.{TABLE}"
         ensure_topics(kafka, [topic])
         columns = [F.lit(topic).alias("topic"), F.to_json("key").alias("key"), F.to_json(F.struct("*")).alias("value")]
@@ -149,7 +152,7 @@ def _ways(config: PipelineConfig, kafka: KafkaConfig, spark: SparkSession) -> di
 
 
 def _to_kafka(records: DataFrame, kafka: KafkaConfig) -> None:
-    """Spark's own sink, compressed as our producer compresses."""
+    """Spark's own sink, with our producer's compression."""
     sink = records.select("topic", "key", "value").write.format("kafka")
     sink.option("kafka.bootstrap.servers", kafka.bootstrap_servers).option("kafka.compression.type", "lz4").option(
         "kafka.linger.ms", "20"
@@ -157,7 +160,9 @@ def _to_kafka(records: DataFrame, kafka: KafkaConfig) -> None:
 
 
 def _committed(kafka: KafkaConfig) -> int:
-    """Records on the table's topic that a reader of committed ones sees. A commit takes a place in the log too, so they are counted."""
+    """Records on the table's topic that a reader of committed ones sees. A commit takes a place in the log
+    too, so they are counted.
+    """
     consumer = Consumer(
         {
             "bootstrap.servers": kafka.bootstrap_servers,
@@ -173,7 +178,7 @@ def _committed(kafka: KafkaConfig) -> int:
     while ended < kafka.partitions:
         messages = consumer.consume(10_000, timeout=10)
         if not messages:
-            raise ToolError(f"{topic} cannot be read to its end")
+            raise ToolError(f"failed to read {topic} to its end")
         ended += sum(message.error() is not None for message in messages)
         count += sum(message.error() is None for message in messages)
     consumer.close()

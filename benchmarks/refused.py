@@ -1,9 +1,11 @@
-"""A batch with a million frames that cannot be used: seconds, CPU seconds, size of the seal, objects in quarantine.
+"""A batch with a million unreadable frames: seconds, CPU seconds, size of the seal, objects in quarantine.
 
     python -m benchmarks.refused [--frames 1000000] [--size 400] [--table unknown|captured]
 
-Of a table of which nothing is known, or of a captured one that has got a column of which nothing is known. Spark's default heap.
-Segments of 32 MiB of one node; a folder as bucket, so that puts cost next to nothing: their number says what they cost elsewhere."""
+The frames are of an unknown table, or of a captured table with an unknown column. Spark's default heap.
+Segments of 32 MiB of one node; the bucket is a folder, so that puts cost almost nothing: their number shows
+the cost elsewhere.
+"""
 
 from __future__ import annotations
 
@@ -100,7 +102,7 @@ class _Cpu:
 
 
 def fill(ring: Ring, frames: int, size: int, table: Table) -> None:
-    """Segments with so many frames of about that size."""
+    """Segments with a number of frames of about that size."""
     schema = Schema(tables={table.id: table})
     written = 0
     for key in range(frames):

@@ -1,4 +1,4 @@
-"""How a benchmark ends: its figures as JSON or as tables, or one line that says what it lacks."""
+"""Output of a benchmark: its figures as JSON or as tables, or one line that names what is missing."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from tools.errors import ToolError
 
 
 def report(measure: Callable[[], dict[str, Any]], show: Callable[[dict[str, Any]], None], *, as_json: bool) -> int:
-    """Measure and show. The exit code: 1 if it could not be measured."""
+    """Measure and print. The exit code: 1 if it could not be measured."""
     try:
         with progress_apart(as_json):
             figures = measure()

@@ -1,10 +1,12 @@
-"""Airflow at its default schedule: from a write in CQL to Kafka, and what a run with nothing to do costs. `make bench-schedule`.
+"""Airflow at its default schedule: from a write in CQL to Kafka, and the cost of idle runs. `make
+bench-schedule`.
 
-Strategy: all parts are real: a node of Cassandra, the shipper with its tail, Airflow's four processes with the DAGs as they are, Spark, a
-broker. Rows are written at a steady rate; a row's time is from the node's answer until a reader of committed records has its event. Rows
-that are written while the first batches start a cold Spark count like others. Then the shipper stops, the last batch is published, and
-nothing is left to do: what runs of `cdc_ingest` take then is told by Airflow's own clock, and their CPU is that of all that the scheduler
-starts. What Airflow's four processes use besides is told for as many minutes with those runs and with every DAG paused.
+Strategy: all parts are real: a Cassandra node, the shipper with its tail, Airflow's four processes with the
+DAGs as they are, Spark, a broker. Rows are written at a constant rate; a row's time is from the node's
+acknowledgement until a reader of committed records receives its event. Rows written while the first batches
+start a cold Spark are included. Then the shipper stops and the last batch is published. The duration of idle
+runs of `cdc_ingest` is read from Airflow; their CPU is that of all processes that the scheduler starts. The
+CPU of Airflow's four processes is measured for as many minutes with those runs and with every DAG paused.
 """
 
 from __future__ import annotations
@@ -49,7 +51,7 @@ PATIENCE = 900.0
 
 
 def main(arguments: list[str]) -> int:
-    parser = argparse.ArgumentParser(prog="python -m benchmarks.schedule", description=__doc__.splitlines()[0])
+    parser = argparse.ArgumentParser(prog="python -m benchmarks.schedule", description=__doc__.partition("\n\n")[0])
     parser.add_argument("--seconds", type=float, default=600, help="for how long rows are written (default: 600)")
     parser.add_argument("--rate", type=int, default=20, help="rows of 1 KB a second (default: 20)")
     parser.add_argument("--tail", type=float, default=1, help="node.ship.tail_seconds (default: 1)")
@@ -98,7 +100,8 @@ def _wait(holds: Callable[[], Any], what: str, seconds: float = PATIENCE) -> Non
         time.sleep(1)
 
 
-# --- freshness ---------------------------------------------------------------------------------------------------------------------
+# --- freshness ----------------------------------------------------------------------------------------------
+# -----------------------
 
 
 def freshness(folder: Path, ring: Ring, kafka: Kafka, airflow: Airflow, tail: float, seconds: float, rate: int) -> dict[str, Any]:
@@ -177,7 +180,7 @@ class Reader:
 
 @contextmanager
 def reading(kafka: Kafka) -> Iterator[Reader]:
-    """Notes of all events that come meanwhile."""
+    """Record all events that arrive meanwhile."""
     reader, ended = Reader(), threading.Event()
     thread = threading.Thread(target=reader.run, args=(kafka.bootstrap, ended))
     thread.start()
@@ -187,14 +190,17 @@ def reading(kafka: Kafka) -> Iterator[Reader]:
         ended.set()
         thread.join()
     if reader.trouble is not None:
-        raise ToolError(f"events could not be read: {reader.trouble}")
+        raise ToolError(f"failed to read events: {reader.trouble}")
 
 
-# --- nothing to do -----------------------------------------------------------------------------------------------------------------
+# --- nothing to do ------------------------------------------------------------------------------------------
+# -----------------------
 
 
 def idle(airflow: Airflow, minutes: float) -> dict[str, Any]:
-    """Runs of `cdc_ingest` with nothing to do: their seconds by Airflow's clock, and those of the CPU that each costs."""
+    """Runs of `cdc_ingest` with nothing to do: their seconds by Airflow's clock, and those of the CPU that
+    each costs.
+    """
     _wait(lambda: _skipped(airflow, 0), "a run of cdc_ingest with nothing to do")
     airflow.api.pause("cdc_publish")
     say(f"{minutes:g} minutes with nothing to do, and as many with all DAGs paused …")
@@ -234,7 +240,9 @@ def _runs(airflow: Airflow, dag: str, since: float = 0) -> Iterator[tuple[float,
 
 
 def _cpu_of(airflow: Airflow, minutes: float) -> tuple[float, float]:
-    """CPU seconds, in so many minutes, of all that the scheduler starts, which is tasks; and of Airflow's processes besides."""
+    """CPU seconds, in so many minutes, of all that the scheduler starts, which is tasks; and of Airflow's
+    processes besides.
+    """
     before = _cpu(airflow)
     time.sleep(minutes * 60)
     after = _cpu(airflow)
@@ -247,7 +255,8 @@ def _cpu(airflow: Airflow) -> tuple[float, float]:
     return tasks, sum(cpu_seconds(root=service.pid) for service in airflow.services) - tasks
 
 
-# --- for people --------------------------------------------------------------------------------------------------------------------
+# --- for people ---------------------------------------------------------------------------------------------
+# -----------------------
 
 
 def show(figures: dict[str, Any]) -> None:

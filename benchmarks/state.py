@@ -1,9 +1,11 @@
-"""Looking up and writing a batch's records in state shards of two sizes: `make bench-state`, or `python -m benchmarks.state [--json]`.
+"""Look-up and write of a batch's records in state shards of two sizes: `make bench-state`, or `python -m
+benchmarks.state [--json]`.
 
-Strategy: for each size, a shard is filled once with records of 150 random bytes under scattered keys, and kept. Then, in a fresh process
-with a hundred thousand changed keys, half of them new: look up all keys, then write as many records, on top of the same pinned version each
-time, so that every pass finds the same shard. Passes of the sizes take turns, so that what disturbs one disturbs the other. What is between
-the two (decoding, joining) is not measured here. Each figure is the median of the passes; the ratio is what ten times the rows cost.
+Strategy: for each size, a shard is filled once with records of 150 random bytes under scattered keys, and
+kept. Then, in a fresh process with a hundred thousand changed keys, half of them new: look up all keys, then
+write as many records, from the same pinned version each time, so that every pass finds the same shard. The
+sizes take turns, so that disturbances affect both. The steps between look-up and write (decode, merge) are
+excluded. Each figure is the median of the passes; the ratio is the cost of ten times the rows.
 """
 
 from __future__ import annotations
@@ -39,7 +41,7 @@ _ROWS_AT_ONCE = 200_000
 
 
 def main(arguments: list[str]) -> int:
-    parser = argparse.ArgumentParser(prog="python -m benchmarks.state", description=__doc__.splitlines()[0])
+    parser = argparse.ArgumentParser(prog="python -m benchmarks.state", description=__doc__.partition("\n\n")[0])
     parser.add_argument("--rows", type=int, nargs="+", default=list(SIZES), help="sizes of the table (default: 1 and 10 million)")
     parser.add_argument("--changed", type=int, default=CHANGED, help="changed keys of a batch, half of them new (default: 100,000)")
     parser.add_argument("--buckets", type=int, default=1, help="shards of a table, one after the other (default: 1)")
@@ -63,11 +65,14 @@ def main(arguments: list[str]) -> int:
     return 0
 
 
-# --- data -------------------------------------------------------------------------------------------------------------------------
+# --- data ---------------------------------------------------------------------------------------------------
+# ----------------------
 
 
 def keys(numbers: Sequence[int] | np.ndarray) -> list[bytes]:
-    """Record keys of rows with a partition key of 8 bytes and a clustering of 8, scattered over all of the order."""
+    """Record keys of rows with a partition key of 8 bytes and a clustering of 8, scattered over all of the
+    order.
+    """
     scattered = np.asarray(numbers, dtype=np.uint64) * np.uint64(_SCATTER)
     row = b"\1\2\1"
     return [record_key(pk.tobytes(), row + pk.tobytes() + b"\2") for pk in scattered.astype(">u8")]
@@ -107,11 +112,14 @@ def changes(rows: int, count: int, seed: int) -> list[Record]:
     return [Record(key, value, None) for key, value in zip(keys([*old, *new]), values(count, seed).to_pylist(), strict=True)]
 
 
-# --- passes -----------------------------------------------------------------------------------------------------------------------
+# --- passes -------------------------------------------------------------------------------------------------
+# ----------------------
 
 
 def measure(folder: Path, sizes: Sequence[int], buckets: int, changed: int, passes: int) -> list[dict[str, Any]]:
-    """For each size, seconds of a batch's look-up and write: of one shard, in a fresh process each time, times the shards of a table."""
+    """For each size, seconds of a batch's look-up and write: of one shard, in a fresh process each time,
+    times the shards of a table.
+    """
     tasks = []
     for rows in sizes:
         uri, version = shard(folder, rows, buckets)
@@ -170,7 +178,8 @@ def series(folder: Path, rows: int, changed: int, batches: int) -> list[dict[str
     return figures
 
 
-# --- what is shown ----------------------------------------------------------------------------------------------------------------
+# --- what is shown ------------------------------------------------------------------------------------------
+# ----------------------
 
 
 def show(figures: list[dict[str, Any]]) -> None:

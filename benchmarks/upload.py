@@ -1,9 +1,11 @@
-"""Sending segments to a store against the same files sent by the store's own library: `make bench-upload`.
+"""Uploading segments to a store, compared with the store's own library on the same files: `make
+bench-upload`.
 
-Strategy: a real server on the loopback for each store (fake-gcs-server, versitygw) and a folder, the same files of random bytes. Passes
-of the two sides take turns; the figures are each one's best, by the clock and by the CPU of the sending process alone. What the library
-does is the least that copies a file and creates only: one call, its own checksum, nothing asked afterwards. Ours reads a file twice,
-sends it in parts, and asks the store what it holds. A server on the same machine shares its cores, and answers in no time.
+Strategy: a real server on the loopback for each store (fake-gcs-server, versitygw) and a folder; the same
+random files. The two sides take turns; the figures are each one's best, by the clock and by the CPU of the
+sending process. The library does the minimum for a create-only copy: one call, its own checksum, no
+verification. We read a file twice, send it in parts, and verify the stored object. A server on the same
+machine shares its cores and has no latency.
 """
 
 from __future__ import annotations
@@ -31,7 +33,7 @@ Send = Callable[[str, Path], object]
 
 
 def main(arguments: list[str]) -> int:
-    parser = argparse.ArgumentParser(prog="python -m benchmarks.upload", description=__doc__.splitlines()[0])
+    parser = argparse.ArgumentParser(prog="python -m benchmarks.upload", description=__doc__.partition("\n\n")[0])
     parser.add_argument("--files", type=int, default=4, help="segments of a pass (default: 4)")
     parser.add_argument("--size", type=int, default=32, help="MiB of a segment (default: 32)")
     parser.add_argument("--passes", type=int, default=5, help="measured passes (default: 5)")

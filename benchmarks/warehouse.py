@@ -1,8 +1,10 @@
-"""Merge-on-read against copy-on-write for tables of current rows: `python -m benchmarks.warehouse [--rows N] [--changes N]`.
+"""Merge-on-read compared with copy-on-write for tables of current rows: `python -m benchmarks.warehouse
+[--rows N] [--changes N]`.
 
-Strategy: a table as the warehouse makes it, of rows of about 150 bytes, takes batches of changes to random keys (half of them new) by the
-warehouse's own MERGE. After each batch the whole table is read once. Seconds of CPU of the JVM, which does all of it, the best of the
-batches: they tell more than the clock on a machine that has other things to do.
+Strategy: a table with the warehouse's properties and rows of about 150 bytes receives batches of changes to
+random keys (half of them new) by the warehouse's MERGE. After each batch the whole table is read once. The
+figures are CPU seconds of the JVM, which does all the work, the best of the batches: more reliable than the
+clock on a busy machine.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Compare what the replicas' logs held, by table, token range and minute. Wiring only."""
+"""Compare the contents of the replicas' logs, by table, token range and minute. Wiring only."""
 
 from __future__ import annotations
 
@@ -8,30 +8,30 @@ from writetime_settings import settings
 
 RUNBOOK = """
 ### cdc_audit
-Reads the segments of some hours again, and compares what each replica's log held of every captured table, token range and minute with what
-it ought to have held: what any replica held, each owner of the tokens should have. Only nodes of the shipping datacenters are expected to
-have logged anything. Changes nothing. A gap is told with its node and its reason; **alarms** make the task red.
+Reads the segments of some hours again and compares each replica's log with its expected contents, by captured table, token range and
+minute: a mutation that one replica logged should be in the log of every owner of its token. Only nodes of the shipping datacenters are
+expected to have logs. Changes nothing. Each gap is reported with its node and reason; **alarms** fail the task.
 
 | reason | what it means | what to do |
 |---|---|---|
-| `not shipped yet` | the node's log is here up to the time that is told | look at its shipper; an alarm if hours have passed |
-| `segment missing` | between two segments that are here one is not | was it lost with a disk, or did nothing captured lie in it? Look at `ledger/` and at the node |
-| `segment unreadable` | a segment is here and damaged | its red square in `cdc_ingest` |
-| `node down` | the node was down, and hints have not come, or had expired | repair the node; `cdc_verify` tells whether tables lack anything |
-| `nothing before` | the node's first segment here is younger | nothing, if that is when it joined or began to ship |
-| `one node only` | one node held it, as a repair writes it; no alarm | nothing |
-| `not in its log` | the node was up, its log is here, and does not hold it | dropped mutations: look at the node's `MutationStage`; then repair |
+| `not shipped yet` | the node's log is in the bucket up to the reported time | check its shipper; an alarm if hours have passed |
+| `segment missing` | a segment between two others is not in the bucket | check whether it was lost with a disk or held no captured data: see `ledger/` and the node |
+| `segment unreadable` | a segment in the bucket is damaged | see its failed task in `cdc_ingest` |
+| `node down` | the node was down, and hints were not delivered or had expired | repair the node; `cdc_verify` shows whether rows are missing |
+| `nothing before` | the node's first segment in the bucket is newer | nothing, if the node joined or began to ship at that time |
+| `one node only` | only one node has it, as after a repair; no alarm | nothing |
+| `not in its log` | the node was up and its log is in the bucket, but lacks it | dropped mutations: check the node's `MutationStage`, then repair |
 
-What the others held is in the tables all the same: a gap costs redundancy, not rows, unless every replica has one. Then trigger with
-*Read again*: token ranges with alarms, or any gap, are read from the ring at ALL (`cluster.cql`; every replica has to be up), and what the
-tables lack comes in with the next batch of `cdc_ingest`. The report says how many rows were news. More *Ranges* make less to read.
-Report and picture: `audit/<cluster>/<time>.json` and `.svg` in the bucket.
+The tables contain the data of the other replicas: a gap costs redundancy, not rows, unless every replica has one. In that case trigger with
+*Read again*: token ranges with alarms, or with any gap, are read from the cluster at ALL (`cluster.cql`; every replica must be up), and the
+next batch of `cdc_ingest` adds missing rows. The report contains their number. With more *Ranges*, fewer rows are read.
+Report and chart: `audit/<cluster>/<time>.json` and `.svg` in the bucket.
 """
 
 for pipeline in settings():
     with DAG(
         pipeline.dag_id("cdc_audit"),
-        description="What each replica's log held, compared",
+        description="Compare the logs of the replicas",
         schedule=pipeline.airflow.audit_schedule,
         **pipeline.common,
         doc_md=RUNBOOK,
@@ -49,14 +49,16 @@ for pipeline in settings():
                 type=["null", "string"],
                 format="date-time",
                 title="To",
-                description="End (UTC), excluded. Empty: as many hours before now as *Late* says, so that hints have come.",
+                description="End (UTC), exclusive. Empty: *Late* hours before now, so that hints have been delivered.",
             ),
-            "late": Param(3, type="integer", minimum=0, maximum=168, title="Late", description="Hours that hints and shippers may take."),
-            "ranges": Param(16, type="integer", minimum=1, maximum=1024, title="Ranges", description="Token ranges that are told apart."),
+            "late": Param(
+                3, type="integer", minimum=0, maximum=168, title="Late", description="Maximum delay of hints and shippers, in hours."
+            ),
+            "ranges": Param(16, type="integer", minimum=1, maximum=1024, title="Ranges", description="Number of token ranges to compare."),
             "reread": Param(
-                "none", enum=["none", "alarms", "gaps"], title="Read again", description="Ranges to be read again from the ring, at ALL."
+                "none", enum=["none", "alarms", "gaps"], title="Read again", description="Ranges to read again from the cluster at ALL."
             ),
-            "most": Param(64, type="integer", minimum=1, title="Most", description="Token ranges of tables that are read again at most."),
+            "most": Param(64, type="integer", minimum=1, title="Most", description="Maximum number of token ranges to read again."),
         },
     ):
         CheckJobOperator(

@@ -1,4 +1,4 @@
-"""Read tables from the ring, while they are written to. Wiring only."""
+"""Read tables from the cluster while they are written to. Wiring only."""
 
 from __future__ import annotations
 
@@ -10,28 +10,28 @@ from writetime_settings import settings
 
 RUNBOOK = """
 ### cdc_bootstrap
-Reads tables from the ring and puts what the tables here do not have into the bucket, as frames; the next batch of `cdc_ingest` folds them in.
-Nothing has to stop meanwhile, neither writes nor ingest.
+Reads tables from the cluster and writes rows that are missing here to the bucket, as frames; the next batch of `cdc_ingest` merges them.
+Writes and ingest continue meanwhile.
 
-* **By itself**, every ten minutes: tables whose cdc was just switched on (`snapshot.mode`: initial, always, never), and rows that a log has
-  touched of which a reading could not know all (elements of lists, counters, rows without a column).
-* **By hand**: trigger with `table`, and `token_range` for a part. Again whenever tables and ring are to be compared: a second reading of
-  what is equal adds nothing, and rows that were deleted while nobody captured it go.
+* **Automatically**, every ten minutes: tables for which cdc was enabled (`snapshot.mode`: initial, always, never), and incomplete rows that
+  were changed during a reading (list elements, counters, rows without columns).
+* **Manually**: trigger with `table`, and with `token_range` for a part of it. Reading a table again adds nothing where it is equal, and
+  removes rows that were deleted while deletions were not captured.
 
 | red square | what it means | what to do |
 |---|---|---|
-| `plan` | the bucket or the configuration cannot be read | the message says which; clear when mended |
-| `read` | a table could not be read to its end; others were, and finished ranges are not read again | at consistency ALL every replica has to be up: start the node, or choose another `snapshot.consistency` (then what the ring does not show is not deleted here); clear the task, it goes on where it was |
+| `plan` | the bucket or the configuration cannot be read | see the message; fix it, then clear the task |
+| `read` | a table could not be read completely; other tables and finished ranges are not read again | at consistency ALL every replica must be up: start the node, or set another `snapshot.consistency` (then rows missing in the cluster are not deleted here); clear the task: it continues where it stopped |
 
-**How far is it?** `writetime bootstrap --config … --status`, or `cat bootstrap/<cluster>/<keyspace>.<table>/<run>.json` in the bucket.
+**Progress:** `writetime bootstrap --config … --status`, or `cat bootstrap/<cluster>/<keyspace>.<table>/<run>.json` in the bucket.
 
-**Too much for the ring:** `snapshot.rows_per_second`, `snapshot.readers`. The password comes from WRITETIME_CQL_PASSWORD, on all workers.
+**Limit the load on the cluster:** `snapshot.rows_per_second`, `snapshot.readers`. Set WRITETIME_CQL_PASSWORD on all workers.
 """
 
 for pipeline in settings():
     with DAG(
         pipeline.dag_id("cdc_bootstrap"),
-        description="Tables of the ring, read while they live",
+        description="Read tables from the cluster",
         schedule=CronTriggerTimetable(pipeline.airflow.bootstrap_schedule, timezone="UTC") if pipeline.airflow.bootstrap_schedule else None,
         **pipeline.common,
         doc_md=RUNBOOK,
@@ -49,7 +49,7 @@ for pipeline in settings():
                 type="string",
                 pattern=r"^(-?\d*:-?\d*)?$",
                 title="Token range",
-                description="A:B: only tokens > A and <= B of that table. Empty: the whole ring.",
+                description="A:B: only tokens > A and <= B of that table. Empty: all tokens.",
             ),
         },
     ):

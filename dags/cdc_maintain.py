@@ -1,4 +1,4 @@
-"""Drop from the state what may be forgotten, tidy the warehouse, pack the archive, once a day. Wiring only."""
+"""Purge the state, maintain the warehouse tables and pack the archive, once a day. Wiring only."""
 
 from __future__ import annotations
 
@@ -10,23 +10,22 @@ from writetime_settings import settings
 
 RUNBOOK = """
 ### cdc_maintain
-Purges tombstones and expired cells from the state, when they are older than their table's gc_grace and than a day, as compaction does in
-the ring. A batch of its own kind, between two of `cdc_ingest`: it takes nothing in, and no row shows differently for it. The seal says
-how far it went (`horizon`): `cdc_replay` takes what is older only into a namespace of its own, and leaves out what the purged may have
-deleted.
+Purges tombstones and expired cells that are older than their table's gc_grace and than a day from the state, as compaction does in
+Cassandra. This is a batch of its own kind: it reads no segments and changes no row. Its seal records the purge horizon (`horizon`):
+`cdc_replay` can replay older segments only into a shadow namespace, and leaves out rows that a purged tombstone may have deleted.
 
-Then the warehouse: small files of each table are put together, deletes applied, and snapshots older than `warehouse.keep_snapshots_days` let
-go. The task's log tells of each table what it lay in before and after (`table tidied`). No batch is ingested meanwhile.
+Then the warehouse tables: small files are compacted, deletes applied, and snapshots older than `warehouse.keep_snapshots_days` expired. The
+task logs the files of each table before and after. No batch is ingested meanwhile.
 
-At last the archive: segments older than `archive.compress_after_days` are packed, those older than `archive.keep_days` let go, and what is
-noted of them pruned, for `archive.minutes_per_run` at most. Batches go on meanwhile. `writetime status` tells how far that is, and the bytes
-before and after.
+Finally the archive: segments older than `archive.compress_after_days` are packed, segments older than `archive.keep_days` deleted, and their
+records pruned, for at most `archive.minutes_per_run`. Batches continue meanwhile. `writetime status` shows the progress and the bytes before
+and after.
 
 | red square | what it means | what to do |
 |---|---|---|
-| `plan` | for a day another batch was open (it waits for its turn), or the bucket cannot be read | the message says which; clear when mended |
-| `maintain` | the batch did not reach its seal; nothing is lost | clear the task: the very same batch runs again; or leave it to `cdc_ingest`, which finishes it ten minutes after it was begun |
-| `shelve` | segments stay as they are; its log names them, and why | mend what it says; the next run tries again |
+| `plan` | another batch was open for a day, or the bucket cannot be read | see the message; fix it, then clear the task |
+| `maintain` | the batch was not sealed; nothing is lost | clear the task: the same batch runs again; or wait: `cdc_ingest` finishes it ten minutes after it was planned |
+| `shelve` | some segments could not be packed or deleted; the log lists them with the reason | fix the cause; the next run tries again |
 """
 
 BATCH = "{{ ti.xcom_pull(task_ids='plan') }}"
@@ -34,7 +33,7 @@ BATCH = "{{ ti.xcom_pull(task_ids='plan') }}"
 for pipeline in settings():
     with DAG(
         pipeline.dag_id("cdc_maintain"),
-        description="Purge what the state may forget, tidy the warehouse, pack the archive",
+        description="Purge the state, maintain the warehouse, pack the archive",
         schedule=pipeline.airflow.maintain_schedule,
         **pipeline.common,
         doc_md=RUNBOOK,
@@ -43,6 +42,6 @@ for pipeline in settings():
         plan = PlanMaintainOperator(task_id="plan")
         maintain = BatchJobOperator(task_id="maintain", job="maintain", batch=BATCH)
         archive = ArchiveBatchOperator(task_id="archive", batch=BATCH)
-        # It needs no batch: also where there is no state to maintain.
-        shelve = SparkJobOperator(task_id="shelve", job="shelve", trigger_rule="none_failed")
-        plan >> maintain >> archive >> shelve
+        # It needs no batch, so it also runs while there is no state to maintain.
+        archive_packing = SparkJobOperator(task_id="shelve", job="shelve", trigger_rule="none_failed")
+        plan >> maintain >> archive >> archive_packing

@@ -1,23 +1,23 @@
-"""Drain the outbox to Kafka whenever a batch was sealed, and every few minutes besides. Wiring only."""
+"""Publish the outbox to Kafka after each seal, and every few minutes. Wiring only."""
 
 from __future__ import annotations
 
 from datetime import timedelta
 
 from airflow.sdk import DAG, Param
-from writetime_operators import PublishDueOperator, SparkJobOperator, WaitingTableOperator, WaitingTablesOperator
+from writetime_operators import PublishDueOperator, RejectedTableOperator, RejectedTablesOperator, SparkJobOperator
 from writetime_settings import settings
 
 RUNBOOK = """
 ### cdc_publish
-Sends the events of all sealed batches that Kafka does not hold yet; each event once for `read_committed` consumers.
-Starts when `cdc_ingest` has sealed a batch, and every few minutes in case that hint was lost.
+Publishes the events of all sealed batches that are not in Kafka yet; `read_committed` consumers see each event once.
+Starts when `cdc_ingest` seals a batch, and every few minutes in case an asset event was lost.
 
 | red square | what it means | what to do |
 |---|---|---|
-| `due` | the bucket or the configuration cannot be read | the message says which; clear when mended |
-| `publish` | Kafka cannot be reached or refuses; events wait in the changes tables, ingest goes on | mend Kafka; the next run catches up by itself |
-| `table` | events of this table cannot be sent (one is too large, its topic or schema is refused); they wait in order, others go on | mend what the message says; each run tries again, so the next one is green |
+| `due` | the bucket or the configuration cannot be read | see the message; fix it, then clear the task |
+| `publish` | Kafka is unreachable or refuses the events; they stay in the changes tables, ingest continues | fix Kafka; the next run catches up |
+| `table` | events of this table cannot be published (one is too large, or its topic or schema is refused); they wait in order, other tables continue | fix the cause; each run tries again |
 """
 
 SINCE, AGAIN = "{{ params.since }}", "{{ params.again }}"
@@ -35,22 +35,22 @@ for pipeline in settings():
                 "last",
                 enum=["last", "beginning"],
                 title="Look at",
-                description="What was sealed since the last run, or everything (after the note of it was lost). Kafka says what it lacks.",
+                description="Batches sealed since the last run, or all batches (if that record was lost). Only events missing in Kafka are sent.",
             ),
             "again": Param(
                 "",
                 type="string",
                 pattern=r"^([^.\s]+\.[^.\s]+)?$",
                 title="Send all of a table again",
-                description="keyspace.table whose topic was lost or made anew: all its events go out again, whatever Kafka says it holds.",
+                description="keyspace.table whose topic was lost or created again: all its events are sent again.",
             ),
         },
         default_args=pipeline.defaults | {"retries": 2, "retry_delay": timedelta(seconds=30)},
     ):
         due = PublishDueOperator(task_id="due", since=LOOK)
         publish = SparkJobOperator(task_id="publish", job="publish", arguments=["--since", SINCE, "--again", AGAIN])
-        waiting = WaitingTablesOperator(task_id="waiting_tables")
-        table = WaitingTableOperator.partial(
-            task_id="table", retries=0, map_index_template="{{ table }}", doc_md="Red: this table's events wait. See the runbook."
+        waiting = RejectedTablesOperator(task_id="waiting_tables")
+        table = RejectedTableOperator.partial(
+            task_id="table", retries=0, map_index_template="{{ table }}", doc_md="Failed: this table's events wait. See the runbook."
         ).expand_kwargs(waiting.output)
         due >> publish >> waiting >> table

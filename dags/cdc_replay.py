@@ -1,4 +1,4 @@
-"""Fold the archived segments of some hours again. Wiring only; works with `airflow backfill create` and from the UI."""
+"""Process the archived segments of some hours again. Wiring only; works with `airflow backfill create` and from the UI."""
 
 from __future__ import annotations
 
@@ -10,24 +10,25 @@ from writetime_settings import settings
 
 RUNBOOK = """
 ### cdc_replay
-Folds the archived segments of a data interval into the state again, as a batch of its own. What the tables already hold changes
-nothing and is published by nobody twice; what was missing comes in.
+Merges the archived segments of a data interval into the state again, in a batch of its own. Rows that were merged before do not change
+and are not published twice; missing rows are added.
 
 * From a shell: `airflow backfill create --dag-id cdc_replay --from-date 2026-01-31T10:00 --to-date 2026-01-31T12:00 --reprocess-behavior completed`
 * From the UI: trigger with `start` and `end`.
-* **To compare**: with `namespace`, say `check`, the rows go into tables of their own (`<keyspace>__check`, `<keyspace>__check__changes`), made
-  of these hours alone. Nothing is published, and tables, state and batches of the pipeline stay as they are. Hours before the purge horizon
-  go this way only. Several runs into one namespace add up. What to compare with, and how to remove it: `docs/runbook.md`.
+* **To compare**: with a `namespace`, for example `check`, the rows are written to a shadow namespace (`<keyspace>__check`,
+  `<keyspace>__check__changes`) that contains only these hours. Nothing is published, and the tables, state and batches of the pipeline do not
+  change. Hours before the purge horizon can be replayed only this way. Several runs into one namespace add up. How to compare and how to
+  remove it: `docs/runbook.md`.
 
 | red square | what it means | what to do |
 |---|---|---|
-| `plan` | for a day another batch was open, the hours are older than what the archive or the state still knows, or the bucket cannot be read | the message says which |
-| `ingest` | the batch did not reach its seal; nothing is lost or doubled | read the message, clear the task: the very same batch runs again |
+| `plan` | another batch was open for a day, the hours are older than the archive or the purge horizon, or the bucket cannot be read | see the message |
+| `ingest` | the batch was not sealed; nothing is lost or duplicated | see the message, then clear the task: the same batch runs again |
 | `archive` | the ledger could not be written | the message names the object; clear the task |
-| `outcome` | something of these hours could not be used and was left out; all else is in | mend what the message says, then replay the hours again |
+| `outcome` | some data of these hours could not be read and was left out; all other rows are merged | fix the cause, then replay the hours again |
 
-Its own hourly schedule does nothing: it is there because a backfill needs one. Those empty runs are why a backfill has to say
-`--reprocess-behavior completed` (in the UI: All Runs): Airflow would pass over their hours. `plan` waits for its turn while another batch is open.
+The hourly schedule does nothing: a backfill requires a schedule. Because of these empty runs a backfill needs
+`--reprocess-behavior completed` (in the UI: All Runs); otherwise Airflow skips their hours. `plan` waits while another batch is open.
 """
 
 BATCH = "{{ ti.xcom_pull(task_ids='plan') }}"
@@ -36,24 +37,32 @@ NAMESPACE = "{{ params.namespace or '' }}"
 for pipeline in settings():
     with DAG(
         pipeline.dag_id("cdc_replay"),
-        description="Archived segments of some hours, once more",
+        description="Process archived segments again",
         schedule=CronDataIntervalTimetable("0 * * * *", timezone="UTC"),
         **pipeline.common,
         doc_md=RUNBOOK,
         default_args=pipeline.defaults | {"retries": 2, "retry_delay": timedelta(seconds=30)},
         params={
             "start": Param(
-                None, type=["null", "string"], format="date-time", title="From", description="First hour (UTC). Empty: the run's."
+                None,
+                type=["null", "string"],
+                format="date-time",
+                title="From",
+                description="First hour (UTC). Empty: start of the data interval.",
             ),
             "end": Param(
-                None, type=["null", "string"], format="date-time", title="To", description="End (UTC), excluded. Empty: the run's."
+                None,
+                type=["null", "string"],
+                format="date-time",
+                title="To",
+                description="End (UTC), exclusive. Empty: end of the data interval.",
             ),
             "namespace": Param(
                 None,
                 type=["null", "string"],
                 pattern="^[a-z][a-z0-9]*(_[a-z0-9]+)*$",
                 title="Namespace",
-                description="Empty: the live tables. Else tables of their own, to be compared, are called after it.",
+                description="Empty: the live tables. Otherwise the suffix of the shadow namespace.",
             ),
         },
     ):

@@ -1,4 +1,4 @@
-"""Compare the tables with the ring, token range by token range. Wiring only."""
+"""Compare the tables with the cluster by token range. Wiring only."""
 
 from __future__ import annotations
 
@@ -8,27 +8,27 @@ from writetime_settings import settings
 
 RUNBOOK = """
 ### cdc_verify
-Reads token ranges of the captured tables from the ring, and compares values, writetimes and expiries with the tables. Changes nothing.
-What differs and may still be on its way is looked at again when the next batch has been sealed, for as long as *Wait* allows; what then
-cannot be of that is **drift**, and the task is red.
+Reads token ranges of the captured tables from the cluster and compares values, writetimes and expiry times with the tables. Changes nothing.
+Differences that may be in flight are compared again after the next batch is sealed, for at most *Wait* seconds. Those that remain and are
+not in flight are **drift**, and the task fails.
 
 | what the task says | what it means | what to do |
 |---|---|---|
-| `drift …` | the table holds another row than the ring | look at the report; was the table written to by somebody else? Then `cdc_replay` of the hours, or a new reading of the table, mends it |
-| `tie …` | of cells of equal timestamp, one of which expires, Cassandra 3.11 shows one or the other by its clock; not red | nothing, or `cdc_bootstrap` of the table |
-| `unsettled …` | the row changed a moment ago, or no batch has come since; not red | compare again, *At rest* if nobody writes |
-| `waits for a person: …` | a segment is held back, and what it holds is missing | clear its red square in `cdc_ingest` first |
-| `in the ring it is another table by now` | DROP, CREATE or TRUNCATE is on its way | compare again after the next batch |
-| `NoHostAvailable`, `Unavailable` | a replica is down; at ALL each has to answer | compare when the ring is whole, or set `snapshot.consistency` |
+| `drift …` | a row in the table differs from the cluster | see the report; if something else wrote to the table, `cdc_replay` of the hours or `cdc_bootstrap` of the table corrects it |
+| `tie …` | if one of two cells with equal timestamps expires, Cassandra 3.11 picks one depending on its clock; not a failure | nothing, or `cdc_bootstrap` of the table |
+| `unsettled …` | the row changed recently, or no batch was sealed since; not a failure | compare again, with *At rest* if there are no writes |
+| `waits for a person: …` | a segment is held, and its data is missing | resolve its failed task in `cdc_ingest` first |
+| `in the ring it is another table by now` | a DROP, CREATE or TRUNCATE has not been processed yet | compare again after the next batch |
+| `NoHostAvailable`, `Unavailable` | a replica is down; at ALL each replica must answer | compare when all nodes are up, or set `snapshot.consistency` |
 
-Report and picture: `verify/<cluster>/<time>.json` and `.svg` in the bucket. The ring: `cluster.cql` in the pipeline's YAML.
-Without it this DAG skips.
+Report and chart: `verify/<cluster>/<time>.json` and `.svg` in the bucket. Requires `cluster.cql` in the pipeline's YAML;
+without it the task skips.
 """
 
 for pipeline in settings():
     with DAG(
         pipeline.dag_id("cdc_verify"),
-        description="Tables against the ring",
+        description="Compare the tables with the cluster",
         schedule=pipeline.airflow.verify_schedule,
         **pipeline.common,
         doc_md=RUNBOOK,
@@ -39,7 +39,7 @@ for pipeline in settings():
                 type=["null", "string"],
                 pattern=r"^([^.\s]+\.[^.\s]+)?$",
                 title="Table",
-                description="keyspace.table; empty: all that are captured.",
+                description="keyspace.table; empty: all captured tables.",
             ),
             "share": Param(
                 0.1,
@@ -47,22 +47,25 @@ for pipeline in settings():
                 exclusiveMinimum=0,
                 maximum=1,
                 title="Share",
-                description="Share of the token ranges that is compared; 1: all. Each day of a schedule takes other ranges.",
+                description="Share of the token ranges to compare; 1: all. Scheduled runs use different ranges each day.",
             ),
             "token_range": Param(
                 None,
                 type=["null", "string"],
                 pattern=r"^(-?\d*:-?\d*)?$",
                 title="Tokens",
-                description="A:B: only tokens above A and up to B. Empty: the whole ring.",
+                description="A:B: only tokens > A and <= B. Empty: all tokens.",
             ),
             "wait": Param(
-                900, type="integer", minimum=0, title="Wait", description="Seconds to wait for the batch that settles what differs."
+                900, type="integer", minimum=0, title="Wait", description="Seconds to wait for a batch that may resolve differences."
             ),
             "at_rest": Param(
-                False, type="boolean", title="At rest", description="Nobody writes and all is taken in: whatever differs is drift, at once."
+                False,
+                type="boolean",
+                title="At rest",
+                description="There are no writes and all segments are processed: any difference is drift at once.",
             ),
-            "tell_values": Param(False, type="boolean", title="Values", description="Tell values of rows that differ, in the report."),
+            "tell_values": Param(False, type="boolean", title="Values", description="Include values of differing rows in the report."),
         },
     ):
         CheckJobOperator(

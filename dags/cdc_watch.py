@@ -1,4 +1,4 @@
-"""Look whether anything is late, stuck or waits for long while no task fails. Wiring only."""
+"""Check for nodes, batches and events that are late or stuck while no task fails. Wiring only."""
 
 from __future__ import annotations
 
@@ -10,25 +10,25 @@ from writetime_settings import settings
 
 RUNBOOK = """
 ### cdc_watch
-Reads the bucket, as `writetime status` does, and is red while something is beyond the limits under `airflow.watch` in the pipeline's YAML.
-Changes nothing and starts no Spark; nothing waits for it. `airflow.on_failure` is told when something new is wrong, not at every run again.
+Reads the bucket, as `writetime status` does, and fails while a limit of `airflow.watch` in the pipeline's YAML is exceeded.
+Changes nothing and starts no Spark job; no other task depends on it. `airflow.on_failure` is notified of new problems only.
 
-| the task says | what it means | what to do |
+| message | what it means | what to do |
 |---|---|---|
-| `late: node …` | no finished segment of that node has come for `late_minutes` (by default, the time in which it would fill half of its `cdc_total_space`) | look at its shipper; a node that nobody writes to looks the same, and ships more often with `node.ship.tail_seconds`. Ingest goes on without it |
-| `space: node …` | `cdc_raw` of that node fills up: `warn` or `alarm` by its shipper's configuration, as it said last | can its shipper keep up, and reach the store? See "cdc_raw fills up" in the runbook. Never delete segments by hand |
-| `stuck: batch …` | it was begun `stuck_minutes` ago and is not sealed | look at `cdc_ingest`, and clear its task |
-| `backlog: …` | more than `backlog_segments` wait in the bucket | is `cdc_ingest` paused? Else it needs more executors |
-| `unpublished: …` | events of more than `unpublished_batches` of that table are not in Kafka | look at `cdc_publish` |
+| `late: node …` | no completed segment of that node arrived for `late_minutes` (default: the time in which it would fill half of its `cdc_total_space`) | check its shipper; a node without writes looks the same: `node.ship.tail_seconds` makes it ship more often. Ingest continues without it |
+| `space: node …` | `cdc_raw` of that node fills up: the level `warn` or `alarm` of the last report of its shipper | check that its shipper keeps up and reaches the store. See "cdc_raw fills up" in the runbook. Never delete segments by hand |
+| `stuck: batch …` | it was planned more than `stuck_minutes` ago and is not sealed | check `cdc_ingest` and clear its failed task |
+| `backlog: …` | more than `backlog_segments` wait in the bucket | check whether `cdc_ingest` is paused; otherwise it needs more executors |
+| `unpublished: …` | events of more than `unpublished_batches` of that table are not in Kafka | check `cdc_publish` |
 
-A shipper that cannot reach the bucket cannot tell of its space there either: then its node gets late. Its own metrics tell it at any time
-(`writetime_ship_space_level`).
+A shipper that cannot reach the bucket cannot report its space there either; its node becomes late instead. The shipper's own metrics always
+show it (`writetime_ship_space_level`).
 """
 
 for pipeline in settings():
     with DAG(
         pipeline.dag_id("cdc_watch"),
-        description="Whether anything is late, stuck, or waits for long",
+        description="Check for late nodes and stuck batches",
         schedule=pipeline.airflow.watch.schedule,
         **pipeline.common,
         doc_md=RUNBOOK,

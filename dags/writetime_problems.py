@@ -1,8 +1,8 @@
-"""No DAG: an import error in Airflow for as long as a pipeline's YAML cannot be used, which says which one and why. The DAGs of the others
-go on; a message in a log would be seen by nobody."""
+"""Not a DAG. Raises an import error while the YAML of a pipeline is invalid, so that Airflow's UI shows which one and why.
+The DAGs of other pipelines keep running."""
 
 from __future__ import annotations
 
-from writetime_settings import tell_problems
+from writetime_settings import raise_problems
 
-tell_problems()
+raise_problems()

@@ -1,8 +1,9 @@
-"""Airflow operators of writetime: thin shells around the core's batch functions, and around spark-submit.
+"""Airflow operators of writetime: thin wrappers around the core's batch functions and spark-submit.
 
-They read the YAML of their DAG's pipeline, hand over, and turn what comes back into XComs, skips and failures with names. They start
-Spark jobs by path and never import them. Which YAML, and where the page shows that pipeline, comes to each task as `config` and `page`
-from its DAG's `default_args` (`writetime_settings`). Every `.py` in this folder is executed by Airflow under its bare name.
+Strategy: an operator reads the YAML of its pipeline, calls the core and turns the result into an XCom, a skip or a
+failure. Spark jobs are started by path and never imported. Each task gets the path of the YAML and of the pipeline's
+page as `config` and `page` from its DAG's `default_args` (`writetime_settings`). Airflow executes every `.py` in this
+folder under its bare name.
 """
 
 from __future__ import annotations
@@ -22,7 +23,7 @@ from airflow.configuration import conf
 from airflow.providers.apache.spark.operators.spark_submit import SparkSubmitOperator
 from airflow.sdk import AssetAlias, BaseHook, BaseOperator, BaseOperatorLink, BaseSensorOperator, Context, PokeReturnValue
 from airflow.sdk.exceptions import AirflowException, AirflowFailException, AirflowSkipException
-from writetime_notices import TOLD_BEFORE
+from writetime_notices import NOTIFIED_BEFORE
 from writetime_page import address, link
 from writetime_settings import table_asset
 
@@ -44,27 +45,27 @@ from writetime.pipeline.planner import (
     read_sealed,
     store_clock,
 )
-from writetime.pipeline.publish_progress import publish_due, read_published, tell_of
-from writetime.pipeline.quarantine.rejected_tables import failed_tables, let_in, waiting_segments, why_still
+from writetime.pipeline.publish_progress import already_notified, publish_due, read_published
+from writetime.pipeline.quarantine.rejected_tables import failed_tables, release_table, remaining_reason, waiting_segments
 from writetime.pipeline.quarantine.retry import release
 from writetime.pipeline.segment_check import check_segment
 from writetime.storage import open_store
-from writetime.storage.layout import SegmentRef, touched_prefix
+from writetime.storage.layout import SegmentRef, incomplete_rows_prefix
 from writetime.storage.store import Store
 
 ROOT = Path(__file__).resolve().parent.parent
 SECRETS = ("WRITETIME_CQL_PASSWORD", "WRITETIME_CQL_KEY_PASSWORD", "WRITETIME_KEYSTORE_PASSWORD", "WRITETIME_KEYSTORE_KEY_PASSWORD")
-_TOLD = 20
-"""Lines of a message that lists things."""
+_MAX_LINES = 20
+"""Maximum number of items that an error message lists."""
 _OTHERS_TURN = timedelta(minutes=10)
-"""How long cdc_ingest leaves a replay or maintenance to the DAG that has begun it: two drivers of one batch harm nothing but the CPU."""
+"""How long cdc_ingest leaves an open batch to the DAG that planned it. Two drivers of one batch are safe, but waste CPU."""
 _LOOPBACK = {"spark.driver.host": "127.0.0.1", "spark.driver.bindAddress": "127.0.0.1"}
 
 
 def opened(path: str) -> tuple[PipelineConfig, Store]:
-    """The pipeline that a YAML describes, and its bucket."""
+    """The pipeline that a YAML describes, and its store."""
     if not path:
-        raise AirflowFailException(f"{SETTING} is not set: let it name the pipeline's YAML, for the DAG processor and all workers")
+        raise AirflowFailException(f"{SETTING} is not set: set it to the pipeline's YAML, for the DAG processor and all workers")
     try:
         config = load(path)
         _take_own_secrets(config.pipeline)
@@ -74,8 +75,8 @@ def opened(path: str) -> tuple[PipelineConfig, Store]:
 
 
 def _take_own_secrets(pipeline: str) -> None:
-    """`<NAME>__<PIPELINE>` goes before `<NAME>`, since rings have passwords of their own. It becomes the plain name in this process, which
-    is the task's alone, and in the Spark driver that it starts."""
+    """Let `<NAME>__<PIPELINE>` override `<NAME>`, since clusters have different passwords. The plain name is set in this
+    process, which runs this task only, and is inherited by the Spark driver."""
     for name in SECRETS:
         own = os.environ.get(f"{name}__{pipeline.upper()}")
         if own is not None:
@@ -83,12 +84,12 @@ def _take_own_secrets(pipeline: str) -> None:
 
 
 def failure(error: WritetimeError) -> AirflowException:
-    """The error as Airflow should take it: retried where a retry can help, else failed at once."""
+    """Convert an error: a retriable one lets Airflow retry the task, any other fails it at once."""
     return AirflowException(str(error)) if error.retriable else AirflowFailException(str(error))
 
 
 class PipelineOperator(BaseOperator):
-    """What works on one pipeline: the one whose YAML is `config`. `page`: where the page shows it."""
+    """Base of the operators of one pipeline. `config`: path of its YAML; `page`: its path on the page."""
 
     def __init__(self, *, config: str = "", page: str = "", **kwargs: Any) -> None:
         super().__init__(**kwargs)
@@ -96,11 +97,11 @@ class PipelineOperator(BaseOperator):
         self.page = page
 
     def pipeline(self) -> tuple[PipelineConfig, Store]:
-        """The pipeline as its YAML says now."""
+        """The pipeline by the current contents of its YAML, and its store."""
         return opened(self.config)
 
     def planned(self, plan: Callable[..., Manifest | None], nothing: str) -> Manifest:
-        """What `plan` gives for the pipeline as of now; skips what follows, with `nothing` for the reason, when there is nothing to do."""
+        """The manifest that `plan` returns. Skips the task, with `nothing` as the reason, if there is nothing to do."""
         config, store = self.pipeline()
         try:
             cluster = config.cluster.name
@@ -113,7 +114,7 @@ class PipelineOperator(BaseOperator):
 
 
 class PlanBatchOperator(PipelineOperator):
-    """Plan the next batch over what has come in or expired; its number is the XCom. Skips what follows when there is nothing to do."""
+    """Plan the next batch over incoming segments and expired rows. XCom: its number. Skips if there is nothing to do."""
 
     def execute(self, context: Context) -> int:
         config, store = self.pipeline()
@@ -125,21 +126,21 @@ class PlanBatchOperator(PipelineOperator):
         except WritetimeError as error:
             raise failure(error) from error
         if released:
-            self.log.info("the schema that these waited for is there: %s", ", ".join(released))
+            self.log.info("released from quarantine, the schema is known now: %s", ", ".join(released))
         plan = partial(plan_ingest, max_segments=config.segments_per_batch, largest=config.largest_segment)
-        manifest = self.planned(plan, "nothing has come in, and nothing captured has expired")
+        manifest = self.planned(plan, "there are no new segments and no captured rows have expired")
         if manifest.kind != "ingest" and store_clock(store, config.cluster.name) - manifest.created_at < _OTHERS_TURN:
             raise AirflowSkipException(
-                f"batch {manifest.number} ({manifest.kind}) is open; its own DAG began it at {manifest.created_at:%H:%M:%S}Z, and is to "
-                f"seal it. If it is not sealed {_OTHERS_TURN.seconds // 60} minutes after that, it is run here"
+                f"batch {manifest.number} ({manifest.kind}) is open: its own DAG planned it at {manifest.created_at:%H:%M:%S}Z and should "
+                f"seal it. If it is not sealed {_OTHERS_TURN.seconds // 60} minutes after that, cdc_ingest runs it"
             )
         self.log.info("batch %s (%s): %s segments", manifest.number, manifest.kind, len(manifest.segments))
         return manifest.number
 
 
 class TurnOperator(PipelineOperator, BaseSensorOperator):
-    """Plans a batch, whose number is the XCom, as soon as no other one is open. Meanwhile it takes no slot and spends no retry: the last
-    hour of a backfill waits for all others."""
+    """Plan a batch as soon as no other one is open. XCom: its number. While it waits, it takes no slot and uses no retry:
+    the last hour of a backfill waits for all others."""
 
     def __init__(self, **kwargs: Any) -> None:
         super().__init__(**{"mode": "reschedule", "poke_interval": timedelta(seconds=15), "timeout": timedelta(days=1), **kwargs})
@@ -150,17 +151,17 @@ class TurnOperator(PipelineOperator, BaseSensorOperator):
         except AirflowException as error:
             if not isinstance(error.__cause__, BatchBusy):
                 raise
-            self.log.info("waits for its turn: %s", error)
+            self.log.info("waiting, another batch is open: %s", error)
             return PokeReturnValue(is_done=False)
 
     @abstractmethod
     def number(self, context: Context) -> int:
-        """Plan, or fail for a BatchBusy."""
+        """Plan a batch and return its number. Fails, caused by BatchBusy, while another batch is open."""
 
 
 class PlanReplayOperator(TurnOperator):
-    """Plan a batch over the archived segments of an interval of hours. Skips when there are none. A `namespace`: for tables of its own, to
-    be compared."""
+    """Plan a batch over the archived segments of an interval of hours. Skips if there are none. With `namespace`, the batch
+    writes to the tables of a shadow namespace."""
 
     template_fields: Sequence[str] = ("start", "end", "namespace")
 
@@ -172,7 +173,7 @@ class PlanReplayOperator(TurnOperator):
 
     def number(self, context: Context) -> int:
         if getattr(context["dag_run"], "run_type", "") == "scheduled":
-            raise AirflowSkipException("the schedule only gives backfills their hours; replays are started by people")
+            raise AirflowSkipException("scheduled runs do nothing: trigger a replay or a backfill by hand")
         start, end = _moment("start", self.start), _moment("end", self.end)
         plan = partial(plan_replay, start=start, end=end, namespace=self.namespace or None)
         manifest = self.planned(plan, f"no segment in the archive was sealed between {start} and {end}")
@@ -181,16 +182,16 @@ class PlanReplayOperator(TurnOperator):
 
 
 def _moment(name: str, text: str) -> datetime:
-    """A time that somebody has given; UTC if it does not say."""
+    """Parse a time; UTC if it has no offset."""
     try:
         moment = datetime.fromisoformat(text)
     except ValueError:
-        raise AirflowFailException(f"`{name}` is no time: {text!r}. Give it as 2026-01-31T10:00Z.") from None
+        raise AirflowFailException(f"`{name}` is not a time: {text!r}. Use the format 2026-01-31T10:00Z.") from None
     return moment if moment.tzinfo else moment.replace(tzinfo=UTC)
 
 
 class PlanMaintainOperator(TurnOperator):
-    """Plan a batch of maintenance. Skips while there is no state."""
+    """Plan a maintenance batch. Skips while there is no state."""
 
     def number(self, context: Context) -> int:
         manifest = self.planned(plan_maintain, "no batch has been sealed yet: there is no state to maintain")
@@ -199,7 +200,8 @@ class PlanMaintainOperator(TurnOperator):
 
 
 class PlanBootstrapOperator(PipelineOperator):
-    """The tables to be read from the ring: that one, or those due; skips what follows when there are none, nor rows to be read again."""
+    """List the tables to read from the cluster: `table`, or those that are due. Skips if no table is due and no row is to be
+    read again."""
 
     template_fields: Sequence[str] = ("table",)
 
@@ -215,18 +217,18 @@ class PlanBootstrapOperator(PipelineOperator):
             tables = [table.full_name for table in due(store, config)]
         except WritetimeError as error:
             raise failure(error) from error
-        touched = any(True for _ in store.list(touched_prefix(config.cluster.name)))
-        if not tables and (not touched or config.cluster.cql is None):
+        incomplete_rows = any(True for _ in store.list(incomplete_rows_prefix(config.cluster.name)))
+        if not tables and (not incomplete_rows or config.cluster.cql is None):
             raise AirflowSkipException("no table is due, and no row is to be read again")
-        self.log.info("tables due: %s; rows to be read again: %s", ", ".join(tables) or "none", "yes" if touched else "none")
+        self.log.info("tables due: %s; rows to be read again: %s", ", ".join(tables) or "none", "yes" if incomplete_rows else "none")
         return tables
 
 
 class SparkJobOperator(SparkSubmitOperator):
-    """Run one of the project's Spark jobs for the pipeline whose YAML is `config`, by spark-submit, with the jars set-up has locked."""
+    """Run one of the project's Spark jobs for a pipeline through spark-submit, with the locked jars. `config`: the YAML."""
 
     has_rivals = False
-    """Whether another driver may be at the same work. Then whatever it has failed for may be over when it is tried again."""
+    """Whether another driver may run the same batch. Then any failure may be transient and is retried."""
 
     def __init__(
         self,
@@ -259,59 +261,59 @@ class SparkJobOperator(SparkSubmitOperator):
         config, _ = opened(self.config)
         self.name = f"{self.name} {config.pipeline}"
         self.conf = (_LOOPBACK if _is_local(self._conn_id) else {}) | config.spark.submit | (self.conf or {})
-        # The driver inherits it from this process, which is the task's own. What the operator calls env_vars would go to the cluster alone
-        # where that is Kubernetes, although the driver is here.
+        # The driver inherits this from the process, which runs this task only. On Kubernetes the operator's env_vars
+        # are passed to the executors only, although the driver runs here.
         os.environ["PYTHONPATH"] = os.pathsep.join([str(ROOT), *filter(None, [os.environ.get("PYTHONPATH")])])
         self.submit(context)
 
     def submit(self, context: Context) -> None:
-        """Run the job. One that fails says itself why, and whether a retry helps: spark-submit knows but its exit code."""
-        with listening() as heard:
+        """Run the job. A failed job reports the reason and whether a retry helps; spark-submit returns only an exit code."""
+        with listening() as result:
             try:
                 super().execute(context)
             except AirflowException as error:
-                words = heard.read()
-                if not words.text:
+                job = result.read()
+                if not job.text:
                     raise
-                retry = words.retriable or self.has_rivals
-                raise (AirflowException if retry else AirflowFailException)(words.text) from error
+                retry = job.retriable or self.has_rivals
+                raise (AirflowException if retry else AirflowFailException)(job.text) from error
             finally:
-                self.report = heard.read().report
+                self.report = result.read().report
 
 
 def _is_local(connection: str) -> bool:
-    """Whether driver and executors share this machine, so that nothing has to listen on other addresses. On a cluster the executors call
-    the driver back, by the name of its machine unless `spark.submit` says another."""
+    """Whether driver and executors run on this machine, so that loopback addresses suffice. On a cluster the executors
+    connect to the driver by its host name, unless `spark.submit` sets another address."""
     return (BaseHook.get_connection(connection).host or "").startswith("local")
 
 
 class BatchLink(BaseOperatorLink):
-    """From a task to what the page knows of its batch: where every partition update went."""
+    """Link from a task to its batch on the page."""
 
     name = "Batch"
 
     def get_link(self, operator: Any, *, ti_key: Any) -> str:
-        """For the batch of a task that has run. Replays into a namespace count their own."""
-        beside = f"beside/{operator.namespace}/" if operator.namespace else ""
-        return address(f"{operator.page}{beside}batches/{int(operator.batch)}")
+        """The address. Batches of a shadow namespace have numbers of their own."""
+        shadow = f"beside/{operator.namespace}/" if operator.namespace else ""
+        return address(f"{operator.page}{shadow}batches/{int(operator.batch)}")
 
 
 class BatchJobOperator(SparkJobOperator):
-    """Run a planned batch to its seal, or find that it is sealed. A `namespace`: of a replay that was planned for it."""
+    """Run a planned batch until it is sealed; does nothing if it already is. `namespace`: the shadow namespace of a replay."""
 
     template_fields: Sequence[str] = (*SparkJobOperator.template_fields, "batch", "namespace")
     operator_extra_links = (BatchLink(),)
     has_rivals = True
 
     def __init__(self, *, batch: str, namespace: str = "", **kwargs: Any) -> None:
-        beside = [f"--namespace={namespace}"] if namespace else []
-        super().__init__(arguments=["--batch", batch, *beside], **kwargs)
+        shadow = [f"--namespace={namespace}"] if namespace else []
+        super().__init__(arguments=["--batch", batch, *shadow], **kwargs)
         self.batch = batch
         self.namespace = namespace
 
 
 class BatchOperator(PipelineOperator):
-    """What works on one batch of the pipeline's, or of a replay into a `namespace`."""
+    """Base of the operators of one batch. `namespace`: the shadow namespace of a replay."""
 
     template_fields: Sequence[str] = ("batch", "namespace")
     operator_extra_links = (BatchLink(),)
@@ -323,35 +325,35 @@ class BatchOperator(PipelineOperator):
 
 
 class OutcomeOperator(BatchOperator):
-    """Red when a replay left something out: a table that cannot be shown, a range of a segment that cannot be used. All else is in."""
+    """Fails if a replay left out a table that cannot be projected, or a range of a segment. All other rows are merged."""
 
     def execute(self, context: Context) -> None:
         config, store = self.pipeline()
-        ring = (config.beside(self.namespace) if self.namespace else config).cluster.name
-        sealed = read_sealed(store, ring, int(self.batch))
+        cluster = (config.shadow(self.namespace) if self.namespace else config).cluster.name
+        sealed = read_sealed(store, cluster, int(self.batch))
         if sealed is None:
-            raise AirflowFailException(f"batch {self.batch} of {ring} is not sealed: clear `ingest`")
+            raise AirflowFailException(f"batch {self.batch} of {cluster} is not sealed: clear the task `ingest`")
         if sealed.void is not None:
-            raise AirflowFailException(f"batch {self.batch} of {ring} was voided by {sealed.void.by}: {sealed.void.reason}")
-        touched = {account.table for account in sealed.accounting if account.quarantined}
-        lines = [f"{table.table}: its rows cannot be shown: {table.reason}" for table in sealed.refused if table.table in touched]
+            raise AirflowFailException(f"batch {self.batch} of {cluster} was voided by {sealed.void.by}: {sealed.void.reason}")
+        quarantined = {account.table for account in sealed.accounting if account.quarantined}
+        lines = [f"{table.table}: table rejected: {table.reason}" for table in sealed.refused if table.table in quarantined]
         lines += [f"{each.object} at {problem.position}: {problem.message}" for each in sealed.segments for problem in each.problems]
         if lines:
-            more = f"\n… and {len(lines) - _TOLD} more: see the batch on the page" if len(lines) > _TOLD else ""
+            more = f"\n… and {len(lines) - _MAX_LINES} more: see the page of the batch" if len(lines) > _MAX_LINES else ""
             raise AirflowFailException(
-                f"batch {self.batch} left out what it could not use; all else is in:\n" + "\n".join(lines[:_TOLD]) + more + "\n"
-                "Mend what is said there (ship a schema snapshot, mend `columns` in the pipeline's YAML), then replay these hours again."
+                f"batch {self.batch} left out data; all other rows are merged:\n" + "\n".join(lines[:_MAX_LINES]) + more + "\n"
+                "Fix the cause (ship a schema snapshot, correct `columns` in the pipeline's YAML), then replay these hours again."
             )
         self.log.info("batch %s left nothing out", self.batch)
 
 
 class ArchiveBatchOperator(BatchOperator):
-    """Move a sealed batch's segments to the archive and write the ledger. XCom: what became of each object. An asset alias among its
-    outlets gets an asset for each table that has changed: a hint, for DAGs that start on it; the seal is what counts."""
+    """Move a sealed batch's segments to the archive and write the ledger. XCom: the result of each object. An asset alias
+    among the outlets gets an asset for each changed table, as a hint for other DAGs; the seal is authoritative."""
 
     def execute(self, context: Context) -> dict[str, str]:
         if self.namespace:
-            raise AirflowSkipException("a replay into a namespace of its own moves nothing")
+            raise AirflowSkipException("a replay into a shadow namespace archives nothing")
         config, store = self.pipeline()
         try:
             moved: dict[str, str] = dict(archive(store, config.cluster.name, int(self.batch)))
@@ -366,8 +368,8 @@ class ArchiveBatchOperator(BatchOperator):
 
 
 class FailedSegmentsOperator(PipelineOperator):
-    """The batch's segments that need a person, as arguments for one task each. Not those that only wait for a table: it has its own. A
-    thousand of one cause are one thing to be told of: the first speaks for all."""
+    """List the batch's segments that need an operator, as arguments of one mapped task each. Segments that only wait for a
+    rejected table are left out: the table has its own task. Only the first segment sends a notification."""
 
     template_fields: Sequence[str] = ("batch",)
 
@@ -384,23 +386,23 @@ class FailedSegmentsOperator(PipelineOperator):
             last = history(store, config.cluster.name).sealed
             held = set(last.held if last else ())
             shown = [name for name in found if name in held][:most]
-            self.log.warning("%s segments wait, and %s at a time get squares: clear this task once these are good", len(found), most)
+            self.log.warning("%s segments are held, tasks exist for %s of them: clear this task after fixing these", len(found), most)
         return [{"segment": name, "place": place, "of": len(found)} for place, name in enumerate(shown, 1)]
 
 
 class SegmentLink(BaseOperatorLink):
-    """From a red square to what the page knows of its segment: object, ledger entry, quarantine."""
+    """Link from a task to its segment on the page."""
 
     name = "Segment"
 
     def get_link(self, operator: Any, *, ti_key: Any) -> str:
-        """For the segment of a task that has run."""
+        """The address of the segment."""
         return address(f"{operator.page}segment", name=operator.segment)
 
 
 class SegmentOperator(PipelineOperator):
-    """One segment that could not be used whole: red until its object is good. Cleared, it is checked again and let into the next batch.
-    It is number `place` `of` those of its batch."""
+    """A segment that could not be read completely: fails until its object is good. When cleared, it checks the segment again
+    and lets the next batch read it. `place`, `of`: its number among the failed segments of the batch, and their count."""
 
     template_fields: Sequence[str] = ("segment",)
     operator_extra_links = (SegmentLink(),)
@@ -412,9 +414,9 @@ class SegmentOperator(PipelineOperator):
         self.of = of
 
     def execute(self, context: Context) -> str:
-        # The label of the square in the grid: node and file, not a number.
+        # The label of the mapped task in the grid: node and file, not an index.
         context["segment"] = "/".join(self.segment.split("/")[2:])  # type: ignore[typeddict-unknown-key]
-        context[TOLD_BEFORE] = self.place > 1  # type: ignore[typeddict-unknown-key]
+        context[NOTIFIED_BEFORE] = self.place > 1  # type: ignore[typeddict-unknown-key]
         config, store = self.pipeline()
         try:
             keystore = config.cluster.commitlog_keystore
@@ -424,20 +426,20 @@ class SegmentOperator(PipelineOperator):
             raise failure(error) from error
         if problems:
             lines = "\n".join(f"  at {problem.position}: {problem.message}" for problem in problems)
-            others = f"{self.of - 1} more segments of this batch wait, too. " if self.of > 1 else ""
+            others = f"{self.of - 1} more segments of this batch are held. " if self.of > 1 else ""
             raise AirflowFailException(
-                f"{self.segment} cannot be used whole:\n{lines}\nThe bytes are in quarantine and everything else has gone on. {others}"
-                f"Mend what is said there or put a good copy at that name in {config.bucket}, then clear this task: the segment comes in "
-                f"with the next batch.\nLedger: {SegmentRef.from_object(self.segment).ledger}\n"
-                f"On the page: {link(f'{self.page}segment', name=self.segment)}"
+                f"{self.segment} cannot be read completely:\n{lines}\nThese bytes are in quarantine; all other data was processed. {others}"
+                f"Fix the cause or upload a good copy under that name to {config.bucket}, then clear this task: the next batch reads "
+                f"the segment again.\nLedger: {SegmentRef.from_object(self.segment).ledger}\n"
+                f"Page: {link(f'{self.page}segment', name=self.segment)}"
             )
         mark_for_retry(store, self.segment)
-        self.log.info("%s is good now; the next batch takes it in", self.segment)
+        self.log.info("%s is readable now, the next batch reads it", self.segment)
         return self.segment
 
 
 class FailedTablesOperator(PipelineOperator):
-    """The tables whose rows the batch could not show, as arguments for one task each."""
+    """List the tables that the batch rejected, as arguments of one mapped task each."""
 
     template_fields: Sequence[str] = ("batch",)
 
@@ -455,18 +457,18 @@ class FailedTablesOperator(PipelineOperator):
 
 
 class TableLink(BaseOperatorLink):
-    """From a red square to what the page knows of its table, and of what stands in its way."""
+    """Link from a task to its table on the page."""
 
     name = "Table"
 
     def get_link(self, operator: Any, *, ti_key: Any) -> str:
-        """For the table of a task that has run."""
+        """The address of the table."""
         return f"{address(f'{operator.page}tables')}#{quote(operator.table)}"
 
 
 class TableOperator(PipelineOperator):
-    """One table whose rows could not be shown: red until that is mended. Cleared, it is looked at again, and what waits for it comes in
-    with the next batch. What stands in its way in the warehouse only a batch sees: that one will tell of it again."""
+    """A table that a batch rejected: fails until the cause is fixed. When cleared, it checks the table again and lets the next
+    batch read the segments that wait for it. Only a batch can see problems in the warehouse; it reports them again."""
 
     template_fields: Sequence[str] = ("table", "table_id", "reason")
     operator_extra_links = (TableLink(),)
@@ -481,23 +483,23 @@ class TableOperator(PipelineOperator):
         cluster, table_id = config.cluster.name, UUID(self.table_id)
         try:
             first = context["ti"].try_number <= 1
-            reason = self.reason if first else why_still(store, cluster, table_id, config.columns.rules)
+            reason = self.reason if first else remaining_reason(store, cluster, table_id, config.columns.rules)
             if reason is not None:
                 waiting = len(waiting_segments(store, cluster, table_id))
                 raise AirflowFailException(
-                    f"{self.table}: its rows cannot be shown: {reason}\n{waiting} segments wait with what they hold of it; all else has "
-                    "gone on.\nAs is said there: ship a schema snapshot that tells of its types, mend `columns` in the pipeline's YAML, or "
-                    "free its name in the warehouse. Then clear this task: the segments come in with the next batch."
+                    f"{self.table}: table rejected: {reason}\n{waiting} segments wait for it; all other data was processed.\n"
+                    "Depending on the reason: ship a schema snapshot with its types, correct `columns` in the pipeline's YAML, or "
+                    "free its name in the warehouse. Then clear this task: the next batch reads the segments again."
                 )
-            released = let_in(store, cluster, table_id)
+            released = release_table(store, cluster, table_id)
         except WritetimeError as error:
             raise failure(error) from error
-        self.log.info("nothing is known to be wrong with %s; the next batch takes in: %s", self.table, ", ".join(released) or "nothing")
+        self.log.info("no problem found with %s, the next batch reads: %s", self.table, ", ".join(released) or "nothing")
         return released
 
 
 class PublishDueOperator(PipelineOperator):
-    """Skips what follows when everything sealed is known to be in Kafka, unless Kafka is to be asked about all of it (`since`)."""
+    """Skips if all sealed batches are known to be in Kafka, unless `since` asks to compare all of them with Kafka."""
 
     template_fields: Sequence[str] = ("since",)
 
@@ -514,9 +516,9 @@ class PublishDueOperator(PipelineOperator):
             raise AirflowSkipException("every sealed batch has been published")
 
 
-class WaitingTablesOperator(PipelineOperator):
-    """The tables whose events could not be published, as arguments for one task each. Those of which people were told already nobody is
-    told of again. That is noted in the bucket: runs that an asset has started have no date, by which XComs of others could be found."""
+class RejectedTablesOperator(PipelineOperator):
+    """List the tables whose events could not be published, as arguments of one mapped task each. Each table is notified once.
+    That is recorded in the bucket, because runs started by an asset have no date by which earlier XComs could be found."""
 
     def execute(self, context: Context) -> list[dict[str, Any]]:
         config, store = self.pipeline()
@@ -524,51 +526,51 @@ class WaitingTablesOperator(PipelineOperator):
         try:
             published = read_published(store, cluster)
             waiting = published.waiting if published else {}
-            told = tell_of(store, cluster, waiting)
+            notified = already_notified(store, cluster, waiting)
         except WritetimeError as error:
             raise failure(error) from error
-        return [{"table": name, "told_before": name in told} for name in sorted(waiting)]
+        return [{"table": name, "notified_before": name in notified} for name in sorted(waiting)]
 
 
-class WaitingTableOperator(PipelineOperator):
-    """One table whose events could not be published: red until a run of `cdc_publish` has sent them, as each tries again."""
+class RejectedTableOperator(PipelineOperator):
+    """A table whose events could not be published: fails until a run of `cdc_publish` has sent them. Each run retries."""
 
     template_fields: Sequence[str] = ("table",)
     operator_extra_links = (TableLink(),)
 
-    def __init__(self, *, table: str, told_before: bool = False, **kwargs: Any) -> None:
+    def __init__(self, *, table: str, notified_before: bool = False, **kwargs: Any) -> None:
         super().__init__(**kwargs)
         self.table = table
-        self.told_before = told_before
+        self.notified_before = notified_before
 
     def execute(self, context: Context) -> None:
         context["table"] = self.table  # type: ignore[typeddict-unknown-key]
-        context[TOLD_BEFORE] = self.told_before  # type: ignore[typeddict-unknown-key]
+        context[NOTIFIED_BEFORE] = self.notified_before  # type: ignore[typeddict-unknown-key]
         config, store = self.pipeline()
         published = read_published(store, config.cluster.name)
         if published is not None and self.table in published.waiting:
             raise AirflowFailException(
                 f"{self.table}: events since batch {published.waiting[self.table]} cannot be published: "
-                f"{published.reasons.get(self.table, 'the log of `publish` tells why')}\nThey wait in the changes table, in their order; "
-                "all other tables have gone on.\nMend what is said there. The next run of cdc_publish sends them; then clear this task."
+                f"{published.reasons.get(self.table, 'see the log of `publish`')}\nThey stay in the changes table in order; "
+                "all other tables are published.\nFix the cause. The next run of cdc_publish sends them; then clear this task."
             )
         self.log.info("all events of %s up to batch %s are published", self.table, published.batch if published else 0)
 
 
 class CheckLink(BaseOperatorLink):
-    """From a check to its report on the page, or to the list of them if it wrote none."""
+    """Link from a check to its report on the page, or to the list of reports if it wrote none."""
 
     name = "Report"
 
     def get_link(self, operator: Any, *, ti_key: Any) -> str:
-        """For the report of a task that has run."""
+        """The address of the report."""
         report = operator.report
         return address(f"{operator.page}checks/report", name=report) if report else address(f"{operator.page}checks")
 
 
 class CheckJobOperator(SparkJobOperator):
-    """Run a job that only looks, red when it finds something wrong. Arguments that render empty are left out; with `asks_ring` it skips
-    where the pipeline does not say how the ring is asked."""
+    """Run a read-only check job; fails if it finds a problem. Arguments that render empty are left out. With `asks_ring`, the
+    task skips if the pipeline has no `cluster.cql`."""
 
     operator_extra_links = (CheckLink(),)
 
@@ -579,14 +581,14 @@ class CheckJobOperator(SparkJobOperator):
     def execute(self, context: Context) -> None:
         config, _ = opened(self.config)
         if self.asks_ring and config.cluster.cql is None:
-            raise AirflowSkipException("the pipeline has no `cluster.cql`: the ring is not asked")
+            raise AirflowSkipException("the pipeline has no `cluster.cql`: the cluster cannot be read")
         self.application_args = [argument for argument in self.application_args or [] if argument]
         super().execute(context)
 
 
 class WatchOperator(PipelineOperator):
-    """Red while something of the pipeline is beyond `airflow.watch`. People are told when there is something new to tell, and not at every
-    run again; the XCom `troubles` is what the next run compares with."""
+    """Fails while something exceeds the limits of `airflow.watch`. A notification is sent only if there is a new problem; the
+    next run compares with the XCom `troubles`."""
 
     def execute(self, context: Context) -> None:
         config, store = self.pipeline()
@@ -599,7 +601,7 @@ class WatchOperator(PipelineOperator):
         before = task.xcom_pull(task_ids=self.task_id, key="troubles", include_prior_dates=True) or []
         task.xcom_push(key="troubles", value=[trouble.key for trouble in found])
         if not found:
-            self.log.info("nothing is late, stuck, or waits for long")
+            self.log.info("no limit is exceeded")
             return
-        context[TOLD_BEFORE] = {trouble.key for trouble in found} <= set(before)  # type: ignore[typeddict-unknown-key]
+        context[NOTIFIED_BEFORE] = {trouble.key for trouble in found} <= set(before)  # type: ignore[typeddict-unknown-key]
         raise AirflowFailException("\n".join(trouble.text for trouble in found))

@@ -1,7 +1,7 @@
-"""The plugin that puts writetime's page into Airflow's menu, under `/writetime` of the API server.
+"""The plugin that adds writetime's page to Airflow's menu, under `/writetime` of the API server.
 
-Airflow executes this file in every one of its processes, so nothing is imported here: the app is made at the first request, in the process
-that gets one. The parts it is made of (`writetime_page_*.py`) stand in `.airflowignore` for the same reason.
+Strategy: Airflow executes this file in each of its processes, so the app is imported and created only at the first request.
+For the same reason its modules (`writetime_page_*.py`) are listed in `.airflowignore`.
 """
 
 from __future__ import annotations
@@ -21,18 +21,18 @@ _Send = Callable[[_Scope], Awaitable[None]]
 
 
 def address(view: str, **query: object) -> str:
-    """Where the page shows something, as a path on Airflow's own host."""
+    """The path of a view on Airflow's host."""
     return f"{_root()}{PREFIX}/{view}{'?' if query else ''}{urlencode(query)}"
 
 
 def link(view: str, **query: object) -> str:
-    """The same for people who are elsewhere, as far as `[api] base_url` says where Airflow is."""
+    """The absolute URL of a view, if `[api] base_url` is set; otherwise its path."""
     parts = urlsplit(conf.get("api", "base_url", fallback="") or "")
     return f"{parts.scheme}://{parts.netloc}{address(view, **query)}" if parts.netloc else address(view, **query)
 
 
 class Page:
-    """An ASGI app that is made when it is first asked."""
+    """An ASGI app that is created at the first request."""
 
     def __init__(self) -> None:
         self._apps: Callable[[], Callable[[_Scope, _Receive, _Send], Awaitable[None]]] | None = None
@@ -51,12 +51,12 @@ class Page:
 
 
 def _root() -> str:
-    """The path under which this Airflow is served."""
+    """The path under which Airflow is served."""
     return urlsplit(conf.get("api", "base_url", fallback="/") or "/").path.rstrip("/")
 
 
 class WritetimePlugin(AirflowPlugin):
-    """The page, and its entry in the menu."""
+    """The page and its menu entry."""
 
     name = "writetime_page"
     fastapi_apps = [{"app": Page(), "url_prefix": PREFIX, "name": "writetime"}]  # noqa: RUF012

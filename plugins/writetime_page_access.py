@@ -1,7 +1,7 @@
-"""What the page needs of Airflow: who asks, what they may, and starting a run. Airflow's own login and permissions decide, nothing else.
+"""The page's access to Airflow: the user, their permissions, and triggering a run. Only Airflow's login and permissions count.
 
-Who may see the DAG cdc_ingest may read the page; who may trigger a DAG may do so from here. Who may trigger cdc_ingest also sees values of
-what was quarantined, unless airflow.cfg says `[writetime] previews = shapes`.
+Users who may see the DAG cdc_ingest may read the page; users who may trigger a DAG may do so from the page. Users who may
+trigger cdc_ingest also see values of quarantined data, unless airflow.cfg sets `[writetime] previews = shapes`.
 """
 
 from __future__ import annotations
@@ -32,31 +32,31 @@ from writetime.storage import open_store
 
 
 class AirflowAccess:
-    """Airflow's answers. See `writetime_page_app.Access`."""
+    """Implements `writetime_page_app.Access` with Airflow's API."""
 
     async def user(self, request: Request) -> Any:
-        """Who asks, by token or cookie; HTTPException 401 or 403."""
+        """The user by token or cookie; raises HTTPException 401 or 403."""
         return await get_user(request, None, await bearer_scheme(request))
 
     def may_read(self, user: Any, dag_id: str) -> bool:
-        """Whether they may see a DAG."""
+        """Whether the user may see a DAG."""
         return get_auth_manager().is_authorized_dag(method="GET", details=_details(dag_id), user=user)
 
     def may_trigger(self, user: Any, dag_id: str) -> bool:
-        """Whether they may start runs of a DAG."""
+        """Whether the user may trigger a DAG."""
         manager = get_auth_manager()
         return manager.is_authorized_dag(method="POST", access_entity=DagAccessEntity.RUN, details=_details(dag_id), user=user)
 
     def trigger(self, user: Any, dag_id: str, settings: dict[str, str], note: str) -> Started:
-        """Start a run; HTTPException 409 if Airflow refuses."""
+        """Trigger a run; raises HTTPException 409 if Airflow refuses."""
         try:
             run = trigger_dag(
                 dag_id, triggered_by=DagRunTriggeredByType.UI, triggering_user_name=user.get_name(), conf=dict(settings), note=note
             )
         except (AirflowException, ValueError) as error:
-            raise HTTPException(409, f"Airflow does not start {dag_id}: {error}") from error
+            raise HTTPException(409, f"Airflow did not start {dag_id}: {error}") from error
         if run is None:
-            raise HTTPException(409, f"Airflow does not start {dag_id}")
+            raise HTTPException(409, f"Airflow did not start {dag_id}")
         model = DagModel.get_current(dag_id)
         return Started(dag_id, run.run_id, paused=model is not None and bool(model.is_paused))
 
@@ -66,18 +66,18 @@ class AirflowAccess:
 
     @property
     def hosts(self) -> frozenset[str]:
-        """What Airflow is served as, besides the name that a request gives."""
+        """Airflow's configured host name, in addition to the one in the request."""
         return frozenset({urlsplit(conf.get("api", "base_url", fallback="") or "").netloc} - {""})
 
     @property
     def shows_values(self) -> bool:
-        """Whether this Airflow shows values at all."""
+        """Whether values may be shown at all."""
         return conf.get("writetime", "previews", fallback="values") == "values"
 
 
 class Pages:
-    """The app over the pipelines that WRITETIME_CONFIG names, as their files say now: made anew when one of them has changed. What is open
-    stays open until then, since what is sealed does not change."""
+    """The app of the pipelines in WRITETIME_CONFIG, created again when one of their files changes. Until then stores and batches
+    stay open, since sealed batches do not change."""
 
     def __init__(self) -> None:
         self._lock = Lock()
@@ -104,7 +104,7 @@ def _built() -> FastAPI:
 
 
 def _none() -> Any:
-    hint = "Let it name the pipeline's YAML: the API server needs it too."
+    hint = "Set it to the path of the pipeline's YAML, for the API server too."
     unset = ConfigError("is not set", operation="open the pipeline", obj=SETTING, hint=hint)
     raise next(iter(pipelines(os.environ.get(SETTING)).problems), unset)
 

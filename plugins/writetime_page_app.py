@@ -1,9 +1,9 @@
-"""The page: rings, segments, batches, tables, checks, quarantine, and three buttons. Server-rendered; without scripts it shows the same.
-Where Airflow has several pipelines, each has such a page below `pipeline/<name>/`, and above them is one that lists them.
+"""The page: nodes, segments, batches, tables, checks, quarantine, and three buttons. Rendered on the server; scripts are
+optional. With several pipelines, each one has its page under `pipeline/<name>/`, and the top page lists them.
 
-Strategy: every request is by somebody whom Airflow knows and who may read; nothing is changed but by POST, from a page of this very origin,
-by somebody who may trigger that DAG. Names come from nodes and from forms: the templates escape all of them, and none is taken for an
-object before it was found. What is shown comes from `writetime.monitoring`, and nothing is worked out here. Knows Airflow only as `Access`.
+Strategy: every request needs an Airflow user with read permission. Only a POST changes anything: it must come from a page of
+the same origin and a user who may trigger the DAG. Names from nodes and forms are untrusted: templates escape them, and an
+object is looked up before its name is used. All data comes from `writetime.monitoring`. Knows Airflow only as `Access`.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ from writetime_page_draw import bars, completeness_map, heat_map, lag_plot
 
 from writetime.errors import BatchError, WritetimeError
 from writetime.events.masking import Rules
-from writetime.events.naming import is_beside
+from writetime.events.naming import is_shadow_name
 from writetime.monitoring import checks, ledger
 from writetime.monitoring.nodes import RingStatus, coverage, ring
 from writetime.monitoring.status import span
@@ -49,11 +49,11 @@ FILES: Final = Path(__file__).resolve().parent / "writetime_page_files"
 INGEST, REPLAY = "cdc_ingest", "cdc_replay"
 _MOST: Final = 500
 _GLANCE: Final = 20
-"""Batches that are looked at for the list of pipelines."""
+"""Batches to read for the list of pipelines."""
 _LONGEST_REPLAY: Final = timedelta(days=31)
 _LONGEST_REASON: Final = 1000
 _DIGITS: Final = 10
-"""Of a batch's number."""
+"""Maximum number of digits of a batch number."""
 _HEADERS: Final = {
     "Content-Security-Policy": "default-src 'none'; style-src 'self'; script-src 'self'; img-src 'self'; form-action 'self'; "
     "frame-ancestors 'self'; base-uri 'none'",
@@ -65,7 +65,7 @@ _HEADERS: Final = {
 
 @dataclass(frozen=True, slots=True)
 class Started:
-    """A run that was started; it waits while its DAG is `paused`."""
+    """A triggered run; it does not start while its DAG is `paused`."""
 
     dag_id: str
     run_id: str
@@ -73,10 +73,10 @@ class Started:
 
 
 class Access(Protocol):
-    """What the page needs of Airflow."""
+    """What the page needs from Airflow."""
 
     async def user(self, request: Request) -> Any:
-        """Who asks. HTTPException 401 if nobody says, 403 if it is not true."""
+        """The user of a request. Raises HTTPException 401 without a login, 403 if it is invalid."""
 
     def may_read(self, user: Any, dag_id: str) -> bool: ...
 
@@ -85,20 +85,20 @@ class Access(Protocol):
     def trigger(self, user: Any, dag_id: str, settings: dict[str, str], note: str) -> Started: ...
 
     def name(self, user: Any) -> str:
-        """As whom a decision is noted."""
+        """The user name to record with a decision."""
 
     @property
     def hosts(self) -> frozenset[str]:
-        """Host names that are this origin, besides the request's own."""
+        """Host names of this origin, in addition to the request's own."""
 
     @property
     def shows_values(self) -> bool:
-        """Whether what is quarantined is shown with its values, to those who may trigger."""
+        """Whether users who may trigger see the values of quarantined data."""
 
 
 @dataclass(frozen=True, slots=True)
 class Shown:
-    """A pipeline for the page: its batches, which columns and rows are not to be seen, and the DAGs that the buttons trigger."""
+    """A pipeline on the page: its batches, its masking rules, and the DAGs that the buttons trigger."""
 
     name: str
     open_batches: Callable[[], Batches]
@@ -108,7 +108,7 @@ class Shown:
 
 
 def build(shown: Shown, access: Access, *, one_of_several: bool = False) -> FastAPI:
-    """The app over one pipeline."""
+    """The app of one pipeline."""
 
     def require(request: Request, user: Any) -> None:
         if not access.may_read(user, shown.ingest):
@@ -131,11 +131,11 @@ def build(shown: Shown, access: Access, *, one_of_several: bool = False) -> Fast
 
 
 def build_all(pipelines: Sequence[Shown], problems: Sequence[str], access: Access) -> FastAPI:
-    """The app over several pipelines: who may read none of them sees none, and nothing of the `problems` of others' files."""
+    """The app of several pipelines. Users see only pipelines that they may read; `problems` of files need read permission too."""
 
     def require(request: Request, user: Any) -> None:
         request.state.readable = [shown for shown in pipelines if access.may_read(user, shown.ingest)]
-        # Where no file can be used there is no DAG to go by, and what is wrong is for whoever may see all.
+        # Without a valid file there is no DAG to check: the problems need permission for the plain DAG id.
         if not request.state.readable and not (problems and not pipelines and access.may_read(user, INGEST)):
             raise HTTPException(403, f"You may not see the DAG {INGEST} of any pipeline, so you may not see this page.")
 
@@ -155,7 +155,7 @@ def build_all(pipelines: Sequence[Shown], problems: Sequence[str], access: Acces
 
 
 def _app(reader: Callable[[Request], Awaitable[None]], pipeline: str) -> FastAPI:
-    """`pipeline`: the one of several whose app it is, below the app of all."""
+    """The base app. `pipeline`: its pipeline, if there are several."""
     app = FastAPI(dependencies=[Depends(reader)], docs_url=None, redoc_url=None, openapi_url=None)
     app.state.pipeline = pipeline
     app.mount("/files", StaticFiles(directory=FILES / "static"), name="files")
@@ -166,14 +166,14 @@ def _app(reader: Callable[[Request], Awaitable[None]], pipeline: str) -> FastAPI
 
 
 def _look(shown: Shown) -> tuple[str, RingStatus | None, str]:
-    """A pipeline's name, its ring by the last batches, or why that cannot be told."""
+    """A pipeline's name, and its status by the last batches or the error."""
     try:
         return shown.name, ring(shown.open_batches(), last=_GLANCE), ""
     except WritetimeError as error:
         return shown.name, None, str(error)
 
 
-# --- what is shown
+# --- views
 
 
 def _add_ring_views(app: FastAPI, shown: Shown) -> None:
@@ -229,11 +229,11 @@ def _add_batch_views(app: FastAPI, shown: Shown, access: Access) -> None:
         return _batch(request, shown.open_batches(), number, access.may_trigger(request.state.page_user, shown.ingest))
 
     @app.get("/beside/{namespace}/batches/{number}")
-    def batch_beside(request: Request, namespace: str, number: int) -> Response:
-        if not is_beside(namespace):
-            raise HTTPException(404, "That is no namespace of a replay.")
+    def shadow_batch(request: Request, namespace: str, number: int) -> Response:
+        if not is_shadow_name(namespace):
+            raise HTTPException(404, "This is not a shadow namespace.")
         may_void = access.may_trigger(request.state.page_user, shown.replay)
-        return _batch(request, shown.open_batches().beside(namespace), number, may_void, namespace)
+        return _batch(request, shown.open_batches().shadow(namespace), number, may_void, namespace)
 
 
 def _add_check_views(app: FastAPI, shown: Shown, access: Access) -> None:
@@ -247,31 +247,31 @@ def _add_check_views(app: FastAPI, shown: Shown, access: Access) -> None:
     def check(request: Request, name: str) -> Response:
         found = checks.report(shown.open_batches(), name)
         if found is None:
-            raise HTTPException(404, "There is no report of that name: it was pruned, or never was.")
+            raise HTTPException(404, "Report not found. It may have been pruned.")
         keys = access.shows_values and access.may_trigger(request.state.page_user, shown.ingest)
-        # It escapes what it is told, and has no style of its own.
+        # The chart escapes its texts and has no style of its own.
         drawn = Markup(checks.picture(found))  # noqa: S704
         return _page(request, "check", found=found, text=checks.text(found, keys=keys), picture=drawn, keys=keys)
 
 
 def _add_quarantine_views(app: FastAPI, shown: Shown, access: Access) -> None:
     @app.get("/quarantine")
-    def pieces(request: Request, cursor: str = "") -> Response:
+    def quarantine_records(request: Request, cursor: str = "") -> Response:
         found, following = contents.quarantined(shown.open_batches(), cursor=cursor)
-        return _page(request, "quarantine", pieces=found, more=urlencode({"cursor": following}) if following else "")
+        return _page(request, "quarantine", records=found, more=urlencode({"cursor": following}) if following else "")
 
     @app.get("/quarantine/piece")
     def piece(request: Request, name: str) -> Response:
         batches = shown.open_batches()
         kept = contents.piece(batches, name)
         if kept is None:
-            raise HTTPException(404, "There is nothing of that name in quarantine.")
+            raise HTTPException(404, "Quarantine record not found.")
         values = access.shows_values and access.may_trigger(request.state.page_user, shown.ingest)
         look = contents.look(batches, kept, known_schema(batches.store, batches.cluster), shown.rules(), values=values)
         return _page(request, "piece", kept=kept, look=look)
 
 
-# --- what is done
+# --- actions
 
 
 def _require_trigger(access: Access, request: Request, dag_id: str) -> None:
@@ -285,7 +285,7 @@ def _add_buttons(app: FastAPI, shown: Shown, access: Access) -> None:
     @app.get("/started")
     def started(request: Request, dag: str, run: str, paused: bool = False) -> Response:
         if dag not in (shown.ingest, shown.replay):
-            raise HTTPException(404, "There is no such DAG of writetime's.")
+            raise HTTPException(404, "This is not a DAG of writetime.")
         return _page(request, "started", started=Started(dag, run, paused))
 
     @app.get("/rerun")
@@ -303,7 +303,7 @@ def _add_buttons(app: FastAPI, shown: Shown, access: Access) -> None:
             batches = shown.open_batches()
             row = _held(batches, str(form.get("name", "")))
             mark_for_retry(batches.store, row.object)
-            note = f"{row.object} is taken in again"
+            note = f"{row.object} is read again"
             return access.trigger(request.state.page_user, shown.ingest, {}, note)
 
         return _see(request, await run_in_threadpool(do))
@@ -337,13 +337,13 @@ def _add_buttons(app: FastAPI, shown: Shown, access: Access) -> None:
 
 def _add_void(app: FastAPI, shown: Shown, access: Access) -> None:
     def open_batch(request: Request, number: int, namespace: str) -> tuple[Batches, Manifest]:
-        """The batches of the pipeline or of a replay, and the open one, which is to be that one."""
-        # Batches of a replay are its DAG's business.
+        """The batches of the pipeline or of a shadow namespace, and the manifest of the open batch `number`."""
+        # Batches of a replay need permission for cdc_replay.
         _require_trigger(access, request, shown.replay if namespace else shown.ingest)
-        if namespace and not is_beside(namespace):
-            raise HTTPException(404, "That is no namespace of a replay.")
+        if namespace and not is_shadow_name(namespace):
+            raise HTTPException(404, "This is not a shadow namespace.")
         batches = shown.open_batches()
-        batches = batches.beside(namespace) if namespace else batches
+        batches = batches.shadow(namespace) if namespace else batches
         try:
             return batches, expect_open(batches.store, batches.cluster, number, batches.newest())
         except BatchError as error:
@@ -360,9 +360,9 @@ def _add_void(app: FastAPI, shown: Shown, access: Access) -> None:
         form = await request.form()
         number, namespace, reason = (str(form.get(name, "")).strip() for name in ("number", "namespace", "reason"))
         if not number.isdecimal() or len(number) > _DIGITS:
-            raise HTTPException(404, "There is no such batch.")
+            raise HTTPException(404, "Batch not found.")
         if not reason:
-            raise HTTPException(422, "Say why: the reason is kept in the batch's seal.")
+            raise HTTPException(422, "A reason is required: it is stored in the seal of the batch.")
 
         def do() -> Started | None:
             batches, _ = open_batch(request, int(number), namespace)
@@ -372,39 +372,39 @@ def _add_void(app: FastAPI, shown: Shown, access: Access) -> None:
             except BatchError as error:
                 raise HTTPException(409, str(error)) from error
             note = f"batch {number} was voided: {reason[:_LONGEST_REASON]}"
-            # Its run takes back what the batch has committed, and the note on it says who has decided so. A namespace waits for a replay.
+            # The run reverts the commits of the batch; its note records the reason. A shadow namespace waits for the next replay.
             return None if namespace else access.trigger(user, shown.ingest, {}, note)
 
         started = await run_in_threadpool(do)
-        beside = f"beside/{namespace}/" if namespace else ""
+        shadow = f"beside/{namespace}/" if namespace else ""
         root = request.scope.get("root_path", "")
-        return _see(request, started) if started else RedirectResponse(f"{root}/{beside}batches/{number}", 303)
+        return _see(request, started) if started else RedirectResponse(f"{root}/{shadow}batches/{number}", 303)
 
 
 def _require_own_origin(request: Request, access: Access) -> None:
-    """Another site's page must not press a button by the cookie of whoever looks at it. Browsers say where a POST comes from; one that does
-    not, or says that it is from elsewhere, is refused."""
+    """Protect against cross-site requests: another site must not use the cookie of a user. Browsers send the origin of a POST;
+    without one, or with a foreign one, it is refused."""
     site, origin = request.headers.get("sec-fetch-site"), request.headers.get("origin")
     if site is not None:
         good = site == "same-origin"
     else:
         good = origin is not None and urlsplit(origin).netloc in {request.headers.get("host", ""), *access.hosts}
     if not good:
-        raise HTTPException(403, "This was not sent by writetime's own page.")
+        raise HTTPException(403, "The request does not come from this page.")
 
 
 def _held(batches: Batches, name: str) -> ledger.Row:
-    """The segment of that name, if it waits for a person."""
+    """The segment of that name, if it is held."""
     row, sealed = _row(batches, name), batches.newest().sealed
     if row.state != "quarantined" or row.object not in (sealed.held if sealed else ()):
-        raise HTTPException(409, f"This segment does not wait for anybody: it is {row.state}.")
+        raise HTTPException(409, f"This segment is not held: it is {row.state}.")
     return row
 
 
 def _batch(request: Request, batches: Batches, number: int, may_void: bool, namespace: str = "") -> Response:
     manifest = batches.begun(number) if 0 < number < 10**_DIGITS else None
     if manifest is None:
-        raise HTTPException(404, "Nobody has planned a batch of that number, or what was noted of it has been pruned.")
+        raise HTTPException(404, "Batch not found. Its documents may have been pruned.")
     sealed = read_sealed(batches.store, batches.cluster, number)
     return _page(request, "batch", manifest=manifest, sealed=sealed, namespace=namespace, may_void=may_void and sealed is None)
 
@@ -412,19 +412,19 @@ def _batch(request: Request, batches: Batches, number: int, may_void: bool, name
 def _row(batches: Batches, name: str) -> ledger.Row:
     row = ledger.find(batches, name)
     if row is None:
-        raise HTTPException(404, "There is no such segment.")
+        raise HTTPException(404, "Segment not found.")
     return row
 
 
 def _replayable(batches: Batches, start: str, end: str, namespace: str) -> tuple[tuple[datetime, datetime] | None, str]:
-    """Whole hours that can be replayed; or why they cannot."""
+    """The whole hours to replay, or the reason why they cannot be replayed."""
     hours, wrong = _hours(start, end)
     if hours is None:
         return None, wrong
-    if namespace and not is_beside(namespace):
-        return None, "A namespace is made of small letters, digits and single _, and is not called changes."
+    if namespace and not is_shadow_name(namespace):
+        return None, "A namespace is made of lower-case letters, digits and single _, and must not be `changes`."
     try:
-        expect_replayable(batches.newest().sealed, hours[0], batches.cluster, beside=bool(namespace))
+        expect_replayable(batches.newest().sealed, hours[0], batches.cluster, shadow=bool(namespace))
     except BatchError as error:
         return None, str(error)
     return hours, ""
@@ -436,7 +436,7 @@ def _horizon(batches: Batches) -> datetime | None:
 
 
 def _hours(start: str, end: str) -> tuple[tuple[datetime, datetime] | None, str]:
-    """Whole hours that cover what was asked for; or why there are none."""
+    """The whole hours that cover the given times, or an error message."""
     first, last = ledger.minute_of(start), ledger.minute_of(end)
     if first is None or last is None:
         return None, "Give both times as 2026-01-31T10:00 (UTC)."
@@ -450,7 +450,7 @@ def _hours(start: str, end: str) -> tuple[tuple[datetime, datetime] | None, str]
 
 
 def _archived(batches: Batches, begin: datetime, until: datetime) -> int:
-    """Segments that the archive holds of those hours, as far as they are counted."""
+    """Number of archived segments of those hours, up to a limit."""
     hours = (begin + timedelta(hours=n) for n in range(int((until - begin) / timedelta(hours=1))))
     found = (info for hour in hours for info in segment_object.listed(batches.store, layout.archive_hour_prefix(batches.cluster, hour)))
     return sum(1 for _ in islice(found, ledger.PAGE * 50))
@@ -485,13 +485,13 @@ def _http_error(request: Request, error: Exception) -> Response:
 
 
 def _error(request: Request, error: Exception) -> Response:
-    """The bucket cannot be read, or the configuration is wrong: what it says is for people."""
+    """The bucket cannot be read, or the configuration is invalid: show the message."""
     retriable = isinstance(error, WritetimeError) and error.retriable
     return _page(request, "error", 503 if retriable else 500, code=503 if retriable else 500, message=str(error))
 
 
 async def _with_headers(request: Request, call_next: Callable[[Request], Any]) -> Response:
-    # Before the call, which changes the scope. A pipeline may be named `files` too.
+    # Computed first, since the call changes the scope. A pipeline may also be named `files`.
     is_file = request.scope["path"].removeprefix(request.scope.get("root_path", "")).startswith("/files/")
     response: Response = await call_next(request)
     if is_file:

@@ -1,5 +1,5 @@
-"""Numbers to shapes: the lag plot, the heat map, the little bars of a table. Coordinates only; templates write the SVG, the style sheet
-has the colours."""
+"""Coordinates of the page's charts: the lag plot, the heat maps, the bars in tables. The templates write the SVG, and the
+style sheet has the colours."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ _NICE = (1, 2, 5, 10, 20, 30, 60, 120, 300, 600, 1800, 3600, 7200, 14400, 43200,
 
 @dataclass(frozen=True, slots=True)
 class Dot:
-    """A batch in the plot."""
+    """A batch in the lag plot."""
 
     x: float
     y: float
@@ -42,7 +42,7 @@ class Plot:
 
 
 def lag_plot(batches: Sequence[BatchFacts], *, width: int = 960, height: int = 180) -> Plot | None:
-    """Seconds from the end of a segment to the seal of its batch, over the time of the seals. None where there is nothing to draw."""
+    """Seconds from the completion of a segment to the seal of its batch, over seal time. None with fewer than two batches."""
     found = [(batch, batch.lag) for batch in reversed(batches) if batch.lag is not None]
     if len(found) < 2:
         return None
@@ -74,7 +74,7 @@ def lag_plot(batches: Sequence[BatchFacts], *, width: int = 960, height: int = 1
 
 @dataclass(frozen=True, slots=True)
 class Cell:
-    """One node in one stretch of time; `level` 0 to 5, or `gap`."""
+    """One node in one time step. `kind`: `level0` to `level5`, or `gap`."""
 
     x: int
     y: int
@@ -98,7 +98,7 @@ class Heat:
 
 
 def heat_map(coverage: Coverage, addresses: dict[layout.NodeName, str]) -> Heat | None:
-    """Whose log is there for which time. None where nothing is."""
+    """Frames by node and time. None if there are none."""
     if not coverage.starts:
         return None
     left, size = 130, 16
@@ -110,7 +110,9 @@ def heat_map(coverage: Coverage, addresses: dict[layout.NodeName, str]) -> Heat 
             gap = coverage.gap(node, column)
             kind = "gap" if gap else f"level{_level(frames, segments, coverage.most)}"
             start = coverage.starts[column]
-            title = f"{name}, {start:%m-%d %H:%M}Z: {'nothing, but others have' if gap else f'{segments} segments, {frames} frames'}"
+            title = (
+                f"{name}, {start:%m-%d %H:%M}Z: {'no segments, but other nodes have' if gap else f'{segments} segments, {frames} frames'}"
+            )
             cells.append(Cell(left + column * size, row * size, kind, title, node.host_id, f"{start:%Y-%m-%dT%H:%M}"))
     height = size * len(coverage.nodes)
     times = tuple((left + column * size, f"{coverage.starts[column]:%H:%M}") for column in range(0, len(coverage.starts), 6))
@@ -119,8 +121,7 @@ def heat_map(coverage: Coverage, addresses: dict[layout.NodeName, str]) -> Heat 
 
 
 def completeness_map(held: Completeness) -> Heat:
-    """Of which part of what each replica's log ought to have held it was there. `level5` is all of it; a step of which nothing was expected
-    has `level0`."""
+    """The share of expected mutations that each replica's log contained. `level5`: all; `level0`: none were expected."""
     left, size = 130, 16
     cells, labels = [], []
     for row, node in enumerate(held.nodes):
@@ -128,7 +129,7 @@ def completeness_map(held: Completeness) -> Heat:
         for column, (expected, there) in enumerate(zip(node.expected, node.held, strict=True)):
             start = held.start + timedelta(minutes=column * held.minutes)
             kind = "level0" if not expected else "level5" if there == expected else "gap" if not there else _part(there / expected)
-            title = f"{node.node}, {start:%m-%d %H:%M}Z: " + (f"{there} of {expected} mutations" if expected else "nothing was written")
+            title = f"{node.node}, {start:%m-%d %H:%M}Z: " + (f"{there} of {expected} mutations" if expected else "no writes")
             cells.append(Cell(left + column * size, row * size, kind, title, node.node, f"{start:%Y-%m-%dT%H:%M}"))
     columns = len(held.nodes[0].expected) if held.nodes else 0
     times = tuple(
@@ -138,27 +139,27 @@ def completeness_map(held: Completeness) -> Heat:
 
 
 def _part(share: float) -> str:
-    """Never full: that is another colour."""
+    """A level below 5, which is for complete steps only."""
     return f"level{min(_LEVELS - 1, max(1, math.ceil(share * (_LEVELS - 1))))}"
 
 
 def bars(numbers: Sequence[int], *, width: int = 120, height: int = 22) -> str:
-    """The path of a row of bars, the newest 40."""
+    """The SVG path of bars for the newest 40 numbers."""
     shown = list(numbers)[-40:]
     most = max(shown, default=0)
     if most == 0:
         return ""
     step = width / 40
-    pieces = []
+    parts = []
     for index, number in enumerate(shown):
         if number:
             tall = max(1.0, height * number / most)
-            pieces.append(f"M{index * step:.1f} {height}v{-tall:.1f}h{step - 0.6:.1f}v{tall:.1f}z")
-    return "".join(pieces)
+            parts.append(f"M{index * step:.1f} {height}v{-tall:.1f}h{step - 0.6:.1f}v{tall:.1f}z")
+    return "".join(parts)
 
 
 def _level(frames: int, segments: int, most: int) -> int:
-    """By the square root, which tells quiet nodes apart too; a node with a segment without frames is not an absent one."""
+    """On a square-root scale, which also shows differences between quiet nodes. A segment without frames has level 1."""
     if not segments:
         return 0
     return max(1, math.ceil(_LEVELS * math.sqrt(frames / most))) if most else 1

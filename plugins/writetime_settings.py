@@ -1,9 +1,9 @@
-"""What the DAGs need to know while they are parsed: names, schedules, defaults of tasks, by the pipelines' YAMLs. Opens no store.
+"""Parse-time settings of the DAGs, from the pipelines' YAMLs: names, schedules and task defaults. Opens no store.
 
-Strategy: a DAG file makes its DAG once for each of `settings()`. One file in WRITETIME_CONFIG gives the DAGs their plain names, several put
-`__<pipeline>` behind them (`writetime.config.airflow`). A YAML that cannot be used has no DAGs and takes none from the others;
-`tell_problems` makes it an import error, which Airflow shows on top of every page. The YAMLs are read at each parse, so that nothing is to
-be restarted."""
+Strategy: a DAG file creates its DAG once for each item of `settings()`. With one file in WRITETIME_CONFIG the DAGs have
+their plain names; with several, `__<pipeline>` is appended (`writetime.config.airflow`). An invalid YAML yields no DAGs
+and does not affect other pipelines; `raise_problems` turns it into an import error, which Airflow shows at the top of
+every page. The YAMLs are read at each parse, so a change needs no restart."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from writetime.errors import ConfigError
 
 @dataclass(frozen=True, slots=True)
 class Settings:
-    """Parse-time facts of one pipeline. `config`: its YAML, empty where there is none; `several`: whether DAGs go by its name."""
+    """Settings of one pipeline. `config`: path of its YAML, empty if there is none; `several`: whether DAG ids end in its name."""
 
     pipeline: str
     config: str
@@ -32,18 +32,18 @@ class Settings:
     start_date: datetime = datetime(2020, 1, 1, tzinfo=UTC)
 
     def dag_id(self, name: str) -> str:
-        """What a DAG of this pipeline is called."""
+        """The id of this pipeline's DAG `name`."""
         return dag_id(name, self.pipeline if self.several else None)
 
     @property
     def common(self) -> dict[str, Any]:
-        """Of all DAGs. One run at a time: two would plan or publish the same."""
+        """Arguments of all DAGs. One run at a time: two runs would plan or publish the same."""
         tags = ["writetime", self.pipeline]
         return {"start_date": self.start_date, "catchup": False, "max_active_runs": 1, "tags": tags}
 
     @property
     def defaults(self) -> dict[str, Any]:
-        """Of all tasks. The operators find their pipeline in `config`, whatever the environment of who runs them names first."""
+        """Default arguments of all tasks. Operators read their pipeline from `config`, not from the worker's environment."""
         page = page_of(self.pipeline) if self.several else ""
         on_failure = {"on_failure_callback": Notice(self.config, page)} if self.airflow.on_failure else {}
         pools = {"pool": self.airflow.pool, "spark_pool": self.airflow.spark_pool or self.airflow.pool}
@@ -59,26 +59,26 @@ class Settings:
 
     @property
     def outbox(self) -> Asset:
-        """The sealed batches that are to be published."""
+        """The asset of sealed batches to be published."""
         name = f"writetime_outbox__{self.pipeline}" if self.several else "writetime_outbox"
         return Asset(name, uri=f"writetime://{self.pipeline}/outbox")
 
     @property
     def tables(self) -> AssetAlias:
-        """Stands for the tables that a batch has changed, which are not known before."""
+        """Alias for the tables that a batch changes. They are known only after the batch."""
         return AssetAlias(f"writetime_tables_{self.pipeline}")
 
     @property
     def publish_schedule(self) -> AssetOrTimeSchedule | list[Asset]:
-        """On every seal; and by the clock besides, since Airflow may lose an asset's event."""
+        """Every seal, and a cron schedule as a fallback, since Airflow may lose an asset event."""
         if self.airflow.publish_fallback is None:
             return [self.outbox]
         return AssetOrTimeSchedule(timetable=CronTriggerTimetable(self.airflow.publish_fallback, timezone="UTC"), assets=[self.outbox])
 
 
 def settings() -> Iterator[Settings]:
-    """Those of each pipeline. Without WRITETIME_CONFIG the DAGs still load, under the name `unconfigured`, so that the UI can say what is
-    missing."""
+    """The settings of each pipeline. Without WRITETIME_CONFIG the DAGs load with the pipeline name `unconfigured`, so that
+    the UI can show what is missing."""
     known = _known()
     for pipeline in known.found:
         yield Settings(pipeline.name, str(pipeline.path), known.several, pipeline.config.airflow)
@@ -86,36 +86,36 @@ def settings() -> Iterator[Settings]:
         yield Settings("unconfigured", "", False, AirflowConfig())
 
 
-def tell_problems() -> None:
-    """ConfigError with all that is wrong with any pipeline's YAML, if anything is: one that cannot be used has no DAGs until it is mended,
-    one with a notifier that is not there runs, and would tell nobody."""
+def raise_problems() -> None:
+    """Raise a ConfigError that lists the problems of all pipelines' YAMLs, if there are any. A pipeline with an invalid
+    YAML has no DAGs until it is fixed. One with an unusable notifier runs, but sends no notifications through it."""
     known = _known()
-    problems = [*known.problems, *(problem for pipeline in known.found for problem in _notifiers_that_lack(pipeline))]
+    problems = [*known.problems, *(problem for pipeline in known.found for problem in _unusable_notifiers(pipeline))]
     if problems:
         text = "\n" + "\n".join(f"* {problem}" for problem in problems)
         raise ConfigError(text, operation="read the pipelines", obj=os.environ.get(SETTING, ""))
 
 
-def _notifiers_that_lack(pipeline: Pipeline) -> Iterator[str]:
+def _unusable_notifiers(pipeline: Pipeline) -> Iterator[str]:
     for wanted in pipeline.config.airflow.on_failure:
         try:
             notifier(wanted)
         except ConfigError as error:
-            yield f"{pipeline.path}: airflow.on_failure: {error}. Until that is mended nobody is told by it; the pipeline's DAGs run."
+            yield f"{pipeline.path}: airflow.on_failure: {error}. The DAGs run, but this notifier sends nothing."
 
 
 def dag_id(name: str, pipeline: str | None) -> str:
-    """What the DAG `name` of a pipeline is called; without a pipeline it is the only one's."""
+    """The id of the DAG `name` of a pipeline; without a pipeline, the plain name."""
     return name if pipeline is None else f"{name}__{pipeline}"
 
 
 def page_of(pipeline: str) -> str:
-    """Where the page of several pipelines shows this one, under its own prefix."""
+    """The path of this pipeline on a page that shows several."""
     return f"pipeline/{pipeline}/"
 
 
 def table_asset(pipeline: str, table: str) -> Asset:
-    """What stands for the rows of a table (`keyspace.table`, whose names are letters, digits and `_`) that a pipeline keeps."""
+    """The asset of a table's rows in a pipeline. `table` is `keyspace.table`, of letters, digits and `_`."""
     return Asset(uri=f"writetime://{pipeline}/{table.replace('.', '/')}")
 
 

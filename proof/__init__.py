@@ -1,4 +1,5 @@
-"""Proofs: long runs that compare the product with real Cassandra, kill it, and break it on purpose. `make prove NAME=…`
+"""Proofs: long runs that compare the product with real Cassandra, kill it, and break it on purpose. `make
+prove NAME=…`
 
     ring           a real ring under chaos: tables and events equal its answers
     decoder        segments of many nodes against Cassandra's own reader

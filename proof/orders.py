@@ -1,10 +1,11 @@
-"""The same segments in any order, in batches of any size, some of them again: `python -m proof.orders --orders 20 --seed 1`,
-or `make orders ORDERS=20`.
+"""The same segments in different orders and batches, some of them twice: `python -m proof.orders --orders 20
+--seed 1`, or `make orders ORDERS=20`.
 
-Strategy: each order has a site of its own, with what the shippers sent from the recorded ring but the segments. Each node's log is cut
-into small segments, at other places each time, so that there is something to put in order; they come in shuffled, a batch here and there.
-Segments that were taken in before come in again, under the node that they are of, and in the end the whole archive is replayed. Whatever
-the order, current rows and folded changes have to be those that the ring answered. Starts no Cassandra; knows the batch job by its entry.
+Strategy: each order has its own site with the shipped objects of the recorded cluster except the segments.
+Each node's log is split into small segments, at different places each time; they arrive shuffled, over
+several batches. Some segments that were read before arrive again, and at the end the whole archive is
+replayed. In any order, current rows and folded changes must equal the cluster's answers. Starts no Cassandra;
+uses the batch job by its entry point only.
 """
 
 from __future__ import annotations
@@ -38,13 +39,13 @@ from writetime.pipeline.planner import plan_replay
 from writetime.storage import layout
 from writetime.storage.layout import NodeName, SegmentName, SegmentRef
 
-PIECES = 6
+SEGMENTS = 6
 """Segments that each node's log is cut into."""
 
 
 @dataclass(frozen=True)
-class Piece:
-    """A segment of a node: its name in the bucket, and when the node finished it."""
+class Segment:
+    """A segment of a node: its name in the bucket, its bytes, and when the node completed it."""
 
     name: str
     data: bytes
@@ -53,7 +54,9 @@ class Piece:
 
 @dataclass
 class Order:
-    """What one order came to. `current` and `folded`: rows as JSON by table; `problems` is empty when everything holds."""
+    """The result of one order. `current` and `folded`: rows as JSON by table; `problems` is empty if
+    everything holds.
+    """
 
     seed: int
     batches: list[int] = field(default_factory=list)
@@ -70,35 +73,35 @@ class Order:
 
 
 class Orders:
-    """Orders of one recording. Everything lies under `folder`."""
+    """Orders of one recording. All files are under `folder`."""
 
-    def __init__(self, folder: Path, *, pieces: int = PIECES) -> None:
+    def __init__(self, folder: Path, *, segments: int = SEGMENTS) -> None:
         self.folder = folder
-        self.pieces = pieces
+        self.segments = segments
         self.shipped = Pipeline.create(folder / "shipped")
         self.shipped.stage()
         self.shipped.ship()
         self._logs = {node.host_id: _log(self.shipped, number) for number, node in enumerate(self.shipped.recording.nodes)}
 
     def run(self, seed: int, *, most_batches: int = 6, replay: bool = True) -> Order:
-        """All segments in the order of a seed, in two to so many batches, and a replay of all that was archived."""
+        """Process all segments in the order of a seed, in two or more batches, then replay the archive."""
         random = Random(f"{seed} order")
         pipeline, order = self._empty(seed), Order(seed)
-        pieces = list(self._pieces(random))
-        random.shuffle(pieces)
-        done: list[Piece] = []
-        for group in _groups(random, pieces, most_batches):
+        segments = list(self._segments(random))
+        random.shuffle(segments)
+        done: list[Segment] = []
+        for group in _groups(random, segments, most_batches):
             again = random.sample(done, min(len(done), random.choice((0, 1, 3))))
             self._take_in(pipeline, order, [*group, *again], len(again))
             done += group
         if replay:
-            self._replay(pipeline, order, pieces)
+            self._replay(pipeline, order, segments)
         self._compare(pipeline, order)
         shutil.rmtree(pipeline.site.folder)
         return order
 
     def _empty(self, seed: int) -> Pipeline:
-        """A site that knows nodes and schema, and has no segments."""
+        """A site with the facts of nodes and schema, without segments."""
         pipeline = Pipeline.create(self.folder / f"order-{seed}")
         source = self.shipped.store
         for info in source.list(""):
@@ -106,32 +109,32 @@ class Orders:
                 pipeline.store.put(info.name, source.read(info.name), metadata=info.metadata)
         return pipeline
 
-    def _pieces(self, random: Random) -> Iterator[Piece]:
-        """Every node's log in pieces, at places of their own."""
+    def _segments(self, random: Random) -> Iterator[Segment]:
+        """Split every node's log into segments at random places."""
         for host_id, (node, first, sealed_at, bodies) in self._logs.items():
             assert host_id == node.host_id
-            cuts = sorted(random.sample(range(1, len(bodies)), self.pieces - 1))
+            cuts = sorted(random.sample(range(1, len(bodies)), self.segments - 1))
             for number, (start, end) in enumerate(zip([0, *cuts], [*cuts, len(bodies)], strict=True)):
                 segment = SegmentName(first.id + number, first.version)
                 data = encode_segment(segment.id, segment.version, bodies[start:end], per_section=50)
-                yield Piece(SegmentRef(node, segment).incoming, data, sealed_at + timedelta(seconds=number))
+                yield Segment(SegmentRef(node, segment).incoming, data, sealed_at + timedelta(seconds=number))
 
-    def _take_in(self, pipeline: Pipeline, order: Order, pieces: list[Piece], again: int) -> None:
-        for piece in pieces[len(pieces) - again :]:
-            pipeline.forget(piece.name)
-        for piece in pieces:
-            pipeline.store.put(piece.name, piece.data, metadata={"sealed_at": piece.sealed_at.isoformat()})
+    def _take_in(self, pipeline: Pipeline, order: Order, segments: list[Segment], again: int) -> None:
+        for segment in segments[len(segments) - again :]:
+            pipeline.forget(segment.name)
+        for segment in segments:
+            pipeline.store.put(segment.name, segment.data, metadata={"sealed_at": segment.sealed_at.isoformat()})
         sealed = pipeline.batch()
-        order.batches.append(len(pieces))
+        order.batches.append(len(segments))
         order.again += again
-        self._check(order, sealed, len(pieces))
+        self._check(order, sealed, len(segments))
 
-    def _replay(self, pipeline: Pipeline, order: Order, pieces: list[Piece]) -> None:
-        """The whole archive once more, packed by now: nothing is new."""
+    def _replay(self, pipeline: Pipeline, order: Order, segments: list[Segment]) -> None:
+        """Replay the whole packed archive: nothing may change."""
         shelved = shelve.run(pipeline.config)
-        if (shelved.last.packed.objects, shelved.last.failed) != (len(pieces), 0):
-            order.problems.append(f"of {len(pieces)} segments were packed: {shelved.last}")
-        moments = [piece.sealed_at for piece in pieces]
+        if (shelved.last.packed.objects, shelved.last.failed) != (len(segments), 0):
+            order.problems.append(f"of {len(segments)} segments were packed: {shelved.last}")
+        moments = [segment.sealed_at for segment in segments]
         start = min(moments).replace(minute=0, second=0, microsecond=0)
         end = max(moments).replace(minute=0, second=0, microsecond=0) + timedelta(hours=1)
         manifest = plan_replay(pipeline.store, pipeline.cluster, start=start, end=end, now=datetime.now(UTC))
@@ -139,7 +142,7 @@ class Orders:
         assert all(layout.is_packed(segment.object) for segment in manifest.segments)
         sealed = pipeline.run(manifest)
         archive(pipeline.store, pipeline.cluster, sealed.number)
-        self._check(order, sealed, len(pieces))
+        self._check(order, sealed, len(segments))
         if sealed.events:
             order.problems.append(f"the replay of everything gave {sealed.events} events")
 
@@ -167,7 +170,7 @@ class Orders:
                 order.problems.append(f"{name}: the changes fold to other rows: {[row for row, count in surplus.items() if count][:3]}")
 
     def _folded(self, order: Order, name: str, changes: list[dict[str, Any]]) -> list[str]:
-        """The rows that the changes end with; each begins as the last one of its key ended."""
+        """The rows after all changes; each `before` must equal the last `after` of its key."""
         rows: dict[str, Any] = {}
         for change in sorted(changes, key=lambda change: (change["batch"], change["ordinal"])):
             key = _text(change["key"])
@@ -178,7 +181,7 @@ class Orders:
 
 
 def rows_of(pipeline: Pipeline, namespace: str, table: str) -> list[dict[str, Any]]:
-    """Of a table that is not there, none: that shows as rows that lack."""
+    """The rows of a table; none if it does not exist, which is reported as missing rows."""
     with suppress(NoSuchTableError):
         return pipeline.rows(namespace, table)
     return []
@@ -195,11 +198,11 @@ def _log(pipeline: Pipeline, number: int) -> tuple[NodeName, SegmentName, dateti
     return node, refs[0][0], datetime.fromisoformat(refs[0][2]), bodies
 
 
-def _groups(random: Random, pieces: list[Piece], most: int) -> Iterator[list[Piece]]:
-    """Batches of any size: one segment, or nearly all."""
-    cuts = sorted(random.sample(range(1, len(pieces)), random.randint(1, most - 1)))
-    for start, end in zip([0, *cuts], [*cuts, len(pieces)], strict=True):
-        yield pieces[start:end]
+def _groups(random: Random, segments: list[Segment], most: int) -> Iterator[list[Segment]]:
+    """Batches of random sizes."""
+    cuts = sorted(random.sample(range(1, len(segments)), random.randint(1, most - 1)))
+    for start, end in zip([0, *cuts], [*cuts, len(segments)], strict=True):
+        yield segments[start:end]
 
 
 def _text(value: Any) -> str:
@@ -207,7 +210,7 @@ def _text(value: Any) -> str:
 
 
 def different(orders: list[Order]) -> list[str]:
-    """What is wrong with each order, and where one differs from the first."""
+    """Problems of each order, and differences from the first order."""
     problems = [f"order {order.seed}: {problem}" for order in orders for problem in order.problems]
     first = orders[0]
     for order in orders[1:]:
@@ -217,8 +220,8 @@ def different(orders: list[Order]) -> list[str]:
 
 
 def main(arguments: list[str]) -> int:
-    """Run orders, and say how each went; the exit code."""
-    parser = argparse.ArgumentParser(prog="python -m proof.orders", description=__doc__.splitlines()[0])
+    """Run orders and print the results; the exit code."""
+    parser = argparse.ArgumentParser(prog="python -m proof.orders", description=__doc__.partition("\n\n")[0])
     parser.add_argument("--orders", type=int, default=20, help="how many orders")
     parser.add_argument("--seed", type=int, default=1, help="seed of the first one; the others follow")
     options = parser.parse_args(arguments)

@@ -1,12 +1,15 @@
-"""A node with little room for CDC, under load, and a store that goes away: `make pressure`, `python -m proof.pressure`.
+"""A node under load with little CDC space, while the store is down for a while: `make pressure`, `python -m
+proof.pressure`.
 
-Strategy: one real node whose `cdc_total_space` holds a few seconds of its writes; a real S3 server; the shipper as the process that it is.
-Rows of random bytes are written at a steady rate in three phases: the store is up; it is stopped, and stays away; it is started again over
-the same folder. A write that the node rejects counts, whatever it says. At the end every row that was answered has to be in the bucket,
-once the shipper has caught up by itself, or in a segment that the node still has. Measured meanwhile: the shipper's CPU and memory, how
-much of `cdc_total_space` is in use, and how many objects of each kind are written. `--rate 0` is an idle node.
+Strategy: one real node whose `cdc_total_space` holds a few seconds of its writes, a real S3 server, and the
+shipper as a process. Random rows are written at a constant rate in three phases: the store is up; it is
+stopped; it is restarted over the same folder. Every rejected write is counted. At the end, once the shipper
+has caught up, every acknowledged row must be in the bucket or in a segment that the node still has. Measured:
+CPU and memory of the shipper, the share of `cdc_total_space` in use, and the objects written per kind.
+`--rate 0` is an idle node.
 
-`--without-shipper` is the same load with nobody to take segments away: the node has to reject writes, or the run has shown nothing.
+`--without-shipper` runs the same load without a shipper: the node must reject writes, otherwise the run
+proves nothing.
 """
 
 from __future__ import annotations
@@ -52,7 +55,7 @@ _TICKS = os.sysconf("SC_CLK_TCK")
 
 
 def main(arguments: list[str]) -> int:
-    parser = argparse.ArgumentParser(prog="python -m proof.pressure", description=__doc__.splitlines()[0])
+    parser = argparse.ArgumentParser(prog="python -m proof.pressure", description=__doc__.partition("\n\n")[0])
     parser.add_argument("--version", default=VERSIONS[0], help=f"of Cassandra (default: {VERSIONS[0]})")
     parser.add_argument("--rate", type=float, default=10, help="MB of rows a second (default: 10; 0: an idle node)")
     parser.add_argument("--space", type=int, default=128, help="MiB of cdc_total_space (default: 128)")
@@ -127,11 +130,12 @@ def measure(options: argparse.Namespace) -> dict[str, Any]:
     }
 
 
-# --- what runs -------------------------------------------------------------------------------------------------------------------
+# --- what runs ----------------------------------------------------------------------------------------------
+# ---------------------
 
 
 class StoreProcess:
-    """The S3 server, started and stopped on one port, over one folder."""
+    """The S3 server, on one port and one folder."""
 
     def __init__(self, binary: Path, folder: Path) -> None:
         self._binary, self._folder, self._port = binary, folder, ports.any_free()
@@ -147,7 +151,7 @@ class StoreProcess:
 
 @dataclass
 class Load:
-    """Writes rows at `rate` bytes a second: which were answered, and which errors there were, by what they say."""
+    """Writes rows at `rate` bytes per second; records acknowledged rows and errors by message."""
 
     session: Any
     rate: float
@@ -168,7 +172,7 @@ class Load:
             thread.join()
 
     def end(self) -> None:
-        """Write no more, and wait for all answers."""
+        """Stop writing and wait for all responses."""
         self._over.set()
         for _ in range(AT_ONCE):
             self._free.acquire()
@@ -202,7 +206,7 @@ class Load:
 
 
 def environment(server: s3_server.Server) -> dict[str, str]:
-    """Where the shipper finds its store, and nothing else of this machine's."""
+    """The shipper's environment: the address of its store only."""
     return {
         "AWS_ENDPOINT_URL_S3": server.url,
         "AWS_ACCESS_KEY_ID": server.access,
@@ -212,7 +216,8 @@ def environment(server: s3_server.Server) -> dict[str, str]:
     }
 
 
-# --- what is looked at -------------------------------------------------------------------------------------------------------------
+# --- what is looked at --------------------------------------------------------------------------------------
+# -----------------------
 
 
 def phase(
@@ -223,8 +228,9 @@ def phase(
     node: Node,
     until: Callable[[], bool] = lambda: False,
 ) -> dict[str, Any]:
-    """Let a phase pass: writes that were answered and rejected, the most of cdc_raw in use, CPU and memory of the shipper; `reached`: after
-    how many seconds `until` held."""
+    """Run a phase: acknowledged and rejected writes, peak use of cdc_raw, CPU and memory of the shipper;
+    `reached`: after how many seconds `until` held.
+    """
     reached: float | None = None
     with step(name):
         begun, cpu, answered, rejected = time.monotonic(), cpu_of(shipper), len(load.answered), load.errors.total()
@@ -252,7 +258,7 @@ def phase(
 
 
 def objects_in(server: s3_server.Server) -> dict[str, int]:
-    """How many objects there are of each kind: by the first part of their names."""
+    """Number of objects by the first part of their names."""
     pages = server.client().get_paginator("list_objects_v2").paginate(Bucket=BUCKET)
     return dict(Counter(entry["Key"].partition("/")[0] for page in pages for entry in page.get("Contents", ())))
 
@@ -262,7 +268,7 @@ def found_in(folder: Path) -> list[Found]:
 
 
 def cpu_of(process: subprocess.Popen[bytes] | None) -> float:
-    """Seconds of CPU that the process has used."""
+    """CPU seconds of the process."""
     if process is None:
         return 0.0
     fields = Path(f"/proc/{process.pid}/stat").read_text().rpartition(")")[2].split()
@@ -270,7 +276,7 @@ def cpu_of(process: subprocess.Popen[bytes] | None) -> float:
 
 
 def memory_of(process: subprocess.Popen[bytes] | None) -> int:
-    """Bytes of the process that are in memory (VmRSS)."""
+    """Resident bytes of the process (VmRSS)."""
     if process is None:
         return 0
     (line,) = [line for line in Path(f"/proc/{process.pid}/status").read_text().splitlines() if line.startswith("VmRSS:")]
@@ -278,7 +284,7 @@ def memory_of(process: subprocess.Popen[bytes] | None) -> int:
 
 
 def wait_until_caught_up(aside: Path, back: float, load: Load) -> float:
-    """Seconds from the store's return until nothing lay aside any more, with the load going on."""
+    """Seconds from the store's return until no spilled segment was left, under load."""
     with step("catching up"):
         while list(aside.glob("*.log")):
             if time.monotonic() > back + PATIENCE:
@@ -288,7 +294,9 @@ def wait_until_caught_up(aside: Path, back: float, load: Load) -> float:
 
 
 def wait_for_rows(ring: Ring, shipper: subprocess.Popen[bytes], load: Load, server: s3_server.Server) -> int:
-    """How many of the rows that were answered are nowhere, once the node has stopped and what it has completed is shipped."""
+    """Number of acknowledged rows that are missing once the node has stopped and its completed segments are
+    shipped.
+    """
     with step("reading the bucket"):
         (node,) = ring.nodes
         node.stop()
@@ -303,7 +311,7 @@ def wait_for_rows(ring: Ring, shipper: subprocess.Popen[bytes], load: Load, serv
         for info in bucket.list("cdc/"):
             held.update(map(int, _ROW.findall(bucket.read(info.name))))
         for item in found_in(node.cdc_raw):
-            # What the node had not finished is its own still, and is there.
+            # Segments that the node had not completed are still on its disk.
             held.update(map(int, _ROW.findall((node.cdc_raw / item.name).read_bytes())))
         return len(load.answered - held)
 

@@ -1,14 +1,17 @@
-"""The node agent: ships finished segments from a node's cdc_raw folder into the bucket, and only then deletes them.
+"""The node agent: uploads completed segments from a node's cdc_raw folder to the bucket, then deletes them
+locally.
 
-    cli              command, log and signals               folder           what lies in cdc_raw; decides, changes nothing
-    agent            the loop: look, decide, act            after_crash      segments that no node writes to any more
-    view             one look at all of it                  upload           one segment: put, verify, delete
-    guard            free space, and the pace               spill            segments put aside while the store is down
-    node             who the node is                        lock             one shipper a folder
-    metrics          metrics, /healthz, a note on disk      status           what --status and --dry-run show
-    io_priority      niceness, no use of the page cache     schema_snapshot  the node's schema as JSON
-    report           the node's status in the bucket        truncations      what the node records of its TRUNCATEs
-    open_file_probe  whether a process writes to a file
+    cli              command, logging and signals         folder           classifies the files of cdc_raw
+    agent            the main loop                        after_crash      segments that no node writes to any more
+    scan             one scan of all folders              upload           one segment: put, verify, delete
+    tail             parts of growing segments            spill            moves segments while the store is unavailable
+    disk_space       free space and rate limit            lock             one shipper per folder
+    node_identity    identity of the node, CQL            status           output of --status and --dry-run
+    metrics          metrics, /healthz, status file       schema_snapshot  the node's schema as JSON
+    report           the node's status in the bucket      truncations      the node's truncation records
+    cdc_settings     the node's CDC settings              filler           fills segments of idle nodes
+    io_priority      niceness, no page cache              open_file_probe  whether a file is open for writing
+    systemd          notifications to systemd
 
-It runs beside a production database: small, boring, and nothing is ever deleted before the store has confirmed the same bytes.
+It runs on a production database node: nothing is deleted before the store has confirmed the same bytes.
 """

@@ -1,10 +1,12 @@
-"""Segments that no node writes to any more though nothing in the folder says so, and those of 3.11, of which nothing ever does.
+"""Detects segments that no node writes to any more although their idx does not say so, and segments of
+Cassandra 3.11.
 
-Strategy: the kernel is asked whether a process has the file open for writing (`writer`). What nobody writes to is left to its node for a
-while all the same: one that comes back after a crash completes most such segments itself, and then they are shipped like any other. Where
-the kernel cannot say, a segment with an idx is never taken for finished by its age alone; only a drain, for which a person has stopped the
-node, takes it, and only if neither its age nor an answer on the node's port speaks against that. The whole file is shipped, with what
-follows its last sync marker: so it equals what a replay completes later.
+Strategy: the kernel knows whether a process has the file open for writing (`open_file_probe`). A segment that
+is not open is still left to its node for a while: a node that restarts after a crash completes most such
+segments by replay, and then they are shipped like any other. Where the kernel cannot say, age alone never
+makes a segment with an idx complete; only a drain, for which an operator has stopped the node, takes it, and
+only if it is old enough and the node's CQL port does not answer. The whole file is shipped, including what
+follows its last sync marker, so it equals what a later replay completes.
 """
 
 from __future__ import annotations
@@ -21,12 +23,13 @@ from writetime.errors import SegmentError, ShipError
 _ASKED = (State.PREALLOCATED, State.GROWING, State.MOVED_IN)
 _HEAD = 1 << 16
 _MARKER_SIZE = 8
-_STOP_IT = "Stop the node first (nodetool drain, then stop it): what it writes from now on would be left behind."
-_WAIT = " If it is stopped, wait until ship.after_crash_seconds are over."
+_STOP_IT = "Stop the node first (nodetool drain, then stop it): later writes would not be shipped."
+_WAIT = " If it is stopped, wait for ship.after_crash_seconds."
 
 
 def settle(folder: Path, found: Iterable[Found], *, now: float, patience: float) -> tuple[list[Found], list[Found]]:
-    """(`found` with what nobody writes to as AFTER_CRASH or COMPLETED, those that are old enough but the kernel could not say).
+    """(`found` with closed segments as AFTER_CRASH or COMPLETED, segments that are old enough but may be
+    open).
 
     `now` in s since the epoch, `patience` in s after the last write.
     """
@@ -48,10 +51,10 @@ def settle(folder: Path, found: Iterable[Found], *, now: float, patience: float)
 
 
 def drain(folder: Path, found: Iterable[Found], *, now: float, patience: float, answers: Callable[[], bool]) -> list[Found]:
-    """Everything that anything was written into, the node being stopped.
+    """All segments of a stopped node that contain data, as ready to ship.
 
-    ShipError if a process still has one open for writing, or may have: where the kernel cannot say, log and idx must not have been written
-    to for `patience` s, and the node must not answer. `answers` is asked at most once.
+    ShipError if a segment is or may be open for writing: where the kernel cannot say, log and idx must be
+    unchanged for `patience` s, and the node must not answer. `answers` is called at most once.
     """
     drained = []
     silent = False
@@ -64,9 +67,9 @@ def drain(folder: Path, found: Iterable[Found], *, now: float, patience: float, 
             raise _refusal(folder, item, "is open for writing", _STOP_IT)
         if alone is None:
             if now - _last_write(folder, item) < patience:
-                raise _refusal(folder, item, "may be open for writing: it was written to a short time ago", _STOP_IT + _WAIT)
+                raise _refusal(folder, item, "may be open for writing: it was modified recently", _STOP_IT + _WAIT)
             if not silent and answers():
-                raise _refusal(folder, item, "may be open for writing: the node answers", _STOP_IT)
+                raise _refusal(folder, item, "may be open for writing: the node accepts connections", _STOP_IT)
             silent = True
         if item.state is State.MOVED_IN:
             drained.append(replace(item, state=State.COMPLETED))
@@ -80,26 +83,27 @@ def _refusal(folder: Path, item: Found, why: str, hint: str) -> ShipError:
 
 
 def _last_write(folder: Path, item: Found) -> float:
-    """In s since the epoch, to the log or its idx: a node writes to the log through a mapping, whose time may lag behind."""
+    """The last write to the log or its idx, in s since the epoch: the mtime of a memory-mapped log may lag."""
     assert item.segment is not None
     try:
         return max(item.mtime, (folder / item.segment.idx_filename).stat().st_mtime)
     except FileNotFoundError:
         return item.mtime
     except OSError as error:
-        raise _refusal(folder, item, f"its idx cannot be looked at: {error.strerror}", _STOP_IT) from error
+        raise _refusal(folder, item, f"failed to stat its idx: {error.strerror}", _STOP_IT) from error
 
 
 def is_used(path: Path) -> bool:
-    """Whether a first section has anything in it: a node that stops in order leaves prepared segments with an empty one.
+    """Whether the first section contains data: a clean shutdown leaves preallocated segments with an empty
+    one.
 
-    One whose header cannot be read counts as used: it is for the reader to judge.
+    A segment with an unreadable header counts as used; its reader decides.
     """
     try:
         with path.open("rb", buffering=0) as file:
             head = file.read(_HEAD)
     except OSError as error:
-        raise ShipError(f"cannot be read: {error.strerror}", operation="look into a segment", obj=str(path)) from error
+        raise ShipError(f"failed to read the file: {error.strerror}", operation="read a segment", obj=str(path)) from error
     try:
         _, start = descriptor.parse(head, name=path.name)
     except SegmentError:

@@ -1,15 +1,16 @@
-"""The shipper's loop: look at cdc_raw, decide, act, sleep.
+"""The shipper's main loop: scan cdc_raw, decide, ship, sleep.
 
-Strategy: a round is complete in itself and remembers nothing that the folders and the bucket do not say, so a shipper may be killed at
-any point. Segments go oldest first; the schema goes before the segments that were seen completed before it was read. One segment's
-trouble is reported and left for the next round, and holds up no other; only a store that does not answer or refuses us, several segments in
-a row, ends the round; and a node that runs short of space while older segments are shipped from aside, which the next round, at once, sets
-right. Segments that still grow come last in a round, and between two of them. A stop request is honoured between two files.
-While the store is down, or does not answer at all, a thread beside the loop puts segments aside if that is wanted: the node writes on
-while an upload hangs.
+Strategy: a round depends only on the folders and the bucket, so the shipper can be killed at any point.
+Segments are shipped oldest first; the schema is shipped before the segments that were completed before it was
+read. A segment that fails is logged and retried in the next round, and does not delay the others. A round
+ends early in two cases: the store is unavailable or denies access for several segments in a row, or the node
+runs short of space while older spilled segments are shipped; then the next round starts at once. Growing
+segments are shipped last in a round, and between rounds. A stop request takes effect between two files. While
+the store is unavailable or an upload hangs, a second thread spills segments if configured, because the node
+keeps writing.
 
-Knows the order of things; what a file is say `folder` and `after_crash`, how one is shipped says `upload`, and `tail` while it grows, how
-much room there is says `guard`, who the node is says `node`.
+Knows only the order of these steps. `folder` and `after_crash` classify files, `upload` ships a completed
+segment, `tail` a growing one, `disk_space` measures space, `node_identity` identifies the node.
 """
 
 from __future__ import annotations
@@ -56,51 +57,54 @@ _LONGEST_PAUSE = 30.0
 _IN_A_ROW = 3
 _RELIEF_SECONDS = 0.5
 _HANGS = 5.0
-"""Seconds after which an upload that has not come back counts as one to a store that is down, if space is short."""
+"""Seconds after which an upload that has not returned counts as an unavailable store, if space is short."""
 _LOOK_AGAIN = 1.0
-"""Seconds after which, while what was put aside is shipped, one looks again whether the node has space."""
+"""Seconds between two checks of the node's space while spilled segments are shipped."""
 _TAIL_RESTS = 60.0
-"""Seconds that a tail with which something is wrong is left alone: the comparison reads all of it."""
+"""Seconds before a failed tail is retried: the comparison reads all of it."""
 _DISAGREED = 20
-"""How often the schema is read again because peers do not have it yet: one that is down for long never has."""
+"""How often the schema is read again because peers disagree: a peer that stays down never agrees."""
 _AFTER_CRASH = "after-crash"
-_UNCLEAR = "If its node is to go, stop it first, then `writetime ship --drain`, as the user that owns the files."
+_UNCLEAR = "To remove its node, stop it first, then run `writetime ship --drain` as the user that owns the files."
 
 
 class Mode(Enum):
     """How long the shipper runs."""
 
-    SERVICE = "until it is asked to stop"
+    SERVICE = "until it receives a stop request"
     ONCE = "one round"
-    DRAIN = "one round, which takes the segments of a stopped node too"
+    DRAIN = "one round, including the incomplete segments of a stopped node"
 
 
 @dataclass(slots=True)
 class Round:
-    """What one look at the folder came to."""
+    """The result of one round."""
 
     shipped: Counter[upload.Outcome] = field(default_factory=Counter)
     failed: list[WritetimeError] = field(default_factory=list)
     waiting: int = 0
     foreign: int = 0
     seen: frozenset[str] = frozenset()
-    """Segments that were to be shipped when it began."""
+    """Segments that were ready to ship when the round began."""
     unanswered: int = 0
-    """Segments in a row that failed because the store did not answer, or refused us."""
+    """Consecutive segments that failed because the store was unavailable or denied access."""
     cut_short: bool = False
-    """It ended before all was tried, for a round that takes what is more urgent first."""
+    """The round ended early so that the next one can ship more urgent segments first."""
 
     @property
     def ok(self) -> bool:
         return not self.failed
 
     def after(self, earlier: Round) -> Round:
-        """Both as one."""
+        """Merge this result with that of an earlier round."""
         return replace(self, shipped=earlier.shipped + self.shipped, failed=earlier.failed + self.failed, seen=earlier.seen)
 
 
 class Agent:
-    """A shipper for one cdc_raw folder. `link` is None when nothing is asked of the node; `pause` seeds the back-off, in seconds."""
+    """A shipper for one cdc_raw folder.
+
+    `link` is None if the node is not queried. `pause` is the base of the back-off in seconds.
+    """
 
     def __init__(self, config: PipelineConfig, store: Store, *, link: node_identity.Link | None, stop: Event, pause: float = 0.5) -> None:
         self._config = config
@@ -141,7 +145,10 @@ class Agent:
         self.pulse = metrics.Pulse()
 
     def run(self, mode: Mode) -> bool:
-        """Ship until stopped, or one round. Whether the last round shipped all it could. ShipError if another shipper is here."""
+        """Ship until stopped, or for one round. Return whether the last round shipped everything.
+
+        ShipError if another shipper holds the folder.
+        """
         with only_shipper(self._node.cdc_raw), self._relief(mode):
             while True:
                 done = self._survive_round(mode)
@@ -150,15 +157,15 @@ class Agent:
 
     @contextmanager
     def _relief(self, mode: Mode) -> Iterator[None]:
-        """Relieve the node meanwhile, if that is wanted."""
+        """Spill segments in the background while the block runs, if configured."""
         if self._node.ship.when_store_is_down != "spill":
             yield
             return
         error = spill.trouble(self._node.spill, self._node.cdc_raw)
         self.metrics.can_spill(error is None)
         if error is not None:
-            # What is finished is shipped all the same.
-            self._log.error("segments cannot be spilled while the store is down", **error.as_dict())
+            # Completed segments are still shipped.
+            self._log.error("spill folder is unusable", **error.as_dict())
         else:
             self._note_spill()
         over = Event()
@@ -170,15 +177,15 @@ class Agent:
             over.set()
 
     def _note_spill(self) -> None:
-        """Note where segments are put aside while there is room for a note: without it none is, later."""
+        """Record the spill folder while the disk still has space: nothing is spilled without that record."""
         try:
             spill.note_place(self._node.state, self._node.spill)
         except (ShipError, OSError) as error:
             about = error.as_dict() if isinstance(error, ShipError) else {"message": str(error)}
-            self._log.error("failed to note the spill folder", **about)
+            self._log.error("failed to record the spill folder", **about)
 
     def round(self, *, drain: bool = False) -> Round:
-        """One look at the folder. Raises only what concerns the folder or the node as a whole."""
+        """Scan the folder and ship its segments. Raises only errors that concern the whole folder or node."""
         self.pulse.beat()
         self._ask_settings()
         with self._moving:
@@ -193,7 +200,7 @@ class Agent:
         try:
             facts = self._identify()
         except ShipError as error:
-            # Nothing has a name yet, so nothing can be shipped; what is finished can be put aside all the same.
+            # Without the node's identity, segments have no object names. They can still be spilled.
             result.failed.append(error)
             self._make_room()
             self._note(result)
@@ -226,7 +233,7 @@ class Agent:
         return result
 
     def _pause_is_last(self) -> bool:
-        """Wait for the next round, and ship tails meanwhile. Whether the shipper is to stop."""
+        """Wait for the next round and ship tails meanwhile. Return whether the shipper was asked to stop."""
         if self._node.ship.tail_seconds is None:
             return self._stop.wait(self._node.poll_seconds)
         until = time.monotonic() + self._node.poll_seconds
@@ -240,7 +247,7 @@ class Agent:
         return self._stop.is_set()
 
     def _survive_round(self, mode: Mode) -> bool:
-        """A round whose trouble ends the run only if it is the only one, or if no later one can do better."""
+        """Run a round. As a service, log its errors and continue, unless a later round cannot succeed either."""
         try:
             result = self.round(drain=mode is Mode.DRAIN)
             while result.cut_short and not self._stop.is_set():
@@ -254,7 +261,7 @@ class Agent:
             self._log.error("round failed", **error.as_dict())
             return False
         except Exception as error:
-            # A defect, or something of the machine that nobody foresaw: the node must not run out of space for it.
+            # An unexpected error must not end the service: the node would run out of space.
             if mode is not Mode.SERVICE:
                 raise
             self.metrics.failed(type(error).__name__)
@@ -262,47 +269,52 @@ class Agent:
             return False
         if mode is not Mode.SERVICE or result.shipped or result.failed:
             counts = {outcome.name.lower(): count for outcome, count in result.shipped.items()}
-            self._log.info("round", **counts, failed=len(result.failed), waiting=result.waiting, foreign=result.foreign)
+            self._log.info("round finished", **counts, failed=len(result.failed), waiting=result.waiting, foreign=result.foreign)
         return result.ok and (mode is Mode.SERVICE or self._nothing_left(result, drain=mode is Mode.DRAIN))
 
     def _nothing_left(self, result: Round, *, drain: bool) -> bool:
-        """Whether nothing waits to be shipped, by a look of its own: a round may have been interrupted, or, at a drain, been too early for
-        some. A node that runs completes segments all the time: what it has completed since is for the next run."""
+        """Whether every segment was shipped, by another scan: a round may have been interrupted or, in a
+        drain, too early.
+
+        Segments that a running node completed meanwhile are left to the next run.
+        """
         view = self._see(drain=drain)
         ours = (*OURS, State.UNREADABLE) if drain else OURS
         left = [item.name for item in view.all if item.state in ours and (drain or item.name in result.seen)]
         if left:
-            self._log.error("not all is shipped", left=len(left), oldest=left[0], hint="Run it again. Do not wipe the node yet.")
+            self._log.error("segments left unshipped", left=len(left), oldest=left[0], hint="Run it again. Do not wipe the node yet.")
         return not left and not (drain and view.lost)
 
-    # --- what there is, and how much room
+    # --- scan and space
 
     def _see(self, *, drain: bool = False) -> View:
-        """Look into the folders, and report it: in the metrics always, in the log when the level of the room changes."""
+        """Scan the folders and update the metrics. A change of the space level is logged."""
         view = View.of(self._node, self._limit, drain=drain)
         for item in view.unclear:
             if item.name not in self._reported:
                 self._reported.add(item.name)
-                self._log.warning("not completed for long, and it is unknown whether it is still written to", file=item.name, hint=_UNCLEAR)
+                self._log.warning("segment is incomplete and may still be open for writing", file=item.name, hint=_UNCLEAR)
         for error in view.lost:
             if str(error) not in self._reported:
                 self._reported.add(str(error))
-                self._log.error("an earlier spill folder cannot be read", **error.as_dict())
+                self._log.error("failed to read an earlier spill folder", **error.as_dict())
         self.metrics.saw(view.sight)
         self._view = view
         if view.level is not self._level:
-            say = {Level.OK: self._log.info, Level.WARN: self._log.warning, Level.ALARM: self._log.error}[view.level]
-            space = view.space
-            say("space", level=view.level.text, used=space.used, limit=space.limit, share=round(space.share, 3), disk_free=space.free)
+            log = {Level.OK: self._log.info, Level.WARN: self._log.warning, Level.ALARM: self._log.error}[view.level]
+            space, event = view.space, "space level changed"
+            log(event, level=view.level.text, used=space.used, limit=space.limit, share=round(space.share, 3), disk_free=space.free)
             self._level = view.level
         return view
 
     def _report(self, facts: node_identity.NodeFacts, result: Round) -> None:
-        """Write the node's status into the bucket, if one is due and the store answers. That it cannot be written stops nothing."""
+        """Write the node's status to the bucket, if it is due and the store is available. A failure is only
+        logged.
+        """
         now = datetime.now(UTC)
         if result.unanswered or self._view is None or self._reported_last.is_recent(now):
             return
-        # While the node is down its last answer counts, also that to an earlier run.
+        # While the node is down, use its last answer, including one to an earlier run.
         settings = self._settings.known or self._reported_last.settings
         due, document = report.about(self._store.url, facts, self._view.space, self._level, self._view.sight, self._tails, settings, now)
         if not self._reported_last.is_due(due):
@@ -311,11 +323,11 @@ class Agent:
             name = report.report(self._store, facts.name, document, now)
         except StoreError as error:
             if not self._reporting_fails:
-                self._log.warning("node status not written", **error.as_dict())
+                self._log.warning("failed to write the node status", **error.as_dict())
             self._reporting_fails = True
             if error.retriable:
                 return
-            # A bucket that refuses it refuses it each time: not before the next one is due.
+            # Permission errors persist: retry only when the next status is due.
         else:
             self._reporting_fails = False
             self._log.debug("node status written", object=name)
@@ -323,21 +335,22 @@ class Agent:
         try:
             report.note(self._node.state, due)
         except OSError as error:
-            self._log.warning("failed to note the written node status", message=str(error), hint="Check node.state_dir.")
+            self._log.warning("failed to record the written node status", message=str(error), hint="Check node.state_dir.")
 
     def _in_order(self, view: View) -> list[tuple[Path, Found]]:
-        """Oldest first; where space is short, those first whose deletion frees the node's."""
+        """Segments oldest first; if space is short, those in cdc_raw first, since only these free CDC space."""
         here = [(self._node.cdc_raw, item) for item in view.here if item.segment is not None]
         aside = [found for found in view.aside if found[1].segment is not None]
         if self._level is not Level.OK:
             return here + aside
-        # The sort is stable: of two with one name, the one that was put aside is the older.
+        # The sort is stable: of two segments with the same name, the spilled one is older.
         return sorted(aside + here, key=lambda found: found[1].segment or layout.SegmentName(0, 0))
 
     def _has_come_short(self, result: Round) -> bool:
-        """Whether the node has got into an alarm by segments that it completed since the round began, and that come before any aside.
+        """Whether the space level is ALARM and the node completed segments since the round began: they are
+        more urgent.
 
-        Shipping a backlog of an hour's outage takes long, and cdc_raw, emptied by the spill, fills meanwhile.
+        Shipping the backlog of a long outage takes time, and cdc_raw fills again meanwhile.
         """
         if time.monotonic() < self._looked + _LOOK_AGAIN:
             return False
@@ -346,7 +359,9 @@ class Agent:
         return view.level is Level.ALARM and any(item.state in OURS and item.name not in result.seen for item in view.here)
 
     def _relieve(self, over: Event) -> None:
-        """Beside the loop: make room while a store that is down holds it up, in a pause or in a call that does not come back."""
+        """In a second thread: spill segments while an unavailable store blocks the loop in a pause or a
+        hanging call.
+        """
         while not over.wait(_RELIEF_SECONDS):
             in_hand = self._in_hand
             hangs = in_hand is not None and time.monotonic() > in_hand[1] + _HANGS
@@ -354,13 +369,13 @@ class Agent:
                 try:
                     self._make_room()
                 except WritetimeError as error:
-                    self._log.error("no room made", **error.as_dict())
+                    self._log.error("failed to spill segments", **error.as_dict())
                 except Exception as error:  # noqa: BLE001
-                    # The thread must live: as long as the store is down nobody else makes room.
-                    self._log.exception("no room made", error=type(error).__name__, message=str(error))
+                    # The thread must survive: nothing else frees space while the store is unavailable.
+                    self._log.exception("failed to spill segments", error=type(error).__name__, message=str(error))
 
     def _take_in_hand(self, item: Found) -> bool:
-        """Nobody puts it aside from now on. False if somebody has."""
+        """Claim a segment for upload so that it is not spilled. False if it already was."""
         with self._moving:
             if item.name in self._put_aside:
                 return False
@@ -368,7 +383,7 @@ class Agent:
             return True
 
     def _make_room(self) -> None:
-        """With the store down, or the node unnamed, and an alarm on: put completed segments aside, if wanted, but for the one in hand."""
+        """Spill completed segments other than the claimed one, if configured and the space level is ALARM."""
         if self._node.ship.when_store_is_down != "spill":
             return
         with self._moving:
@@ -383,12 +398,14 @@ class Agent:
                 for moved in spill.put_aside(self._node.cdc_raw, self._node.spill, candidates, lambda moved: self._helps(view, moved)):
                     self._put_aside.add(moved.name)
                     self.metrics.put_aside()
-                    self._log.warning("put aside", segment=moved.name, spill=str(self._node.spill))
+                    self._log.warning("segment spilled", segment=moved.name, spill=str(self._node.spill))
             except WritetimeError as error:
-                self._log.error("not put aside", **error.as_dict())
+                self._log.error("failed to spill a segment", **error.as_dict())
 
     def _finish_moves(self, view: View) -> bool:
-        """Whether an idx went after its log, which a death in the middle of a spill had left without: how it ended stands in the idx."""
+        """Move the idx of each spilled log whose spill was interrupted: it says how the segment ended.
+        Whether any was.
+        """
         moved = False
         for item in view.here:
             try:
@@ -397,19 +414,24 @@ class Agent:
                         spill.follow(self._node.cdc_raw, aside, item)
                         moved = True
             except ShipError as error:
-                self._log.error("not put aside", **error.as_dict())
+                self._log.error("failed to spill a segment", **error.as_dict())
         return moved
 
     def _helps(self, view: View, moved: int) -> bool:
-        """Whether a spill still helps, after so many bytes: not where the disk itself is full, which a node that goes on writing would
-        fill to the brim. By arithmetic and a look at the disk: a folder of thousands of files is not listed for each of them."""
+        """Whether spilling still helps after `moved` bytes. It does not if the disk itself is full.
+
+        Computed from the last scan and the disk's free space: listing thousands of files per segment is too
+        slow.
+        """
         self.pulse.beat()
         space = disk_space.measure(self._node.cdc_raw, (), view.space.limit)
         return replace(view.space, used=view.space.used - moved, free=space.free).may_spill(self._node.ship)
 
     def _fill(self, result: Round) -> None:
-        """Have the node finish the segment that it writes to, if that is wanted and due. A busy node, that finishes them by itself, is
-        left alone, and so is one that is short of space."""
+        """Write filler so that the node completes its current segment, if configured and due.
+
+        Skipped if the node completes segments by itself or is short of space.
+        """
         filler = self._node.ship.filler
         if filler is None or self._link is None or self._stop.is_set():
             return
@@ -421,20 +443,20 @@ class Agent:
         try:
             written = self._link.fill(filler, self._may_not_fill)
         except WritetimeError as error:
-            # Wrongly configured or not: what is finished by itself is shipped all the same.
+            # A filler error, even a wrong configuration, must not stop shipping.
             self.metrics.failed(type(error).__name__)
-            self._log.error("no segment filled", **error.as_dict())
+            self._log.error("failed to fill a segment", **error.as_dict())
         else:
             self.metrics.filled(written)
             self._log.info("segment filled", table=filler.table, bytes=written)
 
     def _may_not_fill(self) -> bool:
-        """Whether it has to end early. Asked before each write, which is a sign of life."""
+        """Whether filling must stop. Called before each write; it also reports that the loop is alive."""
         self.pulse.beat()
         return self._stop.is_set()
 
     def _ask_settings(self) -> None:
-        """The node's own settings, if it is time; its cdc_total_space counts where the configuration has none."""
+        """Read the node's settings, if due. Its cdc_total_space applies unless the configuration sets one."""
         if self._link is None:
             return
         self._settings.refresh(self._link.settings)
@@ -443,27 +465,30 @@ class Agent:
             self._limit = self._node.ship.cdc_total_space or found.cdc_total_space
 
     def _note(self, result: Round) -> None:
-        """Note the outcome for `--status`; that it cannot be written down stops nothing."""
+        """Record the result for `--status`. A failure is only logged."""
         failed = [error.as_dict() for error in result.failed]
         try:
             metrics.note(self._node.state / metrics.NOTE, self._see().sight, failed=failed, tails=[asdict(tail) for tail in self._tails])
             self._noting_fails = False
         except OSError as error:
             if not self._noting_fails:
-                self._log.warning("failed to note the shipper's status", message=str(error), hint="Check node.state_dir and its disk.")
+                self._log.warning("failed to record the shipper's status", message=str(error), hint="Check node.state_dir and its disk.")
             self._noting_fails = True
 
     def _remember(self, notes: Path, facts: node_identity.NodeFacts) -> None:
         try:
             node_identity.remember(notes, facts)
         except ShipError as error:
-            # Of use at a start while the node is down, and no reason to let segments wait, least of all on a full disk.
+            # The file is only needed for a start while the node is down. Segments must not wait for it.
             self._log.warning("failed to persist the node's identity", **error.as_dict())
 
-    # --- who the node is, and its schema
+    # --- node identity and schema
 
     def _identify(self) -> node_identity.NodeFacts:
-        """Who the node is. Asked until it has answered, and anew over every new connection; until then, what was known before has to do."""
+        """The node's identity. Queried until the node answers, and again over each new connection.
+
+        Until then, the last known identity is used.
+        """
         if self._facts is not None and (self._link is None or self._link.introduced):
             return self._facts
         notes, answer, unanswered = node_identity.notes_file(self._node), {}, False
@@ -471,20 +496,20 @@ class Agent:
             try:
                 answer = self._link.facts()
             except ShipError as error:
-                self._log.warning("the node did not say who it is", **error.as_dict())
+                self._log.warning("failed to query the node's identity", **error.as_dict())
                 unanswered = True
                 if self._facts is not None:
                     return self._facts
         recalled = node_identity.recall(notes)
         facts = node_identity.merge(self._config, answer, recalled, unanswered=unanswered)
-        # Of the two the notes may be the older: they cannot always be written.
+        # The recorded identity may be older than the one in memory: it cannot always be written.
         before = self._facts.host_id if self._facts is not None else recalled.get("host_id", facts.host_id)
         if answer and before != facts.host_id:
             self._settings.forget()
         if answer and before != facts.host_id and facts.host_id not in self._reported:
             self._reported.add(facts.host_id)
             hint = "Drain a node before it is wiped."
-            self._log.warning("another node has this folder now; all that is in it goes by its name", was=before, hint=hint)
+            self._log.warning("node identity changed; segments in the folder are shipped as the new node's", was=before, hint=hint)
         if answer:
             self._remember(notes, facts)
         if answer or self._link is None:
@@ -492,34 +517,36 @@ class Agent:
         return facts
 
     def _ship_schema(self, facts: node_identity.NodeFacts) -> None:
-        """Ship the schema if its version is new to this run; a schema that cannot be had holds up no segment."""
+        """Ship the schema if its version is new to this run. A failure does not delay segments."""
         try:
             if (snapshot := self._new_snapshot()) is not None:
                 self._put_schema(facts, snapshot)
         except ConfigError:
             raise
         except WritetimeError as error:
-            self._log.warning("schema not shipped", **error.as_dict())
+            self._log.warning("failed to ship the schema", **error.as_dict())
 
     def _new_snapshot(self) -> dict[str, Any] | None:
-        """The node's schema if it has changed; while the node does not answer, the file of the configuration, once."""
+        """The node's schema if it changed; while the node is unavailable, the configured schema file, once."""
         if self._link is not None:
             try:
                 return self._link.snapshot() if self._link.schema_version() != self._schema_version else None
             except ShipError as error:
-                self._log.warning("failed to ask the node for its schema", **error.as_dict())
+                self._log.warning("failed to query the node's schema", **error.as_dict())
         if self._schema_version is None and self._node.schema_file is not None:
             return _read_snapshot(self._node.schema_file)
         return None
 
     def _put_schema(self, facts: node_identity.NodeFacts, snapshot: dict[str, Any]) -> None:
-        """Ship a snapshot that the node's prefix does not have yet. Each node ships its own: it has no right to look at another's."""
+        """Ship a snapshot that is not under the node's prefix yet. Each node ships its own: it cannot read
+        another's.
+        """
         version, agreed = snapshot["schema_version"], snapshot.get("agreed", False)
-        # Of a version that peers did not have yet there is another copy once they have: only that one says what is gone.
+        # A version is shipped again once all peers agree: only that snapshot proves what was dropped.
         shipped = schema_snapshot.Shipped(self._store.url, facts.name.path, f"{version}-agreed" if agreed else version)
         if self._schema_shipped not in (shipped, replace(shipped, label=f"{version}-agreed")):
             name = layout.node_schema(facts.name, datetime.fromisoformat(snapshot["taken_at"]), shipped.label)
-            # It is there if an answer was lost on the way: its name holds the second and the version.
+            # The object exists if a response was lost: its name contains the second and the version.
             with suppress(PreconditionFailed):
                 self._store.put(name, json.dumps(snapshot, indent=1).encode() + b"\n", if_generation=0)
             self._log.info("schema shipped", object=name)
@@ -533,11 +560,13 @@ class Agent:
         try:
             self._schema_shipped.note(self._node.state)
         except OSError as error:
-            # The next start ships it once more.
-            self._log.warning("failed to note the shipped schema", message=str(error), hint="Check node.state_dir.")
+            # The next start ships it again.
+            self._log.warning("failed to record the shipped schema", message=str(error), hint="Check node.state_dir.")
 
     def _ship_truncations(self, facts: node_identity.NodeFacts) -> None:
-        """Ship what the node records of its TRUNCATEs, if that is new or a day old; none of it holds up a segment."""
+        """Ship the node's truncation records if they changed or are a day old. A failure does not delay
+        segments.
+        """
         if self._link is None:
             return
         try:
@@ -550,9 +579,9 @@ class Agent:
             self._log.info("truncation records shipped", object=name, records=len(found))
             truncations.note(self._node.state, self._truncations)
         except WritetimeError as error:
-            self._log.warning("truncation records not shipped", **error.as_dict())
+            self._log.warning("failed to ship truncation records", **error.as_dict())
         except OSError as error:
-            self._log.warning("failed to note the shipped truncation records", message=str(error), hint="Check node.state_dir.")
+            self._log.warning("failed to record the shipped truncation records", message=str(error), hint="Check node.state_dir.")
 
     # --- segments
 
@@ -565,14 +594,14 @@ class Agent:
         try:
             outcome = self._retrying(log, result)(upload.ship, self._store, ref, folder, facts.metadata() | _about(item), self._measured)
         except WritetimeError as error:
-            log.error("not shipped", **error.as_dict())
+            log.error("failed to ship a segment", **error.as_dict())
             result.failed.append(error)
             self._store_is_down = _is_unanswered(error)
             result.unanswered = result.unanswered + 1 if self._store_is_down else 0
             self.metrics.failed(type(error).__name__)
         else:
             if outcome is upload.Outcome.IN_CONFLICT:
-                hint = "Both are kept, and no batch takes either in: see `writetime conflicts list`."
+                hint = "Both are kept, and no batch reads either: see `writetime conflicts list`."
                 log.error("segment in conflict: the store holds other bytes under its name", object=ref.incoming, hint=hint)
             else:
                 log.info(outcome.value, object=ref.incoming, **({"ending": _AFTER_CRASH} if _crashed(item) else {}))
@@ -583,14 +612,16 @@ class Agent:
         self.pulse.beat()
 
     def _in_a_hurry(self) -> bool:
-        """Whether the rate limit is lifted. Asked every second while it holds the loop back, which is a sign of life."""
+        """Whether the rate limit is lifted. Called every second while it delays the loop; also reports that
+        it is alive.
+        """
         self.pulse.beat()
         return self._level is not Level.OK or self._see().level is not Level.OK
 
     # --- tails
 
     def _ship_tails(self) -> None:
-        """Ship what is new of the segments that grow, if that is due. Nothing of it at an alarm: it frees no space."""
+        """Ship new parts of growing segments, if due. Skipped at level ALARM: parts free no space."""
         facts, every = self._named, self._node.ship.tail_seconds
         if every is None or time.monotonic() < self._next_tail:
             return
@@ -606,7 +637,7 @@ class Agent:
         growing = [item for item in view.here if item.state is State.GROWING]
         self._tail.keep({item.segment for item in growing if item.segment})
         if any(item.reached is not None and item.reached[0] > (self._shipped_to(item) or 0) for item in growing):
-            # What was synced by now may need the schema of now.
+            # Newly synced mutations may need the current schema.
             self._ship_schema(facts)
         for item in growing:
             if self._stop.is_set() or any(map(_is_unanswered, self._tails_failed)):
@@ -617,14 +648,17 @@ class Agent:
         self.metrics.saw_tails(self._tails)
 
     def _shipped_to(self, item: Found) -> int | None:
-        """How far a growing segment is known to be shipped, counted as its idx does."""
+        """How far a growing segment is shipped, in the positions of its idx. None if unknown."""
         if item.segment is None or self._named is None:
             return None
         place = self._tail.reached(SegmentRef(self._named.name, item.segment))
         return None if place is None else place.logical
 
     def _ship_tail(self, facts: node_identity.NodeFacts, item: Found) -> WritetimeError | None:
-        """Ship one segment's tail; what went wrong. Tried again at the next look if the store did not answer, else after a while."""
+        """Ship one segment's tail; return the error, if any.
+
+        Retried at the next scan if the store was unavailable, otherwise after `_TAIL_RESTS`.
+        """
         assert item.segment is not None
         assert item.reached is not None
         since, trouble = self._resting.get(item.segment, (0.0, None))
@@ -640,7 +674,7 @@ class Agent:
                 self._pace.wait(lambda: self._level is not Level.OK)
                 self.pulse.beat()
         except WritetimeError as error:
-            self._log.error("tail not shipped", segment=item.name, **error.as_dict())
+            self._log.error("failed to ship a tail", segment=item.name, **error.as_dict())
             self.metrics.failed(type(error).__name__)
             if not _is_unanswered(error):
                 self._resting[item.segment] = time.monotonic(), error
@@ -648,11 +682,13 @@ class Agent:
         return None
 
     def _retrying(self, log: Any, result: Round) -> tenacity.Retrying:
-        """Repeats what may succeed later; once only while the store has not answered for the last segment either."""
+        """Retry retriable errors; a single attempt if the store did not answer for the previous segment
+        either.
+        """
 
         def before_sleep(state: tenacity.RetryCallState) -> None:
             error = state.outcome and state.outcome.exception()
-            log.warning("again", attempt=state.attempt_number, error=str(error))
+            log.warning("upload failed, retrying", attempt=state.attempt_number, error=str(error))
             self.pulse.beat()
             self._store_is_down = _is_unanswered(error)
             if self._store_is_down:
@@ -669,7 +705,9 @@ class Agent:
         )
 
     def _remove_leftover(self, folder: Path, item: Found, result: Round) -> None:
-        """Finish a deletion. The log is looked for once more: a folder that is written to is not listed in one moment."""
+        """Delete an idx without a log. The log is checked once more: a listing of a changing folder is not
+        atomic.
+        """
         assert item.segment is not None
         try:
             with self._moving:
@@ -678,12 +716,14 @@ class Agent:
                 if not owed and not upload.is_there(folder / item.segment.filename):
                     upload.remove(folder / item.name)
         except ShipError as error:
-            self._log.error("not deleted", **error.as_dict())
+            self._log.error("failed to delete a leftover idx", **error.as_dict())
             self.metrics.failed(type(error).__name__)
             result.failed.append(error)
 
     def _unreadable(self, view: View) -> list[WritetimeError]:
-        """Segments whose idx cannot be read: nobody can say whether they are finished, and each round fails until somebody has looked."""
+        """One error per segment whose idx cannot be read: whether it is completed is unknown until an
+        operator repairs it.
+        """
         found: list[WritetimeError] = []
         for folder, item in [*((self._node.cdc_raw, item) for item in view.here), *view.aside]:
             if item.state is State.UNREADABLE:
@@ -691,9 +731,9 @@ class Agent:
                     item.reason,
                     operation="ship a segment",
                     obj=str(folder / item.name),
-                    hint="Run the shipper as the user that owns the files, or restore their mode; it goes on by itself.",
+                    hint="Run the shipper as the user that owns the files, or restore their mode. It is retried in each round.",
                 )
-                self._log.error("segment not shipped: its idx is unreadable", **error.as_dict())
+                self._log.error("failed to read an idx", **error.as_dict())
                 self.metrics.failed(type(error).__name__)
                 found.append(error)
         return found
@@ -702,11 +742,13 @@ class Agent:
         for item in found:
             if item.state is State.FOREIGN and item.name not in self._reported:
                 self._reported.add(item.name)
-                self._log.warning("not a segment, left alone", file=item.name, reason=item.reason)
+                self._log.warning("not a segment, ignored", file=item.name, reason=item.reason)
 
 
 def _is_unanswered(error: object) -> bool:
-    """Whether the store is of no use now: away, or it refuses us (expired credentials, no permission, no bucket)."""
+    """Whether the store is unusable now: unavailable, or access is denied (expired credentials, missing
+    permission or bucket).
+    """
     return isinstance(error, StoreError) and not isinstance(error, (PreconditionFailed, ChecksumMismatch))
 
 
@@ -715,20 +757,20 @@ def _crashed(item: Found) -> bool:
 
 
 def _about(item: Found) -> dict[str, str]:
-    """What the object carries of how the segment ended: after a crash its last section may not be whole, and that is no damage."""
+    """Object metadata on how the segment ended. After a crash, an incomplete last section is not corruption."""
     about = {"ending": _AFTER_CRASH if _crashed(item) else "completed"}
     return about if item.synced is None else about | {"synced": str(item.synced)}
 
 
 def _read_snapshot(path: Path) -> dict[str, Any]:
-    """The schema file of the configuration. ConfigError if it is no snapshot."""
+    """Read the configured schema file. ConfigError if it is not a schema snapshot."""
     try:
         snapshot = json.loads(path.read_bytes())
         datetime.fromisoformat(snapshot["taken_at"])
         if not isinstance(snapshot["schema_version"], str):
-            raise TypeError("schema_version is no text")
+            raise TypeError("schema_version is not a string")
     except OSError as error:
-        raise ConfigError(f"cannot be read: {error.strerror}", operation="read node.schema_file", obj=str(path)) from error
+        raise ConfigError(f"failed to read the file: {error.strerror}", operation="read node.schema_file", obj=str(path)) from error
     except (ValueError, KeyError, TypeError) as error:
-        raise ConfigError(f"is no schema snapshot: {error!r}", operation="read node.schema_file", obj=str(path)) from error
+        raise ConfigError(f"not a schema snapshot: {error!r}", operation="read node.schema_file", obj=str(path)) from error
     return dict(snapshot)

@@ -1,10 +1,10 @@
-"""The node's settings of CDC, as it shows them over CQL, and what the shipper does about changes.
+"""Reads the node's CDC settings over CQL and logs their changes.
 
-Strategy: `system_views.settings` is read in one query, by the names of every release at once: 4.0 has `…_in_mb` and `…_in_ms` without
-a unit in the value; from 4.1 on the value carries its unit, and the old names are there too. 3.11 has no such table, and a user may not
-be allowed to read it: then nothing is known, and nothing claimed. Settings change at run time (JMX) and at restarts, so they are read
-again once a minute; each change that makes the node drop writes is one error in the log. What the settings mean is
-`writetime.cassandra.cdc_settings`.
+Strategy: one query reads `system_views.settings` with the names of all releases: 4.0 has `…_in_mb` and
+`…_in_ms` and no unit in the value; from 4.1 on the value contains its unit, and the old names still exist.
+3.11 has no such table, and the user may lack permission to read it: then the settings are unknown. Settings
+change at run time (JMX) and at restarts, so they are read once a minute; each change that makes the node drop
+writes is logged as an error. `writetime.cassandra.cdc_settings` knows what the settings mean.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ _DURATIONS = {"ms": 1, "s": 1_000, "m": 60_000, "h": 3_600_000, "d": 86_400_000}
 _MODE = re.compile(r"[a-z_]{1,32}")
 _FLAGS = {"true": True, "false": False}
 _PERIOD = {"periodic": "commitlog_sync_period", "group": "commitlog_sync_group_window"}
-"""By the mode of `commitlog_sync`, the setting that says how often. `batch` syncs before it acknowledges."""
+"""The setting with the sync interval, by the mode of `commitlog_sync`. `batch` syncs before it acknowledges."""
 _NAMES: Final = (
     "cdc_enabled",
     "cdc_block_writes",
@@ -40,7 +40,7 @@ _NAMES: Final = (
 
 
 def take_settings(session: Any) -> CdcSettings:
-    """The settings that the node shows; all unknown if it shows none. The driver's errors but those."""
+    """Query the settings; all unknown if the table is missing or not readable. Raises other driver errors."""
     from cassandra import InvalidRequest, Unauthorized
     from cassandra.encoder import ValueSequence
 
@@ -52,7 +52,7 @@ def take_settings(session: Any) -> CdcSettings:
 
 
 def parse_settings(rows: Mapping[str, str]) -> CdcSettings:
-    """Settings by Cassandra's name and its text. A text that makes no sense is not known."""
+    """Parse settings by Cassandra's name and text. A text that cannot be parsed is unknown."""
     mode = rows.get("commitlog_sync", "").lower()
     period = _PERIOD.get(mode)
     return CdcSettings(
@@ -65,28 +65,26 @@ def parse_settings(rows: Mapping[str, str]) -> CdcSettings:
 
 
 def size_of(text: str) -> int | None:
-    """Bytes of a size as Cassandra writes it (`4096MiB`); None if it is none, or 0, which stands for the default."""
+    """Bytes of a size as Cassandra writes it (`4096MiB`); None if invalid, or 0, which means the default."""
     match = _SIZE.fullmatch(text)
     return int(match[1]) * _SIZES[match[2]] or None if match else None
 
 
 def duration_of(text: str) -> int | None:
-    """Milliseconds of a duration as Cassandra writes it (`10s`, `1000ms`); None if it is none."""
+    """Milliseconds of a duration as Cassandra writes it (`10s`, `1000ms`); None if invalid."""
     match = _DURATION.fullmatch(text)
     return int(match[1]) * _DURATIONS[match[2]] if match else None
 
 
 def _with_unit(rows: Mapping[str, str], name: str, old: str, unit: str) -> str:
-    """The value of a setting with its unit, under whichever name the release has it; "" if under neither."""
+    """The value of a setting with its unit, under its new or old name; "" if it has neither."""
     if name in rows:
         return rows[name]
     return f"{rows[name + old]}{unit}" if name + old in rows else ""
 
 
 class SettingsMonitor:
-    """Asks when it is due, remembers the last answer, and logs what has changed.
-
-    `ask` is the question to the node and raises ShipError while that does not answer."""
+    """Queries the settings when due, keeps the last answer, and logs changes."""
 
     def __init__(self, log: Any, clock: Callable[[], float] = time.monotonic) -> None:
         self._log = log
@@ -96,18 +94,21 @@ class SettingsMonitor:
         """The node's last answer; None before the first."""
 
     def forget(self) -> None:
-        """Another node is behind the connection now."""
+        """Discard the answer: the connection leads to another node now."""
         self.known, self._next = None, self._clock()
 
     def refresh(self, ask: Callable[[], CdcSettings]) -> None:
-        """Ask if that is due: each time until the node has answered, from then on once in `EVERY_SECONDS`."""
+        """Query if due: each time until the node has answered, from then on once per `EVERY_SECONDS`.
+
+        `ask` queries the node and raises ShipError while it is unavailable.
+        """
         if self.known is not None and self._clock() < self._next:
             return
         self._next = self._clock() + EVERY_SECONDS
         try:
             found = ask()
         except ShipError as error:
-            self._log.warning("failed to read the node's CDC settings", **error.as_dict())
+            self._log.warning("failed to query the node's CDC settings", **error.as_dict())
             return
         if found != self.known:
             self._report(self.known or CdcSettings(), found)

@@ -1,6 +1,7 @@
-"""The command `writetime ship`: reads the configuration, sets up log and signals, and starts the agent.
+"""The command `writetime ship`: reads the configuration, sets up logging and signals, and starts the agent.
 
-Imports the agent, and with it the drivers, only when the command runs: the command line loads this module for its help alone.
+Imports the agent and the drivers only when the command runs: the command line also loads this module for
+`--help`.
 """
 
 from __future__ import annotations
@@ -23,24 +24,24 @@ if TYPE_CHECKING:
 
 
 def ship(
-    config: Annotated[Path, typer.Option("--config", "-c", help="The pipeline's YAML, with a `node` part.", show_default=False)],
-    once: Annotated[
-        bool, typer.Option("--once", help="One look at the folder, then end; exit code 1 if a file could not be shipped.")
-    ] = False,
+    config: Annotated[Path, typer.Option("--config", "-c", help="The pipeline's YAML, with a `node` section.", show_default=False)],
+    once: Annotated[bool, typer.Option("--once", help="Run one round, then exit; exit code 1 if a file could not be shipped.")] = False,
     drain: Annotated[
-        bool, typer.Option("--drain", help="The node is stopped and will be wiped: ship its last segments too, then end like --once.")
+        bool, typer.Option("--drain", help="Ship the last segments of a stopped node too, before it is wiped; then exit like --once.")
     ] = False,
-    status: Annotated[bool, typer.Option("--status", help="Show what lies in the folder, the room left, and the last look.")] = False,
-    dry_run: Annotated[bool, typer.Option("--dry-run", help="Show what would be done with each file, and do nothing.")] = False,
-    as_json: Annotated[bool, typer.Option("--json", help="With --status and --dry-run: JSON instead of a table.")] = False,
+    status: Annotated[bool, typer.Option("--status", help="Show the files in the folder, the free space and the last scan.")] = False,
+    dry_run: Annotated[bool, typer.Option("--dry-run", help="Show the planned action for each file without executing it.")] = False,
+    as_json: Annotated[bool, typer.Option("--json", help="With --status or --dry-run: print JSON instead of a table.")] = False,
 ) -> None:
-    """Ship finished segments from this node's cdc_raw into the bucket, verify them, and only then delete them here."""
+    """Upload completed segments from this node's cdc_raw to the bucket, verify them, then delete them
+    locally.
+    """
     from writetime.config.pipeline import load
 
     if (wanted := sum((once, drain, status, dry_run))) > 1:
-        raise typer.BadParameter("--once, --drain, --status and --dry-run exclude each other")
+        raise typer.BadParameter("--once, --drain, --status and --dry-run are mutually exclusive")
     if as_json and not (status or dry_run):
-        raise typer.BadParameter("--json goes with --status or --dry-run")
+        raise typer.BadParameter("--json requires --status or --dry-run")
     settings = load(config)
     if status:
         _show_status(settings, as_json)
@@ -60,7 +61,7 @@ def _run(settings: PipelineConfig, *, once: bool, drain: bool) -> bool:
     configure_log()
     io_priority.lower_priority(node.ship.nice)
     mode = Mode.DRAIN if drain else Mode.ONCE if once else Mode.SERVICE
-    # A drain is for a stopped node: asking it would only take time.
+    # A drained node is stopped: connecting to it would only take time.
     with _link(settings if not drain else None) as link:
         agent = Agent(settings, open_store(settings.bucket), link=link, stop=stop_on_signals())
         server = metrics.serve(node.ship.listen, agent.metrics, agent.pulse) if node.ship.listen and mode is Mode.SERVICE else None
@@ -94,13 +95,13 @@ def _print(document: Any, as_json: bool, table: Callable[[Any], Any]) -> None:
         return
     from rich.console import Console
 
-    # Names are for copying: without a terminal nothing is cut to its width.
+    # File names must stay copyable: without a terminal, do not cut lines to its width.
     Console(width=None if sys.stdout.isatty() else 240).print(table(document))
 
 
 @contextlib.contextmanager
 def _link(settings: PipelineConfig | None) -> Iterator[node_identity.Link | None]:
-    """CQL to the node, if the configuration wants it asked."""
+    """A CQL connection to the node, if configured."""
     from shippers import node_identity
 
     wanted = settings and node_identity.require_node(settings)
@@ -112,7 +113,7 @@ def _link(settings: PipelineConfig | None) -> Iterator[node_identity.Link | None
 
 
 def stop_on_signals() -> Event:
-    """An event that SIGTERM and SIGINT set; the agent finishes the file in hand."""
+    """An event that SIGTERM and SIGINT set; the agent finishes the current file."""
     stop = Event()
     for number in (signal.SIGTERM, signal.SIGINT):
         signal.signal(number, lambda *_: stop.set())
@@ -120,7 +121,7 @@ def stop_on_signals() -> Event:
 
 
 def configure_log() -> None:
-    """Structured log on stderr, libraries' warnings included: lines for a person at a terminal, JSON otherwise."""
+    """Log to stderr, including libraries' warnings: readable lines on a terminal, JSON otherwise."""
     import structlog
 
     stamps: list[Any] = [structlog.processors.add_log_level, structlog.processors.TimeStamper(fmt="iso", utc=True)]

@@ -1,9 +1,10 @@
-"""How much room is left for the node's CDC, and what follows from it for the shipper. Measures and judges; moves and deletes nothing.
+"""Free space for the node's CDC, its level, and the rate limit. Measures only; moves and deletes nothing.
 
-Strategy: two limits count, whichever is nearer: cdc_total_space, which Cassandra holds against the sizes of the files in cdc_raw, and
-the free room on their disk. A preallocated segment counts with its full size, and the node needs room for one more before it creates
-one, so a share is one of what is left after that. From OK over WARN to ALARM a level only says what the configuration says: at WARN
-the rate limit is lifted, at ALARM a person is called, and files may be put aside (`spill`).
+Strategy: the nearer of two limits applies: cdc_total_space, which Cassandra compares with the sizes of the
+files in cdc_raw, and the free space on their disk. A preallocated segment counts with its full size, and
+Cassandra needs space for one more before it creates it; the share in use is computed against what remains
+after that. The configuration sets the levels: at WARN the rate limit is lifted, at ALARM an operator is
+alerted and segments may be spilled.
 """
 
 from __future__ import annotations
@@ -24,7 +25,7 @@ _DEFAULT_SPACE = 4 << 30
 _DEFAULT_SHARE_OF_DISK = 8
 _LEAST_FREE = 1 << 30
 _SHARE_LEFT = 0.15
-"""Of the disk, which is left to the database unless the configuration says otherwise: a compaction needs room too."""
+"""Default share of the disk that is reserved for the database: compactions need space too."""
 _STEP_SECONDS = 1.0
 
 
@@ -40,7 +41,9 @@ class Level(IntEnum):
 
 @dataclass(frozen=True, slots=True)
 class Space:
-    """Room in bytes: `used` of `limit` by segments in cdc_raw, the largest of them with `segment`, and `free` of `total` on the disk."""
+    """Sizes in bytes: segments in cdc_raw (`used` of `limit`), the largest `segment`, and the disk (`free` of
+    `total`).
+    """
 
     used: int
     limit: int
@@ -50,7 +53,9 @@ class Space:
 
     @property
     def share(self) -> float:
-        """Of what may be in use before Cassandra can create no further segment. 1 and more: it refuses CDC writes."""
+        """Share in use of the space in which Cassandra can still create a segment. From 1 on it rejects CDC
+        writes.
+        """
         return self.used / max(1, self.limit - self.segment)
 
     def level(self, config: ShipConfig) -> Level:
@@ -62,25 +67,29 @@ class Space:
         return Level.OK
 
     def may_spill(self, config: ShipConfig) -> bool:
-        """Whether moving segments out of cdc_raw helps, and the disk has room for those that the node then goes on to write."""
+        """Whether moving segments out of cdc_raw helps: the disk must have space for the segments that
+        follow.
+        """
         default = max(_LEAST_FREE, int(self.total * _SHARE_LEFT))
         reserve: int = default if config.disk_reserve is None else config.disk_reserve
         return self.share >= config.alarm_at and self.free >= reserve
 
 
 def measure(folder: Path, found: Iterable[Found], limit: int | None) -> Space:
-    """The room of `folder`, whose content is `found`. `limit` None: Cassandra's own default. ShipError if the disk cannot be asked."""
+    """Measure `folder`, which contains `found`. `limit` None: Cassandra's default. ShipError if the disk
+    cannot be read.
+    """
     try:
         disk = shutil.disk_usage(folder)
     except OSError as error:
-        raise ShipError(f"cannot be measured: {error.strerror}", operation="look at the disk", obj=str(folder)) from error
+        raise ShipError(f"failed to read the free disk space: {error.strerror}", operation="measure the disk", obj=str(folder)) from error
     sizes = [item.size for item in found]
     allowed = limit or min(_DEFAULT_SPACE, disk.total // _DEFAULT_SHARE_OF_DISK)
     return Space(sum(sizes), allowed, max(sizes, default=0), disk.free, disk.total)
 
 
 class Pace:
-    """Holds back the loop so that on average no more than `rate` bytes a second pass. None: as fast as it goes."""
+    """Rate limit: delays the loop so that on average `rate` bytes per second pass. None: no limit."""
 
     def __init__(self, rate: int | None, stop: Event, clock: Callable[[], float] = time.monotonic) -> None:
         self._rate = rate
@@ -89,13 +98,13 @@ class Pace:
         self._free_at = clock()
 
     def spent(self, size: int) -> None:
-        """So many bytes have been shipped."""
+        """Account for `size` shipped bytes."""
         if self._rate is not None:
-            # What was left unused before does not count: after a quiet hour the limit holds as well.
+            # Idle time gives no credit: the limit also applies after a quiet hour.
             self._free_at = max(self._free_at, self._clock() - _STEP_SECONDS) + size / self._rate
 
     def wait(self, in_a_hurry: Callable[[], bool]) -> None:
-        """Return once the average allows more, or as soon as there is a hurry or the shipper is to stop."""
+        """Return when the average allows more, when `in_a_hurry()` is true, or when the shipper must stop."""
         while (left := self._free_at - self._clock()) > 0 and not in_a_hurry():
             if self._stop.wait(min(left, _STEP_SECONDS)):
                 return

@@ -1,11 +1,12 @@
-"""Filler: writes that nobody reads, so that the segment of a quiet node fills, is finished, and can be shipped.
+"""Filler writes, so that an idle node's current segment fills up, is completed, and can be shipped.
 
-Strategy: Cassandra 3.11 has no idx, and a segment comes into cdc_raw only when it is full and all its tables are flushed
-(CommitLogSegmentManagerCDC.discard, 3.11.19), which takes a quiet node hours. One segment's worth of random bytes, which no compression
-shrinks, goes under one key into a table of its own that captures nothing and forgets soon. The key's token is this node's, and the table
-has one replica, so no other node writes anything for it.
+Strategy: Cassandra 3.11 has no idx, and moves a segment to cdc_raw only when it is full and all its tables
+are flushed (CommitLogSegmentManagerCDC.discard, 3.11.19), which takes an idle node hours. One segment's size
+of random bytes, which do not compress, is written under one key to a dedicated table without CDC and with a
+short TTL. The key's token belongs to this node and the table has one replica, so no other node receives the
+writes.
 
-Knows how to fill; when it is due, and that an alarm forbids it, says the agent.
+Knows how to fill; the agent decides when.
 """
 
 from __future__ import annotations
@@ -19,43 +20,48 @@ from writetime.cassandra.token_ring import token
 from writetime.config.pipeline import FillerConfig
 from writetime.errors import ConfigError
 
-PIECE = 128 << 10
-"""Bytes of one write: far under any max_mutation_size, and few enough of them for 32 MiB."""
+WRITE_BYTES = 128 << 10
+"""Size of one write: far below any max_mutation_size, and large enough to fill 32 MiB in few writes."""
 _KEYS = 100_000
-"""That are tried: enough for a node that owns a ten-thousandth of the ring."""
+"""How many keys are tried: enough for a node that owns a ten-thousandth of the ring."""
 _MURMUR3 = "org.apache.cassandra.dht.Murmur3Partitioner"
 
 
 def fill(session: Any, config: FillerConfig, stopped: Callable[[], bool]) -> int:
-    """Write one segment's worth under the node's own key, or until stopped. Returns bytes written.
+    """Write one segment's size under the node's own key, or until stopped. Returns bytes written.
 
-    ConfigError if the table captures changes, keeps its rows or has more replicas, or if the ring does not use Murmur3Partitioner.
+    ConfigError if the table has CDC, no TTL or more replicas, or if the cluster does not use
+    Murmur3Partitioner.
     """
     if (reason := _unfit(session, config)) is not None:
-        hint = "docs/shipper.md has the statements that make it."
+        hint = "See docs/shipper.md for the statements that create it."
         raise ConfigError(reason, operation="fill a segment", obj=config.table, hint=hint)
     key = own_key(*_tokens(session))
-    # Both names are plain by the configuration's own pattern.
+    # The configuration restricts both names to characters that need no quoting.
     statement = session.prepare(f"INSERT INTO {config.table} (key, filler) VALUES (?, ?)")  # noqa: S608
-    for written in range(0, config.segment_size, PIECE):
+    for written in range(0, config.segment_size, WRITE_BYTES):
         if stopped():
             return written
-        session.execute(statement, (key, os.urandom(PIECE)))
-    return -(-config.segment_size // PIECE) * PIECE
+        session.execute(statement, (key, os.urandom(WRITE_BYTES)))
+    return -(-config.segment_size // WRITE_BYTES) * WRITE_BYTES
 
 
 def own_key(mine: Iterable[int], all_: Iterable[int]) -> int:
-    """The least int whose only replica is the node of the tokens `mine`, of `all_` of its datacenter. ConfigError if none is found."""
+    """The smallest int key whose only replica is the node with the tokens `mine`, of `all_` tokens of its
+    datacenter.
+
+    ConfigError if none is found.
+    """
     own, ring = set(mine), sorted(all_)
 
     def owner(key: int) -> int:
-        """A node owns the range that ends with its token; behind the last token the ring begins anew."""
+        """A node owns the range that ends at its token; after the last token the ring wraps around."""
         return ring[bisect_left(ring, token(key.to_bytes(4, "big"))) % len(ring)]
 
     found = next((key for key in range(_KEYS) if owner(key) in own), None)
     if found is None:
-        hint = "Its token ranges are tiny: take ship.filler away."
-        raise ConfigError(f"no key of {_KEYS:,} is this node's", operation="fill a segment", hint=hint)
+        hint = "Its token ranges are very small: remove ship.filler."
+        raise ConfigError(f"the node owns none of {_KEYS:,} keys", operation="fill a segment", hint=hint)
     return found
 
 
@@ -64,7 +70,7 @@ def _tokens(session: Any) -> tuple[list[int], list[int]]:
     local = session.execute("SELECT data_center, partitioner, tokens FROM system.local").one()
     datacenter, partitioner, texts = local
     if partitioner != _MURMUR3:
-        raise ConfigError(f"the ring's partitioner is {partitioner}", operation="fill a segment", hint="Take ship.filler away.")
+        raise ConfigError(f"unsupported partitioner {partitioner}", operation="fill a segment", hint="Remove ship.filler.")
     mine = [int(text) for text in texts]
     others = [
         int(text)
@@ -76,10 +82,10 @@ def _tokens(session: Any) -> tuple[list[int], list[int]]:
 
 
 def _unfit(session: Any, config: FillerConfig) -> str | None:
-    """What is wrong with the table. One that captured its filler would fill the bucket, and one that kept it the disk."""
+    """Why the table cannot be used, or None. With CDC, filler would fill the bucket; without a TTL, the disk."""
     table = "SELECT cdc, default_time_to_live FROM system_schema.tables WHERE keyspace_name = %s AND table_name = %s"
     if (row := session.execute(table, (config.keyspace, config.name)).one()) is None:
-        return "there is no such table"
+        return "the table does not exist"
     captures, ttl = row
     keyspace = "SELECT replication FROM system_schema.keyspaces WHERE keyspace_name = %s"
     replication = dict(session.execute(keyspace, (config.keyspace,)).one()[0])

@@ -1,15 +1,20 @@
-"""What lies in a cdc_raw folder, and what it means. Decisions are pure functions of a listing; only `look` touches the disk.
+"""Classifies the files of a cdc_raw folder.
 
-From Cassandra 4.0 a segment is hard-linked into the folder when it is created, empty and at full size. `<segment>_cdc.idx` appears
-at the first sync after a CDC write and holds the synced offset in decimal; when the segment is closed, the word COMPLETED
-follows on a second line (CommitLogSegment.writeCDCIndexFile). It is rewritten in place, so an empty or cut idx can be read: it
-means no more than "not yet". The consumer owns a completed segment and deletes both files.
+Strategy: `look` reads the folder; `classify` is a pure function of that listing.
 
-A node that is killed leaves segments without that word. When it starts again it replays them and writes idx files for those in which
-something is captured, with the file's length as offset (CommitLogReplayer.handleCDCReplayCompletion); one that it need not replay, or
-all of them where the node is gone, stay as they are. That nobody writes to a file any more is for the caller to find out.
+From Cassandra 4.0 a segment is hard-linked into the folder when it is created, empty and at full size.
+`<segment>_cdc.idx` appears at the first sync after a CDC write and contains the synced offset in decimal;
+when the segment is closed, the word COMPLETED follows on a second line (CommitLogSegment.writeCDCIndexFile).
+It is rewritten in place, so an empty or truncated idx can be read: it means "not completed yet". The consumer
+owns a completed segment and deletes both files.
 
-Cassandra 3.11 moves a segment into the folder once it is done with it, and knows no idx (CommitLogSegmentManagerCDC.discard).
+A node that is killed leaves segments without that word. When it restarts, it replays them and writes idx
+files for those with captured writes, with the file's length as offset
+(CommitLogReplayer.handleCDCReplayCompletion). Segments that it need not replay stay as they are, and so do
+all if the node is gone. The caller finds out whether a file is still open for writing.
+
+Cassandra 3.11 moves a segment into the folder when it is discarded, and has no idx
+(CommitLogSegmentManagerCDC.discard).
 """
 
 from __future__ import annotations
@@ -35,28 +40,28 @@ class State(Enum):
     """What a file is to the shipper."""
 
     PREALLOCATED = "preallocated"
-    """No idx yet: nothing of CDC has been synced."""
+    """No idx yet: no CDC write has been synced."""
     GROWING = "growing"
-    """Cassandra still writes to it, or the idx is just being rewritten."""
+    """Cassandra still writes to it, or the idx is being rewritten."""
     COMPLETED = "completed"
-    """Sealed: ours to ship and delete."""
+    """Completed by Cassandra: to ship and delete."""
     MOVED_IN = "moved in"
-    """A segment of 3.11, which comes here whole. Ours, once it is seen that nobody is still copying it."""
+    """A segment of 3.11, complete on arrival. To ship and delete once no process has it open for writing."""
     AFTER_CRASH = "after a crash"
-    """Not completed, and nobody writes to it any more: ours as well. No listing shows that; see `shippers.after_crash`."""
+    """Not completed and no longer open for writing: to ship and delete. Determined by `shippers.after_crash`."""
     LEFTOVER_IDX = "leftover idx"
-    """The idx of a completed segment whose log is gone: an earlier deletion was cut short."""
+    """The idx of a completed segment whose log is gone: an earlier deletion was interrupted."""
     UNREADABLE = "unreadable"
-    """A segment of which the idx cannot be read, so that nothing says whether it is completed. A person has to look."""
+    """A segment whose idx cannot be read, so whether it is completed is unknown. An operator must repair it."""
     FOREIGN = "foreign"
-    """Nothing the shipper knows. Never touched."""
+    """A file that the shipper does not recognize. Never changed."""
 
 
 @dataclass(frozen=True, slots=True)
 class Entry:
-    """A directory entry. `idx` holds the content of a regular file named like an idx, else None.
+    """A directory entry. `idx` is the content of an idx file, otherwise None.
 
-    `trouble` says why that could not be read; `size` is in bytes, `mtime` in s since the epoch.
+    `trouble` says why it could not be read; `size` is in bytes, `mtime` in s since the epoch.
     """
 
     name: str
@@ -69,10 +74,11 @@ class Entry:
 
 @dataclass(frozen=True, slots=True)
 class Found:
-    """One thing in the folder. `segment` is None if foreign; `reason` says why something is foreign or unreadable.
+    """A classified file. `segment` is None if foreign; `reason` says why a file is foreign or unreadable.
 
-    `synced` is the idx's offset where it is completed; `size` and `mtime` are the log's. `reached` is the idx's offset where the segment
-    grows, and when it was written (s since the epoch); None while the idx is just being rewritten.
+    `synced` is the idx's offset of a completed segment; `size` and `mtime` are the log's. `reached` is the
+    idx's offset of a growing segment and when it was written (s since the epoch); None while the idx is being
+    rewritten.
     """
 
     name: str
@@ -86,26 +92,31 @@ class Found:
 
     @property
     def replayed(self) -> bool:
-        """Whether the node completed the segment by a replay after a crash, which leaves the file's own length as offset.
+        """Whether the node completed the segment by a replay after a crash, which sets the offset to the
+        file's length.
 
-        A segment that is closed as usual ends before that: an allocation up to the very end is refused (CommitLogSegment.allocate).
+        The offset of a segment that is closed normally is smaller: CommitLogSegment.allocate never uses the
+        last byte.
         """
         return self.synced is not None and self.synced == self.size
 
 
 def look(folder: Path) -> list[Entry]:
-    """The folder's entries. ShipError if it cannot be read; an idx that vanishes meanwhile is left out."""
+    """The folder's entries. ShipError if it cannot be read; a file that vanishes meanwhile is skipped."""
     try:
         paths = sorted(folder.iterdir())
     except OSError as error:
         raise ShipError(
-            f"cannot be listed: {error.strerror}", operation="look into cdc_raw", obj=str(folder), hint="Check node.cdc_raw and its mode."
+            f"failed to list the folder: {error.strerror}",
+            operation="scan cdc_raw",
+            obj=str(folder),
+            hint="Check node.cdc_raw and its mode.",
         ) from error
     return [entry for path in paths if (entry := _entry(path)) is not None]
 
 
 def classify(entries: Iterable[Entry]) -> list[Found]:
-    """What each segment and each other file is; segments in order of their ids (oldest first), then the foreign ones."""
+    """Classify all files: segments in the order of their ids (oldest first), then foreign files."""
     logs: dict[str, Entry] = {}
     idxs: dict[str, Entry] = {}
     foreign: list[Found] = []
@@ -130,14 +141,14 @@ def _entry(path: Path) -> Entry | None:
     except FileNotFoundError:
         return None
     except OSError as error:
-        trouble = f"cannot be read: {error.strerror}"
+        trouble = f"failed to read the file: {error.strerror}"
     return Entry(path.name, regular, idx, trouble, size, mtime)
 
 
 def _kind(entry: Entry) -> tuple[str | None, str]:
     """(stem, "log" or "idx"), or (None, why it is foreign)."""
     if not entry.regular:
-        return None, "is no regular file"
+        return None, "not a regular file"
     if match := _IDX.fullmatch(entry.name):
         return match[1], "idx"
     if entry.trouble:
@@ -147,7 +158,7 @@ def _kind(entry: Entry) -> tuple[str | None, str]:
     except NotASegment as error:
         return None, error.message
     if segment.version < _VERSION_OF_3_11:
-        return None, f"commit log version {segment.version} (Cassandra before 3.0) knows no CDC"
+        return None, f"commit log version {segment.version} (Cassandra before 3.0) does not support CDC"
     return segment.stem, "log"
 
 
@@ -156,12 +167,12 @@ def _judge(stem: str, log: Entry | None, idx: Entry | None) -> Found:
     if idx is not None and idx.trouble:
         if log is None:
             return Found(segment.idx_filename, State.FOREIGN, reason=idx.trouble)
-        return Found(segment.filename, State.UNREADABLE, segment, f"its idx {idx.trouble}", size=log.size, mtime=log.mtime)
+        return Found(segment.filename, State.UNREADABLE, segment, f"idx: {idx.trouble}", size=log.size, mtime=log.mtime)
     completed = _COMPLETED.fullmatch(idx.idx or b"") if idx is not None else None
     if log is None:
         if completed:
             return Found(segment.idx_filename, State.LEFTOVER_IDX, segment)
-        return Found(segment.idx_filename, State.FOREIGN, reason="is an idx that is not completed, without its log")
+        return Found(segment.idx_filename, State.FOREIGN, reason="an incomplete idx without its log")
     if completed:
         return Found(segment.filename, State.COMPLETED, segment, "", int(completed[1]), log.size, log.mtime)
     if segment.version < _FIRST_VERSION_WITH_IDX:

@@ -1,6 +1,6 @@
-"""Lower priority than the database: less of the processor and the disk, and no use of the page cache.
+"""Runs the shipper at a lower priority than the database: CPU, disk, and no use of the page cache.
 
-Niceness sets the share of the disk too, as long as no I/O class is given (ionice of a process that has none follows its niceness).
+Niceness also sets the disk priority while no I/O class is set (ionice then derives it from the niceness).
 """
 
 from __future__ import annotations
@@ -12,14 +12,14 @@ from pathlib import Path
 
 
 def lower_priority(nice: int) -> None:
-    """Add to the niceness. Already lower is as well; a system that refuses is none of our business."""
+    """Raise the niceness to `nice`. A higher niceness is kept; an error is ignored."""
     with contextlib.suppress(OSError):
         if (more := nice - os.nice(0)) > 0:
             os.nice(more)
 
 
 def forget(path: Path) -> None:
-    """Let the system drop the file's pages from its cache. Those that another process has mapped stay; so does what is not written yet."""
+    """Drop the file's pages from the page cache. Pages that another process has mapped and dirty pages stay."""
     with contextlib.suppress(OSError):
         descriptor = os.open(path, os.O_RDONLY)
         try:
@@ -29,7 +29,7 @@ def forget(path: Path) -> None:
 
 
 def forget_range(file: int, start: int, end: int) -> None:
-    """As `forget`, of the pages with bytes [start, end) of an open file."""
+    """Like `forget`, for the pages with bytes [start, end) of an open file."""
     first = start - start % mmap.PAGESIZE
     with contextlib.suppress(OSError):
         os.posix_fadvise(file, first, end - first + mmap.PAGESIZE, os.POSIX_FADV_DONTNEED)

@@ -1,7 +1,7 @@
-"""One shipper a folder: an flock on the cdc_raw folder itself.
+"""One shipper per folder, by an flock on the cdc_raw folder itself.
 
-The folder and not a file beside it, so that two shippers with different settings still meet. The kernel lets go when the process
-ends, however it ends. Knows nothing of what is shipped.
+Strategy: the folder is locked rather than a lock file, so that two shippers with different settings conflict
+too. The kernel releases the lock when the process ends in any way. Knows nothing about segments.
 """
 
 from __future__ import annotations
@@ -17,12 +17,15 @@ from writetime.errors import ShipError
 
 @contextlib.contextmanager
 def only_shipper(folder: Path) -> Iterator[None]:
-    """Hold the folder while the block runs. ShipError at once if another shipper has it."""
+    """Lock the folder while the block runs. ShipError at once if another shipper holds the lock."""
     try:
         descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY)
     except OSError as error:
         raise ShipError(
-            f"cannot be opened: {error.strerror}", operation="lock cdc_raw", obj=str(folder), hint="Check node.cdc_raw and its mode."
+            f"failed to open the folder: {error.strerror}",
+            operation="lock cdc_raw",
+            obj=str(folder),
+            hint="Check node.cdc_raw and its mode.",
         ) from error
     try:
         _lock(descriptor, folder)
@@ -36,5 +39,5 @@ def _lock(descriptor: int, folder: Path) -> None:
         fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except BlockingIOError as error:
         raise ShipError(
-            "another shipper is at work on this folder", operation="lock cdc_raw", obj=str(folder), hint="Stop one of the two."
+            "another shipper holds the lock on this folder", operation="lock cdc_raw", obj=str(folder), hint="Stop one of the two."
         ) from error

@@ -1,8 +1,10 @@
-"""What the shipper shows of itself: Prometheus metrics, /healthz, and a note on disk for `writetime ship --status`.
+"""The shipper's monitoring: Prometheus metrics, /healthz, and a status file on disk for `writetime ship
+--status`.
 
-Strategy: the agent hands over facts after each segment and each round; this module turns them into gauges and counters of a registry
-of its own, and into one JSON document. /healthz answers 200 as long as the loop moves: trouble with the store or with space is for
-alarms, since no restart helps there. A port that is taken stops nothing.
+Strategy: the agent passes facts after each segment and each round; this module exports them as gauges and
+counters of its own registry, and as one JSON document. /healthz returns 200 while the loop runs: problems
+with the store or with space are for alerts, because a restart does not solve them. A port that is in use does
+not stop the shipper.
 """
 
 from __future__ import annotations
@@ -35,7 +37,10 @@ _SECONDS_TO_ASK = 10.0
 
 @dataclass(frozen=True, slots=True)
 class Sight:
-    """One look: times in s since the epoch or s, sizes in bytes. `oldest` is the last write to the oldest segment not shipped yet."""
+    """The numbers of one scan: times in s since the epoch, sizes in bytes.
+
+    `oldest` is the last write to the oldest segment that is not shipped yet.
+    """
 
     at: float
     level: str
@@ -53,15 +58,17 @@ class Sight:
 
     @property
     def lag(self) -> float:
-        """How long the oldest segment has been waiting; 0 where the clock was set back meanwhile."""
+        """How long the oldest segment has been waiting, in s; 0 if the clock was set back."""
         return 0.0 if self.oldest is None else max(0.0, self.at - self.oldest)
 
 
 @dataclass(frozen=True, slots=True)
 class TailSeen:
-    """A growing segment: how far it is synced, when it was last (s since the epoch), and how far it is shipped; None: that is not known.
+    """A growing segment: its synced position, the time of the sync (s since the epoch), its shipped position
+    (None: unknown).
 
-    Counted in bytes of the unpacked segment, as its idx does."""
+    Positions are in bytes of the unpacked segment, as in its idx.
+    """
 
     segment: str
     synced: int
@@ -70,7 +77,7 @@ class TailSeen:
 
 
 class Metrics:
-    """Counters since the start, and gauges of the last look."""
+    """Counters since the start, and gauges of the last scan."""
 
     def __init__(self) -> None:
         self.registry = CollectorRegistry()
@@ -78,36 +85,38 @@ class Metrics:
         self._bytes = counter("bytes", "Bytes of segments that the store has confirmed.")
         self._segments = counter("segments", "Segments shipped, by how the store came to hold them.", "outcome")
         self._failures = counter("failures", "Segments or rounds that failed, by error class.", "error")
-        self._spills = counter("spilled_segments", "Segments put aside while the store was down.")
+        self._spills = counter("spilled_segments", "Segments spilled while the store was unavailable.")
         self._parts = counter("parts", "Parts of growing segments that the store has confirmed.")
-        self._part_bytes = counter("part_bytes", "Their bytes. Those of the whole segments come on top.")
-        self._filled = counter("filler_bytes", "Bytes written to the node so that its segments fill (ship.filler).")
+        self._part_bytes = counter("part_bytes", "Bytes of these parts. The bytes of the whole segments are not included.")
+        self._filled = counter("filler_bytes", "Filler bytes written to the node to complete its segments (ship.filler).")
         self._seconds = Histogram(
-            "writetime_ship_segment_seconds", "Time from the look at a segment to its deletion.", registry=self.registry,
+            "writetime_ship_segment_seconds", "Time to ship a segment, up to its deletion.", registry=self.registry,
             buckets=(0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30, 60, 300),
         )  # fmt: skip
         self._gauges = {
-            "lag_seconds": gauge("lag_seconds", "Age of the oldest segment that is to be shipped; 0 if there is none."),
-            "to_ship": gauge("to_ship_segments", "Segments that could be shipped at the last look."),
-            "to_ship_bytes": gauge("lag_bytes", "Their bytes."),
-            "oldest": gauge("oldest_unshipped_timestamp_seconds", "Last write to the oldest of them; 0 if there is none."),
+            "lag_seconds": gauge("lag_seconds", "Age of the oldest segment to ship; 0 if there is none."),
+            "to_ship": gauge("to_ship_segments", "Segments ready to ship at the last scan."),
+            "to_ship_bytes": gauge("lag_bytes", "Bytes of the segments ready to ship."),
+            "oldest": gauge("oldest_unshipped_timestamp_seconds", "Last write to the oldest segment to ship; 0 if there is none."),
             "waiting": gauge("growing_segments", "Segments that the node still owns."),
-            "foreign": gauge("foreign_files", "Files that the shipper does not know and leaves alone."),
-            "used": gauge("cdc_used_bytes", "Size of what lies in cdc_raw, as Cassandra counts it."),
+            "foreign": gauge("foreign_files", "Files that the shipper does not recognize and ignores."),
+            "used": gauge("cdc_used_bytes", "Size of the files in cdc_raw, as Cassandra counts it."),
             "limit": gauge("cdc_limit_bytes", "cdc_total_space."),
-            "share": gauge("cdc_used_ratio", "Share of the limit in use; from 1 on Cassandra refuses CDC writes."),
-            "free": gauge("disk_free_bytes", "Free room on the disk of cdc_raw."),
-            "spilled": gauge("aside_segments", "Segments put aside that are not shipped yet."),
-            "spilled_bytes": gauge("aside_bytes", "Their bytes."),
-            "at": gauge("last_look_timestamp_seconds", "When the shipper last looked into cdc_raw."),
+            "share": gauge("cdc_used_ratio", "Share of the limit in use; from 1 on Cassandra rejects CDC writes."),
+            "free": gauge("disk_free_bytes", "Free space on the disk of cdc_raw."),
+            "spilled": gauge("aside_segments", "Spilled segments that are not shipped yet."),
+            "spilled_bytes": gauge("aside_bytes", "Bytes of the spilled segments."),
+            "at": gauge("last_look_timestamp_seconds", "When the shipper last scanned cdc_raw."),
         }
-        self._tail_synced = gauge("tail_synced_bytes", "How far the segments that grow are synced, in bytes of the unpacked segments.")
-        self._tail_shipped = gauge("tail_shipped_bytes", "How far they are shipped, likewise.")
-        self._tail_lag = gauge("tail_lag_seconds", "Age of the last sync of those of which something synced is not shipped; 0 if all is.")
-        self._level = gauge("space_level", "0: enough room, 1: warning, 2: alarm.")
-        self._can_spill = gauge("can_spill", "1 if segments can be spilled while the store is down; 0 if not, or if that is not wanted.")
+        self._tail_synced = gauge("tail_synced_bytes", "Synced bytes of growing segments, counted unpacked.")
+        self._tail_shipped = gauge("tail_shipped_bytes", "Shipped bytes of growing segments, counted unpacked.")
+        self._tail_lag = gauge(
+            "tail_lag_seconds", "Age of the oldest last sync of a growing segment with unshipped bytes; 0 if all are shipped."
+        )
+        self._level = gauge("space_level", "0: enough space, 1: warning, 2: alarm.")
+        self._can_spill = gauge("can_spill", "1 if segments can be spilled while the store is unavailable; 0 if not, or not configured.")
         self._unsafe = gauge(
-            "unsafe_setting", "1: by this setting the node drops captured writes without an error; 0: it does not.", "setting"
+            "unsafe_setting", "1: with this setting the node drops captured writes without an error; 0: it does not.", "setting"
         )
 
     def can_spill(self, can: bool) -> None:
@@ -144,7 +153,7 @@ class Metrics:
         self._level.set({"ok": 0, "warn": 1, "alarm": 2}[sight.level])
 
     def saw_settings(self, settings: CdcSettings) -> None:
-        """A sample for each setting that the node shows: of what is not known nothing is claimed."""
+        """Export a sample for each known setting, and none for unknown ones."""
         unsafe = {each.name for each in settings.unsafe()}
         for name in CdcSettings.CHECKED:
             if getattr(settings, name) is not None:
@@ -158,7 +167,7 @@ class Metrics:
 
 
 class Pulse:
-    """Says that the loop moves. `beat` comes from the loop, `document` is asked from the server's threads."""
+    """Heartbeat of the loop. The loop calls `beat`; the server's threads read the properties."""
 
     def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
         self._clock = clock
@@ -179,8 +188,11 @@ class Pulse:
 
 
 class Server:
-    """/metrics and /healthz on `listen` (host:port; port 0: any free one), in threads of its own: `CONNECTIONS` at most. With more, the
-    oldest is closed, so that connections on which nothing is asked keep nobody from being answered."""
+    """/metrics and /healthz on `listen` (host:port; port 0: any free one), with a thread per connection.
+
+    With more than `CONNECTIONS` connections the oldest is closed, so that idle ones do not block new
+    requests.
+    """
 
     def __init__(self, listen: str, metrics: Metrics, pulse: Pulse) -> None:
         host, _, port = listen.rpartition(":")
@@ -206,7 +218,7 @@ class Server:
                 self.wfile.write(body)
 
             def log_message(self, *_: Any) -> None:
-                """A scrape is no news."""
+                """Do not log scrapes."""
 
         self._server = _server_class(host)((host.strip("[]"), int(port)), Handler)
         self.address = f"{host}:{self._server.server_address[1]}"
@@ -218,19 +230,21 @@ class Server:
 
 
 def serve(listen: str, metrics: Metrics, pulse: Pulse) -> Server | None:
-    """The server, or None and a line in the log if it cannot listen there: segments matter more than being seen."""
+    """Start the server. If it cannot listen, log an error and return None: shipping matters more than
+    metrics.
+    """
     log = structlog.get_logger("ship")
     try:
         server = Server(listen, metrics, pulse)
     except (OSError, OverflowError) as error:
-        log.error("metrics are not served", listen=listen, message=str(error), hint="Set node.ship.listen.")
+        log.error("failed to start the metrics server", listen=listen, message=str(error), hint="Set node.ship.listen.")
         return None
-    log.info("metrics are served", listen=server.address)
+    log.info("metrics server started", listen=server.address)
     return server
 
 
 def note(path: Path, sight: Sight, **more: Any) -> None:
-    """Write the look down for `--status`. OSError if it cannot be written."""
+    """Write the scan to the status file for `--status`. OSError if that fails."""
     path.parent.mkdir(parents=True, exist_ok=True)
     fresh = path.with_suffix(".new")
     fresh.write_text(json.dumps({**asdict(sight), "lag": sight.lag, "pid": os.getpid(), **more}, indent=1) + "\n", encoding="utf-8")
@@ -238,7 +252,7 @@ def note(path: Path, sight: Sight, **more: Any) -> None:
 
 
 def noted(path: Path) -> dict[str, Any]:
-    """What `note` wrote last; {} if there is nothing that can be read."""
+    """Read what `note` wrote; {} if missing or unreadable."""
     try:
         document = json.loads(path.read_bytes())
     except (OSError, ValueError):
@@ -261,7 +275,7 @@ def _server_class(host: str) -> type[ThreadingHTTPServer]:
                 self._open.append(request)
                 oldest = self._open.popleft() if len(self._open) > CONNECTIONS else None
             if oldest is not None:
-                # Its thread finds the end of the connection, and closes the socket.
+                # Its thread then reads the end of the connection and closes the socket.
                 with suppress(OSError):
                     oldest.shutdown(socket.SHUT_RDWR)
             super().process_request(request, client_address)
@@ -272,6 +286,6 @@ def _server_class(host: str) -> type[ThreadingHTTPServer]:
             super().shutdown_request(request)
 
         def handle_error(self, request: Any, client_address: Any) -> None:
-            """A client that is gone, or was closed for newer ones, is no news."""
+            """Do not log clients that disconnected or were closed for newer ones."""
 
     return Bound

@@ -1,8 +1,9 @@
-"""Who the node is: what the configuration says, what the node says of itself, and what it said last time.
+"""The node's identity: from the configuration, from the node itself, and from its recorded last answer.
 
-Strategy: the three are merged into one `NodeFacts`; where configuration and node disagree about identity (cluster, datacenter, host
-id) the shipper refuses to go on, since objects under a wrong name can hardly be put right later. `Link` is the only part that
-talks to Cassandra, over CQL to this one node; it connects when it is needed and again after an error. Knows nothing of segments.
+Strategy: the three sources are merged into one `NodeFacts`. If configuration and node disagree about cluster,
+datacenter or host id, the shipper stops, because objects under a wrong name are hard to correct later. `Link`
+is the only part that connects to Cassandra, over CQL to this one node; it connects on demand and reconnects
+after an error. Knows nothing about segments.
 """
 
 from __future__ import annotations
@@ -33,7 +34,7 @@ _REQUEST_SECONDS = 30.0
 
 @dataclass(frozen=True, slots=True)
 class NodeFacts:
-    """A node's identity and what else is known of it; None = not known. `tokens` are decimal texts."""
+    """A node's identity and other facts; None: unknown. `tokens` are decimal strings."""
 
     cluster: str
     datacenter: str
@@ -48,44 +49,44 @@ class NodeFacts:
         return layout.NodeName(self.cluster, self.datacenter, self.host_id)
 
     def metadata(self) -> dict[str, str]:
-        """What every segment's object carries of its node."""
+        """The facts that are stored in the metadata of each segment's object."""
         fields = ("host_id", "datacenter", "address", "release_version")
         return {field: value for field in fields if (value := getattr(self, field)) is not None}
 
 
 class Link:
-    """CQL to one node. Every method raises ShipError (retriable) while the node does not answer."""
+    """A CQL connection to one node. Every method raises ShipError (retriable) while the node is unavailable."""
 
     def __init__(self, config: NodeConfig) -> None:
         self._config = config
         self._cluster: Any = None
         self._session: Any = None
         self.introduced = False
-        """Whether it has said who it is since the connection was made: behind a new one there may be another node."""
+        """Whether the node was identified over this connection: a new one may lead to another node."""
 
     def facts(self) -> dict[str, Any]:
-        """What the node says of itself, in the fields of NodeFacts."""
-        facts = self._ask("ask the node who it is", _facts)
+        """The node's own facts, in the fields of NodeFacts."""
+        facts = self._ask("query the node's identity", _facts)
         self.introduced = True
         return facts
 
     def schema_version(self) -> str:
-        return self._ask("ask the node for its schema version", schema_version)
+        return self._ask("query the node's schema version", schema_version)
 
     def snapshot(self) -> dict[str, Any]:
         """The node's schema; see shippers.schema_snapshot."""
-        return self._ask("ask the node for its schema", take_snapshot)
+        return self._ask("query the node's schema", take_snapshot)
 
     def truncations(self) -> list[dict[str, Any]]:
-        """What the node records of its TRUNCATEs; see shippers.truncations."""
-        return self._ask("ask the node for its truncation records", take_truncations)
+        """The node's records of TRUNCATE; see shippers.truncations."""
+        return self._ask("query the node's truncation records", take_truncations)
 
     def settings(self) -> CdcSettings:
-        """The node's settings of CDC; see shippers.cdc_settings."""
-        return self._ask("read the node's CDC settings", take_settings)
+        """The node's CDC settings; see shippers.cdc_settings."""
+        return self._ask("query the node's CDC settings", take_settings)
 
     def fill(self, config: FillerConfig, stopped: Callable[[], bool]) -> int:
-        """Fill a segment; bytes written. See shippers.filler."""
+        """Fill a segment; returns bytes written. See shippers.filler."""
         return self._ask("fill a segment", lambda session: fill(session, config, stopped))
 
     def close(self) -> None:
@@ -100,14 +101,14 @@ class Link:
     def __exit__(self, *_: object) -> None:
         self.close()
 
-    def _ask(self, operation: str, question: Callable[[Any], T]) -> T:
+    def _ask(self, operation: str, query: Callable[[Any], T]) -> T:
         from cassandra import DriverException
         from cassandra.cluster import NoHostAvailable
 
         try:
-            return question(self._connected())
+            return query(self._connected())
         except (DriverException, NoHostAvailable, OSError, TypeError, ValueError) as error:
-            # The last two: the row is not what is asked for here (no row at all, a value of another kind).
+            # TypeError and ValueError: the row is missing or has a value of an unexpected type.
             self.close()
             address = f"{self._config.address}:{self._config.port}"
             hint = "Check node.address, node.port, user and password."
@@ -121,13 +122,13 @@ class Link:
 
             config = self._config
             secret = config.password.get_secret_value() if config.password else ""
-            # This node and no other: another one's facts would name our segments wrongly.
+            # Connect to this node only: another node's identity would name the segments wrongly.
             policy = WhiteListRoundRobinPolicy([config.address])
             profile = ExecutionProfile(load_balancing_policy=policy, request_timeout=_REQUEST_SECONDS)
             self._cluster = Cluster(
                 [config.address],
                 port=config.port,
-                # The newest that all supported versions speak: nothing here needs more, and nothing has to be negotiated.
+                # The newest protocol of all supported versions, so nothing has to be negotiated.
                 protocol_version=4,
                 ssl_context=_tls(config),
                 ssl_options={"server_hostname": config.tls.server_name or config.address} if config.tls else None,
@@ -142,10 +143,11 @@ class Link:
 
 
 def merge(config: PipelineConfig, answer: Mapping[str, Any], remembered: Mapping[str, Any], *, unanswered: bool = False) -> NodeFacts:
-    """One truth of what the configuration says, what the node has just answered, and what it answered an earlier run.
+    """Merge the configuration, the node's current answer and its recorded earlier answer.
 
-    ConfigError when the configuration contradicts the node, or when nobody knows host id or datacenter; but if the node was asked and has
-    not answered (`unanswered`), a retriable ShipError: one that bootstraps keeps its CQL port closed for hours.
+    ConfigError if the configuration contradicts the node, or if the host id or datacenter is unknown. If the
+    node was queried and did not answer (`unanswered`), a retriable ShipError instead: a bootstrapping node
+    keeps its CQL port closed for hours.
     """
     node = require_node(config)
     written = {"cluster": config.cluster.name, "datacenter": node.datacenter, "host_id": node.host_id}
@@ -153,51 +155,51 @@ def merge(config: PipelineConfig, answer: Mapping[str, Any], remembered: Mapping
         said = answer.get(field)
         if value is not None and said is not None and value != said:
             raise ConfigError(
-                f"the configuration says {field} `{value}`, the node says `{said}`",
-                operation="find out who the node is",
+                f"{field} is `{value}` in the configuration but `{said}` on the node",
+                operation="identify the node",
                 obj=str(node.cdc_raw),
-                hint="Correct the configuration: objects are named by these.",
+                hint="Correct the configuration: object names contain this value.",
             )
-    # Notes count only for the same node: a folder may have been given to another one since.
+    # A recorded answer applies only to the same node: another node may use the folder now.
     known = answer or (remembered if _same_node(written, remembered) else {})
     facts = {"address": node.address, **known, **{k: v for k, v in written.items() if v is not None}}
     for field in ("host_id", "datacenter"):
         if not facts.get(field) and unanswered:
             raise ShipError(
-                f"node.{field} is not in the configuration, and the node has not answered yet",
-                operation="find out who the node is",
+                f"node.{field} is not configured and the node has not answered yet",
+                operation="identify the node",
                 obj=str(node.cdc_raw),
                 retriable=True,
-                hint=f"Segments wait until it does, or until node.{field} is set.",
+                hint=f"Segments wait until the node answers or node.{field} is set.",
             )
         if not facts.get(field):
             raise ConfigError(
-                f"node.{field} is not in the configuration and the node was not asked",
-                operation="find out who the node is",
+                f"node.{field} is not configured and the node was not queried",
+                operation="identify the node",
                 obj=str(node.cdc_raw),
-                hint=f"Set node.{field}, or node.address so that the node can be asked while it is up.",
+                hint=f"Set node.{field}, or set node.address so that the node is queried while it is up.",
             )
     if facts["datacenter"] not in config.cluster.datacenters:
         raise ConfigError(
             f"datacenter `{facts['datacenter']}` is not among cluster.datacenters ({', '.join(config.cluster.datacenters)})",
-            operation="find out who the node is",
+            operation="identify the node",
             obj=str(node.cdc_raw),
         )
     return NodeFacts(**facts)
 
 
 def require_node(config: PipelineConfig) -> NodeConfig:
-    """The part of the configuration that the shipper cannot do without."""
+    """The `node` section of the configuration; ConfigError if it is missing."""
     if config.node is None:
-        raise ConfigError("there is no `node` part", operation="start the shipper", hint="Add `node: {cdc_raw: …}`.")
+        raise ConfigError("the `node` section is missing", operation="start the shipper", hint="Add `node: {cdc_raw: …}`.")
     return config.node
 
 
 def answers(node: NodeConfig) -> bool:
-    """Whether anything accepts a connection on the node's CQL port. ShipError if that cannot be found out."""
-    operation = "find out whether the node is stopped"
+    """Whether the node's CQL port accepts connections. ShipError if that cannot be determined."""
+    operation = "check whether the node is stopped"
     if node.address is None:
-        hint = "Set node.address: the system cannot say here whether a segment is written to, so the node's port is tried."
+        hint = "Set node.address: the kernel cannot say here whether a segment is open for writing, so the CQL port is checked."
         raise ShipError("node.address is not set", operation=operation, obj=str(node.cdc_raw), hint=hint)
     try:
         with socket.create_connection((node.address, node.port), timeout=_CONNECT_SECONDS):
@@ -206,7 +208,9 @@ def answers(node: NodeConfig) -> bool:
         if isinstance(error, (ConnectionRefusedError, TimeoutError)) or error.errno in (errno.EHOSTUNREACH, errno.ENETUNREACH):
             return False
         hint = "Check node.address and node.port."
-        raise ShipError(f"cannot be tried: {error}", operation=operation, obj=f"{node.address}:{node.port}", hint=hint) from error
+        raise ShipError(
+            f"failed to connect to the CQL port: {error}", operation=operation, obj=f"{node.address}:{node.port}", hint=hint
+        ) from error
 
 
 def notes_file(node: NodeConfig) -> Path:
@@ -214,7 +218,7 @@ def notes_file(node: NodeConfig) -> Path:
 
 
 def remember(path: Path, facts: NodeFacts) -> None:
-    """Note the facts for a start while the node is down."""
+    """Record the facts for a start while the node is down."""
     document = _document(asdict(facts))
     try:
         if path.exists() and path.read_bytes() == document:
@@ -225,12 +229,12 @@ def remember(path: Path, facts: NodeFacts) -> None:
         fresh.replace(path)
     except OSError as error:
         raise ShipError(
-            f"cannot be written: {error.strerror}", operation="note who the node is", obj=str(path), hint="Set node.state_dir."
+            f"failed to write the file: {error.strerror}", operation="record the node's identity", obj=str(path), hint="Set node.state_dir."
         ) from error
 
 
 def recall(path: Path) -> dict[str, Any]:
-    """What an earlier run noted; {} if nothing was, or nothing that can be read."""
+    """The facts that an earlier run recorded; {} if missing or unreadable."""
     try:
         noted = json.loads(path.read_bytes())
     except (OSError, ValueError):
@@ -257,19 +261,19 @@ def _facts(session: Any) -> dict[str, Any]:
 
 
 def _tls(config: NodeConfig) -> ssl.SSLContext | None:
-    """What the configuration asks for; ConfigError if its files cannot be used."""
+    """The TLS context of the configuration; ConfigError if its files cannot be used."""
     if config.tls is None:
         return None
     tls = config.tls
-    # None would make OpenSSL ask at the terminal.
+    # With None, OpenSSL would prompt on the terminal.
     password = tls.key_password.get_secret_value() if tls.key_password else ""
     try:
         context = ssl.create_default_context(cafile=tls.ca)
         if tls.certificate is not None:
             context.load_cert_chain(tls.certificate, tls.key, password)
     except OSError as error:
-        # SSLError is one too, and may have no strerror.
-        raise ConfigError(f"cannot be used: {error}", operation="read node.tls", obj=str(config.address)) from error
+        # SSLError is an OSError and may have no strerror.
+        raise ConfigError(f"failed to load the TLS files: {error}", operation="read node.tls", obj=str(config.address)) from error
     return context
 
 

@@ -1,10 +1,11 @@
-"""Whether any process still has a file open for writing: the kernel is asked, by trying to take a read lease on it.
+"""Checks whether any process has a file open for writing, by taking a read lease on it.
 
-A lease for reading is refused while the file is open or mapped for writing anywhere on this machine, in any container and under any
-hard link, and for no other reason; so a segment that gets one is a segment whose node is gone or has died. The lease is given back at
-once. That holds for file systems that one kernel has to itself: one that it shares with others (FUSE, virtiofs, NFS, CIFS, cluster file
-systems) counts the writers of this machine only, or refuses without one. So those are named of which it is known; of others nothing is
-known. Knows nothing of segments.
+Strategy: the kernel refuses a read lease (fcntl F_SETLEASE) only while the file is open or mapped for writing
+on this machine, in any container and under any hard link. A segment that gets one belongs to a node that is
+gone or has died. The lease is released at once. This is valid only for file systems of a single kernel:
+shared ones (FUSE, virtiofs, NFS, CIFS, cluster file systems) count the writers of this machine only, or
+refuse leases without a writer. So the valid file systems are listed, and for all others the result is
+unknown. Knows nothing about segments.
 """
 
 from __future__ import annotations
@@ -21,10 +22,10 @@ _MOUNT_ID = re.compile(r"^mnt_id:\s*(\d+)$", re.MULTILINE)
 
 
 def nobody_writes(path: Path) -> bool | None:
-    """True: no process has it open for writing. False: one has. None: that is unknown here.
+    """True: no process has the file open for writing. False: a process has. None: unknown.
 
-    It cannot on file systems that are shared between machines, or not known to be none, and where the file is neither our user's nor
-    CAP_LEASE ours.
+    Unknown on file systems that are not in the list, and if the process neither owns the file nor has
+    CAP_LEASE.
     """
     try:
         descriptor = os.open(path, os.O_RDONLY | os.O_NONBLOCK)
@@ -33,7 +34,8 @@ def nobody_writes(path: Path) -> bool | None:
     try:
         if _file_system(descriptor) not in _ONE_KERNELS_OWN:
             return None
-        # Should somebody open it for writing in this very moment, the kernel sends a signal: one that does nothing by default.
+        # If a process opens the file meanwhile, the kernel sends a signal: choose one that is ignored by
+        # default.
         fcntl.fcntl(descriptor, fcntl.F_SETSIG, signal.SIGURG)
         fcntl.fcntl(descriptor, fcntl.F_SETLEASE, fcntl.F_RDLCK)
         fcntl.fcntl(descriptor, fcntl.F_SETLEASE, fcntl.F_UNLCK)
@@ -45,9 +47,10 @@ def nobody_writes(path: Path) -> bool | None:
 
 
 def _file_system(descriptor: int) -> str | None:
-    """The type of the file system that an open file lies on; None if the system does not say.
+    """The type of the file system of an open file; None if unknown.
 
-    By the id of the mount: a file's st_dev is not that of its mount on btrfs (a subvolume has its own), nor always on overlay.
+    Uses the mount id: a file's st_dev differs from its mount's on btrfs (a subvolume has its own), and may on
+    overlay.
     """
     opened = Path(f"/proc/self/fdinfo/{descriptor}").read_text()
     mount = _MOUNT_ID.search(opened)
@@ -55,7 +58,7 @@ def _file_system(descriptor: int) -> str | None:
 
 
 def type_of(mountinfo: str, mount: str) -> str | None:
-    """The type of the file system of that mount id (proc_pid_mountinfo(5): the first field, and the first after ` - `)."""
+    """The file system type of a mount id (proc_pid_mountinfo(5): the first field, and the first after ` - `)."""
     for line in mountinfo.splitlines():
         number, _, rest = line.partition(" ")
         if number == mount:

@@ -1,4 +1,5 @@
-"""The node's status in the bucket, for those who see the bucket and not this machine: who it is, its room, how far its log is shipped.
+"""The node's status in the bucket, for monitoring without access to the node: identity, space, shipped
+positions.
 
     nodes/<cluster>/<dc>/<node>/<utc time>-<crc32c>.json
     {"at": "2026-05-04T12:05:01+00:00", "host_id": …, "address": …, "release_version": …, "tokens": [decimal text, …],
@@ -7,10 +8,11 @@
      "log": {"to_ship": segments, "to_ship_bytes": bytes, "oldest": s since the epoch or null, "spilled": segments,
              "growing": [{"segment": …, "synced": bytes, "written": s since the epoch, "shipped": bytes or null}, …]}}
 
-Strategy: an object is created and never overwritten, at most one in `GAP`: at once when the identity of the node, its settings or the
-level of its space change, every `EVERY` while its log moves, every `AGAIN` while nothing does. What was written last is noted in the
-shipper's own folder, so that a shipper run by cron keeps to that too; without the note it is written once more. Jobs remove all but the
-latest. Whether the store is asked at all is the agent's business.
+Strategy: objects are created and never overwritten, at most one per `GAP`: at once when the node's identity,
+settings or space level change, every `EVERY` while its log advances, every `AGAIN` otherwise. The last
+written status is recorded in the state folder, so that these intervals also hold for a shipper run by cron;
+without the record it is written again. Jobs delete all but the latest. The agent decides whether the store is
+available.
 """
 
 from __future__ import annotations
@@ -40,8 +42,11 @@ AGAIN: Final = timedelta(hours=1)
 
 @dataclass(frozen=True, slots=True)
 class Reported:
-    """What was written last: checksums of what is said of the node and of its log, when, and the node's settings as far as they were
-    known; nothing, long ago, if nothing ever was."""
+    """The last written status: checksums of its node part and its log part, its time, and the node's settings
+    if known.
+
+    Empty and at the epoch if none was written.
+    """
 
     node: str = ""
     log: str = ""
@@ -50,7 +55,7 @@ class Reported:
 
     @classmethod
     def recall(cls, folder: Path) -> Reported:
-        """By the note in the shipper's folder; nothing if there is none that can be read."""
+        """Read the record in the state folder; empty if missing or unreadable."""
         try:
             noted = json.loads((folder / NOTE).read_text(encoding="utf-8"))
             settings = CdcSettings.parse(noted["settings"]) if noted.get("settings") else None
@@ -59,11 +64,13 @@ class Reported:
             return cls()
 
     def is_recent(self, now: datetime) -> bool:
-        """Whether nothing can be due at `now`, whatever has changed: asked after each segment, before a document is made."""
+        """Whether no status can be due at `now`. A cheap check after each segment, before the document is
+        built.
+        """
         return timedelta(0) <= now - self.at < GAP
 
     def is_due(self, new: Reported) -> bool:
-        """Whether `new` is to be written at its time. A clock that was set back writes it."""
+        """Whether `new` must be written at its time. It is if the clock was set back."""
         age = new.at - self.at
         if age < timedelta(0):
             return True
@@ -80,7 +87,7 @@ def about(
     settings: CdcSettings | None,
     now: datetime,
 ) -> tuple[Reported, dict[str, Any]]:
-    """The status at `now` for the store of that URL: what identifies it, and the document."""
+    """(the record, the document) of the status at `now` for the store with that URL."""
     node: dict[str, Any] = {key: value for key, value in asdict(facts).items() if value is not None}
     if settings is not None and (known_settings := settings.to_document()):
         node["settings"] = known_settings
@@ -92,23 +99,23 @@ def about(
         "spilled": sight.spilled,
         "growing": [asdict(tail) for tail in tails],
     }
-    # The room that is left changes all the time; on its level depends whether somebody is called.
+    # The free space changes constantly; only a change of its level makes a status due at once.
     known = Reported(_checksum([store, node, level.text, space.limit]), _checksum([log, space.used]), now, settings)
     return known, {"at": now.isoformat(timespec="seconds"), **node, "space": {"level": level.text, **room}, "log": log}
 
 
 def report(store: Store, node: layout.NodeName, document: dict[str, Any], now: datetime) -> str:
-    """Create the object; its name. StoreError."""
+    """Create the object and return its name. StoreError."""
     content = json.dumps(document, indent=1).encode() + b"\n"
     name = layout.node_status(node, now, f"{crc32c(content):08x}")
-    # It is there if an answer was lost on the way: its name holds the second and the content.
+    # The object exists if a response was lost: its name contains the second and the checksum.
     with suppress(PreconditionFailed):
         store.put(name, content, if_generation=0)
     return name
 
 
 def note(folder: Path, reported: Reported) -> None:
-    """Keep what was written for the next start. OSError."""
+    """Record the written status for the next start. OSError."""
     folder.mkdir(parents=True, exist_ok=True)
     settings = None if reported.settings is None else reported.settings.to_document()
     noted = {"node": reported.node, "log": reported.log, "at": reported.at.isoformat(), "settings": settings}

@@ -1,4 +1,6 @@
-"""One look at all that concerns the shipper on its node: cdc_raw, what was put aside, and the room that is left. Changes nothing."""
+"""One scan of everything the shipper handles on its node: cdc_raw, the spill folders, and the free space.
+Changes nothing.
+"""
 
 from __future__ import annotations
 
@@ -16,15 +18,19 @@ from writetime.config.pipeline import NodeConfig
 from writetime.errors import ShipError
 
 OURS = (State.COMPLETED, State.AFTER_CRASH)
-"""To be shipped and deleted."""
+"""States of segments to ship and delete."""
 THE_NODES = (State.PREALLOCATED, State.GROWING, State.MOVED_IN)
-"""Still the node's."""
+"""States of segments that the node still owns."""
 
 
 @dataclass(frozen=True, slots=True)
 class View:
-    """`here` lies in cdc_raw, `aside` in a spill folder, each with its folder; of `unclear` nobody can say whether the node still writes
-    to it. `spills` are all folders in which something may lie aside; `lost` says which others cannot be read."""
+    """The result of a scan.
+
+    `here`: files in cdc_raw; `aside`: files in spill folders, with their folder; `unclear`: segments that the
+    node may still write to; `spills`: all readable spill folders; `lost`: errors of those that cannot be
+    read.
+    """
 
     at: float
     here: list[Found]
@@ -37,9 +43,9 @@ class View:
 
     @classmethod
     def of(cls, node: NodeConfig, limit: int | None, *, drain: bool = False) -> Self:
-        """`limit` is cdc_total_space in bytes, None if it is not known. With `drain` the node is said to be stopped.
+        """Scan. `limit` is cdc_total_space in bytes, None if unknown. With `drain` the node must be stopped.
 
-        ShipError if a folder cannot be read, or at a drain if the node is still there.
+        ShipError if a folder cannot be read, or in a drain if the node is still running.
         """
         now, found = time.time(), classify(look(node.cdc_raw))
         patience = node.ship.after_crash_seconds
@@ -54,16 +60,16 @@ class View:
 
     @property
     def all(self) -> list[Found]:
-        """What lies in cdc_raw, then what lies aside."""
+        """Files in cdc_raw, then those in spill folders."""
         return self.here + [item for _, item in self.aside]
 
     def count(self, states: Collection[State]) -> int:
-        """How many files of cdc_raw are in one of those states."""
+        """Number of files in cdc_raw in one of these states."""
         return sum(item.state in states for item in self.here)
 
     @property
     def sight(self) -> metrics.Sight:
-        """The same in numbers."""
+        """The scan as numbers."""
         aside = [item for _, item in self.aside if item.state in OURS]
         ours = [item for item in self.here if item.state in OURS] + aside
         return metrics.Sight(

@@ -1,14 +1,17 @@
-"""A node's schema as one JSON document: the rows of `system_schema`, as the node has them.
+"""A node's schema as one JSON document: the rows of its `system_schema` tables.
 
-The log alone cannot be relied on for the schema: a segment without any CDC write is not kept, and a CREATE TABLE in it is gone
-with it. Each row keeps its writetime in µs, so that a reader can merge a snapshot with what the log says in any order. Column
-names in the rows are those of Cassandra; what a row means is for the reader to know. What was shipped last is noted in the shipper's own
-folder, so that each version goes up once a node. Knows no store.
+The commit log alone does not suffice for the schema: Cassandra deletes segments without CDC writes, and the
+CREATE TABLE statements in them are lost.
+
+Strategy: each row keeps its writetime in µs, so that a reader can merge snapshots and log in any order. Rows
+use Cassandra's column names; the reader interprets them. The last shipped version is recorded in the state
+folder, so that each version is shipped once per node. Knows nothing about the store.
 
     {"taken_at": ISO-8601 UTC, "schema_version": uuid text, "agreed": whether all peers have that version,
      "keyspaces": [row…], "tables": […], "columns": […], "dropped_columns": […], "types": […], "views": […]}
 
-Values: collections as lists and objects, sets sorted, uuids as text, blobs as hex, timestamps as ms since the epoch.
+Values: collections as lists and objects, sets sorted, uuids as text, blobs as hex, timestamps as ms since the
+epoch.
 """
 
 from __future__ import annotations
@@ -21,7 +24,7 @@ from pathlib import Path
 from typing import Any, Final, Self
 from uuid import UUID
 
-# Table to a regular column that every one of its rows has: WRITETIME can only be asked of a column.
+# Per table, a regular column that every row has: WRITETIME() needs a column.
 TABLES = {
     "keyspaces": "durable_writes",
     "tables": "id",
@@ -30,14 +33,15 @@ TABLES = {
     "types": "field_names",
     "views": "id",
 }
-# Columns that Cassandra itself has dropped carry the greatest time there is, which the driver cannot make a datetime of.
+# Columns that Cassandra itself dropped have the maximum timestamp, which the driver cannot convert to a
+# datetime.
 _FETCH = {"timestamp": "toUnixTimestamp({})"}
 NOTE: Final = "schema.json"
 
 
 @dataclass(frozen=True, slots=True)
 class Shipped:
-    """The snapshot that was shipped last: into which store, of which node, and its version as its object's name has it."""
+    """The last shipped snapshot: store, node, and the version as in its object's name."""
 
     store: str = ""
     node: str = ""
@@ -45,7 +49,7 @@ class Shipped:
 
     @classmethod
     def recall(cls, folder: Path) -> Self:
-        """By the note in the shipper's folder; nothing if there is none that can be read."""
+        """Read the record in the state folder; empty if missing or unreadable."""
         try:
             noted = json.loads((folder / NOTE).read_text(encoding="utf-8"))
             return cls(str(noted["store"]), str(noted["node"]), str(noted["label"]))
@@ -53,7 +57,7 @@ class Shipped:
             return cls()
 
     def note(self, folder: Path) -> None:
-        """Keep it for the next start. OSError."""
+        """Record it for the next start. OSError."""
         folder.mkdir(parents=True, exist_ok=True)
         (folder / NOTE).write_text(json.dumps(asdict(self)), encoding="utf-8")
 
@@ -61,8 +65,8 @@ class Shipped:
 def take_snapshot(session: Any) -> dict[str, Any]:
     """Read the schema through a driver session on one node, whose rows are tuples (the driver's default).
 
-    The version is read before and after, until both agree, so that the rows are those of one version. The driver's errors pass
-    through as they are.
+    Repeated until the version is the same before and after, so that all rows belong to one version. Driver
+    errors are not caught.
     """
     while True:
         version = schema_version(session)
@@ -77,12 +81,14 @@ def schema_version(session: Any) -> str:
 
 
 def _is_agreed(session: Any, version: str) -> bool:
-    """Whether all peers that the node knows have its schema, also those that are down: they may have changed it meanwhile."""
+    """Whether all peers, including those that are down, have the node's schema version: they may have changed
+    it.
+    """
     return all(str(row[0]) == version for row in session.execute("SELECT schema_version FROM system.peers"))
 
 
 def plain(value: Any) -> Any:
-    """A driver's value as JSON has it."""
+    """Convert a driver value to a JSON value."""
     if isinstance(value, bytes | bytearray):
         return value.hex()
     if isinstance(value, UUID):
@@ -96,7 +102,10 @@ def plain(value: Any) -> Any:
 
 
 def _rows(session: Any, table: str, column: str) -> list[dict[str, Any]]:
-    """All rows of one table of system_schema, each with its `writetime`. CQL has no `SELECT *, WRITETIME(…)`: ask for the names first."""
+    """All rows of one table of system_schema, each with its `writetime`.
+
+    CQL does not support `SELECT *, WRITETIME(…)`, so the column names are queried first.
+    """
     columns = session.execute(
         "SELECT column_name, type FROM system_schema.columns WHERE keyspace_name = 'system_schema' AND table_name = %s", (table,)
     )

@@ -1,6 +1,7 @@
-"""What `writetime ship --status` and `--dry-run` show: one document each, and a table of it. Change nothing, here or in the store.
+"""The output of `writetime ship --status` and `--dry-run`: one document each, and a table of it. Read-only.
 
-Both look into the folders anew and need no shipper to run; what a shipper noted last (`metrics.note`) is added to the status.
+Strategy: both scan the folders themselves and need no running shipper; `--status` adds the shipper's last
+record (`metrics.note`).
 """
 
 from __future__ import annotations
@@ -23,7 +24,9 @@ from writetime.storage.store import Store
 
 
 def status(config: PipelineConfig) -> dict[str, Any]:
-    """Room, lag, files, and the shipper's last look (None if there was none). Sizes in bytes, times in s since the epoch."""
+    """Space, lag, files, and the shipper's last scan (None if there was none). Sizes in bytes, times in s
+    since the epoch.
+    """
     wanted = node_identity.require_node(config)
     last = metrics.noted(wanted.state / metrics.NOTE)
     view = View.of(wanted, wanted.ship.cdc_total_space or last.get("limit"))
@@ -47,7 +50,9 @@ def status(config: PipelineConfig) -> dict[str, Any]:
 
 
 def dry_run(config: PipelineConfig, store: Store, link: node_identity.Link | None) -> list[dict[str, Any]]:
-    """What a round would do with each file: `action`, and `object` for a segment. A file in trouble has the error as action."""
+    """What a round would do with each file: `action`, and `object` for a segment. After an error, `action`
+    contains it.
+    """
     wanted = node_identity.require_node(config)
     view = View.of(wanted, wanted.ship.cdc_total_space)
     facts = node_identity.merge(config, _answer(link), node_identity.recall(node_identity.notes_file(wanted)))
@@ -60,18 +65,18 @@ def dry_run(config: PipelineConfig, store: Store, link: node_identity.Link | Non
 
 
 def status_table(document: dict[str, Any]) -> Group:
-    """For a person at a terminal."""
+    """The document as terminal output."""
     lines = [
         f"{document['cdc_raw']} to {document['store']}",
-        f"space {document['level']}: {_size(document['used'])} of {_size(document['limit'])} in use ({document['share']:.0%} of what may "
-        f"be), {_size(document['disk_free'])} free on the disk",
+        f"space {document['level']}: {_size(document['used'])} of {_size(document['limit'])} in use ({document['share']:.0%} of the "
+        f"usable space), {_size(document['disk_free'])} free on the disk",
         f"to ship: {_size(document['lag_bytes'])}, the oldest for {_age(document['lag_seconds'])}",
     ]
     shipper = document["shipper"]
     if shipper is None:
-        lines.append("no shipper has looked here yet")
+        lines.append("no shipper has run here yet")
     else:
-        lines.append(f"last look by process {shipper['pid']}, {_age(max(0.0, document['at'] - shipper['looked_at']))} ago")
+        lines.append(f"last scan by process {shipper['pid']}, {_age(max(0.0, document['at'] - shipper['looked_at']))} ago")
         lines += [f"  failed: {error['message']} ({error['object']})" for error in shipper["failed"]]
         lines += [
             f"  {tail['segment']} grows: {_size(tail['shipped'] or 0)} of {_size(tail['synced'])} shipped" for tail in shipper["tails"]
@@ -80,7 +85,7 @@ def status_table(document: dict[str, Any]) -> Group:
 
 
 def dry_run_table(plans: list[dict[str, Any]]) -> Table:
-    """For a person at a terminal."""
+    """The document as terminal output."""
     return _table(plans)
 
 
@@ -102,7 +107,7 @@ def _answer(link: node_identity.Link | None) -> dict[str, Any]:
     try:
         return {} if link is None else link.facts()
     except ShipError:
-        # As in a round: then the configuration and the notes have to do, and `merge` says if they do not.
+        # As in a round: configuration and recorded identity may suffice; otherwise `merge` raises.
         return {}
 
 

@@ -1,14 +1,17 @@
-"""The tail: what a node has synced of a segment that it still writes, shipped as parts. Deletes nothing; the whole file goes up as well.
+"""The tail: the synced beginning of a segment that is still growing, shipped as parts.
 
-Strategy: `_cdc.idx` says how far the segment is synced, in positions of the unpacked segment. From marker to marker, the sections that end
-up to there are found; nothing behind is read. What is new of them goes up as one object that is named by its bytes' place in the file
-(`writetime.storage.segment_parts`), created only if there is none. How far each segment is shipped is noted in the shipper's own folder,
-since a node has no right to list: for this store, this node and this very file (its inode). Without such a note, the segment is shipped
-from its beginning again, and readers choose among parts that overlap. A part that holds other bytes than the file is never settled here:
-that segment's tail stops, and its whole file is shipped when it is finished.
+Deletes nothing; the whole file is shipped too when it is completed.
 
-A part is at most `MOST` bytes, since it is held in memory, unless it is one section that is larger: that goes by way of a file of the
-shipper's own, as packed segments have a section for each sync of the node's, however much was written.
+Strategy: `_cdc.idx` contains the synced position, in positions of the unpacked segment. The sections up to
+there are found from sync marker to sync marker; nothing behind is read. New sections are uploaded as one
+object, named by its byte range (`writetime.storage.segment_parts`), if it does not exist yet. The shipped
+position of each segment is recorded in the state folder, since a node has no permission to list: per store,
+node and file (inode). Without a record, the segment is shipped from its beginning again, and readers choose
+among overlapping parts. If a part in the store differs from the file, the segment's tail stops and its whole
+file is shipped when completed.
+
+A part is at most `MOST` bytes, because it is held in memory. A single section may be larger: packed segments
+have one section per sync, however much was written. It is uploaded from a temporary file in the state folder.
 """
 
 from __future__ import annotations
@@ -42,14 +45,14 @@ _LENGTH: Final = struct.Struct(">I")
 
 
 class Shipped(NamedTuple):
-    """A part that the store holds now. Whether it held it before is of no matter."""
+    """A part that the store has confirmed, new or not."""
 
     name: str
     size: int
 
 
 class Reached(NamedTuple):
-    """How far a segment is shipped, and the inode of the file that it was read from."""
+    """The position up to which a segment is shipped, and the inode of its file."""
 
     place: Place
     inode: int
@@ -57,7 +60,7 @@ class Reached(NamedTuple):
 
 @dataclass(slots=True)
 class Growing:
-    """One open segment: its header ends at `start`; `seed` is what its markers' CRCs begin with."""
+    """An open segment. Its header ends at `start`; `seed` is the initial value of its markers' CRCs."""
 
     ref: SegmentRef
     log: Path
@@ -71,14 +74,14 @@ class Growing:
         return os.fstat(self.file).st_ino
 
     def ends(self, place: Place, synced: int) -> Iterator[Place]:
-        """Where the whole sections behind `place` end, as far as the segment is synced.
+        """The ends of the complete sections after `place`, up to the synced position.
 
-        ShipError where no marker stands though the node has synced that far: then this is no segment that can be shipped in parts.
+        ShipError if a sync marker is missing before that position: the segment cannot be shipped in parts.
         """
         while place.logical < synced:
             place = self._following(place)
             if place.logical > synced:
-                # The idx was read while it was rewritten: half a number is a smaller one.
+                # The idx may have been read while it was rewritten; a truncated number is smaller.
                 return
             yield place
 
@@ -87,18 +90,18 @@ class Growing:
         head = self._read(place.position, size)
         following, crc = sections.parse_marker(head, 0) if len(head) == size else (0, 0)
         if following < place.position + size or crc != sections.marker_crc(self.seed, place.position):
-            raise ShipError("no sync marker where one should be", operation="ship a tail", obj=str(self.log), position=place.position)
+            raise ShipError("sync marker is missing or invalid", operation="ship a tail", obj=str(self.log), position=place.position)
         if not self.packed:
             return Place(following, following)
         (length,) = _LENGTH.unpack_from(head, sections.MARKER_SIZE)
         return Place(following, place.logical + sections.MARKER_SIZE + length)
 
     def read(self, start: int, end: int) -> bytes:
-        """Bytes [start, end) of the file, which are synced. ShipError if they are not all there."""
+        """Bytes [start, end) of the file, which are synced. ShipError if the file is shorter."""
         data = self._read(start, end - start)
         forget_range(self.file, start, end)
         if len(data) != end - start:
-            raise ShipError("the file is shorter than its idx says", operation="ship a tail", obj=str(self.log), position=start)
+            raise ShipError("the file is shorter than its idx states", operation="ship a tail", obj=str(self.log), position=start)
         return data
 
     def crc32c(self, start: int, end: int) -> int:
@@ -109,7 +112,7 @@ class Growing:
         return crc
 
     def copy(self, start: int, end: int, to: Path) -> int:
-        """Copy bytes [start, end) to a file, in bounded memory; their checksum."""
+        """Copy bytes [start, end) to a file, in bounded memory. Returns their checksum."""
         crc = 0
         try:
             to.parent.mkdir(parents=True, exist_ok=True)
@@ -119,7 +122,7 @@ class Growing:
                     crc = crc32c(chunk, crc)
                     target.write(chunk)
         except OSError as error:
-            raise ShipError(f"cannot be written: {error.strerror}", operation="copy a section", obj=str(to)) from error
+            raise ShipError(f"failed to write the file: {error.strerror}", operation="copy a section", obj=str(to)) from error
         return crc
 
     def _read(self, start: int, size: int) -> bytes:
@@ -127,10 +130,12 @@ class Growing:
 
 
 class Tail:
-    """The tails of a folder's growing segments, and how far each is shipped."""
+    """The tails of a folder's growing segments, and the position up to which each is shipped."""
 
     def __init__(self, store: Store, folder: Path, state: Path) -> None:
-        """`state` is the shipper's own folder: for the note, and for a file to copy large sections to."""
+        """`state` is the shipper's state folder, for the record of positions and for copies of large
+        sections.
+        """
         self._store = store
         self._folder = folder
         self._spare = state / _SPARE
@@ -142,15 +147,17 @@ class Tail:
         self._reached = {ref: reached for ref, reached in self._reached.items() if ref.segment in growing}
 
     def reached(self, ref: SegmentRef) -> Place | None:
-        """How far a segment is known to be shipped."""
+        """The position up to which a segment is known to be shipped."""
         reached = self._reached.get(ref)
         return None if reached is None else reached.place
 
     def ship(self, ref: SegmentRef, synced: int, written: float, metadata: Mapping[str, str]) -> Iterator[Shipped]:
-        """Ship what is synced and not shipped yet, part after part; they are yielded once the store has confirmed them.
+        """Ship the synced sections that are not shipped yet. Yields each part once the store has confirmed
+        it.
 
-        `synced` (in positions of the unpacked segment) and `written` (s since the epoch) are its idx's. ShipError if the file is none that
-        can be shipped in parts, or if the store holds other bytes; StoreError and its children as the store raises them.
+        `synced` (a position of the unpacked segment) and `written` (s since the epoch) come from its idx.
+        ShipError if the file cannot be shipped in parts or the store holds other bytes; StoreError as the
+        store raises it.
         """
         with _opened(ref, self._folder) as growing:
             place = self._place(growing)
@@ -163,19 +170,21 @@ class Tail:
                     self._remember()
                     yield shipped
             except ShipError:
-                # What is noted may not be of this file: next time it is looked at from its beginning.
+                # The recorded position may belong to another file: start from the beginning next time.
                 self._reached.pop(ref, None)
                 raise
             self._reached[ref] = Reached(place, growing.inode)
 
     def _place(self, growing: Growing) -> Place:
-        """Where to go on: at what is noted of this very file, else behind its header."""
+        """The position to continue from: the recorded one of this file, otherwise the end of its header."""
         reached = self._reached.get(growing.ref)
         same = reached is not None and reached.inode == growing.inode
         return reached.place if reached is not None and same else Place(growing.start, growing.start)
 
     def _remember(self) -> None:
-        """Note how far each segment is shipped. Where that fails, the next start ships them from their beginning."""
+        """Record the shipped positions. If that fails, the next start ships the segments from their
+        beginning.
+        """
         reached = {ref.growing: [*place, inode] for ref, (place, inode) in self._reached.items()}
         with suppress(OSError):
             self._note.parent.mkdir(parents=True, exist_ok=True)
@@ -194,13 +203,13 @@ class Tail:
             if size > MOST:
                 remove(self._spare)
         if stored is None:
-            raise ShipError("the part is not there although the store has it", operation="verify a part", obj=name, retriable=True)
+            raise ShipError("the part is missing although the store accepted it", operation="verify a part", obj=name, retriable=True)
         _require_same(growing, stored, crc, size)
         return Shipped(name, size)
 
 
 def _next_end(growing: Growing, place: Place, synced: int) -> Place | None:
-    """Where the next part ends; None if there is nothing to ship."""
+    """The end of the next part; None if there is nothing to ship."""
     start = place.position
     found: Place | None = None
     for end in growing.ends(place, synced):
@@ -211,7 +220,7 @@ def _next_end(growing: Growing, place: Place, synced: int) -> Place | None:
 
 
 def _recall(note: Path, store: str) -> dict[SegmentRef, Reached]:
-    """What an earlier run noted for that store; {} if nothing that can be read."""
+    """The positions that an earlier run recorded for that store; {} if missing or unreadable."""
     try:
         noted = json.loads(note.read_bytes())
         found = noted["reached"].items() if noted["store"] == store else ()
@@ -221,9 +230,9 @@ def _recall(note: Path, store: str) -> dict[SegmentRef, Reached]:
 
 
 def _reached(position: int, logical: int, inode: int) -> Reached:
-    """ValueError or TypeError if these are no places in a file."""
+    """ValueError or TypeError if the numbers are not valid file positions."""
     if not all(0 <= number < _LARGEST for number in (position, logical, inode)):
-        raise ValueError("no place in a file")
+        raise ValueError("invalid file position")
     return Reached(Place(int(position), int(logical)), int(inode))
 
 
@@ -231,22 +240,24 @@ def _require_same(growing: Growing, stored: ObjectInfo, crc: int, size: int) -> 
     if (stored.crc32c, stored.size) == (crc, size):
         return
     raise ShipError(
-        "the store holds other bytes than the segment has there",
+        "the part in the store differs from the segment",
         operation="compare a part with the store",
         obj=stored.name,
-        hint="Nothing was overwritten. No more parts of this segment are shipped; its file is, when it is finished. Look whether two nodes "
-        "go by one host id.",
+        hint="Nothing was overwritten. No more parts of this segment are shipped; its file is shipped when completed. Check whether two "
+        "nodes use one host id.",
     )
 
 
 @contextmanager
 def _opened(ref: SegmentRef, folder: Path) -> Iterator[Growing]:
-    """The segment, read without readahead. ShipError if it cannot be opened or its header says something else than its name."""
+    """The segment, opened without readahead. ShipError if it cannot be opened or its header does not match
+    its name.
+    """
     log = folder / ref.segment.filename
     try:
         file = os.open(log, os.O_RDONLY)
     except OSError as error:
-        raise ShipError(f"cannot be opened: {error.strerror}", operation="ship a tail", obj=str(log)) from error
+        raise ShipError(f"failed to open the file: {error.strerror}", operation="ship a tail", obj=str(log)) from error
     try:
         os.posix_fadvise(file, 0, 0, os.POSIX_FADV_RANDOM)
         yield _growing(ref, log, file)
@@ -260,9 +271,9 @@ def _growing(ref: SegmentRef, log: Path, file: int) -> Growing:
     try:
         header, start = descriptor.parse(head, name=log.name)
     except SegmentError as error:
-        raise ShipError(f"has no header: {error.message}", operation="ship a tail", obj=str(log)) from error
+        raise ShipError(f"invalid segment header: {error.message}", operation="ship a tail", obj=str(log)) from error
     if SegmentName(header.id, header.version) != ref.segment:
-        raise ShipError("its header names another segment", operation="ship a tail", obj=str(log))
+        raise ShipError("segment id in the header does not match the file name", operation="ship a tail", obj=str(log))
     return Growing(ref, log, file, start, sections.id_crc(header.id), header.codec is not None)
 
 
@@ -270,4 +281,4 @@ def _pread(file: int, log: Path, start: int, size: int) -> bytes:
     try:
         return os.pread(file, size, start)
     except OSError as error:
-        raise ShipError(f"cannot be read: {error.strerror}", operation="ship a tail", obj=str(log)) from error
+        raise ShipError(f"failed to read the file: {error.strerror}", operation="ship a tail", obj=str(log)) from error

@@ -1,17 +1,18 @@
-"""One completed segment: into the bucket, verified, and only then off the node's disk.
+"""Upload one completed segment, verify it, and delete it from the node's disk.
 
-Strategy: every step can be repeated, and a death between any two leaves a state from which the next start goes on.
+Strategy: every step can be repeated; after a crash between any two, the next start continues.
 
-    stat, CRC32C       what is to be confirmed
-    put                only if there is none
-    head               asked anew: the store's own size and CRC32C, and the generation that was just written
+    stat, CRC32C       what the store must confirm
+    put                only if the object does not exist
+    head               a new request: the store's size and CRC32C, and the generation that was just written
     stat               the file has not changed meanwhile
-    delete log, idx    in this order: an idx alone says that its log is done, a log alone would look like a new one
+    delete log, idx    in this order: an idx alone means that its log was shipped; a log alone would look new
 
-Nothing but objects of its own node is created or looked at, so a node needs no right outside its prefixes, and none to list. A segment
-that a batch took in long ago (its deletion was cut short, or the node replayed it after a crash) goes up again: planning knows it by its
-ledger. Other bytes under the name are a segment in conflict: these go up beside it, named by their CRC32C, and a person decides which
-count. So nobody's object can make the node run out of space.
+Only objects of the own node are created or read, so a node needs no permission outside its prefixes and none
+to list. A segment that an earlier batch read (its deletion was interrupted, or the node replayed it after a
+crash) is uploaded again: planning recognizes it by its ledger. If the object holds other bytes, the segment
+is in conflict: the file is uploaded under a second name with its CRC32C, and an operator decides which one is
+valid. So an existing object never makes the node run out of space.
 """
 
 from __future__ import annotations
@@ -29,7 +30,7 @@ from writetime.storage.checksum import crc32c_of
 from writetime.storage.layout import SegmentRef
 from writetime.storage.store import ObjectInfo, Store
 
-_UNREADABLE = "It is kept. Check the owner and mode of the file, and the disk."
+_UNREADABLE = "The file is kept. Check its owner and mode, and the disk."
 
 
 class Outcome(Enum):
@@ -38,12 +39,12 @@ class Outcome(Enum):
     UPLOADED = "uploaded"
     ALREADY_THERE = "already there"
     IN_CONFLICT = "in conflict"
-    """The store holds other bytes under its name as well."""
+    """The object of that name holds other bytes."""
 
 
 @dataclass(frozen=True, slots=True)
 class Local:
-    """A completed segment on disk, as it was when its checksum was taken."""
+    """A completed segment on disk, at the time its checksum was computed."""
 
     ref: SegmentRef
     log: Path
@@ -54,7 +55,7 @@ class Local:
 
     @property
     def sealed_at(self) -> datetime:
-        """When Cassandra wrote last to the segment: the mtime of the log."""
+        """When Cassandra last wrote to the segment: the mtime of the log."""
         return datetime.fromtimestamp(self.mtime_ns / 1e9, UTC)
 
     @property
@@ -63,9 +64,10 @@ class Local:
 
 
 class Measured:
-    """Segments that were measured and could not be shipped, so that a store that is away does not have each read anew in every round.
+    """Cache of measured segments, so that an unavailable store does not cause each to be read again in every
+    round.
 
-    A file counts as the same while its folder, inode, size, mtime and ctime are. At most `limit` are kept, the latest.
+    A file is unchanged if its folder, inode, size, mtime and ctime are. Keeps the latest `limit` segments.
     """
 
     def __init__(self, limit: int = 64) -> None:
@@ -73,7 +75,7 @@ class Measured:
         self._known: dict[Path, tuple[tuple[int, ...], Local]] = {}
 
     def of(self, ref: SegmentRef, folder: Path) -> Local:
-        """As `measure`."""
+        """Like `measure`, from the cache if the file is unchanged."""
         log = folder / ref.segment.filename
         identity = _identity(log)
         known = self._known.pop(log, None)
@@ -90,20 +92,20 @@ class Measured:
 def ship(store: Store, ref: SegmentRef, folder: Path, metadata: Mapping[str, str], measured: Measured | None = None) -> Outcome:
     """Ship one completed segment and delete it from `folder`.
 
-    `metadata` is added to the object's; `measured` is kept from one attempt to the next. ShipError when the file changed, or the store
-    does not confirm what it accepted; StoreError and its children as the store raises them. Whatever is raised, the segment is still
-    on disk.
+    `metadata` is added to the object's metadata; `measured` is reused between attempts. ShipError if the file
+    changed or the store does not confirm the upload; StoreError as the store raises it. After an error the
+    segment is still on disk.
     """
     log, measured = folder / ref.segment.filename, measured or Measured()
     try:
         local = measured.of(ref, folder)
         outcome = _upload(store, local, metadata)
     except (ShipError, ChecksumMismatch):
-        # There is doubt about the bytes themselves: they are read again.
+        # The bytes themselves are in doubt: read them again.
         measured.forget(log)
         raise
     finally:
-        # The node may hold a link of its own to the file: its pages would outlive the deletion.
+        # The node may keep its own hard link to the file; then its cached pages would survive the deletion.
         forget(log)
     measured.forget(log)
     _require_unchanged(local)
@@ -113,8 +115,10 @@ def ship(store: Store, ref: SegmentRef, folder: Path, metadata: Mapping[str, str
 
 
 def foresee(store: Store, ref: SegmentRef, folder: Path) -> Outcome:
-    """What `ship` would come to, as far as the store lets it be seen: without the right to list, what is missing looks like what is
-    forbidden. Only reads."""
+    """Predict the outcome of `ship`. Only reads.
+
+    Without permission to list, a missing object looks like a forbidden one; it then counts as missing.
+    """
     local = measure(ref, folder)
     forget(local.log)
     try:
@@ -129,9 +133,11 @@ def foresee(store: Store, ref: SegmentRef, folder: Path) -> Outcome:
 
 
 def put_if_absent(store: Store, name: str, data: bytes | Path, metadata: Mapping[str, str]) -> ObjectInfo | None:
-    """What was created under the name. None if there is an object: of an earlier run that died, of an attempt whose answer was lost, or
-    of somebody else; which bytes it holds is for the caller to compare. ShipError if the file cannot be read; StoreError as the store
-    raises it."""
+    """Create the object. None if it exists: from a run that died, an attempt whose response was lost, or
+    another writer.
+
+    The caller compares its bytes. ShipError if the file cannot be read; StoreError as the store raises it.
+    """
     try:
         return store.put(name, data, if_generation=0, metadata=metadata)
     except PreconditionFailed:
@@ -147,25 +153,25 @@ def measure(ref: SegmentRef, folder: Path) -> Local:
     try:
         crc, size = crc32c_of(log)
     except OSError as error:
-        raise ShipError(f"cannot be read: {error.strerror}", operation="read a segment", obj=str(log)) from error
+        raise ShipError(f"failed to read the file: {error.strerror}", operation="read a segment", obj=str(log)) from error
     local = Local(ref, log, size, crc, before.st_mtime_ns, before.st_ino)
     _require_unchanged(local)
     return local
 
 
 def is_there(path: Path) -> bool:
-    """ShipError if that cannot be found out."""
+    """Whether the file exists. ShipError if stat fails."""
     try:
         path.lstat()
     except FileNotFoundError:
         return False
     except OSError as error:
-        raise ShipError(f"cannot be looked at: {error.strerror}", operation="look for a segment", obj=str(path)) from error
+        raise ShipError(f"failed to stat the file: {error.strerror}", operation="look for a segment", obj=str(path)) from error
     return True
 
 
 def remove(path: Path) -> None:
-    """Delete a file and sync its folder. A file that is gone already is as good."""
+    """Delete a file and sync its folder. A missing file is not an error."""
     try:
         path.unlink(missing_ok=True)
         descriptor = os.open(path.parent, os.O_RDONLY | os.O_DIRECTORY)
@@ -175,10 +181,10 @@ def remove(path: Path) -> None:
             os.close(descriptor)
     except OSError as error:
         raise ShipError(
-            f"cannot be deleted: {error.strerror}",
+            f"failed to delete the file: {error.strerror}",
             operation="delete a shipped file",
             obj=str(path),
-            hint="It is safe in the bucket. The shipper must run as a user that may write to cdc_raw.",
+            hint="It is safe in the bucket. Run the shipper as a user that may write to cdc_raw.",
         ) from error
 
 
@@ -195,29 +201,31 @@ def _upload(store: Store, local: Local, metadata: Mapping[str, str]) -> Outcome:
         f"the store holds {confirmed.size} bytes with CRC32C {confirmed.crc32c:08x}, {local.log} has {local.size} with {local.crc32c:08x}",
         operation="compare a segment with the store",
         obj=confirmed.name,
-        hint="Nothing was overwritten or deleted, and the segment is tried again. If it stays so, the store or the disk damages bytes.",
+        hint="Nothing was overwritten or deleted, and the segment is retried. If the error persists, the store or the disk corrupts data.",
     )
 
 
 def _create(store: Store, name: str, local: Local, metadata: Mapping[str, str]) -> tuple[bool, ObjectInfo]:
-    """(whether this call created the object, what the store holds under the name, asked anew). ShipError (retriable) if that is nothing,
-    or is not what was just written."""
+    """(whether this call created the object, the object from a new request).
+
+    ShipError (retriable) if the object is missing or is not the one just written.
+    """
     written = put_if_absent(store, name, local.log, metadata)
     confirmed = store.head(name)
     if confirmed is None:
         raise ShipError(
-            "the object is not there although the store has accepted it",
+            "the object is missing although the store accepted it",
             operation="verify an upload",
             obj=name,
-            hint="The file is kept and shipped again. If a batch took the object in at this very moment, the next one passes it over.",
+            hint="The file is kept and shipped again. If a batch archived the object meanwhile, the next batch skips the copy.",
             retriable=True,
         )
     if written is not None and confirmed.generation != written.generation:
         raise ShipError(
-            f"generation {written.generation} was written, {confirmed.generation} is there",
+            f"the object was replaced: wrote generation {written.generation}, found {confirmed.generation}",
             operation="verify an upload",
             obj=name,
-            hint="Somebody replaced the object. The next round compares it again.",
+            hint="Another writer replaced the object. The next round compares it again.",
             retriable=True,
         )
     return written is not None, confirmed
@@ -231,10 +239,10 @@ def _require_unchanged(local: Local) -> None:
     now = _stat(local.log)
     if (now.st_size, now.st_mtime_ns, now.st_ino) != (local.size, local.mtime_ns, local.inode):
         raise ShipError(
-            "the file changed while it was shipped",
+            "the file changed during the upload",
             operation="ship a segment",
             obj=str(local.log),
-            hint="It is kept, and compared again in the next round.",
+            hint="The file is kept and compared again in the next round.",
             retriable=True,
         )
 
@@ -249,8 +257,8 @@ def _stat(path: Path) -> os.stat_result:
         return path.stat()
     except OSError as error:
         raise ShipError(
-            f"cannot be looked at: {error.strerror}",
+            f"failed to stat the file: {error.strerror}",
             operation="ship a segment",
             obj=str(path),
-            hint="If it vanished, somebody else deletes segments: cdc_block_writes: false lets Cassandra do so.",
+            hint="If it is missing, another process deletes segments; with cdc_block_writes: false Cassandra does.",
         ) from error

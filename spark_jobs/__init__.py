@@ -8,5 +8,6 @@
     data_source   segments as a Spark data source, for notebooks
     commands      the jobs as commands of `writetime`
 
-They know the core; they must not know Airflow. Paths travel between driver and executors, bytes are opened in the worker.
+They know the core; they must not know Airflow. Paths travel between driver and executors, bytes are opened in
+the worker.
 """

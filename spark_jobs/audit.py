@@ -1,14 +1,18 @@
-"""The audit job: read the segments of some hours again, and compare what each replica's log held with what it ought to have held.
+"""The audit job: read the segments of some hours again, and compare what each replica logged with what it should
+have logged.
 
-    spark-submit audit.py --config FILE --start TIME --end TIME [--late HOURS] [--ranges N] [--reread alarms|gaps [--most N]]
+    spark-submit audit.py --config FILE --start TIME --end TIME [--late HOURS] [--ranges N]
+        [--reread alarms|gaps [--most N]]
 
-Strategy: what was written in [start, end) lies in segments that were finished later, so the archive is read from an hour before until
-`--late` hours after, and what waits in cdc/ besides. A worker makes a row of each captured update: table, token, minute, digest, node; no
-value leaves it. Rows are gathered by table, range and minute, where owners are known by tokens (from the nodes' own logs and from what the
-shippers said), and compared there (`writetime.pipeline.audit`). Reads only; the report goes into the bucket. On demand the token ranges of
-what is missing are then read from the ring at ALL, as a bootstrap reads them: what the tables lack comes in as frames, with the next batch.
+Strategy: writes of [start, end) are in segments that were finished later, so the job reads the archive from
+one hour before `start` until `--late` hours after `end`, and the segments that wait in cdc/. A worker makes
+one row per captured update: table, token, minute, digest, node; values do not leave the worker. Rows are
+grouped by table, range and minute; the owners of tokens are known from the nodes' own logs and from the
+shippers' reports, and the groups are compared there (`writetime.pipeline.audit`). The job only reads; the
+report goes into the bucket. On demand, the token ranges with gaps are read from the cluster at ALL, as a
+bootstrap reads them: rows that the tables lack become frames, which the next batch ingests.
 
-Exit code: 0 no alarm, 1 alarms, or ranges that could not be read again, or the audit failed.
+Exit code: 0 no alarm; 1 alarms, ranges that could not be read again, or a failed audit.
 """
 
 from __future__ import annotations
@@ -36,7 +40,7 @@ from pyspark.sql import SparkSession
 from pyspark.sql.pandas.types import from_arrow_schema
 
 from spark_jobs import bootstrap
-from spark_jobs.job_exit import ends_telling
+from spark_jobs.job_exit import reports_failure
 from spark_jobs.session import spark_session
 from spark_jobs.stages.scan import Batches, chunked, content, tasks
 from writetime.cassandra.commitlog.encryption.keystore import Keystore
@@ -92,16 +96,18 @@ _FOUND: Final = pa.schema(
 _GROUPS: Final = pa.schema([("group", pa.string())])
 
 
-@ends_telling("the audit")
+@reports_failure("the audit")
 def main(arguments: list[str] | None = None) -> int:
     parser = argparse.ArgumentParser(description="Compare what the replicas' logs held.")
     parser.add_argument("--config", required=True, help="the pipeline's YAML")
     parser.add_argument("--start", required=True, type=_time, help="first minute, ISO-8601; UTC if it does not say")
     parser.add_argument("--end", required=True, type=_time, help="end, excluded")
     parser.add_argument("--late", type=int, default=3, help="hours that hints and shippers may take (default: 3)")
-    parser.add_argument("--ranges", type=int, default=16, help="token ranges that are told apart (default: 16)")
+    parser.add_argument("--ranges", type=int, default=16, help="token ranges to distinguish (default: 16)")
     parser.add_argument("--reread", choices=get_args(audit.Which), default="none", help="read ranges with alarms, or any gap, again at ALL")
-    parser.add_argument("--most", type=int, default=MOST_REREAD, help=f"token ranges that are read again at most (default: {MOST_REREAD})")
+    parser.add_argument(
+        "--most", type=int, default=MOST_REREAD, help=f"maximum number of token ranges to read again (default: {MOST_REREAD})"
+    )
     parser.add_argument("--json", action="store_true", help="print the report as JSON")
     given = parser.parse_args(arguments)
     asked = Rereading(given.reread, given.most)
@@ -127,7 +133,7 @@ def run(
 ) -> AuditReport:
     """Audit the minutes in [start, end), put the report into the bucket, and read again what is asked for."""
     if start >= end:
-        raise ConfigError("its start is not before its end", operation="audit an interval", obj=f"{start} to {end}")
+        raise ConfigError("start must be before end", operation="audit an interval", obj=f"{start} to {end}")
     _expect_kept(config, start)
     if reread.which != "none" and config.cluster.cql is None:
         raise ConfigError(
@@ -155,10 +161,10 @@ def read_again(config: PipelineConfig, spark: SparkSession, report: AuditReport,
     parts = {table: [report.ranges[number] for number in numbers] for table, numbers in wanted.items()}
     done = []
     for (table, numbers), found in zip(wanted.items(), bootstrap.read_again(config, spark, parts), strict=True):
-        told: dict[str, Any] = {"trouble": str(found)}
+        outcome: dict[str, Any] = {"trouble": str(found)}
         if isinstance(found, Run):
-            told = {"run": found.name, "consistency": found.consistency, "rows": found.rows, "frames": found.frames}
-        done.append(TableReread(table=table, ranges=numbers, **told))
+            outcome = {"run": found.name, "consistency": found.consistency, "rows": found.rows, "frames": found.frames}
+        done.append(TableReread(table=table, ranges=numbers, **outcome))
     return report.model_copy(update={"reread": done, "not_reread": left_out})
 
 
@@ -168,7 +174,9 @@ def _expect_kept(config: PipelineConfig, start: datetime) -> None:
     if sealed is not None and sealed.kept_from is not None and start.timestamp() < sealed.kept_from:
         kept = datetime.fromtimestamp(sealed.kept_from, UTC)
         hint = f"Audit what was written from {kept:%Y-%m-%dT%H:%M:%SZ} on (archive.keep_days)."
-        raise ConfigError("the archive no longer holds what was written then", operation="audit an interval", obj=str(start), hint=hint)
+        raise ConfigError(
+            "the archive no longer holds the segments of that interval", operation="audit an interval", obj=str(start), hint=hint
+        )
 
 
 def _time(text: str) -> datetime:
@@ -257,18 +265,18 @@ class Audit:
         reading = holding(scope, self.config.bucket, self.config.cluster.commitlog_keystore)
         return tasks(self.spark, segments, [[at] for at in range(len(segments))], reading, _FOUND)
 
-    def _members(self, segments: Sequence[SegmentInput], told: Sequence[Mapping[str, Any]]) -> list[Member]:
+    def _members(self, segments: Sequence[SegmentInput], rows: Sequence[Mapping[str, Any]]) -> list[Member]:
         """The ring's nodes, by what shippers said of them, what their own logs say, and what these say of the others."""
         facts: dict[str, LocalFacts] = defaultdict(LocalFacts)
-        for row in told:
+        for row in rows:
             version = segments[row["segment"]].ref.segment.version
             facts[row["node"]].apply(decode_own(bytes(row["digest"]), version=version).mutation)
         members: dict[str, Member] = {}
-        for told_by in facts.values():
-            for peer in told_by.peers:
+        for local in facts.values():
+            for peer in local.peers:
                 _add(members, str(peer.get("host_id") or ""), peer)
-        for host_id, told_by in facts.items():
-            _add(members, host_id, told_by.node)
+        for host_id, local in facts.items():
+            _add(members, host_id, local.node)
         for fact in read_facts(self.store, self.cluster):
             node = fact.node
             _add(members, node.host_id, {"tokens": fact.tokens, "rack": fact.rack, "data_center": node.datacenter})
@@ -305,16 +313,16 @@ def _of_nodes(found: Iterable[ObjectInfo]) -> Iterator[SegmentInput]:
             continue
 
 
-def _add(members: dict[str, Member], host_id: str, told: Mapping[str, Any]) -> None:
+def _add(members: dict[str, Member], host_id: str, node: Mapping[str, Any]) -> None:
     """What is told of a node, unless it says too little."""
-    tokens = tuple(int(each) for each in told.get("tokens") or ())
-    if host_id and tokens and told.get("data_center"):
-        members[host_id] = Member(host_id, str(told["data_center"]), str(told.get("rack") or ""), tokens)
+    tokens = tuple(int(each) for each in node.get("tokens") or ())
+    if host_id and tokens and node.get("data_center"):
+        members[host_id] = Member(host_id, str(node["data_center"]), str(node.get("rack") or ""), tokens)
 
 
-def _came(segments: Sequence[SegmentInput], told: Iterable[Mapping[str, Any]]) -> dict[str, list[Came]]:
+def _came(segments: Sequence[SegmentInput], rows: Iterable[Mapping[str, Any]]) -> dict[str, list[Came]]:
     found: dict[str, list[Came]] = defaultdict(list)
-    for row in told:
+    for row in rows:
         segment = segments[row["segment"]]
         name = segment.ref.segment
         found[row["node"]].append(Came(name.id, name.version, segment.sealed_at, row["minute"], bool(row["token"])))
@@ -372,8 +380,8 @@ def _held(scope: Scope, store: Store, place: Mapping[str, Any], keys: Keystore |
             at = token(key)
             place_of = bisect_left(scope.ends, at)
             digest = hashlib.blake2b(body, digest_size=_DIGEST_BYTES).digest()
-            told = {"table": scope.schema.tables[table_id].full_name, "range": place_of, "minute": minute, "token": at, "digest": digest}
-            yield about | {"kind": "update"} | told
+            place = {"table": scope.schema.tables[table_id].full_name, "range": place_of, "minute": minute, "token": at, "digest": digest}
+            yield about | {"kind": "update"} | place
     # Writetimes may be anything: a few of them must not decide.
     first = int(np.percentile(minutes, 2)) if minutes else None
     yield about | {"kind": "segment", "minute": first, "token": int(not found.problems and not refused)}

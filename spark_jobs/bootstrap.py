@@ -1,14 +1,16 @@
-"""The bootstrap job: read tables from the ring, and put what is news into the bucket as frames, which the next batch folds in.
+"""The bootstrap job: read tables from the ring, and put what is news into the bucket as frames, which the
+next batch folds in.
 
     spark-submit bootstrap.py --config FILE --table ks.t [--token-range A:B]     a table, or a part of it
     spark-submit bootstrap.py --config FILE --due                                the tables that ought to be read by themselves
     spark-submit bootstrap.py --config FILE --touched                            the rows that batches have noted, once more
 
-Strategy: a table is read range by range, each by one worker, which is given what the state holds of the range and puts frames only for what
-differs (`writetime.pipeline.bootstrap.difference`). So a second run adds nothing, counters and lists are compared with what is known of
-them, and what the state has and the ring does not show is found on the way; it is asked for once more before it gets its tombstone. A
-finished range is noted by its worker, and not read again. Nobody has to stop writing, to the ring or to the pipeline: frames merge with the
-log in any order.
+Strategy: a table is read range by range, each by one worker, which is given what the state holds of the range
+and puts frames only for what differs (`writetime.pipeline.bootstrap.difference`). So a second run adds
+nothing, counters and lists are compared with what is known of them, and what the state has and the ring does
+not show is found on the way; it is asked for once more before it gets its tombstone. A finished range is
+noted by its worker, and not read again. Nobody has to stop writing, to the ring or to the pipeline: frames
+merge with the log in any order.
 
 Exit code: 0 all read, 1 not.
 """
@@ -38,7 +40,7 @@ from pyspark.sql import SparkSession
 from pyspark.sql.pandas.types import from_arrow_schema
 
 from spark_jobs.cassandra_reader import Page, Ring, as_of, token_of
-from spark_jobs.job_exit import ends_telling
+from spark_jobs.job_exit import reports_failure
 from spark_jobs.session import spark_session
 from spark_jobs.spark_errors import OURS, why
 from spark_jobs.stages.scan import Batches, chunked
@@ -72,7 +74,7 @@ OBJECTS_PER_RANGE: Final = 10_000
 _ASKED_AT_ONCE: Final = 16
 """Single rows that a worker has asked the ring for and waits for."""
 _ASKED_BETWEEN_PAUSES: Final = 256
-_TOLD_EVERY: Final = 5.0
+_REPORT_EVERY: Final = 5.0
 """Seconds between two looks at how far a run is."""
 
 _RECORDS: Final = pa.schema([("range", pa.int32()), ("key", pa.binary()), ("state", pa.binary())])
@@ -80,14 +82,14 @@ _RECORDS: Final = pa.schema([("range", pa.int32()), ("key", pa.binary()), ("stat
 _DONE: Final = pa.schema([("range", pa.int32()), ("rows", pa.int64()), ("frames", pa.int64())])
 
 
-@ends_telling("the bootstrap")
+@reports_failure("the bootstrap")
 def main(arguments: list[str] | None = None) -> int:
     parser = argparse.ArgumentParser(description="Read tables from the ring; put what is news into the bucket as frames.")
     parser.add_argument("--config", required=True, help="the pipeline's YAML")
     parser.add_argument("--table", action="append", default=[], help="keyspace.table; may be given several times")
     parser.add_argument("--token-range", default="", help="A:B: only tokens > A and <= B")
-    parser.add_argument("--due", action="store_true", help="without --table: the tables that ought to be read by themselves")
-    parser.add_argument("--touched", action="store_true", help="rows that batches have noted to be read again")
+    parser.add_argument("--due", action="store_true", help="without --table: the tables that are due")
+    parser.add_argument("--touched", dest="incomplete_rows", action="store_true", help="read incomplete rows again")
     parser.add_argument("--json", action="store_true", help="print the runs as JSON, one a line")
     options = parser.parse_args(arguments)
     made = run(
@@ -95,7 +97,7 @@ def main(arguments: list[str] | None = None) -> int:
         tables=[name for name in options.table if name],
         part=runs.parse_part(options.token_range) if options.token_range else None,
         due=options.due,
-        touched=options.touched,
+        incomplete_rows=options.incomplete_rows,
     )
     for each in made:
         print(each.model_dump_json() if options.json else each.line())  # noqa: T201
@@ -108,25 +110,25 @@ def run(
     tables: Sequence[str] = (),
     part: runs.Range | None = None,
     due: bool = False,
-    touched: bool = False,
-    tell: Callable[[Run], None] | None = None,
+    incomplete_rows: bool = False,
+    notify: Callable[[Run], None] | None = None,
 ) -> list[Run]:
-    """Read the tables, or if there are none those that are due; then the rows that were noted. What cannot be read to its end holds up
-    nothing else: the first such error is raised when the rest is read. `tell` is told now and then how far a run is."""
+    """Read the tables, or the due tables if none are given; then the incomplete rows. A failed read does not stop
+    the others: the first error is raised at the end. `notify` is called regularly with a run's progress."""
     if config.cluster.cql is None:
         raise ConfigError("`cluster.cql` is missing", operation="read from the ring", hint="Say in the pipeline's YAML where the ring is.")
     spark = spark_session(config, f"writetime bootstrap {config.pipeline}")
     made: list[Run] = []
     failed: list[WritetimeError] = []
     try:
-        job = Bootstrap(config, config.cluster.cql, open_store(config.bucket), spark, tell or _log)
+        job = Bootstrap(config, config.cluster.cql, open_store(config.bucket), spark, notify or _log)
         found = [runs.table_named(job.schema, name) for name in tables]
         found += runs.due(job.store, config) if due and not tables else []
         for table in found:
             with _going_on(table.full_name, failed):
                 made.append(job.read_table(table, None if part is None else [part]))
-        if touched:
-            job.read_touched(failed)
+        if incomplete_rows:
+            job.read_incomplete_rows(failed)
     finally:
         spark.stop()
     if failed:
@@ -160,9 +162,9 @@ def read_again(config: PipelineConfig, spark: SparkSession, parts: Mapping[str, 
 
 def _of_worker(error: PySparkException, name: str) -> WritetimeError:
     """What has failed in Spark, an error of ours without its class."""
-    told = why(error)
-    told = told.partition(": ")[2] if told.startswith(OURS) else told
-    return BatchError(told, operation="read a table from the ring", obj=name, retriable=True)
+    reason = why(error)
+    reason = reason.partition(": ")[2] if reason.startswith(OURS) else reason
+    return BatchError(reason, operation="read a table from the ring", obj=name, retriable=True)
 
 
 # --- driver -------------------------------------------------------------------------------------------------------------------------
@@ -176,7 +178,7 @@ class Bootstrap:
     cql: CqlConfig
     store: Store
     spark: SparkSession
-    tell: Callable[[Run], None]
+    notify: Callable[[Run], None]
 
     def __post_init__(self) -> None:
         self.cluster = self.config.cluster.name
@@ -202,19 +204,19 @@ class Bootstrap:
         done = runs.finished_ranges(self.store, run)
         wanted = [number for number in range(len(run.ranges)) if number not in done]
         log.info("reading a table", table=table.full_name, run=run.run, ranges=len(run.ranges), finished=len(done))
-        with self._telling(run):
+        with self._reporting(run):
             self._read(plan, run, wanted)
         run = runs.update(self.store, run, datetime.now(UTC))
         if run.finished_at is not None and parts is None:
             runs.no_longer_due(self.store, self.cluster, table)
         return run
 
-    def read_touched(self, failed: list[WritetimeError]) -> int:
+    def read_incomplete_rows(self, failed: list[WritetimeError]) -> int:
         """Read the rows again that batches have noted; how many these are. Why those of a table were not is added to `failed`; its notes
         stay then."""
         by_table: dict[tuple[UUID, bool], dict[str, None]] = {}
         notes: dict[tuple[UUID, bool], list[ObjectInfo]] = defaultdict(list)
-        for info in self.store.list(layout.touched_prefix(self.cluster)):
+        for info in self.store.list(layout.incomplete_rows_prefix(self.cluster)):
             document = json.loads(self.store.read(info.name))
             if self.sealed is not None and document["batch"] <= self.sealed.number:
                 about = UUID(document["table_id"]), bool(document.get("whole"))
@@ -245,7 +247,7 @@ class Bootstrap:
         with plan.ring() as ring:
             if ring.table_id(table.keyspace, table.name) != table.id.bytes:
                 raise BatchError(
-                    "the ring has no such table, or another one of that name",
+                    "the cluster has no table with this name and id",
                     operation="read a table from the ring",
                     obj=table.full_name,
                     retriable=True,
@@ -273,7 +275,9 @@ class Bootstrap:
         sorted_ = found.repartition(readers, "range").sortWithinPartitions("range", "key")
         done = sorted_.mapInArrow(_reader(plan, run, readers), schema=from_arrow_schema(_DONE)).collect()
         if missing := set(wanted) - {row.range for row in done}:
-            raise BatchError(f"{len(missing)} ranges were not read", operation="read a table from the ring", obj=run.name, retriable=True)
+            raise BatchError(
+                f"{len(missing)} token ranges could not be read", operation="read a table from the ring", obj=run.name, retriable=True
+            )
 
     def _read_keys(self, table: Table, keys: list[bytes], *, whole: bool) -> int:
         """`whole`: a row that no replica has is gone, so all are asked."""
@@ -296,21 +300,21 @@ class Bootstrap:
         return len(keys)
 
     @contextmanager
-    def _telling(self, run: Run) -> Iterator[None]:
-        """Write down now and then how far the run is, and tell it."""
+    def _reporting(self, run: Run) -> Iterator[None]:
+        """Record and report the run's progress at intervals."""
         stop = threading.Event()
 
-        def tell() -> None:
-            while not stop.wait(_TOLD_EVERY):
-                self.tell(runs.update(self.store, run, datetime.now(UTC)))
+        def notify() -> None:
+            while not stop.wait(_REPORT_EVERY):
+                self.notify(runs.update(self.store, run, datetime.now(UTC)))
 
-        teller = threading.Thread(target=tell, daemon=True)
-        teller.start()
+        reporter = threading.Thread(target=notify, daemon=True)
+        reporter.start()
         try:
             yield
         finally:
             stop.set()
-            teller.join()
+            reporter.join()
 
 
 def _log(run: Run) -> None:
@@ -357,7 +361,7 @@ def _reader(plan: ReadPlan, run: Run, readers: int) -> Callable[[Batches], Batch
 
 @dataclass(frozen=True)
 class ReadPlan:
-    """What a worker is told. No secret is part of it."""
+    """The plan of a worker. It contains no secrets."""
 
     bucket: str
     cql: CqlConfig
@@ -397,11 +401,11 @@ class TableReader:
     def __post_init__(self) -> None:
         plan, table, types = self.plan, self.plan.table, self.plan.schema.types
         self._ring = plan.ring()
-        self._selection = Selection(table, types, of_elements=self._ring.tells_of_elements)
+        self._selection = Selection(table, types, of_elements=self._ring.has_element_times)
         self._keys, self._order = RowKeys(table, types), ClusteringOrder(table, types)
         kinds = {column.name: parse_type(column.type, table.keyspace, types) for column in (*table.static_columns, *table.regular_columns)}
         lists = frozenset(name for name, kind in kinds.items() if _is_list(kind))
-        untold = frozenset() if self._ring.tells_of_elements else frozenset(name for name, kind in kinds.items() if kind.multicell)
+        untold = frozenset() if self._ring.has_element_times else frozenset(name for name, kind in kinds.items() if kind.multicell)
         self._comparison = Comparison(lists, untold, table.is_counter, plan.snapshot.consistency == "ALL", plan.first, plan.policy)
         self._as_of = as_of(plan.snapshot.margin_seconds)
         self._began = time.monotonic()

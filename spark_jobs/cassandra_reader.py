@@ -1,8 +1,9 @@
-"""CQL to the ring: the only module of the jobs that knows Cassandra's driver. Answers are raw bytes, a row a tuple.
+"""CQL to the ring: the only module of the jobs that knows Cassandra's driver. Answers are raw bytes, a row a
+tuple.
 
-Strategy: values go out and come in as bytes, since that is what a log holds as well; the driver has no Python value for all that CQL has.
-Pages are asked for one by one, each again while it fails in a way that may pass. Passwords are read here, on the worker, and from nowhere
-but the environment.
+Strategy: values go out and come in as bytes, since that is what a log holds as well; the driver has no Python
+value for all that CQL has. Pages are asked for one by one, each again while it fails in a way that may pass.
+Passwords are read here, on the worker, and from nowhere but the environment.
 """
 
 from __future__ import annotations
@@ -95,7 +96,7 @@ class Ring:
     # --- about the ring ----------------------------------------------------------------------------------------------------------------
 
     @property
-    def tells_of_elements(self) -> bool:
+    def has_element_times(self) -> bool:
         """Whether WRITETIME and TTL can be asked of what is not frozen: from 5.0 on (CASSANDRA-8877)."""
         return int(self._release.split(".")[0]) >= 5
 

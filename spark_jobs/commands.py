@@ -1,5 +1,5 @@
-"""The commands `writetime bootstrap`, `rebuild`, `erase`, `verify-tables` and `audit`. Imports Spark and the driver when one runs:
-the command line loads this module for its help alone."""
+"""The commands `writetime bootstrap`, `rebuild`, `erase`, `verify-tables` and `audit`. Imports Spark and the
+driver when one runs: the command line loads this module for its help alone."""
 
 from __future__ import annotations
 
@@ -22,12 +22,12 @@ def bootstrap(
     config: Annotated[Path, typer.Option("--config", "-c", help="The pipeline's YAML, with `cluster.cql`.", show_default=False)],
     table: Annotated[list[str] | None, typer.Option("--table", help="keyspace.table; may be given several times.")] = None,
     token_range: Annotated[str, typer.Option("--token-range", help="Only tokens > A and <= B.", metavar="A:B")] = "",
-    due: Annotated[bool, typer.Option("--due", help="The tables that ought to be read by themselves, by snapshot.mode.")] = False,
-    touched: Annotated[bool, typer.Option("--touched", help="The rows that batches have noted to be read again.")] = False,
+    due: Annotated[bool, typer.Option("--due", help="The tables that are due, by snapshot.mode.")] = False,
+    incomplete_rows: Annotated[bool, typer.Option("--touched", help="Read incomplete rows again.")] = False,
     status: Annotated[bool, typer.Option("--status", help="Only show the runs so far.")] = False,
     as_json: Annotated[bool, typer.Option("--json", help="Runs as JSON, one a line.")] = False,
 ) -> None:
-    """Read tables from the ring while they are written to, and let the next batch take in what is news. Goes on with what is unfinished."""
+    """Read tables from the cluster while they are in use; the next batch ingests what is new. Resumes unfinished runs."""
     from writetime.config.pipeline import load
     from writetime.errors import ConfigError
     from writetime.pipeline.bootstrap import run as runs
@@ -37,27 +37,29 @@ def bootstrap(
     if status:
         found = list(runs.runs(open_store(settings.bucket), settings.cluster.name))
         made = [run for run in found if not table or f"{run.keyspace}.{run.table}" in table]
-    elif not (table or due or touched):
-        raise ConfigError("nothing is asked for", operation="run a command", obj="bootstrap", hint="Give --table, --due or --touched.")
+    elif not (table or due or incomplete_rows):
+        raise ConfigError("no table was selected", operation="run a command", obj="bootstrap", hint="Give --table, --due or --touched.")
     else:
         part = runs.parse_part(token_range) if token_range else None
-        made = _read(settings, table or [], part, due=due, touched=touched, quiet=as_json)
+        made = _read(settings, table or [], part, due=due, incomplete_rows=incomplete_rows, quiet=as_json)
     for run in made:
         typer.echo(run.model_dump_json() if as_json else run.line())
 
 
-def _read(settings: PipelineConfig, tables: list[str], part: tuple[int, int] | None, *, due: bool, touched: bool, quiet: bool) -> list[Run]:
+def _read(
+    settings: PipelineConfig, tables: list[str], part: tuple[int, int] | None, *, due: bool, incomplete_rows: bool, quiet: bool
+) -> list[Run]:
     from spark_jobs import bootstrap as job
 
     if quiet:
-        return job.run(settings, tables=tables, part=part, due=due, touched=touched)
-    with _bars() as tell:
-        return job.run(settings, tables=tables, part=part, due=due, touched=touched, tell=tell)
+        return job.run(settings, tables=tables, part=part, due=due, incomplete_rows=incomplete_rows)
+    with _bars() as notify:
+        return job.run(settings, tables=tables, part=part, due=due, incomplete_rows=incomplete_rows, notify=notify)
 
 
 @contextmanager
 def _bars() -> Iterator[Callable[[Run], None]]:
-    """A bar a table, of its ranges; nothing where there is no terminal but the runs' lines at the end."""
+    """One progress bar per table, counting its ranges; without a terminal only the final lines."""
     from rich.console import Console
     from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 
@@ -65,23 +67,23 @@ def _bars() -> Iterator[Callable[[Run], None]]:
     with Progress(*columns, console=Console(stderr=True), transient=True) as progress:
         bars: dict[str, object] = {}
 
-        def tell(run: Run) -> None:
+        def notify(run: Run) -> None:
             about = f"{run.keyspace}.{run.table}: {run.rows} rows, {run.frames} news"
             if run.run not in bars:
                 bars[run.run] = progress.add_task(about, total=len(run.ranges))
             progress.update(bars[run.run], description=about, completed=len(run.ranges) - run.remaining)  # type: ignore[arg-type]
 
-        yield tell
+        yield notify
 
 
 def rebuild(
     config: Annotated[Path, typer.Option("--config", "-c", help="The pipeline's YAML.", show_default=False)],
     topics: Annotated[str | None, typer.Option("--topics", help="Publish all events again, under this prefix.", metavar="PREFIX")] = None,
-    partial: Annotated[bool, typer.Option("--partial", help="Do without segments that the archive lacks.")] = False,
-    yes: Annotated[bool, typer.Option("--yes", "-y", help="Do not ask.")] = False,
+    partial: Annotated[bool, typer.Option("--partial", help="Continue without segments that are missing from the archive.")] = False,
+    yes: Annotated[bool, typer.Option("--yes", "-y", help="Do not ask for confirmation.")] = False,
     as_json: Annotated[bool, typer.Option("--json", help="The rebuild's document as JSON.")] = False,
 ) -> None:
-    """Make state and tables again from the archive, as a new chain of batches. Goes on with what is unfinished."""
+    """Build state and tables again from the archive, as a new chain of batches. Resumes an unfinished rebuild."""
     from spark_jobs import rebuild as job
     from writetime.config.pipeline import load
     from writetime.pipeline import chains
@@ -95,14 +97,14 @@ def rebuild(
     if as_json:
         typer.echo(job.run(settings, topics=topics, partial=partial).model_dump_json())
         return
-    with _rebuild_bar() as tell:
-        done = job.run(settings, topics=topics, partial=partial, tell=tell)
+    with _rebuild_bar() as notify:
+        done = job.run(settings, topics=topics, partial=partial, notify=notify)
     typer.echo(chains.text(done))
 
 
 @contextmanager
 def _rebuild_bar() -> Iterator[Callable[[Rebuild, int, Sealed], None]]:
-    """A bar of segments on a terminal, else a line for each batch."""
+    """A progress bar of segments on a terminal, else one line per batch."""
     from rich.console import Console
     from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 
@@ -111,22 +113,22 @@ def _rebuild_bar() -> Iterator[Callable[[Rebuild, int, Sealed], None]]:
     with Progress(*columns, console=console, transient=True, disable=not console.is_terminal) as progress:
         bar = progress.add_task("rebuild", total=None)
 
-        def tell(found: Rebuild, done: int, sealed: Sealed) -> None:
+        def notify(found: Rebuild, done: int, sealed: Sealed) -> None:
             progress.update(bar, description=f"batch {sealed.number}", completed=done, total=found.segments)
             if not console.is_terminal:
                 typer.echo(f"batch {sealed.number}: {done} of {found.segments} segments, {sealed.events} events", err=True)
 
-        yield tell
+        yield notify
 
 
 def erase(
-    table: Annotated[str, typer.Argument(help="keyspace.table, as CQL has it.", show_default=False)],
+    table: Annotated[str, typer.Argument(help="keyspace.table, as in CQL.", show_default=False)],
     config: Annotated[Path, typer.Option("--config", "-c", help="The pipeline's YAML.", show_default=False)],
     key: Annotated[str, typer.Option("--key", help="JSON: all columns of the partition key, or of the primary key.", show_default=False)],
-    yes: Annotated[bool, typer.Option("--yes", "-y", help="Erase; without it the key is only looked for.")] = False,
-    as_json: Annotated[bool, typer.Option("--json", help="What was found as JSON.")] = False,
+    yes: Annotated[bool, typer.Option("--yes", "-y", help="Erase. Without it, the key is only searched for.")] = False,
+    as_json: Annotated[bool, typer.Option("--json", help="Print the result as JSON.")] = False,
 ) -> None:
-    """Erase what the pipeline holds of a key that is deleted in the ring: archive, state, tables, quarantine. Code 1 if something stays."""
+    """Erase all data of a key that is deleted in the cluster: archive, state, tables, quarantine. Exit code 1 if data remains."""
     from spark_jobs import erase as job
     from writetime.cli.batches import user
     from writetime.config.pipeline import load
@@ -145,14 +147,16 @@ def verify_tables(
     config: Annotated[Path, typer.Option("--config", "-c", help="The pipeline's YAML, with `cluster.cql`.", show_default=False)],
     table: Annotated[list[str] | None, typer.Option("--table", help="keyspace.table; may be given several times; default: all.")] = None,
     share: Annotated[float, typer.Option("--share", help="Share of the token ranges to compare.")] = 1.0,
-    seed: Annotated[int, typer.Option("--seed", help="Which ranges a share is.")] = 0,
+    seed: Annotated[int, typer.Option("--seed", help="Seed for the selection of ranges.")] = 0,
     token_range: Annotated[str, typer.Option("--token-range", help="Only tokens > A and <= B.", metavar="A:B")] = "",
     wait: Annotated[float, typer.Option("--wait", help="Seconds to wait for the batch that settles what differs.")] = 0.0,
-    at_rest: Annotated[bool, typer.Option("--at-rest", help="Nobody writes and all is in: whatever differs is drift.")] = False,
-    values: Annotated[bool, typer.Option("--values", help="Tell values of rows that differ, in the report.")] = False,
+    at_rest: Annotated[
+        bool, typer.Option("--at-rest", help="No writes are in progress and all segments are ingested: every difference is drift.")
+    ] = False,
+    values: Annotated[bool, typer.Option("--values", help="Include the values of rows that differ in the report.")] = False,
     as_json: Annotated[bool, typer.Option("--json", help="The report as JSON.")] = False,
 ) -> None:
-    """Compare the tables of current rows with the ring: values, writetimes, expiries. Code 1 if rows drift."""
+    """Compare the current-row tables with the cluster: values, writetimes, expiries. Exit code 1 if rows drift."""
     from spark_jobs import verify as job
     from writetime.config.pipeline import load
     from writetime.pipeline import verification
@@ -160,7 +164,7 @@ def verify_tables(
 
     part = parse_part(token_range) if token_range else None
     report = job.run(load(config), job.Options(table or [], share, seed, part, wait, at_rest, values))
-    _told(report.model_dump_json() if as_json else verification.report_text(report), report.name, ok=report.ok)
+    _print_report(report.model_dump_json() if as_json else verification.report_text(report), report.name, ok=report.ok)
 
 
 def audit(
@@ -168,12 +172,12 @@ def audit(
     start: Annotated[datetime, typer.Option("--start", help="First minute (UTC).", show_default=False)],
     end: Annotated[datetime, typer.Option("--end", help="End (UTC), excluded.", show_default=False)],
     late: Annotated[int, typer.Option("--late", help="Hours that hints and shippers may take.")] = 3,
-    ranges: Annotated[int, typer.Option("--ranges", help="Token ranges that are told apart.")] = 16,
+    ranges: Annotated[int, typer.Option("--ranges", help="Token ranges to distinguish.")] = 16,
     reread: Annotated[str, typer.Option("--reread", help="alarms, gaps: read their token ranges again from the ring, at ALL.")] = "none",
-    most: Annotated[int, typer.Option("--most", help="Token ranges that are read again at most.")] = 64,
+    most: Annotated[int, typer.Option("--most", help="Maximum number of token ranges to read again.")] = 64,
     as_json: Annotated[bool, typer.Option("--json", help="The report as JSON.")] = False,
 ) -> None:
-    """Compare what each replica's log held with what it ought to have held. Code 1 if nothing explains a gap."""
+    """Compare each replica's log with what it should contain. Exit code 1 if a gap is unexplained."""
     from spark_jobs import audit as job
     from writetime.config.pipeline import load
     from writetime.errors import ConfigError
@@ -183,10 +187,10 @@ def audit(
         raise ConfigError("is none of: none, alarms, gaps", operation="run a command", obj=f"--reread {reread}")
     asked = job.Rereading(cast(audit.Which, reread), most)
     report = job.run(load(config), start.replace(tzinfo=UTC), end.replace(tzinfo=UTC), late=late, ranges=ranges, reread=asked)
-    _told(report.model_dump_json() if as_json else audit.report_text(report), report.name, ok=report.ok)
+    _print_report(report.model_dump_json() if as_json else audit.report_text(report), report.name, ok=report.ok)
 
 
-def _told(text: str, name: str, *, ok: bool) -> None:
+def _print_report(text: str, name: str, *, ok: bool) -> None:
     typer.echo(text)
     typer.echo(f"report: {name}", err=True)
     if not ok:

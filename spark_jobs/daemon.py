@@ -1,7 +1,8 @@
-"""The process from which Spark's Python workers are forked, with all that they need already there. `spark.python.daemon.module`.
+"""The process from which Spark's Python workers are forked, with all that they need already there.
+`spark.python.daemon.module`.
 
-Strategy: Spark's own daemon does the work. Before it begins, two things are done once that every worker would do anew, and workers are
-many: an idle one ends after a minute.
+Strategy: Spark's own daemon does the work. Before it begins, two things are done once that every worker would
+do anew, and workers are many: an idle one ends after a minute.
 
 - What our stages import, compiled code included, is imported. A fork has it at once.
 - Archives go from the path to modules. Before each task a worker lets Python forget which modules there are (importlib.invalidate_caches),

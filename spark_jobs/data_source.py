@@ -4,10 +4,11 @@
     spark.read.format("cassandra_commitlog").load("cdc_raw")                                    generic: a cell or deletion a row
     spark.read.format("cassandra_commitlog").option("table", "shop.orders").load("cdc_raw")     typed: a changed row of that table a row
 
-Strategy: planning reads all segments once for the schema that they teach; then paths travel, one partition each, and the bytes are opened
-in the workers. Rows are made in `changes`. `pushFilters` is left out on purpose: Spark refuses a source that has it unless
-spark.sql.python.filterPushdown.enabled is set; the options say what to read instead. Writes nothing. It knows no pipeline, and shows all
-that the bytes say, unless the option `config` names one: then it shows of tables what the pipeline lets out.
+Strategy: planning reads all segments once for the schema that they teach; then paths travel, one partition
+each, and the bytes are opened in the workers. Rows are made in `changes`. `pushFilters` is left out on
+purpose: Spark refuses a source that has it unless spark.sql.python.filterPushdown.enabled is set; the options
+say what to read instead. Writes nothing. It knows no pipeline, and shows all that the bytes say, unless the
+option `config` names one: then it shows of tables what the pipeline lets out.
 """
 
 from __future__ import annotations
@@ -111,7 +112,7 @@ class CassandraCommitlog(DataSource):
         known = _arrow_schema(self.plan).names
         strangers = [name for name in schema.names if name not in known]
         if strangers:
-            raise ConfigError(f"there are no columns {strangers}", operation="read a commit log", hint=f"There are {', '.join(known)}")
+            raise ConfigError(f"unknown columns: {strangers}", operation="read a commit log", hint=f"Known columns: {', '.join(known)}")
         return Reader(self.plan, tuple(schema.names))
 
 
@@ -157,7 +158,7 @@ class Reader(DataSourceReader):
         if not self.plan.skip:
             error.hint = f"{error.hint}. {_HINT}" if error.hint else _HINT
             raise error
-        log.warning("passed over", **error.as_dict())
+        log.warning("segment skipped", **error.as_dict())
 
 
 # --- planning ---------------------------------------------------------------------------------------------------------------------
@@ -167,7 +168,7 @@ def _plan(options: Mapping[str, str]) -> Plan:
     """Find the segments and learn the schema from all of them. Raises ConfigError, StoreError, SchemaError."""
     unknown = sorted(set(options) - {name.lower() for name in OPTIONS} - set(OPTIONS) - {"paths"})
     if unknown:
-        raise ConfigError(f"there are no options {unknown}", operation="read a commit log", hint=f"There are {', '.join(OPTIONS)}")
+        raise ConfigError(f"unknown options: {unknown}", operation="read a commit log", hint=f"Known options: {', '.join(OPTIONS)}")
     found, errors = segment_paths.find(_paths(options))
     if errors:
         raise errors[0]
@@ -194,12 +195,12 @@ def _plan(options: Mapping[str, str]) -> Plan:
 
 def _expect_shown(rules: TableRules, selection: Selection) -> None:
     """ConfigError if rows of the table cannot be shown as the pipeline wants it."""
-    reason, hint = rules.why_not(), ""
+    reason, hint = rules.rejection_reason(), ""
     if selection.captured is not None and rules.table.id not in selection.captured:
         reason, hint = "the pipeline does not capture it", "Set the option allTables to see it all the same"
     elif rules.filter is not None:
         # An update does not tell of the columns that it leaves alone.
-        reason = "the pipeline filters its rows, and a mutation does not tell whole rows"
+        reason = "the pipeline filters its rows, and a mutation does not hold whole rows"
         hint = "Read the warehouse's tables"
     if reason is not None:
         raise ConfigError(reason, operation="read a commit log", obj=rules.table.full_name, hint=hint or None)
@@ -209,9 +210,7 @@ def _paths(options: Mapping[str, str]) -> list[str]:
     if options.get("paths"):
         return [str(path) for path in json.loads(options["paths"])]
     if not options.get("path"):
-        raise ConfigError(
-            "nothing says where the segments are", operation="read a commit log", hint="Give load() a file, folder or bucket URL"
-        )
+        raise ConfigError("no path to segments was given", operation="read a commit log", hint="Give load() a file, folder or bucket URL")
     return [options["path"]]
 
 
@@ -220,10 +219,10 @@ def _learn(each: segment_paths.Input, learner: SchemaLearner, keystore: str | No
         found = _scan(each.where, each.read(), keystore)
     except SegmentError as error:
         # Reading meets the same file with the same error and tells of it.
-        log.warning("nothing learnt of the schema", **error.as_dict())
+        log.warning("schema not read from segment", **error.as_dict())
         return
     for failure in learn(found, learner):
-        log.warning("schema change not understood", segment=each.where, **failure.error.as_dict())
+        log.warning("schema change could not be decoded", segment=each.where, **failure.error.as_dict())
 
 
 def _scan(path: str, content: bytes, keystore: str | None) -> Scan:
@@ -237,7 +236,9 @@ def _one_table(schema: Schema, selection: Selection, asked: str) -> Table:
     if len(living) == 1:
         return living[0]
     ids = ", ".join(sorted(str(table.id) for table in living))
-    raise ConfigError(f"it was dropped and made anew, with the ids {ids}", operation="select", obj=asked, hint="Give one of the ids")
+    raise ConfigError(
+        f"the table was dropped and created again, with the ids {ids}", operation="select", obj=asked, hint="Give one of the ids"
+    )
 
 
 def _is_true(options: Mapping[str, str], name: str) -> bool:

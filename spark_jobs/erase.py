@@ -1,6 +1,7 @@
-"""The erase job: look for one key in all that the pipeline holds, and erase it. `writetime erase`
+"""The erase job: find and erase one key in all data of the pipeline. `writetime erase`
 
-Strategy: the key is parsed and planned here; the batch that erases it is `spark_jobs.stages.erase_key`, run by the ingest job.
+Strategy: this module parses the key and plans the batch; the batch itself is `spark_jobs.stages.erase_key`,
+which the ingest job runs.
 """
 
 from __future__ import annotations
@@ -54,18 +55,18 @@ def parse_key(learner: SchemaLearner, full_name: str, text: str) -> Key:
     partition, clustering = [c.name for c in table.partition_key], [c.name for c in table.clustering]
     if set(values) not in (set(partition), {*partition, *clustering}):
         wanted = f"{', '.join(partition)}" + (f", or also {', '.join(clustering)}" if clustering else "")
-        raise ConfigError("it has other columns than the key", operation=_OPERATION, obj="--key", hint=f"Give {wanted}.")
+        raise ConfigError("columns do not match the key", operation=_OPERATION, obj="--key", hint=f"Give {wanted}.")
 
     def encoded(name: str) -> bytes | None:
         kind = parse_type(table.columns[name].type, table.keyspace, schema.types)
         try:
             return None if values[name] is None else kind.encode(from_json_value(kind, values[name]))
         except (DecodeError, ValueError, TypeError, OverflowError, ArithmeticError) as error:
-            raise ConfigError(f"{name} is no {kind}: {error}", operation=_OPERATION, obj="--key") from error
+            raise ConfigError(f"{name} is not a valid {kind}: {error}", operation=_OPERATION, obj="--key") from error
 
     parts = [encoded(name) for name in partition]
     if any(part is None for part in parts):
-        raise ConfigError("a partition key has no null", operation=_OPERATION, obj="--key")
+        raise ConfigError("partition key column must not be null", operation=_OPERATION, obj="--key")
     row = tuple(encoded(name) for name in clustering) if clustering and clustering[0] in values else None
     return Key(table, _joined([part or b"" for part in parts]), row)
 
@@ -74,9 +75,9 @@ def _object(text: str) -> dict[str, Any]:
     try:
         values = json.loads(text)
     except ValueError as error:
-        raise ConfigError(f"it is no JSON: {error}", operation=_OPERATION, obj="--key") from error
+        raise ConfigError(f"not valid JSON: {error}", operation=_OPERATION, obj="--key") from error
     if not isinstance(values, dict):
-        raise ConfigError("it is no JSON object", operation=_OPERATION, obj="--key", hint='Such as {"id": 7}.')
+        raise ConfigError("not a JSON object", operation=_OPERATION, obj="--key", hint='Such as {"id": 7}.')
     return values
 
 
@@ -96,7 +97,7 @@ def run(config: PipelineConfig, full_name: str, key: str, *, by: str, yes: bool 
     store, cluster = open_store(config.bucket), config.cluster.name
     past = history(store, cluster)
     if past.sealed is None:
-        raise BatchError("no batch is sealed yet", operation=_OPERATION, obj=cluster, hint="Nothing of the key has come in.")
+        raise BatchError("no batch is sealed yet", operation=_OPERATION, obj=cluster, hint="The pipeline holds no data of the key.")
     asked = parse_key(read_schema(store, cluster, past.sealed.number), full_name, key)
     request = Request.of(full_name, asked.pk, asked.clustering, by)
     session = spark or spark_session_of(config)

@@ -1,4 +1,5 @@
-"""The ingest job: run one planned batch to its seal. `spark-submit ingest.py --config FILE --batch N [--namespace NAME]`
+"""The ingest job: run one planned batch to its seal. `spark-submit ingest.py --config FILE --batch N
+[--namespace NAME]`
 
     manifest ─► survey ─► learn schema and truncates ─► route ─► shuffle by (table, key bucket) ─► explode ─► sort ─► join ─┬─► quarantine
                                                                                                                             ├─► changes
@@ -6,8 +7,9 @@
                                                                                                                             ├─► current
                                                                                                                             └─► seal
 
-Everything before the commits only reads pinned versions, and every commit is idempotent, so an unsealed batch may be run again from
-any point of death; the seal is the last step and is created, never overwritten. Exit code: 0 sealed (or was already), 1 not.
+Everything before the commits only reads pinned versions, and every commit is idempotent, so an unsealed batch
+may be run again from any point of death; the seal is the last step and is created, never overwritten. Exit
+code: 0 sealed (or was already), 1 not.
 """
 
 from __future__ import annotations
@@ -30,7 +32,7 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 from pyspark.sql.pandas.types import from_arrow_schema
 
-from spark_jobs.job_exit import ends_telling
+from spark_jobs.job_exit import reports_failure
 from spark_jobs.maintain import maintain
 from spark_jobs.session import spark_session
 from spark_jobs.sinks import voids
@@ -42,7 +44,7 @@ from spark_jobs.stages.arrow_runs import by_shard
 from spark_jobs.stages.erase_key import erase
 from spark_jobs.stages.event_pages import PAGES
 from spark_jobs.stages.explode import ExplodePlan, exploder
-from spark_jobs.stages.incomplete_rows import Touched, put_keys
+from spark_jobs.stages.incomplete_rows import IncompleteRows, put_keys
 from spark_jobs.stages.merge_stream import FOLDED, FoldPlan, joiner
 from spark_jobs.stages.row_packs import (
     EVENTS,
@@ -83,7 +85,7 @@ from writetime.errors import (
     SchemaError,
     WritetimeError,
 )
-from writetime.events.masking import why_not
+from writetime.events.masking import rejection_reason
 from writetime.pipeline import erasures, node_logs, pinned
 from writetime.pipeline.archiver import released
 from writetime.pipeline.batch_report import batch_text
@@ -119,20 +121,20 @@ log = structlog.get_logger()
 
 _EVENTS_PER_TASK = 20_000
 _OF_ONE_FRAME = frozenset({"corrupt_frame", "DecodeError", "UnknownTable", "UnknownColumn", "MalformedMutation", "SchemaError"})
-"""Kinds of problems that are of one frame each: all others of the segment were read."""
+"""Kinds of problems that concern one frame: all other frames of the segment were read."""
 _WRITTEN = pa.schema([("table_id", pa.binary()), ("bucket", pa.int32()), ("version", pa.int64()), ("earliest_expiry", pa.int64())])
 
 
-@ends_telling("the batch")
+@reports_failure("the batch")
 def main(arguments: list[str] | None = None) -> int:
     parser = argparse.ArgumentParser(description="Run one planned batch to its seal.")
     parser.add_argument("--config", required=True, help="the pipeline's YAML")
-    parser.add_argument("--batch", required=True, type=int, help="number of the batch, as planned")
-    parser.add_argument("--namespace", default="", help="of a replay that is to be compared: the namespace that it was planned for")
+    parser.add_argument("--batch", required=True, type=int, help="number of the planned batch")
+    parser.add_argument("--namespace", default="", help="shadow namespace of the replay")
     parser.add_argument("--json", action="store_true", help="print the outcome as JSON instead of text for people")
     options = parser.parse_args(arguments)
     config = load(options.config)
-    sealed = run(config.beside(options.namespace) if options.namespace else config, options.batch)
+    sealed = run(config.shadow(options.namespace) if options.namespace else config, options.batch)
     print(sealed.model_dump_json() if options.json else batch_text(sealed))  # noqa: T201
     return 0
 
@@ -148,7 +150,7 @@ def run(config: PipelineConfig, number: int, session: SparkSession | None = None
     base = read_sealed(store, config.cluster.name, manifest.base) if manifest.base else None
     if manifest.base and base is None:
         raise BatchError(
-            f"its base, batch {manifest.base}, is not sealed", operation="run a batch", obj=str(number), hint="Run that one first."
+            f"its base, batch {manifest.base}, is not sealed", operation="run a batch", obj=str(number), hint="Run the base batch first."
         )
     if manifest.kind not in ("maintain", "erase"):
         config = pinned.configuration(store, manifest, config)
@@ -176,15 +178,15 @@ def run(config: PipelineConfig, number: int, session: SparkSession | None = None
 
 @dataclass
 class Batch:
-    """One run of one batch. What is known of segments, tables and snapshots fills up as the stages go by; `refused` are the tables whose
-    rows cannot be shown, with the reason; `reshaped` those that DDL may concern; `altered`, by id, those of which other columns count
-    as dropped by now, as they were; `since`, by id, up to which second the events of those go that the base did not capture; `ending`
-    those that were dropped, which is not told yet; `events` counts what is told, by shard; `earlier` are the tables that an earlier
-    attempt of the batch may have told of; `rebuilt`, by name, those whose state begins anew; `untold`, by name, those of which
-    something has changed that the stream does not tell; `rows`, by name, how many rows those have by now that were written to, None if
-    nobody tells; `absent` are the segments that it goes without, and `additions` how many verdicts were found after its first run (see
-    `writetime.pipeline.pinned`); `drops` are the tables that a schema change drops, and when, by its version and bytes; `voided` are the
-    batches before it that take no effect, with their ids."""
+    """One run of one batch. The stages fill in what is known of segments, tables and snapshots. `refused` are the tables whose
+    rows cannot be projected, with the reason. By table id: `reshaped` may be affected by DDL; `altered` have another
+    set of dropped columns now (the value is the table before); `since` is the second up to which the events of a
+    table go that the base did not capture; `ending` were dropped, and the DROP is not emitted yet. `events` counts
+    emitted events by shard. `earlier` are the tables for which an earlier attempt may have emitted events. By name:
+    `rebuilt` start with a new state; `untold` have changes that are not emitted; `rows` is the row count of changed
+    tables, None if unknown. `absent` are the missing segments, and `additions` the number of verdicts found after
+    the first run (`writetime.pipeline.pinned`). `drops` are the tables that a schema change drops, and when, by its
+    version and bytes. `voided` are the earlier batches without effect, with their ids."""
 
     config: PipelineConfig
     store: Store
@@ -216,10 +218,10 @@ class Batch:
         schema, captured = self._learn(surveyed)
         # What is read again may be elsewhere by now, if another driver was faster.
         self._expect_open()
-        self.local = node_logs.settle(self.store, self.manifest, self.base, self._told(surveyed), captured, self._drops(surveyed))
+        self.local = node_logs.settle(self.store, self.manifest, self.base, self._node_records(surveyed), captured, self._drops(surveyed))
         self.ending = {table.id for table in captured if table.dropped and not self._shard_versions(table).ended}
         for reason in self.local.not_understood:
-            log.error("a node's log not understood", batch=self.manifest.number, reason=reason)
+            log.error("node log could not be decoded", batch=self.manifest.number, reason=reason)
         # Bodies of mutations go through once, and only what comes of them is kept.
         folded = self._fold(self._route(schema, captured), schema, captured).persist()
         self._account(surveyed, folded, schema)
@@ -276,7 +278,7 @@ class Batch:
         return {self.manifest.segments[row.segment].object for row in surveyed.filter(nothing).select("segment").distinct().collect()}
 
     def _expect_open(self) -> None:
-        """BatchError if another driver has sealed the batch: nothing may be written for it any more."""
+        """BatchError if another driver has sealed the batch: nothing may be written for it after that."""
         self._fence().check(self.manifest.number)
 
     def _fence(self) -> Fence:
@@ -300,10 +302,10 @@ class Batch:
                 later.update(own.unknown)
             except DecodeError as error:
                 # Routing meets the same frame with the same error and quarantines it.
-                log.warning("schema change not understood", batch=self.manifest.number, **error.as_dict())
+                log.warning("schema change could not be decoded", batch=self.manifest.number, **error.as_dict())
         self.drops = {key: drops for key, mutation in understood.items() if (drops := learner.drops(mutation))}
         if later:
-            log.warning("schema has what this version does not know", batch=self.manifest.number, unknown=sorted(later))
+            log.warning("schema has features unknown to this version", batch=self.manifest.number, unknown=sorted(later))
         name = layout.batch_object(self.manifest.cluster, self.manifest.number, "schema")
         try:
             self.store.put(name, learner.to_json().encode(), if_generation=0)
@@ -325,7 +327,9 @@ class Batch:
         warehouse, rules = self._warehouse(), self.config.columns.rules
         known = pinned.verdicts(self.store, self.manifest).refused
         asked = [table for table in wanted if table.id not in known]
-        reasons = at_once(lambda table: why_not(table, schema, rules) or warehouse.why_not(table), asked, workers=COMMITTERS)
+        reasons = at_once(
+            lambda table: rejection_reason(table, schema, rules) or warehouse.rejection_reason(table), asked, workers=COMMITTERS
+        )
         found = [
             RefusedTable(table=table.label, table_id=table.id, reason=reason)
             for table, reason in zip(asked, reasons, strict=True)
@@ -372,7 +376,7 @@ class Batch:
         included = any(fnmatchcase(table.full_name, pattern) for pattern in tables.include)
         return included and not any(fnmatchcase(table.full_name, pattern) for pattern in tables.exclude)
 
-    def _told(self, surveyed: DataFrame) -> Iterator[tuple[int, bytes]]:
+    def _node_records(self, surveyed: DataFrame) -> Iterator[tuple[int, bytes]]:
         for row in surveyed.filter("kind = 'local'").select("segment", "body").toLocalIterator():
             yield row.segment, bytes(row.body)
 
@@ -441,9 +445,9 @@ class Batch:
 
     def _erased(self) -> dict[bytes, Erased]:
         """Keys of which earlier writes stay out, as they come again or too late. Replays into a namespace have numbers of their own."""
-        beside = self.manifest.namespace
-        before = self.manifest.number if beside is None else None
-        return erasures.load(self.store, layout.live(self.manifest.cluster, beside), before=before)
+        namespace = self.manifest.namespace
+        before = self.manifest.number if namespace is None else None
+        return erasures.load(self.store, layout.live(self.manifest.cluster, namespace), before=before)
 
     def _late(self) -> frozenset[int]:
         """Indexes of the segments that come in for the first time, after a purge that took their logs to be in. What was held is none of
@@ -592,10 +596,10 @@ class Batch:
             taken = {name: counts[index][name] for name in ("frames", "updates", "mark", "skipped", "differs") if name in counts[index]}
             if "mark" in taken:
                 taken["mark"]["sound"] &= not found
-            told = {"problems": found, "settled": self._settle(segment, found), "torn": torn[index]}
-            outcome = SegmentOutcome.model_validate({"object": segment.object, **told, **taken})
+            about = {"problems": found, "settled": self._settle(segment, found), "torn": torn[index]}
+            outcome = SegmentOutcome.model_validate({"object": segment.object, **about, **taken})
             if outcome.differs:
-                log.error("does not begin with what its parts held", object=segment.object, batch=self.manifest.number)
+                log.error("segment differs from its parts", object=segment.object, batch=self.manifest.number)
             self.outcomes[index] = outcome
 
     def _keep(self, wanted: Mapping[int, Wanted]) -> list[dict[str, int]]:
@@ -608,7 +612,7 @@ class Batch:
         self._expect_open()
         if lacking := [row for row in rows if not row["frames"]]:
             raise BatchError(
-                f"frames up to position {lacking[0]['last']} are not there any more",
+                f"frames up to position {lacking[0]['last']} are missing",
                 operation="keep what could not be used",
                 obj=segments[lacking[0]["segment"]].object,
                 position=lacking[0]["position"],
@@ -696,17 +700,17 @@ class Batch:
         return made.unionByName(self.spark.createDataFrame(pa.Table.from_pylist(of_tables, schema=PAGES), schema=from_arrow_schema(PAGES)))
 
     def _account_events(self, events: DataFrame, schema: Schema, captured: list[Table]) -> None:
-        """Hold the events that are told to what the shards have counted; AccountingMismatch if these are others. What a filter hides is not
-        told, and goes from the account. Makes them: in all tasks at once, while what is written of them goes through few."""
+        """Compare the number of emitted events with the shards' counts; AccountingMismatch if they differ. Events
+        hidden by a filter are subtracted. Computes the events in all tasks, because few tasks write them."""
         made = events.groupBy("table_id").agg(F.sum("told").alias("n")).collect()
-        told = {bytes(row.table_id): row.n for row in made}
+        numbers = {bytes(row.table_id): row.n for row in made}
         wrong = []
         for table in captured:
-            number, counted = told.get(table.id.bytes, 0), self.accounts.get(table.label, {}).get("events", 0)
+            number, counted = numbers.get(table.id.bytes, 0), self.accounts.get(table.label, {}).get("events", 0)
             if number < counted and self.config.columns.rules.of(table, schema.types).filter is not None:
                 self.accounts[table.label]["events"] = number
             elif number != counted:
-                wrong.append(f"{table.label}: {number} events are told, {counted} were counted")
+                wrong.append(f"{table.label}: {number} events were made, {counted} were counted")
         if wrong:
             raise self._mismatch(wrong)
 
@@ -727,22 +731,22 @@ class Batch:
         return table_events.drop(dropped_at=at, now=now, expected=self._expected_replicas(schema, table))
 
     def _commit_quarantine(self) -> None:
-        """Tell the warehouse of pieces that are new in quarantine, and of those that are settled."""
-        pieces = of_batch(self.manifest, [self.outcomes[index] for index in range(len(self.manifest.segments))])
-        if pieces and self.config.quarantine.table and self.manifest.namespace is None:
+        """Write new and settled quarantine records to the warehouse."""
+        quarantined = of_batch(self.manifest, [self.outcomes[index] for index in range(len(self.manifest.segments))])
+        if quarantined and self.config.quarantine.table and self.manifest.namespace is None:
             learner = read_schema(self.store, self.manifest.cluster, self.manifest.number)
-            self._warehouse().write_quarantine(with_bytes(pieces, self.store, learner, self.config), self.manifest.number)
-            log.info("quarantine committed", pieces=len(pieces), batch=self.manifest.number)
+            self._warehouse().write_quarantine(with_bytes(quarantined, self.store, learner, self.config), self.manifest.number)
+            log.info("quarantine committed", records=len(quarantined), batch=self.manifest.number)
 
     def _commit_changes(self, events: DataFrame, schema: Schema, captured: list[Table]) -> None:
         warehouse = self._warehouse()
-        told = {table.id for table in captured if self.accounts[table.label]["events"]}
+        with_events = {table.id for table in captured if self.accounts[table.label]["events"]}
         # A name may have been taken since, or the configuration changed: what was told comes again with a later batch.
-        for table in (table for table in self.earlier if table.id not in told):
+        for table in (table for table in self.earlier if table.id not in with_events):
             warehouse.take_back(table, self.manifest.number)
 
         def commit(table: Table) -> None:
-            if table.id in told:
+            if table.id in with_events:
                 warehouse.write_changes(self._shown(table, schema), schema, self._of_table(events, table), self.manifest.number)
                 log.info("changes committed", table=table.label, batch=self.manifest.number)
 
@@ -754,7 +758,7 @@ class Batch:
         return events.filter(F.col("table_id") == F.lit(bytearray(table.id.bytes))).coalesce(tasks)
 
     def _commit_state(self, folded: DataFrame, captured: list[Table]) -> dict[str, ShardVersions]:
-        """Upsert each touched shard, one task a shard, and collect the versions for the next batch."""
+        """Upsert each changed shard, one task per shard, and collect the versions for the next batch."""
         number, bucket_url = self.manifest.number, self.config.bucket
         # Of what was read from the ring nothing has to be read again because of that.
         noted = self.config.cluster.cql is not None and not any(s.ref.node.origin != "log" for s in self.manifest.segments)
@@ -767,9 +771,9 @@ class Batch:
                 assert table_id is not None
                 assert bucket is not None
                 uri, base, lease = places[table_id, bucket]
-                notes = Touched(now)
+                notes = IncompleteRows(now)
                 after = upsert(uri, base, number, notes.of(records(run)) if noted else records(run), store, lease)
-                notes.put(store, layout.touched(cluster, number, str(UUID(bytes=table_id)), bucket), number, table_id)
+                notes.put(store, layout.incomplete_rows(cluster, number, str(UUID(bytes=table_id)), bucket), number, table_id)
                 row = {"table_id": table_id, "bucket": bucket, **after._asdict()}
                 yield pa.RecordBatch.from_pylist([row], schema=_WRITTEN)
 
@@ -881,15 +885,15 @@ class Batch:
         if self.config.catalog is None:
             raise BatchError("the pipeline has no catalog", operation="commit a batch")
         cells = self.config.events.shape == "cells"
-        beside = self.manifest.namespace
-        who = owner(self.store, layout.live(self.manifest.cluster, beside), self.config.pipeline)
+        namespace = self.manifest.namespace
+        who = owner(self.store, layout.live(self.manifest.cluster, namespace), self.config.pipeline)
         return Warehouse(
             self.spark,
             self.config.catalog.name,
             self.config.warehouse,
             self._fence(),
             cells=cells,
-            beside=beside,
+            namespace=namespace,
             owner=who,
             batch_id=self.manifest.id,
             chain=self.manifest.chain,

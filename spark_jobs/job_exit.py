@@ -1,5 +1,6 @@
-"""How the jobs end when they fail: said on stderr for whoever reads it, logged with its fields, and left as last words for the task that
-started the job (`writetime.pipeline.job_result`). A new job puts `ends_telling` on its `main`."""
+"""How a job ends when it fails: the error goes to stderr for people, to the log with its fields, and into the
+job result for the Airflow task that started the job (`writetime.pipeline.job_result`). Every job decorates
+its `main` with `reports_failure`."""
 
 from __future__ import annotations
 
@@ -17,13 +18,13 @@ log = structlog.get_logger()
 Main = Callable[[list[str] | None], int]
 
 
-def ends_telling(what: str) -> Callable[[Main], Callable[..., int]]:
-    """Decorates a job's `main`. A WritetimeError makes its exit code 1; what nobody expected goes on, with its traceback. `what` has
-    failed: "publishing", say."""
+def reports_failure(what: str) -> Callable[[Main], Callable[..., int]]:
+    """Decorator of a job's `main`. A WritetimeError becomes exit code 1; any other exception is recorded and
+    raised again. `what` names the job in the message, for example "publishing"."""
 
     def decorate(main: Main) -> Callable[..., int]:
         @wraps(main)
-        def told(arguments: list[str] | None = None) -> int:
+        def reporting(arguments: list[str] | None = None) -> int:
             try:
                 return main(arguments)
             except WritetimeError as error:
@@ -35,6 +36,6 @@ def ends_telling(what: str) -> Callable[[Main], Callable[..., int]]:
                 leave_error(f"{what} failed", error)
                 raise
 
-        return told
+        return reporting
 
     return decorate

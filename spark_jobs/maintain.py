@@ -1,15 +1,15 @@
-"""The maintenance job: drop from the state what may be forgotten. `spark-submit maintain.py --config FILE --batch N`
+"""The maintenance job: purge expired data from the state. `spark-submit maintain.py --config FILE --batch N`
 
-Strategy: a batch of its own kind, numbered and sealed like any, so that versions of shards stay pinned and nobody else writes meanwhile. It
-takes nothing in, and its clock is the last batch's: what has expired since is told by the next, and is not purged before. Shards are read
-through as streams, one task a shard; only records that change are written. The seal's `horizon` says how far it went, and for
-each table the newest writetime that it purged: a replay keeps to both.
-The warehouse's tables are tidied (`tidy`).
-Then what no batch starts from any more is removed: versions of shards, the generations before a TRUNCATE, and parts of segments whose
-whole files are archived. None of it has to succeed: what cannot be purged or removed is logged and stays as it is, until the next
-maintenance.
+Strategy: maintenance is a batch of its own kind, numbered and sealed like any other, so that shard versions
+stay pinned and nothing else writes at the same time. It reads no segments, and its clock is the clock of the
+last batch: what has expired since is emitted by the next batch, and is not purged before. Shards are read as
+streams, one task per shard, and only records that change are written. The seal's `horizon` records the purge
+time and, for each table, the newest writetime that was purged: a replay respects both. The warehouse tables
+are maintained too (`tidy`). Then versions that no batch starts from any more are removed: shard versions, the
+generations before a TRUNCATE, and parts of segments whose whole files are archived. None of these steps has
+to succeed: a failure is logged, and the next maintenance tries again.
 
-Exit code: 0 sealed (or was already), 1 not. An unsealed batch of this kind is finished by the ingest job too.
+Exit code: 0 sealed (or was already), 1 not. The ingest job also finishes an unsealed batch of this kind.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ import structlog
 from pyspark import SparkContext
 from pyspark.sql import SparkSession
 
-from spark_jobs.job_exit import ends_telling
+from spark_jobs.job_exit import reports_failure
 from spark_jobs.session import spark_session
 from spark_jobs.sinks import voids
 from spark_jobs.sinks.iceberg import Fence, Warehouse
@@ -62,11 +62,11 @@ _CLEANING_WAITS = 5.0
 """Seconds that cleaning waits for a shard that a batch is writing."""
 
 
-@ends_telling("maintenance")
+@reports_failure("maintenance")
 def main(arguments: list[str] | None = None) -> int:
     parser = argparse.ArgumentParser(description="Run one planned batch of maintenance to its seal.")
     parser.add_argument("--config", required=True, help="the pipeline's YAML")
-    parser.add_argument("--batch", required=True, type=int, help="number of the batch, as planned")
+    parser.add_argument("--batch", required=True, type=int, help="number of the planned batch")
     options = parser.parse_args(arguments)
     sealed = run(load(options.config), options.batch)
     print(f"batch {sealed.number} ({sealed.kind}) sealed: purged up to {sealed.horizon}")  # noqa: T201
@@ -157,9 +157,9 @@ def maintain(config: PipelineConfig, store: Store, spark: SparkSession, manifest
     swept = 0
     try:
         swept = sweep(store, cluster) + sweep_answers(store, cluster)
-        log.info("parts swept", bytes=swept)
+        log.info("segment parts removed", bytes=swept)
     except WritetimeError as error:
-        log.warning("parts not swept", **error.as_dict())
+        log.warning("segment parts not removed", **error.as_dict())
     came_to = Maintained(
         batch=number,
         at=datetime.now(UTC),
@@ -203,7 +203,7 @@ def tidy_warehouse(warehouse: Warehouse, schema: Schema, base: Sealed, number: i
     found = tidy(warehouse, tables)
     for done in (each for each in found if not each.trouble):
         changed = {part: f"{getattr(done.before, part)} -> {getattr(done.after, part)}" for part in Files.model_fields}
-        log.info("table tidied", batch=number, table=done.name, **changed)
+        log.info("table maintained", batch=number, table=done.name, **changed)
     return found
 
 
@@ -305,8 +305,8 @@ def clean(config: PipelineConfig, spark: SparkContext, cluster: str, seals: list
     done = spark.parallelize(places, max(1, len(places))).map(free).collect()
     for uri, _, trouble in done:
         if trouble:
-            log.warning("state not cleaned", where=uri, error=trouble)
-    log.info("state cleaned", shards=len(places), bytes=sum(freed for _, freed, _ in done))
+            log.warning("old state versions not removed", where=uri, error=trouble)
+    log.info("old state versions removed", shards=len(places), bytes=sum(freed for _, freed, _ in done))
 
 
 def unneeded(config: PipelineConfig, cluster: str, seals: list[Sealed]) -> Iterator[Unneeded]:

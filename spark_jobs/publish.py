@@ -1,9 +1,10 @@
 """The publish job: drain the outbox to Kafka, each event once. `spark-submit publish.py --config FILE`
 
-Strategy: the changes tables are the outbox; events of sealed batches are shared out by key among a small fixed number of
-transactional publishers. Each first fences whatever may be left of a dead one (init_transactions), then reads how far it got from
-the progress topic, and only then decides what to send; events and the new progress commit in one transaction. So a rerun from any
-point of death leaves each event once for `read_committed` consumers, in order per key. Exit code: 0 drained, 1 not.
+Strategy: the changes tables are the outbox; events of sealed batches are shared out by key among a small
+fixed number of transactional publishers. Each first fences whatever may be left of a dead one
+(init_transactions), then reads how far it got from the progress topic, and only then decides what to send;
+events and the new progress commit in one transaction. So a rerun from any point of death leaves each event
+once for `read_committed` consumers, in order per key. Exit code: 0 drained, 1 not.
 """
 
 from __future__ import annotations
@@ -24,7 +25,7 @@ from pyspark.sql import functions as F
 from pyspark.sql.pandas.types import from_arrow_schema
 from pyspark.sql.types import ArrayType, DataType, MapType, StructType
 
-from spark_jobs.job_exit import ends_telling
+from spark_jobs.job_exit import reports_failure
 from spark_jobs.session import spark_session
 from spark_jobs.sinks.avro_files import files_up_to, to_files
 from spark_jobs.sinks.iceberg import Warehouse, may_be_respelled
@@ -39,7 +40,7 @@ from spark_jobs.sinks.kafka import (
     message_limits,
     send_heartbeat,
 )
-from spark_jobs.sinks.kafka_records import PUT_ASIDE, Encoder, Incarnation, Oversized, Tells
+from spark_jobs.sinks.kafka_records import PUT_ASIDE, Encoder, Incarnation, Oversized, QuarantineTopic
 from spark_jobs.sinks.schema_registry import Registry
 from spark_jobs.spark_errors import spark_failures
 from writetime import __version__
@@ -66,7 +67,7 @@ log = structlog.get_logger()
 _AGAIN = "all its events are to be sent again"
 
 
-@ends_telling("publishing")
+@reports_failure("publishing")
 def main(arguments: list[str] | None = None) -> int:
     parser = argparse.ArgumentParser(description="Drain the outbox to Kafka.")
     parser.add_argument("--config", required=True, help="the pipeline's YAML")
@@ -94,12 +95,14 @@ def run(config: PipelineConfig, *, everything: bool = False, again: Sequence[str
     """Publish every event of the sealed batches that Kafka, and the files, do not hold yet; to Kafka, those of the tables `again` from the
     beginning. Neither waits for the other: what fails of the files is raised when Kafka has its events."""
     if config.kafka is None and config.files is None:
-        raise ConfigError("neither `kafka` nor `files`", operation="publish", hint="Say in the pipeline's YAML where events go.")
+        raise ConfigError(
+            "neither `kafka` nor `files` is configured", operation="publish", hint="Say in the pipeline's YAML where events go."
+        )
     store = open_store(config.bucket)
     if (rebuild := chains.unfinished(store, config.cluster.name)) is not None:
         if again:
             raise chains.under_way(rebuild, "publish again", config.cluster.name)
-        log.info("nothing is published while a rebuild is under way", hint="`writetime rebuild` finishes it.")
+        log.info("publishing paused: a rebuild is running", hint="`writetime rebuild` finishes it.")
         return (read_published(store, config.cluster.name) or Published(batch=0, events=0)).model_copy(update={"events": 0})
     sealed = history(store, config.cluster.name).sealed
     if sealed is None:
@@ -141,7 +144,7 @@ class _Sinks:
         self.files_due = config.files is not None and self.not_filed is None and self._filed < upto
 
     def _files_up_to(self, everything: bool) -> tuple[int, WritetimeError | None]:
-        """The last batch that the files have; or why that cannot be told, which holds up nothing."""
+        """The last batch written to the files, or the error that prevents reading it; other sinks continue."""
         upto = self.sealed.number
         start = _beginning(self.store, self.config.cluster.name, upto).batch
         if self.config.files is None:
@@ -168,8 +171,8 @@ class _Sinks:
 
 
 def _known(store: Store, cluster: str, upto: int) -> Published | None:
-    """The note of how far Kafka has been told; none by runs that had no Kafka, which may have come since. And none that speaks of another
-    chain of batches: what Kafka itself says is looked at then."""
+    """The recorded progress of Kafka. None if it was written by runs without Kafka, or belongs to another chain of
+    batches: then Kafka's own progress decides."""
     known, start = read_published(store, cluster), _beginning(store, cluster, upto)
     if known is not None and known.kafka and known.batch < start.batch:
         return start.model_copy(update={"heartbeat": known.heartbeat})
@@ -188,7 +191,7 @@ def _forget(config: PipelineConfig, kafka: KafkaConfig, store: Store, tables: Se
     found = {table.full_name: table for table in known_schema(store, cluster).schema().tables.values()}
     if unknown := [name for name in tables if name not in found]:
         hint = f"Known are {', '.join(sorted(found))}." if found else ""
-        raise ConfigError("the bucket knows of no such table", operation="publish again", obj=", ".join(unknown), hint=hint)
+        raise ConfigError("unknown table", operation="publish again", obj=", ".join(unknown), hint=hint)
     known = _known(store, cluster, upto) or _beginning(store, cluster, upto)
     fresh = [name for name in tables if known.reasons.get(name) != _AGAIN]
     if not fresh:
@@ -260,7 +263,7 @@ class Outbox:
             sent = [] if records is None else records.rdd.mapPartitions(publisher.send_all).collect()
         refused |= {self._named(stream): error for found in sent for stream, error in found.stuck.items()}
         with spark_failures():
-            self._tell_warehouse(known)
+            self._write_quarantine(known)
         for name, error in refused.items():
             log.error("table not published", table=name, **error.as_dict())
         if passing := [error for error in refused.values() if error.retriable]:
@@ -302,15 +305,15 @@ class Outbox:
         refused |= unclear
         statements, cannot = self._ddl(known)
         refused |= cannot
-        pieces, tells, cannot = self._pieces(known)
+        quarantined, quarantine, cannot = self._quarantine_records(known)
         refused |= cannot
         wanted = sorted({topics[name] for name in found if name not in refused})
-        others = [*([self.kafka.topic_prefix] if statements else []), *([] if tells is None else [tells.topic])]
+        others = [*([self.kafka.topic_prefix] if statements else []), *([] if quarantine is None else [quarantine.topic])]
         unmade = ensure_topics(self.kafka, [*wanted, *others])
         expect_own(self.kafka, self.owner)
         refused |= {self._named(topic): error for topic, error in unmade.items()}
         silent = self._limit(
-            encoders, [topic for topic in wanted if topic not in unmade], None if tells and tells.topic in unmade else tells
+            encoders, [topic for topic in wanted if topic not in unmade], None if quarantine and quarantine.topic in unmade else quarantine
         )
         refused |= {self._named(topic): error for topic, error in silent.items()}
         parts = [
@@ -319,7 +322,7 @@ class Outbox:
             for incarnation in incarnations
             if name not in refused
         ]
-        plain = [record for record in (*statements, *pieces) if record[1] not in refused]
+        plain = [record for record in (*statements, *quarantined) if record[1] not in refused]
         if plain:
             parts.append(self.spark.createDataFrame(plain, schema=from_arrow_schema(RECORDS)))
         if not parts:
@@ -327,15 +330,17 @@ class Outbox:
         spread = reduce(DataFrame.unionByName, parts).repartition(self.kafka.publishers, "publisher")
         return spread.sortWithinPartitions("publisher", "batch", "stream", "ordinal"), refused
 
-    def _limit(self, encoders: Mapping[UUID, Encoder], topics: Sequence[str], tells: Tells | None) -> dict[str, PublishError]:
-        """Tell encoders what is too large for their topics, and what to do about it. Topics that do not tell, and why."""
+    def _limit(
+        self, encoders: Mapping[UUID, Encoder], topics: Sequence[str], quarantine: QuarantineTopic | None
+    ) -> dict[str, PublishError]:
+        """Set the encoders' size limits and oversized policy. Returns the topics without a known limit, with the error."""
         if self.kafka.oversized == "wait":
             return {}
         limits, silent = message_limits(self.kafka, topics)
         for encoder in encoders.values():
             if encoder.topic in limits:
                 limit = limits[encoder.topic]
-                encoder.oversized = Oversized(self.kafka.oversized, limit, self.config.bucket, self.config.cluster.name, tells)
+                encoder.oversized = Oversized(self.kafka.oversized, limit, self.config.bucket, self.config.cluster.name, quarantine)
         return silent
 
     def _ddl(self, known: Published) -> tuple[list[tuple[Any, ...]], dict[str, WritetimeError]]:
@@ -363,11 +368,11 @@ class Outbox:
                 "snapshot": False,
             }
             value = {"keyspace": each.keyspace, "ddl": each.text, "ts_ms": now * 1000, "source": source}
-            key, told = DDL.record(self.kafka.format, {"keyspace": each.keyspace}, value, ids)
-            records.append((0, topic, topic, batch, ordinal, bytearray(key), bytearray(told), "ddl", False, None))
+            key, payload = DDL.record(self.kafka.format, {"keyspace": each.keyspace}, value, ids)
+            records.append((0, topic, topic, batch, ordinal, bytearray(key), bytearray(payload), "ddl", False, None))
         return records, {}
 
-    def _pieces(self, known: Published) -> tuple[list[tuple[Any, ...]], Tells | None, dict[str, WritetimeError]]:
+    def _quarantine_records(self, known: Published) -> tuple[list[tuple[Any, ...]], QuarantineTopic | None, dict[str, WritetimeError]]:
         """RECORDS of the pieces in quarantine that are not known to be told of, all of one publisher; how the topic is told of such, if it
         may have to be; and why not."""
         topic = quarantine_topic(self.kafka.topic_prefix)
@@ -376,39 +381,39 @@ class Outbox:
         found = [
             (number, ordinal, piece)
             for number in range(known.sent(topic) + 1, self.upto + 1)
-            for ordinal, piece in enumerate(self._pieces_of(number), start=1)
+            for ordinal, piece in enumerate(self._records_of(number), start=1)
         ]
         if not found and self.kafka.oversized != "quarantine":
             return [], None, {}
         try:
-            tells = Tells(topic, self.kafka.format, _ids_of(self.kafka, topic, QUARANTINED))
+            quarantine = QuarantineTopic(topic, self.kafka.format, _ids_of(self.kafka, topic, QUARANTINED))
         except PublishError as error:
             if error.retriable:
                 raise
             return [], None, {topic: error}
         records = []
         for number, ordinal, piece in found:
-            key, value = tells.record(piece)
+            key, value = quarantine.record(piece)
             op = PUT_ASIDE if piece.settled_in is None else "settled"
             records.append((0, topic, topic, number, ordinal, bytearray(key), bytearray(value), op, False, None))
-        return records, tells, {}
+        return records, quarantine, {}
 
-    def _pieces_of(self, number: int) -> list[Piece]:
+    def _records_of(self, number: int) -> list[Piece]:
         """What a sealed batch has put into quarantine, and what it has settled."""
         cluster = self.config.cluster.name
         sealed = read_sealed(self.store, cluster, number)
         outcomes = [outcome for outcome in sealed.segments if outcome.problems or outcome.settled] if sealed else []
         if not outcomes:
             return []
-        pieces = of_batch(read_manifest(self.store, cluster, number), outcomes)
-        return with_bytes(pieces, self.store, read_schema(self.store, cluster, number), self.config)
+        quarantined = of_batch(read_manifest(self.store, cluster, number), outcomes)
+        return with_bytes(quarantined, self.store, read_schema(self.store, cluster, number), self.config)
 
-    def _tell_warehouse(self, known: Published) -> None:
+    def _write_quarantine(self, known: Published) -> None:
         """Tell the quarantine table of the events that were put aside. Before it is noted that they are done: the next run would do it."""
         if self.kafka.oversized == "quarantine" and self.config.quarantine.table and self.config.catalog is not None:
             since = min([known.batch, *known.waiting.values()])
-            if pieces := list(unsent(self.store, self.config.cluster.name, since, self.upto)):
-                Warehouse(self.spark, self.config.catalog.name).write_quarantine(pieces, self.upto)
+            if quarantined := list(unsent(self.store, self.config.cluster.name, since, self.upto)):
+                Warehouse(self.spark, self.config.catalog.name).write_quarantine(quarantined, self.upto)
 
     def _statements(self, since: int) -> Iterator[tuple[int, int, int, Ddl]]:
         """Batch, ordinal, the batch's clock and the statement, of what the batches after `since` have learnt of captured tables."""
@@ -434,10 +439,10 @@ class Outbox:
         cluster = self.config.cluster.name
         note = _known(self.store, cluster, self.upto) or known
         seals = (read_sealed(self.store, cluster, number) for number in range(note.batch + 1, self.upto + 1))
-        told = (account.table for sealed in seals if sealed is not None for account in sealed.accounting if account.events)
+        with_events = (account.table for sealed in seals if sealed is not None for account in sealed.accounting if account.events)
         # Of an incarnation that is over its id comes behind the name (Table.label).
         tables = note.waiting.keys() - {self.kafka.topic_prefix, quarantine_topic(self.kafka.topic_prefix)}
-        return {label.partition("@")[0] for label in told} | tables
+        return {label.partition("@")[0] for label in with_events} | tables
 
     def _encoders(self, found: Mapping[str, list[Incarnation]], known: Published) -> tuple[dict[UUID, Encoder], dict[str, WritetimeError]]:
         """What makes records of each incarnation's events, by its id; and the tables with events that nothing

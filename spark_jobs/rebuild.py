@@ -1,13 +1,13 @@
-"""The rebuild job: from the archive, a new chain of batches makes state and tables again. `writetime rebuild
---config FILE`
+"""The rebuild job: build state and tables again from the archive, as a new chain of batches.
+`writetime rebuild --config FILE`
 
-Strategy: look at everything first (`writetime.pipeline.rebuild`): the archive, and the highest number of a batch
-that bucket, warehouse, Kafka and files have seen. Then batch by batch, oldest hour first, in one Spark
-session. At its first commit to a table the new chain replaces what an earlier one has left there; tables that
-it brings no rows for are emptied at the end. With `topics` all its events are published under that prefix,
-which has a progress of its own; else none are, and later ones go on in the topics that there are. The
-document of the rebuild is finished last: until then nothing else plans batches or publishes, and running the
-command again goes on where it was.
+Strategy: check everything first (`writetime.pipeline.rebuild`): the archive, and the highest batch number
+known to bucket, warehouse, Kafka and files. Then run batch by batch, the oldest hour first, in one Spark
+session. With its first commit to a table, the new chain replaces the rows of the earlier one; tables that
+receive no rows are emptied at the end. With `topics`, all events are published under that prefix, which has
+its own progress; without it, no event is published, and later ones continue in the existing topics. The
+rebuild document is finished last: until then nothing else plans batches or publishes, and running the command
+again resumes the rebuild.
 """
 
 from __future__ import annotations
@@ -40,11 +40,11 @@ from writetime.storage.store import Store
 
 log = structlog.get_logger()
 
-Tell = Callable[[Rebuild, int, Sealed], None]
+Notify = Callable[[Rebuild, int, Sealed], None]
 """Called after each batch: with the rebuild, how many segments are in so far, and the seal."""
 
 
-def run(config: PipelineConfig, *, topics: str | None = None, partial: bool = False, tell: Tell | None = None) -> Rebuild:
+def run(config: PipelineConfig, *, topics: str | None = None, partial: bool = False, notify: Notify | None = None) -> Rebuild:
     """Begin a rebuild, or go on with the one that is under way, until it is finished. `topics`: publish all
     events under that prefix. `partial`: do without segments that are missing.
 
@@ -60,7 +60,7 @@ def run(config: PipelineConfig, *, topics: str | None = None, partial: bool = Fa
         chains.expect_same(rebuild, topics)
         if partial and not rebuild.chain.partial:
             rebuild = planning.go_partial(store, cluster, rebuild)
-        return Job(config, store, spark, rebuild).run(tell or _log)
+        return Job(config, store, spark, rebuild).run(notify or _log)
     finally:
         spark.stop()
 
@@ -129,14 +129,14 @@ class Job:
     def cluster(self) -> str:
         return self.config.cluster.name
 
-    def run(self, tell: Tell) -> Rebuild:
+    def run(self, notify: Notify) -> Rebuild:
         """All batches, and what is to be done at the end."""
         planner = planning.Planner(self.store, self.cluster, self.rebuild, self.config.segments_per_batch)
         while (manifest := self._next(planner)) is not None:
             sealed = ingest.run(self.config, manifest.number, self.spark)
             archive(self.store, self.cluster, sealed.number)
             planner.learn(sealed.number)
-            tell(self.rebuild, len(planner.taken), sealed)
+            notify(self.rebuild, len(planner.taken), sealed)
         last = history(self.store, self.cluster).base
         self._clear(last)
         waiting = self._publish(last)

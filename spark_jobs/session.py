@@ -1,6 +1,8 @@
-"""The Spark session of every job: the Iceberg catalog by configuration, workers with the driver's own interpreter.
+"""The Spark session of every job: the Iceberg catalog by configuration, workers with the driver's own
+interpreter.
 
-What belongs to a deployment (master, jars, memory) comes from spark-submit; what belongs to the pipeline is set here.
+What belongs to a deployment (master, jars, memory) comes from spark-submit; what belongs to the pipeline is
+set here.
 """
 
 from __future__ import annotations

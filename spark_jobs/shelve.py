@@ -1,12 +1,14 @@
-"""Care of the archive: pack segments, let go of them, prune what is noted of them. `spark-submit shelve.py --config FILE`
+"""The archive job: pack segments, delete expired ones, remove old ledger entries.
+`spark-submit shelve.py --config FILE`
 
-Strategy: no batch, and none has to wait for it: `writetime.pipeline.archive_packing` says why it may go on beside them. First goes what is
-to go, since it need not be packed any more. Packing is spread over Spark's workers, some segments a task, round by round, the oldest first;
-removing is done by a few threads of the driver. Time is looked at between rounds, and what is left when it is up is the next run's. How far
-it came, with bytes before and after, is noted each round (`writetime status` shows it) and logged. What cannot be packed or removed stays
-as it is, is named in the log, and holds up nothing else.
+Strategy: this is not a batch, and no batch waits for it: `writetime.pipeline.archive_packing` explains why it
+may run at the same time. Expired objects are deleted first, so that they are not packed. Spark workers pack
+some segments per task, in rounds, the oldest first; a few threads of the driver delete objects. The time
+limit is checked between rounds, and the next run does the rest. Each round records and logs its progress,
+with bytes before and after (`writetime status` shows it). An object that cannot be packed or deleted is
+logged and left unchanged, and does not stop the others.
 
-Exit code: 0 done, as far as time allowed; 1 something stays as it is for a reason that the log tells.
+Exit code: 0 done, as far as the time limit allowed; 1 some objects failed, see the log.
 """
 
 from __future__ import annotations
@@ -25,7 +27,7 @@ from itertools import chain, islice
 import structlog
 from pydantic import ValidationError
 
-from spark_jobs.job_exit import ends_telling
+from spark_jobs.job_exit import reports_failure
 from spark_jobs.session import spark_session
 from spark_jobs.sinks.avro_files import files_up_to
 from writetime.config.pipeline import PipelineConfig, load
@@ -60,7 +62,7 @@ _ROUND = 512
 _AT_ONCE = 8
 
 
-@ends_telling("the archive's care")
+@reports_failure("archive maintenance")
 def main(arguments: list[str] | None = None) -> int:
     parser = argparse.ArgumentParser(description="Pack the archive's segments, and let go what need not be kept.")
     parser.add_argument("--config", required=True, help="the pipeline's YAML")
@@ -169,7 +171,7 @@ class Care:
                 freed = [size for size in pool.map(partial(self._try, do), some) if size]
                 work = getattr(self.done, what).plus(len(freed), sum(freed))
                 self.done = self.done.model_copy(update={what: work})
-                self._tell(what)
+                self._report(what)
         return True
 
     def _try(self, do: Callable[[ObjectInfo], int], info: ObjectInfo) -> int:
@@ -195,7 +197,7 @@ class Care:
                 return False
             for came in pack_all(some):
                 self._came(came)
-            self._tell("packed")
+            self._report("packed")
         self._packed_upto(layout.hour_of(before))
         return True
 
@@ -210,7 +212,7 @@ class Care:
         else:
             self.done = self.done.model_copy(update={"packed": self.done.packed.plus(1, packed.before, packed.after)})
 
-    def _tell(self, what: str) -> None:
+    def _report(self, what: str) -> None:
         work = getattr(self.done, what)
         log.info(f"archive: {what}", objects=work.objects, before=work.before, after=work.after)
         self._note(False)
@@ -240,7 +242,7 @@ def as_line(shelved: Shelved) -> str:
     packed = f"{last.packed.objects} segments packed, {last.packed.before} -> {last.packed.after} bytes"
     pruned = f"{last.ledger.objects} ledger entries and {last.batches.objects} documents of batches removed"
     left = "" if shelved.finished else "; time was up, the next run goes on"
-    failed = f"; {last.failed} objects stay as they are for a reason that the log tells" if last.failed else ""
+    failed = f"; {last.failed} objects failed, see the log" if last.failed else ""
     return f"{packed}; {last.let_go.objects} let go, {last.let_go.before} bytes; {pruned}{failed}{left}"
 
 

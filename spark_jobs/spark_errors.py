@@ -1,4 +1,4 @@
-"""What fails in Spark, told in one line: used where what has failed must hold up nothing else, or people are to read why."""
+"""Spark failures as one line of text, for errors that must not stop other work, and for people."""
 
 from __future__ import annotations
 
@@ -13,19 +13,20 @@ from writetime.errors import PublishError
 
 OURS: Final = "writetime.errors."
 _BY_PY4J = "An error occurred while calling"
-"""How Py4JJavaError begins, before it comes to Java's own words."""
+"""The first line of a Py4JJavaError, which comes before Java's own message."""
 
 
 def why(error: PySparkException | Py4JJavaError) -> str:
-    """The line that says most of why: an error of ours that a worker raised, by its class, or else the first that is Spark's or Java's."""
+    """The most specific line of the error: a writetime error raised in a worker, or else the first line of
+    Spark's or Java's message."""
     lines = [line.strip().removeprefix(": ") for line in str(error).splitlines() if line.strip() and not line.startswith(_BY_PY4J)]
-    told = [line for line in lines if line.startswith(OURS)]
-    return (told or lines or [type(error).__name__])[0]
+    ours = [line for line in lines if line.startswith(OURS)]
+    return (ours or lines or [type(error).__name__])[0]
 
 
 @contextmanager
 def spark_failures(obj: str | None = None) -> Iterator[None]:
-    """What fails in Spark while events are published as a PublishError."""
+    """Convert Spark failures during publishing to PublishError."""
     try:
         yield
     except (PySparkException, Py4JJavaError) as error:

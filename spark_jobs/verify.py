@@ -1,14 +1,16 @@
-"""The verification job: read token ranges of tables from the ring, and compare them with the tables of current rows.
+"""The verification job: read token ranges of tables from the cluster, and compare them with the current-row
+tables.
 
     spark-submit verify.py --config FILE [--table ks.t …] [--share 0.1 [--seed N] | --token-range A:B] [--wait SECONDS]
 
-Strategy: a table's snapshot is pinned first and the ring is read after that, so that the ring is never behind. Rows of both sides become
-documents by token range and key (`writetime.pipeline.verification.Shown`), are sorted, and are compared as they pass: no side has to fit
-anywhere. What differs and cannot be called drift yet is looked at again when a later batch has taken in what was written up to the first
-look, as long as `--wait` allows. What the pipeline leaves out, masks or filters (`writetime.events.masking`) is so on both sides. Reads
-only; the report goes into the bucket.
+Strategy: a table's snapshot is pinned first and the cluster is read after it, so that the cluster is never
+behind. Rows of both sides become documents by token range and key (`writetime.pipeline.verification.Shown`),
+are sorted, and are compared as a stream: neither side has to fit in memory. Differences that cannot be called
+drift yet are checked again after a later batch has ingested what was written up to the first check, as long
+as `--wait` allows. Columns and rows that the pipeline excludes, masks or filters (`writetime.events.masking`)
+are treated the same on both sides. The job only reads; the report goes into the bucket.
 
-Exit code: 0 no drift, 1 drift, or something could not be compared.
+Exit code: 0 no drift; 1 drift, or something could not be compared.
 """
 
 from __future__ import annotations
@@ -31,7 +33,7 @@ from pyspark.sql import SparkSession
 from pyspark.sql.pandas.types import from_arrow_schema
 
 from spark_jobs.cassandra_reader import Ring, as_of, token_of
-from spark_jobs.job_exit import ends_telling
+from spark_jobs.job_exit import reports_failure
 from spark_jobs.session import spark_session
 from spark_jobs.sinks.iceberg import Warehouse
 from spark_jobs.sinks.schema_evolution import IcebergTable, quoted
@@ -71,7 +73,7 @@ log = structlog.get_logger()
 
 MOST_FINDINGS: Final = 1000
 MOST_SUSPECTS: Final = 100_000
-"""Rows that differ: how many are told, and how many are looked at again."""
+"""Rows that differ: how many are reported, and how many are checked again."""
 _LOOK_EVERY: Final = 5.0
 """Seconds between two looks at whether a batch was sealed."""
 
@@ -116,17 +118,19 @@ class Options:
     values: bool = False
 
 
-@ends_telling("the verification")
+@reports_failure("the verification")
 def main(arguments: list[str] | None = None) -> int:
     parser = argparse.ArgumentParser(description="Compare the tables of current rows with the ring.")
     parser.add_argument("--config", required=True, help="the pipeline's YAML")
     parser.add_argument("--table", action="append", default=[], help="keyspace.table; may be given several times; default: all")
     parser.add_argument("--share", type=float, default=1.0, help="share of the token ranges to compare (default: 1, all)")
-    parser.add_argument("--seed", type=int, default=0, help="which ranges a share is (default: 0)")
+    parser.add_argument("--seed", type=int, default=0, help="seed for the selection of ranges (default: 0)")
     parser.add_argument("--token-range", default="", help="A:B: only tokens > A and <= B")
     parser.add_argument("--wait", type=float, default=0.0, help="seconds to wait for the batch that settles what differs (default: 0)")
-    parser.add_argument("--at-rest", action="store_true", help="nobody writes and all is in: whatever differs is drift")
-    parser.add_argument("--values", action="store_true", help="tell values of rows that differ, in the report")
+    parser.add_argument(
+        "--at-rest", action="store_true", help="no writes are in progress and all segments are ingested: every difference is drift"
+    )
+    parser.add_argument("--values", action="store_true", help="include the values of rows that differ in the report")
     parser.add_argument("--json", action="store_true", help="print the report as JSON")
     given = parser.parse_args(arguments)
     part = parse_part(given.token_range) if given.token_range else None
@@ -237,13 +241,15 @@ class Verification:
         """The table after its first look. BatchError if it cannot be compared."""
         name = Warehouse(self.spark, self.catalog).current_of(table)
         if name is None:
-            raise BatchError("the warehouse has no such table yet", operation="compare a table", obj=table.full_name)
+            raise BatchError("the table does not exist in the warehouse", operation="compare a table", obj=table.full_name)
         with self._ring() as ring:
             if ring.table_id(table.keyspace, table.name) != table.id.bytes:
                 hint = "It was created anew or dropped; compare again when a batch has taken that in."
-                raise BatchError("in the ring it is another table by now", operation="compare a table", obj=table.full_name, hint=hint)
+                raise BatchError(
+                    "the cluster has another table with this name", operation="compare a table", obj=table.full_name, hint=hint
+                )
             ranges = split(ring.tokens(), self.options.part, self.config.snapshot.ranges)
-            of_elements = ring.tells_of_elements
+            of_elements = ring.has_element_times
         chosen = verification.sampled(ranges, self.options.share, self.options.seed)
         plan = Plan(self.config, self.cql, table, Schema(types=self.schema.types), chosen, of_elements)
         if hides_tokens(plan.rules) and (self.options.part is not None or self.options.share < 1):
@@ -343,11 +349,11 @@ class Verification:
         return tied_rows(look, shards, ClusteringOrder(subject.table, self.schema.types), subject.plan.elements, int(time.time()))
 
     def _finding(self, key: str, suspect: Suspect, verdict: verification.Verdict) -> Finding:
-        told = {"ring": suspect.ring and suspect.ring.values, "ours": suspect.ours and suspect.ours.values} if self.options.values else {}
+        values = {"ring": suspect.ring and suspect.ring.values, "ours": suspect.ours and suspect.ours.values} if self.options.values else {}
         since = verification.moment(suspect.since)
         assert since is not None
         listed = [(each.kind, each.column) for each in suspect.differences]
-        return Finding(key=key, token=suspect.token, verdict=verdict, differences=listed, first_seen=since, **told)
+        return Finding(key=key, token=suspect.token, verdict=verdict, differences=listed, first_seen=since, **values)
 
 
 _MOST_LOOKS: Final = 5
@@ -409,9 +415,7 @@ def _named(schema: Schema, name: str) -> Table:
     for table in schema.tables.values():
         if not table.dropped and table.full_name == name:
             return table
-    raise ConfigError(
-        "no such table is known", operation="compare a table", obj=name, hint="Write keyspace.table, as in CQL without quotes."
-    )
+    raise ConfigError("unknown table name", operation="compare a table", obj=name, hint="Write keyspace.table, as in CQL without quotes.")
 
 
 def ring_of(config: PipelineConfig, cql: CqlConfig) -> Ring:
@@ -442,8 +446,8 @@ class Plan:
         shown = self.rules.shown().columns
         values = [column for column in self.table.columns.values() if column.kind in ("static", "regular") and column.name in shown]
         elements = self.elements & {column.name for column in values}
-        told = WRITETIME in columns
-        untold = frozenset(column.name for column in values if not told or (column.name in elements and not self.of_elements))
+        timed = WRITETIME in columns
+        untold = frozenset(column.name for column in values if not timed or (column.name in elements and not self.of_elements))
         return Compared(frozenset(column.name for column in values), elements, untold)
 
     @property
@@ -515,11 +519,11 @@ class Rows:
         raw = {name: next(fields) for name in self.shape.keys}
         writetime: dict[str, int] = {}
         expires_at: dict[str, int] = {}
-        for name, told in self.facts.items():
+        for name, cells in self.facts.items():
             raw[name] = next(fields)
-            if told and name not in self.shown.columns:
+            if cells and name not in self.shown.columns:
                 next(fields), next(fields)
-            elif told:
+            elif cells:
                 elements = self.shape.columns[name].multicell
                 written, left = _facts(next(fields), 8, elements), _facts(next(fields), 4, elements)
                 writetime |= {name: max(written)} if written else {}
@@ -550,7 +554,7 @@ class Rows:
             number = 0 if self.blind else bisect_left(ends, token)
             if self.blind or (number in wanted and ranges[number][0] < token):
                 record = self._record(pk, row)
-                writetime, expires_at = (self._told(row.pop(name, None)) for name in (WRITETIME, EXPIRES_AT))
+                writetime, expires_at = (self._facts_of(row.pop(name, None)) for name in (WRITETIME, EXPIRES_AT))
                 key, shown = self._shown(row, writetime, expires_at)
                 yield {"range": number, "key": key, "ring": False, "token": token, "now": 0, "row": shown.to_bytes(), "record": record}
 
@@ -567,7 +571,7 @@ class Rows:
         kind = self.shape.columns[name]
         return b"" if value is None else kind.encode(from_arrow_value(kind, value))
 
-    def _told(self, facts: Any) -> dict[str, int]:
+    def _facts_of(self, facts: Any) -> dict[str, int]:
         """Facts of cells, kept as a map by CQL name, or as a struct by column."""
         if isinstance(facts, dict):
             return {name: facts[to_column(name)] for name in self.facts if facts.get(to_column(name)) is not None}

@@ -1,4 +1,5 @@
-"""Every command in the documentation is one that is run: here, by another test, or by CI. A command nobody runs fails this test."""
+"""Every command in the documentation is one that is run: here, by another test, or by CI. A command nobody
+runs fails this test."""
 
 from __future__ import annotations
 
@@ -39,10 +40,13 @@ ELSEWHERE = {
         '"--output", str(target)',
     ),
     "writetime status --config docs/pipeline.example.yaml": (
-        "tests/cli/test_status.py",
+        "tests/monitoring/test_status.py",
         '["status", "--config", config(folder, tmp_path)])',
     ),
-    "writetime status --config docs/pipeline.example.yaml --json --last 240": ("tests/cli/test_status.py", '"--json", "--last", "2"'),
+    "writetime status --config docs/pipeline.example.yaml --json --last 240": (
+        "tests/monitoring/test_status.py",
+        '"--json", "--last", "2"',
+    ),
     "writetime ship --config docs/pipeline.example.yaml --dry-run --json": ("tests/shippers/test_metrics.py", 'run("--dry-run", "--json")'),
     "writetime ship --config docs/pipeline.example.yaml --once": ("tools/demo.py", '"ship", "--config", str(config), "--once"'),
     "writetime bootstrap --config docs/pipeline.example.yaml --table shop.orders": ("proof/bootstrap/live.py", "bootstrap.run("),

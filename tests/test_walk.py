@@ -86,7 +86,7 @@ def test_the_commands_of_the_runbook(folder: Path) -> None:
 def test_a_namespace_of_a_replay_is_fresh_again_by_the_command_of_the_runbook(tmp_path: Path) -> None:
     found = tmp_path / "bucket"
     bucket.small(found)
-    store, chain = LocalStore(found), layout.beside(bucket.CLUSTER, "check")
+    store, chain = LocalStore(found), layout.shadow_chain(bucket.CLUSTER, "check")
     before = {info.name for info in store.list()}
     table_id = str(bucket.ORDERS)
     for name in (

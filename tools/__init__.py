@@ -1,6 +1,6 @@
-"""Set-up of a working copy, and the real services that demo and tests run beside it, all on loopback.
+"""Set-up of a working copy, and the real services that demo and tests use, all on loopback.
 
-Nothing here is part of the installed package: a production pipeline brings its own Kafka, Airflow and Spark.
+Nothing here is part of the installed package: a production pipeline uses its own Kafka, Airflow and Spark.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Chromium and its driver, for tests that use a browser: `python -m tools.chromium` sees to it that they are there."""
+"""Chromium and its driver, for browser tests: `python -m tools.chromium` installs them if they are missing."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ def programs() -> tuple[str, str] | None:
 
 
 def need() -> tuple[str, str]:
-    """The same, installed if they are missing and that is allowed."""
+    """Paths of both; installs them if they are missing and that is allowed."""
     if (found := programs()) is None:
         debian.install(["chromium", "chromium-driver"], "Install Chromium and chromedriver of one version, and run this again.")
         found = programs()

@@ -1,7 +1,8 @@
-"""Write docs/configuration.md from the models of writetime.config: `python -m tools.configuration`; with `--check` only say whether it is
-as it should be (code 1: it is not).
+"""Write docs/configuration.md from the models of writetime.config: `python -m tools.configuration`; with
+`--check` only check that it is up to date (exit code 1 if not).
 
-Strategy: every model is a part of the page, with a line a key: its name in the YAML, type, default, and the description in the model.
+Strategy: every model is a section of the page, with one line per key: its name in the YAML, type, default,
+and the description from the model.
 """
 
 from __future__ import annotations
@@ -32,7 +33,7 @@ _NAMES = {str: "text", int: "integer", float: "number", bool: "true or false", P
 
 
 def page() -> str:
-    """The page as it should be."""
+    """The generated page."""
     parts = [_HEAD]
     for path, model in _parts(PipelineConfig, ""):
         about = "" if model.__doc__ is None else " ".join(inspect.cleandoc(model.__doc__).split())
@@ -51,8 +52,8 @@ def main(arguments: list[str]) -> int:
 
 
 def _parts(model: type[BaseModel], path: str) -> Iterator[tuple[str, type[BaseModel]]]:
-    """The model and all that are part of it, by their path in the YAML."""
-    # What a model says of one that stands below it in its file is known only now.
+    """The model and its nested models, by their path in the YAML."""
+    # Forward references to models further down in a file are resolved only now.
     model.model_rebuild(force=True)
     yield path, model
     for name, field in model.model_fields.items():
@@ -62,7 +63,7 @@ def _parts(model: type[BaseModel], path: str) -> Iterator[tuple[str, type[BaseMo
 
 
 def _model(kind: Any) -> type[BaseModel] | None:
-    """The model that a field holds, perhaps beside None."""
+    """The model in a field's type, which may also allow None."""
     for each in (kind, *get_args(kind)):
         if isinstance(each, type) and issubclass(each, BaseModel):
             return each
@@ -112,9 +113,9 @@ def _limited(meaning: str, field: FieldInfo) -> str:
 
 
 def _escaped(text: str) -> str:
-    """For a cell of a table: a bar ends it, and what stands in angle brackets is markup."""
+    """Escape a table cell: bars, and angle brackets outside of code."""
     return "".join(
-        piece if piece.startswith("`") else piece.replace("<", "&lt;").replace(">", "&gt;") for piece in re.split(r"(`[^`]*`)", text)
+        part if part.startswith("`") else part.replace("<", "&lt;").replace(">", "&gt;") for part in re.split(r"(`[^`]*`)", text)
     ).replace("|", "\\|")
 
 

@@ -1,6 +1,6 @@
-"""How the tools talk to the person in front: one line at a time, flushed, with seconds where something took long.
+"""Console output of the tools: one line at a time, flushed, with seconds for slow steps.
 
-Knows nothing of what is being said.
+Knows nothing about the content.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ def say(text: str) -> None:
 
 @contextmanager
 def step(title: str) -> Iterator[None]:
-    """Say what begins, and how long it took once it is done. An error passes through, after a line that says so."""
+    """Print the start of a step, and its duration when it is done. An error is printed and raised."""
     begun = time.monotonic()
     say(f"▸ {title} …")
     try:
@@ -35,5 +35,5 @@ def step(title: str) -> Iterator[None]:
 
 
 def progress_apart(as_json: bool) -> AbstractContextManager[Any]:
-    """Progress is for people: where JSON is wanted, standard output holds nothing else."""
+    """Print progress to stderr if JSON is requested: then stdout contains only JSON."""
     return redirect_stdout(sys.stderr) if as_json else nullcontext()

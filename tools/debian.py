@@ -1,4 +1,4 @@
-"""Debian packages, installed where that is allowed: as root on Debian. Elsewhere one is told what to install."""
+"""Install Debian packages, as root on Debian. Elsewhere, print what to install."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from tools.errors import MissingPrerequisite
 
 
 def install(packages: list[str], hint: str) -> None:
-    """Install packages and what they need. MissingPrerequisite with the hint where that may not or cannot be done."""
+    """Install packages with their dependencies. MissingPrerequisite with the hint if that is not possible."""
     if not Path("/etc/debian_version").exists() or os.geteuid() != 0:
         raise MissingPrerequisite(hint)
     with step(f"install {' '.join(packages)}"):

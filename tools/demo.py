@@ -1,10 +1,11 @@
-"""The demo: a recorded three-node ring goes through the real shipper, Airflow, Spark and Kafka, and is compared with what the ring said.
+"""The demo: a recorded cluster of three goes through the real shipper, Airflow, Spark and Kafka, and is
+compared with its answers.
 
     python -m tools.demo          run it, check it, stop everything; exit code 0 only if every check holds
     python -m tools.demo up       the same, and leave it running: UI, scheduler, broker (`down` stops it)
     python -m tools.demo down
 
-What it left behind (var/demo) is taken up by the next run, which ships nothing twice and publishes nothing twice; `--fresh` starts anew.
+The next run continues from what is in var/demo; it ships and publishes nothing twice. `--fresh` starts over.
 """
 
 from __future__ import annotations
@@ -66,7 +67,7 @@ def down() -> None:
 
 def _main(folder: Path, fresh: bool, *, keep: bool) -> None:
     begun = time.monotonic()
-    # Stop what was started also when somebody else ends the demo.
+    # Stop all services also if the demo is terminated from outside.
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(1))
     try:
         _refuse_second()
@@ -80,12 +81,14 @@ def _main(folder: Path, fresh: bool, *, keep: bool) -> None:
 
 
 def _prepare(folder: Path, fresh: bool) -> None:
-    """Keep what an earlier demo of the same recording left, unless told otherwise: another ring has nothing to do with this one's."""
+    """Keep the data of an earlier demo of the same recording, unless `--fresh`. Data of another recording is
+    deleted.
+    """
     stamp = folder / "recording.sha256"
     now = hashlib.sha256((Recording.open().path / "recording.json").read_bytes()).hexdigest()
     another = stamp.exists() and stamp.read_text(encoding="utf-8") != now
     if another:
-        say("  the recording is another one than last time: starting anew")
+        say("  the recording has changed: starting over")
     if fresh or another:
         shutil.rmtree(folder, ignore_errors=True)
     folder.mkdir(parents=True, exist_ok=True)
@@ -131,7 +134,7 @@ def _demo(site: Site, *, keep: bool) -> bool:
 
 
 def ship(site: Site, recording: Recording, *, stage: bool = True) -> None:
-    """Stage the recording as the nodes' cdc_raw folders, and let a shipper of each send what is there."""
+    """Stage the recording as the nodes' cdc_raw folders, and run a shipper for each."""
     if stage:
         recording.stage(site.nodes)
     shippers = [_shipper(site.shipper_config(node)) for node in recording.nodes]
@@ -153,16 +156,16 @@ def _shipper(config: Path) -> subprocess.Popen[str]:
 
 
 def _summary(output: str) -> str:
-    """What the shipper says of its round, as a sentence; its log is JSON when nobody watches."""
-    rounds = [json.loads(line) for line in output.splitlines() if line.startswith("{") and '"event": "round"' in line]
+    """The counts of the shipper's last round as a sentence, from its JSON log."""
+    rounds = [json.loads(line) for line in output.splitlines() if line.startswith("{") and '"event": "round finished"' in line]
     if not rounds:
-        raise ToolError(f"A shipper has not said what it did:\n{output}")
-    told = {key.replace("_", " "): count for key, count in rounds[-1].items() if isinstance(count, int)}
-    return ", ".join(f"{count} {what}" for what, count in told.items())
+        raise ToolError(f"The shipper logged no finished round:\n{output}")
+    counts = {key.replace("_", " "): count for key, count in rounds[-1].items() if isinstance(count, int)}
+    return ", ".join(f"{count} {what}" for what, count in counts.items())
 
 
 def run_pipeline(api: AirflowApi) -> None:
-    """One run of cdc_ingest by the scheduler, and the run of cdc_publish that follows from it."""
+    """One scheduled run of cdc_ingest, and the run of cdc_publish that it triggers."""
     before = {run["dag_run_id"] for run in api.runs("cdc_publish")}
     for dag in ("cdc_ingest", "cdc_publish"):
         api.pause(dag, paused=False)
@@ -172,23 +175,23 @@ def run_pipeline(api: AirflowApi) -> None:
     if states["ingest"] == "success":
         _expect_success(api, "cdc_publish", wait_for_next_run(api, "cdc_publish", before))
     else:
-        say("  nothing new had come in; cdc_publish is told to look at everything once more")
+        say("  no new segments; cdc_publish is started for all batches")
         _expect_success(api, "cdc_publish", api.trigger("cdc_publish", {"since": "beginning"}))
 
 
 def wait_for_next_run(api: AirflowApi, dag: str, before: set[str]) -> str:
-    """The run of a DAG that something else than we has started; give its run id as soon as it is there."""
+    """Wait for a run of a DAG that the scheduler starts; returns its run id."""
     deadline = time.monotonic() + _PATIENCE_SECONDS
     while time.monotonic() < deadline:
         for run in api.runs(dag):
             if run["dag_run_id"] not in before:
                 return str(run["dag_run_id"])
         time.sleep(1)
-    raise ToolError(f"No run of {dag} has followed within {_PATIENCE_SECONDS:.0f} s")
+    raise ToolError(f"No run of {dag} was started within {_PATIENCE_SECONDS:.0f} s")
 
 
 def wait_until_published(store: Store, cluster: str) -> None:
-    """Until every sealed batch is known to be in Kafka."""
+    """Wait until every sealed batch is published to Kafka."""
     deadline = time.monotonic() + _PATIENCE_SECONDS
     while publish_due(store, cluster):
         if time.monotonic() > deadline:

@@ -1,19 +1,19 @@
-"""What can go wrong with set-up and services. Each message says what was tried, and what a person should do next."""
+"""Errors of set-up and services. Each message states what failed and what to do next."""
 
 from __future__ import annotations
 
 
 class ToolError(Exception):
-    """Base of all errors that the tools raise on purpose."""
+    """Base of all errors that the tools raise."""
 
 
 class MissingPrerequisite(ToolError):
-    """A program that has to be installed by the system is not there."""
+    """A program that must be installed by the system is missing."""
 
 
 class JarError(ToolError):
-    """The jar lock file is wrong, or an artefact is not what it promises."""
+    """The jar lock file is invalid, or an artefact does not match it."""
 
 
 class ServiceError(ToolError):
-    """A service did not start, died, did not get ready in time, or answered with an error."""
+    """A service did not start, died, was not ready in time, or returned an error."""

@@ -1,7 +1,8 @@
-"""Programs in Go that tests use, built into var/bin.
+"""Go programs that tests use, built into var/bin.
 
-Strategy: `go install` of a pinned version; Go's checksum database guards what is built. A Go from 1.21 on fetches the newer toolchain
-that a module asks for by itself; an older one, as Debian has it, is made to fetch a newer one first. Starts nothing that it builds.
+Strategy: `go install` of a pinned version; Go's checksum database verifies what is built. Go 1.21 and later
+downloads the toolchain that a module requires; an older one, as on Debian, is made to download a newer one
+first. Does not start them.
 """
 
 from __future__ import annotations
@@ -25,7 +26,7 @@ _MACHINES = {"x86_64": "amd64", "amd64": "amd64", "aarch64": "arm64", "arm64": "
 
 
 def install(package: str, version: str) -> Path:
-    """The program that a package makes; built if it is not there in the wanted version."""
+    """The program of a package; built if it is missing in the requested version."""
     program = PROGRAMS / package.rpartition("/")[2]
     stamp = program.with_suffix(".version")
     if program.exists() and stamp.exists() and stamp.read_text(encoding="utf-8") == version:
@@ -41,7 +42,7 @@ def install(package: str, version: str) -> Path:
 
 
 def usable_go() -> str:
-    """A Go that can fetch the toolchain a module asks for by itself, which is 1.21 and later."""
+    """A Go that downloads required toolchains by itself: 1.21 or later."""
     old = None
     for candidate in (shutil.which("go"), *sorted(TOOLCHAINS.glob("*/bin/go"))):
         if candidate is None:
@@ -59,13 +60,13 @@ def _version(go: str) -> tuple[int, int]:
 
 
 def _debians_go() -> str:
-    """Go as Debian has it; MissingPrerequisite where it may not or cannot be installed."""
+    """Debian's Go; MissingPrerequisite if it cannot be installed."""
     debian.install(["golang-go"], "The test servers are Go programs. Install Go 1.21 or later, and run this again.")
     return shutil.which("go") or "go"
 
 
 def _newer(go: str) -> str:
-    """A newer Go by an older one: toolchains are modules, and Go's checksum database guards them like any other."""
+    """Install a newer Go with an older one: toolchains are modules, verified by Go's checksum database."""
     machine = f"{platform.system().lower()}-{_MACHINES.get(platform.machine().lower(), platform.machine())}"
     module = f"golang.org/toolchain@{GO_VERSION}.{machine}"
     env = os.environ | {"GOPATH": str(ROOT / "var" / "gopath"), "GOFLAGS": "-modcacherw"}

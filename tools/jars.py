@@ -1,9 +1,11 @@
-"""Jars by a lock file: `python -m tools.jars sync` brings jars/<group>/ to exactly what jars.lock says; `lock` writes jars.lock.
+"""Jars by a lock file: `python -m tools.jars sync` brings jars/<group>/ to exactly what jars.lock lists;
+`lock` writes jars.lock.
 
-Strategy: jars.lock names every artefact with its SHA-256, transitive ones included, so nothing is resolved at set-up: Maven only
-fetches (with its own mirrors, proxies and credentials), and what it brings is believed only after its checksum. What is there
-already and intact is not fetched again, so a second run needs no network. A group's folder is a class path (`jars/kafka/*`):
-whatever else lies in it is removed. Groups that only some tests use (ON_DEMAND) come when these ask for them.
+Strategy: jars.lock lists every artefact with its SHA-256, including transitive ones, so nothing is resolved
+at set-up: Maven only downloads (with its own mirrors, proxies and credentials), and each file is verified by
+its checksum. Intact files are not downloaded again, so a second run needs no network. A group's folder is a
+class path (`jars/kafka/*`): all other files in it are removed. Groups that only some tests use (ON_DEMAND)
+are downloaded when these need them.
 """
 
 from __future__ import annotations
@@ -31,7 +33,9 @@ _PLUGIN = "org.apache.maven.plugins:maven-dependency-plugin:3.8.1"
 
 @dataclass(frozen=True, order=True)
 class Artefact:
-    """A Maven artefact; written `group:artifact:version[:packaging[:classifier]]`, as Maven's own dependency:get reads it."""
+    """A Maven artefact; written `group:artifact:version[:packaging[:classifier]]`, as Maven's own
+    dependency:get reads it.
+    """
 
     group: str
     artifact: str
@@ -41,7 +45,7 @@ class Artefact:
 
     @classmethod
     def parse(cls, text: str) -> Artefact:
-        """JarError if the text has not three to five non-empty parts."""
+        """JarError if the text does not have three to five non-empty parts."""
         parts = text.split(":")
         if not 3 <= len(parts) <= 5 or not all(parts):
             raise JarError(f"`{text}` is no artefact; expected group:artifact:version[:packaging[:classifier]]")
@@ -61,21 +65,22 @@ class Artefact:
 
 @dataclass(frozen=True)
 class Root:
-    """What a group is locked from: artefacts, with or without all that they depend on at run time."""
+    """The source of a locked group: artefacts, with or without their run-time dependencies."""
 
     artefacts: tuple[str, ...]
     transitive: bool
 
 
 ROOTS = {
-    # Spark brings its own classes; only what it lacks is added.
+    # Spark has its own classes; only missing ones are added.
     "spark": Root(("org.apache.iceberg:iceberg-spark-runtime-4.1_2.13:1.12.0", "org.xerial:sqlite-jdbc:3.50.3.0"), transitive=False),
     # slf4j-simple, because without a binding the broker logs nothing.
     "kafka": Root(("org.apache.kafka:kafka_2.13:4.1.0", "org.slf4j:slf4j-simple:1.7.36"), transitive=True),
-    # What Iceberg's GCSFileIO, which is in the runtime above, calls Google by. iceberg-gcp-bundle has the same, where it can be had.
+    # The Google client for Iceberg's GCSFileIO, which is in the runtime above. iceberg-gcp-bundle contains
+    # the same.
     "gcs": Root(("com.google.cloud:google-cloud-storage:2.64.0",), transitive=True),
     "registry": Root(("io.apicurio:apicurio-registry-app:2.6.13.Final:tar.gz:all",), transitive=False),
-    # What a consumer of Debezium's events runs in Kafka Connect.
+    # For consumers of Debezium's events in Kafka Connect.
     "connect": Root(
         (
             "io.debezium:debezium-core:3.4.1.Final",
@@ -104,7 +109,7 @@ Lock = dict[str, dict[Artefact, str]]
 
 
 def read_lock(path: Path = LOCK) -> Lock:
-    """Parse jars.lock. JarError names the line that is wrong."""
+    """Parse jars.lock. JarError names the invalid line."""
     lock: Lock = {}
     group: dict[Artefact, str] | None = None
     for number, line in enumerate(path.read_text(encoding="utf-8").splitlines(), 1):
@@ -133,9 +138,9 @@ def write_lock(lock: Lock, path: Path = LOCK) -> None:
 
 
 def sync(lock: Lock, folder: Path = FOLDER) -> int:
-    """Make every group's folder hold exactly its artefacts; returns how many were fetched.
+    """Make every group's folder contain exactly its artefacts; returns the number of downloads.
 
-    JarError if a fetched file is not what the lock promises (then it is not kept), or Maven cannot fetch it.
+    JarError if a file does not match the lock (it is deleted), or Maven cannot download it.
     """
     wanted: dict[str, list[Artefact]] = {}
     for group, artefacts in lock.items():
@@ -156,13 +161,13 @@ def sync(lock: Lock, folder: Path = FOLDER) -> int:
 
 
 def need(group: str, folder: Path = FOLDER) -> Path:
-    """The folder of a group, with all that the lock promises of it. Errors as of `sync`."""
+    """The folder of a group with all its artefacts. Errors as of `sync`."""
     sync({group: read_lock()[group]}, folder)
     return folder / group
 
 
 def fetch(artefacts: Iterable[Artefact], folder: Path) -> None:
-    """Let Maven put exactly these artefacts into a folder, without what they depend on."""
+    """Download exactly these artefacts to a folder with Maven, without dependencies."""
     with _Pom(artefacts, transitive=False) as pom:
         _maven(pom, f"{_PLUGIN}:copy-dependencies", f"-DoutputDirectory={folder}", "-Dmdep.useBaseVersion=true")
 
@@ -179,7 +184,7 @@ def resolve(root: Root) -> list[Artefact]:
 
 
 def lock_all() -> Lock:
-    """Resolve all groups anew and take the checksums of what is fetched."""
+    """Resolve all groups again and compute the checksums of their artefacts."""
     lock: Lock = {}
     for group, root in ROOTS.items():
         artefacts = resolve(root)
@@ -200,19 +205,20 @@ def _is_intact(path: Path, checksum: str) -> bool:
         return False
     if sha256(path) == checksum:
         return True
-    say(f"  {path.name} is not what jars.lock says: it is fetched again")
+    say(f"  {path.name} does not match jars.lock: downloading it again")
     return False
 
 
 def _take(source: Path, folder: Path, artefact: Artefact, checksum: str) -> None:
-    """Move a fetched file to its place, if it is the right one."""
+    """Move a downloaded file to its place if its checksum matches."""
     found = sha256(source)
     if found != checksum:
         raise JarError(
             f"{artefact}: fetched a file with SHA-256 {found}, but jars.lock says {checksum}. It was not kept. "
             "Find out who changed it (a mirror, a cached copy in ~/.m2, or jars.lock itself) before running set-up again."
         )
-    # Copied beside its place, then renamed: another group may want the same file, and a half-copied one must not be seen.
+    # Copied to a temporary name, then renamed: another group may need the same file, and an incomplete one
+    # must not be visible.
     partial = folder / f".{artefact.file_name}"
     shutil.copyfile(source, partial)
     partial.replace(folder / artefact.file_name)
@@ -235,7 +241,7 @@ def _listed(listing: str) -> Iterator[Artefact]:
 
 
 class _Pom:
-    """A throw-away project that depends on the artefacts."""
+    """A temporary project that depends on the artefacts."""
 
     def __init__(self, artefacts: Iterable[Artefact], *, transitive: bool) -> None:
         self._folder = tempfile.TemporaryDirectory()

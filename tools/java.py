@@ -1,7 +1,7 @@
-"""Find a JDK 17, the one Java that Cassandra, Kafka and Spark all run on.
+"""Find a JDK 17, which Cassandra, Kafka and Spark all support.
 
-Strategy: JAVA_HOME if it is a 17, then the usual folders of Debian and macOS, then `java` on the PATH. Asks each candidate's
-`release` file instead of starting a JVM. Installs nothing.
+Strategy: JAVA_HOME if it is a 17, then the usual folders of Debian and macOS, then `java` on the PATH. Reads
+each candidate's `release` file instead of starting a JVM. Installs nothing.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ def java() -> str:
 
 
 def major_version(folder: Path) -> int | None:
-    """Major version of the JDK in a folder; None if the folder holds none."""
+    """Major version of the JDK in a folder; None if it is not a JDK."""
     try:
         found = _RELEASE.search((folder / "release").read_text(encoding="utf-8"))
     except OSError:

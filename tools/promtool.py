@@ -1,4 +1,4 @@
-"""promtool, for the test of the alert rules: Debian's package `prometheus` brings it."""
+"""promtool, for the test of the alert rules, from Debian's package `prometheus`."""
 
 from __future__ import annotations
 

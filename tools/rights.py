@@ -4,10 +4,10 @@
     gcs/<name>.json        a custom role of Google Cloud, as `gcloud iam roles create <name> --file` takes it
     gcs/grants.json        which role is granted on which managed folder ("" is the bucket), role by role of the table
 
-Strategy: a role's row says in which folders (the first part of a name, see `writetime.storage.layout`) it looks (size,
-checksum and metadata of objects), reads, creates, writes (creates and replaces) and deletes; `"*"` is the
-whole bucket, `own` narrows each folder to what one node ships there. Who lists, lists the bucket: on S3 only
-the right to list without a condition lets an account learn that an object is missing.
+Strategy: a role's row says in which folders (the first part of a name, see `writetime.storage.layout`) it
+looks (size, checksum and metadata of objects), reads, creates, writes (creates and replaces) and deletes;
+`"*"` is the whole bucket, `own` narrows each folder to what one node ships there. Who lists, lists the
+bucket: on S3 only the right to list without a condition lets an account learn that an object is missing.
 
 The services differ in what that takes. On S3 to look is to read, a listing says too little of an object, and
 each write is followed by a look. On Google Cloud Storage the answers to listing and writing say all, so
@@ -44,7 +44,7 @@ GCS_PERMISSIONS: Final = {
     "look": [],
     "read": ["storage.objects.get"],
     "create": ["storage.objects.create"],
-    # Google has no right to replace: it is to delete and to create.
+    # Google has no permission to replace: it takes deleting and creating.
     "write": ["storage.objects.create", "storage.objects.delete"],
     "delete": ["storage.objects.delete"],
 }
@@ -58,7 +58,7 @@ def roles() -> dict[str, Role]:
 
 
 def files(table: Mapping[str, Role]) -> dict[str, str]:
-    """Path below `FOLDER` to content, of all files that are made of the table."""
+    """Path below `FOLDER` to content, for all generated files."""
     made = {f"s3/{name}.json": s3_policy(role) for name, role in table.items()}
     grants = {name: gcs_grants(role) for name, role in table.items()}
     used = {grant["role"] for each in grants.values() for grant in each}
@@ -92,7 +92,7 @@ def s3_policy(role: Role) -> dict[str, Any]:
 
 
 def gcs_grants(role: Role) -> list[dict[str, str]]:
-    """The custom roles that a role of the table is granted, and the managed folder of each; "" is the bucket."""
+    """The custom roles granted to a role of the table, and the managed folder of each; "" is the bucket."""
     wanted: dict[str, list[str]] = {}
     for operation in ("list", *OPERATIONS):
         folders = ["*"] * role["list"] if operation == "list" else role[operation]
@@ -114,7 +114,7 @@ def gcs_role(name: str) -> dict[str, Any]:
 
 
 def _named(operations: list[str]) -> str:
-    """The custom role for these operations. Who writes deletes."""
+    """The custom role for these operations. Writing includes deleting."""
     left = [operation for operation in operations if not (operation == "delete" and "write" in operations)]
     return f"writetime{''.join(operation.capitalize() for operation in left)}"
 
@@ -124,14 +124,14 @@ def _allow(name: str, actions: list[str], resources: list[str]) -> dict[str, Any
 
 
 def _place(role: Role, folder: str, node: str) -> str:
-    """With what names of objects there begin; "" is the whole bucket."""
+    """The prefix of the object names; "" is the whole bucket."""
     if folder == "*":
         return ""
     return f"{folder}/{CLUSTER}/{node}/" if role["own"] else f"{folder}/"
 
 
 def table() -> str:
-    """The table as docs/security.md shows it."""
+    """The table for docs/security.md."""
     lines = ["| who | lists | reads | creates | creates and replaces | deletes |", "|---|---|---|---|---|---|"]
     for role in roles().values():
         looks = f"; looks at {_shown(role, 'look')}" if role["look"] else ""
@@ -147,7 +147,7 @@ def _shown(role: Role, operation: str) -> str:
 
 
 def stale() -> Iterator[Path]:
-    """Files that say something else than the table, are missing, or are not of it."""
+    """Files that differ from the table, are missing, or are not generated from it."""
     wanted = {FOLDER / path: content for path, content in files(roles()).items()}
     there = {path for kind in ("s3", "gcs") for path in (FOLDER / kind).glob("*")}
     for path in sorted(there | wanted.keys()):
@@ -156,7 +156,7 @@ def stale() -> Iterator[Path]:
 
 
 def write() -> None:
-    """Write the files, and remove those that the table has no place for."""
+    """Write the files, and delete those that are not generated from the table."""
     wanted = files(roles())
     for old in stale():
         old.unlink(missing_ok=True)

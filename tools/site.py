@@ -1,4 +1,4 @@
-"""A whole writetime on one machine, in one folder: where everything of a demo lies, and the YAMLs that say so.
+"""A complete writetime on one machine, in one folder: the demo's paths and the YAML files that contain them.
 
     <folder>/pipeline.yaml           read by the jobs and the DAGs
     <folder>/nodes/<address>/        one node: cdc_raw and the shipper's own shipper.yaml
@@ -20,7 +20,7 @@ from proof.recording.recording import NodeInfo, Recording
 
 @dataclass(frozen=True, slots=True)
 class Site:
-    """The folders of a demo; `elsewhere` is the URL of a bucket that is no folder of it."""
+    """The folders of a demo; `elsewhere` is the URL of a bucket outside of them."""
 
     folder: Path
     elsewhere: str | None = None
@@ -49,7 +49,9 @@ class Site:
         return self.nodes / node.address / "shipper.yaml"
 
     def write_configs(self, recording: Recording, *, bootstrap: str, schedule: str | None) -> None:
-        """The pipeline's YAML, and one for each node's shipper: the same but for the part `node`."""
+        """Write the pipeline's YAML, and one for each node's shipper, which differs in the section `node`
+        only.
+        """
         self.catalog.parent.mkdir(parents=True, exist_ok=True)
         common: dict[str, Any] = {
             "pipeline": "demo",

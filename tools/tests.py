@@ -10,7 +10,7 @@ Spark and Kafka among them, compute; tests of drivers that die go with the forme
 at about the same time. Together they use a machine of two cores, and take about half of the time. Within each
 process tests run one after the other: no two start a cluster at one moment. The first process's output is
 shown as it comes, the second one's when the first has ended. Options go to both; where they select tests of
-one process only, the other has nothing to do, and that is no failure. """
+one process only, the other has nothing to do, and that is no failure."""
 
 from __future__ import annotations
 

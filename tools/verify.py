@@ -1,8 +1,10 @@
-"""Is what came out of the pipeline what the ring answered? Compares everything, cell for cell, and says each difference.
+"""Compares the pipeline's output with the cluster's recorded answers, cell by cell, and reports each
+difference.
 
-Three independent readers: pyiceberg for the tables, a `read_committed` consumer for the events, the bucket for what the batches
-say of themselves. The judge is the recording: every row with the writetime and the TTL of each column, as the ring gave them at ALL
-when all was over. Knows the pipeline's outputs only; nothing of how they came about.
+Strategy: three independent readers: pyiceberg for the tables, a `read_committed` consumer for the events, the
+bucket for the batches' documents. The reference is the recording: every row with the writetime and the TTL of
+each column, as the cluster returned them at ALL at the end. Knows the pipeline's outputs only, not how they
+were produced.
 """
 
 from __future__ import annotations
@@ -43,7 +45,7 @@ _SHOWN = 3
 
 @dataclass
 class Report:
-    """What was found. `problems` is empty when everything holds."""
+    """The result. `problems` is empty if everything holds."""
 
     segments: int = 0
     frames: int = 0
@@ -87,12 +89,13 @@ def verify(site: Site, recording: Recording, bootstrap: str) -> Report:
     for keyspace, table in set(recording.tables) - set(recording.cdc_tables):
         if catalog.table_exists((keyspace, table)):
             report.problems.append(f"{keyspace}.{table} is not captured, but has a table in the warehouse")
-    if report.events != (told := sum(sealed.events for sealed in batches)):
-        report.problems.append(f"the batches sealed {told} events, Kafka holds {report.events}")
+    if report.events != (expected := sum(sealed.events for sealed in batches)):
+        report.problems.append(f"the seals count {expected} events, Kafka has {report.events}")
     return report
 
 
-# --- what the batches say -------------------------------------------------------------------------------------------------------
+# --- what the batches say
+# -------------------------------------------------------------------------------------------------------
 
 
 def _sealed(store: Store, cluster: str) -> Iterator[Sealed]:
@@ -104,7 +107,9 @@ def _sealed(store: Store, cluster: str) -> Iterator[Sealed]:
 
 
 def _check_accounts(report: Report, store: Store, recording: Recording, batches: list[Sealed]) -> None:
-    """Every partition update of every replica's log is accounted for: as many as the archive holds, the same from each node."""
+    """Every partition update of every replica is accounted for: as many as in the archive, the same from each
+    node.
+    """
     ingested = [sealed for sealed in batches if sealed.kind == "ingest"]
     report.segments = sum(len(sealed.segments) for sealed in ingested)
     report.frames = sum(outcome.frames for sealed in ingested for outcome in sealed.segments)
@@ -118,7 +123,7 @@ def _check_accounts(report: Report, store: Store, recording: Recording, batches:
         total(found).model_copy(update={"table": name}) for name, found in sorted(accounts.items()) if name in captured
     ] + [total(account for name, found in accounts.items() if name not in captured for account in found)]
     if report.quarantined:
-        return  # a mended segment was read twice: counts of batches and archive differ by design
+        return  # a repaired segment was read twice: counts of batches and archive differ by design
     report.per_node = _updates_per_node(store, recording, captured, batches[-1].number if batches else 0)
     came_in = sum(account.updates_in for account in report.accounting[:-1])
     if len(set(report.per_node.values())) != 1:
@@ -148,11 +153,14 @@ def _captured_updates(buffer: bytes, schema: Schema, captured: set[str]) -> int:
     return count
 
 
-# --- tables ----------------------------------------------------------------------------------------------------------------------
+# --- tables -------------------------------------------------------------------------------------------------
+# ---------------------
 
 
 def expected_rows(recording: Recording, keyspace: str, table: str) -> list[dict[str, Any]]:
-    """The ring's rows: values, writetimes (of a collection the latest), expiries (of a collection the earliest)."""
+    """The cluster's rows: values, writetimes (the latest of a collection), expiries (the earliest of a
+    collection).
+    """
     read_at = recording.read_at(keyspace, table)
     return [
         {
@@ -169,7 +177,7 @@ def _of_elements(value: Any, pick: Any) -> int:
 
 
 def as_recorded(row: dict[str, Any]) -> dict[str, Any]:
-    """A row of the warehouse in the recording's conventions."""
+    """A row of the warehouse in the form of the recording."""
     return {
         "values": {from_column(name): _plain(value) for name, value in row.items() if name not in FACTS},
         "writetime": dict(row["_writetime"] or []),
@@ -191,7 +199,7 @@ def _plain(value: Any) -> Any:
 
 
 def differences(name: str, expected: list[dict[str, Any]], actual: list[dict[str, Any]]) -> list[str]:
-    """Rows that only one side has, as text; equality is to the last digit, for both sides are compared as JSON."""
+    """Rows that only one side has, as text; compared exactly, as JSON."""
     theirs = Counter(json.dumps(row, sort_keys=True) for row in expected)
     ours = Counter(json.dumps(row, sort_keys=True) for row in actual)
     missing = [f"{name}: the ring has, the table has not: {row}" for row in (theirs - ours).elements()]
@@ -199,11 +207,12 @@ def differences(name: str, expected: list[dict[str, Any]], actual: list[dict[str
     return sorted(missing + surplus)
 
 
-# --- events ----------------------------------------------------------------------------------------------------------------------
+# --- events -------------------------------------------------------------------------------------------------
+# ---------------------
 
 
 def consume(bootstrap: str, topic: str) -> Iterator[dict[str, Any]]:
-    """Every committed event of a topic with its `key`, in order within a key; tombstone records are left out."""
+    """All committed events of a topic with their `key`, in order within a key, without tombstone records."""
     consumer = Consumer(
         {
             "bootstrap.servers": bootstrap,
@@ -216,13 +225,13 @@ def consume(bootstrap: str, topic: str) -> Iterator[dict[str, Any]]:
     try:
         found = consumer.list_topics(topic, timeout=30).topics[topic]
         if found.error is not None:
-            raise ServiceError(f"Topic {topic} cannot be read: {found.error}")
+            raise ServiceError(f"Failed to read topic {topic}: {found.error}")
         consumer.assign([TopicPartition(topic, partition, 0) for partition in found.partitions])
         open_partitions = set(found.partitions)
         while open_partitions:
             message = consumer.poll(30)
             if message is None:
-                raise ServiceError(f"Kafka does not answer while {topic} is read")
+                raise ServiceError(f"Kafka stopped responding while reading {topic}")
             if (error := message.error()) is not None:
                 if error.code() != KafkaError._PARTITION_EOF:
                     raise ServiceError(f"{topic}: {error}")
@@ -234,7 +243,9 @@ def consume(bootstrap: str, topic: str) -> Iterator[dict[str, Any]]:
 
 
 def _check_events(name: str, events: list[dict[str, Any]], rows: list[dict[str, Any]], singles: frozenset[str]) -> list[str]:
-    """Each event once, each `before` the last `after` of its key, and what they fold to is the table. `singles`: its 32-bit floats."""
+    """Each event once, each `before` equal to the last `after` of its key, and the fold equal to the table.
+    `singles`: the table's 32-bit floats.
+    """
     problems = []
     sequences = Counter(tuple(event["source"]["sequence"]) for event in events)
     problems += [f"{name}: event {sequence} came {count} times" for sequence, count in sequences.items() if count > 1]
@@ -252,7 +263,7 @@ def _check_events(name: str, events: list[dict[str, Any]], rows: list[dict[str, 
 
 
 def _as_event(row: dict[str, Any], singles: frozenset[str]) -> dict[str, Any]:
-    """A row of the warehouse as the events show it."""
+    """A row of the warehouse in the form of events."""
 
     def shown(value: Any) -> Any:
         if isinstance(value, bytes):
@@ -263,17 +274,18 @@ def _as_event(row: dict[str, Any], singles: frozenset[str]) -> dict[str, Any]:
         return [shown(item) for item in value] if isinstance(value, list) else _plain(value)
 
     def of_column(name: str, value: Any) -> Any:
-        # numpy's text of a 32-bit float is the shortest, as the events have it.
+        # numpy's text of a 32-bit float is the shortest one, as in the events.
         return float(str(np.float32(value))) if name in singles and value is not None and math.isfinite(value) else shown(value)
 
     return {from_column(name): of_column(name, value) for name, value in row.items() if name not in FACTS}
 
 
-# --- for people ------------------------------------------------------------------------------------------------------------------
+# --- for people ---------------------------------------------------------------------------------------------
+# ---------------------
 
 
 def show(report: Report) -> None:
-    """Print the report as tables, a few events and rows among them."""
+    """Print the report as tables, with some events and rows."""
     console = Console(soft_wrap=True, highlight=False, width=max(140, Console().width))
     grid = Grid(title="What went in and what came out", title_justify="left")
     for heading in ("table", "updates in", "duplicate", "superseded", "applied", "not ours", "quarantined", "events", "rows"):

@@ -4,4 +4,4 @@ The core package. It knows the commit log, the schema, the join, the names in th
 Airflow, Spark, Kafka or a network; the one door to the outside is `writetime.storage.gcs`, imported only when a `gs://` URL is opened.
 """
 
-__version__ = "0.1.0"
+__version__ = "0.2.0"

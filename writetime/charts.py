@@ -1,6 +1,6 @@
-"""Reports as people like them: tables of text for terminals and logs, and SVG pictures that any browser shows, light and dark.
+"""Text tables for terminals and logs, and SVG charts for browsers, light and dark.
 
-Pictures are lines of cells: a name at the left, and from left to right what became of each piece. Knows nothing of what they are about.
+A chart is a list of lines: a name at the left, then colored cells. Must not know what the lines stand for.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ _STYLE: Final = (
 
 @dataclass(frozen=True, slots=True)
 class Cell:
-    """A piece of a line: where it begins and how wide it is, of the line's width 1; `title` shows when one points at it."""
+    """A part of a line: start and width as fractions of the line; `title` is the tooltip."""
 
     at: float
     width: float
@@ -35,7 +35,7 @@ class Cell:
 
 @dataclass(frozen=True, slots=True)
 class Line:
-    """`remark` stands where there are no cells."""
+    """`remark` is shown if there are no cells."""
 
     name: str
     cells: Sequence[Cell]
@@ -43,7 +43,7 @@ class Line:
 
 
 def svg(title: str, lines: Sequence[Line], *, styled: bool = True) -> str:
-    """The picture as a document of its own; without its style, as a part of a page that has one for these classes."""
+    """The chart as an SVG document; `styled=False` for a page that has its own style for the classes."""
     height = _LINE * (len(lines) + 2)
     drawn = [f'<text x="8" y="16">{escape(title)}</text>']
     for number, line in enumerate(lines, 1):
@@ -70,16 +70,16 @@ def _line(line: Line, y: int) -> list[str]:
 
 def _legend(y: int) -> str:
     kinds = (("good", "in order"), ("doubtful", "cannot be said yet"), ("bad", "wrong"), ("b", "not looked at"))
-    pieces = [
+    entries = [
         f'<rect class="{kind}" x="{_NAMES + 160 * at}" y="{y}" width="12" height="12"/>'
         f'<text x="{_NAMES + 160 * at + 18}" y="{y + 11}">{text}</text>'
         for at, (kind, text) in enumerate(kinds)
     ]
-    return "".join(pieces)
+    return "".join(entries)
 
 
 def text_table(headings: Sequence[str], rows: Iterable[Sequence[object]]) -> str:
-    """Without colours, for it goes into logs as well; numbers stand at the right."""
+    """A table without colors, as it also goes into logs; numbers are right-aligned."""
     from rich.box import SIMPLE
     from rich.console import Console
     from rich.table import Table

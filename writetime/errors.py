@@ -5,30 +5,31 @@
     ├── StoreError                     an object store call failed
     │   ├── ObjectNotFound
     │   ├── PreconditionFailed         the object's generation is not the expected one
-    │   ├── ChecksumMismatch           the store holds other bytes than were sent or promised
+    │   ├── ChecksumMismatch           the store's bytes differ from what was sent or announced
     │   ├── StoreUnavailable           retriable: time-out, 5xx, connection refused
-    │   ├── SourceUnreadable           the local file that was to be written cannot be read; nothing is wrong with the store
-    │   └── LeaseLost                  retriable: another process holds the lease, or has taken it over
-    ├── SegmentError                   bytes of a commit log segment are not what they should be
-    │   ├── NotASegment                no commit log at all (name or header)
-    │   ├── UnsupportedSegment         a real segment that is not read: its version or codec, or its key lacks
-    │   ├── CorruptDescriptor          header CRC or contents
-    │   ├── CorruptSection             a sync marker or frame length cannot be trusted: the rest of the section is lost
-    │   ├── CorruptFrame               one frame's CRC is wrong; the next frame can be read
+    │   ├── SourceUnreadable           the local file to upload cannot be read; the store is not at fault
+    │   └── LeaseLost                  retriable: another process holds the lease or took it over
+    ├── SegmentError                   the bytes of a commit log segment are invalid
+    │   ├── NotASegment                not a commit log segment (by name or header)
+    │   ├── UnsupportedSegment         a segment that cannot be read: version, codec or missing key
+    │   ├── CorruptDescriptor          invalid header CRC or contents
+    │   ├── CorruptSection             a sync marker or frame length is invalid: the rest of the section is lost
+    │   ├── CorruptFrame               one frame's CRC does not match; the next frame can be read
     │   └── TornTail                   the last section ends early: normal for a live or crashed node, not corruption
-    ├── DecodeError                    a frame with good CRCs cannot be turned into cells
+    ├── DecodeError                    a frame with valid CRCs cannot be decoded
     │   ├── UnknownTable               no schema for a table id
-    │   ├── UnknownColumn              the schema in force lacks a column
+    │   ├── UnknownColumn              the current schema lacks a column
     │   └── MalformedMutation          bytes do not follow the grammar
-    ├── SchemaError                    the schema cannot be learnt or parsed
+    ├── SchemaError                    the schema cannot be read or parsed
     ├── BatchError
-    │   ├── BatchBusy                  retriable: another batch is still unsealed, or another run is at this one
-    │   └── AccountingMismatch         partition updates in != the sum of what became of them
-    ├── ShipError                      the shipper cannot go on with a file or at all
-    └── PublishError                   events cannot be handed to a sink
+    │   ├── BatchBusy                  retriable: another batch is not sealed, or another run works on this one
+    │   └── AccountingMismatch         partition updates read != the sum of their outcomes
+    ├── ShipError                      the shipper cannot continue, with one file or at all
+    └── PublishError                   events cannot be written to a sink
 
-An error says what was being done (`operation`), on which object, at which position, whether the same call may succeed later
-(`retriable`), and what a person should do next (`hint`). A checksum failure is always an error, never a log line.
+An error states the operation, the object, the position, whether the same call may succeed later
+(`retriable`), and what the operator should do next (`hint`). A checksum failure is always an error, never a
+log line.
 """
 
 from __future__ import annotations
@@ -37,7 +38,7 @@ from typing import Any
 
 
 class WritetimeError(Exception):
-    """Base of all. `str()` gives one line for a person; `as_dict()` the same for machines."""
+    """Base class. `str()` returns one line of text; `as_dict()` the same as fields."""
 
     retriable: bool = False
 
@@ -102,43 +103,44 @@ class StoreError(WritetimeError):
 
 
 class ObjectNotFound(StoreError):
-    """There is no such object (or no such generation of it)."""
+    """The object, or that generation of it, does not exist."""
 
 
 class PreconditionFailed(StoreError):
-    """The object's generation is not the expected one: somebody else wrote or already created it."""
+    """The object's generation is not the expected one: another writer created or replaced it."""
 
 
 class ChecksumMismatch(StoreError):
-    """The store holds other bytes than were sent or promised."""
+    """The store's bytes differ from what was sent or announced."""
 
 
 class StoreUnavailable(StoreError):
-    """The store did not answer as it should; the same call may succeed later."""
+    """The store failed to answer; the same call may succeed later."""
 
     retriable = True
 
 
 class SourceUnreadable(StoreError):
-    """The local file that was to be written cannot be read. Nothing is wrong with the store."""
+    """The local file to upload cannot be read. The store is not at fault."""
 
 
 class LeaseLost(StoreError):
-    """Another process holds the lease on what is to be written, or has taken it over."""
+    """Another process holds the lease or took it over."""
 
     retriable = True
 
 
 class SegmentError(WritetimeError):
-    """Bytes of a commit log segment are not what they should be."""
+    """The bytes of a commit log segment are invalid."""
 
 
 class NotASegment(SegmentError):
-    """The file is no commit log segment."""
+    """The file is not a commit log segment."""
 
 
 class UnsupportedSegment(SegmentError):
-    """A real segment that is not read: of an unknown version or codec; retriable where its key lacks, or room for what it unpacks to."""
+    """A segment of an unknown version or codec; retriable if its decryption key or the space to unpack it is
+    missing."""
 
 
 class CorruptDescriptor(SegmentError):
@@ -146,23 +148,23 @@ class CorruptDescriptor(SegmentError):
 
 
 class CorruptSection(SegmentError):
-    """A sync marker or a frame's length cannot be trusted; the rest of the section is lost."""
+    """A sync marker or a frame length is invalid; the rest of the section is lost."""
 
 
 class CorruptFrame(SegmentError):
-    """One frame's bytes do not match its CRC; its length could be trusted, so the next frame is readable."""
+    """One frame's bytes do not match its CRC; its length is valid, so the next frame can be read."""
 
 
 class TornTail(SegmentError):
-    """The last section ends early. Normal for a node that is alive or has crashed; not corruption."""
+    """The last section ends early. Normal for a running or crashed node; not corruption."""
 
 
 class DecodeError(WritetimeError):
-    """A frame with good CRCs cannot be turned into cells."""
+    """A frame with valid CRCs cannot be decoded."""
 
 
 class UnknownTable(DecodeError):
-    """No schema is known for a table id. `table_id` is its UUID as text."""
+    """No schema for a table id. `table_id` is its UUID as text."""
 
     def __init__(self, message: str, *, table_id: str, **kwargs: Any) -> None:
         super().__init__(message, **kwargs)
@@ -170,7 +172,7 @@ class UnknownTable(DecodeError):
 
 
 class UnknownColumn(DecodeError):
-    """The schema in force lacks a column that the mutation names: `column`, and whether it is `static`."""
+    """The current schema lacks a column of the mutation: `column`, and whether it is `static`."""
 
     def __init__(self, message: str, *, column: str = "", static: bool = False, **kwargs: Any) -> None:
         super().__init__(message, **kwargs)
@@ -179,11 +181,11 @@ class UnknownColumn(DecodeError):
 
 
 class MalformedMutation(DecodeError):
-    """The bytes do not follow the mutation grammar of the schema in force."""
+    """The bytes do not follow the mutation grammar under the current schema."""
 
 
 class SchemaError(WritetimeError):
-    """The schema cannot be learnt or parsed."""
+    """The schema cannot be read or parsed."""
 
 
 class BatchError(WritetimeError):
@@ -191,18 +193,18 @@ class BatchError(WritetimeError):
 
 
 class BatchBusy(BatchError):
-    """Another batch is still unsealed, or another run is at this one."""
+    """Another batch is not sealed, or another run works on this one."""
 
     retriable = True
 
 
 class AccountingMismatch(BatchError):
-    """Partition updates in do not equal the sum of what became of them."""
+    """Partition updates read do not equal the sum of their outcomes."""
 
 
 class ShipError(WritetimeError):
-    """The shipper cannot go on with a file, or at all."""
+    """The shipper cannot continue, with one file or at all."""
 
 
 class PublishError(WritetimeError):
-    """Events cannot be handed to a sink."""
+    """Events cannot be written to a sink."""

@@ -1,1 +1,1 @@
-"""Bootstrap at scale: tables of a real ring, read while they are written to, with the job killed half-way."""
+"""Bootstrap at scale: reads tables of a real cluster during writes, with the job killed half-way."""

@@ -1,4 +1,4 @@
-"""The acts of `proof.bootstrap.live` on a ring of three nodes. Exit code 0: tables equal the ring."""
+"""Runs `proof.bootstrap.live` on a cluster of three nodes. Exit code 0: the tables equal the cluster's."""
 
 from __future__ import annotations
 

@@ -1,11 +1,11 @@
-"""A table that lives: a real ring that is written to while the product reads it, and the comparison at the end of each act.
+"""Bootstrap on a real cluster: tables are read during writes, and compared at the end of each act.
 
-    acts    bootstrap of tables that were full before anybody captured them, under writes and deletes; killed half-way and gone on with
-            edits of elements and increments of counters right after
-            the same once more: nothing is news
-            cdc off, rows, cells and elements deleted, cdc on: what is gone in the ring goes here
+    acts    bootstrap of tables that had data before they were captured, during writes and deletes; killed half-way and
+            resumed, followed by edits of elements and increments of counters
+            the same again: no new events
+            cdc off, rows, cells and elements deleted, cdc on: what was deleted in the cluster is deleted here
 
-Run by tests on one node with some hundred rows, by `make bootstrap-proof` on three with as many as are wanted.
+Tests run it on one node with a hundred rows, `make bootstrap-proof` on three nodes with as many as requested.
 """
 
 from __future__ import annotations
@@ -90,7 +90,8 @@ class Live:
     def partitions(self) -> int:
         return max(4, self.rows // ROWS_PER_PARTITION)
 
-    # --- the ring ----------------------------------------------------------------------------------------------------------------------
+    # --- the ring -------------------------------------------------------------------------------------------
+    # ---------------------------
 
     def fill(self) -> None:
         """Tables that nobody captures, full."""
@@ -185,7 +186,9 @@ class Live:
             assert success, result
 
     def _all_of_partitions(self, statement: str, arguments: list[Any]) -> None:
-        """The same, with the rows of a partition in one write; they stand one after the other, the partition key first."""
+        """The same, with the rows of a partition in one write; they stand one after the other, the partition
+        key first.
+        """
         prepared, batches = self.session.prepare(_qualified(statement)), []
         for _, rows in groupby(arguments, itemgetter(0)):
             batch = BatchStatement(BatchType.UNLOGGED)
@@ -227,7 +230,8 @@ class Live:
             writer.join()
         assert not failed, failed
 
-    # --- the product -------------------------------------------------------------------------------------------------------------------
+    # --- the product ----------------------------------------------------------------------------------------
+    # ---------------------------
 
     def bootstrap(self, *, tables: tuple[str, ...] = TABLES, due: bool = False, part: tuple[int, int] | None = None) -> list[Run]:
         with _Replaced(bootstrap, "spark_session", self.pipeline._session):
@@ -269,13 +273,13 @@ class Live:
             assert not shipped.failed, shipped.failed
         self._batches()
         for _ in range(10):
-            if not list(self.pipeline.store.list(layout.touched_prefix(CLUSTER))):
+            if not list(self.pipeline.store.list(layout.incomplete_rows_prefix(CLUSTER))):
                 return
             with _Replaced(bootstrap, "spark_session", self.pipeline._session):
-                bootstrap.run(self.pipeline.config, touched=True)
+                bootstrap.run(self.pipeline.config, incomplete_rows=True)
             self.done["read again"] += 1
             self._batches()
-        raise AssertionError("there is always something to be read again")
+        raise AssertionError("incomplete rows remain after ten reads")
 
     def _batches(self) -> None:
         while (sealed := self.pipeline.batch()) is not None:

@@ -1,1 +1,3 @@
-"""The decoder against Cassandra's own reader: `compare` runs both over segments, `judge` runs Cassandra's (java/), `nasty` writes them."""
+"""Compares the decoder with Cassandra's own reader: `compare` runs both, `judge` runs Cassandra's (java/),
+`nasty` writes segments.
+"""

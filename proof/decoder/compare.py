@@ -1,13 +1,16 @@
-"""Proof that we read the commit log as Cassandra does: `python -m proof.decoder.compare`, or `make test-decoder`.
+"""Proof that the commit log is decoded as Cassandra decodes it: `python -m proof.decoder.compare`, or `make
+test-decoder`.
 
-Strategy: for every version, way of writing and codec, a real node runs the nasty workload with segments of 1 MiB: all of it where segments
-are plain or encrypted, some parts where they are packed in another way, for what a mutation says does not depend on that. Its cdc_raw is
-copied in the midst of it, with a segment that still grows; after a crash; and after the node has ended in order. Of each copy Cassandra's
-own reader of that version makes a line per mutation (`judge`), and so does `writetime dump --json --all-tables`: all lines of all
-keyspaces must be equal, and in the same order. The compiled decoder must give the same mutations as the readable one, and the index of a
-growing segment must cut where it says. One node runs at a time; while it does, a process beside it compares what the one before left.
+Strategy: for every version, writer and codec, a real node runs the workload of `nasty` with segments of 1
+MiB: all of it for plain and encrypted segments, parts of it for other codecs, because the content of
+mutations does not depend on them. cdc_raw is copied with a growing segment; after a crash; and after a clean
+shutdown. For each copy, Cassandra's own reader of that version prints a line per mutation (`judge`), and so
+does `writetime dump --json --all-tables`: all lines of all keyspaces must be equal, in the same order. The
+compiled decoder must give the same mutations as the readable one, and the idx of a growing segment must limit
+the scan. One node runs at a time, while a second process compares the previous copies.
 
-A table at the end says what was compared. Exit code 1 if anything differs. Takes some minutes and no network once Maven has what it needs.
+Prints a table of the comparisons. Exit code 1 on a difference. Takes some minutes; no network once Maven's
+cache is filled.
 """
 
 from __future__ import annotations
@@ -63,7 +66,7 @@ _SHOWN = 3
 
 @dataclass(frozen=True)
 class Case:
-    """A version of Cassandra, the descriptor version that it is made to write, and how the log is packed."""
+    """A version of Cassandra, the descriptor version that it writes, and the codec of the log."""
 
     version: str
     descriptor: int
@@ -75,13 +78,17 @@ class Case:
 
     @property
     def store_type(self) -> str:
-        """Of the keystore: one kind for each descriptor version that is written, the other for the older Cassandra."""
+        """Of the keystore: one kind for each descriptor version that is written, the other for the older
+        Cassandra.
+        """
         return "JCEKS" if self.version.startswith("4.0") or self.descriptor == 8 else "PKCS12"
 
 
 @dataclass(frozen=True)
 class Result:
-    """What became of one copy. `unknown`: mutations that neither reader can decode, for want of a schema. `seconds` of the comparison."""
+    """The result for one copy. `unknown`: mutations that neither reader can decode without a schema.
+    `seconds` of the comparison.
+    """
 
     version: str
     descriptor: int
@@ -98,7 +105,9 @@ class Result:
 
 
 def cases(versions: Sequence[str] = VERSIONS, codecs: Sequence[str] = (*CODECS, DIRECT)) -> Iterator[Case]:
-    """All there are. 5.0 writes version 8 only if no older node has to understand it; direct I/O is new in 5.0."""
+    """All there are. 5.0 writes version 8 only if no older node has to understand it; direct I/O is new in
+    5.0.
+    """
     for version in versions:
         for descriptor in (7, 8) if version.startswith("5.") else (7,):
             for codec in codecs:
@@ -110,9 +119,11 @@ def cases(versions: Sequence[str] = VERSIONS, codecs: Sequence[str] = (*CODECS, 
 
 
 def write(case: Case, folder: Path, keep: Path, parts: Sequence[str] = (), *, fill: bool = True) -> dict[str, Path]:
-    """Run a node of its own in `folder` and leave copies of its cdc_raw in `keep`: by what they are, `growing`, `crashed` and `finished`.
+    """Run a node of its own in `folder` and leave copies of its cdc_raw in `keep`: by what they are,
+    `growing`, `crashed` and `finished`.
 
-    `parts` of the workload by name, those that suit the case if none are given; `fill` segments with random bytes, so that there are many.
+    `parts` of the workload by name, those that suit the case if none are given; `fill` segments with random
+    bytes, so that there are many.
     """
     settings, options = _settings(case, keep)
     ring = Ring(
@@ -153,7 +164,7 @@ def write(case: Case, folder: Path, keep: Path, parts: Sequence[str] = (), *, fi
 
 
 def _settings(case: Case, keep: Path) -> tuple[dict[str, Any], list[str]]:
-    """What the case needs in cassandra.yaml and on the JVM's command line."""
+    """The case's settings in cassandra.yaml and on the JVM's command line."""
     settings: dict[str, Any] = {
         "enable_materialized_views": True,
         "enable_drop_compact_storage": True,
@@ -165,13 +176,16 @@ def _settings(case: Case, keep: Path) -> tuple[dict[str, Any], list[str]]:
         settings |= make_keystore(case, keep)
     if case.codec == DIRECT:
         settings["commitlog_disk_access_mode"] = "direct"
-    # What expires after 2038 is cut to the last moment that version 7 can write down. A node that lives for a minute needs no optimising.
+    # What expires after 2038 is cut to the last moment that version 7 can write down. A node that lives for a
+    # minute needs no optimising.
     cut = [] if case.descriptor == 8 else ["-Dcassandra.expiration_date_overflow_policy=CAP"]
     return settings, ["-XX:TieredStopAtLevel=1", *cut]
 
 
 def make_keystore(case: Case, folder: Path) -> dict[str, Any]:
-    """A keystore with one key in `folder`, made by Java's keytool; the settings that let a node encrypt with it."""
+    """A keystore with one key in `folder`, made by Java's keytool; the settings that let a node encrypt with
+    it.
+    """
     path = folder / "keystore"
     password = secrets.token_hex(16)
     tool = [str(java_home() / "bin" / "keytool"), "-genseckey", "-alias", KEY_ALIAS, "-keyalg", "AES", "-keysize", "256"]
@@ -188,7 +202,7 @@ def make_keystore(case: Case, folder: Path) -> dict[str, Any]:
 
 
 def _copy(node: Node, to: Path) -> None:
-    """Indexes first: what they promise is then in the segments."""
+    """Copy indexes first: the segments then contain what the indexes state."""
     to.mkdir()
     for pattern in ("*_cdc.idx", "*.log"):
         for path in node.cdc_raw.glob(pattern):
@@ -199,7 +213,7 @@ def _copy(node: Node, to: Path) -> None:
 
 
 def compare(case: Case, state: str, folder: Path, keep: Path) -> Result:
-    """Read a copy in all ways and count the mutations about which they do not agree."""
+    """Read a copy with all readers and count the mutations that differ."""
     begun = time.monotonic()
     settings = json.loads((keep / "encryption.json").read_text(encoding="utf-8")) if case.codec == ENCRYPTED else {}
     judged = Judge(case.version, settings).dump(folder)
@@ -235,7 +249,7 @@ def _password(settings: dict[str, Any]) -> str:
 
 
 def _dump(folder: Path, keep: Path | None, settings: dict[str, Any]) -> tuple[list[dict[str, Any]], int]:
-    """The lines that the command prints, and how many frames it could not decode."""
+    """The lines of the command, and how many frames it could not decode."""
     command = [sys.executable, "-m", "writetime.cli", "dump", "--json", "--all-tables", str(folder)]
     environment = dict(os.environ)
     if keep is not None:
@@ -248,7 +262,7 @@ def _dump(folder: Path, keep: Path | None, settings: dict[str, Any]) -> tuple[li
 
 
 def between(judged: list[dict[str, Any]], ours: list[dict[str, Any]]) -> Iterator[str]:
-    """Mutations that only one of them has, or that are not the same, or not at the same place in the sequence."""
+    """Mutations that are missing on one side, differ, or are in another order."""
     theirs_by_place, ours_by_place = ({(line["seg"], line["pos"]): line for line in lines} for lines in (judged, ours))
     for place in sorted(theirs_by_place.keys() | ours_by_place.keys()):
         theirs, own = theirs_by_place.get(place), ours_by_place.get(place)
@@ -260,7 +274,7 @@ def between(judged: list[dict[str, Any]], ours: list[dict[str, Any]]) -> Iterato
 
 
 def first_difference(theirs: Any, ours: Any, at: str = "") -> str:
-    """Where two documents differ first, and how."""
+    """The first difference of two documents."""
     if isinstance(theirs, dict) and isinstance(ours, dict) and theirs.keys() == ours.keys():
         return next(first_difference(theirs[key], ours[key], f"{at}.{key}") for key in theirs if theirs[key] != ours[key])
     if isinstance(theirs, list) and isinstance(ours, list) and len(theirs) == len(ours):
@@ -269,7 +283,7 @@ def first_difference(theirs: Any, ours: Any, at: str = "") -> str:
 
 
 def _between_twins(segments: Sequence[Path], keys: Keystore | None) -> Iterator[str]:
-    """Mutations that the compiled decoder gives differently from the readable one."""
+    """Mutations that the compiled and the readable decoder decode differently."""
     scans = [(path, scan(path.read_bytes(), name=path.name, keys=keys, engine="python")) for path in segments]
     learner = SchemaLearner()
     for _, found in scans:
@@ -277,17 +291,17 @@ def _between_twins(segments: Sequence[Path], keys: Keystore | None) -> Iterator[
     schema = learner.schema()
     for path, found in scans:
         compiled = scan(path.read_bytes(), name=path.name, keys=keys, engine="numba")
-        if _told(compiled) != _told(found):
+        if _comparable(compiled) != _comparable(found):
             yield f"{path.name}: the compiled scan finds other frames"
-        readable = {frame.position: told for frame, told in decode_readably(found, schema) if not isinstance(told, Failure)}
+        readable = {frame.position: mutation for frame, mutation in decode_readably(found, schema) if not isinstance(mutation, Failure)}
         fast = dict(_compiled(found, schema))
         for position in sorted(readable.keys() | fast.keys()):
             if readable.get(position) != fast.get(position):
                 yield f"{path.name}:{position}: the compiled decoder gives {fast.get(position)!r:.300}, not {readable.get(position)!r:.300}"
 
 
-def _told(found: Scan) -> tuple[Any, ...]:
-    """All that a scan says; errors are equal to nothing but themselves."""
+def _comparable(found: Scan) -> tuple[Any, ...]:
+    """The comparable parts of a scan: error objects are only equal to themselves."""
     return found.frames, found.image, found.ending, [(problem.kind, problem.position, problem.size) for problem in found.problems]
 
 
@@ -297,7 +311,7 @@ def _compiled(found: Scan, schema: Any) -> Iterator[tuple[int, Any]]:
 
 
 def _against_index(path: Path, keys: Keystore | None) -> str | None:
-    """A scan up to the index's position finds the frames that end there or before, and no others."""
+    """A scan up to the index's position must find exactly the frames that end there or before."""
     try:
         index = idx.parse(path.with_name(f"{path.stem}_cdc.idx").read_bytes())
     except FileNotFoundError:
@@ -315,20 +329,20 @@ def _against_index(path: Path, keys: Keystore | None) -> str | None:
 # --- all of it
 
 
-def run(chosen: Sequence[Case], work: Path, parts: Sequence[str], tell: Callable[[str], None]) -> Iterator[Result]:
-    """Write and compare; results in the order of the cases, each as soon as it is there."""
+def run(chosen: Sequence[Case], work: Path, parts: Sequence[str], log: Callable[[str], None]) -> Iterator[Result]:
+    """Write and compare all cases; yields results in the order of the cases."""
     for version in dict.fromkeys(case.version for case in chosen):
         build(version)
     waiting: list[Future[Result]] = []
-    with ProcessPoolExecutor(1, mp_context=get_context("spawn")) as beside:
+    with ProcessPoolExecutor(1, mp_context=get_context("spawn")) as executor:
         for case in chosen:
             keep = work / case.name
             keep.mkdir(parents=True)
             begun = time.monotonic()
             with tempfile.TemporaryDirectory(prefix="node-", dir=work) as folder:
                 copies = write(case, Path(folder), keep, parts)
-            tell(f"  {case.name}: written in {time.monotonic() - begun:.0f} s")
-            waiting += [beside.submit(compare, case, state, folder, keep) for state, folder in copies.items()]
+            log(f"  {case.name}: written in {time.monotonic() - begun:.0f} s")
+            waiting += [executor.submit(compare, case, state, folder, keep) for state, folder in copies.items()]
             while waiting and waiting[0].done():
                 yield waiting.pop(0).result()
         for result in waiting:
@@ -336,7 +350,7 @@ def run(chosen: Sequence[Case], work: Path, parts: Sequence[str], tell: Callable
 
 
 def show(results: Sequence[Result]) -> None:
-    """The table for people, and the first differences."""
+    """Print the table and the first differences."""
     table = Table("version", "descriptor", "codec", "copy")
     for title in ("segments", "mutations", "updates", "cells", "unknown", "differences", "seconds"):
         table.add_column(title, justify="right")
@@ -350,8 +364,8 @@ def show(results: Sequence[Result]) -> None:
 
 
 def main(arguments: Sequence[str]) -> int:
-    """Prove it, and say how it went; the exit code."""
-    parser = argparse.ArgumentParser(prog="python -m proof.decoder.compare", description=__doc__.splitlines()[0])
+    """Run the comparison and print the result; the exit code."""
+    parser = argparse.ArgumentParser(prog="python -m proof.decoder.compare", description=__doc__.partition("\n\n")[0])
     parser.add_argument("--version", action="append", choices=VERSIONS, help="only this version of Cassandra; may be repeated")
     parser.add_argument("--codec", action="append", choices=(*CODECS, DIRECT), help="only this codec; may be repeated")
     parser.add_argument("--part", action="append", choices=[part.__name__ for part in nasty.PARTS], help="only this part of the workload")

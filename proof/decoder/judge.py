@@ -1,16 +1,18 @@
-"""Cassandra's own CommitLogReader as the judge of segments: `java/` is a small program around it, this builds and runs it.
+"""Runs Cassandra's own CommitLogReader over segments: `java/` is a small program around it, built and run by
+this module.
 
-    judge = Judge("5.0.6")                          # what CommitLogReader of that version makes of …
-    found = judge.dump(folder)                      # … every mutation in the folder's segments: found.lines, found.problems
-    passes = judge.bench(folder, 5)                 # … how fast it goes over them, on one thread
-    with judge.each(folder) as read:                # … single files, damaged or not, one after the other in one JVM
+    judge = Judge("5.0.6")                          # CommitLogReader of that version
+    found = judge.dump(folder)                      # every mutation in the folder's segments: found.lines, found.problems
+    passes = judge.bench(folder, 5)                 # its speed on one thread
+    with judge.each(folder) as read:                # single files, damaged or not, in one JVM
         found = read(path)
 
 or `python -m proof.decoder.judge dump|bench FOLDER`, which prints the same as lines of JSON.
 
-Strategy: the schema is learnt from the segments of the folder, by a first pass over all of them. Maven builds the program once per
-version of Cassandra into jars/cassandra-<version>/judge, and again when a source changes. Readers of later versions read the segments of
-earlier ones; encrypted ones need the `transparent_data_encryption_options` of the node that wrote them. Knows nothing of how we decode.
+Strategy: a first pass over all segments of the folder learns the schema. Maven builds the program once per
+version of Cassandra into jars/cassandra-<version>/judge, and again when a source changes. Readers of later
+versions read segments of earlier ones; encrypted segments need the `transparent_data_encryption_options` of
+the node that wrote them. Knows nothing about our decoder.
 """
 
 from __future__ import annotations
@@ -44,8 +46,9 @@ VERSION = "5.0.6"
 class Found:
     """What the reader delivered: a document per mutation, in log order, as `writetime dump --json` has them.
 
-    From `each`, they have `crc` too, the CRC-32 of the mutation's bytes. `unknown`: mutations passed over, by the id of the table that
-    nobody knows. `problems`: errors, each with `file`, `reason`, `permissible` (Cassandra's word for a torn tail) and `message`.
+    From `each`, they have `crc` too, the CRC-32 of the mutation's bytes. `unknown`: mutations passed over, by
+    the id of the table that nobody knows. `problems`: errors, each with `file`, `reason`, `permissible`
+    (Cassandra's word for a torn tail) and `message`.
     """
 
     lines: list[dict[str, Any]]
@@ -76,17 +79,20 @@ class Judge:
                 return Found([json.loads(line) for line in lines], report["unknown"], report["problems"])
 
     def bench(self, folder: Path, passes: int) -> list[dict[str, Any]]:
-        """Iterate all cells of the folder's segments `passes` times on one thread, nothing else. The first passes warm the JVM up.
+        """Iterate all cells of the folder's segments `passes` times on one thread, nothing else. The first
+        passes warm the JVM up.
 
-        A document per pass: `seconds`, `bytes` of the files, `mutations`, `updates`, `rows`, `cells`, `mb_per_second` (MB = 10^6),
-        `mutations_per_second`, `cells_per_second`.
+        A document per pass: `seconds`, `bytes` of the files, `mutations`, `updates`, `rows`, `cells`,
+        `mb_per_second` (MB = 10^6), `mutations_per_second`, `cells_per_second`.
         """
         with self._place() as place:
             return self._run(place, "bench", str(folder), str(passes))
 
     @contextmanager
     def each(self, folder: Path) -> Iterator[Read]:
-        """A running judge that has learnt the schema from a folder and reads file after file. A file's name must be a segment's."""
+        """A running judge that has learnt the schema from a folder and reads file after file. A file's name
+        must be a segment's.
+        """
         with self._asked("each", str(folder)) as ask:
 
             def read(path: Path) -> Found:
@@ -103,7 +109,7 @@ class Judge:
 
     @contextmanager
     def _asked(self, *arguments: str) -> Iterator[Callable[[str], dict[str, Any]]]:
-        """A running judge that answers a line with a line."""
+        """A running judge that answers one line per line."""
         with self._place() as place:
             errors = (place / "stderr").open("w+", encoding="utf-8")
             process = subprocess.Popen(
@@ -123,7 +129,7 @@ class Judge:
                 given.flush()
                 answer = answers.readline()
                 if not answer:
-                    raise ServiceError(f"The judge died of {question!r}, exit code {process.wait()}:\n{_tail(errors.name)}")
+                    raise ServiceError(f"The judge died while reading {question!r}, exit code {process.wait()}:\n{_tail(errors.name)}")
                 return dict(json.loads(answer))
 
             try:
@@ -158,7 +164,7 @@ class Judge:
 
     @contextmanager
     def _place(self) -> Iterator[Path]:
-        """A folder to run in, with the configuration that Cassandra's classes want to see."""
+        """A working folder with the configuration that Cassandra's classes require."""
         with tempfile.TemporaryDirectory(prefix="writetime-judge-") as temporary:
             place = Path(temporary)
             settings = _settings(place) | dict(self.settings)
@@ -191,7 +197,7 @@ def _maven(version: str, target: Path) -> None:
 
 
 def _settings(place: Path) -> dict[str, Any]:
-    """What Cassandra insists on, although no node is started."""
+    """Settings that Cassandra requires, although no node is started."""
     folders = ("commitlog_directory", "saved_caches_directory", "hints_directory", "cdc_raw_directory")
     return {
         "cluster_name": "judge",
@@ -212,8 +218,8 @@ def _tail(path: str) -> str:
 
 
 def main(arguments: Sequence[str]) -> int:
-    """Print what the judge says; the exit code."""
-    parser = argparse.ArgumentParser(prog="python -m proof.decoder.judge", description=__doc__.splitlines()[0])
+    """Print the judge's output; the exit code."""
+    parser = argparse.ArgumentParser(prog="python -m proof.decoder.judge", description=__doc__.partition("\n\n")[0])
     parser.add_argument("what", choices=("dump", "bench"))
     parser.add_argument("folder", type=Path, help="folder of the segments")
     parser.add_argument("--version", default=VERSION, help="version of Cassandra whose reader judges")

@@ -1,11 +1,12 @@
-"""A workload that says everything the commit log can say: for proof that we read it as Cassandra does, not for people to look at.
+"""A workload with everything that a commit log can contain, to compare decoders.
 
     counts = nasty.run(session, "5.0.6", seed=1)
 
-Strategy: `PARTS` is the table of what there is; each part makes its tables and yields statements, as CQL text, as a prepared statement with
-values, or as a batch. Everything runs one after the other on one session, so a seed decides all but the clock. Parts that a version cannot
-do are left out by name, not by trying. Between the parts, wide rows of random bytes are written, so that small segments fill up and every
-part of the log has something of a captured table. Knows nothing of segments.
+Strategy: `PARTS` is the table of parts; each creates its tables and yields statements, as CQL text, as a
+prepared statement with values, or as a batch. All statements are executed in order on one session, so the
+result depends on the seed and the clock only. Parts that a version does not support are excluded by name.
+Between the parts, wide random rows are written, so that small segments fill up and every part of the log
+contains a captured table. Knows nothing about segments.
 """
 
 from __future__ import annotations
@@ -30,7 +31,9 @@ QUOTED_KEYSPACE = '"CaseKept"'
 FIRST_TIMESTAMP, LAST_TIMESTAMP = -(2**63) + 1, 2**63 - 1
 """µs; CQL takes no lower one, for it means that there is none."""
 LONGEST_TTL = 20 * 365 * 86_400
-"""Seconds; Cassandra takes none that is longer. It ends after 2038, which only version 8 can write down: others must be told to cut it."""
+"""Seconds; Cassandra takes none that is longer. It ends after 2038, which only version 8 can write down:
+others must be told to cut it.
+"""
 
 Item = str | Statement | Batch
 Part = Callable[["Setting"], Iterator[Item]]
@@ -140,7 +143,9 @@ NATIVE: dict[str, Sequence[Any]] = {
 
 
 def native_types(setting: Setting) -> Iterator[Item]:
-    """Each type as a regular column, as a static one, in a collection and in a frozen one; null and empty too."""
+    """Each type as a regular column, as a static one, in a collection and in a frozen one; null and empty
+    too.
+    """
     regular = ", ".join(f"v_{name} {name}" for name in NATIVE)
     static = ", ".join(f"s_{name} {name} static" for name in NATIVE)
     yield create("natives", f"p int, c int, {regular}, {static}, PRIMARY KEY (p, c)")
@@ -278,7 +283,9 @@ def keys(setting: Setting) -> Iterator[Item]:
 
 
 def many_columns(setting: Setting) -> Iterator[Item]:
-    """Subsets of 63, 64 and 80 columns, plain, collections and static: none, one, half of them, all but one, all."""
+    """Subsets of 63, 64 and 80 columns, plain, collections and static: none, one, half of them, all but one,
+    all.
+    """
     for count in (63, 64, 80):
         plain, maps, statics = count - 3, 3, 66
         columns = [f"v{number:02} int" for number in range(plain)] + [f"m{number} map<int, int>" for number in range(maps)]
@@ -321,7 +328,9 @@ def names(setting: Setting) -> Iterator[Item]:
 
 
 def deletes(setting: Setting) -> Iterator[Item]:
-    """Of cells, rows, ranges with every kind of bound in both directions, partitions; ranges that touch and overlap in one mutation."""
+    """Of cells, rows, ranges with every kind of bound in both directions, partitions; ranges that touch and
+    overlap in one mutation.
+    """
     columns = "p int, a int, b text, c int, s text static, v int, m map<text, int>, PRIMARY KEY (p, a, b, c)"
     yield create("deletes", columns, "CLUSTERING ORDER BY (a ASC, b DESC, c DESC) AND cdc = true")
     table = f"{KEYSPACE}.deletes"
@@ -377,7 +386,9 @@ def _any_change(random: Random, table: str) -> str:
 
 
 def times(setting: Setting) -> Iterator[Item]:
-    """Writetimes of any size alone and side by side; TTLs from a second to 20 years, as default, in rows, cells and elements."""
+    """Writetimes of any size alone and side by side; TTLs from a second to 20 years, as default, in rows,
+    cells and elements.
+    """
     yield create("times", "p int, c int, v int, m map<int, int>, l list<int>, s int static, PRIMARY KEY (p, c)")
     table = f"{KEYSPACE}.times"
     stamps = (
@@ -415,7 +426,9 @@ def times(setting: Setting) -> Iterator[Item]:
 
 
 def collections(setting: Setting) -> Iterator[Item]:
-    """Whole and by element: added, put in front, set, removed, emptied; with TTLs; many elements; in static columns."""
+    """Whole and by element: added, put in front, set, removed, emptied; with TTLs; many elements; in static
+    columns.
+    """
     columns = "p int, c int, l list<text>, s set<int>, m map<text, blob>, sl list<int> static, sm map<int, int> static"
     yield create("collections", f"{columns}, PRIMARY KEY (p, c)")
     table, row = f"{KEYSPACE}.collections", "WHERE p = 1 AND c = 1"
@@ -481,7 +494,9 @@ def conditional(setting: Setting) -> Iterator[Item]:
 
 
 def batches(setting: Setting) -> Iterator[Item]:
-    """One mutation with updates of several tables, captured or not; several mutations; kinds of statements mixed."""
+    """One mutation with updates of several tables, captured or not; several mutations; kinds of statements
+    mixed.
+    """
     names = ("batch_plain", "batch_captured", "batch_other")
     for name in names:
         yield create(
@@ -530,7 +545,9 @@ def alterations(setting: Setting) -> Iterator[Item]:
 
 
 def incarnations(setting: Setting) -> Iterator[Item]:
-    """Tables that are dropped and made again with other columns, truncated, never used; a type that goes; a keyspace that goes."""
+    """Tables that are dropped and made again with other columns, truncated, never used; a type that goes; a
+    keyspace that goes.
+    """
     yield create("reborn", "p int PRIMARY KEY, v text, w int")
     yield insert("reborn", p=1, v="first life", w=1)
     yield f"DROP TABLE {KEYSPACE}.reborn"
@@ -560,7 +577,7 @@ def incarnations(setting: Setting) -> Iterator[Item]:
     yield create("gone_twice", "p int PRIMARY KEY, w text")
     yield insert("gone_twice", p=1, w="w")
     yield f"DROP TABLE {KEYSPACE}.gone_twice"
-    # An operator who restores a table gives it the id that it had.
+    # A restored table is created with its former id.
     identity = UUID(int=setting.random.getrandbits(128), version=4)
     yield create("restored", "p int PRIMARY KEY, v int, w text", f"ID = {identity} AND cdc = true")
     yield insert("restored", p=1, v=1, w="before")

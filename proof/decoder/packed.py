@@ -1,11 +1,12 @@
-"""Recordings of small segments that real nodes packed: one for every compressor, and encrypted ones with both kinds of keystore.
+"""Recordings of small compressed and encrypted segments of real nodes: one per compressor, and one per kind
+of keystore.
 
     for recording in packed.recordings():
         recording.stage(tmp_path)                # its segments and indexes, and its keystore
         recording.truth()                        # a line per mutation, by Cassandra's own reader
 
-`python -m proof.decoder.packed` makes them anew; reading needs neither Cassandra nor its driver. What was recorded is told in the README.md
-beside them.
+`python -m proof.decoder.packed` makes them again; reading needs neither Cassandra nor its driver. Their
+README.md describes what was recorded.
 """
 
 from __future__ import annotations

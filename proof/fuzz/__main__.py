@@ -1,7 +1,8 @@
-"""Damage segments in every way and see that nothing false passes as good, nothing crashes, hangs or takes memory without bound.
+"""Damages segments in many ways and checks that no invalid data is accepted and nothing crashes, hangs or
+exhausts memory.
 
-python -m proof.fuzz --cases 1000000 --workers 2        what `make fuzz` does
-python -m proof.fuzz --seed 1 --only 4711               that one case again
+python -m proof.fuzz --cases 1000000 --workers 2        what `make fuzz` runs
+python -m proof.fuzz --seed 1 --only 4711               repeat one case
 """
 
 from __future__ import annotations

@@ -1,11 +1,12 @@
-"""Let Cassandra's own reader read the damaged segments too, and see that it delivers nothing that we do not, or otherwise.
+"""Reads the damaged segments with Cassandra's own reader too, and checks that it delivers nothing that we do
+not deliver.
 
-    python -m proof.fuzz.against_java --cases 5000         what `make fuzz-java` does; needs what a Cassandra node needs
+    python -m proof.fuzz.against_java --cases 5000         what `make fuzz-java` runs; needs what a Cassandra node needs
 
-Strategy: case by case, one JVM reads the file with Cassandra's CommitLogReader (`proof.decoder.judge`), tolerant of errors. Every mutation
-that it delivers must be one of ours, at the same position and with the same bytes, and where both decode it must say the same. We may
-deliver more: after damage Cassandra stops where we find the next sync marker. Where CRCs were put right by the fuzzer we may also refuse
-what Java takes: `stricter` says how often, by reason.
+Strategy: one JVM reads each case with Cassandra's CommitLogReader (`proof.decoder.judge`), tolerant of
+errors. Every mutation that it delivers must be one of ours, at the same position and with the same bytes, and
+equal if both decode it. We may deliver more: after damage Cassandra stops where we find the next sync marker.
+If the fuzzer corrected CRCs, we may also reject what Java accepts: `stricter` counts that, by reason.
 """
 
 from __future__ import annotations
@@ -63,8 +64,8 @@ def teaching_folder(folder: Path, material: Corpus) -> SchemaLearner:
         for path in staged.glob("*.log"):
             path.rename(folder / path.name)
     system = Schema(tables=dict(TABLES))
-    told = (*TYPES.values(), ADDR)
-    types = [schema_row("types", (t.name,), T, {"field_names": t.field_names, "field_types": t.field_types}) for t in told]
+    known = (*TYPES.values(), ADDR)
+    types = [schema_row("types", (t.name,), T, {"field_names": t.field_names, "field_types": t.field_types}) for t in known]
     taught = [create_keyspace("k", T), change("k", types=types), *(create_table(t, T) for t in (*EXAMPLES, EVERYTHING, KEYS_ONLY))]
     (folder / "CommitLog-7-1.log").write_bytes(encode_segment(1, 7, [encode_mutation(mutation, system) for mutation in taught]))
     learner = SchemaLearner()
@@ -130,9 +131,11 @@ class Differential:
         return None
 
     def _explained(self, java: dict[str, Any], mine: dict[str, Any]) -> None:
-        """Java reconciles a mutation while it reads it; we leave that to the join. Of what no node writes, that can be seen.
+        """Java reconciles a mutation while it reads it; we leave that to the join. Of what no node writes,
+        that can be seen.
 
-        So all that Java says must be said by us, and what only we say must be shadowed by a deletion of the same row.
+        So all that Java says must be said by us, and what only we say must be shadowed by a deletion of the
+        same row.
         """
         said = _both(java, mine)
         if {**java, "updates": 0} != {**mine, "updates": 0} or len(java["updates"]) != len(mine["updates"]):
@@ -161,7 +164,9 @@ def _both(java: dict[str, Any], mine: dict[str, Any]) -> str:
 
 
 def _without_late(said: Any) -> Any:
-    """The same with every time of a deletion past 2038 alike: Java reads those as invalid, whatever the version, we as what they are."""
+    """The same with every time of a deletion past 2038 alike: Java reads those as invalid, whatever the
+    version, we as what they are.
+    """
     if isinstance(said, list):
         return [_without_late(item) for item in said]
     if not isinstance(said, dict):
@@ -190,7 +195,9 @@ def _facts(update: dict[str, Any]) -> set[Fact]:
 
 
 def _is_shadowed(fact: Fact, known: set[Fact]) -> bool:
-    """Whether a deletion of the fact's row, or of its column, deletes it; or its timestamp is the one that means that there is none."""
+    """Whether a deletion of the fact's row, or of its column, deletes it; or its timestamp is the one that
+    means that there is none.
+    """
     where, _, column, timestamp, _ = fact
     if timestamp == NO_TIMESTAMP:
         return True
@@ -234,7 +241,7 @@ def run(cases: int, seed: int, differential: Differential, folder: Path, place: 
     number = next(numbers, None)
     while number is not None:
         with _reader(folder) as read:
-            # One that is in order first: a judge that cannot even start must not pass as one that died of damage.
+            # A valid segment first: a judge that cannot start must not look like one that died of damage.
             _expect_all(material, read, place)
             while number is not None:
                 case = make(material, seed, number)
@@ -243,7 +250,7 @@ def run(cases: int, seed: int, differential: Differential, folder: Path, place: 
                 except Differs as error:
                     failures.append(Failure(seed, number, "differs", str(error), list(case.how), case.seed.name))
                 except (ServiceError, TimeoutError) as error:
-                    # Length bombs may end the JVM, which takes their word for it. The next case gets a new one.
+                    # Huge lengths may end the JVM, which allocates them. The next case gets a new one.
                     differential.seen["Java hung" if isinstance(error, TimeoutError) else "Java died"] += 1
                     number = next(numbers, None)
                     break

@@ -1,8 +1,8 @@
-"""Case number n of a seed: one segment of the corpus, damaged. The same numbers give the same bytes, on every machine.
+"""Case n of a seed: one damaged segment of the corpus. The same numbers give the same bytes on every machine.
 
-Strategy: a visible table of kinds of damage, each a function of (random, segment's bytes). One to three of them are done to a segment, and
-in half of the cases every CRC is then put right again, so that the damage gets past the container and into the decoder. What a case may
-still deliver as good follows from how it was made: see `Case`.
+Strategy: a table of kinds of damage, each a function of (random, segment's bytes). One to three of them are
+applied to a segment, and in half of the cases every CRC is corrected afterwards, so that the damage reaches
+the decoder. How a case was made determines what may still be delivered as valid: see `Case`.
 """
 
 from __future__ import annotations
@@ -44,8 +44,9 @@ _PARAMS: tuple[dict[str, object], ...] = (
 class Case:
     """A damaged segment.
 
-    `how` names what was done. `may_deliver` are the bodies that may still come out, None where CRCs were put right and any may. `in_place`
-    says that nothing moved: what comes out must then stand where it stood. `synced` as in `segment.scan`.
+    `how` names what was done. `may_deliver` are the bodies that may still come out, None where CRCs were put
+    right and any may. `in_place` says that nothing moved: what comes out must then stand where it stood.
+    `synced` as in `segment.scan`.
     """
 
     number: int
@@ -82,7 +83,9 @@ def make(corpus: Corpus, seed: int, number: int) -> Case:
 
 
 def put_right(content: bytearray, *, packed: bool = False) -> None:
-    """Compute every CRC anew that stands where the walk would look for one: header, markers, and in a plain segment sizes and bodies."""
+    """Compute every CRC anew that stands where the walk would look for one: header, markers, and in a plain
+    segment sizes and bodies.
+    """
     if len(content) < 22:
         return
     version, segment_id, length = struct.unpack_from(">iqH", content)
@@ -119,11 +122,14 @@ def _put_frames_right(content: bytearray, pos: int, end: int) -> None:
         pos = body_end + 4
 
 
-# --- damage to bytes ----------------------------------------------------------------------------------------------------------------
+# --- damage to bytes ----------------------------------------------------------------------------------------
+# ------------------------
 
 
 def _place(rng: Random, content: bytearray) -> int:
-    """A position; every other time one near a header, a marker or a frame's edge would be too rare, so small files help."""
+    """A position; every other time one near a header, a marker or a frame's edge would be too rare, so small
+    files help.
+    """
     return rng.randrange(len(content)) if content else 0
 
 
@@ -274,7 +280,9 @@ def _size_bomb(rng: Random, content: bytearray, donor: bytes) -> None:
 
 
 def _vint_bomb(rng: Random, content: bytearray, donor: bytes) -> None:
-    """Bytes of a body become a vint of some terrible value, in place: whatever stood behind it is overwritten."""
+    """Bytes of a body become a vint of some terrible value, in place: whatever stood behind it is
+    overwritten.
+    """
     at = _place(rng, content)
     bomb = write_unsigned(rng.choice(BOMBS))
     content[at : at + len(bomb)] = bomb[: len(content) - at]
@@ -336,11 +344,14 @@ _DAMAGES = (
 )
 
 
-# --- damage to what is in the bodies --------------------------------------------------------------------------------------------------
+# --- damage to what is in the bodies
+# --------------------------------------------------------------------------------------------------
 
 
 def _restructured(rng: Random, corpus: Corpus, start: Seed, number: int) -> Case:
-    """The segment built anew around bodies that were changed: lengths and CRCs are right, what they hold is not."""
+    """The segment built anew around bodies that were changed: lengths and CRCs are right, what they hold is
+    not.
+    """
     bodies = list(start.frames.values()) or [bytes(12)]
     how = []
     for at in range(len(bodies)):
@@ -358,7 +369,9 @@ def _restructured(rng: Random, corpus: Corpus, start: Seed, number: int) -> Case
 
 
 def _packed(rng: Random, start: Seed, segment_id: int, bodies: list[bytes]) -> bytes:
-    """Sections of two bodies each, at times damaged before they are packed: what unpacks is then not what was meant."""
+    """Sections of two bodies each, at times damaged before they are packed: what unpacks is then not what was
+    meant.
+    """
     contents = [bytearray(b"".join(map(encode_frame, bodies[at : at + 2]))) for at in range(0, len(bodies), 2)]
     if rng.random() < 0.5:
         hurt = rng.choice(contents)
@@ -375,7 +388,9 @@ def _body_bytes(rng: Random, corpus: Corpus, start: Seed, body: bytes) -> bytes:
 
 
 def _body_bomb(rng: Random, corpus: Corpus, start: Seed, body: bytes) -> bytes:
-    """The vint that may stand at some position is replaced by another of any length, so that all behind it stays in step."""
+    """The vint that may stand at some position is replaced by another of any length, so that all behind it
+    stays in step.
+    """
     at = rng.randrange(len(body))
     extra = 8 - (body[at] ^ 0xFF).bit_length()
     left = len(body) - at

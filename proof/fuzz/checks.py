@@ -1,7 +1,8 @@
-"""What holds for any bytes whatever, checked on one case.
+"""Invariants for arbitrary bytes, checked on one case.
 
-Strategy: each check is a function that raises `Broken` with a sentence; a `Checker` runs them all and counts what it has seen, so that a
-run can show that it got everywhere. An exception that is none of writetime's own is let out: the runner takes it as a failure too.
+Strategy: each check is a function that raises `Broken` with a sentence; a `Checker` runs them all and counts
+what was reached, so that a run can show its coverage. Other exceptions than writetime's own are not caught:
+the runner reports them as failures.
 """
 
 from __future__ import annotations
@@ -42,7 +43,9 @@ from writetime.kernels import mutation_buffers, segment_walk
 
 ROOM = 1 << 16
 MOST_GROWTH_KIB = 48 << 10
-"""How much the process may grow in one case, in KiB: cases have a few KiB, and nothing may be made of lengths that they claim."""
+"""How much the process may grow in one case, in KiB: cases have a few KiB, and nothing may be made of lengths
+that they claim.
+"""
 MOST_TRACED = 4 << 20
 """Bytes that Python may have allocated at one moment of a traced case."""
 TRACED_EVERY = 128
@@ -52,11 +55,11 @@ _BODY_ERRORS = (UnknownTable, UnknownColumn, MalformedMutation)
 
 
 class Broken(AssertionError):
-    """Something that must hold does not."""
+    """An invariant does not hold."""
 
 
 class Checker:
-    """Checks cases one after the other; `seen` counts what came of them."""
+    """Checks cases in order; `seen` counts the outcomes."""
 
     def __init__(self, corpus: Corpus) -> None:
         segment_walk.compile_ahead()
@@ -68,7 +71,7 @@ class Checker:
         self.types: dict[tuple[str, str], CqlType] = {}
 
     def check(self, case: Case) -> None:
-        """Raises Broken, or whatever exception the code under test should not have raised."""
+        """Raises Broken, or an unexpected exception of the code under test."""
         before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
         if case.number % TRACED_EVERY == 0:
             self._traced(case)
@@ -79,7 +82,7 @@ class Checker:
             raise Broken(f"the process grew by {grown} KiB over {len(case.content)} bytes")
 
     def finish(self) -> None:
-        """Check what was put off until more of its kind would come."""
+        """Check the bodies that are still pooled."""
         self.twins.flush()
         self.seen["cells decoded twice"] += self.twins.cells
         self.twins.cells = 0
@@ -105,7 +108,8 @@ class Checker:
             self._body(found.body(frame), found.descriptor.version)
             self.twins.take(case.number, found.body(frame), found.descriptor.version)
 
-    # --- container ------------------------------------------------------------------------------------------------------------------
+    # --- container ------------------------------------------------------------------------------------------
+    # ------------------------
 
     def _both_engines(self, case: Case) -> Scan | None:
         python, numba = (_scan(case, engine) for engine in ("python", "numba"))
@@ -125,7 +129,7 @@ class Checker:
         return python
 
     def _within_bounds(self, found: Scan, case: Case) -> None:
-        """The compiled walk, over memory that cannot be left unnoticed."""
+        """The compiled scan in guarded memory."""
         image, segment_id = found.image, found.descriptor.id
         if len(image) > ROOM:
             return
@@ -136,7 +140,9 @@ class Checker:
         _same("the guarded walk's frames", walked[0], segment.walk(image, start, length, segment_id)[0])
 
     def _sound(self, found: Scan, case: Case) -> None:
-        """Frames are whole by a reading of their CRCs of this check's own, in order, apart; all bytes are accounted for."""
+        """Frames are whole by a reading of their CRCs of this check's own, in order, apart; all bytes are
+        accounted for.
+        """
         image, taken = found.image, []
         for frame in found.frames:
             size, size_crc = struct.unpack_from(">II", image, frame.start)
@@ -160,7 +166,9 @@ class Checker:
             self._accounted(found, sorted(taken))
 
     def _accounted(self, found: Scan, taken: list[tuple[int, int]]) -> None:
-        """What is in no frame and no problem is sync markers, zeros, or less at the end of a section than a frame's size takes."""
+        """Bytes outside of frames and problems are sync markers, zeros, or a rest at the end of a section
+        that is too short for a frame.
+        """
         image, pos = found.image, _first_section(found.image)
         seed = sections.id_crc(found.descriptor.id)
         for start, end in [*taken, (len(image), len(image))]:
@@ -175,7 +183,8 @@ class Checker:
     def _as_it_was(self, found: Scan, case: Case) -> None:
         """With CRCs left as they were, nothing comes out that did not go in.
 
-        It stands where it stood, unless a packed section could not be unpacked: how much was in it is not known then.
+        It stands where it stood, unless a packed section could not be unpacked: how much was in it is not
+        known then.
         """
         if case.may_deliver is None:
             return
@@ -188,7 +197,8 @@ class Checker:
                 raise Broken(f"the frame at {frame.position} stood elsewhere")
         self.seen["frames as they were"] += len(found.frames)
 
-    # --- bodies -----------------------------------------------------------------------------------------------------------------------
+    # --- bodies ---------------------------------------------------------------------------------------------
+    # --------------------------
 
     def _body(self, body: bytes, version: int) -> None:
         mutation = self._decoded(body, version)
@@ -214,7 +224,7 @@ class Checker:
             return None
 
     def _goes_around(self, mutation: Mutation) -> None:
-        """What was decoded can be written, or is refused; what was written reads back, and writes the same."""
+        """A decoded mutation can be encoded, or is rejected; the encoded bytes decode and encode to the same."""
         try:
             written = encode_mutation(mutation, self.corpus.schema)
         except DecodeError:
@@ -278,7 +288,9 @@ def _first_section(image: bytes) -> int:
 
 
 def _next_marker(image: bytes, pos: int, end: int, seed: int) -> int:
-    """Where the next marker stands whose CRC holds, or `end`. A CRC has a byte that is not zero: holes of megabytes are leapt over."""
+    """Where the next marker stands whose CRC holds, or `end`. A CRC has a byte that is not zero: holes of
+    megabytes are leapt over.
+    """
     tried = pos
     for match in _NOT_ZERO.finditer(image, pos, end):
         for at in range(max(tried, match.start() - 7), min(match.start() - 3, end - 7)):
@@ -294,5 +306,5 @@ def _same(what: str, one: object, other: object) -> None:
 
 
 def _kind_of(message: str) -> str:
-    """The message without what differs from case to case: what is in the last brackets, and numbers."""
+    """The message without the variable parts: the text in the last brackets, and numbers."""
     return re.sub(r"\b\d+\b", "N", message.rpartition(" (")[0])

@@ -1,9 +1,10 @@
-"""What the fuzzer starts from: small segments that are in order, and the schema that all of them are decoded with.
+"""The fuzzer's corpus: small valid segments, and the schema to decode them with.
 
-Strategy: frames of the recorded ring, one handful for each table and number of updates, go as the nodes wrote them into segments of some
-hundred bytes, so that a case takes well under a millisecond; the beginnings of real files come along as they are. What the recording lacks
-(counters, vectors, forty clustering columns, range tombstones, user types) is made by the encoder out of random updates. Some of it is
-compressed or encrypted. All of it is the same in every run: the corpus has a seed of its own.
+Strategy: frames of the recorded cluster, a few per table and number of updates, are put unchanged into
+segments of some hundred bytes, so that a case takes less than a millisecond; the beginnings of real files are
+used as they are. What the recording lacks (counters, vectors, forty clustering columns, range tombstones,
+user types) is encoded from random updates. Some segments are compressed or encrypted. The corpus has its own
+seed and is the same in every run.
 """
 
 from __future__ import annotations
@@ -70,7 +71,9 @@ KEYS_ONLY = Table(
 
 @dataclass(frozen=True, slots=True)
 class Seed:
-    """A segment in order: its bytes, its frames as position -> body, and how its sections are packed, if they are."""
+    """A segment in order: its bytes, its frames as position -> body, and how its sections are packed, if they
+    are.
+    """
 
     name: str
     content: bytes
@@ -89,7 +92,7 @@ class Corpus:
 
 @cache
 def corpus() -> Corpus:
-    """The corpus; made once a process."""
+    """The corpus; built once per process."""
     rng = Random(_SEED)
     heads, bodies, learner = _recorded()
     learnt = learner.schema()
@@ -119,7 +122,9 @@ def corpus() -> Corpus:
 
 
 def _recorded() -> tuple[dict[str, bytes], dict[tuple[str, int], list[bytes]], SchemaLearner]:
-    """Beginnings of the recorded files by name, small bodies by (table, number of updates), and all that the files teach."""
+    """Beginnings of the recorded files by name, small bodies by (table, number of updates), and all that the
+    files teach.
+    """
     learner = SchemaLearner()
     heads: dict[str, bytes] = {}
     bodies: dict[tuple[str, int], list[bytes]] = defaultdict(list)

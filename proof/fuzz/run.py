@@ -1,8 +1,8 @@
-"""Runs cases in processes of their own, watches them, and tells what came of it.
+"""Runs cases in worker processes, monitors them, and reports the results.
 
-Strategy: worker w of n takes every n-th case and says in shared memory which one it is at; so a worker that is killed by the kernel, by
-its own memory limit or by the watchdog leaves behind the number of the case that did it, and a new worker goes on with the next. Numbers
-and nothing else make a case, so whatever fails can be made again.
+Strategy: worker w of n takes every n-th case and records the current one in shared memory. If a worker is
+killed by the kernel, by its memory limit or by the watchdog, that number identifies the case, and a new
+worker continues with the next. A case depends on its numbers only, so every failure can be repeated.
 """
 
 from __future__ import annotations
@@ -32,7 +32,9 @@ MOST_SECONDS = 20.0
 MOST_CPU_SECONDS = 2.0
 """Of the processor's time, for one case: no waiting is in it."""
 MOST_CPU_SECONDS_PER_MB = 0.5
-"""And for each MB that a packed case may unpack to: the readable walk takes a byte at a time where it looks for a marker."""
+"""And for each MB that a packed case may unpack to: the readable walk takes a byte at a time where it looks
+for a marker.
+"""
 MOST_MEMORY = 1 << 30
 """Bytes of address space that a worker may add to what it begins with."""
 MOST_FAILURES = 20
@@ -42,7 +44,7 @@ _Context = multiprocessing.get_context("fork")
 
 @dataclass(frozen=True, slots=True)
 class Failure:
-    """A case for which something did not hold; `kind` is broken, an exception's name, crash or hang."""
+    """A case that failed; `kind` is broken, an exception's name, crash or hang."""
 
     seed: int
     number: int
@@ -54,7 +56,7 @@ class Failure:
 
 @dataclass(slots=True)
 class Outcome:
-    """What came of a run."""
+    """The result of a run."""
 
     seed: int
     cases: int = 0
@@ -76,7 +78,7 @@ class Outcome:
 
 
 def run_here(seed: int, first: int, count: int, checker: Checker | None = None) -> Outcome:
-    """Cases first .. first+count-1 in this process, one after the other."""
+    """Run cases first .. first+count-1 in this process."""
     material = corpus()
     checker = checker or Checker(material)
     outcome = Outcome(seed)
@@ -104,7 +106,7 @@ def _one(material: Corpus, checker: Checker, outcome: Outcome, number: int) -> N
 
 
 def _last(checker: Checker, outcome: Outcome) -> None:
-    """What the checker has put off."""
+    """Check what is still pooled."""
     try:
         checker.finish()
     except Exception as error:  # noqa: BLE001 - as above
@@ -122,7 +124,7 @@ def _failed(material: Corpus, seed: int, number: int, error: Exception) -> Failu
 
 @dataclass(slots=True)
 class _Worker:
-    """A process, the case it is at, the oldest one of which something was put off, and since when."""
+    """A process, its current case, the oldest pooled case, and since when."""
 
     process: BaseProcess
     at: Any
@@ -133,7 +135,7 @@ class _Worker:
 def run(seed: int, cases: int, workers: int, progress: Callable[[int, int], None] = lambda done, failures: None) -> Outcome:
     """Cases 0 .. cases-1 in `workers` processes; `progress` is told how many are done and how many failed."""
     material = corpus()
-    Checker(material).check(make(material, seed, 0))  # what is compiled or loaded once is so before the processes part
+    Checker(material).check(make(material, seed, 0))  # compile and load before the processes fork
     outcome, begun = Outcome(seed), time.monotonic()
     results = _Context.SimpleQueue()
     running = [_started(results, seed, index, cases, workers, index) for index in range(min(workers, cases))]
@@ -183,16 +185,16 @@ def _work(results: Any, seed: int, numbers: Sequence[int], at: Any, oldest: Any,
     _limit_memory()
     material, outcome = corpus(), Outcome(seed)
     checker = Checker(material)
-    told = time.monotonic()
+    reported = time.monotonic()
     for number in numbers:
         at.value, since.value = number, time.monotonic()
         put_off = checker.twins.oldest
         oldest.value = number if put_off is None else put_off
         _one(material, checker, outcome, number)
-        if outcome.failures or since.value - told > 1:
+        if outcome.failures or since.value - reported > 1:
             outcome.seen = checker.seen
             results.put(outcome)
-            outcome, told = Outcome(seed), since.value
+            outcome, reported = Outcome(seed), since.value
             checker.seen = Counter()
     _last(checker, outcome)
     outcome.seen = checker.seen
@@ -213,7 +215,9 @@ def _take(outcome: Outcome, part: Outcome) -> None:
 
 
 def _died(material: Corpus, seed: int, worker: _Worker, step: int, kind: str, message: str) -> Failure:
-    """The failure that ended a worker. What it had put off is gone through one by one; if none of it dies alone, it is the last."""
+    """The failure that ended a worker. What it had put off is gone through one by one; if none of it dies
+    alone, it is the last.
+    """
     number = worker.at.value
     if kind == "crash":
         numbers = range(worker.oldest.value, number + 1, step)
@@ -233,7 +237,7 @@ def _dies_alone(seed: int, number: int) -> bool:
 
 
 def keep(failure: Failure, folder: Path) -> Path:
-    """Write the failed case's bytes and what is known of it; the path of the bytes."""
+    """Write the failed case's bytes and facts; the path of the bytes."""
     folder.mkdir(parents=True, exist_ok=True)
     case = make(corpus(), failure.seed, failure.number)
     path = folder / f"seed-{failure.seed}-case-{failure.number}.log"

@@ -1,7 +1,9 @@
-"""Updates made up at random, and random changes to real ones: what the encoder turns into bodies that follow the grammar and mean nothing.
+"""Random updates and random changes to real ones: the encoder turns them into grammatical but meaningless
+bodies.
 
-Values are drawn where decoders go wrong: at the ends of 32 and 64 bits, at the bases, at 2038 and 2106, empty, null, one byte too long. The
-encoder refuses what no bytes can express; callers pass over those. Random comes from the caller alone, so that a case can be made again.
+Values are chosen where decoders fail: at the limits of 32 and 64 bits, at the base values, at 2038 and 2106,
+empty, null, one byte too long. The encoder rejects what bytes cannot express; callers skip those. The caller
+provides the random generator.
 """
 
 from __future__ import annotations
@@ -33,14 +35,14 @@ _TTLS = (0, 1, 86_400, 630_720_000, EXPIRED_LIVENESS_TTL, 2**31 - 2)
 
 
 def random_mutation(rng: Random, tables: Sequence[Any], schema: Schema) -> Mutation:
-    """One to three updates of the tables, of one key. The encoder may refuse it."""
+    """One to three updates of the tables, with one key. The encoder may reject it."""
     key = rng.randbytes(rng.choice((0, 1, 4, 16)))
     chosen = [rng.choice(tables) for _ in range(rng.choice((1, 1, 1, 2, 3)))]
     return Mutation(tuple(_update(rng, table, key) for table in chosen))
 
 
 def changed(rng: Random, mutation: Mutation) -> Mutation:
-    """The mutation with one to four things changed. The encoder may refuse it."""
+    """The mutation with one to four random changes. The encoder may reject it."""
     updates = list(mutation.updates)
     for _ in range(rng.choice((1, 1, 2, 4))):
         at = rng.randrange(len(updates))
@@ -50,7 +52,8 @@ def changed(rng: Random, mutation: Mutation) -> Mutation:
     return Mutation(tuple(updates))
 
 
-# --- from nothing -----------------------------------------------------------------------------------------------------------------
+# --- from nothing -------------------------------------------------------------------------------------------
+# ----------------------
 
 
 def timestamp(rng: Random) -> int:
@@ -121,7 +124,8 @@ def _tombstone(rng: Random, lengths: Sequence[int | None]) -> RangeTombstone:
     return RangeTombstone(Bound(start, rng.random() < 0.5), Bound(end, rng.random() < 0.5), deletion(rng))
 
 
-# --- from something -----------------------------------------------------------------------------------------------------------------
+# --- from something -----------------------------------------------------------------------------------------
+# ------------------------
 
 
 def _change_key(rng: Random, update: PartitionUpdate) -> PartitionUpdate:

@@ -1,8 +1,9 @@
-"""The two decoders to Arrow, on the same bodies: equal batches and equal failures, nothing read or written outside the arrays.
+"""Compares the two decoders to Arrow on the same bodies: equal batches, equal failures, no access outside the
+arrays.
 
-Strategy: bodies of many cases gather in a pool, for a call of the compiled decoder looks at the whole schema first. They lie where memory
-ends, so that one byte too far kills the process, and every array that is written to has known bytes before and behind it. A pool that does
-not hold is gone through body by body, to tell whose case it was.
+Strategy: bodies of many cases are pooled, because the compiled decoder reads the whole schema once per call.
+They are in guarded memory, so that an access outside kills the process, and output arrays have known bytes
+before and behind. If a pool fails, it is checked body by body to find the case.
 """
 
 from __future__ import annotations
@@ -27,7 +28,7 @@ _KNOWN = 0xA5
 
 
 class TwinsDiffer(AssertionError):
-    """The decoders do not agree, or one of them wrote where it should not. `number` is the case's."""
+    """The decoders disagree, or one wrote outside its arrays. `number` is the case's."""
 
     def __init__(self, number: int, message: str) -> None:
         super().__init__(message)
@@ -35,7 +36,7 @@ class TwinsDiffer(AssertionError):
 
 
 class Twins:
-    """Takes bodies with the number of their case; decodes them when enough have come together."""
+    """Takes bodies with the number of their case, and decodes them when the pool is full."""
 
     def __init__(self, schema: Schema) -> None:
         self.schema = schema
@@ -61,7 +62,7 @@ class Twins:
             self.flush()
 
     def flush(self) -> None:
-        """Decode all that has come together."""
+        """Decode the pooled bodies."""
         self.size = 0
         for version, pool in self.pools.items():
             taken, pool[:] = pool[:], []
@@ -80,7 +81,7 @@ class Twins:
         raise TwinsDiffer(pool[-1][0], f"cases {pool[0][0]} to {pool[-1][0]} together: {why}")
 
     def _difference(self, bodies: Sequence[bytes], version: int, rng: Random) -> str | None:
-        """Why the two do not agree, or None."""
+        """Why the two disagree, or None."""
         image, frames = b"".join(bodies), _frames(bodies)
         chunk_bytes = rng.choice((1000, *[ROOM] * 9))
         arrays: list[tuple[Any, int]] = []

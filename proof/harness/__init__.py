@@ -1,2 +1,3 @@
-"""Real Cassandra for proofs and tests: `cassandra` downloads and starts nodes, `node` is one of them, `driver` connects, `classpath`
-resolves the jars for the Java judge (pom.xml)."""
+"""Real Cassandra for proofs and tests: `cassandra` downloads and starts nodes, `node` is one of them,
+`driver` connects, `classpath` resolves the jars for the Java judge (pom.xml).
+"""

@@ -1,12 +1,13 @@
-"""A ring of real Cassandra nodes on loopback addresses: 127.0.0.1, 127.0.0.2, …; one token each, evenly spaced.
+"""A cluster of real Cassandra nodes on loopback addresses: 127.0.0.1, 127.0.0.2, …; one token each, evenly
+spaced.
 
     with Ring(folder, nodes=3) as ring:
         session = ring.session("ALL")
         ring.stop(ring.nodes[2])
 
-Strategy: nodes are plain processes of this one, started one after the other and ended by their pids. Ports are chosen before anything
-starts: the usual ones, or the next that are free on every address. Each node is a rack of its own, so that NetworkTopologyStrategy has
-something to spread over. Knows nothing of what is written.
+Strategy: nodes are child processes, started one after the other and stopped by their pids. Ports are chosen
+before the first start: the default ones, or the next that are free on every address. Each node is its own
+rack, so that NetworkTopologyStrategy distributes replicas. Knows nothing about the data.
 """
 
 from __future__ import annotations
@@ -36,11 +37,11 @@ _SPREAD = 0x9E3779B97F4A7C15
 class Ring:
     """A ring that keeps everything under `folder`.
 
-    `segment_mb` is the size of a commit log segment (a mutation may have half of it), `cdc_total_mb` how much cdc_raw may hold.
-    `spares` is how many addresses more are kept for nodes that join later.
-    `compression` is a commit log compressor's class name, `compatibility` the storage_compatibility_mode of 5.0 (`NONE` writes version 8
-    segments). `settings` goes into every cassandra.yaml last; the names of 4.0 replace what is set here. `options` go on every JVM's
-    command line.
+    `segment_mb` is the size of a commit log segment (a mutation may have half of it), `cdc_total_mb` how much
+    cdc_raw may hold. `spares` is how many addresses more are kept for nodes that join later. `compression` is
+    a commit log compressor's class name, `compatibility` the storage_compatibility_mode of 5.0 (`NONE` writes
+    version 8 segments). `settings` goes into every cassandra.yaml last; the names of 4.0 replace what is set
+    here. `options` go on every JVM's command line.
     """
 
     def __init__(
@@ -78,7 +79,9 @@ class Ring:
         self._connections = driver.Connections()
 
     def start(self) -> Self:
-        """Start all nodes and wait until each sees all others. ServiceError says which does not; then everything is stopped again."""
+        """Start all nodes and wait until each sees all others. ServiceError names the node that does not;
+        then everything is stopped.
+        """
         try:
             for node in self.nodes:
                 node.start()
@@ -89,7 +92,7 @@ class Ring:
         return self
 
     def close(self) -> None:
-        """End sessions and nodes; every node seals its segments."""
+        """Close sessions and stop nodes; every node completes its segments."""
         self._connections.close()
         for node in self._made:
             node.terminate()
@@ -103,12 +106,12 @@ class Ring:
         self.close()
 
     def stop(self, node: Node) -> None:
-        """End one node in order, and wait until the others know."""
+        """Stop one node cleanly, and wait until the others see it down."""
         node.stop()
         self.wait_until_connected()
 
     def kill(self, node: Node) -> None:
-        """End one node as a crash would, and wait until the others know."""
+        """Kill one node, and wait until the others see it down."""
         node.kill()
         self.wait_until_connected()
 
@@ -119,7 +122,7 @@ class Ring:
         self.wait_until_connected()
 
     def nodetool(self, node: Node, *arguments: str) -> str:
-        """What `nodetool <arguments>` prints on a node."""
+        """The output of `nodetool <arguments>` on a node."""
         return node.nodetool(*arguments)
 
     def cdc_raw(self, node: Node) -> Path:
@@ -132,7 +135,7 @@ class Ring:
         return self._connections.open([node.address for node in running], self.nodes[0].port, consistency)
 
     def wait_until_connected(self) -> None:
-        """Wait until every running node knows every node, and holds for up those that run and no other."""
+        """Wait until every running node knows every node, and sees exactly the running ones as up."""
         deadline = time.monotonic() + SEE_EACH_OTHER_SECONDS
         up = {node.address for node in self.nodes if node.running}
         for node in (node for node in self.nodes if node.running):
@@ -142,10 +145,12 @@ class Ring:
                 time.sleep(0.5)
 
     def newcomer(self, *, replacing: Node | None = None) -> Node:
-        """A node that is not there yet. Its `start` makes it join, or take the place of one that is dead; then it belongs into `nodes`."""
+        """A node that is not there yet. Its `start` makes it join, or take the place of one that is dead;
+        then it belongs into `nodes`.
+        """
         self._newest += 1
         node = self._node(self._newest)
-        # Anywhere between the others; one that replaces another takes over its token.
+        # Between the others' tokens; a replacement takes over the token.
         token = {} if replacing else {"initial_token": str(-(2**63) + self._newest * _SPREAD % 2**64)}
         own = {name: value for name, value in node.settings.items() if name != "initial_token"}
         node.settings = own | token | {"auto_bootstrap": True}
@@ -175,7 +180,7 @@ class Ring:
         return node
 
     def _settings(self, number: int) -> dict[str, Any]:
-        # Each of the first nodes: one that comes back finds the others at once, whichever of them are up.
+        # All of the first nodes are seeds: a restarted node finds the others, whichever are up.
         seeds = {"seeds": ",".join(f"{_address(first)}:{self._chosen.storage}" for first in range(1, self._first + 1))}
         return {
             "cluster_name": self.cluster_name,
@@ -188,7 +193,7 @@ class Ring:
             "rpc_address": _address(number),
             "native_transport_port": self._chosen.cql,
             "storage_port": self._chosen.storage,
-            # All nodes begin empty: there is nothing to stream.
+            # All nodes start empty: nothing to stream.
             "auto_bootstrap": False,
             "cdc_enabled": True,
             "cdc_free_space_check_interval_ms": 250,
@@ -213,7 +218,9 @@ def _address(number: int) -> str:
 
 
 def free_port(preferred: int, addresses: Iterable[str]) -> int:
-    """The first port from `preferred` on that is free on all addresses. ServiceError if an address is missing or no port is free."""
+    """The first port from `preferred` on that is free on all addresses. ServiceError if an address is missing
+    or no port is free.
+    """
     addresses = list(addresses)
     for address in addresses:
         _require_address(address)
@@ -246,5 +253,5 @@ def _is_free(address: str, port: int) -> bool:
 
 
 def seen_up(node: Node) -> set[str]:
-    """Addresses that a node holds for up and normal (`UN` in nodetool status)."""
+    """Addresses that a node reports as up and normal (`UN` in nodetool status)."""
     return set(re.findall(r"^UN\s+([\d.]+)", node.nodetool("status"), re.MULTILINE))

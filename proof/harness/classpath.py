@@ -1,7 +1,8 @@
-"""The jars of a Cassandra version, by Maven: resolved once, then remembered in jars/cassandra-<version>/classpath.txt.
+"""The jars of a Cassandra version, resolved by Maven once and recorded in
+jars/cassandra-<version>/classpath.txt.
 
-The jars themselves stay in the local Maven repository. As long as they lie there, no Maven and no network is needed again.
-Knows nothing of how a node is started.
+The jars stay in the local Maven repository. While they exist, neither Maven nor a network is needed. Knows
+nothing about starting a node.
 """
 
 from __future__ import annotations
@@ -21,7 +22,8 @@ _PLUGIN = "org.apache.maven.plugins:maven-dependency-plugin:3.8.1"
 def classpath(version: str) -> list[Path]:
     """Jars of `org.apache.cassandra:cassandra-all:<version>` and all that it needs.
 
-    MissingPrerequisite if Maven is needed and not there, ServiceError with Maven's words if it cannot resolve them.
+    MissingPrerequisite if Maven is needed and not there, ServiceError with Maven's words if it cannot resolve
+    them.
     """
     remembered = ROOT / "jars" / f"cassandra-{version}" / "classpath.txt"
     if not _usable(remembered):
@@ -42,7 +44,7 @@ def _resolve(version: str, target: Path) -> None:
     if maven is None:
         raise MissingPrerequisite(f"Maven is needed once to fetch Cassandra {version}. Install it (Debian: apt-get install maven).")
     target.parent.mkdir(parents=True, exist_ok=True)
-    # Maven writes beside the real name, so that an interrupted run is not taken for a finished one.
+    # Maven writes to a temporary name, so that an interrupted run does not look complete.
     fresh = target.with_suffix(f".{os.getpid()}")
     goal = f"{_PLUGIN}:build-classpath"
     command = [maven, "-q", "-B", "-f", str(POM), f"-Dcassandra.version={version}", goal, f"-Dmdep.outputFile={fresh}"]

@@ -1,6 +1,6 @@
-"""Sessions of the Python driver for tests: one consistency level each, patient, closed together.
+"""Sessions of the Python driver for tests: one consistency level each, long time-outs, closed together.
 
-Knows addresses and ports, not what a node is.
+Knows addresses and ports, no nodes.
 """
 
 from __future__ import annotations
@@ -18,19 +18,21 @@ from cassandra.policies import (
     WhiteListRoundRobinPolicy,
 )
 
-# Protocol version 4: the newest one that 4.0, 4.1 and 5.0 speak alike.
+# Protocol version 4: the newest one that 4.0, 4.1 and 5.0 support equally.
 PROTOCOL_VERSION = 4
 REQUEST_SECONDS = 60.0
 
 
 class Connections:
-    """What was opened, to be closed at the end."""
+    """Opened sessions, to be closed at the end."""
 
     def __init__(self) -> None:
         self._clusters: list[Cluster] = []
 
     def open(self, addresses: Sequence[str], port: int, consistency: str, *, only: str | None = None) -> Session:
-        """A session at a consistency level (`ONE`, `QUORUM`, `ALL`, …); with `only`, all requests go to that address."""
+        """A session at a consistency level (`ONE`, `QUORUM`, `ALL`, …); with `only`, all requests go to that
+        address.
+        """
         policy: LoadBalancingPolicy = TokenAwarePolicy(RoundRobinPolicy()) if only is None else WhiteListRoundRobinPolicy([only])
         profile = ExecutionProfile(
             load_balancing_policy=policy,

@@ -1,7 +1,8 @@
 """One Cassandra node as a process on a loopback address: its folder, its cassandra.yaml, its command line.
 
-A node keeps everything under its own folder. Settings are written under their 4.0 names, which 4.1 and 5.0 still understand, so that
-one table serves all versions. Knows nothing of other nodes but the seed's address.
+Strategy: a node keeps everything in its own folder. Settings are written with their 4.0 names, which 4.1 and
+5.0 still accept, so that one table serves all versions. Knows nothing about other nodes except the seed's
+address.
 """
 
 from __future__ import annotations
@@ -79,7 +80,8 @@ class Ports:
 
 @dataclass
 class Node:
-    """A node that may be running or not. `number` counts from 1; `settings` are what its cassandra.yaml says besides the folders.
+    """A node that may be running or not. `number` counts from 1; `settings` are what its cassandra.yaml says
+    besides the folders.
 
     `options` go on the JVM's command line.
     """
@@ -114,7 +116,7 @@ class Node:
 
     @property
     def hints(self) -> Path:
-        """Folder of the hints that this node keeps for others."""
+        """Folder of the hints that this node stores for others."""
         return self.folder / "hints"
 
     @property
@@ -126,41 +128,42 @@ class Node:
         return self._service is not None and self._service.alive
 
     def session(self, consistency: str = "ONE") -> Session:
-        """A driver session that speaks with this node only; closed when the node's ring is."""
+        """A driver session that connects to this node only; closed with the node's cluster."""
         return self._connections.open([self.address], self.port, consistency, only=self.address)
 
     def start(self) -> None:
-        """Start and wait until CQL answers. ServiceError with the log's end if that does not happen."""
+        """Start and wait until CQL answers; otherwise ServiceError with the end of the log."""
         self._write_configuration()
         environment = dict(os.environ, CASSANDRA_CONF=str(self.folder), CASSANDRA_HOME=str(self.folder))
         self._service = process.start(
             self.name, self._command(), run=self.folder / "run", log=self.log, env=environment, cwd=self.folder, detail=self.address
         )
         try:
-            self._service.wait(lambda: _answers(self.address, self.port), seconds=START_SECONDS, tell=lambda _: None)
+            self._service.wait(lambda: _answers(self.address, self.port), seconds=START_SECONDS, notify=lambda _: None)
         except BaseException:
             self.stop()
             raise
 
     def stop(self) -> None:
-        """End in order: Cassandra drains on SIGTERM, which seals its segments. Nothing happens if it does not run."""
+        """Stop cleanly, if running: on SIGTERM Cassandra drains, which completes its segments."""
         if self._service is not None:
             self._service.stop(STOP_SECONDS)
         self._service = None
 
     def terminate(self) -> None:
-        """Ask the node to end, and do not wait for it."""
+        """Ask the node to stop, without waiting."""
         self._connections.close()
         if self._service is not None:
             self._service.terminate()
 
     def kill(self) -> None:
-        """SIGKILL: what a crash leaves behind."""
+        """SIGKILL: the state after a crash."""
         if self._service is not None and self._service.alive:
             with suppress(ProcessLookupError):
                 os.killpg(self._service.pid, signal.SIGKILL)
         self.stop()
-        # The kernel closes a dead process's sockets a moment later: until then it would be taken for its successor.
+        # The kernel closes a dead process's sockets a moment later: until then it would look like its
+        # successor.
         deadline = time.monotonic() + STOP_SECONDS
         while _answers(self.address, self.port):
             if time.monotonic() > deadline:
@@ -168,7 +171,7 @@ class Node:
             time.sleep(0.05)
 
     def nodetool(self, *arguments: str) -> str:
-        """Run nodetool against this node; what it printed. ServiceError if it fails."""
+        """Run nodetool against this node; returns its output. ServiceError if it fails."""
         main = "org.apache.cassandra.tools.NodeTool"
         options = ["-Xmx128m", "-XX:TieredStopAtLevel=1", "-Dcom.sun.jndi.rmiURLParsing=legacy"]
         command = [java(), *options, *access(), *self._properties(), "-cp", self._jars(), main]
@@ -186,7 +189,7 @@ class Node:
             f"-Dcassandra-rackdc.properties={(self.folder / 'cassandra-rackdc.properties').as_uri()}",
             f"-Dcassandra.jmx.local.port={self.jmx_port}",
             "-Dcassandra-foreground=yes",
-            # All nodes are started by one hand, one after the other: nobody has to wait for rumours.
+            # All nodes are started by this process, one after the other: no need to wait for gossip.
             "-Dcassandra.skip_wait_for_gossip_to_settle=0",
             "-Dcassandra.ring_delay_ms=2000",
             "-Dcassandra.shutdown_announce_in_ms=500",
@@ -214,7 +217,7 @@ class Node:
         settings.update(self.settings)
         for folder in ("data", "cdc_raw", *folders.values()):
             (self.folder / folder).mkdir(parents=True, exist_ok=True)
-        # JSON is YAML, and says without doubt what is text and what is a number.
+        # JSON is valid YAML, and distinguishes text from numbers.
         lines = (f"{name}: {json.dumps(value)}\n" for name, value in settings.items())
         (self.folder / "cassandra.yaml").write_text("".join(lines), encoding="utf-8")
         (self.folder / "cassandra-rackdc.properties").write_text(f"dc={self.datacenter}\nrack={self.rack}\n", encoding="utf-8")
@@ -222,7 +225,7 @@ class Node:
 
 
 def access() -> list[str]:
-    """Options of the JVM that let Cassandra's classes reach where they reach."""
+    """JVM options that open the JDK packages that Cassandra accesses."""
     return [f"--add-exports={name}=ALL-UNNAMED" for name in _EXPORTS] + [f"--add-opens={name}=ALL-UNNAMED" for name in _OPENS]
 
 

@@ -1,8 +1,8 @@
-"""Ingest and publish, killed at every step: what consumers and the warehouse then hold. `make kill-batch`.
+"""Ingest and publish, killed at every step, and the resulting tables and topics. `make kill-batch`.
 
-points      where a job may be killed, and how it is
-child       the job as a process of its own
-daemon      the same in Spark's Python workers
+points      the points at which a job is killed
+child       the job as a separate process
+daemon      the daemon of Spark's Python workers, with points
 sabotage    rules of the product, each broken
-run         batches, kills, a broker that goes away, and what came of it
+run         batches, kills, broker outages, and the comparison
 """

@@ -1,4 +1,6 @@
-"""`make kill-batch SEED=1 KILLS=100`, `make kill-batch SABOTAGE=all`: exit code 0 when everything is as it should be."""
+"""`make kill-batch SEED=1 KILLS=100`, `make kill-batch SABOTAGE=all`: exit code 0 when everything is as it
+should be.
+"""
 
 from __future__ import annotations
 
@@ -20,24 +22,24 @@ def main(arguments: list[str]) -> int:
     options = parser.parse_args(arguments)
     if options.sabotage is None:
         result = play(options.seed, options.kills)
-        tell(result)
+        report(result)
         return 0 if result.holds else 1
     unnoticed = []
     for rule in RULES if options.sabotage == "all" else [options.sabotage]:
         result = play(options.seed, 0, rule)
         say(f"{'✗ not noticed' if result.holds else '✓ noticed'}: {rule}")
-        tell(result)
+        report(result)
         unnoticed += [rule] if result.holds else []
     return 1 if unnoticed else 0
 
 
 def play(seed: int, kills: int, rule: str | None = None) -> Result:
     with tempfile.TemporaryDirectory(prefix="writetime-kills-") as folder:
-        pieces = RULES[rule].pieces if rule is not None else max(3, kills // 6)
-        return Kills(Path(folder), seed, kills, rule=rule, pieces=pieces).play()
+        segments = RULES[rule].segments if rule is not None else max(3, kills // 6)
+        return Kills(Path(folder), seed, kills, rule=rule, segments=segments).play()
 
 
-def tell(result: Result) -> None:
+def report(result: Result) -> None:
     for problem in result.problems[:10]:
         say(f"  {problem[:500]}")
     say(str(result))

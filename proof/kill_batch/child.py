@@ -1,4 +1,6 @@
-"""One job as a process: `python -m proof.kill_batch.child CONFIG ingest 3`, or `… publish`. CONFIG is a pickled PipelineConfig."""
+"""One job as a process: `python -m proof.kill_batch.child CONFIG ingest 3`, or `… publish`. CONFIG is a
+pickled PipelineConfig.
+"""
 
 from __future__ import annotations
 

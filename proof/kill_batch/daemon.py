@@ -1,4 +1,4 @@
-"""Spark's daemon of Python workers with points, and with what is sabotaged."""
+"""Spark's daemon of Python workers, with points and sabotage installed."""
 
 from __future__ import annotations
 

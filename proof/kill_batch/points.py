@@ -1,7 +1,9 @@
-"""Points at which a job is killed: before and after each of its steps, its commits, and what its Python workers do.
+"""Points at which a job is killed: before and after each of its steps, its commits, and the work of its
+Python workers.
 
-A point says what happens, not to which table. It is passed in the driver or in a worker; whoever passes it for the wanted time kills the
-job as a whole, JVM and workers included, with SIGKILL. What to do is in the environment, which workers inherit.
+A point names what happens, not the table. It is passed in the driver or in a worker; the process that passes
+it for the requested time kills the whole job, including JVM and workers, with SIGKILL. The environment, which
+workers inherit, selects the point.
 """
 
 from __future__ import annotations
@@ -20,7 +22,9 @@ DRIVER: Final = "WRITETIME_KILL_DRIVER"
 VICTIM: Final = "WRITETIME_KILL_VICTIM"
 """A process group that is killed in the job's place: the broker's."""
 STOPPED: Final = "WRITETIME_KILL_STOPPED"
-"""A file: the job is not killed but stopped (SIGSTOP), and this names the process groups that are to be woken."""
+"""A file: the job is not killed but stopped (SIGSTOP), and this names the process groups that are to be
+woken.
+"""
 
 STEPS: Final = (
     "survey",
@@ -64,7 +68,7 @@ class _Points:
 
 
 def passed(point: str) -> None:
-    """The job is here. It may be its end."""
+    """Pass a point, and kill the job if it is the selected one."""
     if os.environ.get(POINT) != point:
         return
     if _Points.left is None:
@@ -75,8 +79,9 @@ def passed(point: str) -> None:
 
 
 def kill() -> None:
-    """End the job: the driver with its JVM, then this process's own group. Or end what it depends on, and let it go on without. Or stop it,
-    until somebody wakes it."""
+    """Kill the job: the driver with its JVM, then this process's own group. Or kill the service that it
+    depends on instead, or stop the job until it is resumed.
+    """
     if file := os.environ.get(STOPPED):
         _stop(file)
         return
@@ -92,8 +97,8 @@ def kill() -> None:
 
 def _stop(file: str) -> None:
     driver, own = int(os.environ[DRIVER]), os.getpgid(0)
-    with open(f"{file}.new", "w") as told:
-        told.write(f"{driver} {own}")
+    with open(f"{file}.new", "w") as groups:
+        groups.write(f"{driver} {own}")
     os.rename(f"{file}.new", file)
     if driver != own:
         os.killpg(driver, signal.SIGSTOP)
@@ -101,7 +106,7 @@ def _stop(file: str) -> None:
 
 
 def around(function: Callable[..., Any], what: str) -> Callable[..., Any]:
-    """The function, with a point before and one after it."""
+    """The function with a point before and after it."""
 
     @wraps(function)
     def call(*arguments: Any, **options: Any) -> Any:
@@ -114,7 +119,7 @@ def around(function: Callable[..., Any], what: str) -> Callable[..., Any]:
 
 
 def install_in_driver() -> None:
-    """Put the points of drivers in their places."""
+    """Install the points of drivers."""
     from spark_jobs import ingest, publish
     from spark_jobs.sinks.iceberg import Warehouse
 
@@ -128,7 +133,7 @@ def install_in_driver() -> None:
 
 
 def install_in_worker() -> None:
-    """Put the points of workers in their places."""
+    """Install the points of workers."""
     from spark_jobs.sinks import kafka
     from spark_jobs.state import shards
     from writetime.storage.lease import Lease

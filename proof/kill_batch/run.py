@@ -1,15 +1,18 @@
-"""Batches of a recorded ring through ingest and publish, each a process that is killed again and again, and what came of it.
+"""Batches of a recorded cluster through ingest and publish, with jobs killed repeatedly, and the comparison
+of the results.
 
-Strategy: as `proof.orders`, segments of three nodes are cut anew and shuffled, and come in a few at a time. Each batch is
-ingested, and now and then published, by jobs that are killed until luck, or the number of kills, lets them through: at each point in turn,
-or at a random moment. Now and then two drivers run one batch, or two publishers the same outbox, at once; one is stopped and wakes when its
-batch is sealed and archived; segments are put again with the same bytes, before their batch reads them or after it is archived; the
-configuration is edited after a batch was begun; two archive one batch at once; a batch that was killed half-way is voided, its input
-comes in with the next, and a driver that was stopped in it wakes up. Once in a run `batches/` is restored from a backup of before the
-last batches: the next batch has to be refused, and a rebuild, killed like all jobs, makes state and tables again. Now and then the broker
-is killed under a publisher, within a transaction say, and comes back after a while; and once in a while it is away for so long that whole
-batches are ingested meanwhile. In the end a consumer that reads committed records must have seen each event of the changes tables once,
-those of a key in order; the tables must be what the ring answered; and the changes must fold to the tables.
+Strategy: as in `proof.orders`, segments of three nodes are split again and shuffled, and arrive a few at a
+time. Each batch is ingested, and sometimes published, by jobs that are killed until chance or the number of
+kills lets one finish: at each point in turn, or at a random moment. Sometimes two drivers run one batch, or
+two publishers one outbox; a driver is stopped and resumed after its batch is sealed and archived; segments
+are uploaded again with the same bytes, before or after their batch; the configuration is edited after a batch
+was begun; two processes archive one batch; an incomplete batch is voided, so that the next one reads its
+input, and a driver that was stopped in it is resumed. Once per run `batches/` is restored from a backup of
+before the last batches: the next batch must be rejected, and a rebuild, killed like all jobs, makes state and
+tables again. Sometimes the broker is killed during a publish, for example in a transaction, and restarted
+later; once in a while it is down for several batches. At the end, a consumer that reads committed records
+must have received each event of the changes tables once, those of one key in order; tables must equal the
+cluster's answers; and the changes must fold to the tables.
 """
 
 from __future__ import annotations
@@ -37,7 +40,7 @@ from typing import Any
 from confluent_kafka import Consumer, KafkaError, TopicPartition
 
 from proof.kill_batch import points, sabotage
-from proof.orders import Order, Orders, Piece, rows_of
+from proof.orders import Order, Orders, Segment, rows_of
 from proof.recording.recording import Recording
 from tools import ROOT
 from tools.console import say
@@ -65,7 +68,7 @@ ABSENCE = 3
 
 @dataclass
 class Result:
-    """What a run came to."""
+    """The result of a run."""
 
     seed: int
     kills: Counter[str] = field(default_factory=Counter)
@@ -102,36 +105,36 @@ class Result:
 
 
 class Kills(Orders):
-    """One run under `folder`: with `kills` at points and moments by chance, or only at those of a broken `rule`."""
+    """A run under `folder`: `kills` at random points and moments, or only the kills of a broken `rule`."""
 
-    def __init__(self, folder: Path, seed: int, kills: int, *, rule: str | None = None, pieces: int = 8) -> None:
-        super().__init__(folder, pieces=pieces)
+    def __init__(self, folder: Path, seed: int, kills: int, *, rule: str | None = None, segments: int = 8) -> None:
+        super().__init__(folder, segments=segments)
         self.random = Random(f"{seed} kills")
         self.wanted, self.rule = kills, rule
         self.result = Result(seed)
         self.pipeline = self._empty(seed)
         self.kafka = Kafka(folder / "kafka")
         self._returning: Thread | None = None
-        self._told_until = 0
+        self._log_offset = 0
         self._sent: Counter[tuple[str, int, int]] = Counter()
         self._silent_upto = 0
         self._sleepers: list[tuple[str, subprocess.Popen[bytes], Path]] = []
         self._points = {job: cycle(self.random.sample(found, len(found))) for job, found in _POINTS.items()}
 
     def play(self) -> Result:
-        """All of it; what came of it."""
+        """Execute the run and return its result."""
         with self.kafka:
             self._configure()
-            pieces = list(self._pieces(self.random))
-            hours = [piece.sealed_at.replace(minute=0, second=0, microsecond=0) for piece in pieces]
+            segments = list(self._segments(self.random))
+            hours = [segment.sealed_at.replace(minute=0, second=0, microsecond=0) for segment in segments]
             self._hours = min(hours), max(hours) + timedelta(hours=1)
             restores = sabotage.RULES[self.rule].restores if self.rule is not None else True
-            middle, late = self._keep_back(pieces) if restores else ([], [])
-            self.random.shuffle(pieces)
-            while pieces:
-                self._bring_in([pieces.pop() for _ in range(min(len(pieces), self.random.randint(1, 3)))])
-                if self.rule is None and self.random.random() < 0.25 and len(pieces) > ABSENCE:
-                    self._be_without_broker(pieces)
+            middle, late = self._keep_back(segments) if restores else ([], [])
+            self.random.shuffle(segments)
+            while segments:
+                self._bring_in([segments.pop() for _ in range(min(len(segments), self.random.randint(1, 3)))])
+                if self.rule is None and self.random.random() < 0.25 and len(segments) > ABSENCE:
+                    self._be_without_broker(segments)
                 if self.random.random() < 0.7:
                     self._run("publish")
             if restores:
@@ -140,7 +143,7 @@ class Kills(Orders):
                 self._replay_all()
                 self._run("publish")
             if self.result.voids and self.rule is None:
-                # What a driver has committed that was held up is taken back by the next batch.
+                # The next batch reverts late commits of a driver that was stopped.
                 self._replay_all()
             self._run("publish")
             self._wait_for_broker()
@@ -151,7 +154,7 @@ class Kills(Orders):
         return self.result
 
     def _configure(self) -> None:
-        """The configuration of the jobs, where they find it: with points in Spark's workers, too."""
+        """Write the jobs' configuration, with points in Spark's workers."""
         config = self.pipeline.config
         assert config.kafka is not None
         spark = {**config.spark.conf, "spark.python.daemon.module": "proof.kill_batch.daemon"}
@@ -162,44 +165,47 @@ class Kills(Orders):
         self.config: PipelineConfig = config.model_copy(update=update)
         self._config_file = self.pipeline.site.folder / "config.pickle"
         self._config_file.write_bytes(pickle.dumps(self.config))
-        # What it says would show in every event and row.
+        # Its effect would be visible in every event and row.
         edit = {"columns": ColumnsConfig.model_validate({"column.mask.with.3.chars": ".*"}), "events": EventsConfig(versions="last")}
         self._edited_file = self.pipeline.site.folder / "edited.pickle"
         self._edited_file.write_bytes(pickle.dumps(self.config.model_copy(update=edit)))
 
-    # --- jobs ------------------------------------------------------------------------------------------------------------------------
+    # --- jobs -----------------------------------------------------------------------------------------------
+    # -------------------------
 
-    def _bring_in(self, pieces: Sequence[Piece]) -> None:
+    def _bring_in(self, segments: Sequence[Segment]) -> None:
         store, cluster = self.pipeline.store, self.pipeline.cluster
-        for piece in pieces:
-            self._put(piece)
+        for segment in segments:
+            self._put(segment)
         manifest = plan_ingest(store, cluster, now=datetime.now(UTC))
-        self._put_again(pieces, 0.3)
+        self._put_again(segments, 0.3)
         self._batch(manifest)
-        self._put_again(pieces, 0.15)
+        self._put_again(segments, 0.15)
 
-    def _put(self, piece: Piece) -> None:
-        self.pipeline.store.put(piece.name, piece.data, metadata={"sealed_at": piece.sealed_at.isoformat()})
+    def _put(self, segment: Segment) -> None:
+        self.pipeline.store.put(segment.name, segment.data, metadata={"sealed_at": segment.sealed_at.isoformat()})
 
-    def _put_again(self, pieces: Sequence[Piece], chance: float) -> None:
-        """Some of them once more, with the same bytes."""
-        for piece in pieces:
+    def _put_again(self, segments: Sequence[Segment], chance: float) -> None:
+        """Upload some of the segments again with the same bytes."""
+        for segment in segments:
             if self.rule is None and self.random.random() < chance:
-                self._put(piece)
+                self._put(segment)
                 self.result.again += 1
 
-    def _keep_back(self, pieces: list[Piece]) -> tuple[list[Piece], list[Piece]]:
-        """Take the last two pieces of each node's log away: nothing in them is known from another node's before they come."""
-        of_node: dict[str, list[Piece]] = {}
-        for piece in sorted(pieces, key=lambda piece: piece.sealed_at):
-            of_node.setdefault(piece.name.rpartition("/")[0], []).append(piece)
+    def _keep_back(self, segments: list[Segment]) -> tuple[list[Segment], list[Segment]]:
+        """Remove the last two segments of each node's log, so that nothing in them is known from another
+        node.
+        """
+        of_node: dict[str, list[Segment]] = {}
+        for segment in sorted(segments, key=lambda segment: segment.sealed_at):
+            of_node.setdefault(segment.name.rpartition("/")[0], []).append(segment)
         middle, late = ([found[at] for found in of_node.values()] for at in (-2, -1))
-        for piece in (*middle, *late):
-            pieces.remove(piece)
+        for segment in (*middle, *late):
+            segments.remove(segment)
         return middle, late
 
-    def _restore(self, middle: Sequence[Piece], late: Sequence[Piece]) -> None:
-        """`batches/` is put back as it was before the last two batches: what follows is refused, and then rebuilt."""
+    def _restore(self, middle: Sequence[Segment], late: Sequence[Segment]) -> None:
+        """Restore `batches/` from before the last two batches: the next batch must be rejected; then rebuild."""
         folder = Path(self.config.bucket) / "batches"
         shutil.copytree(folder, self.folder / "backup")
         self._bring_in(middle[:1])
@@ -211,8 +217,8 @@ class Kills(Orders):
         shutil.copytree(self.folder / "backup", folder)
         self.result.restored += 1
         say("  batches/ restored from before the last two batches")
-        for piece in late:
-            self._put(piece)
+        for segment in late:
+            self._put(segment)
         manifest = plan_ingest(self.pipeline.store, self.pipeline.cluster, now=datetime.now(UTC))
         assert manifest is not None
         refused = not self._ended("ingest", self._start("ingest", str(manifest.number)), "restored")
@@ -223,7 +229,7 @@ class Kills(Orders):
         self._run("publish")
 
     def _rebuild(self) -> bool:
-        """Whether it is finished: until then nothing else is planned."""
+        """Whether the rebuild finished: nothing else is planned before."""
         if self.rule is None:
             self._run("rebuild")
         elif not self._ended("rebuild", self._start("rebuild")):
@@ -236,7 +242,7 @@ class Kills(Orders):
         return True
 
     def _changes(self) -> Counter[tuple[str, int, int]]:
-        """The events that the changes tables hold: topic, batch, ordinal."""
+        """The events in the changes tables: topic, batch, ordinal."""
         assert self.config.kafka is not None
         found: Counter[tuple[str, int, int]] = Counter()
         for keyspace, table in Recording.open().cdc_tables:
@@ -246,10 +252,10 @@ class Kills(Orders):
         return found
 
     def _replay_all(self) -> None:
-        """The archive once more: nothing is new, however often it is tried."""
+        """Replay the archive: it must emit no event."""
         store, cluster = self.pipeline.store, self.pipeline.cluster
-        told = self._batch(plan_replay(store, cluster, start=self._hours[0], end=self._hours[1], now=datetime.now(UTC))).events
-        self.result.problems += [f"a replay told of {told} events"] if told else []
+        events = self._batch(plan_replay(store, cluster, start=self._hours[0], end=self._hours[1], now=datetime.now(UTC))).events
+        self.result.problems += [f"a replay emitted {events} events"] if events else []
 
     def _batch(self, manifest: Manifest | None) -> Sealed:
         store, cluster = self.pipeline.store, self.pipeline.cluster
@@ -260,7 +266,7 @@ class Kills(Orders):
             manifest = following
         edited = rule.edited if rule is not None else self.random.random() < 0.25
         if edited:
-            # The batch was begun with the configuration that the runs do not find any more.
+            # The batch was begun with a configuration that its later runs no longer find.
             pinned.configuration(store, manifest, self.config)
             self.result.edited += 1
         self._run("ingest", str(manifest.number), config=self._edited_file if edited else self._config_file)
@@ -276,11 +282,11 @@ class Kills(Orders):
         return sealed
 
     def _void(self, manifest: Manifest) -> Manifest | None:
-        """Kill the batch half-way, or leave a driver of it stopped, and void it; the batch that takes its
-        input in. None if it was sealed.
+        """Kill the batch half-way, or leave a driver of it stopped, and void it. Returns the batch that reads
+        its input; None if it was sealed.
 
-        The driver that was stopped wakes when a later batch is sealed, or, by chance, before the next one
-        begins."""
+        A stopped driver is resumed when a later batch is sealed or, at random, before the next one begins.
+        """
         store, cluster = self.pipeline.store, self.pipeline.cluster
         self._present_config = self._config_file
         point = self.random.choice(points.COMMITTING) if self.rule is None else points.COMMITTING[-1]
@@ -302,7 +308,7 @@ class Kills(Orders):
         return following
 
     def _run(self, job: str, *arguments: str, config: Path | None = None) -> None:
-        """Start a job until one of it has come to its end."""
+        """Start the job repeatedly until one attempt finishes."""
         self._present_config = config or self._config_file
         for plan in self._plans(job):
             if plan.startswith("late "):
@@ -329,14 +335,14 @@ class Kills(Orders):
         raise AssertionError("plans never end")
 
     def _plans(self, job: str) -> Iterator[str]:
-        """What happens to each attempt: a point, `moment`, `rivals`, `outage` (of the broker), or `` for nothing."""
+        """The plan for each attempt: a point, `moment`, `rivals`, `outage` (of the broker), or `` for none."""
         if self.rule is not None:
             rule = sabotage.RULES[self.rule]
             yield from [point for point in rule.points if point in (*_POINTS[job], *(_EXTRA if job == "publish" else ()))]
             if rule.rivals and job == "publish":
                 yield "rivals"
         if self.rule is None and job == "rebuild":
-            # There is one in a run: it is killed, however many kills there were before.
+            # There is one rebuild per run: it is always killed once.
             yield next(self._points[job])
         while self.rule is None and self.result.kills.total() < self.wanted:
             chance = self.random.random()
@@ -362,11 +368,11 @@ class Kills(Orders):
         command = [sys.executable, "-m", "proof.kill_batch.child", str(self._present_config), job, *arguments]
         self.result.jobs[job] += 1
         with (self.folder / "jobs.log").open("ab") as log:
-            self._told_until = log.tell()
+            self._log_offset = log.tell()
             return subprocess.Popen(command, cwd=ROOT, env=environment, stdout=log, stderr=log, start_new_session=True)
 
     def _ended(self, job: str, process: subprocess.Popen[bytes], plan: str = "") -> bool:
-        """Wait for the end of a job: whether it came to it by itself, and in peace."""
+        """Wait for the end of a job; whether it finished successfully."""
         try:
             code = process.wait(LONGEST)
         except subprocess.TimeoutExpired:
@@ -382,7 +388,7 @@ class Kills(Orders):
         return code == 0
 
     def _start_and_stop(self, job: str, *arguments: str, point: str) -> subprocess.Popen[bytes]:
-        """A job that is stopped at a point, if it passes that, or has come to its end."""
+        """Start a job and stop it at a point, unless it finishes before."""
         file = self.folder / f"stopped-{self.result.jobs.total()}"
         process = self._start(job, *arguments, point=point, stopped=str(file))
         give_up = time.monotonic() + LONGEST
@@ -394,11 +400,13 @@ class Kills(Orders):
         return process
 
     def _ended_early(self, job: str, process: subprocess.Popen[bytes]) -> bool:
-        """Whether a job that was to be stopped has come to its end instead, and in peace."""
+        """Whether a job that should have been stopped finished successfully instead."""
         return not any(process is each for _, each, _ in self._sleepers) and self._ended(job, process)
 
     def _wake(self) -> None:
-        """Let what was stopped go on. Another has done its work meanwhile: it may find that, or fail, and changes nothing."""
+        """Resume stopped jobs. Another job has done their work: they may notice or fail, and must change
+        nothing.
+        """
         while self._sleepers:
             job, process, file = self._sleepers.pop()
             self.result.late += 1
@@ -414,7 +422,9 @@ class Kills(Orders):
         _kill(process)
 
     def _start_and_lose_broker(self, job: str, *arguments: str) -> subprocess.Popen[bytes]:
-        """A job under which the broker dies at a point, if it passes that; the broker is back some seconds later."""
+        """Start a job during which the broker is killed at a point, if it passes that; the broker restarts
+        some seconds later.
+        """
         self._wait_for_broker()
         service = self.kafka.service
         assert service is not None
@@ -439,28 +449,31 @@ class Kills(Orders):
         if self._returning is not None:
             self._returning.join()
 
-    def _be_without_broker(self, pieces: list[Piece]) -> None:
-        """Batches come in while there is no broker, and publishing fails; then all of it is to be caught up with."""
+    def _be_without_broker(self, segments: list[Segment]) -> None:
+        """Run batches while the broker is down and publishing fails; publishing must catch up afterwards."""
         self._wait_for_broker()
         say(f"  broker away for {ABSENCE} batches")
         self.result.absences += 1
         self.kafka.stop()
         for _ in range(ABSENCE):
-            self._bring_in([pieces.pop()])
+            self._bring_in([segments.pop()])
         if self._ended("publish", self._start("publish"), "without a broker"):
             self.result.problems.append("publishing came to its end without a broker")
         self.kafka.start()
 
     def _last_line(self) -> str:
         with (self.folder / "jobs.log").open(errors="replace") as log:
-            log.seek(self._told_until)
+            log.seek(self._log_offset)
             lines = log.read().splitlines()
         return next((line for line in reversed(lines) if "failed:" in line), "")[:300]
 
-    # --- what came of it -------------------------------------------------------------------------------------------------------------
+    # --- what came of it ------------------------------------------------------------------------------------
+    # -------------------------
 
     def _compare_topics(self) -> None:
-        """Each event of the changes tables once, those of a key in order; those that were sent before a rebuild, and none of its own."""
+        """Each event of the changes tables once, those of one key in order; events sent before a rebuild, and
+        none of the rebuild.
+        """
         present = Counter({event: count for event, count in self._changes().items() if event[1] > self._silent_upto})
         for keyspace, table in Recording.open().cdc_tables:
             assert self.config.kafka is not None
@@ -492,7 +505,7 @@ def _kill(process: subprocess.Popen[bytes]) -> None:
 
 
 def committed(bootstrap: str, topic: str) -> Iterator[tuple[bytes | None, bytes | None]]:
-    """Keys and values of a topic, as consumers of committed records see them, partition by partition."""
+    """Keys and values of a topic as a read-committed consumer receives them, partition by partition."""
     consumer = Consumer(
         {
             "bootstrap.servers": bootstrap,

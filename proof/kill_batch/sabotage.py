@@ -1,6 +1,7 @@
-"""Rules of exactly once, each of which can be broken, in the driver and in workers alike: then a run has to tell.
+"""Rules of exactly-once processing, each of which can be broken in the driver and in workers: a run must
+detect that.
 
-Each rule says with which kills, or with what beside, its absence shows.
+Each rule names the kills or other events with which its absence is detected.
 """
 
 from __future__ import annotations
@@ -19,10 +20,11 @@ BETWEEN: Final = "between progress and commit"
 
 @dataclass(frozen=True)
 class Rule:
-    """`break_it` breaks it; `points`: kills after which that shows; `rivals`: two of a job at once show it;
-    `edited`: a configuration does that is edited after the batch was begun; `voids`: batches do that are
-    voided; `restores`: a `batches/` that is restored from a backup does. `pieces`: segments that each node's
-    log has to be cut into, so that it can."""
+    """`break_it` breaks the rule. Detected by: `points` (kills there), `rivals` (two jobs at once), `edited`
+    (the configuration is edited after the batch was begun), `voids` (batches are voided), `restores`
+    (`batches/` is restored from a backup). `segments`: how many segments each node's log must be split into
+    for that.
+    """
 
     break_it: Callable[[], None]
     points: tuple[str, ...] = ()
@@ -30,47 +32,48 @@ class Rule:
     edited: bool = False
     voids: bool = False
     restores: bool = False
-    pieces: int = 1
+    segments: int = 1
 
 
 def install() -> None:
-    """Break the rule that the environment names, if any."""
+    """Break the rule named in the environment, if any."""
     if rule := os.environ.get(RULE):
         RULES[rule].break_it()
 
 
-# --- publishing ------------------------------------------------------------------------------------------------------------------
+# --- publishing ---------------------------------------------------------------------------------------------
+# ---------------------
 
 
 def _progress_outside(*, early: bool) -> None:
-    """How far it got is told by a producer of its own, before the events' transaction commits or after it."""
+    """A separate producer sends the progress, before or after the events' transaction commits."""
     from spark_jobs.sinks import kafka
 
-    told: list[tuple[str, bytes, bytes, int]] = []
+    pending: list[tuple[str, bytes, bytes, int]] = []
     real, plain = kafka._produce, kafka.Producer
 
     def produce(producer: Any, topic: str, key: Any, value: Any, delivered: Any, partition: int = kafka._BY_KEY, **options: Any) -> None:
         if topic.endswith(".__progress"):
-            told.append((topic, bytes(key), bytes(value), partition))
+            pending.append((topic, bytes(key), bytes(value), partition))
         else:
             real(producer, topic, key, value, delivered, partition, **options)
 
     class Producer(plain):  # type: ignore[valid-type,misc]
         def __init__(self, options: dict[str, Any]) -> None:
             super().__init__(options)
-            self._beside = plain({"bootstrap.servers": options["bootstrap.servers"]})
+            self._separate = plain({"bootstrap.servers": options["bootstrap.servers"]})
 
         def commit_transaction(self, *arguments: Any) -> None:
-            steps = [self._tell, lambda: plain.commit_transaction(self, *arguments)]
+            steps = [self._send_progress, lambda: plain.commit_transaction(self, *arguments)]
             for step in steps if early else reversed(steps):
                 step()
                 points.passed(BETWEEN)
 
-        def _tell(self) -> None:
-            for topic, key, value, partition in told:
-                self._beside.produce(topic, value=value, key=key, partition=partition)
-            self._beside.flush(30)
-            told.clear()
+        def _send_progress(self) -> None:
+            for topic, key, value, partition in pending:
+                self._separate.produce(topic, value=value, key=key, partition=partition)
+            self._separate.flush(30)
+            pending.clear()
 
     kafka._produce = produce
     kafka.Producer = Producer  # type: ignore[misc]
@@ -85,25 +88,26 @@ def _progress_before() -> None:
 
 
 def _no_progress() -> None:
-    """Whatever was sent is sent again."""
+    """Progress is ignored: everything is sent again."""
     from spark_jobs.sinks import kafka
 
     kafka._read_progress = lambda *_, **__: ({}, None)
 
 
 def _no_fence() -> None:
-    """Nobody ends what another of the same name has begun, and nobody minds that it is open."""
+    """Open transactions of other publishers are neither ended nor awaited."""
     from spark_jobs.sinks import kafka
 
     kafka._expect_end = lambda *_: None
     kafka.Publisher._transactional_id = lambda self, publisher: f"{publisher}.{uuid.uuid4()}"  # type: ignore[method-assign]
 
 
-# --- ingesting -------------------------------------------------------------------------------------------------------------------
+# --- ingesting ----------------------------------------------------------------------------------------------
+# ---------------------
 
 
 def _append_changes() -> None:
-    """What an earlier attempt has left of a batch stays."""
+    """Rows of an earlier attempt of the batch are not replaced."""
     from spark_jobs.sinks.iceberg import Warehouse
 
     real = Warehouse._overwrite
@@ -118,7 +122,7 @@ def _append_changes() -> None:
 
 
 def _seal_first() -> None:
-    """A batch counts as done before its rows are in."""
+    """The batch is sealed before its rows are committed."""
     from spark_jobs import ingest
 
     real = ingest.Batch._commit_state
@@ -132,7 +136,7 @@ def _seal_first() -> None:
 
 
 def _newest_state() -> None:
-    """A batch starts from what is newest, not from what the batch before has left."""
+    """A batch reads the newest state, not the state of the previous batch."""
     import lance
 
     from spark_jobs.state import shards
@@ -141,7 +145,7 @@ def _newest_state() -> None:
 
 
 def _no_batch_in_current() -> None:
-    """Nobody looks whether a batch's rows are in the current rows already, and the snapshot that it saw does not count."""
+    """Whether a batch's rows are already in the current table is not checked, nor the snapshot that it read."""
     from spark_jobs.sinks import iceberg
 
     def never(*_: Any) -> bool:
@@ -151,21 +155,21 @@ def _no_batch_in_current() -> None:
 
 
 def _present_configuration() -> None:
-    """Each run of a batch goes by the configuration as it is then."""
+    """Each run of a batch uses the present configuration."""
     from writetime.pipeline import pinned
 
     pinned.configuration = lambda _, __, config: config
 
 
 def _void_keeps_rows() -> None:
-    """What a voided batch has committed stays where it is."""
+    """The commits of a voided batch are not reverted."""
     from spark_jobs.sinks import voids
 
     voids._lately = lambda *_: {}
 
 
 def _rebuild_sent() -> None:
-    """What a rebuild makes again is sent like all else."""
+    """The events of a rebuild are published."""
     from spark_jobs import rebuild
     from writetime.pipeline import chains
 
@@ -174,7 +178,7 @@ def _rebuild_sent() -> None:
 
 
 def _numbers_of_the_bucket() -> None:
-    """A new chain begins above what the bucket has, whatever warehouse and Kafka have seen."""
+    """A new chain continues the bucket's numbers, regardless of warehouse and Kafka."""
     from spark_jobs import rebuild
     from writetime.pipeline import rebuild as planning
     from writetime.pipeline.planner import history
@@ -190,11 +194,11 @@ RULES: Final[dict[str, Rule]] = {
     "no-fence": Rule(_no_fence, rivals=True),
     "append-changes": Rule(_append_changes, points=("before step commit_state",)),
     "seal-first": Rule(_seal_first, points=("before step commit_current",)),
-    # A first batch starts from nothing, whatever lies there.
-    "newest-state": Rule(_newest_state, points=("before step commit_current",), pieces=3),
+    # A first batch always starts with empty state.
+    "newest-state": Rule(_newest_state, points=("before step commit_current",), segments=3),
     "present-configuration": Rule(_present_configuration, edited=True),
     "void-keeps-rows": Rule(_void_keeps_rows, voids=True),
-    "rebuild-sent": Rule(_rebuild_sent, restores=True, pieces=3),
-    "numbers-of-the-bucket": Rule(_numbers_of_the_bucket, restores=True, pieces=3),
+    "rebuild-sent": Rule(_rebuild_sent, restores=True, segments=3),
+    "numbers-of-the-bucket": Rule(_numbers_of_the_bucket, restores=True, segments=3),
     "never-current": Rule(_no_batch_in_current, points=("before step commit_current",)),
 }

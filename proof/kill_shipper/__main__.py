@@ -22,7 +22,8 @@ def main() -> int:
     parser.add_argument("--sabotage", choices=[*RULES, "all"], help="break the shipper by that rule: code 0 if it was noticed")
     parser.add_argument("--folder", type=Path, help="where to work, and to leave everything; default: a temporary folder")
     options = parser.parse_args()
-    # Processes die here, not the machine: nothing has to survive on a disk, and syncing to one is most of the time that a run takes.
+    # Only processes are killed, not the machine: a memory file system is sufficient, and syncs to disk would
+    # take most of the time.
     memory = Path("/dev/shm")
     with tempfile.TemporaryDirectory(prefix="writetime-kill-", dir=memory if memory.is_dir() else None) as temporary:
         root = options.folder or Path(temporary)

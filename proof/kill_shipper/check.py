@@ -1,4 +1,6 @@
-"""What has to hold whenever no shipper lives, and at the end of a run. Looks at files and objects alone; asks no part of the shipper."""
+"""Invariants whenever no shipper runs, and at the end of a run. Reads files and objects only; uses no code of
+the shipper.
+"""
 
 from __future__ import annotations
 
@@ -17,9 +19,11 @@ from writetime.storage.store import ObjectInfo
 
 @dataclass
 class Found:
-    """What the check has found, in words, by kind: lost, doubled, early (deleted before the store had it), stuck, and wrong parts.
+    """Violations as text, by kind: lost, doubled, early (deleted before the store had it), stuck, and wrong
+    parts.
 
-    Doubled: overwritten, or the same bytes under two names that both count."""
+    Doubled: overwritten, or the same bytes under two names that both count.
+    """
 
     lost: list[str] = field(default_factory=list)
     doubled: list[str] = field(default_factory=list)
@@ -37,7 +41,7 @@ class Found:
 
 
 class Bucket:
-    """The bucket as a pipeline and a person see it. Contents are read once for every generation of an object."""
+    """The bucket as pipeline and operator see it. The content of each object generation is read once."""
 
     def __init__(self, folder: Path, node: Node, gone: Path) -> None:
         self.store = LocalStore(folder)
@@ -52,7 +56,7 @@ class Bucket:
         self._gone_before: Counter[str] = Counter()
 
     def look(self) -> dict[int, list[ObjectInfo]]:
-        """All objects that hold segments, those in conflict too, by the segment's number."""
+        """All objects with segments, including conflicts, by the segment's number."""
         found: dict[int, list[ObjectInfo]] = {}
         for prefix in ("cdc/", "cdc_archive/"):
             for info in self.store.list(prefix):
@@ -62,8 +66,9 @@ class Bucket:
         return found
 
     def counted(self, number: int, infos: list[ObjectInfo]) -> list[str]:
-        """The names under which the segment counts. Where it is archived, the same bytes under cdc/ do not: planning knows them by the
-        ledger, those in conflict too."""
+        """The names under which the segment counts. If it is archived, the same bytes under cdc/ do not
+        count: planning recognizes them by the ledger.
+        """
         good = [info.name for info in infos if self.is_good(number, info)]
         if self.store.head(ref(number).ledger) is None:
             return good
@@ -71,11 +76,11 @@ class Bucket:
 
     @property
     def damaged(self) -> set[str]:
-        """Names of objects whose bytes a fault changed on their way."""
+        """Names of objects that a fault damaged during the upload."""
         return set(self._damaged.read_text().split()) if self._damaged.exists() else set()
 
     def is_good(self, number: int, info: ObjectInfo) -> bool:
-        """Whether the object holds what the node wrote."""
+        """Whether the object has the node's bytes."""
         key = (info.name, info.generation)
         if key not in self._good:
             known = self._node.written.get(number)
@@ -83,7 +88,7 @@ class Bucket:
         return self._good[key]
 
     def overwritten(self, objects: dict[int, list[ObjectInfo]]) -> Iterator[str]:
-        """Objects that were replaced since the last look, but for those that a fault took away meanwhile."""
+        """Objects that were replaced since the last call, except those that a fault deleted meanwhile."""
         gone = Counter(self._gone.read_text().split()) if self._gone.exists() else Counter()
         for infos in objects.values():
             for info in infos:
@@ -94,10 +99,9 @@ class Bucket:
         self._gone_before = gone
 
     def tails(self) -> Iterator[str]:
-        """What is wrong with parts: together they are the beginning of what the node wrote and had synced, each written once. They may
-        overlap.
-
-        Where a part was damaged on its way, none may follow: no shipper goes on behind bytes that are not the segment's."""
+        """Violations of parts: together they must be the beginning of what the node has synced, each written
+        once. They may overlap. After a damaged part none may follow.
+        """
         damaged = self.damaged
         reached: dict[int, int] = {}
         seen: dict[str, int] = {}
@@ -116,8 +120,9 @@ class Bucket:
         self._parts = seen
 
     def archive(self, number: int) -> bool:
-        """What the pipeline does with a segment under cdc/, if it is there and good; see `writetime.pipeline.archiver`. One that is
-        archived already is only removed."""
+        """Archive a valid segment under cdc/ as the pipeline does; see `writetime.pipeline.archiver`. If it
+        is already archived, only delete it.
+        """
         segment = ref(number)
         info = self.store.head(segment.incoming)
         target = segment.archived(info.created) if info else ""
@@ -140,7 +145,9 @@ def ref(number: int) -> SegmentRef:
 
 
 def between(node: Node, spill: Path, bucket: Bucket, found: Found) -> None:
-    """After each death: what the node wrote is whole on its disk or whole in the bucket, and what it still writes is untouched."""
+    """After each kill: every segment is complete on the node or in the bucket, and growing segments are
+    unchanged.
+    """
     objects = bucket.look()
     found.doubled += bucket.overwritten(objects)
     found.tail += bucket.tails()
@@ -168,8 +175,9 @@ def _doubled(bucket: Bucket, objects: dict[int, list[ObjectInfo]]) -> list[str]:
 
 
 def at_the_end(node: Node, spill: Path, bucket: Bucket, found: Found) -> None:
-    """Every segment is in the bucket once, with the bytes that the node wrote, and nothing else is but what faults have damaged; nothing
-    is left on the node."""
+    """Every segment is in the bucket once with the node's bytes, except for damage by faults; nothing is left
+    on the node.
+    """
     objects = bucket.look()
     found.doubled += _doubled(bucket, objects)
     damaged = bucket.damaged

@@ -1,9 +1,11 @@
-"""A node as the shipper sees it: segments that grow in a commit log folder, hard-linked into cdc_raw (Cassandra 4.0 and later).
+"""A simulated node: segments that grow in a commit log folder, hard-linked into cdc_raw (Cassandra 4.0 and
+later).
 
-Strategy: recorded mutations are laid into segments of the node's own ids, so that each is a whole and valid one; a segment is preallocated
-and linked first, then written section by section with its idx rewritten in place, then completed. Files are held open as long as the
-node lives. A crash leaves a part of a section behind; a restart replays: it links what has an idx anew and completes it with the file's
-length, or leaves it as an orphan. Steps are taken by the caller; everything follows from the seed.
+Strategy: recorded mutations are encoded into valid segments with the node's own ids. A segment is
+preallocated and linked, then written section by section with its idx rewritten in place, then completed.
+Files stay open while the node runs. A crash leaves an incomplete section; a restart replays: it links
+segments with an idx again and completes them with the file's length, or leaves them as orphans. The caller
+triggers each step; everything depends on the seed.
 """
 
 from __future__ import annotations
@@ -24,7 +26,7 @@ _AGO = 3600.0
 
 @dataclass
 class Growing:
-    """A segment that the node writes to. `whole` is what it will be, `ends` where its sections do."""
+    """A growing segment. `whole` is its final content, `ends` the ends of its sections."""
 
     number: int
     file: BinaryIO
@@ -35,7 +37,9 @@ class Growing:
 
 @dataclass
 class Written:
-    """A segment that the node will write no more of: its bytes, its file in the commit log folder, whether its idx says completed."""
+    """A segment that the node no longer writes to: its bytes, its file in the commit log folder, whether its
+    idx says completed.
+    """
 
     number: int
     data: bytes
@@ -45,7 +49,7 @@ class Written:
 
 @dataclass
 class Node:
-    """Writes below `folder`: commitlog and cdc_raw. `mutations` are bodies of frames, used over and over."""
+    """Writes below `folder`: commitlog and cdc_raw. `mutations` are bodies of frames, reused repeatedly."""
 
     folder: Path
     mutations: Sequence[bytes]
@@ -69,7 +73,7 @@ class Node:
         return self.folder / "commitlog"
 
     def step(self) -> None:
-        """Something that a node does next."""
+        """Do one random action of a node."""
         if self.chance.random() < 0.02:
             self.crash_and_restart()
         elif len(self.growing) < 2:
@@ -80,26 +84,29 @@ class Node:
             self._discard_one()
 
     def synced(self, number: int) -> bytes:
-        """What the node has synced of a segment, or all of one that it will write no more of."""
+        """The synced bytes of a segment, or all bytes if it no longer grows."""
         if number in self.written:
             return self.written[number].data
         return next((segment.whole[: segment.written] for segment in self.growing if segment.number == number), b"")
 
     def crash_and_restart(self) -> None:
-        """All that is open is left as it is; the replay completes what has an idx, or leaves it as it is where it need not be replayed."""
+        """Leave open segments as they are; the replay completes segments with an idx, unless they need no
+        replay.
+        """
         self.crashes += 1
         for segment in self.growing:
             self._tear(segment)
             segment.file.close()
             raw, idx = self._raw(segment.number), self._idx(segment.number)
             if not idx.exists():
-                # Deleted at the start: nothing of CDC was synced (CommitLogSegmentManagerCDC.handleReplayedSegment).
+                # Deleted at the start: no CDC write was synced
+                # (CommitLogSegmentManagerCDC.handleReplayedSegment).
                 raw.unlink()
                 self._log(segment.number).unlink()
                 continue
             data = raw.read_bytes()
             replayed = self.chance.random() < 0.5
-            # Times tell the shipper how long it is left alone: let it be long ago.
+            # The shipper waits by file times: set them to long ago.
             then = raw.stat().st_mtime - _AGO
             os.utime(raw, (then, then))
             if replayed:
@@ -110,12 +117,12 @@ class Node:
         self._replay_again()
 
     def close_in_child(self) -> None:
-        """A process that was forked holds no file of the node's."""
+        """Close the node's files in a forked process."""
         for segment in self.growing:
             os.close(segment.file.fileno())
 
     def stop(self) -> None:
-        """Shut down in order: what was written into is completed, what is merely prepared stays."""
+        """Clean shutdown: segments with data are completed, preallocated ones stay."""
         for segment in self.growing:
             if segment.written:
                 segment.file.close()
@@ -157,30 +164,32 @@ class Node:
         segment.file.close()
 
     def _tear(self, segment: Growing) -> None:
-        """Frames that no sync marker covers."""
+        """Write frames without a sync marker."""
         if segment.ends and segment.written:
             more = segment.whole[segment.written + 8 : segment.ends[0]]
             segment.file.seek(segment.written + 8)
             segment.file.write(more[: self.chance.randint(0, len(more))])
 
     def _write_idx(self, segment: Growing, *, completed: bool) -> None:
-        """In place, as Cassandra does: it can be read empty, or cut."""
+        """Write in place, as Cassandra does: a reader may see it empty or truncated."""
         with self._idx(segment.number).open("wb", buffering=0) as idx:
             idx.write(b"%d" % segment.written)
             if completed:
                 idx.write(b"\nCOMPLETED")
 
     def _discard_one(self) -> None:
-        """The commit log folder lets go of a segment whose memtables are flushed."""
+        """Delete a segment whose memtables are flushed from the commit log folder."""
         candidates = [item for item in self.written.values() if item.log.exists()]
         if len(candidates) > 3:
             self.chance.choice(candidates).log.unlink()
 
     def _replay_again(self) -> None:
-        """Segments that are still in the commit log folder are replayed at a start: linked anew, whether they were shipped or not."""
+        """Segments in the commit log folder are replayed at a start: linked again, whether they were shipped
+        or not.
+        """
         for item in self.written.values():
             if item.log.exists() and not self._raw(item.number).exists():
-                # First the link, then the idx, as CommitLogReplayer.handleCDCReplayCompletion does.
+                # The link first, then the idx, as in CommitLogReplayer.handleCDCReplayCompletion.
                 os.link(item.log, self._raw(item.number))
                 self._idx(item.number).write_bytes(b"%d\nCOMPLETED" % len(item.data))
 

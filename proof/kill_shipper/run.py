@@ -1,4 +1,6 @@
-"""The run: a node that writes, shippers that die, a pipeline that archives; then all that is left is shipped, and counted."""
+"""The run: a writing node, shippers that are killed, a pipeline that archives; at the end the rest is shipped
+and counted.
+"""
 
 from __future__ import annotations
 
@@ -21,8 +23,8 @@ from writetime.config.pipeline import PipelineConfig
 from writetime.storage.layout import SegmentRef
 
 SPACE = 400_000
-LONGEST_LIFE = 3.0
-LONGEST_RANDOM_LIFE = 0.6
+MAX_SECONDS = 3.0
+MAX_RANDOM_SECONDS = 0.6
 STEPS_BEFORE = 25
 STEP_SECONDS = 0.03
 LAST_ROUNDS = 8
@@ -30,7 +32,7 @@ LAST_ROUNDS = 8
 
 @dataclass
 class Result:
-    """What a run came to. `points`: how often the shipper was killed at each; "at random" for the others."""
+    """The result of a run. `points`: how often the shipper was killed at each; "at random" for the others."""
 
     segments: int = 0
     bytes: int = 0
@@ -51,7 +53,9 @@ class Result:
 
 
 class Run:
-    """See the module's docstring. Everything lies under `folder`, and but for the times of random deaths it follows from the seed."""
+    """See the module's docstring. Everything is under `folder`; except for the times of random kills it
+    depends on the seed.
+    """
 
     def __init__(self, folder: Path, seed: int, rule: str | None = None) -> None:
         self.folder, self.seed, self.rule = folder, seed, rule
@@ -68,7 +72,7 @@ class Run:
 
     def run(self, kills: int, *, stop_at_first: bool = False) -> Result:
         for number in range(kills):
-            self._life_and_death(number)
+            self._run_and_kill(number)
             check.between(self.node, self.spill, self.bucket, self.result.found)
             if stop_at_first and self.result.found.all:
                 return self._counted()
@@ -77,8 +81,8 @@ class Run:
         check.at_the_end(self.node, self.spill, self.bucket, self.result.found)
         return self._counted()
 
-    def _life_and_death(self, number: int) -> None:
-        """Half of the shippers die at a named point, each of which has its turn; the others at any time."""
+    def _run_and_kill(self, number: int) -> None:
+        """Half of the shippers are killed at a named point, in turn; the others at a random time."""
         point = POINTS[number // 2 % len(POINTS)] if number % 2 == 0 else None
         for _ in range(STEPS_BEFORE):
             self.node.step()
@@ -87,12 +91,12 @@ class Run:
         elif point is None and self.chance.random() < 0.2:
             self.outage.touch()
         pid = self._start(number, point, at=self.chance.randint(0, 2))
-        died = self._live(pid, LONGEST_LIFE if point else self.chance.uniform(0.0, LONGEST_RANDOM_LIFE))
+        died = self._live(pid, MAX_SECONDS if point else self.chance.uniform(0.0, MAX_RANDOM_SECONDS))
         self.outage.unlink(missing_ok=True)
         self.result.points[point if point and died else "at random"] += 1
 
     def _fill(self) -> None:
-        """The store is down and the node's space runs out."""
+        """Fill the node's space while the store is down."""
         self.outage.touch()
         while sum(path.stat().st_size for path in self.node.cdc_raw.glob("*.log")) < 2 * SPACE:
             self.node.step()
@@ -112,7 +116,7 @@ class Run:
             os._exit(code)
 
     def _live(self, pid: int, seconds: float) -> bool:
-        """Let it run beside the node; whether it has killed itself in time. Any other end is a fault of the shipper."""
+        """Run the shipper next to the node; whether it has killed itself in time. Any other exit is a defect."""
         deadline = time.monotonic() + seconds
         while True:
             ended, status = os.waitpid(pid, os.WNOHANG)
@@ -132,14 +136,16 @@ class Run:
         return True
 
     def _archive_some(self) -> None:
-        """The pipeline takes in what is there, also while a shipper lives."""
+        """Archive some segments, as the pipeline does while a shipper runs."""
         incoming = sorted(self.bucket.look())
         for number in self.chance.sample(incoming, len(incoming) // 3):
             self.result.archived += self.bucket.archive(number)
         self._aside |= {path.name for path in self.spill.glob("*.log")} if self.spill.is_dir() else set()
 
     def _finish(self) -> None:
-        """The node stops, the store is well, a person settles what was refused; then nothing may be left."""
+        """Stop the node, ship with a working store, resolve rejected segments as an operator does; nothing
+        may be left.
+        """
         self.node.stop()
         for number in range(LAST_ROUNDS):
             code = self._wait(self._start(number, None, 0, calm=True, mode=Mode.ONCE))
@@ -150,7 +156,9 @@ class Run:
             self.result.found.stuck.append("the drain failed: see shipper.log")
 
     def _settle(self) -> None:
-        """What a person does about a segment that cannot be shipped: where the bucket has nothing but other bytes, these go."""
+        """Resolve segments that cannot be shipped, as an operator does: delete objects that have only other
+        bytes.
+        """
         for number, infos in self.bucket.look().items():
             here = any((folder / f"CommitLog-7-{number}.log").exists() for folder in (self.node.cdc_raw, self.spill))
             if here and not any(self.bucket.is_good(number, info) for info in infos):
@@ -173,7 +181,7 @@ class Run:
 
 
 def mutations(folder: Path) -> list[bytes]:
-    """Bodies of the frames that a real ring wrote."""
+    """Bodies of frames that a real cluster wrote."""
     found: list[bytes] = []
     for raw in Recording.open().stage(folder).values():
         for path in sorted(raw.glob("*.log")):

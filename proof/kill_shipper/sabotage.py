@@ -1,4 +1,6 @@
-"""Ways to break the shipper, each a rule that it must keep. They patch the shipper's process; the check has to notice every one."""
+"""Ways to break the shipper, one per rule that it must keep. They patch the shipper's process; the check must
+detect each one.
+"""
 
 from __future__ import annotations
 
@@ -17,7 +19,7 @@ from writetime.storage.store import ObjectInfo, Store
 
 
 def delete_before_upload() -> None:
-    """The file goes first, its bytes after."""
+    """The file is deleted before its upload."""
 
     def send(store: Store, local: Local, metadata: Mapping[str, str]) -> Outcome:
         data = local.log.read_bytes()
@@ -30,7 +32,7 @@ def delete_before_upload() -> None:
 
 
 def delete_before_verify() -> None:
-    """What `put` says is believed, and that there was an object already, too."""
+    """The result of `put` is not verified, nor an existing object compared."""
 
     def send(store: Store, local: Local, metadata: Mapping[str, str]) -> Outcome:
         try:
@@ -43,12 +45,12 @@ def delete_before_verify() -> None:
 
 
 def compare_sizes_only() -> None:
-    """An object of the same size is taken for the same object."""
+    """An object of the same size counts as equal."""
     upload._is_same = lambda local, stored: local.size == stored.size
 
 
 def overwrite() -> None:
-    """Uploads replace what is there."""
+    """Uploads replace existing objects."""
     real = upload._upload
 
     def send(store: Store, local: Local, metadata: Mapping[str, str]) -> Outcome:
@@ -65,7 +67,7 @@ def overwrite() -> None:
 
 
 def conflict_not_shipped() -> None:
-    """Where other bytes are there, the node's own are given up."""
+    """In a conflict the node's own bytes are discarded."""
     real = upload._create
 
     def create(store: Store, name: str, local: Local, metadata: Mapping[str, str]) -> tuple[bool, ObjectInfo]:
@@ -77,7 +79,7 @@ def conflict_not_shipped() -> None:
 
 
 def conflict_without_comparing() -> None:
-    """Whatever is there already is taken for other bytes."""
+    """Every existing object counts as a conflict."""
 
     def send(store: Store, local: Local, metadata: Mapping[str, str]) -> Outcome:
         written, _ = upload._create(store, local.ref.incoming, local, metadata)
@@ -89,7 +91,7 @@ def conflict_without_comparing() -> None:
 
 
 def ship_what_grows() -> None:
-    """An idx is taken for the sign that a segment is finished."""
+    """A segment with an idx counts as completed."""
     real = folder._judge
 
     def judge(*args: Any) -> Found:
@@ -102,7 +104,7 @@ def ship_what_grows() -> None:
 
 
 def idx_first() -> None:
-    """The idx is deleted before its log, which then looks like a new one."""
+    """The idx is deleted before its log, which then looks like a new segment."""
     real = upload.remove
 
     def remove(path: Path) -> None:
@@ -112,7 +114,7 @@ def idx_first() -> None:
 
 
 def delete_when_full() -> None:
-    """At an alarm with the store down, room is made by deletion."""
+    """At level ALARM with the store down, segments are deleted to free space."""
 
     def put_aside(cdc_raw: Path, aside: Path, items: Any, helps: Callable[[int], bool]) -> Any:
         for item in items:
@@ -124,7 +126,7 @@ def delete_when_full() -> None:
 
 
 def any_ending_is_an_orphan() -> None:
-    """Age alone is taken for the sign that no node writes any more."""
+    """A segment counts as closed by its age alone."""
     from shippers import after_crash, scan
 
     real = after_crash.settle
@@ -133,7 +135,7 @@ def any_ending_is_an_orphan() -> None:
 
 
 def tail_beyond_the_sync() -> None:
-    """What follows the synced offset is shipped too, whatever stands there."""
+    """Bytes behind the synced position are shipped too."""
     real = tail._next_end
 
     def next_end(growing: tail.Growing, place: Place, synced: int) -> Place | None:
@@ -144,7 +146,7 @@ def tail_beyond_the_sync() -> None:
 
 
 def tail_skips_a_section() -> None:
-    """A shipper that starts takes a tail up where the node is."""
+    """After a restart the tail continues at the node's current position."""
     real = tail.Tail._place
 
     def place(self: tail.Tail, growing: tail.Growing) -> Place:
@@ -158,7 +160,7 @@ def tail_skips_a_section() -> None:
 
 
 def tail_believes_what_is_there() -> None:
-    """Parts that the bucket holds are taken for this segment's."""
+    """Existing parts are not compared with the segment."""
     tail._require_same = lambda growing, stored, crc, size: None
 
 

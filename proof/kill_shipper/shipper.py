@@ -1,7 +1,8 @@
-"""The shipper as a process of its own: the real agent, over a folder as a bucket with a store's faults, that kills itself at a point.
+"""The shipper as a process: the real agent with a faulty folder store, which kills itself at a point.
 
-A point is before or after a call of the store, the deletion or the renaming of a file, or in the middle of an upload. Names of points say
-what happens, not to which segment. Outages come from outside: as long as a file of that name is there, the store does not answer.
+A point is before or after a store call, the deletion or renaming of a file, or in the middle of an upload.
+Names of points say what happens, not to which segment. Outages are controlled from outside: while a file of
+that name exists, the store is down.
 """
 
 from __future__ import annotations
@@ -34,7 +35,7 @@ TAIL = {"tail_seconds": 0.02}
 
 
 class Points:
-    """Counts how often `point` is passed, and ends the process at the given time. `point` None: never."""
+    """Counts how often `point` is passed, and kills the process at the selected time. `point` None: never."""
 
     def __init__(self, point: str | None, at: int) -> None:
         self._point = point
@@ -48,14 +49,14 @@ class Points:
 
 
 class Stormy:
-    """A store whose calls fail now and then, in the ways that remote ones do. Only what concerns segments is hit by the worst."""
+    """A store whose calls fail randomly, as remote ones do. The worst faults affect segments only."""
 
     def __init__(self, inner: Store, points: Points, chance: random.Random, share: float, outage: Path) -> None:
         self._inner, self._points, self._chance, self._share, self._outage = inner, points, chance, share, outage
         self.url = inner.url
 
     def list(self, prefix: str = "", *, start_after: str = "") -> Iterator[ObjectInfo]:
-        raise AssertionError("a shipper lists nothing")
+        raise AssertionError("the shipper must not list objects")
 
     def head(self, name: str) -> ObjectInfo | None:
         self._weather("head")
@@ -65,7 +66,7 @@ class Stormy:
         return found
 
     def read(self, name: str, *, generation: int | None = None, start: int = 0, end: int | None = None) -> bytes:
-        raise AssertionError("a shipper reads no object")
+        raise AssertionError("the shipper must not read objects")
 
     def put(
         self, name: str, data: bytes | Path, *, if_generation: int | None = None, metadata: Mapping[str, str] | None = None
@@ -75,7 +76,7 @@ class Stormy:
         faults, share = _FAULTS.get(name.partition("/")[0], ((), 0))
         fault = self._chance.choice(faults) if self._chance.random() < share * self._share else ""
         if fault == "damaged":
-            # The bytes changed on their way, and the store takes them for what was meant.
+            # The bytes were damaged on the way, and the store accepts them.
             with self._outage.with_name("damaged").open("a") as damaged:
                 damaged.write(f"{name}\n")
             sent = data if isinstance(data, bytes) else data.read_bytes()
@@ -97,10 +98,10 @@ class Stormy:
         return info
 
     def copy(self, source: str, target: str, *, if_generation: int | None = 0) -> ObjectInfo:
-        raise AssertionError("a shipper copies nothing")
+        raise AssertionError("the shipper must not copy objects")
 
     def delete(self, name: str, *, if_generation: int | None = None) -> None:
-        raise AssertionError("a shipper deletes no object")
+        raise AssertionError("the shipper must not delete objects")
 
     def _weather(self, what: str) -> None:
         if self._outage.exists() or self._chance.random() < self._share / 2:
@@ -125,7 +126,7 @@ def settings(folder: Path, space: int) -> PipelineConfig:
 
 
 def main(config: PipelineConfig, folder: Path, seed: int, point: str | None, at: int, rule: str | None, *, calm: bool, mode: Mode) -> int:
-    """What the process does; its exit code."""
+    """Run the shipper; the exit code of the process."""
     log = os.open(folder / "shipper.log", os.O_WRONLY | os.O_CREAT | os.O_APPEND)
     os.dup2(log, 2)
     sys.stderr = open(2, "w", buffering=1, closefd=False)  # noqa: SIM115 - for as long as the process lives
@@ -140,7 +141,7 @@ def main(config: PipelineConfig, folder: Path, seed: int, point: str | None, at:
 
 
 def _patch(points: Points, config: PipelineConfig) -> None:
-    """Points at deletions, renames and within uploads."""
+    """Install points at deletions, renames and within uploads."""
     assert config.node is not None
     here = {config.node.cdc_raw, config.node.spill}
     unlink, rename, chunks = Path.unlink, os.rename, local.chunks

@@ -1,1 +1,3 @@
-"""The recorded ring: `record` boots three nodes, runs `workload`, and writes segments, schema and answers; `recording` reads them."""
+"""The recorded ring: `record` boots three nodes, runs `workload`, and writes segments, schema and answers;
+`recording` reads them.
+"""

@@ -1,10 +1,11 @@
-"""What a ring answers for a table: every row with the writetime and TTL of its columns, as JSON that loses nothing.
+"""Reads a table from the cluster: every row with the writetime and TTL of its columns, as JSON without loss.
 
-A row: {"values": {column: value}, "writetime": {column: µs}, "ttl": {column: seconds}}. Key columns have no writetime, a column that is
-null has none either; a non-frozen collection has a list of them, one per element, in the order of the elements. Columns without TTL are
-left out of `ttl`.
+A row: {"values": {column: value}, "writetime": {column: µs}, "ttl": {column: seconds}}. Key columns and null
+columns have no writetime; a non-frozen collection has a list of them, one per element, in the order of the
+elements. Columns without a TTL are not in `ttl`.
 
-All TTLs of a table are read within one second of the clock, which is returned with the rows: TTL plus that second is when a cell expires.
+All TTLs of a table are read within one second of the clock, which is returned with the rows: TTL plus that
+second is the expiry of a cell.
 """
 
 from __future__ import annotations
@@ -34,23 +35,26 @@ def read(session: Session, table: TableMetadata) -> tuple[int, list[Row]]:
     selected = [_quoted(column.name) for column in columns]
     selected += [f"WRITETIME({_quoted(column.name)})" for column in others]
     selected += [f"TTL({_quoted(column.name)})" for column in others]
-    # One page: a second one would be read at another time.
+    # One page: a second page would be read at a later time.
     statement = SimpleStatement(f"SELECT {', '.join(selected)} FROM {table.keyspace_name}.{table.name}", fetch_size=None)
-    # The driver's compiled reader stumbles over nulls in a list, which TTL() of a collection has where an element has no TTL.
+    # The driver's compiled reader fails on nulls in a list, which TTL() of a collection returns for elements
+    # without a TTL.
     session.client_protocol_handler = _ProtocolHandler
     now, result = _within_a_second(lambda: list(session.execute(statement)))
     return now, [_row(columns, others, values) for values in result]
 
 
 def _within_a_second(query: Callable[[], Any]) -> tuple[int, Any]:
-    """Ask again until clock and answer fall into the same second, so that it is known which `now` the TTLs were counted from."""
+    """Query again until the clock before and after shows the same second, so that the `now` of the TTLs is
+    known.
+    """
     for _ in range(ATTEMPTS):
         time.sleep(1.0 - time.time() % 1.0)
         before = int(time.time())
         result = query()
         if int(time.time()) == before:
             return before, result
-    raise ServiceError(f"the ring needs more than a second to answer, {ATTEMPTS} times over; is the machine busy?")
+    raise ServiceError(f"the cluster took more than a second to answer, {ATTEMPTS} times in a row; the machine may be busy")
 
 
 def _row(columns: list[ColumnMetadata], others: list[ColumnMetadata], values: Iterable[Any]) -> Row:
@@ -62,7 +66,7 @@ def _row(columns: list[ColumnMetadata], others: list[ColumnMetadata], values: It
 
 
 def _present(columns: list[ColumnMetadata], fields: Any) -> dict[str, Any]:
-    """Writetimes or TTLs by column; a list that is all nulls is none."""
+    """Writetimes or TTLs by column; a list of nulls counts as none."""
     found = {column.name: next(fields) for column in columns}
     return {name: value for name, value in found.items() if value is not None and not (isinstance(value, list) and set(value) <= {None})}
 

@@ -1,8 +1,10 @@
-"""Make a recording: `python -m proof.recording.record [--out FOLDER] [--seed N] [--keep FOLDER]`, or `make record`.
+"""Make a recording: `python -m proof.recording.record [--out FOLDER] [--seed N] [--keep FOLDER]`, or `make
+record`.
 
-Strategy: three nodes with small segments, the workload on them with one node away for a while, the ring's answer when every node is
-up again and the short TTLs are over, then all nodes are stopped in order, which seals their segments. Nothing is kept unless all three
-nodes hold the same captured mutations. The new recording replaces the old one as a whole.
+Strategy: run the workload on three nodes with small segments, with one node down for a while; query the
+cluster when every node is up again and short TTLs have expired; then stop all nodes in order, which completes
+their segments. The recording is only kept if all three nodes logged the same captured mutations. It replaces
+the old one as a whole.
 """
 
 from __future__ import annotations
@@ -73,8 +75,8 @@ A line is `{{"values": {{…}}, "writetime": {{…}}, "ttl": {{…}}}}`, each by
 
 
 def main(arguments: list[str]) -> int:
-    """Record, and say how it went; the exit code."""
-    parser = argparse.ArgumentParser(prog="python -m proof.recording.record", description=__doc__.splitlines()[0])
+    """Make a recording and print the result; the exit code."""
+    parser = argparse.ArgumentParser(prog="python -m proof.recording.record", description=__doc__.partition("\n\n")[0])
     parser.add_argument("--out", type=Path, default=DEFAULT, help="folder of the recording")
     parser.add_argument("--seed", type=int, default=SEED, help="seed of the workload")
     parser.add_argument("--version", default=VERSIONS[0], help="version of Cassandra")
@@ -90,7 +92,7 @@ def main(arguments: list[str]) -> int:
 
 
 def record(out: Path, folder: Path, *, seed: int, version: str) -> None:
-    """Boot the ring in `folder`, run the workload, and put the recording in place of what is at `out`."""
+    """Start the cluster in `folder`, run the workload, and replace the recording at `out`."""
     fresh = folder / "recording"
     (fresh / "answer").mkdir(parents=True)
     ring = Ring(folder, nodes=3, version=version, cluster_name="demo", datacenter=shop.DATACENTER, segment_mb=1)
@@ -113,7 +115,7 @@ def record(out: Path, folder: Path, *, seed: int, version: str) -> None:
 
 
 def _run(ring: Ring, seed: int, fresh: Path) -> dict[str, Any]:
-    """Everything that needs the nodes up."""
+    """All steps that need running nodes."""
     session = ring.session("ALL")
     workload.create_tables(session)
     with step("workload"):
@@ -137,7 +139,7 @@ def _run(ring: Ring, seed: int, fresh: Path) -> dict[str, Any]:
 
 
 def _interruption(ring: Ring) -> workload.Interruption:
-    """The last node goes away and comes back; it is back when no hints for it are left."""
+    """Stop the last node and restart it; it is back when no hints for it are left."""
     away = ring.nodes[-1]
 
     def begin() -> Session:
@@ -193,21 +195,25 @@ def _identity(node: Node) -> dict[str, Any]:
 
 
 def _check_replicas(ring: Ring, document: dict[str, Any], table_ids: dict[UUID, str]) -> int:
-    """How many captured mutations each node holds. ServiceError if they are not the same ones, or a segment is not finished."""
+    """The number of captured mutations of each node. ServiceError if they differ or a segment is not
+    completed.
+    """
     held = [Counter(captured_mutations(node.cdc_raw, document["tables"], table_ids)) for node in ring.nodes]
     for node, mutations in zip(ring.nodes, held, strict=True):
         say(f"  {node.name}: {len(finished_segments(node.cdc_raw))} segments, {mutations.total()} captured mutations")
         lacking, surplus = held[0] - mutations, mutations - held[0]
         if lacking or surplus:
-            raise ServiceError(f"{node.name} lacks {lacking.total()} mutations of {ring.nodes[0].name} and has {surplus.total()} others")
+            raise ServiceError(
+                f"{node.name} is missing {lacking.total()} mutations of {ring.nodes[0].name} and has {surplus.total()} others"
+            )
     return held[0].total()
 
 
 def captured_mutations(cdc_raw: Path, tables: dict[str, Any], table_ids: dict[UUID, str]) -> Iterator[bytes]:
     """Bytes of all mutations that touch a captured table, in finished segments.
 
-    A mutation of several tables counts by its first one: a batch that begins with a table that is not captured is one all the same here,
-    because the workload has no batch without a captured table.
+    A mutation of several tables counts by its first one: a batch that begins with a table that is not
+    captured is one all the same here, because the workload has no batch without a captured table.
     """
     for path in finished_segments(cdc_raw):
         content = path.read_bytes()
@@ -225,7 +231,8 @@ def captured_mutations(cdc_raw: Path, tables: dict[str, Any], table_ids: dict[UU
 def finished_segments(cdc_raw: Path) -> list[Path]:
     """Segments that their index calls completed, by name. ServiceError if another one holds anything.
 
-    Segments that a node had prepared for its next writes lie in cdc_raw after its end, empty and without an index.
+    Segments that a node had prepared for its next writes lie in cdc_raw after its end, empty and without an
+    index.
     """
     finished = []
     for path in sorted(cdc_raw.glob("*.log")):
@@ -234,7 +241,7 @@ def finished_segments(cdc_raw: Path) -> list[Path]:
         if index is not None and index.completed:
             finished.append(path)
         elif scan(path.read_bytes(), name=path.name).frames:
-            raise ServiceError(f"{path} holds mutations and is not finished: its index says {index}")
+            raise ServiceError(f"{path} contains mutations but is not completed: its index is {index}")
     return finished
 
 
@@ -254,7 +261,7 @@ def _file(path: Path) -> FileInfo:
 
 
 def _anonymous(member: tarfile.TarInfo) -> tarfile.TarInfo:
-    """Without the user's name, and readable for whoever unpacks it."""
+    """Without the user's name, and readable for all users."""
     member.uid = member.gid = 0
     member.uname = member.gname = ""
     member.mode = 0o644

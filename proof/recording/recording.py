@@ -1,10 +1,10 @@
-"""Read a recording: what a real three-node ring left in its cdc_raw folders, and what it answered in the end.
+"""Read a recording: the cdc_raw folders of a real cluster of three nodes, and its final answers.
 
     recording = Recording.open()
     folders = recording.stage(tmp_path)      # {host_id: <tmp_path>/<address>/cdc_raw}
     rows = recording.answer("shop", "orders")
 
-Needs neither Cassandra nor its driver. The layout and the conventions of the values are told in the recording's README.md.
+Needs neither Cassandra nor its driver. The recording's README.md describes the layout and the form of values.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ DEFAULT = ROOT / "tests" / "recordings" / "ring-5.0"
 
 @dataclass(frozen=True)
 class FileInfo:
-    """A file of a node's cdc_raw folder; `mtime_ns` is when the node wrote it last."""
+    """A file of a node's cdc_raw folder; `mtime_ns` is the node's last write."""
 
     name: str
     size: int
@@ -34,7 +34,7 @@ class FileInfo:
 
 @dataclass(frozen=True)
 class NodeInfo:
-    """Who a node was. `tokens` as text, as `system.local` has them."""
+    """A node's identity. `tokens` as text, as in `system.local`."""
 
     host_id: str
     address: str
@@ -76,7 +76,7 @@ class Recording:
 
     @property
     def cdc_tables(self) -> list[tuple[str, str]]:
-        """(keyspace, table) of the captured ones among them."""
+        """(keyspace, table) of the captured tables."""
         return [(keyspace, name) for keyspace, name in self.tables if self.document["tables"][f"{keyspace}.{name}"]["cdc"]]
 
     @property
@@ -85,16 +85,20 @@ class Recording:
         return dict(json.loads((self.path / "schema-snapshot.json").read_text(encoding="utf-8")))
 
     def read_at(self, keyspace: str, table: str) -> int:
-        """Unix time in seconds at which the ring gave its answer for a table: TTLs count from there."""
+        """Unix time in seconds at which the cluster answered for a table: TTLs count from there."""
         return int(self.document["tables"][f"{keyspace}.{table}"]["read_at"])
 
     def answer(self, keyspace: str, table: str) -> list[dict[str, Any]]:
-        """Every row as the ring had it in the end: `values`, `writetime` (µs) and `ttl` (s, at `read_at`), each by column."""
+        """Every row as the ring had it in the end: `values`, `writetime` (µs) and `ttl` (s, at `read_at`),
+        each by column.
+        """
         with lzma.open(self.path / "answer" / f"{keyspace}.{table}.jsonl.xz", "rt", encoding="utf-8") as lines:
             return [json.loads(line) for line in lines]
 
     def stage(self, folder: Path) -> dict[str, Path]:
-        """Unpack each node's files to `<folder>/<address>/cdc_raw`, as old as they were on the node; folders by host id."""
+        """Unpack each node's files to `<folder>/<address>/cdc_raw`, as old as they were on the node; folders
+        by host id.
+        """
         with tarfile.open(self.path / "segments.tar.xz", "r:xz") as archive:
             archive.extractall(folder, filter="data")
         staged = {node.host_id: folder / node.address / "cdc_raw" for node in self.nodes}

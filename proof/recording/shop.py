@@ -1,4 +1,6 @@
-"""The tables of the demo's shop, and values to fill them with. Every value comes from a seeded generator; knows no ring."""
+"""The tables of the demo's shop, and values to fill them with. Every value comes from a seeded generator;
+knows no ring.
+"""
 
 from __future__ import annotations
 
@@ -79,7 +81,7 @@ class Values:
         return self.random.randbytes(self.random.choice((0, 1, 8, 48)))
 
     def order(self) -> dict[str, Any]:
-        """All columns of an order besides its key; collections are left alone now and then."""
+        """All columns of an order except its key; collections are sometimes omitted."""
         columns = {column: self.of_order(column) for column in ORDER_COLUMNS}
         return columns | {column: UNSET_VALUE for column in COLLECTIONS if self.random.random() < 0.2}
 
@@ -88,7 +90,7 @@ class Values:
         return ORDER_COLUMNS[column](self)
 
     def customer(self) -> dict[str, Any]:
-        """All columns of a customer besides the key."""
+        """All columns of a customer except the key."""
         first, last = self.random.choice(_FIRST), self.random.choice(_LAST)
         return {
             "name": f"{first} {last}",

@@ -1,10 +1,11 @@
-"""The demo's workload: a few thousand statements on the shop, the same ones for the same seed.
+"""The demo's workload: a few thousand statements on the shop, the same for the same seed.
 
-Strategy: `Shop` makes statements and remembers which rows and customers there are, so that updates and deletes find something. One
-table says which kinds of statement there are and how often each is drawn; special cases where writetimes tie follow at the end.
-Statements run one after the other: the ring's answer then depends on nothing but the seed and the clock.
+Strategy: `Shop` makes statements and remembers rows and customers, so that updates and deletes hit existing
+rows. One table lists the kinds of statements and their frequency; special cases with equal writetimes follow
+at the end. Statements are executed one after the other, so the cluster's answer depends on the seed and the
+clock only.
 
-A part of them is written while one node is down, at QUORUM; everything else at ALL. What runs the nodes is for the caller to give.
+Part of them is written while one node is down, at QUORUM; all others at ALL. The caller runs the nodes.
 """
 
 from __future__ import annotations
@@ -32,7 +33,9 @@ OrderKey = tuple[UUID, datetime, UUID]
 
 @dataclass(frozen=True)
 class Statement:
-    """CQL with its values, and what kind of statement it is, for the count. `table` and `keyspace` are spelt out in the CQL."""
+    """CQL with its values, and what kind of statement it is, for the count. `table` and `keyspace` are spelt
+    out in the CQL.
+    """
 
     kind: str
     cql: str
@@ -41,7 +44,7 @@ class Statement:
 
 @dataclass(frozen=True)
 class Batch:
-    """Statements that go to the ring as one."""
+    """Statements that are sent as one batch."""
 
     kind: str
     type: BatchType
@@ -77,7 +80,7 @@ class Runner:
 
 
 class Shop:
-    """The statements of one seed, in the order in which they are asked for."""
+    """The statements of one seed, in the order of the calls."""
 
     def __init__(self, seed: int) -> None:
         self.values = Values(seed)
@@ -108,14 +111,14 @@ class Shop:
         return self._insert_order("insert order", self._new_order_key(customer), self._order_values())
 
     def order_with_nulls(self) -> Statement:
-        """Explicit nulls are tombstones; columns that are left out are nothing at all."""
+        """Explicit nulls are tombstones; omitted columns are not written."""
         columns = self._order_values()
         *nulls, a, b, c = self.random.sample([name for name in columns if name not in COLLECTIONS], 7)
         columns |= dict.fromkeys(nulls) | dict.fromkeys((a, b, c), UNSET_VALUE)
         return self._insert_order("insert order with nulls", self._new_order_key(), columns)
 
     def bare_order(self) -> Statement:
-        """A row that is nothing but its key."""
+        """A row with key columns only."""
         return self._insert_order("insert key only", self._new_order_key(), {})
 
     def order_again(self) -> Statement:
@@ -132,7 +135,7 @@ class Shop:
         return self._update_order("update order", {name: self.values.of_order(name) for name in columns})
 
     def update_nobody(self) -> Statement:
-        """An UPDATE makes cells without making the row: it is gone once they are."""
+        """An UPDATE writes cells without liveness info: the row is gone once its cells are."""
         return self._update_order("update of no row", {"status": "unknown"}, key=self._new_order_key())
 
     def update_short_lived(self) -> Statement:
@@ -229,13 +232,15 @@ class Shop:
         return Batch("unlogged batch over three tables", BatchType.UNLOGGED, tuple(parts))
 
     def correction(self) -> Batch:
-        """A delete and an insert of one partition in one mutation, beside the table that is not captured."""
+        """A delete and an insert of one partition in one mutation, together with the table that is not
+        captured.
+        """
         key = self._order_key()
         delete = Statement("", f"DELETE FROM {KEYSPACE}.orders WHERE {_ORDER_KEY}", key)
         return Batch("unlogged batch with a delete", BatchType.UNLOGGED, (delete, self.new_order(key[0]), self.audit(key[0])))
 
     def transfer(self) -> Batch:
-        """Two customers in a logged batch: two mutations that come whole or not at all, and a batch log entry."""
+        """Two customers in a logged batch: two atomic mutations and a batch log entry."""
         giver, taker = self.random.sample(self.customers, 2)
         cql = f"UPDATE {KEYSPACE}.customers SET points = ? WHERE customer_id = ?"
         parts = [Statement("", cql, (self.random.getrandbits(12), customer)) for customer in (giver, taker)]
@@ -246,7 +251,7 @@ class Shop:
     # Cases that need rows of their own
 
     def reborn(self) -> Iterator[Statement]:
-        """Deleted and inserted again, row and partition; the last word is sometimes the delete's."""
+        """Row and partition deleted and inserted again; sometimes the delete is last."""
         for number in range(12):
             customer = self.values.uuid()
             key = self._new_order_key(customer)
@@ -307,7 +312,7 @@ class Shop:
         return self.random.choice(self.customers)
 
     def _order_key(self) -> OrderKey:
-        """The key of an order that was written some time; it may be gone."""
+        """The key of an order that was written before; it may be deleted."""
         return self.random.choice(self.orders[-300:])
 
     def _new_order_key(self, customer: UUID | None = None) -> OrderKey:
@@ -344,7 +349,7 @@ _ORDER_KEY = "customer_id = ? AND placed_at = ? AND order_id = ?"
 
 
 def _kinds(shop: Shop) -> list[tuple[int, Callable[[], Statement | Batch]]]:
-    """How often each kind of statement is drawn, relative to the others."""
+    """The relative frequency of each kind of statement."""
     return [
         (24, shop.new_order),
         (3, shop.order_with_nulls),
@@ -430,7 +435,9 @@ def _insert(kind: str, table: str, columns: dict[str, Any], *, ttl: int | None =
 
 @dataclass(frozen=True)
 class Interruption:
-    """Takes a node out of the ring, gives a session for the meantime, and brings the node back with all its hints."""
+    """Takes a node out of the cluster, gives a session for the meantime, and brings the node back with all
+    its hints.
+    """
 
     begin: Callable[[], Session]
     end: Callable[[], None]

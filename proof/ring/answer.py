@@ -1,8 +1,9 @@
-"""What the ring answers for its captured tables at ALL: every row with the writetime and expiry of its columns, in the form of `values`.
+"""Reads the cluster's captured tables at ALL: every row with the writetime and expiry of its columns, in the
+form of `values`.
 
-Collections and user types that are not frozen have one writetime and TTL per element: the greatest writetime counts, and the earliest
-expiry, which is when the value changes next. Before Cassandra 5.0 nobody is told either of them. `Answer.to_json` and `from_json` keep an
-answer for a replay.
+Non-frozen collections and user types have one writetime and TTL per element: the greatest writetime counts,
+and the earliest expiry, which is when the value changes next. Before Cassandra 5.0 CQL returns neither of
+them. `Answer.to_json` and `from_json` store an answer for a replay.
 """
 
 from __future__ import annotations
@@ -24,11 +25,13 @@ from writetime.events.naming import to_column
 
 OWN_KEYSPACE = "proof_filler"
 SINGLE_KEYSPACE = "proof_single"
-"""With one replica: what a node takes with it when it dies is in the log and not in the ring, so nothing of it is compared."""
+"""With one replica: what a node takes with it when it dies is in the log and not in the ring, so nothing of
+it is compared.
+"""
 
 
 class _RawResult(ResultMessage):
-    """Rows as the bytes that came, for the driver has no Python value for all that CQL has."""
+    """Rows as raw bytes: the driver has no Python value for some CQL values."""
 
     def recv_results_rows(self, f: Any, protocol_version: int, user_type_map: Any, result_metadata: Any, *_: Any) -> None:
         self.recv_results_metadata(f, user_type_map)
@@ -47,7 +50,9 @@ class RawHandler(_ProtocolHandler):
 
 @dataclass(frozen=True)
 class Row:
-    """A row: values by the column's name in the warehouse; writetimes (µs) and expiries (s) by CQL name, of what is not null."""
+    """A row: values by the column's name in the warehouse; writetimes (µs) and expiries (s) by CQL name, of
+    what is not null.
+    """
 
     key: str
     values: dict[str, Json]
@@ -57,9 +62,11 @@ class Row:
 
 @dataclass(frozen=True)
 class TableAnswer:
-    """A table at one time. `slack` (s): how much later than `read_at` the ring may have looked at its clock. `numbers` are the clustering
-    columns of type decimal: 1 and 1.00 are one row, and it depends on the replica which of them is shown. `untold` are the columns, by CQL
-    name, of which the ring tells no writetimes and expiries."""
+    """A table at one time. `slack` (s): how much later than `read_at` the ring may have looked at its clock.
+    `numbers` are the clustering columns of type decimal: 1 and 1.00 are one row, and it depends on the
+    replica which of them is shown. `untold` are the columns, by CQL name, of which the ring tells no
+    writetimes and expiries.
+    """
 
     keyspace: str
     name: str
@@ -78,8 +85,9 @@ class TableAnswer:
 
 @dataclass(frozen=True)
 class Answer:
-    """All captured tables at one quiet point. `unreadable`: those, by `keyspace.name`, that replicas themselves failed to read, and what
-    was said of it: with them nothing can be compared."""
+    """All captured tables at one quiet point. `unreadable`: tables (`keyspace.name`) that replicas failed to
+    read, with the error: they are not compared.
+    """
 
     tables: list[TableAnswer]
     unreadable: dict[str, str] = field(default_factory=dict)
@@ -110,10 +118,12 @@ def _number(text: Json) -> str:
 
 
 def read(session: Session, *, page_rows: int | None = None) -> Answer:
-    """Read every table that is captured now. The session must be at ALL; it cannot be used for anything else afterwards.
+    """Read every table that is captured now. The session must be at ALL; it cannot be used for anything else
+    afterwards.
 
-    Without `page_rows`, each table comes in one page, so that all rows are read at one time; with more than a coordinator can hold, in
-    many, which is right only while nobody writes and nothing expires."""
+    Without `page_rows`, each table comes in one page, so that all rows are read at one time; with more than a
+    coordinator can hold, in many, which is right only while nobody writes and nothing expires.
+    """
     described = list(_captured(session))
     of_elements = int(session.execute("SELECT release_version FROM system.local").one().release_version.split(".")[0]) >= 5
     session.client_protocol_handler = RawHandler
@@ -122,14 +132,17 @@ def read(session: Session, *, page_rows: int | None = None) -> Answer:
         try:
             found.tables.append(_read_table(session, about, page_rows, of_elements=of_elements))
         except ReadFailure as error:
-            # Every replica answered, and some of them that it failed: its log says how. (5.0.6: a NullPointerException in Row.Merger.)
+            # Every replica answered, and some of them that it failed: its log says how. (5.0.6: a
+            # NullPointerException in Row.Merger.)
             found.unreadable[f"{about.keyspace}.{about.name}"] = str(error)
     return found
 
 
 @dataclass(frozen=True)
 class Captured:
-    """A table whose cdc is on: its columns with their kinds, clustering columns of type decimal, and columns that have elements."""
+    """A table whose cdc is on: its columns with their kinds, clustering columns of type decimal, and columns
+    that have elements.
+    """
 
     keyspace: str
     name: str
@@ -178,8 +191,9 @@ def _read_table(session: Session, about: Captured, page_rows: int | None, *, of_
 
 
 def _pages(session: Session, statement: SimpleStatement) -> Iterator[tuple[int, list[Any], list[tuple[bytes | None, ...]]]]:
-    """Each page of an answer: when it was asked for (s), the columns' types, the rows. The driver's own rows are named tuples: it could not
-    name these columns."""
+    """Each page of an answer: when it was asked for (s), the columns' types, the rows. The driver's own rows
+    are named tuples: it could not name these columns.
+    """
     read_at = int(time.time())
     future = session.execute_async(statement)
     while True:

@@ -1,4 +1,6 @@
-"""Replay a recording under one sabotage and write where it shows: `python -m proof.ring.broken KEPT RULE FOLDER OUT`."""
+"""Replay a recording under one sabotage and write the mismatches to a file: `python -m proof.ring.broken KEPT
+RULE FOLDER OUT`.
+"""
 
 from __future__ import annotations
 

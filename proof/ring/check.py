@@ -1,14 +1,15 @@
-"""Does what came out equal what the ring says? Each way in which it does not is a `Mismatch`, told so that a person can begin to look.
+"""Compares the product's output with the cluster's answers. Each difference is a `Mismatch` with the details
+to debug it.
 
-table       the current rows are the ring's: values, writetimes, expiries
-fold        the feed, folded by ordinal, gives the current rows
-before      `before` of each event is `after` of the one before it, of the same key
-event       an event is a change, and says so rightly: op, what changed
+table       current rows equal the cluster's: values, writetimes, expiries
+fold        the events, folded by ordinal, give the current rows
+before      `before` of each event equals `after` of the previous event of the same key
+event       op and changed columns of each event are correct
 duplicate   no event twice, no gap in a batch's ordinals
-account     each batch balances, and accounts for what its segments held
-problem     nothing was quarantined, refused or left behind
-replay      segments that were taken in before change nothing
-rows        every table that is compared has had rows
+account     each batch balances and accounts for the contents of its segments
+problem     nothing was quarantined, rejected or left unread
+replay      segments that were read before change nothing
+rows        every compared table had rows
 """
 
 from __future__ import annotations
@@ -33,7 +34,9 @@ _LAST = 5
 
 @dataclass(frozen=True)
 class Mismatch:
-    """One difference. `ring` is what ought to be, `ours` what is; `events` the last ones of the key."""
+    """One difference. `ring` is the expected value, `ours` the actual one; `events` are the last ones of the
+    key.
+    """
 
     check: str
     where: str
@@ -51,7 +54,7 @@ class Mismatch:
 
     @property
     def place(self) -> tuple[str, str, str, str]:
-        """What stays the same when a recording is replayed."""
+        """The fields that are equal when a recording is replayed."""
         return self.check, self.table, self.key, self.column
 
     def to_json(self) -> dict[str, Any]:
@@ -59,7 +62,7 @@ class Mismatch:
 
 
 def check(answer: Answer, lake: Lake, where: str) -> list[Mismatch]:
-    """All that concerns tables and feed, at one quiet point."""
+    """Check tables and events at one quiet point."""
     return [mismatch for table in answer.tables for mismatch in check_table(table, lake, where)]
 
 
@@ -70,55 +73,57 @@ def check_table(table: TableAnswer, lake: Lake, where: str) -> list[Mismatch]:
     history: dict[str, list[Event]] = {}
     for event in events:
         history.setdefault(event.key, []).append(event)
-    teller = _Teller(where, table.label, history)
-    mismatches = [*_no_twins(found or [], teller), *_rows(table, current, teller), *_feed(events, current, teller)]
-    return [*mismatches, *_numbers(lake.numbers(table.keyspace, table.name), teller)]
+    reporter = _Reporter(where, table.label, history)
+    mismatches = [*_no_twins(found or [], reporter), *_rows(table, current, reporter), *_feed(events, current, reporter)]
+    return [*mismatches, *_numbers(lake.numbers(table.keyspace, table.name), reporter)]
 
 
 @dataclass(frozen=True)
-class _Teller:
+class _Reporter:
     where: str
     table: str
     history: dict[str, list[Event]]
 
-    def tell(self, check: str, key: str, column: str, ring: Any, ours: Any) -> Mismatch:
-        told = tuple(str(event) for event in self.history.get(key, [])[-_LAST:])
-        return Mismatch(check, self.where, self.table, key, column, ring, ours, told)
+    def mismatch(self, check: str, key: str, column: str, ring: Any, ours: Any) -> Mismatch:
+        last = tuple(str(event) for event in self.history.get(key, [])[-_LAST:])
+        return Mismatch(check, self.where, self.table, key, column, ring, ours, last)
 
 
-def _no_twins(found: list[Row], teller: _Teller) -> Iterator[Mismatch]:
+def _no_twins(found: list[Row], reporter: _Reporter) -> Iterator[Mismatch]:
     for key, count in Counter(row.key for row in found).items():
         if count > 1:
-            yield teller.tell("table", key, "", "one row", f"{count} rows")
+            yield reporter.mismatch("table", key, "", "one row", f"{count} rows")
 
 
-def _rows(table: TableAnswer, current: dict[str, Row], teller: _Teller) -> Iterator[Mismatch]:
+def _rows(table: TableAnswer, current: dict[str, Row], reporter: _Reporter) -> Iterator[Mismatch]:
     for key in sorted(table.rows.keys() | current.keys()):
         ring, ours = table.rows.get(key), current.get(key)
         if ring is None or ours is None:
-            yield teller.tell("table", key, "", ring and ring.values, ours and ours.values)
+            yield reporter.mismatch("table", key, "", ring and ring.values, ours and ours.values)
             continue
-        yield from _values(ring, ours, teller)
+        yield from _values(ring, ours, reporter)
         for name in sorted((ring.writetime.keys() | ours.writetime.keys()).difference(table.untold)):
             if ring.writetime.get(name) != ours.writetime.get(name):
-                yield teller.tell("table", key, f"WRITETIME({name})", ring.writetime.get(name), ours.writetime.get(name))
+                yield reporter.mismatch("table", key, f"WRITETIME({name})", ring.writetime.get(name), ours.writetime.get(name))
         for name in sorted((ring.expires_at.keys() | ours.expires_at.keys()).difference(table.untold)):
-            expected, told = ring.expires_at.get(name), ours.expires_at.get(name)
-            if expected is None or told is None or not -EXPIRY_SLACK_SECONDS <= told - expected <= table.slack:
-                yield teller.tell("table", key, f"expiry of {name}", expected, told)
+            expected, found = ring.expires_at.get(name), ours.expires_at.get(name)
+            if expected is None or found is None or not -EXPIRY_SLACK_SECONDS <= found - expected <= table.slack:
+                yield reporter.mismatch("table", key, f"expiry of {name}", expected, found)
 
 
-def _values(ring: Row, ours: Row, teller: _Teller) -> Iterator[Mismatch]:
-    """Column by column. One that the ring has dropped stays in the warehouse, and is nobody's business here."""
+def _values(ring: Row, ours: Row, reporter: _Reporter) -> Iterator[Mismatch]:
+    """Compare column by column. A column that was dropped in the cluster stays in the warehouse and is not
+    compared.
+    """
     for name, value in ring.values.items():
         if name not in ours.values and value is None:
             continue
         if not same(value, ours.values.get(name)):
-            yield teller.tell("table", ring.key, cql_name(name), value, ours.values.get(name))
+            yield reporter.mismatch("table", ring.key, cql_name(name), value, ours.values.get(name))
 
 
 def same(a: Any, b: Any) -> bool:
-    """Equal to the last digit, and of one kind: 0.0 is not -0.0, 1 not true."""
+    """Exactly equal and of one type: 0.0 is not -0.0, 1 is not true."""
     if type(a) is type(b) and isinstance(a, _PLAIN):
         return bool(a == b)
     return _text(a) == _text(b)
@@ -133,22 +138,22 @@ def _text(value: Any) -> str:
 
 
 def _without_nulls(value: Any) -> Any:
-    """Fields of structs that are null may be there or not: a user type that has grown has them in new rows only."""
+    """Remove null fields of structs: only new rows have the new fields of an altered user type."""
     if isinstance(value, dict):
         return {name: _without_nulls(inner) for name, inner in value.items() if inner is not None}
     return [_without_nulls(inner) for inner in value] if isinstance(value, list) else value
 
 
-def _feed(events: list[Event], current: dict[str, Row], teller: _Teller) -> Iterator[Mismatch]:
-    """Fold the events. A truncate ends all rows at once."""
+def _feed(events: list[Event], current: dict[str, Row], reporter: _Reporter) -> Iterator[Mismatch]:
+    """Fold the events. A truncate deletes all rows."""
     folded: dict[str, dict[str, Any]] = {}
     for event in events:
         if event.op == "t":
             folded.clear()
             continue
         if not same(event.before, folded.get(event.key)):
-            yield teller.tell("before", event.key, "", folded.get(event.key), str(event))
-        yield from _event(event, teller)
+            yield reporter.mismatch("before", event.key, "", folded.get(event.key), str(event))
+        yield from _event(event, reporter)
         if event.after is None:
             folded.pop(event.key, None)
         else:
@@ -156,34 +161,35 @@ def _feed(events: list[Event], current: dict[str, Row], teller: _Teller) -> Iter
     for key in sorted(folded.keys() | current.keys()):
         ours = current[key].values if key in current else None
         if not same(ours, folded.get(key)):
-            yield teller.tell("fold", key, "", ours, folded.get(key))
+            yield reporter.mismatch("fold", key, "", ours, folded.get(key))
 
 
-def _event(event: Event, teller: _Teller) -> Iterator[Mismatch]:
+def _event(event: Event, reporter: _Reporter) -> Iterator[Mismatch]:
     before, after = event.before, event.after
     op = ("r" if event.reason == "snapshot" else "c") if before is None else "d" if after is None else "u"
     if event.op != op or (before is None and after is None):
-        yield teller.tell("event", event.key, "op", op, str(event))
+        yield reporter.mismatch("event", event.key, "op", op, str(event))
     if before is None or after is None:
         return
     differ = sorted(name for name in after.keys() | before.keys() if not same(before.get(name), after.get(name)))
     if differ != sorted(event.changed):
-        yield teller.tell("event", event.key, "changed", differ, str(event))
+        yield reporter.mismatch("event", event.key, "changed", differ, str(event))
 
 
-def _numbers(numbers: list[tuple[int, int]], teller: _Teller) -> Iterator[Mismatch]:
+def _numbers(numbers: list[tuple[int, int]], reporter: _Reporter) -> Iterator[Mismatch]:
     for number, count in Counter(numbers).items():
         if count > 1:
-            yield teller.tell("duplicate", "", f"batch {number[0]} ordinal {number[1]}", "one event", f"{count} events")
+            yield reporter.mismatch("duplicate", "", f"batch {number[0]} ordinal {number[1]}", "one event", f"{count} events")
     for batch in sorted({batch for batch, _ in numbers}):
         ordinals = sorted({ordinal for of, ordinal in numbers if of == batch})
         if ordinals != list(range(1, len(ordinals) + 1)):
-            yield teller.tell("duplicate", "", f"ordinals of batch {batch}", f"1 to {len(ordinals)}", str(ordinals[:20]))
+            yield reporter.mismatch("duplicate", "", f"ordinals of batch {batch}", f"1 to {len(ordinals)}", str(ordinals[:20]))
 
 
 def check_batch(sealed: Sealed, updates: int | None, where: str, damaged: Container[layout.SegmentRef] = frozenset()) -> Iterator[Mismatch]:
-    """One batch's accounts against each other and against `updates`, the partition updates that its segments were seen to hold. Of
-    segments that are `damaged` problems are expected."""
+    """Check one batch's accounts against each other and against `updates`, the counted partition updates of
+    its segments. Problems of `damaged` segments are expected.
+    """
     whole = total(sealed.accounting)
     for account in [*sealed.accounting, whole]:
         if not account.balanced:
@@ -203,8 +209,9 @@ def check_batch(sealed: Sealed, updates: int | None, where: str, damaged: Contai
 
 
 def check_rows_seen(answers: Iterable[Answer], where: str) -> Iterator[Mismatch]:
-    """A table that was empty at every quiet point has proved nothing. At a single one, in a short run or in its own short life, a table may
-    well be; and one whose rows live for seconds may be at all of them: its events are compared all the same."""
+    """A table that was empty at every quiet point proves nothing. Exceptions: a single quiet point, and the
+    table whose rows live for seconds; its events are compared.
+    """
     seen: dict[str, list[int]] = defaultdict(list)
     for answer in answers:
         for table in answer.tables:

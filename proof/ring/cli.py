@@ -1,4 +1,5 @@
-"""The command of the proof: one run, a replay, a smaller failing run, or sabotages. Exit code 0 when everything is as it should be.
+"""The command of the proof: a run, a replay, shrinking a failed run, or sabotages. Exit code 0 if everything
+holds.
 
 python -m proof.ring --seed 7 --ops 20000 [--keep FOLDER] [--json FILE] [--shrink]
 python -m proof.ring --replay FOLDER [--sabotage RULE,RULE|all]
@@ -36,11 +37,15 @@ from tools.errors import ToolError
 SABOTAGE_OPS = 600
 _SHOWN = 25
 _UNREADABLE = 2
-"""Tables at quiet points that Cassandra itself may fail to read: then there is nothing to compare with, and more would hide too much."""
+"""Tables at quiet points that Cassandra itself may fail to read: then there is nothing to compare with, and
+more would hide too much.
+"""
 
 
 class Part:
-    """The operations of a generator that are wanted. Schema and minima are the generator's, but minima hold for whole runs only."""
+    """Some of a generator's operations. Schema and minima are the generator's; minima apply to whole runs
+    only.
+    """
 
     def __init__(self, generator: operations.Generator, wanted: Wanted) -> None:
         self.generator, self.wanted, self.kinds = generator, wanted, generator.kinds
@@ -56,7 +61,7 @@ class Part:
         for number, operation in enumerate(self.generator):
             if self.wanted.prefix is not None and number >= self.wanted.prefix:
                 return
-            # What is left out keeps its place, so that everything else happens when it did.
+            # Omitted operations keep their place, so that all others happen at the same time as before.
             yield Operation(operation.kind, "") if operation.kind in self.wanted.without else operation
 
 
@@ -73,7 +78,7 @@ def main(arguments: list[str]) -> int:
 
 
 def _options(arguments: list[str]) -> argparse.Namespace:
-    parser = argparse.ArgumentParser(prog="python -m proof.ring", description=(__doc__ or "").splitlines()[0])
+    parser = argparse.ArgumentParser(prog="python -m proof.ring", description=(__doc__ or "").partition("\n\n")[0])
     parser.add_argument("--seed", type=int, default=1, help="seed of operations and chaos")
     parser.add_argument("--ops", type=int, default=None, help="number of operations (2000; for sabotages 600)")
     parser.add_argument("--version", default=VERSIONS[0], help="version of Cassandra")
@@ -90,7 +95,8 @@ def _options(arguments: list[str]) -> argparse.Namespace:
     return parser.parse_args(arguments)
 
 
-# --- one run --------------------------------------------------------------------------------------------------------------------------
+# --- one run ------------------------------------------------------------------------------------------------
+# --------------------------
 
 
 def _one(options: argparse.Namespace) -> int:
@@ -123,7 +129,9 @@ def _wanted(options: argparse.Namespace) -> Wanted:
 
 
 def run(wanted: Wanted, folder: Path, keep: Path | None = None) -> tuple[Outcome, dict[str, int]]:
-    """Boot a ring under `folder`, run, and stop everything. The outcome, and the minima of operations by kind."""
+    """Start a cluster under `folder`, run, and stop everything. The outcome, and the minima of operations by
+    kind.
+    """
     generator = Part(_generator(wanted), wanted)
     kept = None if keep is None else Kept(keep)
     if kept is not None:
@@ -154,14 +162,15 @@ def _fails(wanted: Wanted, temporary: Path) -> bool:
     return bool(outcome.mismatches)
 
 
-# --- sabotages ------------------------------------------------------------------------------------------------------------------------
+# --- sabotages ----------------------------------------------------------------------------------------------
+# --------------------------
 
 
 def _sabotaged(options: argparse.Namespace) -> int:
-    """Replay one recording under each rule, each in a process of its own, for a process is patched for good."""
+    """Replay one recording under each rule, each in its own process, because patches are permanent."""
     rules = list(sabotage.RULES) if options.sabotage == "all" else options.sabotage.split(",")
     if unknown := [rule for rule in rules if rule not in sabotage.RULES]:
-        raise ValueError(f"`{unknown[0]}` is no rule that can be broken. These are:\n{sabotage.listed()}")
+        raise ValueError(f"`{unknown[0]}` is not a known rule. Known rules:\n{sabotage.listed()}")
     with tempfile.TemporaryDirectory(prefix="writetime-proof-") as temporary:
         kept = options.replay
         if kept is None:
@@ -180,7 +189,7 @@ def _sabotaged(options: argparse.Namespace) -> int:
 
 
 def noticed(rule: str, kept: Path, temporary: Path, honest: set[tuple[str, ...]]) -> str:
-    """How the rule was caught, "" if it was not."""
+    """How the rule was detected; "" if it was not."""
     with tempfile.TemporaryDirectory(dir=temporary) as folder:
         found = Path(folder) / "found.json"
         command = [sys.executable, "-m", "proof.ring.broken", str(kept), rule, str(Path(folder) / "site"), str(found)]
@@ -195,7 +204,8 @@ def noticed(rule: str, kept: Path, temporary: Path, honest: set[tuple[str, ...]]
     return ", ".join(f"{check} {count}" for check, count in sorted(counts.items())) + (f"  ({', '.join(tables)})" if tables else "")
 
 
-# --- for people -----------------------------------------------------------------------------------------------------------------------
+# --- for people ---------------------------------------------------------------------------------------------
+# --------------------------
 
 
 def _report(about: dict[str, Any], outcome: Outcome, minima: dict[str, int], seconds: float) -> dict[str, Any]:
@@ -243,6 +253,6 @@ def _show(report: dict[str, Any], outcome: Outcome) -> None:
 
 
 def _quiet_logs() -> None:
-    """Shippers and batches log what they do; here only what goes wrong is of interest."""
+    """Log only warnings and errors of shippers and batches."""
     structlog.configure(wrapper_class=structlog.make_filtering_bound_logger(logging.ERROR))
     logging.getLogger("cassandra").setLevel(logging.ERROR)

@@ -1,11 +1,11 @@
-"""Segments that a batch cannot use whole: damaged in the bucket, held, and let in whole or released later.
+"""Damages segments in the bucket so that batches hold them; they are repaired or released later.
 
-Each marked value stands in one frame of each replica's log. Two kinds of damage:
+Each marked value is in one frame of each replica's log. Two kinds of damage:
 
-* `flip`: a byte differs, so that the frame's CRC is wrong. Nobody can say of which table the frame was: all tables' logs are kept;
-* `garble`: the frame is whole, and what it says of its table and key as well, but not the rest. Only that table's logs are kept.
+* `flip`: one byte is changed, so the frame's CRC is wrong. Its table is unknown: the logs of all tables are retained;
+* `garble`: the CRC is valid, and so are table and key, but not the rest. Only that table's logs are retained.
 
-Knows bytes of segments; no ring, no store.
+Knows the bytes of segments; no cluster, no store.
 """
 
 from __future__ import annotations
@@ -20,7 +20,9 @@ Damage = Callable[[bytes, Frame], bytes]
 
 
 def damaged(data: bytes, marker: bytes, how: Damage) -> bytes | None:
-    """The segment with every frame that contains the marker damaged; None if there is none. Of segments that are plain files."""
+    """The segment with every frame that contains the marker damaged; None if there is none. For uncompressed
+    segments.
+    """
     found = scan(data)
     frames = [frame for frame in found.frames if marker in found.body(frame)]
     for frame in frames:
@@ -29,17 +31,17 @@ def damaged(data: bytes, marker: bytes, how: Damage) -> bytes | None:
 
 
 def flip(data: bytes, frame: Frame) -> bytes:
-    """A byte in the middle of the body is another one."""
+    """Change one byte in the middle of the body."""
     at = frame.body_offset + frame.body_length // 2
     return data[:at] + bytes([data[at] ^ 0xFF]) + data[at + 1 :]
 
 
 def garble(data: bytes, frame: Frame) -> bytes:
-    """All that follows the key is 0xFF, and the CRC is right."""
+    """Replace everything after the key by 0xFF, with a valid CRC."""
     start, end = frame.body_offset, frame.body_offset + frame.body_length
     body = data[start:end]
     _, _, key = peek(body)
-    # Behind the number of updates and the table.
+    # After the number of updates and the table.
     kept = body.index(key, 18) + len(key)
     body = body[:kept] + b"\xff" * (len(body) - kept)
     size_crc = zlib.crc32(data[start - 8 : start - 4])

@@ -1,6 +1,6 @@
-"""What the warehouse holds: current rows and change events, read with pyiceberg, in the form of `values`.
+"""Reads the warehouse with pyiceberg: current rows and change events, in the form of `values`.
 
-Knows the tables' shapes as the product documents them, and none of its code but the names.
+Knows the tables' documented schemas, and none of the product's code except names.
 """
 
 from __future__ import annotations
@@ -24,8 +24,9 @@ WRITETIME, EXPIRES_AT = "_writetime", "_expires_at"
 
 
 class _Projection(pyiceberg_pyarrow.ArrowProjectionVisitor):
-    """Reads null lists of structs, and null maps to them, as null: pyiceberg 0.12 puts them together anew without their nulls, and they
-    come out empty."""
+    """Reads null lists of structs, and null maps to them, as null: pyiceberg 0.12 puts them together anew
+    without their nulls, and they come out empty.
+    """
 
     def list(self, list_type: ListType, list_array: pa.Array | None, value_array: pa.Array | None) -> pa.Array | None:
         return _with_nulls(super().list(list_type, list_array, value_array), list_array)
@@ -50,7 +51,7 @@ TABLE_ID = "writetime.table-id"
 
 @dataclass(frozen=True)
 class Event:
-    """A change; `key`, `before` and `after` by column of the warehouse, `id` the life of the table."""
+    """A change; `key`, `before` and `after` by column of the warehouse, `id` the table incarnation."""
 
     batch: int
     ordinal: int
@@ -78,24 +79,24 @@ class Lake:
         self._catalog = SqlCatalog("lake", uri=f"sqlite:///{catalog}")
 
     def current(self, table: TableAnswer) -> list[Row] | None:
-        """The rows of this life of the table; None if the warehouse has no such table."""
+        """The rows of this table incarnation; None if the warehouse has no such table."""
         columns = self._columns((to_namespace(table.keyspace), to_column(table.name)), table.id)
         return None if columns is None else [_row(row, table) for row in columns]
 
     def changes(self, table: TableAnswer) -> list[Event]:
-        """The events of this life of the table, in the order in which they are to be folded."""
+        """The events of this table incarnation, in fold order."""
         rows = self._columns((to_changes_namespace(table.keyspace), to_column(table.name)), table.id) or []
         events = [_event(row, table) for row in rows if row["table_id"] == table.id]
         return sorted(events, key=lambda event: (event.batch, event.ordinal))
 
     def numbers(self, keyspace: str, name: str) -> list[tuple[int, int]]:
-        """(batch, ordinal) of every event of every life that lies under the table's name."""
+        """(batch, ordinal) of every event of all incarnations of the table's name."""
         namespace, plain = to_changes_namespace(keyspace), to_column(name)
         if not self._catalog.namespace_exists(namespace):
             return []
         found: list[tuple[int, int]] = []
         for place in self._catalog.list_tables(namespace):
-            # A life that is over is called by its id too.
+            # The table of an earlier incarnation has its id in the name.
             if re.fullmatch(f"{re.escape(plain)}(__[0-9a-f]{{8}})?", place[-1]):
                 rows = self._catalog.load_table(place).scan(selected_fields=("batch", "ordinal")).to_arrow()
                 found += zip(rows["batch"].to_pylist(), rows["ordinal"].to_pylist(), strict=True)

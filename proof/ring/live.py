@@ -1,8 +1,9 @@
-"""A run on a real ring: operations and the schedule's steps, one after the other, and a comparison at every quiet point.
+"""A run on a real cluster: executes operations and the steps of the schedule, and compares at every quiet
+point.
 
-At a quiet point every node is up, hints are delivered and all TTLs but the long ones are over. The ring answers at ALL; then its
-segments are made to end (dropping a table ends them on every node), shipped, and taken in until nothing is left; then everything is
-compared.
+At a quiet point every node is up, hints are delivered, and all but the long TTLs have expired. The cluster
+answers at ALL; then its segments are completed (dropping a table does so on every node), shipped and read
+until none is left; then everything is compared.
 """
 
 from __future__ import annotations
@@ -54,7 +55,7 @@ _LEVELS = ("ONE", "QUORUM", "QUORUM", "ALL")
 
 @dataclass
 class Outcome:
-    """What a run came to."""
+    """The result of a run."""
 
     done: Counter[str] = field(default_factory=Counter)
     failed: Counter[str] = field(default_factory=Counter)
@@ -67,20 +68,22 @@ class Outcome:
     wanted: Counter[str] = field(default_factory=Counter)
     """Steps that have to be among `steps` so many times."""
     unreadable: dict[str, str] = field(default_factory=dict)
-    """Tables that Cassandra itself failed to read at a quiet point, and what it said: there they were not compared."""
+    """Tables that Cassandra itself failed to read at a quiet point, and what it said: there they were not
+    compared.
+    """
 
 
-_TOLD = 5
+_SHOWN = 5
 
 
-def tell(mismatches: list[Mismatch]) -> None:
-    """The first of them at once: a run may not come to its end."""
-    for mismatch in mismatches[:_TOLD]:
+def show(mismatches: list[Mismatch]) -> None:
+    """Print the first mismatches at once: a run may not reach its end."""
+    for mismatch in mismatches[:_SHOWN]:
         say(f"  {mismatch}"[:2000])
 
 
 def _exceptions(nodes: list[Node]) -> str:
-    """What the nodes' logs say went wrong in them, each once."""
+    """Exceptions in the nodes' logs, each once."""
     lines = (line for node in nodes for line in node.log.read_text(encoding="utf-8", errors="replace").splitlines())
     return (
         "; ".join(sorted({line.strip()[:300] for line in lines if line.startswith(("Caused by: ", "java.lang."))})) or "nothing in the logs"
@@ -104,7 +107,7 @@ def ring_of_three(folder: Path, version: str = VERSIONS[0]) -> Ring:
 
 
 class Live:
-    """One run. `schedule` says what happens when; levels are chosen by `seed`."""
+    """One run. `schedule` lists the steps; `seed` selects consistency levels."""
 
     def __init__(self, ring: Ring, pipeline: Pipeline, generator: Generator, schedule: list[Step], seed: int) -> None:
         self.ring, self.pipeline, self.generator, self.schedule = ring, pipeline, generator, schedule
@@ -126,7 +129,7 @@ class Live:
         self._change: tuple[Future[object], Callable[[], None]] | None = None
 
     def run(self) -> Outcome:
-        """Everything, to the end; mismatches do not end it."""
+        """Execute the whole run; mismatches do not end it."""
         session = self._all_up()
         replication = f"{{'class': 'NetworkTopologyStrategy', '{DATACENTER}': {NODES}}}"
         session.execute(f"CREATE KEYSPACE {OWN_KEYSPACE} WITH replication = {replication}")
@@ -138,7 +141,7 @@ class Live:
         for statement in self.generator.schema():
             session.execute(statement)
         self.outcome.wanted = Counter(step.what for step in self.schedule if step.what in HELD)
-        # Every node's shipper is there from the beginning, and has heard who the node is.
+        # Every node's shipper runs once at the start, so that it knows the node's identity.
         self._do_ship_all(self.ring.nodes[0])
         steps = iter([*self.schedule, None])
         step = next(steps)
@@ -155,12 +158,15 @@ class Live:
         self.outcome.mismatches += check.check_rows_seen(self.outcome.answers, "end")
         return self.outcome
 
-    # --- operations -----------------------------------------------------------------------------------------------------------------
+    # --- operations -----------------------------------------------------------------------------------------
+    # ------------------------
 
     def _operate(self, operation: Operation) -> None:
-        """Whether it is done is the ring's to know: what was not acknowledged may be in the log or not, and is compared all the same."""
+        """Execute an operation. A write that was not acknowledged may be in the log or not; it is compared
+        either way.
+        """
         if not operation.cql:
-            return  # left out
+            return  # omitted
         if operation.needs_all_up:
             self._all_up()
         if operation.after_batch:
@@ -172,7 +178,7 @@ class Live:
             self._truncate(operation, operation.kept_by)
             return
         if operation.needs_all_up or operation.ddl or operation.serial or operation.batch is not None:
-            # One node alone can do none of these: a logged batch wants a second one to note it.
+            # An isolated node can execute none of these: a logged batch needs a second node.
             self._together()
         elif self._to_be_alone is not None:
             self._cut_off(self._to_be_alone)
@@ -200,20 +206,22 @@ class Live:
         else:
             self.outcome.done[operation.kind] += 1
         if operation.ddl:
-            # Statements that were prepared before know other columns.
+            # Statements prepared before have the old columns.
             self._prepared = {}
 
     def _let_departures_settle(self) -> None:
-        """Wait until no node left less than a TRUNCATE's time-out ago. What such a node logged last is kept, and counted as undecided:
-        no record says whether it took part (`writetime.pipeline.truncations`)."""
+        """Wait until no node left less than a TRUNCATE's time-out ago. What such a node logged last is kept,
+        and counted as undecided: no record says whether it took part (`writetime.pipeline.truncations`).
+        """
         self._changed()
         time.sleep(max(0.0, self._departed + SAME_TRUNCATE_MS / 1000 - time.monotonic()))
 
     def _truncate(self, operation: Operation, kept_by: int) -> None:
-        """A TRUNCATE with nobody writing, in segments of its own: a node keeps none of them without a captured
-        write. For one that is to be kept, a row is written that is on one node only.
+        """A TRUNCATE with nobody writing, in segments of its own: a node keeps none of them without a
+        captured write. For one that is to be kept, a row is written that is on one node only.
 
-        It counts if that many nodes keep the segment that their record points to."""
+        It counts if that many nodes keep the segment that their record points to.
+        """
         self._wait_for_hints()
         self._do_roll(self.ring.nodes[0])
         session = self._current()
@@ -258,7 +266,7 @@ class Live:
         return self._prepared[cql]
 
     def _current(self) -> Session:
-        """The session on the nodes that are up."""
+        """A session on the nodes that are up."""
         if self._session is None:
             self._session = self.ring.session("QUORUM") if self._alone is None else self._alone.session("ONE")
             self._prepared = {}
@@ -277,7 +285,8 @@ class Live:
                 self._start(node)
         return self._current()
 
-    # --- steps ----------------------------------------------------------------------------------------------------------------------
+    # --- steps ----------------------------------------------------------------------------------------------
+    # ------------------------
 
     def _step(self, step: Step) -> None:
         if step.what not in _WHILE_CHANGING:
@@ -314,12 +323,12 @@ class Live:
         return True
 
     def _do_alone(self, node: Node) -> bool:
-        """Before the next operation that one node can do by itself."""
+        """Isolate the node before the next operation that one node can execute."""
         self._to_be_alone = node
         return False
 
     def _cut_off(self, node: Node) -> None:
-        """The node sees no other one any more and keeps no hints: what it takes now is nowhere else until somebody repairs."""
+        """Isolate the node without hints: its writes reach no other node before a repair."""
         if self._alone is not None or not all(other.running for other in self.ring.nodes):
             return
         self._to_be_alone = None
@@ -365,11 +374,23 @@ class Live:
             return False
         self._together()
         for keyspace in self._keyspaces():
-            node.nodetool("repair", "--full", keyspace)
+            self._repair(node, keyspace)
         return True
 
+    @staticmethod
+    def _repair(node: Node, *keyspaces: str) -> None:
+        """Up to three times: a stream to a node that has come back a moment ago may break."""
+        for left in (2, 1, 0):
+            try:
+                node.nodetool("repair", "--full", *keyspaces)
+                return
+            except ServiceError:
+                if not left:
+                    raise
+                time.sleep(10)
+
     def _do_expire(self, _: Node) -> bool:
-        """Take in a row that expires, and one of which a cell does, from every log that holds them: no later batch touches them."""
+        """Read an expiring row and an expiring cell from all logs in a batch; no later write changes them."""
         session = self._all_up()
         key = self.outcome.steps["expire"]
         session.execute(f"INSERT INTO {_PASSING} (p, c, goes) VALUES ({key}, 0, 'soon') USING TTL {PASSING_SECONDS}")
@@ -380,9 +401,10 @@ class Live:
         return self._do_batch(self.ring.nodes[0])
 
     def _do_hold(self, node: Node) -> None:
-        """Take in segments of which a part cannot be used: in one node's a write that the other replicas have too,
-        and in every node's one writes of `_HELD`, one of which is deleted at once. A row of `_PURGED` is in the same
-        segments, and is deleted too."""
+        """Take in segments of which a part cannot be used: in one node's a write that the other replicas have
+        too, and in every node's one writes of `_HELD`, one of which is deleted at once. A row of `_PURGED` is
+        in the same segments, and is deleted too.
+        """
         session = self._all_up()
         number = self.outcome.steps["hold"]
         key, given_up, late = 10 * number, f"proof: given up {number}", f"proof: held {number}"
@@ -403,7 +425,7 @@ class Live:
         self._purgeable = time.monotonic() + PURGE_SECONDS
 
     def _do_purge(self, node: Node) -> bool:
-        """Whether anything was purged, while segments are held."""
+        """Whether a purge changed anything while segments are held."""
         self._all_up()
         time.sleep(max(0.0, self._purgeable - time.monotonic()))
         self._ship_everything()
@@ -418,19 +440,21 @@ class Live:
         return changed > 0 and bool(self._held)
 
     def _do_let_in(self, node: Node) -> bool:
-        """The segments that are held since before the purge, whole."""
+        """Repair the segments that were held during the purge."""
         waiting, self._held = self._held, []
         for name in waiting:
-            self.pipeline.let_in(name)
+            self.pipeline.repair(name)
             self.outcome.steps["segments let in"] += 1
         return bool(waiting) and self._do_batch(node)
 
     def _write(self, cql: str, session: Session) -> None:
-        """On every node."""
+        """Write to every node."""
         session.execute(SimpleStatement(cql, consistency_level=ConsistencyLevel.ALL))
 
     def _do_roll(self, _: Node) -> bool:
-        """Dropping a table ends the current segment on every node (Cassandra 4.0-5.0, CommitLog.forceRecycleAllSegments)."""
+        """Dropping a table ends the current segment on every node (Cassandra 4.0-5.0,
+        CommitLog.forceRecycleAllSegments).
+        """
         self._together()
         self._fillers += 1
         table = f"{OWN_KEYSPACE}.filler_{self._fillers}"
@@ -448,7 +472,7 @@ class Live:
             self._do_ship(node)
 
     def _do_batch(self, _: Node) -> bool:
-        """Whether there was anything to take in."""
+        """Whether there was a batch to run."""
         sealed = self.pipeline.batch()
         if sealed is None:
             return False
@@ -474,7 +498,7 @@ class Live:
             while self._do_batch(self.ring.nodes[0]):
                 pass
         finally:
-            # A batch that fails is worth a replay above all.
+            # A failed batch needs the answer most: for a replay.
             if self.pipeline.kept is not None:
                 self.pipeline.kept.keep_answer(where, found)
         mismatches = [*check.check(found, self.pipeline.lake, where), *left_behind(self.pipeline, where)]
@@ -484,30 +508,31 @@ class Live:
             say(f"{where}: Cassandra fails to read {label}: {why}; {_exceptions(self.ring.nodes)}")
         rows = sum(len(table.rows) for table in found.tables)
         say(f"{where}: {len(found.tables)} tables, {rows} rows, {self.outcome.events} events so far, {len(mismatches)} mismatches")
-        tell(mismatches)
+        show(mismatches)
 
     def _replayed(self) -> Iterator[Mismatch]:
-        """Everything once more: no event but what time alone brings, and the tables as they were."""
+        """Replay everything: only expiry events, and the same tables."""
         yield from replay_changes_nothing(self.pipeline, self.outcome.answers[-1])
 
-    # --- a ring that changes --------------------------------------------------------------------------------------------------------
+    # --- a ring that changes
+    # --------------------------------------------------------------------------------------------------------
 
     def _do_join(self, _: Node) -> None:
-        """A fourth node, with its share of the data."""
+        """A fourth node joins and receives its share of the data."""
         self._all_up()
         node = self.ring.newcomer()
         self._begin_change(node.start, lambda: self._welcome(node))
 
     def _do_leave(self, node: Node) -> None:
-        """What the node had goes to the others, then the node."""
+        """The node is decommissioned; its data is streamed to the others."""
         self._all_up()
         self._ask_for_the_last_time(node)
         self._begin_change(lambda: node.nodetool("decommission"), lambda: self._part_with(node))
 
     def _do_replace(self, node: Node) -> None:
-        """The node dies, disk and all, and a new one with another address takes its place."""
+        """The node dies with its disk, and a new one with another address replaces it."""
         self._all_up()
-        # What it alone holds, the ring would forget with it; its log had told us.
+        # The cluster would lose writes that only this node has, but its log was shipped.
         self._do_repair(node)
         self._ask_for_the_last_time(node)
         self._do_kill(node)
@@ -516,16 +541,16 @@ class Live:
         self._begin_change(newcomer.start, lambda: self._welcome(newcomer))
 
     def _ask_for_the_last_time(self, node: Node) -> None:
-        """A node that is gone answers no more of its TRUNCATEs; and its log holds back no purge."""
+        """Ship the node's truncation records before it is gone; its log must not delay purges afterwards."""
         self._do_ship(node)
         self._gone.add(_host_id(node))
 
     def _begin_change(self, change: Callable[[], object], after: Callable[[], None]) -> None:
-        """Let the ring change while operations go on."""
+        """Change the topology while operations continue."""
         self._change = self._aside.submit(change), after
 
     def _changed(self) -> None:
-        """Wait until the ring is done with what it began: no schema changes meanwhile, and nobody goes away."""
+        """Wait until the topology change is done: meanwhile the schema must not change and no node may leave."""
         if self._change is not None:
             (done, after), self._change = self._change, None
             done.result()
@@ -538,8 +563,9 @@ class Live:
         self._do_ship(node)
 
     def _part_with(self, node: Node) -> None:
-        """Take all that the node has left: its last segment too, which one that leaves does not seal (Cassandra 5.0, StorageService.drain:
-        not after a decommission), no more than one that dies."""
+        """Take all that the node has left: its last segment too, which one that leaves does not seal
+        (Cassandra 5.0, StorageService.drain: not after a decommission), no more than one that dies.
+        """
         self._forget_session()
         node.stop()
         self.ring.nodes.remove(node)
@@ -553,15 +579,16 @@ class Live:
             self.pipeline.forget_node(host_id)
         self.ring.wait_until_connected()
 
-    # --- quiet ----------------------------------------------------------------------------------------------------------------------
+    # --- quiet ----------------------------------------------------------------------------------------------
+    # ------------------------
 
     def _wait_for_hints(self) -> None:
-        """Until there are none, and none come any more. What is not delivered in time is repaired, as an operator would."""
+        """Wait until all hints are delivered. If that takes too long, repair, as an operator would."""
         deadline, repaired = time.monotonic() + HINTS_SECONDS, False
         quiet_since = time.monotonic()
         while time.monotonic() - quiet_since < 2.5:
             found = [path for node in self.ring.nodes for path in node.hints.glob("*.hints")]
-            # What is meant for a node that was replaced goes nowhere, and nobody takes it away.
+            # Hints for a replaced node are neither delivered nor deleted.
             waiting = [path for path in found if not path.name.startswith(tuple(self._gone))] if self._gone else found
             if waiting:
                 quiet_since = time.monotonic()
@@ -575,12 +602,12 @@ class Live:
 
     def _repair_instead_of_hints(self) -> None:
         for node in self.ring.nodes:
-            node.nodetool("repair", "--full")
+            self._repair(node)
         for node in self.ring.nodes:
             node.nodetool("truncatehints")
 
     def _ship_everything(self) -> None:
-        """Until every segment that holds a captured write is in the bucket."""
+        """Ship until every segment with a captured write is in the bucket."""
         deadline = time.monotonic() + SEAL_SECONDS
         self._do_roll(self.ring.nodes[0])
         rolled = time.monotonic()
@@ -615,7 +642,7 @@ def _host_id(node: Node) -> str:
 
 
 def _with_captured_writes(cdc_raw: Path) -> list[Path]:
-    """Segments with an index: something captured is in them."""
+    """Segments with an idx: they contain captured writes."""
     found = []
     for index in cdc_raw.glob("*_cdc.idx"):
         log = cdc_raw / f"{index.name.removesuffix('_cdc.idx')}.log"
@@ -626,13 +653,13 @@ def _with_captured_writes(cdc_raw: Path) -> list[Path]:
 
 
 def left_behind(pipeline: Pipeline, where: str) -> Iterator[Mismatch]:
-    """Segments that no batch has taken in, though there was nothing left to do."""
+    """Segments that no batch has read although nothing was left to do."""
     for info in pipeline.store.list(layout.incoming_prefix(CLUSTER)):
         yield Mismatch("problem", where, info.name, ring="taken in", ours="still there")
 
 
 def replay_changes_nothing(pipeline: Pipeline, last: Answer) -> Iterator[Mismatch]:
-    """A replay of the whole archive gives no event that time alone does not bring, and the same tables."""
+    """A replay of the whole archive may emit only expiry events, and must leave the tables unchanged."""
     before = {table.label: len(pipeline.lake.changes(table)) for table in last.tables}
     sealed = pipeline.replay()
     if sealed is None:

@@ -1,4 +1,4 @@
-"""What a generator gives and the runner does: operations, and nothing of how either of them works."""
+"""The operations that a generator yields and a run executes. Knows neither of them."""
 
 from __future__ import annotations
 
@@ -9,13 +9,15 @@ from typing import Any, Protocol
 
 @dataclass(frozen=True)
 class Operation:
-    """One request. `cql` takes `values` where it has `?`; of a batch (`batch`: statements with their values) `cql` is the first line.
+    """One request. `cql` takes `values` where it has `?`; of a batch (`batch`: statements with their values)
+    `cql` is the first line.
 
-    `consistency` None: the runner chooses among those that the nodes which are up can give. `serial`: a conditional statement.
-    `needs_all_up`: truncate and whatever else every node has to agree to. `ddl`: it changes the schema, on the nodes that are up.
-    `flush`: before it, every node flushes (what a memtable holds of a dropped column is neither there nor not).
-    `after_batch`: before it, all that was written so far is shipped and taken in.
-    `kept_by`, of a TRUNCATE: how many nodes keep the segment that records it, none or one; None: as it happens.
+    `consistency` None: the runner chooses among those that the nodes which are up can give. `serial`: a
+    conditional statement. `needs_all_up`: truncate and whatever else every node has to agree to. `ddl`: it
+    changes the schema, on the nodes that are up. `flush`: before it, every node flushes (what a memtable
+    holds of a dropped column is neither there nor not). `after_batch`: before it, all that was written so far
+    is shipped and taken in. `kept_by`, of a TRUNCATE: how many nodes keep the segment that records it, none
+    or one; None: as it happens.
     """
 
     kind: str

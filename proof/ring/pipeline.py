@@ -1,11 +1,13 @@
-"""The product's own pipeline on one folder: shippers, plan, ingest, archive. One Spark session serves all batches of a run.
+"""The product's pipeline on one folder: shippers, plan, ingest, archive. One Spark session serves all batches
+of a run.
 
     <folder>/bucket     segments, archive, state, batches
     <folder>/lake       the Iceberg catalog and its tables
 
-With a `Kept` folder, all that a batch is given is kept as well, and `replay` can give it again. Maintenance purges without the margin of a
-day that the product keeps: only the proof's own tables have a gc_grace shorter than that. Under a sabotage the product is patched
-here, in the driver, and in Spark's Python workers by `proof.ring.worker`, which they start with instead of pyspark's own module.
+With a `Kept` folder, the input of every batch is recorded, and `replay` uses it again. Maintenance purges
+without the product's safety margin of one day: only the proof's own tables have such a short gc_grace. Under
+a sabotage the product is patched here, in the driver, and in Spark's Python workers by `proof.ring.worker`,
+which replaces pyspark's daemon module.
 """
 
 from __future__ import annotations
@@ -52,8 +54,9 @@ BUCKETS = 2
 class Kept:
     """What a run gave to the pipeline, in order, and what the ring answered; in one folder, to be replayed.
 
-    steps.jsonl: {"batch": {"now", "objects": [{"name", "file", "metadata"}]}} or {"quiet": {"where", "answer"}}; and what was done to
-    objects by their names: {"damaged": …}, {"let in": {"name", "file", "metadata"}}, {"release": …}, {"gone": …}; {"purge": null}.
+    steps.jsonl: {"batch": {"now", "objects": [{"name", "file", "metadata"}]}} or {"quiet": {"where",
+    "answer"}}; and what was done to objects by their names: {"damaged": …}, {"let in": {"name", "file",
+    "metadata"}}, {"release": …}, {"gone": …}; {"purge": null}.
     """
 
     def __init__(self, folder: Path) -> None:
@@ -64,7 +67,7 @@ class Kept:
         return self.folder / "steps.jsonl"
 
     def begin(self, about: dict[str, Any]) -> None:
-        """An empty folder, or one that does not exist yet."""
+        """Create the folder, or use an empty one."""
         self.folder.mkdir(parents=True, exist_ok=True)
         if any(self.folder.iterdir()):
             raise ValueError(f"{self.folder} is not empty")
@@ -79,7 +82,7 @@ class Kept:
         return [json.loads(line) for line in self.steps_file.read_text(encoding="utf-8").splitlines()]
 
     def keep_batch(self, store: Store, prefixes: list[str], now: int, seen: set[tuple[str, int]]) -> None:
-        """Keep the objects that have come since the last batch."""
+        """Record the objects that are new since the last batch."""
         objects = []
         for prefix in prefixes:
             for info in store.list(prefix):
@@ -91,7 +94,7 @@ class Kept:
                 objects.append({"name": info.name, "file": file, "metadata": dict(info.metadata)})
         self.note({"batch": {"now": now, "objects": objects}})
 
-    def keep_let_in(self, name: str, content: bytes, metadata: dict[str, str]) -> None:
+    def keep_repaired(self, name: str, content: bytes, metadata: dict[str, str]) -> None:
         file = f"objects/whole-{len(list((self.folder / 'objects').glob('whole-*'))):05d}"
         (self.folder / file).write_bytes(content)
         self.note({"let in": {"name": name, "file": file, "metadata": metadata}})
@@ -123,7 +126,9 @@ class Pipeline:
 
     @classmethod
     def create(cls, folder: Path, *, kept: Kept | None = None, rule: str | None = None) -> Self:
-        """Everything under `folder`, with nothing running yet. `rule`: the sabotage that the product runs under."""
+        """Everything under `folder`, with nothing running yet. `rule`: the sabotage that the product runs
+        under.
+        """
         (folder / "lake").mkdir(parents=True)
         conf = {**spark_conf(folder), "spark.driver.memory": "1g", "spark.executorEnv.PYTHONPATH": str(ROOT)}
         if rule is not None:
@@ -166,17 +171,20 @@ class Pipeline:
     def lake(self) -> Lake:
         return Lake(self.folder / "lake" / "catalog.db")
 
-    # --- shippers -------------------------------------------------------------------------------------------------------------------
+    # --- shippers -------------------------------------------------------------------------------------------
+    # ------------------------
 
     def ship(self, node: Node, *, drain: bool = False) -> Round:
-        """What `writetime ship --once` does on a node, which may be down, or `--drain` on one that is gone for good.
+        """What `writetime ship --once` does on a node, which may be down, or `--drain` on one that is gone
+        for good.
 
-        What a node that crashed has left is not left to it: it will find the segments shipped when it starts again, and replays them all
-        the same."""
+        What a node that crashed has left is not left to it: it will find the segments shipped when it starts
+        again, and replays them all the same.
+        """
         ship = ShipConfig(after_crash_seconds=0, disk_reserve=ByteSize(0))
         about = NodeConfig(cdc_raw=node.cdc_raw, address=node.address, port=node.port, poll_seconds=0.1, ship=ship)
         link = Link(about) if node.running else None
-        # A shipper that starts while its node is down knows it from its notes.
+        # A shipper that starts while its node is down uses the recorded identity.
         config = self.config.model_copy(update={"node": about})
         try:
             return Agent(config, self.store, link=link, stop=Event(), pause=0.05).round(drain=drain)
@@ -184,7 +192,8 @@ class Pipeline:
             if link is not None:
                 link.close()
 
-    # --- batches --------------------------------------------------------------------------------------------------------------------
+    # --- batches --------------------------------------------------------------------------------------------
+    # ------------------------
 
     def batch(self, *, now: datetime | None = None) -> Sealed | None:
         """Plan, run, archive; None if there is nothing to do."""
@@ -196,18 +205,22 @@ class Pipeline:
         return None if manifest is None else self._run(manifest)
 
     def replay(self, *, now: datetime | None = None) -> Sealed | None:
-        """A batch over all that was ever archived."""
+        """A batch over the whole archive."""
         now = now or datetime.now(UTC)
         start, end = now - timedelta(days=2), now + timedelta(hours=1)
-        # Purges were a moment ago, so that no hour is behind the horizon. What keeps out of each table what was purged stays.
+        # Purges were a moment ago, so that no hour is behind the horizon. What keeps out of each table what
+        # was purged stays.
         with _Replaced(planner, "_expect_not_behind", lambda *_: None):
             manifest = plan_replay(self.store, self.config.cluster.name, start=start, end=end, now=now)
         return None if manifest is None else self._run(manifest)
 
-    # --- segments that are held -----------------------------------------------------------------------------------------------------
+    # --- segments that are held
+    # -----------------------------------------------------------------------------------------------------
 
     def damage(self, marker: bytes, how: held.Damage, *, most: int | None = None) -> list[str]:
-        """Damage the incoming segments in which a frame contains the marker, or the first `most` of them; their names."""
+        """Damage the incoming segments with a frame that contains the marker, or the first `most` of them;
+        returns their names.
+        """
         found = []
         for info in list(self.store.list(layout.incoming_prefix(self.config.cluster.name))):
             content = self.store.read(info.name)
@@ -223,8 +236,8 @@ class Pipeline:
     def expect_damaged(self, objects: list[str]) -> None:
         self.damaged |= {layout.SegmentRef.from_object(name) for name in objects}
 
-    def let_in(self, name: str, content: bytes | None = None, metadata: dict[str, str] | None = None) -> None:
-        """Put the whole segment in the place of the damaged one, and clear it, as a person does."""
+    def repair(self, name: str, content: bytes | None = None, metadata: dict[str, str] | None = None) -> None:
+        """Replace the damaged segment by the whole one and mark it for retry, as an operator does."""
         if content is None:
             info = self.store.head(name)
             content, metadata = self._whole.pop(name), dict(info.metadata) if info else {}
@@ -232,10 +245,10 @@ class Pipeline:
         mark_for_retry(self.store, name)
         self.damaged.discard(layout.SegmentRef.from_object(name))
         if self.kept is not None:
-            self.kept.keep_let_in(name, content, metadata or {})
+            self.kept.keep_repaired(name, content, metadata or {})
 
     def release(self, name: str) -> None:
-        """Give up what could not be used of a held segment."""
+        """Release a held segment without its unreadable part."""
         release(self.store, self.config.cluster.name, name, "other replicas have it")
         self._keep({"release": name})
 
@@ -244,21 +257,21 @@ class Pipeline:
         return self.sealed[-1].held if self.sealed else []
 
     def purge(self) -> int:
-        """Run maintenance; how many shards were written anew, since something in them could be forgotten."""
+        """Run maintenance; the number of shards that were rewritten because of purged tombstones."""
         self._keep({"purge": None})
         cluster = self.config.cluster.name
         with _Replaced(completeness, "purge_before", lambda now, gc_grace: purge_before(now, gc_grace, margin=0)):
             manifest = plan_maintain(self.store, cluster, now=datetime.now(UTC))
             if manifest is None:
                 return 0
-            # Files of the warehouse are another matter, and take their time.
+            # Maintenance of the warehouse's files is not tested here, and is slow.
             with _Replaced(maintain, "spark_session", self._session), _Replaced(maintain, "tidy_warehouse", lambda *_: []):
                 self.sealed.append(maintain.run(self.config, manifest.number))
         found = Maintained.read(self.store, layout.maintained(cluster))
         return found.purged if found is not None else 0
 
     def forget_node(self, host_id: str) -> None:
-        """Take away what its shipper said of a node that has left for good: it would hold back every purge."""
+        """Delete the documents of a node that has left permanently: they would block every purge."""
         for info in list(self.store.list(layout.nodes_prefix(self.config.cluster.name))):
             node = layout.NodeName.of_facts(info.name)
             if node is not None and node.host_id == host_id:
@@ -270,10 +283,10 @@ class Pipeline:
             self.kept.note(step)
 
     def updates(self, sealed: Sealed) -> int:
-        """Partition updates in the segments of a batch that is archived, by their frames alone."""
+        """Partition updates in the segments of an archived batch, counted from their frames."""
         wanted = {layout.SegmentRef.from_object(outcome.object) for outcome in sealed.segments}
         count = 0
-        # One with a problem was left where it lay.
+        # A segment with a problem is not archived.
         for info in (*self.store.list("cdc_archive/"), *self.store.list(layout.incoming_prefix(self.config.cluster.name))):
             if layout.SegmentRef.from_object(info.name) in wanted:
                 found = scan(self.store.read(info.name), name=info.name)
@@ -288,7 +301,7 @@ class Pipeline:
         return sealed
 
     def _session(self, config: PipelineConfig, name: str) -> SparkSession:
-        """The session of this run. A batch stops its own; this one ends with the run."""
+        """The session of this run. A batch stops its session; this one is shared and ends with the run."""
         if self._spark is None:
             os.environ["PYSPARK_PYTHON"] = sys.executable
             self._spark = spark_session(config, name)
@@ -302,7 +315,7 @@ class Pipeline:
 
 
 class _Replaced:
-    """An attribute of a module, replaced for a while."""
+    """Temporarily replaces an attribute of a module."""
 
     def __init__(self, module: Any, name: str, value: Callable[..., Any]) -> None:
         self._module, self._name, self._value = module, name, value
@@ -316,7 +329,7 @@ class _Replaced:
 
 
 def give(store: Store, kept: Kept, objects: list[dict[str, Any]]) -> Iterator[str]:
-    """Put kept objects into a bucket, as the shippers did."""
+    """Put recorded objects into a bucket, as the shippers did."""
     for found in objects:
         store.put(found["name"], kept.read(found["file"]), metadata=found["metadata"])
         yield found["name"]

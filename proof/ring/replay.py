@@ -1,4 +1,6 @@
-"""A run again from what was kept of it: the same objects into the same batches, compared with the same answers. Needs no ring."""
+"""Replays a recorded run: the same objects in the same batches, compared with the same answers. Needs no
+cluster.
+"""
 
 from __future__ import annotations
 
@@ -9,7 +11,7 @@ from typing import Any
 
 from proof.ring import check
 from proof.ring.check import Mismatch
-from proof.ring.live import Outcome, left_behind, replay_changes_nothing, tell
+from proof.ring.live import Outcome, left_behind, replay_changes_nothing, show
 from proof.ring.pipeline import Kept, Pipeline, give
 from tools.console import say
 from writetime.errors import ObjectNotFound, WritetimeError
@@ -17,20 +19,22 @@ from writetime.pipeline.documents import Sealed
 
 
 def replay(kept: Kept, folder: Path, *, rule: str | None = None) -> Outcome:
-    """Everything that the run did with the product, under a sabotage or not. A batch that fails is a mismatch, and ends it."""
+    """Repeat all batches of the run, with or without a sabotage. A batch that fails is a mismatch and ends
+    the replay.
+    """
     outcome = Outcome()
     with Pipeline.create(folder, rule=rule) as pipeline:
         try:
             steps = list(kept.steps())
             for step in steps:
                 _do(step, kept, pipeline, outcome)
-            # Of a run that was cut short, what the last batches brought was never compared.
+            # In an interrupted run, the result of the last batches was never compared.
             if outcome.answers and "quiet" in steps[-1]:
                 outcome.mismatches += replay_changes_nothing(pipeline, outcome.answers[-1])
         except Exception as error:
             if rule is None and not isinstance(error, WritetimeError):
                 raise
-            # Under a sabotage the product may fall over anywhere, inside Spark too: that is one way of noticing.
+            # Under a sabotage the product may fail anywhere, inside Spark too: that counts as detected.
             outcome.mismatches.append(Mismatch("failure", "a batch", "*", column=type(error).__name__, ours=_first_line(error)))
         outcome.mismatches += check.check_rows_seen(outcome.answers, "end")
         outcome.events = sum(sealed.events for sealed in pipeline.sealed)
@@ -40,7 +44,7 @@ def replay(kept: Kept, folder: Path, *, rule: str | None = None) -> Outcome:
 
 
 def _do(step: dict[str, Any], kept: Kept, pipeline: Pipeline, outcome: Outcome) -> None:
-    """One step of the run again."""
+    """Repeat one step of the run."""
     ((what, about),) = step.items()
     match what:
         case "batch":
@@ -50,17 +54,17 @@ def _do(step: dict[str, Any], kept: Kept, pipeline: Pipeline, outcome: Outcome) 
         case "damaged":
             pipeline.expect_damaged(about)
         case "let in":
-            pipeline.let_in(about["name"], kept.read(about["file"]), about["metadata"])
+            pipeline.repair(about["name"], kept.read(about["file"]), about["metadata"])
         case "release":
             pipeline.release(about)
         case "gone":
-            # One that no batch has seen was never given.
+            # An object that no batch has read was never put.
             with suppress(ObjectNotFound):
                 pipeline.store.delete(about)
         case "purge":
             pipeline.purge()
         case _:
-            raise ValueError(f"{what} is no step of a run")
+            raise ValueError(f"unknown step: {what}")
 
 
 def _batch(step: dict[str, object], kept: Kept, pipeline: Pipeline, outcome: Outcome) -> None:
@@ -81,14 +85,14 @@ def _judge(sealed: Sealed | None, pipeline: Pipeline, outcome: Outcome) -> None:
 
 def _quiet(step: dict[str, str], kept: Kept, pipeline: Pipeline, outcome: Outcome) -> None:
     found = kept.answer(step["answer"])
-    # A run in which a batch failed has not come to its last ones.
+    # A run in which a batch failed did not execute the last ones.
     while (sealed := pipeline.batch()) is not None:
         _judge(sealed, pipeline, outcome)
     outcome.answers.append(found)
     mismatches = [*check.check(found, pipeline.lake, step["where"]), *left_behind(pipeline, step["where"])]
     outcome.mismatches += mismatches
     say(f"{step['where']}: {sum(len(table.rows) for table in found.tables)} rows, {len(mismatches)} mismatches")
-    tell(mismatches)
+    show(mismatches)
 
 
 def _first_line(error: Exception) -> str:

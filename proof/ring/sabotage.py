@@ -1,8 +1,9 @@
-"""Break one rule of the product at a time, from outside: each function that holds a rule gives way to one that does not.
+"""Breaks one rule of the product at a time, by replacing the function that implements it.
 
-The product knows nothing of this. A rule is applied in the driver's process and, by `proof.ring.worker`, in Spark's Python workers
-before they fork; wherever a module has bound the function by name, it is bound anew. A rule whose function is gone is an error: a
-sabotage that breaks nothing proves nothing.
+Strategy: a rule is applied in the driver's process and, by `proof.ring.worker`, in Spark's Python workers
+before they fork. Every module that imported the function by name is patched too. A rule whose function no
+longer exists is an error: a sabotage that breaks nothing proves nothing. The product knows nothing about
+this.
 """
 
 from __future__ import annotations
@@ -36,9 +37,9 @@ class Rule:
 
 
 def apply(name: str) -> None:
-    """Break a rule in this process, for good. ValueError with all rules' names if there is no such rule."""
+    """Break a rule in this process, permanently. ValueError with all rules' names if it is unknown."""
     if name not in RULES:
-        raise ValueError(f"`{name}` is no rule that can be broken. These are:\n{listed()}")
+        raise ValueError(f"`{name}` is not a known rule. Known rules:\n{listed()}")
     for module in _MODULES:
         importlib.import_module(module)
     _readable_engine()
@@ -55,7 +56,7 @@ def _module(name: str) -> Any:
 
 
 def _put(place: str, name: str, make: Callable[[Any], Any]) -> None:
-    """Put `make(function)` in place of the function of that name of a module or class (`module:Class`), wherever it is bound."""
+    """Replace the function of a module or class (`module:Class`) by `make(function)`, wherever it is bound."""
     module_name, _, class_name = place.partition(":")
     holder = getattr(_module(module_name), class_name) if class_name else _module(module_name)
     before = holder.__dict__[name]
@@ -74,7 +75,8 @@ def _readable_engine() -> None:
         setattr(ingest, plan, partial(getattr(ingest, plan), engine="python"))
 
 
-# --- the rules ------------------------------------------------------------------------------------------------------------------------
+# --- the rules ----------------------------------------------------------------------------------------------
+# --------------------------
 
 
 def _tie_by_smaller_value() -> None:

@@ -1,11 +1,11 @@
-"""What happens to the ring and the pipeline meanwhile, as a function of the seed: a list of steps, each before an operation.
+"""The schedule of a run: steps on cluster and pipeline, each before an operation. A function of the seed.
 
-Between two quiet points one node at a time goes away, in order or by kill -9, and comes back after a while; segments are rolled, flushed,
-shipped from one node or from all, and batches run. Now and then a node is cut off and takes writes that no other one sees. Once in each
-stretch something expires that nobody touches, segments are held over a purge, and some come later than younger ones of another node.
-RF is 3: one may always be away.
-In the second stretch of a run that is long enough the ring changes as well, while operations go on: a fourth node joins, one leaves, one
-dies and is replaced. Knows no ring.
+Between two quiet points one node at a time is stopped or killed (kill -9) and restarted; segments are
+completed, flushed, shipped from one node or from all, and batches run. Sometimes a node is isolated and
+accepts writes that no other one sees. Once between two quiet points a value expires without further writes,
+segments are held during a purge, and some arrive later than newer ones of another node. RF is 3: one node may
+always be down. In the second stretch of a long run the topology changes during operations: a fourth node
+joins, one leaves, one dies and is replaced. Knows no cluster.
 """
 
 from __future__ import annotations
@@ -77,13 +77,13 @@ def schedule(seed: int, ops: int, *, chaos: bool = True) -> list[Step]:
 
 
 def _stretch(random: Random, start: int, end: int, chaos: bool) -> list[Step]:
-    """Steps of one stretch, not yet in order; those of one place stay in the order of this list."""
+    """Steps of one stretch, unordered; steps before the same operation keep the order of this list."""
     steps: list[Step] = []
     if chaos:
         count, size = _outages(start, end)
         for number in range(count):
             steps += _outage(random, start + number * size, size, number)
-        # Over before the one of `_with_all_there` begins.
+        # Ends before the one of `_with_all_there` begins.
         at = random.randint(start, max(start, end - size // 6 - _ALONE))
         steps += [Step(at, "alone", random.randrange(NODES)), Step(min(end - size // 6, at + _ALONE), "together")]
     small = end - start < _SMALL // 2
@@ -93,7 +93,7 @@ def _stretch(random: Random, start: int, end: int, chaos: bool) -> list[Step]:
             at = random.randint(start, end)
             steps.append(Step(at, what, random.randrange(NODES)))  # type: ignore[arg-type]
             if what == "roll":
-                # What has been sealed is taken in soon, mostly before the rest.
+                # Completed segments are read soon, mostly before the others.
                 steps += [Step(at, "ship", random.randrange(NODES)), Step(at, "batch")]
     return steps
 
@@ -105,10 +105,11 @@ def _outages(start: int, end: int) -> tuple[int, int]:
 
 
 def _with_all_there(random: Random, start: int, end: int) -> list[Step]:
-    """What no node may miss: the last outage leaves a sixth of its operations free. Something that is taken in expires with nobody
-    touching it. Some segments are damaged, so that they are held over a purge, and are let in whole at the end. And what one node alone
-    has taken is in a segment that is sealed, and stays where it is while a batch takes in younger
-    ones of another node."""
+    """What no node may miss: the last outage leaves a sixth of its operations free. Something that is taken
+    in expires with nobody touching it. Some segments are damaged, so that they are held over a purge, and are
+    let in whole at the end. And what one node alone has taken is in a segment that is sealed, and stays where
+    it is while a batch takes in younger ones of another node.
+    """
     _, size = _outages(start, end)
     node, other = random.sample(range(NODES), 2)
     at = end - random.randint(size // 12, size // 7)

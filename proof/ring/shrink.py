@@ -1,6 +1,7 @@
-"""The smallest run that still fails: without chaos if that is enough, fewer operations, fewer kinds.
+"""Finds the smallest run that still fails: without chaos if possible, with fewer operations and fewer kinds.
 
-Every try is a ring of its own, so tries are few: bisection over the length of the prefix, then whole halves of the kinds.
+Each attempt starts a cluster, so there are few: bisection over the number of operations, then halves of the
+kinds.
 """
 
 from __future__ import annotations
@@ -14,7 +15,9 @@ _TRIES = 24
 
 
 def shrink(wanted: Wanted, fails: Callable[[Wanted], bool], kinds: frozenset[str] = frozenset()) -> Wanted:
-    """`wanted` is known to fail. What fails by chance alone may not shrink: the last run that did fail is the answer."""
+    """`wanted` is known to fail. What fails by chance alone may not shrink: the last run that did fail is the
+    answer.
+    """
     tries = [0]
 
     def still(smaller: Wanted) -> bool:
@@ -28,7 +31,7 @@ def shrink(wanted: Wanted, fails: Callable[[Wanted], bool], kinds: frozenset[str
 
 
 def _fewer_operations(wanted: Wanted, still: Callable[[Wanted], bool]) -> Wanted:
-    """The shortest prefix, as far as failing is monotonic in it."""
+    """The shortest prefix that fails, assuming that failing is monotonic in its length."""
     good, bad = 0, wanted.prefix if wanted.prefix is not None else wanted.ops
     while bad - good > max(1, bad // 50):
         middle = (good + bad) // 2

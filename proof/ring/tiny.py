@@ -1,4 +1,6 @@
-"""The smallest generator: inserts, updates, deletes and TTLs on one table with a clustering column and a static one."""
+"""The smallest generator: inserts, updates, deletes and TTLs on one table with a clustering column and a
+static one.
+"""
 
 from __future__ import annotations
 
@@ -14,7 +16,7 @@ LONG_TTL_SECONDS = 315_360_000
 
 
 class Tiny:
-    """See `Generator`."""
+    """See `proof.ring.operations.Generator`."""
 
     kinds = (*KINDS, UNKEPT)
 

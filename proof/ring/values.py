@@ -1,9 +1,11 @@
-"""One plain form of values, made from the ring's bytes on one side and from the warehouse's columns on the other: JSON that loses nothing.
+"""One comparable form of values, built from the cluster's bytes and from the warehouse's columns: JSON
+without loss.
 
-The ring's side is read by this module alone, from the bytes of the native protocol, with no code of the product; the types come from the
-driver. Numbers are numbers (a float's NaN and infinities text), timestamps and dates counts since the epoch (µs, days), blobs hex, uuids,
-addresses, decimals and varints text, lists, sets and vectors lists, maps lists of pairs, tuples and user types objects by field. A value
-of no bytes is "" where the warehouse has a place for it, else null.
+Strategy: only this module reads the cluster's values, from the bytes of the native protocol, without the
+product's code; the types come from the driver. Numbers are numbers (a float's NaN and infinities text),
+timestamps and dates counts since the epoch (µs, days), blobs hex, uuids, addresses, decimals and varints
+text, lists, sets and vectors lists, maps lists of pairs, tuples and user types objects by field. An empty
+value (no bytes) is "" where the warehouse can store it, otherwise null.
 """
 
 from __future__ import annotations
@@ -23,7 +25,8 @@ from writetime.events.naming import to_column
 Json = Any
 
 
-# --- the ring's bytes ---------------------------------------------------------------------------------------------------------------
+# --- the ring's bytes ---------------------------------------------------------------------------------------
+# ------------------------
 
 
 def from_ring(kind: Any, raw: bytes | None) -> Json:
@@ -35,7 +38,7 @@ def from_ring(kind: Any, raw: bytes | None) -> Json:
         return _made_of_others(kind, raw)
     if name in _LEAVES:
         return _LEAVES[name](raw) if raw or name in ("text", "varchar", "ascii", "blob") else _EMPTY.get(name)
-    raise ValueError(f"nothing is known of values of {kind.cql_parameterized_type()}")
+    raise ValueError(f"unsupported type {kind.cql_parameterized_type()}")
 
 
 def _made_of_others(kind: Any, raw: bytes) -> Json:
@@ -150,7 +153,8 @@ _LEAVES: Final[dict[str, Callable[[bytes], Json]]] = {
 _EMPTY: Final = dict.fromkeys(["varint", "decimal", "inet", "uuid", "timeuuid"], "")
 
 
-# --- the warehouse's columns --------------------------------------------------------------------------------------------------------
+# --- the warehouse's columns
+# --------------------------------------------------------------------------------------------------------
 
 
 def from_lake(array: pa.Array | pa.ChunkedArray) -> list[Json]:

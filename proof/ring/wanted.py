@@ -1,4 +1,4 @@
-"""What a run of the proof is asked to do, and the command that repeats it."""
+"""The options of a run of the proof, and the command that repeats it."""
 
 from __future__ import annotations
 
@@ -9,7 +9,9 @@ from proof.harness.cassandra import VERSIONS
 
 @dataclass(frozen=True)
 class Wanted:
-    """What to run: `prefix` operations (None: all) of those that the seed gives, of some kinds or all, with chaos or without."""
+    """What to run: `prefix` operations (None: all) of those that the seed gives, of some kinds or all, with
+    chaos or without.
+    """
 
     seed: int
     ops: int
@@ -21,7 +23,7 @@ class Wanted:
 
     @property
     def command(self) -> str:
-        """How to run it again."""
+        """The command that repeats the run."""
         parts = [f"make ring SEED={self.seed} OPS={self.ops}"]
         arguments = [] if self.prefix is None else [f"--prefix {self.prefix}"]
         arguments += [f"--without '{','.join(sorted(self.without))}'"] if self.without else []

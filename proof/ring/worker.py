@@ -1,4 +1,6 @@
-"""What Spark's Python workers start with under a sabotage: break the rule that the environment names, then be pyspark's own daemon."""
+"""The daemon of Spark's Python workers under a sabotage: breaks the rule named in the environment, then runs
+pyspark's daemon.
+"""
 
 from __future__ import annotations
 

@@ -2,10 +2,11 @@
 
     <url>/<keyspace>.<table>/<batch>-<table id>-<schema version>-<part>.avro
 
-Strategy: each batch's events of a table go into files of their own, object containers with the schema inside, in the order of events; a
-part holds those of a fixed range of ordinals. So a file is named by what is in it and is the same in every run: a rerun writes the same
-bytes over it, and nothing is told twice. `<url>/_published.json` says up to which batch all is there; it is written last, and readers who
-go by it see whole batches only. Knows Spark; not who reads.
+Strategy: each batch's events of a table go into files of their own, object containers with the schema inside,
+in the order of events; a part holds those of a fixed range of ordinals. So a file is named by what is in it
+and is the same in every run: a rerun writes the same bytes over it, and nothing is told twice.
+`<url>/_published.json` says up to which batch all is there; it is written last, and readers who go by it see
+whole batches only. Knows Spark; not who reads.
 """
 
 from __future__ import annotations
@@ -120,8 +121,8 @@ class FileWriter:
         shape = self.encoder.shapes(self.encoder.stored)(version)
         schemas = avro_schemas(shape, self.encoder.about, wide=any(map(shape.is_wide, events)))
         row = row_name(schemas)
-        told = (avro_value(shape.value(event, self.encoder.about), row) for event in events)
-        return _packed(name, schemas.value, told)
+        values = (avro_value(shape.value(event, self.encoder.about), row) for event in events)
+        return _packed(name, schemas.value, values)
 
 
 def _packed(name: str, schema: Any, values: Iterable[Any]) -> bytes:
@@ -147,7 +148,7 @@ def without_events(store: Store, name: str, places: Iterable[tuple[int, int]]) -
     kept = [event for event in _events(content) if _place(event) not in gone]
     made = _packed(name, fastavro.reader(io.BytesIO(content)).writer_schema, kept)
     if _events(made) != kept:
-        raise ChecksumMismatch("its other events would not stay the same", operation="erase events from a file", obj=name)
+        raise ChecksumMismatch("other events of the file would change", operation="erase events from a file", obj=name)
     store.put(name, made)
 
 

@@ -1,11 +1,13 @@
-"""Iceberg tables: current rows `<keyspace>.<table>`, changes `<keyspace>__changes.<table>` (names by writetime.events.naming), and pieces
-in quarantine, `_writetime.quarantine`; made, evolved and written here only.
+"""Iceberg tables: current rows `<keyspace>.<table>`, changes `<keyspace>__changes.<table>` (names by
+writetime.events.naming), and quarantine records `_writetime.quarantine`. Only this module creates, evolves
+and writes them.
 
-Strategy: table shapes follow from the CQL schema (spark_jobs.stages.table_rows, spark_jobs.sinks.schema_evolution): columns are added and
-renamed as the ring does, and one that the ring dropped stays, so that history stays readable; of current rows only its values go. Every
-commit of rows carries its batch number and is idempotent: changes overwrite what the batch wrote before, current rows are merged to what
-the batch ended with, or replaced by it where the table was truncated. A driver that was held up finds its batch sealed, and commits nothing
-(`Fence`). Knows Spark SQL; does not know where rows come from."""
+Strategy: the CQL schema determines the columns (spark_jobs.stages.table_rows,
+spark_jobs.sinks.schema_evolution). Columns are added and renamed as in the cluster; a dropped column stays,
+so that history remains readable, and only current rows lose its values. Every commit of rows carries its
+batch number and is idempotent: changes overwrite what the batch wrote before; current rows are merged to the
+batch's result, or replaced if the table was truncated. A delayed driver finds its batch sealed and commits
+nothing (`Fence`). Knows Spark SQL; must not know where rows come from."""
 
 from __future__ import annotations
 
@@ -38,7 +40,7 @@ from spark_jobs.sinks.schema_evolution import (
     type_ddl,
 )
 from spark_jobs.spark_errors import why
-from spark_jobs.stages.event_pages import last_rows, told_rows
+from spark_jobs.stages.event_pages import change_rows, last_rows
 from spark_jobs.stages.scan import Batches
 from spark_jobs.stages.table_rows import EXPIRES_AT, OP, WRITETIME, RowShape, changes_schema
 from writetime.cassandra.merge.clustering import EQUAL_ONLY_TO_ITSELF
@@ -188,17 +190,17 @@ class _Notes:
     def __init__(self, spark: SparkSession) -> None:
         self._spark = spark
         self._changed = Condition()
-        self._told: Mapping[str, str] = {}
+        self._in_force: Mapping[str, str] = {}
         self._users = 0
 
     @contextmanager
-    def told(self, about: Mapping[str, str]) -> Iterator[None]:
+    def applied(self, about: Mapping[str, str]) -> Iterator[None]:
         with self._changed:
-            self._changed.wait_for(lambda: not self._users or self._told == about)
+            self._changed.wait_for(lambda: not self._users or self._in_force == about)
             for key, value in about.items():
                 self._spark.conf.set(_SETTING + key, value)
             # Who fails so far is no user: nobody has to wait for it.
-            self._told = about
+            self._in_force = about
             self._users += 1
         try:
             yield
@@ -227,7 +229,7 @@ class Warehouse:
         fence: Fence | None = None,
         *,
         cells: bool = False,
-        beside: str | None = None,
+        namespace: str | None = None,
         owner: Owner | None = None,
         batch_id: UUID | None = None,
         chain: Chain | None = None,
@@ -237,7 +239,7 @@ class Warehouse:
         self.layout = layout or WarehouseConfig()
         self.fence = fence
         self.cells = cells
-        self.beside = beside
+        self.namespace = namespace
         self.owner = owner
         self.batch_id = batch_id
         self.chain = chain
@@ -262,7 +264,7 @@ class Warehouse:
         held = self._held(self._name(self._current_in(table), to_column(table.name)))
         return held.rows if held is not None and held.properties.get(_ID_PROPERTY) == str(table.id) else None
 
-    def why_not(self, table: Table) -> str | None:
+    def rejection_reason(self, table: Table) -> str | None:
         """Why nothing can be written for the table, or None: a name that it needs is taken by a table that somebody else made."""
         namespaces = (self._current_in(table), self._changes_in(table))
         try:
@@ -280,7 +282,7 @@ class Warehouse:
         if held is None or held.snapshot is None:
             return None
         properties = held.properties
-        moved = BatchError("it is another table by now", operation="open a warehouse table", obj=name, retriable=True)
+        moved = BatchError("the table was created again under another id", operation="open a warehouse table", obj=name, retriable=True)
         if properties.get(_ID_PROPERTY) != str(table.id):
             raise moved
         try:
@@ -290,8 +292,8 @@ class Warehouse:
             raise moved from error
         if without := sorted(voided):
             rows = rows.filter(~F.col("batch").isin(without))
-        told = {key.removeprefix(_SCHEMA_PROPERTY): text for key, text in properties.items() if key.startswith(_SCHEMA_PROPERTY)}
-        return Changes(rows, {version: json.loads(text) for version, text in told.items()})
+        texts = {key.removeprefix(_SCHEMA_PROPERTY): text for key, text in properties.items() if key.startswith(_SCHEMA_PROPERTY)}
+        return Changes(rows, {version: json.loads(text) for version, text in texts.items()})
 
     def write_changes(self, table: Table, schema: Schema, events: DataFrame, batch: int) -> None:
         """Put the batch's events of the table, PAGES, in; what an earlier attempt of the same batch left is replaced."""
@@ -300,8 +302,8 @@ class Warehouse:
             held = self._changes(shape, schema, batch)
             seen, _ = self._look_at(held, batch)
             about = {"batch": batch, "table_id": str(table.id), "schema_version": schema_version(table, schema.types)}
-            told = told_rows(to_arrow_schema(held.columns), about, cells=self.cells)
-            rows = events.filter("told > 0").mapInArrow(told, schema=held.columns)
+            as_rows = change_rows(to_arrow_schema(held.columns), about, cells=self.cells)
+            rows = events.filter("told > 0").mapInArrow(as_rows, schema=held.columns)
             replaced = F.lit(True) if self._succeeds(held) else F.col("batch") == batch
             try:
                 self._overwrite(held.name, seen, rows, replaced, self._about(batch))
@@ -334,7 +336,7 @@ class Warehouse:
             if _MIXED not in str(error):
                 raise
             self._expect_open(batch)
-            with self._notes.told(about):
+            with self._notes.applied(about):
                 self.spark.sql(f"DELETE FROM {held.name} WHERE batch = {gone}")
 
     # --- what voided batches have left ---------------------------------------------------------------------
@@ -369,7 +371,7 @@ class Warehouse:
                 return False
         return True
 
-    def take_back_voided_pieces(self, cluster: str, voided: Mapping[int, UUID | None], batch: int) -> None:
+    def take_back_voided_records(self, cluster: str, voided: Mapping[int, UUID | None], batch: int) -> None:
         """The same of the quarantine table: what voided batches of the cluster could not use goes, and what
         they had settled waits."""
         name = self.quarantine()
@@ -377,7 +379,7 @@ class Warehouse:
         found = _left_by(held.lineage, voided) if held is not None else []
         for number in found:
             where, about = f"cluster = {_text(cluster)}", self._about_void(number, batch)
-            with self.fenced(batch), self._notes.told(about):
+            with self.fenced(batch), self._notes.applied(about):
                 self._expect_open(batch)
                 self.spark.sql(f"UPDATE {name} SET settled_in = NULL WHERE {where} AND settled_in = {number}")
                 self.spark.sql(f"DELETE FROM {name} WHERE {where} AND batch = {number} AND segment IS NOT NULL")
@@ -515,7 +517,7 @@ class Warehouse:
                 try:
                     held = self._held(name)
                 except (PySparkException, Py4JJavaError) as error:
-                    log.warning("table cannot be loaded, it is passed over", table=name, error=why(error)[:_LONGEST])
+                    log.warning("table cannot be loaded, skipped", table=name, error=why(error)[:_LONGEST])
                     continue
                 properties = {} if held is None else held.properties
                 if _ID_PROPERTY in properties and (self.owner is None or not self.owner.other(properties.get(_OWNER_PROPERTY))):
@@ -533,7 +535,7 @@ class Warehouse:
     def _exchange_events(self, held: IcebergTable, rows: DataFrame, batch: int) -> None:
         """Put a batch's events in the place of those that it has there, one by one. Dying between the two steps loses nothing."""
         self._expect_open(batch)
-        with self._viewed(rows) as view, self._notes.told(self._about(batch)):
+        with self._viewed(rows) as view, self._notes.applied(self._about(batch)):
             self.spark.sql(
                 f"MERGE INTO {held.name} t USING {view} s ON t.batch = {batch} AND t.ordinal = s.ordinal "
                 "WHEN MATCHED THEN UPDATE SET * WHEN NOT MATCHED THEN INSERT *"
@@ -541,7 +543,7 @@ class Warehouse:
             self.spark.sql(f"DELETE FROM {held.name} WHERE batch = {batch} AND ordinal NOT IN (SELECT ordinal FROM {view})")
 
     def _merge(self, name: str, shape: RowShape, columns: pa.Schema, rows: DataFrame, batch: int) -> None:
-        with self._viewed(rows) as view, self._notes.told(self._about(batch, "rows")):
+        with self._viewed(rows) as view, self._notes.applied(self._about(batch, "rows")):
             self.spark.sql(merge_statement(name, view, shape, columns))
 
     def follow(self, table: Table, schema: Schema, batch: int) -> None:
@@ -554,34 +556,36 @@ class Warehouse:
                 self._current(shape, schema, batch)
 
     def quarantine(self) -> str | None:
-        """Name of the table of pieces in quarantine, or None if there is none."""
+        """Name of the quarantine table, or None if there is none."""
         name = self._name(OWN_NAMESPACE, _QUARANTINE_ID)
         held = self._held(name)
         return name if held is not None and held.properties.get(_ID_PROPERTY) == _QUARANTINE_ID else None
 
-    def write_quarantine(self, pieces: Sequence[Piece], batch: int) -> None:
+    def write_quarantine(self, quarantined: Sequence[Piece], batch: int) -> None:
         """Bring the rows of these pieces, all of one cluster, to what is told of them by now. A table of the name that somebody else made
         is left alone: the bucket has all that it would say, so nothing has to wait for it."""
         with self.fenced(batch):
             for attempt in range(1, _ATTEMPTS + 1):
                 try:
-                    self._write_quarantine(pieces, batch)
+                    self._write_quarantine(quarantined, batch)
                     break
                 except (PySparkException, Py4JJavaError) as error:
                     # Another job of the pipeline, or another pipeline, has told of its own meanwhile.
                     if attempt == _ATTEMPTS or not _is_conflict(error):
                         raise
 
-    def _write_quarantine(self, pieces: Sequence[Piece], batch: int) -> None:
+    def _write_quarantine(self, quarantined: Sequence[Piece], batch: int) -> None:
         name, columns = self._name(OWN_NAMESPACE, _QUARANTINE_ID), from_arrow_schema(QUARANTINE)
         held = self._held(name)
         if held is None:
             held = self._create(name, columns, {_ID_PROPERTY: _QUARANTINE_ID}, "cluster")
         elif held.properties.get(_ID_PROPERTY) != _QUARANTINE_ID:
-            log.error("pieces not told of: somebody else made the table", table=name, batch=batch, pieces=len(pieces))
+            log.error(
+                "quarantine records not written: the table was not created by writetime", table=name, batch=batch, records=len(quarantined)
+            )
             return
         seen, _ = self._look_at(held, batch, shared=True)
-        rows = [{**asdict(piece), "at": datetime.fromtimestamp(piece.at, UTC)} for piece in pieces]
+        rows = [{**asdict(piece), "at": datetime.fromtimestamp(piece.at, UTC)} for piece in quarantined]
         given = self.spark.createDataFrame(pa.Table.from_pylist(rows, schema=QUARANTINE), schema=columns)
         # As in `_last_rows`: the fence is looked at when the table that the MERGE reads is long loaded.
         given = given.mapInArrow(_passed(self.fence, batch, lambda batches: batches), schema=columns)
@@ -589,9 +593,9 @@ class Warehouse:
             self._overwrite(name, seen, given, F.lit(True), self._about(batch))
             return
         # The cluster as a literal: rows of other ones, which another pipeline may write meanwhile, are no conflict.
-        with self._viewed(given) as view, self._notes.told(self._about(batch)):
+        with self._viewed(given) as view, self._notes.applied(self._about(batch)):
             self.spark.sql(
-                f"MERGE INTO {name} t USING {view} s ON t.cluster = {_text(pieces[0].cluster)} AND t.name = s.name "
+                f"MERGE INTO {name} t USING {view} s ON t.cluster = {_text(quarantined[0].cluster)} AND t.name = s.name "
                 "WHEN MATCHED THEN UPDATE SET * WHEN NOT MATCHED THEN INSERT *"
             )
 
@@ -601,11 +605,11 @@ class Warehouse:
         """The table for this incarnation's changes, made or brought to the shape that it has to have."""
         table = shape.table
         name, held = self._place(self._changes_in(table), table, batch)
-        told = {f"{_SCHEMA_PROPERTY}{schema_version(table, schema.types)}": json.dumps(describe(table, schema.types))}
+        wanted = {f"{_SCHEMA_PROPERTY}{schema_version(table, schema.types)}": json.dumps(describe(table, schema.types))}
         columns = from_arrow_schema(changes_schema(shape))
         if held is None:
             held = self._create(name, columns, {_ID_PROPERTY: str(table.id)}, "days(changed_at)")
-        self._evolve(held, columns, changes_rows(shape), {**told, **_keys(shape), **self._claim()}, batch)
+        self._evolve(held, columns, changes_rows(shape), {**wanted, **_keys(shape), **self._claim()}, batch)
         return held
 
     def _current(self, shape: RowShape, schema: Schema, batch: int) -> tuple[IcebergTable, Facts]:
@@ -626,8 +630,8 @@ class Warehouse:
                 replaced = steps(columns, held.columns, current_rows(shape)).replaced
                 news = {c: at for c, at in news.items() if c not in table.columns or to_column(c) in replaced}
             self._take_dropped(held, facts, news, batch)
-        told = {_DROPPED_PROPERTY: json.dumps(dropped), **_keys(shape), **self._modes(), **self._claim()}
-        self._evolve(held, columns, current_rows(shape), told, batch)
+        wanted = {_DROPPED_PROPERTY: json.dumps(dropped), **_keys(shape), **self._modes(), **self._claim()}
+        self._evolve(held, columns, current_rows(shape), wanted, batch)
         if refill := json.loads(held.properties.get(_REFILL_PROPERTY, "{}")):
             self._refill(held, refill, batch)
         return held, facts
@@ -635,13 +639,13 @@ class Warehouse:
     def _modes(self) -> dict[str, str]:
         return {f"write.{command}.mode": self.layout.writes for command in ("merge", "update", "delete")}
 
-    def _evolve(self, held: IcebergTable, columns: StructType, rows: Mapping[Path, int], told: Mapping[str, str], batch: int) -> None:
+    def _evolve(self, held: IcebergTable, columns: StructType, rows: Mapping[Path, int], wanted: Mapping[str, str], batch: int) -> None:
         """Bring the table to the columns, and its properties to what is told."""
         plan = steps(columns, held.columns, rows)
         properties = held.properties
         refill = json.loads(properties.get(_REFILL_PROPERTY, "{}")) | (plan.replaced if rows.get(()) else {})
-        told = {**told, **({_REFILL_PROPERTY: json.dumps(refill)} if refill else {})}
-        news = {key: value for key, value in told.items() if properties.get(key) != value}
+        wanted = {**wanted, **({_REFILL_PROPERTY: json.dumps(refill)} if refill else {})}
+        news = {key: value for key, value in wanted.items() if properties.get(key) != value}
         if plan or news:
             held.evolve(plan, news, lambda: self._expect_open(batch))
 
@@ -651,7 +655,7 @@ class Warehouse:
         sets = ", ".join(f"{quoted(new)} = {converted(quoted(old), kinds[old], kinds[new])}" for new, old in columns.items())
         lacking = " OR ".join(f"({quoted(new)} IS NULL AND {quoted(old)} IS NOT NULL)" for new, old in columns.items())
         self._expect_open(batch)
-        with self._notes.told({**self._about(batch, "refill"), _REFILL_PROPERTY: json.dumps(dict(columns))}):
+        with self._notes.applied({**self._about(batch, "refill"), _REFILL_PROPERTY: json.dumps(dict(columns))}):
             self.spark.sql(f"UPDATE {held.name} SET {sets} WHERE {lacking}")
         held.evolve(Steps(), {_REFILL_PROPERTY: "{}"}, lambda: self._expect_open(batch))
 
@@ -662,7 +666,7 @@ class Warehouse:
         gone = {column: at for column, at in dropped.items() if to_column(column) in stored}
         if gone:
             self._expect_open(batch)
-            with self._notes.told(self._about(batch, "dropped")):
+            with self._notes.applied(self._about(batch, "dropped")):
                 self.spark.sql(_drop_statement(held.name, facts, gone))
 
     # --- the rest --------------------------------------------------------------------------------------------------------
@@ -696,9 +700,9 @@ class Warehouse:
         another id, or one at or above the first of this chain that is not of it."""
         first, mine = (self.chain.first, str(self.chain.id)) if self.chain else (1, None)
         for each in summaries:
-            number, told = int(each.get(_BATCH_PROPERTY, 0)), each.get(_BATCH_ID_PROPERTY)
+            number, batch_id = int(each.get(_BATCH_PROPERTY, 0)), each.get(_BATCH_ID_PROPERTY)
             other = number >= first and each.get(_CHAIN_PROPERTY) != mine
-            if other or number > batch or (number == batch and told not in (None, str(self.batch_id))):
+            if other or number > batch or (number == batch and batch_id not in (None, str(self.batch_id))):
                 raise BatchError(
                     f"it holds batch {number} of another chain of batches, and this one is at {batch}",
                     operation="commit a batch",
@@ -719,12 +723,12 @@ class Warehouse:
 
     def _about(self, batch: int, step: str | None = None) -> dict[str, str]:
         """What a snapshot tells of itself."""
-        told = {_BATCH_PROPERTY: str(batch)}
+        summary = {_BATCH_PROPERTY: str(batch)}
         if self.batch_id is not None:
-            told[_BATCH_ID_PROPERTY] = str(self.batch_id)
+            summary[_BATCH_ID_PROPERTY] = str(self.batch_id)
         if self.chain is not None:
-            told[_CHAIN_PROPERTY] = str(self.chain.id)
-        return told if step is None else {**told, _STEP_PROPERTY: step}
+            summary[_CHAIN_PROPERTY] = str(self.chain.id)
+        return summary if step is None else {**summary, _STEP_PROPERTY: step}
 
     def _succeeds(self, held: IcebergTable) -> bool:
         """Whether all that the table holds is an earlier chain's."""
@@ -735,9 +739,9 @@ class Warehouse:
         if self.chain is None or not self._succeeds(held):
             return
         about = {"id": str(self.chain.id), "first": self.chain.first}
-        told = {_CHAIN_PROPERTY: json.dumps(about), _INCOMPLETE_PROPERTY: str(self.chain.partial).lower()}
+        properties = {_CHAIN_PROPERTY: json.dumps(about), _INCOMPLETE_PROPERTY: str(self.chain.partial).lower()}
         held.refresh()
-        held.evolve(Steps(), told, lambda: self._expect_open(batch))
+        held.evolve(Steps(), properties, lambda: self._expect_open(batch))
 
     def _claim(self) -> dict[str, str]:
         """What says on a table whose it is."""
@@ -770,7 +774,7 @@ class Warehouse:
             if not isinstance(error, PySparkException | Py4JJavaError) or not _is_conflict(error):
                 raise
             raise BatchBusy(
-                f"somebody has written to the table meanwhile: {why(error)[:_LONGEST]}",
+                f"concurrent write to the table: {why(error)[:_LONGEST]}",
                 operation="commit a batch",
                 obj=str(batch),
                 hint="If another run of this batch is at it, a retry finds what that one has done. Nobody else writes to these tables.",
@@ -787,10 +791,10 @@ class Warehouse:
             self.spark.catalog.dropTempView(view)
 
     def _current_in(self, table: Table) -> str:
-        return to_namespace(table.keyspace, self.beside)
+        return to_namespace(table.keyspace, self.namespace)
 
     def _changes_in(self, table: Table) -> str:
-        return to_changes_namespace(table.keyspace, self.beside)
+        return to_changes_namespace(table.keyspace, self.namespace)
 
     def _name(self, namespace: str, table: str) -> str:
         return ".".join(quoted(piece) for piece in (self.catalog, namespace, table))
@@ -836,9 +840,9 @@ class Warehouse:
         with self._making:
             self.spark.sql(f"CREATE NAMESPACE IF NOT EXISTS {name.rsplit('.', 1)[0]}")
         listed = ", ".join(f"{quoted(field.name)} {type_ddl(field.dataType)}" for field in columns)
-        told = ", ".join(f"'{key}'='{value}'" for key, value in {**_PROPERTIES, **about}.items())
+        listed_properties = ", ".join(f"'{key}'='{value}'" for key, value in {**_PROPERTIES, **about}.items())
         partitions = f"PARTITIONED BY ({partitioning})" if partitioning else ""
-        self.spark.sql(f"CREATE TABLE {name} ({listed}) USING iceberg {partitions} TBLPROPERTIES ({told})")
+        self.spark.sql(f"CREATE TABLE {name} ({listed}) USING iceberg {partitions} TBLPROPERTIES ({listed_properties})")
         return IcebergTable(self.spark, name)
 
 
@@ -879,25 +883,25 @@ def _has_batch(summaries: list[dict[str, str]], batch: int) -> bool:
 
 def _batch_of(summary: Mapping[str, str], batches: Mapping[int, UUID | None]) -> int | None:
     """Which of these batches has made the snapshot; None if none has."""
-    number, told = int(summary.get(_BATCH_PROPERTY, 0)), summary.get(_BATCH_ID_PROPERTY)
-    if number not in batches or (told is not None and batches[number] is not None and told != str(batches[number])):
+    number, batch_id = int(summary.get(_BATCH_PROPERTY, 0)), summary.get(_BATCH_ID_PROPERTY)
+    if number not in batches or (batch_id is not None and batches[number] is not None and batch_id != str(batches[number])):
         return None
     return number
 
 
 def _rows_in(summaries: Sequence[Mapping[str, str]], batches: Mapping[int, UUID | None]) -> list[int]:
     """Where, in a table's commits, these batches have brought current rows."""
-    return [at for at, told in enumerate(summaries) if told.get(_STEP_PROPERTY) == "rows" and _batch_of(told, batches) is not None]
+    return [at for at, summary in enumerate(summaries) if summary.get(_STEP_PROPERTY) == "rows" and _batch_of(summary, batches) is not None]
 
 
 def _left_by(lineage: Sequence[Kept], voided: Mapping[int, UUID | None]) -> list[int]:
     """Those of the voided batches that have committed to the table, and were not taken back since."""
     done: set[int] = set()
     found: set[int] = set()
-    for told in (each.summary for each in lineage):
-        if told.get(_STEP_PROPERTY) == "void":
-            done.add(int(told.get(_VOID_PROPERTY, 0)))
-        elif (number := _batch_of(told, voided)) is not None and number not in done:
+    for summary in (each.summary for each in lineage):
+        if summary.get(_STEP_PROPERTY) == "void":
+            done.add(int(summary.get(_VOID_PROPERTY, 0)))
+        elif (number := _batch_of(summary, voided)) is not None and number not in done:
             found.add(number)
     return sorted(found)
 
@@ -906,12 +910,12 @@ def _undone(gone: Sequence[Kept]) -> dict[str, str]:
     """Properties that make the next batch take the steps again that are rolled back with the rows."""
     properties: dict[str, str] = {}
     # The oldest last: what was to be refilled then is.
-    for told in (each.summary for each in gone):
-        if told.get(_STEP_PROPERTY) == "dropped":
+    for summary in (each.summary for each in gone):
+        if summary.get(_STEP_PROPERTY) == "dropped":
             properties[_DROPPED_PROPERTY] = "{}"
-        if told.get(_STEP_PROPERTY) == "refill" and _REFILL_PROPERTY in told:
+        if summary.get(_STEP_PROPERTY) == "refill" and _REFILL_PROPERTY in summary:
             younger = json.loads(properties.get(_REFILL_PROPERTY, "{}"))
-            properties[_REFILL_PROPERTY] = json.dumps(json.loads(told[_REFILL_PROPERTY]) | younger)
+            properties[_REFILL_PROPERTY] = json.dumps(json.loads(summary[_REFILL_PROPERTY]) | younger)
     return properties
 
 

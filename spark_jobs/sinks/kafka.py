@@ -1,11 +1,14 @@
-"""Kafka as the publish job uses it: topics, and publishers whose progress commits with their events.
+"""Kafka for the publish job: topics, and publishers whose progress commits in the same transaction as their
+events.
 
-A publisher's progress is one record a stream of events, keyed by its topic, in `<prefix>.__progress`, holding (batch, ordinal) of the last
-event sent: the topic is compacted, so it never expires as consumer-group offsets do. It has one partition a publisher, because readers of
-committed records see nothing behind an open transaction, and another publisher's may be open at any time. Progress may only be read after
-init_transactions has fenced and settled what an earlier owner of the same transactional id left open, and is read to the partition's
-very end. It names the id of the batch that it has reached: progress in a batch that there is not, or beyond the last seal, is another
-chain's, and its stream waits for a person. Whose the topics are stands in each of its partitions. Knows no Spark.
+Strategy: a publisher's progress is one record per stream of events, keyed by its topic, in
+`<prefix>.__progress`, with the (batch, ordinal) of the last event sent. The topic is compacted, so progress
+does not expire as consumer-group offsets do. It has one partition per publisher: readers of committed records
+see nothing after an open transaction, and another publisher may have one open at any time. Progress is read
+after init_transactions has fenced and settled what an earlier owner of the transactional id left open, and up
+to the end of the partition. Progress also holds the id of its batch: progress in an unknown batch, or beyond
+the last seal, belongs to another chain, and its stream waits for an operator. Each partition also records the
+owner of the topics. Must not know Spark.
 """
 
 from __future__ import annotations
@@ -61,8 +64,8 @@ _OF_ONE_TOPIC = (
     KafkaError.TOPIC_AUTHORIZATION_FAILED,
 )
 """What a broker has against an event or its topic, and meets again however often it is sent."""
-_NOT_LET_IN = (KafkaError._AUTHENTICATION, KafkaError._SSL)
-_NOT_TOLD = (KafkaError.TOPIC_AUTHORIZATION_FAILED, KafkaError.CLUSTER_AUTHORIZATION_FAILED)
+_REFUSED_CLIENT = (KafkaError._AUTHENTICATION, KafkaError._SSL)
+_REFUSED_QUERY = (KafkaError.TOPIC_AUTHORIZATION_FAILED, KafkaError.CLUSTER_AUTHORIZATION_FAILED)
 _FENCED = (KafkaError._FENCED, KafkaError.PRODUCER_FENCED, KafkaError.INVALID_PRODUCER_EPOCH)
 _PASSING = (KafkaError._TRANSPORT, KafkaError._ALL_BROKERS_DOWN, KafkaError._TIMED_OUT, *_FENCED)
 _WAIT = "Events stay in the changes tables and go out with the next run."
@@ -73,7 +76,7 @@ _OF_EVERY_CLIENT = (
     *("receive.message.", "connections.", "log", "debug"),
 )
 """How librdkafka's names of options begin that are neither a producer's nor a consumer's own (CONFIGURATION.md, column C/P: `*`)."""
-_BESIDE = 256  # a record's frame and its headers
+_RECORD_OVERHEAD = 256  # a record's frame and its headers
 _GONE_WITH_OTHERS = (KafkaError._PURGE_QUEUE, KafkaError._PURGE_INFLIGHT)
 _BY_KEY = -1  # librdkafka's RD_KAFKA_PARTITION_UA: the partitioner decides
 _OWNER_KEY = b"__pipeline"
@@ -101,7 +104,7 @@ class Chain:
     def id_of(self, number: int) -> str | None:
         return batch_id(self.bucket, self.cluster, number)
 
-    def why_not(self, stream: str, reached: Position) -> PublishError | None:
+    def rejection_reason(self, stream: str, reached: Position) -> PublishError | None:
         """Why a stream with that progress cannot go on; None if it can."""
         if reached.batch < self.first:
             return None
@@ -130,15 +133,15 @@ def client_options(kafka: KafkaConfig) -> dict[str, Any]:
 
 def ensure_topics(kafka: KafkaConfig, topics: list[str]) -> dict[str, PublishError]:
     """Create the topics that are missing; those that exist keep their settings. Returns those that Kafka does not make, and why."""
-    told: list[KafkaError] = []
-    options: dict[str, Any] = {**client_options(kafka), "error_cb": told.append}
+    errors: list[KafkaError] = []
+    options: dict[str, Any] = {**client_options(kafka), "error_cb": errors.append}
     admin = AdminClient(options)
     try:
         present = admin.list_topics(timeout=_TIMEOUT_SECONDS).topics
     except KafkaException as error:
         # Which says only that there was no answer; why, the client tells aside.
         admin.poll(0)
-        why = next((KafkaException(each) for each in told if each.code() in _NOT_LET_IN), error)
+        why = next((KafkaException(each) for each in errors if each.code() in _REFUSED_CLIENT), error)
         raise _failure("list the topics", kafka.bootstrap_servers, why) from error
     refused = clashes(present, topics)
     missing = [topic for topic in topics if topic not in present and topic not in refused]
@@ -180,9 +183,9 @@ def _check_keeps(admin: AdminClient, progress: str) -> None:
     try:
         policy = _settings(admin, [progress])[progress]()["cleanup.policy"].value
     except KafkaException as error:
-        if error.args[0].code() not in _NOT_TOLD:
+        if error.args[0].code() not in _REFUSED_QUERY:
             raise _failure("ask for a topic's settings", progress, error) from error
-        log.warning("the progress topic's settings cannot be asked for", topic=progress, hint="It has to have cleanup.policy=compact.")
+        log.warning("progress topic settings cannot be read", topic=progress, hint="It has to have cleanup.policy=compact.")
         return
     if policy != "compact":
         raise PublishError(
@@ -208,19 +211,19 @@ def message_limits(kafka: KafkaConfig, topics: Iterable[str]) -> tuple[dict[str,
     limits: dict[str, int] = {}
     silent: dict[str, PublishError] = {}
     for topic, settings in _settings(admin, topics).items():
-        beside = _BESIDE + len(topic)
+        overhead = _RECORD_OVERHEAD + len(topic)
         try:
             allowed = int(settings()["max.message.bytes"].value or own)
         except KafkaException as error:
-            if error.args[0].code() in _NOT_TOLD:
+            if error.args[0].code() in _REFUSED_QUERY:
                 # Who may not ask goes by what the producer allows. Were the topic's own limit less, the broker would refuse the event, and
                 # the table wait.
-                limits[topic] = own - beside
-                log.warning("the topic's limit may not be asked for", topic=topic, right="DescribeConfigs")
+                limits[topic] = own - overhead
+                log.warning("topic size limit cannot be read", topic=topic, right="DescribeConfigs")
             else:
                 silent[topic] = _failure("ask for a topic's settings", topic, error)
         else:
-            limits[topic] = min(own, allowed) - beside
+            limits[topic] = min(own, allowed) - overhead
     return limits, silent
 
 
@@ -303,9 +306,9 @@ class Publisher:
     def _headers(self, row: Any) -> Headers | None:
         if not self.kafka.headers:
             return None
-        told: Headers = [("writetime.op", row.op.encode()), ("writetime.sequence", f"{row.batch}.{row.ordinal}".encode())]
+        headers: Headers = [("writetime.op", row.op.encode()), ("writetime.sequence", f"{row.batch}.{row.ordinal}".encode())]
         of_no_table = (self.kafka.topic_prefix, quarantine_topic(self.kafka.topic_prefix))
-        return told if row.topic in of_no_table else [("writetime.table", _table(row.topic)), *told]
+        return headers if row.topic in of_no_table else [("writetime.table", _table(row.topic)), *headers]
 
     def _send(self, publisher: int, rows: Iterable[Any]) -> Sent:
         producer = self._producer(publisher)
@@ -323,15 +326,15 @@ class Publisher:
     def _of_another_chain(self, done: Mapping[str, Position]) -> dict[str, PublishError]:
         if self.chain is None:
             return {}
-        found = {stream: self.chain.why_not(stream, reached) for stream, reached in done.items()}
+        found = {stream: self.chain.rejection_reason(stream, reached) for stream, reached in done.items()}
         return {stream: error for stream, error in found.items() if error is not None}
 
     def _claim(self, producer: Producer, publisher: int, owner: Owner) -> None:
         """Note whose the topics are: what a version before this one began is taken over."""
-        log.info("topics are this pipeline's from now on", prefix=self.kafka.topic_prefix, publisher=publisher, pipeline=str(owner.id))
+        log.info("topics claimed for this pipeline", prefix=self.kafka.topic_prefix, publisher=publisher, pipeline=str(owner.id))
         producer.begin_transaction()
-        told = owner.model_dump_json().encode()
-        _produce(producer, progress_topic(self.kafka.topic_prefix), _OWNER_KEY, told, None, partition=publisher)
+        value = owner.model_dump_json().encode()
+        _produce(producer, progress_topic(self.kafka.topic_prefix), _OWNER_KEY, value, None, partition=publisher)
         producer.commit_transaction(_TIMEOUT_SECONDS)
 
     def _send_chunk(self, producer: Producer, publisher: int, rows: list[Any], stuck: dict[str, PublishError]) -> int:
@@ -387,8 +390,8 @@ class Publisher:
                     _produce(producer, topic, row.key, None, delivered, headers=self._headers(row))
                 reached[stream] = Position(row.batch, row.ordinal)
             for stream, position in reached.items():
-                told = self._progress(position)
-                _produce(producer, progress_topic(self.kafka.topic_prefix), stream.encode(), told, delivered, partition=publisher)
+                value = self._progress(position)
+                _produce(producer, progress_topic(self.kafka.topic_prefix), stream.encode(), value, delivered, partition=publisher)
         except KafkaException:
             # A transaction of which an event was refused takes no more: that is the reason then.
             if not failed:
@@ -497,7 +500,7 @@ def _too_large(row: Any, error: KafkaException) -> PublishError | None:
     if error.args[0].code() != KafkaError.MSG_SIZE_TOO_LARGE:
         return None
     return PublishError(
-        f"event [{row.batch}, {row.ordinal}] of {len(row.value)} bytes is larger than a message may be",
+        f"event [{row.batch}, {row.ordinal}] of {len(row.value)} bytes is larger than the maximum message size",
         operation="publish events",
         obj=row.topic,
         hint="Raise `message.max.bytes` under `kafka.producer` in the pipeline's YAML and `max.message.bytes` of the topic; events wait.",
@@ -546,13 +549,13 @@ def _read_progress(kafka: KafkaConfig, publisher: int, *, settled: bool = True) 
                 )
             failure = message.error()
             if failure is None:
-                stream, told = (message.key() or b"").decode(), message.value()
+                stream, value = (message.key() or b"").decode(), message.value()
                 if message.key() == _OWNER_KEY:
-                    claimed = told
-                elif told is None:
+                    claimed = value
+                elif value is None:
                     progress.pop(stream, None)  # `forget`
                 else:
-                    progress[stream] = Position(*json.loads(told))
+                    progress[stream] = Position(*json.loads(value))
             elif failure.code() == KafkaError._PARTITION_EOF:
                 if settled:
                     _expect_end(kafka, publisher, message.offset() or 0)

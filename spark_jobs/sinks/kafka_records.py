@@ -1,8 +1,8 @@
-"""Rows of a changes table as records for Kafka. A function for `mapInArrow`, made in the driver.
+"""Converts rows of a changes table to Kafka records. A function for `mapInArrow`, made in the driver.
 
-Strategy: an event shows as its own schema version has it, so the driver looks at each version that is used once: what it is (the changes
-table says so), and with Avro what the registry calls it. Tasks encode, and put aside what is too large for its topic. Knows Kafka's
-records, not Kafka.
+Strategy: an event is encoded by its own schema version, so the driver resolves each version once: its
+definition (stored with the changes table) and, for Avro, its id in the registry. Tasks encode the events and
+set aside those that are too large for their topic. Knows Kafka's records; must not know the Kafka client.
 """
 
 from __future__ import annotations
@@ -81,11 +81,11 @@ class Oversized:
     limit: int
     bucket: str
     cluster: str
-    tells: Tells | None = None
+    quarantine: QuarantineTopic | None = None
 
 
 @dataclass(frozen=True, slots=True)
-class Tells:
+class QuarantineTopic:
     """The topic that is told of pieces in quarantine, and how: in which format, for Avro with the ids of its schemas."""
 
     topic: str
@@ -213,7 +213,7 @@ class Encoder:
         }
         store.put(f"{stem}.bin", value)
         store.put(f"{stem}.json", json.dumps(about, indent=1).encode())
-        return Aside((None, None), self.topic) if rule.tells is None else Aside(rule.tells.record(piece), rule.tells.topic)
+        return Aside((None, None), self.topic) if rule.quarantine is None else Aside(rule.quarantine.record(piece), rule.quarantine.topic)
 
     def shapes(self, stored: pa.Schema) -> Callable[[str], Shape]:
         """What gives the shape of a version. PublishError for one that nothing says what it is."""
@@ -262,7 +262,7 @@ def _claimed(store: Store, name: str, value: bytes) -> ObjectInfo:
 
 def _shapes(versions: Versions, about: About, stored: pa.Schema, *, form: Form = JSON, cells: bool = False) -> Callable[[str], Shape]:
     """What gives the shape of a version. PublishError for one that the changes table does not tell of."""
-    rows = {version: _row_shape(described(told, about.keyspace, about.table)) for version, told in versions.items()}
+    rows = {version: _row_shape(described(text, about.keyspace, about.table)) for version, text in versions.items()}
 
     def shape(version: str) -> Shape:
         if version not in rows:

@@ -1,10 +1,13 @@
-"""What a batch could not use, put into quarantine: single frames and damaged ranges as they are, the frames of a hot table together.
+"""Writes to quarantine what a batch could not use: single frames, damaged ranges, and the frames of a hot table
+together.
 
-Strategy: of a kind of problem and a table the first `frame_ranges.NAMED` frames of a batch are pieces of their own, which people can look
-at; where a segment has more than fit, its frames are one piece (`writetime.pipeline.quarantine.frame_ranges`). Bytes of few and small
-frames have come to the driver, which puts them. Of all others it knows the place only: workers read their segments again and put them
-(`keeper`), so that neither Spark nor the driver ever holds what a hot table had. Names and bytes follow from the manifest alone, so every
-run writes the same; notes are put by the driver when all bytes are there. Objects are put many at once."""
+Strategy: for each kind of problem and table, the first `frame_ranges.NAMED` frames of a batch become single
+quarantine records; further frames of a segment form one record
+(`writetime.pipeline.quarantine.frame_ranges`). The driver writes the bytes of few, small frames. For all
+others it knows positions only, and workers read the segments again and write the bytes (`keeper`), so neither
+Spark nor the driver holds the frames of a hot table. Names and bytes follow from the manifest alone, so every
+run writes the same objects. The driver writes the notes after all bytes are stored. Objects are written in
+parallel."""
 
 from __future__ import annotations
 
@@ -79,8 +82,8 @@ def _kept(segment: Segment, obj: str, wanted: Wanted, store: Store | None) -> It
         if len(indexes) != len(positions):
             yield about | {"position": positions[0], "size": 0, "frames": 0, "last": positions[-1]}
             continue
-        for some, pieces in at_once(put, [[index] for index in indexes] if single else [indexes]):
-            for part, size in pieces:
+        for some, stored in at_once(put, [[index] for index in indexes] if single else [indexes]):
+            for part, size in stored:
                 first, last = int(at[some[part[0]]]), int(at[some[part[-1]]])
                 yield about | {"position": first, "size": size, "frames": len(part), "last": last}
 

@@ -1,12 +1,15 @@
-"""How a warehouse table follows its CQL table: which columns have to be renamed, widened, set aside and added, and doing so in one commit.
+"""How a warehouse table follows its CQL table: which columns have to be renamed, widened, set aside and
+added, and doing so in one commit.
 
-Strategy: a table's shape says all. The columns of a primary key keep their places for the life of a table (CREATE fixes them, ALTER renames
-them only), and so do the fields of a user type (ALTER TYPE adds at the end or renames): these go by place, so that a name that differs is a
-rename. All other columns go by name: one that is not there is new, one that nobody wants any more stays with its history. A column whose
-type cannot become what is wanted (re-added with another type) is set aside under a name that no CQL column can have, and made anew.
+Strategy: a table's shape says all. The columns of a primary key keep their places for the life of a table
+(CREATE fixes them, ALTER renames them only), and so do the fields of a user type (ALTER TYPE adds at the end
+or renames): these go by place, so that a name that differs is a rename. All other columns go by name: one
+that is not there is new, one that nobody wants any more stays with its history. A column whose type cannot
+become what is wanted (re-added with another type) is set aside under a name that no CQL column can have, and
+made anew.
 
-Sources: Cassandra 3.11-5.0, cql3 AlterTableStatement and AlterTypeStatement; Iceberg, SchemaUpdate. Knows Spark's types and Iceberg's
-table; knows no CQL schema.
+Sources: Cassandra 3.11-5.0, cql3 AlterTableStatement and AlterTypeStatement; Iceberg, SchemaUpdate. Knows
+Spark's types and Iceberg's table; knows no CQL schema.
 """
 
 from __future__ import annotations
@@ -261,17 +264,15 @@ class IcebergTable:
         base = operations.refresh()
         now = base.currentSnapshot()
         if now is None or int(now.snapshotId()) != seen:
-            raise BatchBusy(
-                "somebody has written to the table meanwhile", operation="roll a warehouse table back", obj=self.name, hint="Run it again."
-            )
+            raise BatchBusy("concurrent write to the table", operation="roll a warehouse table back", obj=self.name, hint="Run it again.")
         check()
         made = self._java("org.apache.iceberg.TableMetadata").buildFrom(base)
         made = made.removeRef("main") if target is None else made.setBranchSnapshot(target, "main")
         if properties:
-            told = self._java("java.util.HashMap")()
+            java_map = self._java("java.util.HashMap")()
             for name, value in properties.items():
-                told.put(name, value)
-            made = made.setProperties(told)
+                java_map.put(name, value)
+            made = made.setProperties(java_map)
         operations.commit(base, made.build())
         self.refresh()
         self._spark.catalog.refreshTable(self.name)

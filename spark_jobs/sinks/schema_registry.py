@@ -1,8 +1,10 @@
-"""A schema registry by the Confluent API, as far as publishing needs it: the id of a schema, once it is known to be compatible.
+"""A schema registry by the Confluent API, as far as publishing needs it: the id of a schema, once it is known
+to be compatible.
 
-Strategy: a schema that the subject has already is looked up and never judged again; a new one is checked against the subject's latest
-by the registry's own rule, and only then registered. Ids are kept for the life of the client. Knows no Spark and no Kafka; what speaks
-HTTP is httpx, because Confluent's client brings a second one and an OAuth library along for three calls (docs/adr/0005).
+Strategy: a schema that the subject has already is looked up and never judged again; a new one is checked
+against the subject's latest by the registry's own rule, and only then registered. Ids are kept for the life
+of the client. Knows no Spark and no Kafka; what speaks HTTP is httpx, because Confluent's client brings a
+second one and an OAuth library along for three calls (docs/adr/0005).
 """
 
 from __future__ import annotations
@@ -106,5 +108,5 @@ def _incompatible(subject: str, why: str) -> PublishError:
         f"the schema is not compatible with the subject's latest{': ' if why else ''}{why}",
         operation="register a schema",
         obj=subject,
-        hint="Its events wait, other tables go on. Loosen the subject's compatibility, or delete it, and publish again.",
+        hint="Events of this table wait; other tables continue. Loosen the subject's compatibility, or delete it, and publish again.",
     )

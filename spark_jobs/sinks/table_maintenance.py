@@ -1,11 +1,12 @@
-"""Care of the warehouse's tables, in maintenance: small files put together, deletes applied, old snapshots let go.
+"""Maintenance of the warehouse tables: compact small files, apply deletes, expire old snapshots.
 
-Strategy: Iceberg's own procedures do the work. It is done within the batch of maintenance, before the seal, so that no ingest commits
-meanwhile: what it merges into would be gone. Current rows are sorted by their key as they are rewritten, so that a merge, or a reader
-with a key, opens few files; changes stay by day. Each table is counted before and after. What fails is logged and left for the next time:
-a table is right with many files, too.
+Strategy: Iceberg's own procedures do the work. They run inside the maintenance batch, before the seal, so
+that no ingest commits at the same time to files that are being replaced. Current rows are sorted by key when
+they are rewritten, so that a merge or a reader with a key opens few files; changes stay grouped by day. Rows
+are counted before and after. A failure is logged and left to the next run: a table with many files is still
+correct.
 
-Knows Iceberg's procedures and which tables are ours; no batch and no rows.
+Knows Iceberg's procedures and which tables belong to the pipeline; must not know batches or rows.
 """
 
 from __future__ import annotations
@@ -49,7 +50,7 @@ def tidy(warehouse: Warehouse, tables: Iterable[Table], *, now: datetime | None 
         except (PySparkException, Py4JError) as error:
             # It says most of why in its first line.
             trouble = str(error).strip().partition("\n")[0]
-            log.warning("table not tidied", table=label, name=name, error=trouble)
+            log.warning("table maintenance failed", table=label, name=name, error=trouble)
             found.append(Tidied(name=_plain(name), trouble=trouble))
     return found
 

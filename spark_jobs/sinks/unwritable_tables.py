@@ -1,10 +1,12 @@
-"""Tables that Spark or the warehouse refuses to write: the batch goes on without them, and they wait for a person.
+"""Tables that Spark or the warehouse cannot write: the batch continues without them, and they wait for an
+operator.
 
-A commit of one table can fail because the catalog is away, which passes, or because of what is in the rows or in the table, which does
-not. Only the latter makes a table unwritable; whatever else fails fails the batch, as the next attempt may be better. Spark says which it
-is: what it cannot plan it can never write, and of what fails while it runs the SQLSTATE tells (ISO 9075-2, 24.1).
+A commit to a table fails for a temporary reason (the catalog is not available) or because of the rows or the
+table. Only the second makes a table unwritable; any other failure fails the batch, because a retry may
+succeed. Spark says which it is: a statement that cannot be planned can never run, and for a failure at run
+time the SQLSTATE decides (ISO 9075-2, 24.1).
 
-Must not know what a batch is made of.
+Must not know what a batch consists of.
 """
 
 from __future__ import annotations
@@ -52,11 +54,11 @@ def without_unwritable(run: Callable[[], Sealed], store: Store, manifest: Manife
                 raise
             found.add(error.refused.table_id)
             log.error(
-                "table cannot be written, the batch goes on without it", batch=manifest.number, **error.refused.model_dump(mode="json")
+                "table cannot be written, the batch continues without it", batch=manifest.number, **error.refused.model_dump(mode="json")
             )
             add_verdict(store, manifest, error.refused)
         except VerdictAdded as error:
-            log.warning("another run goes without a table, so does this one", batch=manifest.number, **error.as_dict())
+            log.warning("another run excluded a table, this run excludes it too", batch=manifest.number, **error.as_dict())
         spark.catalog.clearCache()
 
 

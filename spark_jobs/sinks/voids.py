@@ -1,10 +1,10 @@
-"""What voided batches have committed is taken back by the batches after them; see `writetime.pipeline.void`.
+"""Takes back what voided batches committed; the batches after them do this (`writetime.pipeline.void`).
 
-Strategy: before a batch commits, it looks at each table that it or a voided batch knows, and takes back what
-the voided one has left there. A driver of a voided batch may be held up between its look at the seal and its
-commit, so each of the next batches looks, not the first alone; and one that was held up until this batch had
-written on top is found before the seal. Costs nothing where nothing was voided lately. Knows the warehouse;
-not what a batch is made of.
+Strategy: before a batch commits, it checks each table that it or a voided batch knows, and removes what the
+voided batch left there. The driver of a voided batch may pause between its check of the seal and its commit,
+so several later batches check, not only the first; a commit that this batch has already written over is found
+before the seal. Costs nothing if no batch was voided recently. Knows the warehouse; must not know what a
+batch consists of.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ def take_back(warehouse: Warehouse, store: Store, manifest: Manifest, voided: Vo
         return
     number = manifest.number
     if manifest.namespace is None:
-        warehouse.take_back_voided_pieces(manifest.cluster, recent, number)
+        warehouse.take_back_voided_records(manifest.cluster, recent, number)
     # Of those before the base all that they knew is in its schema, if it came again.
     tables = _captured(store, manifest, [*(each for each in recent if each > manifest.base), manifest.base, number])
     at_once(lambda table: warehouse.take_back_voided(table, recent, number), tables, workers=COMMITTERS)

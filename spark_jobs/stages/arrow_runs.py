@@ -1,4 +1,5 @@
-"""Runs of equal values in sorted record batches, and binary columns put together: what the stages of a batch share of Arrow and numpy."""
+"""Runs of equal values in sorted record batches, and binary columns put together: what the stages of a batch
+share of Arrow and numpy."""
 
 from __future__ import annotations
 
@@ -31,14 +32,14 @@ def starts(batch: Any, columns: Sequence[str]) -> Ints:
 def by_shard(batches: Iterable[pa.RecordBatch]) -> Iterator[tuple[Shard, Iterator[pa.RecordBatch]]]:
     """The rows of each (table_id, bucket) of batches that are sorted by it."""
 
-    def pieces() -> Iterator[tuple[Shard, pa.RecordBatch]]:
+    def runs() -> Iterator[tuple[Shard, pa.RecordBatch]]:
         for batch in batches:
             begins = starts(batch, ["table_id", "bucket"]).tolist()
             for start, end in zip(begins, [*begins[1:], batch.num_rows], strict=True):
                 piece = batch.slice(start, end - start)
                 yield (piece["table_id"][0].as_py(), piece["bucket"][0].as_py()), piece
 
-    for shard, group in groupby(pieces(), key=lambda pair: pair[0]):
+    for shard, group in groupby(runs(), key=lambda pair: pair[0]):
         yield shard, (piece for _, piece in group)
 
 

@@ -1,13 +1,15 @@
-"""Erasing one key: what the pipeline holds of it up to now goes, from archive, quarantine, state and tables. `writetime erase`
+"""Erases one key: removes all its data up to now from archive, quarantine, state and tables. `writetime erase`
 
-Strategy: a batch of its own kind, numbered and sealed like any, so that nobody else writes meanwhile, and one that died is run again by
-whoever finds it open. It takes nothing in. First it notes the key as a hash (`writetime.pipeline.erasures`), from when on no batch takes in
-what was written up to that moment, wherever it may come from; then the bucket's objects are changed (`writetime.pipeline.erase`), the key's
-state shards written anew, its rows deleted from the tables, and files and snapshots that only older snapshots need removed. After the
-seal older versions of the shards go, and the request, which is the one object that has the key itself.
+Strategy: an erasure is a batch of its own kind, numbered and sealed like any other, so that nothing else
+writes at the same time, and any driver can run an unfinished one again. It reads no segments. First it
+records the key as a hash (`writetime.pipeline.erasures`); from then on no batch ingests what was written to
+the key up to that moment, from any source. Then it changes the bucket's objects (`writetime.pipeline.erase`),
+rewrites the key's state shards, deletes its rows from the tables, and removes files and snapshots that only
+older snapshots need. After the seal it removes older versions of the shards, and the request, which is the
+one object that holds the key itself.
 
-A key that the ring still holds is refused: its next change would bring half a row. So nothing that a reader sees of current rows changes.
-Each step is repeated without harm.
+A key that the cluster still holds is rejected: its next change would produce half a row. So current rows that
+readers see do not change. Every step can be repeated.
 """
 
 from __future__ import annotations
@@ -80,7 +82,9 @@ def erase(config: PipelineConfig, store: Store, spark: SparkSession, manifest: M
     cluster, number = manifest.cluster, manifest.number
     request = erasures.read_request(store, cluster, manifest.id)
     if request is None:
-        raise BatchError("its request is gone", operation=_OPERATION, obj=str(number), hint="Void the batch, and erase the key again.")
+        raise BatchError(
+            "the erase request is missing", operation=_OPERATION, obj=str(number), hint="Void the batch, and erase the key again."
+        )
     work = Erasing.writing(config, store, spark, request, base, manifest)
     state, outcome = work.run()
     store.put(layout.erasure_done(cluster, number), outcome.to_bytes())
@@ -190,8 +194,8 @@ class Erasing:
             live=[*self._alive(), *self._unpublished(warehouse)],
             segments=self._in_objects(bucket.archive_objects(self.store, self.cluster), search, bucket.in_segment, keys),
             waiting=self._in_objects(bucket.waiting_objects(self.store, self.cluster), search, bucket.in_segment, keys),
-            pieces=sum(1 for _ in bucket.pieces(self.store, self.cluster, search)),
-            touched=bucket.touched(self.store, self.cluster, search, erase=False),
+            pieces=sum(1 for _ in bucket.quarantine_records(self.store, self.cluster, search)),
+            touched=bucket.incomplete_rows(self.store, self.cluster, search, erase=False),
             events=self._events_outside(warehouse, erase=False)[0],
             records=sum(1 for shard in self.shards() for _ in self._records(shard)),
             rows=rows,
@@ -251,11 +255,11 @@ class Erasing:
         segments = self._in_objects(bucket.archive_objects(self.store, self.cluster), search, bucket.from_segment, keys)
         waiting = self._in_objects(bucket.waiting_objects(self.store, self.cluster), search, bucket.in_segment, keys)
         self._expect_open()
-        pieces = list(bucket.pieces(self.store, self.cluster, search))
-        self._erase_bytes(warehouse, [piece.info.name for piece in pieces])
-        for piece in pieces:
+        quarantined = list(bucket.quarantine_records(self.store, self.cluster, search))
+        self._erase_bytes(warehouse, [piece.info.name for piece in quarantined])
+        for piece in quarantined:
             bucket.erase_piece(self.store, piece, number)
-        touched = bucket.touched(self.store, self.cluster, search, erase=True)
+        incomplete = bucket.incomplete_rows(self.store, self.cluster, search, erase=True)
         events, not_erased = self._events_outside(warehouse, erase=True)
         records = sum(1 for shard in self.shards() for _ in self._records(shard))
         state = self._rewrite_state(erasure.until)
@@ -267,8 +271,8 @@ class Erasing:
             done=True,
             segments=segments,
             waiting=waiting,
-            pieces=len(pieces),
-            touched=touched,
+            pieces=len(quarantined),
+            touched=incomplete,
             events=events,
             records=records,
             rows=rows,
@@ -448,9 +452,9 @@ class Erasing:
         scrub(self.spark, name, datetime.now(UTC) + _AHEAD)
         return count
 
-    def _erase_bytes(self, warehouse: Warehouse, pieces: Iterable[str]) -> None:
-        """The bytes of pieces of quarantine, where its table has them."""
-        listed = ", ".join(_text(name) for name in pieces)
+    def _erase_bytes(self, warehouse: Warehouse, names: Iterable[str]) -> None:
+        """Erase the bytes of quarantine records in the quarantine table."""
+        listed = ", ".join(_text(name) for name in names)
         name = warehouse.quarantine()
         if not listed or name is None:
             return

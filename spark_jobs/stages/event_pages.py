@@ -1,8 +1,9 @@
 """Pages of events: what one holds, and what the sinks take of it.
 
-A page is some events of one table as a record batch (`page_schema`), packed as all rows are that travel (`packs`): a few MB in one value.
-Events are typed into pages (`events`, `event_columns`), counted by what stands beside them (PAGES), and go from pages to the tables column
-by column, without a Python object per row. Knows no Iceberg and no flat rows.
+A page is some events of one table as a record batch (`page_schema`), packed as all rows are that travel
+(`packs`): a few MB in one value. Events are typed into pages (`events`, `event_columns`), counted by what
+stands beside them (PAGES), and go from pages to the tables column by column, without a Python object per row.
+Knows no Iceberg and no flat rows.
 """
 
 from __future__ import annotations
@@ -41,8 +42,8 @@ def page_schema(shape: RowShape) -> pa.Schema:
 
 def page_row(table_id: bytes, page: pa.RecordBatch) -> dict[str, Any]:
     """A row of PAGES."""
-    told = page.num_rows - page["ordinal"].null_count
-    return {"table_id": table_id, "told": told, "last": page["last"].true_count, "payload": pack(page)}
+    numbered = page.num_rows - page["ordinal"].null_count
+    return {"table_id": table_id, "told": numbered, "last": page["last"].true_count, "payload": pack(page)}
 
 
 def page_of(shape: RowShape, events: Iterable[tuple[int | None, bool, Event]]) -> pa.RecordBatch:
@@ -70,23 +71,23 @@ def pages(batches: Batches) -> Batches:
 # --- changes ----------------------------------------------------------------------------------------------------------------------
 
 
-def told_rows(columns: pa.Schema, about: Mapping[str, Any], *, cells: bool) -> Callable[[Batches], Batches]:
+def change_rows(columns: pa.Schema, about: Mapping[str, Any], *, cells: bool) -> Callable[[Batches], Batches]:
     """PAGES -> rows of a table of changes with these columns. `about`: what the sink knows, by column. `cells`: whether changes tell when
     cells were written, and when they expire."""
 
     def rows(batches: Batches) -> Batches:
         for page in pages(batches):
             # What has no ordinal is for current rows only.
-            told = _filtered(page, pc.is_valid(page["ordinal"]))
-            if told.num_rows:
-                yield pa.RecordBatch.from_arrays([column(told, field) for field in columns], schema=columns)
+            numbered = _filtered(page, pc.is_valid(page["ordinal"]))
+            if numbered.num_rows:
+                yield pa.RecordBatch.from_arrays([column(numbered, field) for field in columns], schema=columns)
 
-    def column(told: pa.RecordBatch, field: pa.Field) -> Any:
+    def column(numbered: pa.RecordBatch, field: pa.Field) -> Any:
         if field.name in about:
-            return pa.repeat(pa.scalar(about[field.name], field.type), told.num_rows)
-        if field.name not in told.schema.names or (field.name in ("writetime", "expires_at") and not cells):
-            return pa.nulls(told.num_rows, field.type)
-        return aligned(told[field.name], field.type)
+            return pa.repeat(pa.scalar(about[field.name], field.type), numbered.num_rows)
+        if field.name not in numbered.schema.names or (field.name in ("writetime", "expires_at") and not cells):
+            return pa.nulls(numbered.num_rows, field.type)
+        return aligned(numbered[field.name], field.type)
 
     return rows
 

@@ -1,15 +1,19 @@
-"""From routed mutations to items: each update taken apart into what it does to each row, and to the head of its partition.
+"""Converts routed mutations to items: each update is split into its effect on each row and on the partition
+head.
 
-Strategy: a function from record batches to record batches. Input: ROUTED rows, one shard after the other, those of a shard sorted by key
-and digest (`packs.by_digest`): copies that several tasks have found stand side by side and become one. Of each mutation what a TRUNCATE
-took is left out; the rest is decoded once, and every value in it is looked at as a sink will: what cannot be ordered, shown or stored goes
-to quarantine here, with its reason, so that later stages never meet it. Output: ITEMS, which `packs` sorts by `ORDER` for the join.
+Strategy: a function from record batches to record batches. Input: ROUTED rows, shard by shard, sorted by key
+and digest within a shard (`packs.by_digest`), so that copies found by several tasks are adjacent and become
+one. Parts removed by a TRUNCATE are left out; the rest is decoded once, and each value is checked as a sink
+will check it: what cannot be ordered, projected or stored goes to quarantine here, with the reason, so that
+later stages only see valid values. Output: ITEMS, which `packs` sorts by `ORDER` for the merge.
 
-Most updates only write rows of simple values; these are decoded, checked and packed by the column, and no Python object is made for each.
-Others, and those with a value that is not clearly good, go one by one, which is the readable way (`engine="python"`: all of them). So do
-those of a table that has purges behind it, where segments come in again or late: some of what one update holds may be too old by now.
+Most updates only write rows of simple values; these are decoded, checked and packed by column, without a
+Python object for each. The others, and those with a value that is not clearly valid, are processed one by
+one, which is the readable path (`engine="python"`: all of them). So are updates of a table with earlier
+purges in segments that are read again or arrive late: parts of such an update may be too old.
 
-What is no captured table's update passes through, as counts or with its bytes: it is the driver's to tell of.
+Mutations without an update of a captured table pass through, as counts or with their bytes: the driver
+reports them.
 """
 
 from __future__ import annotations

@@ -1,8 +1,9 @@
 """Rows that nothing but their own items touches, joined all at once: most rows of most batches.
 
-Strategy: where the state holds no head of a partition and a batch brings none, rows depend on nothing else; those in which nothing expires
-meanwhile are merged by one call of the compiled join (`writetime.kernels.row_batches.join`), their events and records put together as
-arrays. All others are given back and go the way of `stream`, which says what has to come out. A row goes one way with all its items: the
+Strategy: where the state holds no head of a partition and a batch brings none, rows depend on nothing else;
+those in which nothing expires meanwhile are merged by one call of the compiled join
+(`writetime.kernels.row_batches.join`), their events and records put together as arrays. All others are given
+back and go the way of `stream`, which says what has to come out. A row goes one way with all its items: the
 last row of a stretch waits for the next one, and a row that would wait too long is given back for good."""
 
 from __future__ import annotations
@@ -164,10 +165,10 @@ class PlainRows:
         """The numbers of the next events; null of those that the stream does not tell."""
         hidden = np.array([untold(each, self.untold) for each in copies.to_pylist()], bool) if self.untold else np.zeros(len(copies), bool)
         first = self.counts["events"]
-        told = len(hidden) - int(hidden.sum())
-        self.counts["events"] += told
-        if told < len(hidden):
-            self.counts["untold"] += len(hidden) - told
+        numbered = len(hidden) - int(hidden.sum())
+        self.counts["events"] += numbered
+        if numbered < len(hidden):
+            self.counts["untold"] += len(hidden) - numbered
         return pa.array(first + np.cumsum(~hidden) - 1, mask=hidden)
 
     def _records(self, keys: list[bytes], known: dict[bytes, bytes], left: Any, found: row_batches.Joined) -> list[pa.RecordBatch]:

@@ -1,11 +1,14 @@
-"""The join as a stage: items, sorted by row and writetime, into the state; events, state records and accounts out of it.
+"""The join as a stage: items, sorted by row and writetime, into the state; events, state records and accounts
+out of it.
 
-Strategy: a function from record batches to record batches, ITEMS in the order of `explode.ORDER`, one shard's in one run. Partitions are
-folded one after the other as streams (`writetime.cassandra.merge.partition_fold`), so that neither a partition nor a row has to fit in
-memory. The records that a stretch of items needs are asked of the shard all at once; ranges are read as they are folded. What expires in a
-partition without items is found by the shard. Rows that nothing but their own items touches, which are most, are joined all at once
-(`plain`), with equal results (`engine="python"`: none are). Nothing is written here, and what comes out depends only on the items and the
-pinned state, so a task may be run any number of times. Events go out raw (`events` gives them types), those of a row one after the other.
+Strategy: a function from record batches to record batches, ITEMS in the order of `explode.ORDER`, one shard's
+in one run. Partitions are folded one after the other as streams (`writetime.cassandra.merge.partition_fold`),
+so that neither a partition nor a row has to fit in memory. The records that a stretch of items needs are
+asked of the shard all at once; ranges are read as they are folded. What expires in a partition without items
+is found by the shard. Rows that nothing but their own items touches, which are most, are joined all at once
+(`plain`), with equal results (`engine="python"`: none are). Nothing is written here, and what comes out
+depends only on the items and the pinned state, so a task may be run any number of times. Events go out raw
+(`events` gives them types), those of a row one after the other.
 """
 
 from __future__ import annotations
@@ -229,10 +232,10 @@ class _ShardJoin:
         due_rows = (row for each in due if (row := split_record_key(each)[1]) != HEAD)
         outputs = fold(self.settings, head, of_head, groups, _Rows(self.state, pk), due_rows)
         try:
-            yield from self._told(key, outputs)
+            yield from self._numbered(key, outputs)
         except MalformedMutation as error:
             raise BatchError(
-                f"a row that was found good cannot be merged: {error}",
+                f"a validated row cannot be merged: {error}",
                 operation="join a partition",
                 obj=f"{self.table.label}, bucket {self.about['bucket']}, partition key {key.hex()}",
                 hint="This is a defect of writetime: keep the batch and report it.",
@@ -244,7 +247,7 @@ class _ShardJoin:
 
     # --- out -------------------------------------------------------------------------------------------------------------------------
 
-    def _told(self, key: bytes, outputs: Iterable[Output]) -> Iterator[dict[str, Any]]:
+    def _numbered(self, key: bytes, outputs: Iterable[Output]) -> Iterator[dict[str, Any]]:
         """Rows of FOLDED. An event is held until it is known whether it is the last of its row."""
         held: Event | None = None
         for output in outputs:

@@ -1,8 +1,10 @@
-"""Rows on their way through Spark: packed by the batch, so that it moves some large values and not a million small ones.
+"""Rows on their way through Spark: packed by the batch, so that it moves some large values and not a million
+small ones.
 
-Strategy: between Python's stages Spark takes every row of a batch apart and puts it together again, which costs more than what the stages
-do with them. So the rows of a shard travel as record batches in Arrow's stream format, a few MB in one value, and what Spark would have
-sorted is sorted here: in memory, or, where that is not enough, in runs that lie in a file until they are merged.
+Strategy: between Python's stages Spark takes every row of a batch apart and puts it together again, which
+costs more than what the stages do with them. So the rows of a shard travel as record batches in Arrow's
+stream format, a few MB in one value, and what Spark would have sorted is sorted here: in memory, or, where
+that is not enough, in runs that lie in a file until they are merged.
 
     packing     SEGMENTS -> ROUTED       becomes  SEGMENTS -> PACKED
     folding     ROUTED -> ITEMS -> FOLDED  becomes  PACKED -> FOLDED, of which events and records are packed
@@ -99,8 +101,8 @@ def _of_shards(batch: pa.RecordBatch) -> Iterator[tuple[tuple[bytes | None, int 
     if not rest.num_rows:
         return
     rest = rest.take(pc.sort_indices(rest.select(["table_id", "bucket"]), [("table_id", "ascending"), ("bucket", "ascending")]))
-    for shard, pieces in by_shard([rest]):
-        yield shard, whole(list(pieces))
+    for shard, runs in by_shard([rest]):
+        yield shard, whole(list(runs))
 
 
 def folding(explode: Callable[[Batches], Batches], join: Callable[[Batches], Batches]) -> Callable[[Batches], Batches]:

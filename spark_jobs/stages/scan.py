@@ -1,18 +1,22 @@
-"""The first two stages of a batch: what segments hold, and the bytes of the mutations that it wants. Functions for `mapInArrow`.
+"""The first two stages of a batch: read what segments contain, and the bytes of the wanted mutations.
+Functions for `mapInArrow`.
 
-    survey   counts, damaged ranges, and the bodies that teach: mutations of system_schema and of system.local; no others leave a worker
+    survey   counts, damaged ranges, and the bodies of mutations of system_schema and of system.local; no other
+             bodies leave a worker
     route    once the schema is known: the bodies of captured tables by (table, key bucket), all else as counts
 
-Strategy: each stage reads the segments anew, because scanning is fast and keeping what was found is not. A task has a *group* of segments:
-of different nodes and of about the same time, so that what replicas hold in common is dropped before it travels. One segment at a time is
-in memory, and of each distinct mutation one body. A segment's frames are arrays of positions in its image; nothing is made for each of
-them but a digest. Only mutations of several updates, and those of the schema, are parsed.
+Strategy: each stage reads the segments again, because scanning is faster than storing the result. A task has
+a *group* of segments of different nodes and about the same time, so that copies on several replicas are
+dropped before the shuffle. Memory holds one segment at a time, and one body of each distinct mutation. The
+frames of a segment are arrays of positions in its image; the only thing computed for each frame is a digest.
+Only mutations of several updates, and those of the schema, are parsed.
 
-Of a segment that grows there are parts, which are read behind what earlier batches have taken in; its whole file is read behind that as
-well, if it begins with the very bytes that the parts held. Both stages read the same bytes, so they come to the same.
+Parts of an active segment are read from the position that earlier batches reached; so is the whole file
+later, if it begins with exactly the bytes of the parts. Both stages read the same bytes, so their results
+agree.
 
-A damaged range becomes a row with its bytes; nothing is dropped: the counts of the survey and the rows of routing must come to the same.
-Knows no driver state but what it is given.
+A damaged range becomes a row with its bytes; nothing is dropped: the counts of survey and route must be
+equal. Knows only the driver state that it is given.
 """
 
 from __future__ import annotations
@@ -294,15 +298,15 @@ class Reader:
             buffer = content(self.store, place)
             same = len(buffer) >= after.position and crc32c(buffer[: after.position]) == after.crc32c
             return _Read(buffer, after=after if same else None, differs=not same)
-        pieces, position = [], after.position
+        parts, position = [], after.position
         for part in tail.parts:
             start, end = part.range
-            pieces.append(_read_part(self.store, part, position - start, end - start))
+            parts.append(_read_part(self.store, part, position - start, end - start))
             position = end
         head = b""
         if tail.header is not None:
             head = _read_part(self.store, tail.header, 0, min(_LONGEST_HEADER, after.position))
-        data = b"".join(pieces)
+        data = b"".join(parts)
         grown = after.model_copy(update={"position": position, "crc32c": crc32c(data, after.crc32c)})
         return _Read(head.ljust(after.position, b"\0") + data, after=tail.after, grown=grown)
 
@@ -503,7 +507,7 @@ def _not_read_again(segment: Segment, place: dict[str, Any]) -> BatchError:
     """An earlier batch could read it: without its frames a table would lack rows, and nobody would be told."""
     reason = json.loads(segment.problems[0]["detail"])["message"]
     return BatchError(
-        f"a table that was truncated needs it again: {reason}",
+        f"a truncated table needs this segment again: {reason}",
         operation="read a segment again",
         obj=place["object"],
         hint="Put it back, or give workers what they need to read it, then run the batch again.",

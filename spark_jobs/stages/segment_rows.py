@@ -1,8 +1,10 @@
-"""What is in a segment as rows of a table: generic ones, a cell or deletion each, or typed ones, a row of one table each.
+"""What is in a segment as rows of a table: generic ones, a cell or deletion each, or typed ones, a row of one
+table each.
 
-Strategy: generic rows are made of the decoder's Arrow batches column by column, without a Python object per cell; typed ones of mutations,
-because their values have to be taken apart anyway. Both come in log order, in batches of bounded size, and say where they stand. Nothing is
-reconciled: a row is what one mutation says, not what the table holds. Knows neither Spark nor where bytes come from.
+Strategy: generic rows are made of the decoder's Arrow batches column by column, without a Python object per
+cell; typed ones of mutations, because their values have to be taken apart anyway. Both come in log order, in
+batches of bounded size, and say where they stand. Nothing is reconciled: a row is what one mutation says, not
+what the table holds. Knows neither Spark nor where bytes come from.
 """
 
 from __future__ import annotations

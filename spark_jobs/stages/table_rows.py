@@ -1,7 +1,8 @@
-"""Rows of a table as Arrow takes them: the columns of a CQL table by name, with their types, and their values converted.
+"""Rows of a table as Arrow takes them: the columns of a CQL table by name, with their types, and their values
+converted.
 
-One mapping (writetime.events.type_mapping) says what a CQL type becomes, one (writetime.events.naming) how its columns are called; fold,
-warehouse and outbox share them here. Knows neither Spark nor Iceberg."""
+One mapping (writetime.events.type_mapping) says what a CQL type becomes, one (writetime.events.naming) how
+its columns are called; fold, warehouse and outbox share them here. Knows neither Spark nor Iceberg."""
 
 from __future__ import annotations
 

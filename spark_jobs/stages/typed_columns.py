@@ -1,9 +1,10 @@
 """Events of one table typed by columns: a page of them without a Python object per value.
 
-Strategy: compiled code says where the cells of all rows stand (`writetime.kernels.projection`), and each column becomes an Arrow array of
-its own: nearly all by `writetime.events.arrow_columns`; what that does not know one by one, as `events` makes them, each but once a page.
-What changed is seen in bytes first, as there. The readable twin of it all is `events.TypedEvents.event`: a page in which anything is not as
-it mostly is, None here, goes that way. Knows no rules: nothing is hidden here."""
+Strategy: compiled code says where the cells of all rows stand (`writetime.kernels.projection`), and each
+column becomes an Arrow array of its own: nearly all by `writetime.events.arrow_columns`; what that does not
+know one by one, as `events` makes them, each but once a page. What changed is seen in bytes first, as there.
+The readable twin of it all is `events.TypedEvents.event`: a page in which anything is not as it mostly is,
+None here, goes that way. Knows no rules: nothing is hidden here."""
 
 from __future__ import annotations
 
@@ -38,12 +39,12 @@ from writetime.kernels.projection import (
 )
 
 _IN_BYTE_ORDER: Final = frozenset({"ascii", "text", "varchar", "blob", "date", "time"})
-_TOLD_APART: Final = frozenset({*cql_columns.INJECTIVE, "float", "double"})
+_DISTINGUISHED: Final = frozenset({*cql_columns.INJECTIVE, "float", "double"})
 _IN_ORDER_OF_NUMBERS: Final = frozenset({"tinyint", "smallint", "int", "bigint", "timestamp"})
 
 
 @dataclass(frozen=True)
-class Told:
+class EventFacts:
     """What is told of events beside their rows; see `events.EventPlan`. `read`: by segment, whether its frames were read from the ring."""
 
     now: int
@@ -65,9 +66,9 @@ class _Column:
     at: int
 
     @property
-    def tells_apart(self) -> bool:
+    def is_distinguished(self) -> bool:
         """Whether values of other bytes are seen to be others."""
-        return isinstance(self.kind, NativeType) and self.kind.name in _TOLD_APART
+        return isinstance(self.kind, NativeType) and self.kind.name in _DISTINGUISHED
 
 
 @dataclass(frozen=True)
@@ -98,7 +99,7 @@ class EventColumns:
         ]
         self.names = pa.array([column.name for column in self.columns], pa.string())
 
-    def page(self, folded: pa.RecordBatch, start: int, told: Told) -> pa.RecordBatch | None:
+    def page(self, folded: pa.RecordBatch, start: int, facts: EventFacts) -> pa.RecordBatch | None:
         """The events of FOLDED rows whose ordinals begin behind `start`."""
         if pc.not_equal(folded["kind"], "event").true_count:
             return None
@@ -118,7 +119,7 @@ class EventColumns:
             "changed": self._named(_matrix(shows, len(folded))),
             "changed_elements": self._elements(pairs, shows, len(folded)),
             **self._facts(after),
-            **_about(folded, start, told, before.rows.there, after.rows.there),
+            **_about(folded, start, facts, before.rows.there, after.rows.there),
         }
         arrays = [found[f.name] if f.name in found else pa.nulls(len(folded), f.type) for f in self.schema]
         return pa.RecordBatch.from_arrays(arrays, schema=self.schema)
@@ -260,9 +261,9 @@ class EventColumns:
         paths = not (isinstance(kind, CollectionType) and kind.kind == "list")
         other = differing(a, b, column.at, whole=kind.multicell, paths=kind.multicell and paths)
         had, has = (side.is_valid().to_numpy(zero_copy_only=False) for side in (old, new))
-        shows: Flags = other & ((had | has) if column.tells_apart else (had != has))
+        shows: Flags = other & ((had | has) if column.is_distinguished else (had != has))
         both = np.flatnonzero(other & had & has)
-        if len(both) and not column.tells_apart:
+        if len(both) and not column.is_distinguished:
             shows[both] = [table_events.differ(*values) for values in _both(old, new, both)]
         return shows
 
@@ -299,10 +300,10 @@ class EventColumns:
                 names.append(column.name)
         if not events:
             return pa.nulls(size, pa.string())
-        told: list[str | None] = [None] * size
+        encoded: list[str | None] = [None] * size
         for row, (before, after, names) in events.items():
-            told[row] = encode(table_events.changed_elements(self.shape, {"before": before, "after": after, "changed": names})).decode()
-        return pa.array(told, pa.string())
+            encoded[row] = encode(table_events.changed_elements(self.shape, {"before": before, "after": after, "changed": names})).decode()
+        return pa.array(encoded, pa.string())
 
 
 def _both(old: Any, new: Any, rows: Ints) -> zip[tuple[Any, Any]]:
@@ -325,7 +326,7 @@ def _by_time(data: Any, at: Ints, rows: Ints) -> Ints:
     return np.lexsort((low, time, rows))
 
 
-def _about(folded: pa.RecordBatch, start: int, told: Told, had: Flags, has: Flags) -> dict[str, Any]:
+def _about(folded: pa.RecordBatch, start: int, facts: EventFacts, had: Flags, has: Flags) -> dict[str, Any]:
     """What events say beside rows."""
     size = len(folded)
     copies = folded["copies"]
@@ -334,21 +335,21 @@ def _about(folded: pa.RecordBatch, start: int, told: Told, had: Flags, has: Flag
     segment = flat.field("segment").to_numpy(zero_copy_only=False).astype(np.int64)
     rows, ends = np.repeat(np.arange(size), counts), np.cumsum(counts)
     first = pa.array(np.where(counts > 0, ends - counts, 0), mask=counts == 0)
-    snapshot = has & (counts > 0) & (np.bincount(rows, ~told.read[segment], size) == 0) if told.read.any() else np.zeros(size, np.bool_)
+    snapshot = has & (counts > 0) & (np.bincount(rows, ~facts.read[segment], size) == 0) if facts.read.any() else np.zeros(size, np.bool_)
     op = np.where(had & has, 1, np.where(had, 2, np.where(snapshot, 3, 0)))
     reason = folded["reason"]
     ts = folded["ts"].to_numpy(zero_copy_only=False)
     return {
         "last": folded["last"],
         "ordinal": pc.add(folded["seq"], start + 1),
-        "op": pa.array(["c", "u", "d", told.snapshot[1]]).take(pa.array(op)),
-        "reason": pc.if_else(pa.array(snapshot), told.snapshot[0], reason) if snapshot.any() else reason,
+        "op": pa.array(["c", "u", "d", facts.snapshot[1]]).take(pa.array(op)),
+        "reason": pc.if_else(pa.array(snapshot), facts.snapshot[0], reason) if snapshot.any() else reason,
         "ts_micro": folded["ts"],
         "changed_at": pa.array(np.clip(ts, FIRST_MICROS, LAST_MICROS)).cast(pa.timestamp("us", "UTC")),
-        "processed_at": pa.repeat(pa.scalar(told.now * 1_000_000, pa.timestamp("us", "UTC")), size),
-        "nodes": _nodes(told.hosts, segment, rows, size),
-        "replicas_expected": pa.repeat(pa.scalar(told.expected, pa.int32()), size),
-        "file": pa.array(told.files, pa.string()).take(pa.array(segment).take(first)),
+        "processed_at": pa.repeat(pa.scalar(facts.now * 1_000_000, pa.timestamp("us", "UTC")), size),
+        "nodes": _nodes(facts.hosts, segment, rows, size),
+        "replicas_expected": pa.repeat(pa.scalar(facts.expected, pa.int32()), size),
+        "file": pa.array(facts.files, pa.string()).take(pa.array(segment).take(first)),
         "pos": flat.field("position").take(first),
     }
 

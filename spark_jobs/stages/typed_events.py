@@ -1,8 +1,8 @@
 """From raw events to typed ones, on the way to the sinks. A function for `mapInArrow`.
 
-In: packs (`state`) of FOLDED rows of the kinds `event` and `deletion`. Out: pages of them (`pages`), in the order in which they came:
-columns and rows as `writetime.events.masking` lets them out. Every value was looked at when it came in (`explode`), so nothing can fail
-here."""
+In: packs (`state`) of FOLDED rows of the kinds `event` and `deletion`. Out: pages of them (`pages`), in the
+order in which they came: columns and rows as `writetime.events.masking` lets them out. Every value was looked
+at when it came in (`explode`), so nothing can fail here."""
 
 from __future__ import annotations
 
@@ -21,13 +21,13 @@ from spark_jobs.stages.event_pages import PAGES, page_of, page_row
 from spark_jobs.stages.row_packs import unpacked
 from spark_jobs.stages.scan import Batches
 from spark_jobs.stages.table_rows import RowShape
-from spark_jobs.stages.typed_columns import EventColumns, Told
+from spark_jobs.stages.typed_columns import EventColumns, EventFacts
 from writetime.cassandra.commitlog.mutation import decode_update
 from writetime.cassandra.merge import row_codec
 from writetime.cassandra.merge.row_codec import Engine
 from writetime.cassandra.schema.model import Schema, Table
 from writetime.events.envelope import encode
-from writetime.events.masking import Rules, why_not
+from writetime.events.masking import Rules, rejection_reason
 from writetime.events.naming import to_column
 from writetime.events.row_values import Shown, TableView
 
@@ -112,14 +112,14 @@ class TypedEvents:
         start = self.plan.starts[self.table.id.bytes, bucket]
         by_columns = self._columns if folded.num_rows >= self._few else None
         made = None if by_columns is None else by_columns.page(folded, start, self._about())
-        return page_of(self.shape, (self._told(row, start) for row in folded.to_pylist())) if made is None else made
+        return page_of(self.shape, (self._event(row, start) for row in folded.to_pylist())) if made is None else made
 
-    def _about(self) -> Told:
+    def _about(self) -> EventFacts:
         plan = self.plan
         read = np.array([index in plan.read for index in range(len(plan.hosts))], np.bool_)
-        return Told(plan.now, plan.files, plan.hosts, plan.expected[self.table.id.bytes], read, (SNAPSHOT, READ))
+        return EventFacts(plan.now, plan.files, plan.hosts, plan.expected[self.table.id.bytes], read, (SNAPSHOT, READ))
 
-    def _told(self, row: dict[str, Any], start: int) -> tuple[int | None, bool, table_events.Event]:
+    def _event(self, row: dict[str, Any], start: int) -> tuple[int | None, bool, table_events.Event]:
         """The event of a FOLDED row, with its ordinal and whether it is the last of its row."""
         event = self.event(row)
         # What the stream does not tell has no place in it; nor has a row that a filter hides, before and after.
@@ -136,7 +136,7 @@ class TypedEvents:
 
     def _row(self, row: dict[str, Any]) -> dict[str, Any]:
         before, after = _shown(row["before"], row["static_before"]), _shown(row["after"], row["static_after"])
-        event = self.view.told(row["pk"], before, after, ts_micro=row["ts"], reason=row["reason"])
+        event = self.view.event_of(row["pk"], before, after, ts_micro=row["ts"], reason=row["reason"])
         if row["copies"] and after is not None and all(copy["segment"] in self.plan.read for copy in row["copies"]):
             event |= {"reason": SNAPSHOT, "op": READ if before is None else event["op"]}
         if self._filters:
@@ -185,7 +185,7 @@ def _shows(column: str, before: dict[str, Any] | None, after: dict[str, Any] | N
 def _with_dropped(table: Table, before: Table, schema: Schema) -> Table:
     """The table with the columns that it has lost, as far as their types are known."""
     lost = {n: c for n, c in before.columns.items() if n not in table.columns and c.kind in ("static", "regular")}
-    known = {name: column for name, column in lost.items() if not why_not(replace(table, columns={name: column}), schema)}
+    known = {name: column for name, column in lost.items() if not rejection_reason(replace(table, columns={name: column}), schema)}
     return replace(table, columns={**table.columns, **known})
 
 

@@ -1,9 +1,10 @@
-"""Which of many values are certainly values of their type, such as sinks can hold: by column, without making them.
+"""Decides by column which values are certainly valid for their type and for the sinks, without building them.
 
-Strategy: a column's values are places in one array of bytes. `sound` says yes where decoding a value and handing it to Arrow
-(`writetime.events.arrow.to_arrow_value`) must succeed; where it says no, somebody else has to try, and has the words for what is wrong. It
-may say no to odd but good values (of no bytes, say), never yes to bad ones. Types made of others are gone through part by part, all values
-at once. Types that are rare as columns are tried here, value by value."""
+Strategy: a column's values are positions in one array of bytes. `sound` answers yes only if decoding the
+value and passing it to Arrow (`writetime.events.arrow.to_arrow_value`) must succeed; a no means that the
+caller has to try, which also gives the reason. It may answer no to unusual but valid values (without bytes,
+for example), and never yes to invalid ones. Composite types are checked part by part, all values at once.
+Types that are rare as columns are checked here value by value."""
 
 from __future__ import annotations
 

@@ -1,6 +1,7 @@
-"""Looks at an update as ordering, the state and the sinks will, before any of them meets a value that it cannot take.
+"""Validates one update against ordering, state and sinks, before any of them receives an invalid value.
 
-One update at a time, by way of what the sinks do, with the words for what is wrong. `sound` clears whole columns of values ahead of it.
+The checks use the sinks' own conversions, and give the reason of a failure. `validate_batch` clears whole
+columns of values beforehand.
 """
 
 from __future__ import annotations

@@ -1,8 +1,9 @@
 """State shards: what is remembered of one key bucket of one incarnation of a table, as a Lance dataset.
 
-Strategy: a shard is read at the version that a manifest pins, and written once a batch. Records stand under their record keys
-(`writetime.cassandra.types.byte_comparable`), so that a partition is an interval of keys, head first and rows in clustering order, and so
-is what a range deletes. A B-tree index finds keys; nothing here reads a whole shard, and no answer has to fit in memory but that of `get`.
+Strategy: a shard is read at the version that a manifest pins, and written once a batch. Records stand under
+their record keys (`writetime.cassandra.types.byte_comparable`), so that a partition is an interval of keys,
+head first and rows in clustering order, and so is what a range deletes. A B-tree index finds keys; no
+function here reads a whole shard, and only the result of `get` has to fit in memory.
 
 **Writing.** What counts is not the newest version of a dataset but the one that the seal of a batch names. A write is a chain of commits on
 top of the pinned base: whatever stands on the base (left by an attempt that died, or by a rival) is first undone by a restore; then records
@@ -12,8 +13,8 @@ conditional write: of any number of processes that write one batch at once, one'
 
 **Memory.** How many records are in memory at once is bounded, and so are the bytes of their states: about `HELD`, or one larger state.
 
-Columns: key (unique, indexed), state (opaque here), expires_at (s since the epoch: when something of the record expires next; null: never).
-Knows no Spark, is called inside its tasks; knows neither types nor rows.
+Columns: key (unique, indexed), state (bytes, not decoded here), expires_at (s since the epoch: the next
+expiry of the record; null: never). Knows no Spark, is called inside its tasks; knows neither types nor rows.
 """
 
 from __future__ import annotations
@@ -149,7 +150,7 @@ class Shard:
                 yield from self._scan_long(start, end) if len(some) == 1 else self.scan(start, end)
 
     def _scan_long(self, start: bytes, end: bytes) -> Iterator[tuple[bytes, bytes]]:
-        for piece in self._pieces(start, end):
+        for piece in self._parts(start, end):
             yield from self._scan_piece(*piece)
 
     def _scan_piece(self, start: bytes, end: bytes, *, any_size: bool = False) -> Iterator[tuple[bytes, bytes]]:
@@ -174,7 +175,7 @@ class Shard:
         batches = self._dataset.scanner(columns=["expires_at"], filter=pc.field("expires_at").is_valid()).to_batches()
         return min((pc.min(batch["expires_at"]).as_py() for batch in batches if batch.num_rows), default=None)
 
-    def _pieces(self, start: bytes, end: bytes) -> Iterator[tuple[bytes, bytes]]:
+    def _parts(self, start: bytes, end: bytes) -> Iterator[tuple[bytes, bytes]]:
         """The interval cut into pieces of about `STREAMED` records."""
         assert self._dataset is not None
         sample: list[bytes] = []
@@ -454,7 +455,7 @@ def _table(records: list[Record], uri: str) -> pa.Table:
     """BatchError if a key comes twice: Lance would keep both."""
     table = pa.table([pa.array(column, field.type) for column, field in zip(zip(*records, strict=True), SCHEMA, strict=True)], SCHEMA)
     if pc.count_distinct(table["key"]).as_py() != table.num_rows:
-        raise BatchError("a record comes twice", operation="write a state shard", obj=uri, hint="This is a defect of writetime.")
+        raise BatchError("duplicate record key", operation="write a state shard", obj=uri, hint="This is a defect of writetime.")
     return table
 
 

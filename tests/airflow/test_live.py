@@ -235,7 +235,7 @@ def one_square_is_red(live: Live, damaged: Damaged) -> str:
     live.browser.see(damaged.path.name)
     live.browser.picture("1-one-square-is-red")
     live.browser.open_page("")
-    live.browser.see("1 segment waits for a person")
+    live.browser.see("1 segment in quarantine needs an operator")
     live.browser.picture("2-the-ring")
     return str(run["dag_run_id"])
 
@@ -326,7 +326,7 @@ def drift_is_red(live: Live) -> None:
     run, state = live.trigger("cdc_verify", {"share": 1, "at_rest": True, "tell_values": True})
     assert state == "failed"
     log = live.airflow.api.log("cdc_verify", run, "verify")
-    assert "1 rows are not what the ring has" in log
+    assert "1 rows differ from the cluster" in log
     assert "shop.orders: drift in 1 of" in log
     live.browser.open_run("cdc_verify", run)
     live.browser.see("verify")
@@ -353,7 +353,7 @@ def nothing_shows_a_note(live: Live) -> None:
     found |= {f"{name}, unpacked": repr(pq.read_table(name).to_pylist()).encode() for name in found if name.endswith(".parquet")}
     assert [name for name, content in found.items() if NOTE.search(content) or SALT.encode() in content] == []
     # The search sees logs, the database, reports with values, and rows.
-    assert any(b"1 rows are not what the ring has" in content for name, content in found.items() if name.endswith(".log"))
+    assert any(b"1 rows differ from the cluster" in content for name, content in found.items() if name.endswith(".log"))
     assert any(b"cdc_verify" in content for name, content in found.items() if name.endswith(".db"))
     assert any(b"note" in content for name, content in found.items() if "/verify/" in name)
     assert any(b"'note': '" in content for name, content in found.items() if name.endswith("unpacked"))

@@ -54,7 +54,7 @@ def page(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Page]:
 
 def test_by_the_menu_and_by_a_search(page: Page) -> None:
     page.browser.open_menu("writetime")
-    page.browser.see("1 segment waits for a person")
+    page.browser.see("1 segment in quarantine needs an operator")
     page.browser.follow("Segments")
     page.browser.see("CommitLog-7-1777890000006")
     page.browser.fill("name", "CommitLog-7-1777890000006")
@@ -80,7 +80,7 @@ def test_every_view_in_both_themes(page: Page, theme: str, colour: str) -> None:
 def test_rerun_asks_once_and_starts_ingest(page: Page) -> None:
     page.browser.open_page(f"segment?name={BAD.incoming.replace('%', '%25')}")
     page.browser.follow("Rerun…")
-    page.browser.see("Take this segment in again?")
+    page.browser.see("Read this segment again?")
     assert page.airflow.api.runs("cdc_ingest") == []
     page.browser.picture("page-rerun")
     page.browser.click("Rerun it: trigger cdc_ingest")
@@ -100,7 +100,7 @@ def test_replay_asks_once_and_starts_it_with_these_hours(page: Page) -> None:
     page.browser.fill("end", "2026-05-04T12:40")
     page.browser.fill("namespace", "check")
     page.browser.click("Go on…")
-    page.browser.see("of them lie in the archive")
+    page.browser.see("of them are in the archive")
     assert page.airflow.api.runs("cdc_replay") == []
     page.browser.picture("page-replay")
     page.browser.click("Replay them: trigger cdc_replay")

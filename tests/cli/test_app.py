@@ -59,7 +59,7 @@ def folder(tmp_path: Path) -> Path:
 
 def test_check_says_so(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert cli.main(["config", "check", str(folder / "pipeline.yaml")]) == 0
-    assert "in order" in capsys.readouterr().out
+    assert "valid" in capsys.readouterr().out
 
 
 @pytest.mark.parametrize("command", ["check", "show"])
@@ -140,7 +140,7 @@ def test_ship_once(folder: Path) -> None:
     assert LocalStore(folder / "bucket").read(SEGMENT.incoming) == b"bytes"
     assert list((folder / "cdc_raw").iterdir()) == []
     events = [json.loads(line) for line in done.stderr.splitlines()]
-    assert [event["event"] for event in events] == ["node status written", "uploaded", "round"]
+    assert [event["event"] for event in events] == ["node status written", "uploaded", "round finished"]
     assert "geheim" not in done.stderr + done.stdout
 
 

@@ -71,7 +71,7 @@ def test_it_voids_the_open_batch_once(store: LocalStore, ran: Callable[..., tupl
     assert code == 0
     assert "batch 2 was voided by ann at" in out
     assert REASON in out
-    assert "taken back by the next batch (cdc_ingest)" in out
+    assert "reverted by the next batch (cdc_ingest)" in out
     assert history(store, CLUSTER).voided
     again = ran("void", "2", "--reason", "another", "--yes", "--json")
     assert (again[0], json.loads(again[1])["void"]) == (0, {"reason": REASON, "by": "ann", "base": 1})
@@ -87,7 +87,7 @@ def test_it_voids_the_open_batch_once(store: LocalStore, ran: Callable[..., tupl
 
 @pytest.mark.parametrize(
     ("number", "reason", "said"),
-    [("1", REASON, "it is sealed"), ("3", REASON, "batch 2 is"), ("2", " ", "a reason is missing")],
+    [("1", REASON, "the batch is sealed"), ("3", REASON, "batch 2 is"), ("2", " ", "a reason is missing")],
 )
 def test_what_cannot_be_voided_stays(
     store: LocalStore, ran: Callable[..., tuple[int, str, str]], number: str, reason: str, said: str
@@ -113,7 +113,7 @@ def test_at_a_terminal_it_asks(
 
 
 def test_a_replay_is_named_by_its_namespace(store: LocalStore, ran: Callable[..., tuple[int, str, str]]) -> None:
-    chain = layout.beside(CLUSTER, "look")
+    chain = layout.shadow_chain(CLUSTER, "look")
     for number in (1, 2):
         manifest = Manifest(
             number=number, kind="replay", cluster=chain, created_at=NOW, now=1, base=number - 1, segments=[], namespace="look"
@@ -123,6 +123,6 @@ def test_a_replay_is_named_by_its_namespace(store: LocalStore, ran: Callable[...
     store.put(layout.batch_object(chain, 1, "sealed"), first.to_bytes())
     code, out, _ = ran("void", "2", "--reason", REASON, "--namespace", "look")
     assert code == 0, "nobody is asked where there is no terminal"
-    assert "taken back by the next replay into that namespace" in out
+    assert "reverted by the next replay into that namespace" in out
     assert history(store, chain).voided
     assert not history(store, CLUSTER).voided

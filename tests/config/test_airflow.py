@@ -61,7 +61,7 @@ def test_one_that_is_wrong_takes_nothing_from_the_others(tmp_path: Path) -> None
 
 def test_an_empty_folder_is_told(tmp_path: Path) -> None:
     (problem,) = pipelines(str(tmp_path)).problems
-    assert "names no file" in str(problem)
+    assert "no pipeline file found" in str(problem)
 
 
 @pytest.mark.parametrize(
@@ -71,7 +71,7 @@ def test_an_empty_folder_is_told(tmp_path: Path) -> None:
         (
             {"name": "a", "cluster": "Ring", "bucket": "gs://x"},
             {"name": "b", "cluster": "Ring", "bucket": "gs://x/"},
-            "the ring `Ring` in gs://x",
+            "the cluster `Ring` in gs://x",
         ),
         (
             {"name": "a", "more": "kafka: {bootstrap.servers: 'k:1', topic.prefix: p}\n"},
@@ -90,7 +90,7 @@ def test_of_two_that_claim_the_same_neither_runs(tmp_path: Path, first: dict[str
     for problem, mine, other in zip(found.problems, paths, reversed(paths), strict=True):
         assert problem.obj == str(mine)
         assert told in str(problem)
-        assert f"is that of {other} too" in str(problem)
+        assert f"is also used by {other}" in str(problem)
 
 
 def test_rings_of_one_name_in_two_buckets_are_two(tmp_path: Path) -> None:

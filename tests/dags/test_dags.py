@@ -46,8 +46,8 @@ def rendered(dag, task, given):
 
 table = {"table": "shop.orders", "table_id": "7", "reason": "x"}
 segment = {"segment": "cdc/x", "place": 1, "of": 1}
-waiting = {"table": "shop.orders", "told_before": False}
-mapped = {"SegmentOperator": segment, "TableOperator": table, "WaitingTableOperator": waiting}
+waiting = {"table": "shop.orders", "notified_before": False}
+mapped = {"SegmentOperator": segment, "TableOperator": table, "RejectedTableOperator": waiting}
 
 def unmapped(task):
     return task.unmap(mapped[task.operator_class.__name__]) if task.is_mapped else task
@@ -160,7 +160,7 @@ def watched(task, pulled):
         said = ""
     except Exception as error:
         said = f"{type(error).__name__}: {error}"
-    return {"said": said, "pushed": instance.pushed, "told_before": context.get("writetime_told_before")}
+    return {"said": said, "pushed": instance.pushed, "notified_before": context.get("writetime_notified_before")}
 
 def pages():
     # As the API server makes them: again when a file has changed, and only then.
@@ -191,7 +191,7 @@ if "cdc_watch__bets" in bag.dags:
     shown = pages()
     notices = {
         "failed": noticed("cdc_ingest__bets", exception=ValueError("the key lacks. Name the keystore."), segment="dc1/n/CommitLog-7-1.log"),
-        "again": noticed("cdc_ingest__bets", exception=ValueError("late"), writetime_told_before=True),
+        "again": noticed("cdc_ingest__bets", exception=ValueError("late"), writetime_notified_before=True),
         "killed": noticed("cdc_ingest__bets"),
         "other": noticed("cdc_ingest__orders", exception=ValueError("x")),
     }
@@ -286,9 +286,9 @@ def instance(attempt=1):
 def outcome(operator, attempt):
     context = instance(attempt=attempt)
     try:
-        return [operator.execute(context), context.get("table"), context.get("writetime_told_before")]
+        return [operator.execute(context), context.get("table"), context.get("writetime_notified_before")]
     except ops.AirflowFailException as error:
-        return [str(error), context.get("table"), context.get("writetime_told_before")]
+        return [str(error), context.get("table"), context.get("writetime_notified_before")]
 
 told = []
 for batch in ("1", "2"):
@@ -296,9 +296,10 @@ for batch in ("1", "2"):
     told.append(ops.FailedTablesOperator(task_id=f"t{batch}", batch=batch, **mine).execute({}))
 (table,) = told[1]
 told += [outcome(ops.TableOperator(task_id=f"r{attempt}", **table, **mine), attempt) for attempt in (1, 2)]
-found = ops.WaitingTablesOperator(task_id="w", **mine)
+found = ops.RejectedTablesOperator(task_id="w", **mine)
 told += [found.execute(instance()) for _ in range(2)]
-told += [outcome(ops.WaitingTableOperator(task_id=n, table=f"shop.{n}", told_before=n == "sent", **mine), 1) for n in ("orders", "sent")]
+rejected = [ops.RejectedTableOperator(task_id=n, table=f"shop.{n}", notified_before=n == "sent", **mine) for n in ("orders", "sent")]
+told += [outcome(operator, 1) for operator in rejected]
 bad = told[0][0]["segment"]
 told += [outcome(ops.SegmentOperator(task_id=f"b{place}", segment=bad, place=place, of=2, **mine), 1) for place in (1, 2)]
 told += [outcome(ops.OutcomeOperator(task_id=f"o{batch}", batch=batch, **mine), 1) for batch in ("1", "2", "3", "9")]
@@ -326,16 +327,16 @@ def test_squares_of_tables(tmp_path: Path) -> None:
     assert red[1] == "shop.orders"
     assert green == [[waits], "shop.orders", None]
     first, again, stuck, sent, one, other, left_out, untouched, whole, unsealed, beside = more
-    assert first == [{"table": "shop.orders", "told_before": False}]
-    assert again == [{"table": "shop.orders", "told_before": True}], "each run of cdc_publish is red, and people are told of it once"
+    assert first == [{"table": "shop.orders", "notified_before": False}]
+    assert again == [{"table": "shop.orders", "notified_before": True}], "each run of cdc_publish is red, and people are told of it once"
     assert "events since batch 1 cannot be published: too large" in stuck[0]
     assert (stuck[2], sent) == (False, [None, "shop.sent", True])
     # A thousand segments of one cause are one thing to be told of.
     assert (one[2], other[2]) == (False, True)
-    for part in ("1 more segments of this batch wait", "ledger/Prod", "/writetime/segment?name="):
+    for part in ("1 more segments of this batch are held", "ledger/Prod", "/writetime/segment?name="):
         assert part in one[0], part
     # A replay has one square for all that it left out.
-    assert f"shop.orders: its rows cannot be shown: {REASON}" in left_out[0]
+    assert f"shop.orders: table rejected: {REASON}" in left_out[0]
     assert f"{damaged} at 1: damage" in left_out[0]
     # A table that is refused, and that these hours do not hold, is no news.
     assert (untouched[0], whole[0]) == (None, None)
@@ -380,7 +381,7 @@ def test_ingest_leaves_a_replay_to_its_own_dag_for_a_while(tmp_path: Path, age: 
     config = tmp_path / "pipeline.yaml"
     config.write_text(f"pipeline: p\ncluster: {{name: '{bucket.CLUSTER}', datacenters: [dc1]}}\nbucket: bucket\n", encoding="utf-8")
     found = run(_TURN, tmp_path, config)[-1]
-    assert found == 2 if whose == "ours" else "If it is not sealed 10 minutes after that, it is run here" in found
+    assert found == 2 if whose == "ours" else "If it is not sealed 10 minutes after that, cdc_ingest runs it" in found
 
 
 def test_a_batch_that_others_are_ahead_of_waits_without_a_retry(tmp_path: Path) -> None:
@@ -394,7 +395,7 @@ def test_a_batch_that_others_are_ahead_of_waits_without_a_retry(tmp_path: Path) 
     *told, wrong, ours = run(_TURN, tmp_path, config)
     assert ours == 2
     assert told == ["AirflowRescheduleException", True, 86_400]
-    assert wrong == "`start` is no time: 'yesterday'. Give it as 2026-01-31T10:00Z."
+    assert wrong == "`start` is not a time: 'yesterday'. Use the format 2026-01-31T10:00Z."
     seal(store, 2, [])
     # There is no state to maintain yet.
     assert run(_TURN, tmp_path, config)[:3] == ["AirflowSkipException", True, 86_400]
@@ -598,9 +599,9 @@ def test_the_watch_is_red_for_what_is_late_and_tells_it_once(several: dict[str, 
     first, other, again, nothing = several["watches"]
     assert first["said"].startswith("AirflowFailException: late: node 00000002-0000-4000-8000-000000000000 (dc1)")
     assert [key.split(" ")[0] for key in first["pushed"]["troubles"]] == ["late"] * 2
-    assert (first["told_before"], other["told_before"], again["told_before"]) == (False, False, True)
+    assert (first["notified_before"], other["notified_before"], again["notified_before"]) == (False, False, True)
     assert again["said"] == first["said"]
-    assert nothing == {"said": "", "pushed": {"troubles": []}, "told_before": None}
+    assert nothing == {"said": "", "pushed": {"troubles": []}, "notified_before": None}
 
 
 def test_tasks_take_slots_of_the_pools_that_are_configured(loaded: dict[str, Any], several: dict[str, Any]) -> None:

@@ -20,7 +20,7 @@ from writetime.events.naming import (
     from_avro,
     from_column,
     from_topic,
-    is_beside,
+    is_shadow_name,
     namespace_clash,
     to_avro,
     to_changes_namespace,
@@ -212,19 +212,19 @@ def test_topics_that_kafka_takes_for_one() -> None:
 
 
 @pytest.mark.parametrize(
-    ("keyspaces", "beside", "clash"), [({"shop", "shop_x"}, "x", None), ({"shop", "shop__x"}, "x", "shop__x"), ({"shop__x"}, "x", None)]
+    ("keyspaces", "shadow", "clash"), [({"shop", "shop_x"}, "x", None), ({"shop", "shop__x"}, "x", "shop__x"), ({"shop__x"}, "x", None)]
 )
-def test_a_keyspace_that_is_called_as_replays_of_another_one(keyspaces: set[str], beside: str, clash: str | None) -> None:
-    assert namespace_clash(keyspaces, beside) == clash
+def test_a_keyspace_that_is_called_as_replays_of_another_one(keyspaces: set[str], shadow: str, clash: str | None) -> None:
+    assert namespace_clash(keyspaces, shadow) == clash
 
 
 @given(
     st.lists(st.sampled_from(("a", "a_", "a__b", "_", "x__changes", "X")), min_size=2, max_size=2),
-    st.lists(st.from_regex(r"[a-z_]{1,6}", fullmatch=True).filter(is_beside), min_size=2, max_size=2),
+    st.lists(st.from_regex(r"[a-z_]{1,6}", fullmatch=True).filter(is_shadow_name), min_size=2, max_size=2),
 )
 def test_no_two_replays_share_a_namespace(keyspaces: list[str], besides: list[str]) -> None:
     pairs = set(zip(keyspaces, besides, strict=True))
     made = {
-        namespace for keyspace, beside in pairs for namespace in (to_namespace(keyspace, beside), to_changes_namespace(keyspace, beside))
+        namespace for keyspace, shadow in pairs for namespace in (to_namespace(keyspace, shadow), to_changes_namespace(keyspace, shadow))
     }
     assert len(made) == 2 * len(pairs)

@@ -1,4 +1,4 @@
-"""Both ways from bodies to Arrow, put to the same bodies: batches, errors and mutations must be equal to the last bit."""
+"""Both decoders from bodies to Arrow on the same bodies: batches, errors and mutations must be exactly equal."""
 
 from __future__ import annotations
 

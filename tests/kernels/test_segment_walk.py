@@ -70,7 +70,7 @@ def test_both_walks_agree_on_any_bytes(content: bytes) -> None:
 @settings(max_examples=examples(200), deadline=None)
 @given(st.integers(0, 700), st.integers(0, 700))
 def test_both_walks_agree_on_moved_pieces(source: int, target: int) -> None:
-    """Valid pieces in wrong places: markers and frames whose CRCs hold but not there."""
+    """Valid markers and frames at wrong positions, where their CRCs do not match."""
     moved = SEGMENT[: 20 + target] + SEGMENT[20 + source : 20 + source + 120] + SEGMENT[20 + target + 100 :]
     in_python, in_machine_code = both(moved)
     assert in_python == in_machine_code

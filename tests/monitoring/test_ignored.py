@@ -95,7 +95,7 @@ def test_a_time_that_makes_no_sense_is_named(store: MemoryStore, at: str) -> Non
     (found,) = ignored(Batches(store, CLUSTER), now=NOW)
     assert isinstance(found, Ignored)
     assert found.object == name
-    assert found.reason.endswith("the time at which it came counts")
+    assert found.reason.endswith("its upload time is used")
 
 
 def test_of_very_many_the_text_shows_some(store: MemoryStore) -> None:

@@ -124,7 +124,7 @@ def test_a_cluster_of_3_11_says_by_which_rule_it_is_merged() -> None:
     assert as_document(seen, 5)["merging"] == {"rule": "3.11", "releases": {"3.11.19": 2, "4.1.10": 1}, "ties": 3}
     assert (
         "cells of equal timestamp are merged by the rule of Cassandra 3.11, until the last node is upgraded from it (1 of 3 are); "
-        "3 cells of these batches may differ from the ring"
+        "3 cells of these batches may differ from the cluster"
     ) in as_text(seen, 5)
 
 

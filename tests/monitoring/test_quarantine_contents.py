@@ -99,7 +99,7 @@ RULES = {
 def test_what_the_pipeline_keeps_inside_stays_hidden(rules: Rules, cut: int) -> None:
     body = bucket.mutation(bucket.ORDERS)
     found = at(body[: len(body) - cut], rules)
-    assert "keeps columns or rows of this table inside" in found.hidden
+    assert "hides columns or rows of this table" in found.hidden
     assert found.hex == ()
     assert "hunter2" not in shown(found)
     assert "pepper" not in shown(found)
@@ -145,4 +145,4 @@ def test_bytes_that_are_gone_say_so() -> None:
     store = MemoryStore()
     store.put(bucket.ref(0, 1).quarantined(1, 1) + ".json", b'{"kind": "MalformedMutation"}')
     (kept,), _ = quarantined(Batches(store, bucket.CLUSTER))
-    assert look(Batches(store, bucket.CLUSTER), kept, bucket.learner(), Rules(), values=True).hidden == "its bytes are gone"
+    assert look(Batches(store, bucket.CLUSTER), kept, bucket.learner(), Rules(), values=True).hidden == "its bytes do not exist any more"

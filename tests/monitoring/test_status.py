@@ -33,7 +33,7 @@ def test_text_for_people(folder: Path, tmp_path: Path, capsys: pytest.CaptureFix
     assert lines[0] == "Prod <1>: batch 8 (ingest) sealed 2026-05-04 12:10:20Z, 110 s after its newest segment"
     assert any(line.split()[:3] == [bucket.NODES[0].host_id, "10.0.0.1", "dc1"] for line in lines)
     assert any(line.split()[:2] == ["shop.orders", "2026-05-04"] for line in lines)
-    assert lines[-1] == f"waits for a person: {bucket.ref(0, 6).incoming}"
+    assert lines[-1] == f"held: {bucket.ref(0, 6).incoming}"
 
 
 def test_one_document_for_machines(folder: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -69,12 +69,12 @@ def test_how_far_the_archive_is_packed(tmp_path: Path, capsys: pytest.CaptureFix
     (first,) = [line for line in lines if line.startswith("archive:")]
     assert first == (
         f"archive: packed up to {bucket.minute(0):%Y-%m-%d %H}:00Z, kept from {kept_from:%Y-%m-%d %H}:00Z on; "
-        "the last run had not the time for all"
+        "the last run had no time to finish"
     )
     shown = [line.split() for line in lines]
     assert ["segments", "packed", "3", "96.0", "32.0", "6", "192.0", "64.0"] in shown
-    assert ["segments", "let", "go", "2", "10.0", "0.0", "4", "20.0", "0.0"] in shown
-    assert any(line.startswith("1 objects of the archive stay as they are") for line in lines)
+    assert ["segments", "deleted", "2", "10.0", "0.0", "4", "20.0", "0.0"] in shown
+    assert any(line.startswith("1 objects of the archive failed") for line in lines)
     assert cli.main(["status", *where, "--json"]) == 0
     told = json.loads(capsys.readouterr().out)["archive"]
     assert (told["kept_from"], told["last"]["packed"]["before"], told["finished"]) == (kept_from.isoformat(), 96 << 20, False)

@@ -106,7 +106,7 @@ def test_a_node_is_short_of_space(store: MemoryStore) -> None:
         f"space {bucket.NODES[1].path} alarm",
     ]
     (found,) = seen(store, limits(space="alarm"))
-    for part in ("(dc1)", "alarm (2026-05-04 12:50Z): 90% of what cdc_raw may hold", "3.0 GiB", "Delete no segment by hand"):
+    for part in ("(dc1)", "alarm (2026-05-04 12:50Z): 90% of the limit of cdc_raw", "3.0 GiB", "Delete no segment by hand"):
         assert part in found.text
     assert seen(store, NONE) == []
 
@@ -136,7 +136,7 @@ def test_a_batch_is_stuck_that_was_begun_and_does_not_end(store: MemoryStore) ->
     assert seen(store, limits(stuck_minutes=40)) == []
     (found,) = seen(store, limits(stuck_minutes=39))
     assert found.key == "stuck 9"
-    assert "batch 9 of Prod <1> was begun 40.0 min ago" in found.text
+    assert "batch 9 of Prod <1> was planned 40.0 min ago" in found.text
 
 
 def test_a_backlog(store: MemoryStore, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -175,7 +175,7 @@ def test_a_packed_form_that_is_not_the_same_deletes_nothing(archive: Archive, sp
 def test_a_ledger_that_says_otherwise_deletes_nothing(archive: Archive) -> None:
     name = archive.put(1)
     archive.store.put(name, b"mended by hand")
-    with pytest.raises(ChecksumMismatch, match="the ledger has 4500 bytes"):
+    with pytest.raises(ChecksumMismatch, match="the ledger entry has 4500 bytes"):
         pack(archive.store, name, 3)
     assert name in archive.names
 
@@ -210,7 +210,7 @@ def test_a_ledger_that_others_write_is_looked_at_again(archive: Archive) -> None
             return super().put(*args, **kwargs)
 
     other = archive.put(2)
-    with pytest.raises(PreconditionFailed, match="again and again"):
+    with pytest.raises(PreconditionFailed, match="changed concurrently"):
         pack(Busy(archive.store), other, 3)
     assert other in archive.names
 

@@ -35,10 +35,10 @@ def came(minute: int, number: int, *, first: int = 0, readable: bool = True, inc
 @pytest.mark.parametrize(
     ("log", "minute", "reason", "told"),
     [
-        ([], 0, "not shipped yet", "nothing"),
+        ([], 0, "not shipped yet", "no segment"),
         ([came(3, 1)], 3, "not shipped yet", "12:03:30Z"),
         ([came(3, 1)], 2, "not in its log", ""),
-        ([came(3, 1), came(9, 3)], 5, "segment missing", "602 is not here"),
+        ([came(3, 1), came(9, 3)], 5, "segment missing", "602 was not received"),
         ([came(3, 1), came(9, 5)], 5, "segment missing", " to -"),
         ([came(3, 1), came(9, 3)], 2, "not in its log", ""),
         ([came(3, 1), came(9, 0, incarnation=6)], 5, "node down", "until 2026-05-04 12:06:00Z"),
@@ -50,7 +50,7 @@ def came(minute: int, number: int, *, first: int = 0, readable: bool = True, inc
 def test_why_something_is_missing(log: list[Came], minute: int, reason: str, told: str) -> None:
     found = explain(log, MINUTE + minute)
     assert found.reason == reason
-    assert told.replace("602", "") in found.told
+    assert told.replace("602", "") in found.detail
 
 
 def group(minute: int, *nodes: Held, number: int = 0) -> Group:
@@ -133,7 +133,7 @@ def test_the_report_and_its_picture(tmp_path: Path) -> None:
     assert quiet.ok
     assert not quiet.model_copy(update={"reread": [read, refused]}).ok
     told = audit.report_text(quiet.model_copy(update={"reread": [read, refused]}))
-    assert "read again at ALL: shop.orders, 2 token ranges: 7 rows, 1 were news and come in with the next batch" in told
+    assert "read again at ALL: shop.orders, 2 token ranges: 7 rows, 1 with new data, ingested by the next batch" in told
     assert "not read again: shop.notes, 1 token ranges: a replica is down" in told
     assert "not read again: 3 more token ranges" in told
     assert "no gap" in audit.report_text(report.model_copy(update={"gaps": []}))

@@ -71,7 +71,7 @@ def test_the_commands(config: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert cli.main(["batch", "2", "--config", str(config), "--json"]) == 0
     assert Sealed.model_validate_json(capsys.readouterr().out) == sealed(2)
     assert cli.main(["batch", "4", "--config", str(config)]) == 1
-    assert "it is not sealed" in capsys.readouterr().err
+    assert "batch is not sealed" in capsys.readouterr().err
 
 
 def test_before_the_first_batch(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -215,10 +215,10 @@ def test_what_is_not_held_is_not_released(store: Store) -> None:
     with pytest.raises(ObjectNotFound):
         release(store, CLUSTER, good, "why")
     batch(store, {bad: problem(TABLE)})
-    with pytest.raises(BatchError, match="no batch holds it: it is archived"):
+    with pytest.raises(BatchError, match="the segment is not held: its state is archived"):
         release(store, CLUSTER, good, "why")
     mark_for_retry(store, bad)
-    with pytest.raises(BatchError, match="takes it in again"):
+    with pytest.raises(BatchError, match="ingests it again"):
         release(store, CLUSTER, bad, "why")
 
 

@@ -137,7 +137,7 @@ def test_a_conflict_that_no_planner_has_seen_yet(store: LocalStore) -> None:
 @pytest.mark.parametrize("name", ["cdc/nobody", ref(1).incoming, ref(2).incoming, "cdc/other/dc1/h/CommitLog-7-1.log"])
 def test_nothing_to_decide(store: LocalStore, name: str) -> None:
     ship(store, 2)
-    with pytest.raises(ObjectNotFound, match=r"no segment's object|no conflict|another cluster"):
+    with pytest.raises(ObjectNotFound, match=r"not a segment|no known conflict|another cluster"):
         keep(store, CLUSTER, name, "x")
     assert [info.name for info in store.list("")] == [ref(2).incoming]
 
@@ -240,7 +240,7 @@ def test_the_commands(store: LocalStore, tmp_path: Path, capsys: pytest.CaptureF
     assert f"    {disputed}\n        14 bytes, CRC32C {checksum}, written " in text
     (line,) = run("list", "--json").splitlines()
     assert [each["object"] for each in json.loads(line)["objects"]] == [squatted, disputed]
-    assert run("keep", disputed, "--reason", "ours").startswith(f"decided: {squatted} has 14 bytes")
+    assert run("keep", disputed, "--reason", "ours").startswith(f"resolved: {squatted} has 14 bytes")
     assert run("list", "--json") == ""
     record = Conflict.read(store, ref(1).conflicts)
     assert record is not None

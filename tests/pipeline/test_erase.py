@@ -234,11 +234,11 @@ def test_pieces_of_quarantine(store: Store) -> None:
     }.items():
         store.put(f"{stem}.bin", content)
         store.put(f"{stem}.json", b'{"kind": "UnknownColumn"}')
-    found = list(erase.pieces(store, CLUSTER, search()))
+    found = list(erase.quarantine_records(store, CLUSTER, search()))
     assert [piece.left for piece in found] == [b"", frame_ranges.pack([other])]
     for piece in found:
         erase.erase_piece(store, piece, 4)
-    assert list(erase.pieces(store, CLUSTER, search())) == []
+    assert list(erase.quarantine_records(store, CLUSTER, search())) == []
     assert store.head(f"{REF.quarantined(100, 52)}.bin") is None
     assert json.loads(store.read(f"{REF.quarantined(100, 52)}.json")) == {"kind": "UnknownColumn", "erased_in": 4}
     assert store.read(f"{REF.quarantined(200, 52)}.bin") == other
@@ -246,14 +246,14 @@ def test_pieces_of_quarantine(store: Store) -> None:
 
 def test_notes_of_rows_to_be_read_again(store: Store) -> None:
     keys = [record_key(KEY), record_key(KEY, KEYS.key((i32(1),))), record_key(OTHER)]
-    name = layout.touched(CLUSTER, 3, str(ORDERS.id), 0)
+    name = layout.incomplete_rows(CLUSTER, 3, str(ORDERS.id), 0)
     document = {"batch": 3, "table_id": str(ORDERS.id), "keys": [key.hex() for key in keys]}
     store.put(name, json.dumps(document).encode())
-    assert erase.touched(store, CLUSTER, search(), erase=False) == 1
+    assert erase.incomplete_rows(store, CLUSTER, search(), erase=False) == 1
     assert json.loads(store.read(name)) == document
-    assert erase.touched(store, CLUSTER, search(), erase=True) == 1
+    assert erase.incomplete_rows(store, CLUSTER, search(), erase=True) == 1
     assert json.loads(store.read(name)) == {**document, "keys": [record_key(OTHER).hex()]}
-    assert erase.touched(store, CLUSTER, search(), erase=True) == 0
+    assert erase.incomplete_rows(store, CLUSTER, search(), erase=True) == 0
 
 
 def test_erasures_of_a_key_add_up_and_say_nothing_of_it(store: Store) -> None:

@@ -23,7 +23,7 @@ from writetime.pipeline.documents import (
     SegmentOutcome,
 )
 from writetime.pipeline.planner import history, plan_ingest, read_sealed, seal
-from writetime.pipeline.quarantine.retry import release as let_in_by_schema
+from writetime.pipeline.quarantine.retry import release as release_by_schema
 from writetime.pipeline.retention import batches as prunable
 from writetime.storage import layout
 
@@ -241,12 +241,12 @@ def test_what_waits_for_a_schema_is_looked_at_once_for_each_thing_that_is_new(st
     store.put(layout.batch_object(CLUSTER, 1, "schema"), SchemaLearner().to_json().encode())
     for expected in (200, 0, 0):
         counted = Counted(store)
-        assert let_in_by_schema(counted, CLUSTER, Rules()) == []  # type: ignore[arg-type]
+        assert release_by_schema(counted, CLUSTER, Rules()) == []  # type: ignore[arg-type]
         assert counted.calls["read", "ledger"] == expected
     change = {"keyspaces": [{"keyspace_name": "k", "writetime": 1}], "tables": []}
     store.put(layout.schema_snapshot(CLUSTER, NOW, "v"), json.dumps(change).encode())
     counted = Counted(store)
-    assert let_in_by_schema(counted, CLUSTER, Rules()) == []  # type: ignore[arg-type]
+    assert release_by_schema(counted, CLUSTER, Rules()) == []  # type: ignore[arg-type]
     assert counted.calls["read", "ledger"] == 200
 
 
@@ -258,10 +258,10 @@ def test_a_batch_that_is_not_archived_yet_is_looked_at_again(store: MemoryStore)
     store.delete(ref(1).ledger)
     for expected in (3, 3):
         counted = Counted(store)
-        assert let_in_by_schema(counted, CLUSTER, Rules()) == []  # type: ignore[arg-type]
+        assert release_by_schema(counted, CLUSTER, Rules()) == []  # type: ignore[arg-type]
         assert counted.calls["read", "ledger"] == expected
     store.put(ref(1).ledger, noted)
-    let_in_by_schema(store, CLUSTER, Rules())
+    release_by_schema(store, CLUSTER, Rules())
     counted = Counted(store)
-    let_in_by_schema(counted, CLUSTER, Rules())  # type: ignore[arg-type]
+    release_by_schema(counted, CLUSTER, Rules())  # type: ignore[arg-type]
     assert counted.calls["read", "ledger"] == 0

@@ -10,10 +10,10 @@ from pathlib import Path
 
 import pytest
 
-from spark_jobs.job_exit import ends_telling
+from spark_jobs.job_exit import reports_failure
 from writetime.errors import StoreUnavailable
 from writetime.pipeline import job_result
-from writetime.pipeline.job_result import LastWords, cause, leave, listening
+from writetime.pipeline.job_result import JobResult, cause, leave, listening
 
 ROOT = Path(__file__).resolve().parents[2]
 
@@ -51,27 +51,27 @@ def test_a_process_of_its_own_tells_its_error() -> None:
 
 
 def test_what_may_pass_is_told_so_and_what_nobody_expected_goes_on() -> None:
-    @ends_telling("the job")
+    @reports_failure("the job")
     def away(arguments: list[str] | None) -> int:
         raise StoreUnavailable("no answer", operation="read", obj="cdc/x")
 
-    @ends_telling("the job")
+    @reports_failure("the job")
     def odd(arguments: list[str] | None) -> int:
         raise RuntimeError("odd\nand long")
 
     with listening() as heard:
         assert away([]) == 1
-        assert heard.read() == LastWords(text="the job failed: read: cdc/x: no answer (a retry may help)", retriable=True)
+        assert heard.read() == JobResult(text="the job failed: read: cdc/x: no answer (a retry may help)", retriable=True)
         with pytest.raises(RuntimeError):
             odd([])
-        assert heard.read() == LastWords(text="the job failed: RuntimeError: odd", retriable=True)
+        assert heard.read() == JobResult(text="the job failed: RuntimeError: odd", retriable=True)
 
 
 def test_one_that_was_killed_left_nothing() -> None:
     with listening() as heard:
-        assert heard.read() == LastWords()
+        assert heard.read() == JobResult()
         Path(os.environ[job_result.SETTING]).write_text(json.dumps({"text": 7})[:-3], encoding="utf-8")
-        assert heard.read() == LastWords()
+        assert heard.read() == JobResult()
 
 
 def test_an_error_of_a_worker_is_told_by_its_cause() -> None:

@@ -544,7 +544,7 @@ def test_parts_that_are_gone_though_they_are_needed_are_an_error(ring: Ring) -> 
     ring.batch()
     ring.store.delete(name)
     ring.ship("a", 2, 4, truncated(1, 50, 3))
-    with pytest.raises(BatchError, match="parts of it are gone"):
+    with pytest.raises(BatchError, match="ingested frames are missing"):
         ring.batch()
     # The batch is planned already; what was to be read again may lie there as a whole.
     ring.ship("a", 1, 3)

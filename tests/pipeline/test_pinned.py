@@ -112,7 +112,7 @@ def test_what_has_gone_since_a_batch_read_it_is_an_error_and_what_came_back_stay
     pinned.pin_absent(store, MANIFEST, {"cdc/a"})
     assert pinned.absent(store, MANIFEST) == {"cdc/a"}
     pinned.pin_absent(store, MANIFEST, {"cdc/a"})
-    with pytest.raises(BatchError, match="1 segments are gone that the batch has read before: cdc/b") as lost:
+    with pytest.raises(BatchError, match="1 segments that the batch has read before are missing: cdc/b") as lost:
         pinned.pin_absent(store, MANIFEST, {"cdc/a", "cdc/b"})
     assert not lost.value.retriable
     with pytest.raises(BatchBusy):

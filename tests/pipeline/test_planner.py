@@ -504,7 +504,7 @@ def test_a_replay_into_a_namespace_is_of_a_chain_of_its_own(store: LocalStore) -
     def replay(at: datetime) -> Manifest | None:
         return plan_replay(store, CLUSTER, start=at, end=at + timedelta(hours=1), now=NOW, namespace="check")
 
-    chain = layout.beside(CLUSTER, "check")
+    chain = layout.shadow_chain(CLUSTER, "check")
     assert replay(hour - timedelta(days=1)) is None
     assert history(store, chain) == History(0, None)
     first = replay(hour)
@@ -539,7 +539,7 @@ def test_a_namespace_that_was_begun_and_not_sealed_is_begun_again(store: LocalSt
     seal(store, planned(store))
     told(store, 1)
     archive(store, CLUSTER, 1)
-    chain = layout.beside(CLUSTER, "check")
+    chain = layout.shadow_chain(CLUSTER, "check")
     first = plan_replay(store, CLUSTER, start=hour, end=NOW, now=NOW, namespace="check")
     for name in (layout.batch_object(chain, 2, "manifest"), layout.batch_object(chain, 1, "sealed")):
         store.delete(name)
@@ -558,7 +558,7 @@ def test_a_namespace_that_is_no_name_or_somebody_elses(store: LocalStore, namesp
     learner = read_schema(store, CLUSTER, 1)
     learner.apply(create_table(replace(RANGES_TABLE, keyspace="shop__x", id=UUID(int=5)), 1_600_000_000_000_000))
     store.put(layout.batch_object(CLUSTER, 1, "schema"), learner.to_json().encode())
-    other = mine.model_copy(update={"cluster": layout.beside(CLUSTER, "mine")})
+    other = mine.model_copy(update={"cluster": layout.shadow_chain(CLUSTER, "mine")})
     store.put(layout.batch_object(other.cluster, 1, "manifest"), other.to_bytes())
     seal(store, other)
     with pytest.raises(BatchError, match="plan a replay"):
@@ -763,7 +763,7 @@ def test_a_replay_does_not_reach_behind_what_was_purged(store: LocalStore) -> No
     seal(store, planned(store), horizon=int(hour.timestamp()) + 1)
     # All of an hour is taken in, whenever in it the interval begins.
     for minutes in (0, 30):
-        with pytest.raises(BatchError, match=r"the interval begins before 2026-05-04T12:00:01Z.*fresh namespace") as raised:
+        with pytest.raises(BatchError, match=r"the interval begins before 2026-05-04T12:00:01Z.*shadow namespace") as raised:
             plan_replay(store, CLUSTER, start=hour + timedelta(minutes=minutes), end=hour + timedelta(hours=2), now=NOW)
         assert not raised.value.retriable
     assert plan_replay(store, CLUSTER, start=hour + timedelta(hours=1), end=hour + timedelta(hours=2), now=NOW) is not None

@@ -172,7 +172,7 @@ def test_what_the_archive_lacks_is_named(store: LocalStore) -> None:
     found = planning.look(store, CLUSTER)
     assert (found.missing, found.changed, found.expired, found.segments) == ([gone], [changed], 1, 2)
     assert found.kept_from == NOW.replace(minute=0) + timedelta(hours=1)
-    with pytest.raises(BatchError, match="1 are missing, 1 have other bytes, 1 have expired") as caught:
+    with pytest.raises(BatchError, match="1 segments are missing, 1 have different bytes, 1 have expired") as caught:
         planning.expect_whole(found, CLUSTER)
     assert gone in str(caught.value)
     assert changed in str(caught.value)
@@ -192,7 +192,7 @@ def test_a_byte_that_differs_is_pinned_as_the_ledger_has_it(store: LocalStore) -
     (segment,) = manifest.segments
     entry = ledger(store, 1)
     assert (segment.size, segment.crc32c, segment.sealed_at) == (entry.size, entry.crc32c, entry.sealed_at)
-    with pytest.raises(BatchError, match=r"are not what was archived: .*CommitLog-7-1") as caught:
+    with pytest.raises(BatchError, match=r"differ from what was archived: .*CommitLog-7-1") as caught:
         planning.expect_readable(store, manifest, [segment.object])
     assert "--partial" in str(caught.value)
     rebuild = chains.current(store, CLUSTER)
@@ -228,9 +228,9 @@ def test_a_chain_begins_above_every_number_in_the_bucket(store: LocalStore) -> N
     assert planning.seen(store, CLUSTER, 4) == 4
     write_published(store, CLUSTER, Published(batch=5, events=0, waiting={"shop.orders": 6}))
     assert planning.seen(store, CLUSTER, 0) == 6
-    store.put(layout.touched(CLUSTER, 7, "table", 0), b"{}")
+    store.put(layout.incomplete_rows(CLUSTER, 7, "table", 0), b"{}")
     assert planning.seen(store, CLUSTER, 0) == 7
-    store.put(layout.touched_prefix(CLUSTER) + "stray", b"{}")
+    store.put(layout.incomplete_rows_prefix(CLUSTER) + "stray", b"{}")
     store.put(layout.batch_object(CLUSTER, 8, "sealed"), b"{}")
     assert planning.seen(store, CLUSTER, 0) == 8
     forget(store, "batches")
@@ -333,7 +333,7 @@ def test_a_rebuild_under_way_keeps_its_options(store: LocalStore) -> None:
     rebuild = started(store, topics="again")
     chains.expect_same(rebuild, None)
     chains.expect_same(rebuild, "again")
-    with pytest.raises(ConfigError, match="it was begun with `--topics again`"):
+    with pytest.raises(ConfigError, match="the rebuild was begun with `--topics again`"):
         chains.expect_same(rebuild, "other")
     late = chains.finish(store, CLUSTER, rebuild, 2, NOW, {})
     assert chains.finish(store, CLUSTER, rebuild, 7, NOW, {}) == late

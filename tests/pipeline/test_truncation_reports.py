@@ -147,5 +147,5 @@ def test_status_names_a_node_that_is_not_asked(ring: Ring) -> None:
     ring.batch()
     answer(ring, "a")
     text = as_text(Batches(ring.store, CLUSTER), 10)
-    assert "TRUNCATEs of node b are known from its segments only: it was never asked" in text
+    assert "TRUNCATEs of node b are known from its segments only: it was never queried" in text
     assert "TRUNCATEs of node a" not in text

@@ -151,10 +151,7 @@ def test_the_report_and_its_picture(tmp_path: Path) -> None:
     assert 'drift shop.<orders> {"id": 7}: value a<b' in text
     assert report.model_copy(update={"tables": []}).ok
     assert "written up to 2026-05-04 12:00:00Z" in text
-    assert "nobody writes, and all is in" in verification.report_text(report.model_copy(update={"at_rest": True, "horizon": None}))
+    assert "no writes, everything is ingested" in verification.report_text(report.model_copy(update={"at_rest": True, "horizon": None}))
     # What people are told of it names no row.
     short = verification.in_short(report)
-    assert (
-        short
-        == "1 rows are not what the ring has\nshop.<orders>: drift in 1 of 10 rows\nReport and picture: verify/c/20260504T120000Z.json"
-    )
+    assert short == "1 rows differ from the cluster\nshop.<orders>: drift in 1 of 10 rows\nReport and chart: verify/c/20260504T120000Z.json"

@@ -166,7 +166,7 @@ def test_a_void_that_loses_the_race_says_what_won(store: LocalStore, monkeypatch
 
     monkeypatch.setattr(Sealed, "write", beaten)
     if sealed_first:
-        with pytest.raises(BatchError, match="it is sealed"):
+        with pytest.raises(BatchError, match="the batch is sealed"):
             void(store, CLUSTER, 1, **WHY)
     else:
         found = void(store, CLUSTER, 1, **WHY)
@@ -235,7 +235,7 @@ def test_of_a_namespace_all_but_the_first_batch_can_be_voided(store: LocalStore)
     archive(store, CLUSTER, 1)
     store.put(layout.batch_object(CLUSTER, 1, "schema"), SchemaLearner().to_json().encode())
     hours = {"start": NOW - timedelta(hours=1), "end": NOW + timedelta(hours=1), "now": NOW, "namespace": "look"}
-    chain = layout.beside(CLUSTER, "look")
+    chain = layout.shadow_chain(CLUSTER, "look")
     assert plan_replay(store, CLUSTER, **hours) is not None
     sealed = void(store, chain, 2, **WHY)
     assert sealed.void is not None
@@ -248,7 +248,7 @@ def test_of_a_namespace_all_but_the_first_batch_can_be_voided(store: LocalStore)
     for number in (1, 2):
         store.delete(layout.batch_object(chain, number, "sealed"))
     store.delete(layout.batch_object(chain, 2, "manifest"))
-    with pytest.raises(BatchError, match="first batch of its namespace"):
+    with pytest.raises(BatchError, match="first batch of a shadow namespace"):
         void(store, chain, 1, **WHY)
 
 

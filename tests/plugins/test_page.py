@@ -139,7 +139,7 @@ def test_the_ring_and_its_nodes(browser: Browser) -> None:
     found = browser.get("")
     assert "Prod <1>" in text(found)
     assert "dc1 00000001 10.0.0.1 5.0.6" in text(found)
-    assert "1 segment waits for a person" in text(found)
+    assert "1 segment in quarantine needs an operator" in text(found)
     assert found.count('class="gap"') == 1
     assert found.count("<circle") == 8
 
@@ -195,7 +195,7 @@ def test_a_segment_that_was_packed_and_then_let_go(own: Browser, tmp_path: Path)
     assert f"{entry.archived_as}.zst , packed to {packed.after} bytes" in text(own.get(address))
     (held,) = store.list(layout.packed(entry.archived_as))
     let_go(store, held)
-    assert "let it go ( archive.keep_days ): it cannot be replayed" in text(own.get(address))
+    assert "deleted ( archive.keep_days ): it cannot be replayed" in text(own.get(address))
     assert own.get("segments?state=expired").count(ref.segment.stem) > 0
 
 
@@ -218,7 +218,7 @@ def test_a_batch_that_is_not_sealed_says_so(own: Browser, tmp_path: Path) -> Non
 
 
 def test_a_batch_of_a_replay_beside_is_its_own(own: Browser, tmp_path: Path) -> None:
-    store, chain = LocalStore(tmp_path / "bucket"), layout.beside(bucket.CLUSTER, "check")
+    store, chain = LocalStore(tmp_path / "bucket"), layout.shadow_chain(bucket.CLUSTER, "check")
     for what in ("manifest", "sealed"):
         store.put(layout.batch_object(chain, 3, what), store.read(layout.batch_object(bucket.CLUSTER, 3, what)))
     assert "Batch 3 of the namespace check" in text(own.get("beside/check/batches/3"))
@@ -240,13 +240,13 @@ def test_a_table_that_is_refused_or_waits_is_named_with_its_reason(own: Browser,
     write_published(store, bucket.CLUSTER, Published(batch=8, events=0, waiting={"shop.orders": 5}, reasons={"shop.orders": "too large"}))
     found = own.get("tables")
     assert 'id="shop.new"' in found
-    assert "Rows of shop.new cannot be shown: its type <b>x</b> is unknown" in html.unescape(text(found))
-    assert "Events of shop.orders after batch 5 cannot be sent: too large" in text(found)
+    assert "Table shop.new was rejected: its type <b>x</b> is unknown" in html.unescape(text(found))
+    assert "Events of shop.orders after batch 5 cannot be published: too large" in text(found)
 
 
 def test_checks_and_what_maintenance_came_to(own: Browser, tmp_path: Path) -> None:
-    assert "Nobody has checked yet" in own.get("checks")
-    assert "No audit has told yet" in own.get("")
+    assert "No reports yet" in own.get("checks")
+    assert "No audit report yet" in own.get("")
     store = LocalStore(tmp_path / "bucket")
     finding = Finding(key='{"id": "hunter2"}', token=5, verdict="drift", differences=[("value", "note")], first_seen=bucket.START)
     ranges = [RangeResult(start=0, end=9, rows=9, drift=1)]
@@ -265,9 +265,9 @@ def test_checks_and_what_maintenance_came_to(own: Browser, tmp_path: Path) -> No
     came_to = {"batch": 8, "at": bucket.START, "shards": 3, "purged": 2, "failed": 0, "before": size, "after": size, "swept": 0}
     store.put(layout.maintained(bucket.CLUSTER), Maintained(**came_to, tables=tidied).to_bytes())
     found = text(own.get("checks"))
-    assert "verify 1 tables, 50% of the ring, 9 rows drift in 1 rows look" in found
-    assert "audit 05-04 12:00Z to 05-04 12:04Z no gap look" in found
-    assert "of 3 shards of the state 2 had something that could be forgotten" in found
+    assert "verify 1 tables, 50% of the tokens, 9 rows drift in 1 rows details" in found
+    assert "audit 05-04 12:00Z to 05-04 12:04Z no gap details" in found
+    assert "2 of 3 shards of the state were purged" in found
     assert "its indexes 2 2 512 B 512 B" in found
     assert "lake.shop.orders 5 1 2.0 KiB 2.0 KiB 3 3 4 4" in found
     assert "x boo" in found
@@ -290,13 +290,13 @@ def test_checks_and_what_maintenance_came_to(own: Browser, tmp_path: Path) -> No
 
 
 def test_what_is_settled_waits_for_nobody(own: Browser, tmp_path: Path) -> None:
-    assert " waits " in text(own.get("quarantine"))
+    assert " waiting " in text(own.get("quarantine"))
     store = LocalStore(tmp_path / "bucket")
     (note,) = [info.name for info in store.list(layout.quarantine_prefix(bucket.CLUSTER)) if info.name.endswith(".json")]
     store.put(note, json.dumps(json.loads(store.read(note)) | {"settled_in": 5}).encode())
     assert "settled in 5" in text(own.get("quarantine"))
     (link,) = re.findall(r'href="/writetime/(quarantine/piece\?name=[^"]+)"', own.get("quarantine"))
-    assert "nobody has to do anything" in text(own.get(html.unescape(link)))
+    assert "no action needed" in text(own.get(html.unescape(link)))
 
 
 @pytest.mark.parametrize(("user", "asked", "shown"), [("operator", True, True), ("viewer", True, False), ("operator", False, False)])
@@ -426,7 +426,7 @@ def test_a_void_asks_for_a_reason_and_starts_the_run_that_takes_back(own: Browse
     store = begin(tmp_path)
     assert "/writetime/void?number=9" in own.get("batches/9")
     assert own.get("void?number=9").count('method="post"') == 1
-    assert "Say why" in own.post("void", {"number": "9", "reason": "  "}, status=422)
+    assert "A reason is required" in own.post("void", {"number": "9", "reason": "  "}, status=422)
     assert (own.guard.runs, store.head(layout.batch_object(bucket.CLUSTER, 9, "sealed"))) == ([], None)
     there = own.post("void", {"number": "9", "reason": "lost <i>"})
     assert "cdc_ingest was started" in text(own.get(there.removeprefix("/writetime/")))
@@ -458,7 +458,7 @@ def test_only_the_open_batch_is_voided_by_who_may(own: Browser, tmp_path: Path) 
 
 
 def test_a_replay_into_a_namespace_is_voided_by_who_may_replay(own: Browser, tmp_path: Path) -> None:
-    chain = layout.beside(bucket.CLUSTER, "look")
+    chain = layout.shadow_chain(bucket.CLUSTER, "look")
     store = begin(tmp_path, 2, chain, kind="replay", namespace="look")
     first = Sealed(number=1, kind="replay", sealed_at=datetime(2026, 5, 4, tzinfo=UTC), segments=[], accounting=[], state={})
     store.put(layout.batch_object(chain, 1, "sealed"), first.to_bytes())
@@ -506,7 +506,7 @@ def test_what_is_behind_the_horizon_goes_into_a_namespace_only(own: Browser, tmp
     assert "before 2026-05-04 13:30:00Z may have been purged" in text(own.get("replay"))
     hours = {"start": "2026-05-04T12:00", "end": "2026-05-04T13:00"}
     asked = "replay?start=2026-05-04T12:00&end=2026-05-04T13:00"
-    assert "rows that they deleted would come back" in text(own.get(asked))
+    assert "rows that they deleted would reappear" in text(own.get(asked))
     own.post("replay", hours, status=422)
     assert own.guard.runs == []
     assert "45 of them" in text(own.get(f"{asked}&namespace=check"))

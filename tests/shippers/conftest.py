@@ -34,7 +34,7 @@ class Folder:
     path: Path
 
     def segment(self, number: int, data: bytes | None = None, idx: bytes | None = b"4\nCOMPLETED") -> bytes:
-        """Lay down a segment; `idx` None leaves it without. Returns its bytes."""
+        """Write a segment; `idx` None writes none. Returns its bytes."""
         data = f"segment {number} ".encode() * 40 if data is None else data
         log = self.path / f"CommitLog-7-{number}.log"
         log.write_bytes(data)
@@ -51,7 +51,7 @@ class Folder:
 
 @dataclass
 class FakeLink:
-    """A node that answers `facts_now` and the like. With `down`, it does not answer."""
+    """A node that answers with `facts_now` etc. With `down`, it does not answer."""
 
     version: str = "v1"
     taken_at: str = "2026-01-01T00:00:00+00:00"

@@ -1,7 +1,8 @@
-"""Faults at numbered points: before and after every call of the store, and before and after every deletion of a local file.
+"""Faults at numbered points: before and after every store call, and before and after every deletion of a
+local file.
 
-Strategy: a `Faults` counts the points that a run passes and does its harm at one of them; running once for each number walks
-through all of them. The store underneath is a real one.
+Strategy: a `Faults` counts the points of a run and injects a fault at one of them; a run per number covers
+all points. The underlying store is a real one.
 """
 
 from __future__ import annotations
@@ -19,7 +20,7 @@ from writetime.storage.store import ObjectInfo, Store
 
 
 class Died(BaseException):
-    """The process is gone; nothing in it may catch this."""
+    """The process was killed; nothing may catch this."""
 
 
 class Harm(Enum):
@@ -31,7 +32,7 @@ class Harm(Enum):
 
 
 class Faults:
-    """Counts points; does `harm` at point number `at` (from 0). `passed` tells afterwards how many there were."""
+    """Counts points; injects `harm` at point number `at` (from 0). `passed` lists all points afterwards."""
 
     def __init__(self, at: int, harm: Harm) -> None:
         self._at = at
@@ -54,7 +55,7 @@ class Faults:
 
 
 class FaultyStore:
-    """A store in front of another; see the module's docstring. `calls` lists what was asked, with names."""
+    """A store in front of another; see the module's docstring. `calls` lists the calls with object names."""
 
     def __init__(self, inner: Store, faults: Faults | None = None) -> None:
         self._inner = inner

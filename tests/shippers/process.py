@@ -1,4 +1,6 @@
-"""The shipper as the process that it is, beside the one node of a ring: for harnesses that measure or kill nothing of it but by signals."""
+"""The shipper as a process next to a single-node cluster, for harnesses that measure it or kill it by
+signals.
+"""
 
 from __future__ import annotations
 
@@ -22,7 +24,9 @@ _COMMAND = "import sys, writetime.cli; sys.exit(writetime.cli.main(sys.argv[1:])
 def shipping(
     ring: Ring, folder: Path, bucket: str, ship: Mapping[str, Any], *, poll_seconds: float = 5, environment: Mapping[str, str] | None = None
 ) -> Iterator[subprocess.Popen[bytes]]:
-    """The shipper's command, as a service would run it; `ship` is its `node.ship`. Its log is `ship.log` in the folder."""
+    """The shipper's command, as a service would run it; `ship` is its `node.ship`. Its log is `ship.log` in
+    the folder.
+    """
     (node,) = ring.nodes
     document = {
         "pipeline": "shipping",

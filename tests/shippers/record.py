@@ -1,8 +1,9 @@
-"""Record what the shipper of this version ships from a real node: `python -m tests.shippers.record NAME`.
+"""Record what this version's shipper ships from a real node: `python -m tests.shippers.record NAME`.
 
-Run it in a working copy of the version that is to be kept. One node of Cassandra with segments of 1 MiB is written to while a shipper
-with tails is at work; then it is stopped and drained. What is in the bucket then, and what the tables held, becomes
-tests/recordings/shippers/NAME.json.xz, which tests/spark_jobs/test_skew.py gives to the jobs of later versions:
+Run it in a working copy of the version to record. A Cassandra node with segments of 1 MiB is written to while
+a shipper with tails runs; then it is stopped and drained. The objects in the bucket and the tables' rows are
+written to tests/recordings/shippers/NAME.json.xz, which tests/spark_jobs/test_skew.py gives to the jobs of
+later versions:
 
     {"cassandra": release, "cluster": …, "rows": [[id, line, note], …],
      "objects": [{"name": …, "metadata": {…}, "data": base64}, …]}

@@ -1,8 +1,9 @@
-"""What the shipper writes, with a field that only a later version writes, and without each field that an earlier one may lack.
+"""Documents of the shipper with an additional field of a later version, and without each optional field.
 
-Strategy: the shipper itself fills a bucket, so a kind of document that it comes to write is noticed here. Each is read by those that read
-it in planning, jobs and status; they have to come to the same with a field more, at every depth, and to go on with each optional field
-less. Which fields a reader cannot do without is written down here: to add one would shut out the shippers of today.
+Strategy: the shipper itself fills a bucket, so new kinds of documents are noticed here. Each document is read
+by its readers in planning, jobs and status: an additional field, at every depth, must not change the result,
+and each optional field may be missing. The required fields of each reader are listed here: a new required
+field would reject documents of today's shippers.
 """
 
 from __future__ import annotations
@@ -35,7 +36,7 @@ LATER = {"a": [1, {"b": None}]}
 
 
 class Rejected(Exception):
-    """The reader made nothing of it."""
+    """The reader rejected the document."""
 
 
 def expect(found: Any) -> Any:
@@ -71,7 +72,7 @@ SEGMENTS = {"cdc", "cdc_parts"}
 
 
 class TalkingLink(FakeLink):
-    """A node with a schema that a real one had."""
+    """A node with a real schema."""
 
     def snapshot(self) -> dict[str, Any]:
         return dict(self._answer("snapshot", recorded.snapshot()))
@@ -79,7 +80,7 @@ class TalkingLink(FakeLink):
 
 @pytest.fixture
 def shipped(store: LocalStore, folder: Folder, settings: PipelineConfig, agent_over: Callable[..., Agent]) -> Store:
-    """All that a shipper writes of a node."""
+    """All objects that a shipper writes for a node."""
     assert settings.node is not None
     node = settings.node.model_copy(update={"ship": ShipConfig(tail_seconds=0.001)})
     link = TalkingLink(space=1 << 30, truncated=[{"table_id": str(recorded.TABLE), "segment": 5, "position": 6, "at": 7}])
@@ -94,7 +95,7 @@ def documents(store: Store) -> Iterator[ObjectInfo]:
 
 
 def with_more(value: Any, levels: int) -> Any:
-    """The same with a field more in each object in it, down to so many levels of objects."""
+    """The document with an additional field in each object, down to `levels` levels."""
     if isinstance(value, dict) and levels:
         return {name: with_more(each, levels - 1) for name, each in value.items()} | {"of_a_later_version": LATER}
     return [with_more(each, levels) for each in value] if isinstance(value, list) else value
@@ -157,7 +158,9 @@ def test_notes_on_segments_are_optional_and_more_of_them_changes_nothing(shipped
 
 
 def test_the_note_of_who_the_node_is_is_one_that_an_earlier_version_reads(shipped: Store, settings: PipelineConfig) -> None:
-    """Earlier ones take a note with a field that they do not know for none, and a node that is down has nobody else to say who it is."""
+    """Earlier ones take a note with a field that they do not know for none, and a node that is down has
+    nobody else to say who it is.
+    """
     assert settings.node is not None
     noted = json.loads((settings.node.state / "node.json").read_text(encoding="utf-8"))
     assert noted.keys() == {"cluster", "datacenter", "host_id", "address", "rack", "release_version", "tokens"}

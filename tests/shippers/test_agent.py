@@ -1,4 +1,4 @@
-"""The loop: order, what goes before what, what holds up nothing, and how it ends."""
+"""The loop: order, precedence, independence of failures, and how it ends."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ def changed(settings: PipelineConfig, **node: Any) -> PipelineConfig:
 
 
 def failing(store: LocalStore, error: Exception, *, times: int, only: str = "") -> FaultyStore:
-    """A store whose puts of names containing `only` fail so many times."""
+    """A store whose puts of names containing `only` fail a number of times."""
     left = [times]
 
     class Failing(FaultyStore):
@@ -242,7 +242,7 @@ def test_a_segment_whose_idx_cannot_be_read_is_a_failure_by_its_name(
         assert not agent_over(store).run(mode)
     assert store.head(ref(2).incoming) is not None
     assert store.head(ref(1).incoming) is None
-    lines = [each for each in logs if each["event"] == "segment not shipped: its idx is unreadable"]
+    lines = [each for each in logs if each["event"] == "failed to read an idx"]
     assert lines
     assert lines[0]["object"].endswith("CommitLog-7-1.log")
     assert "Permission denied" in lines[0]["message"]
@@ -307,7 +307,7 @@ def schemas(store: LocalStore) -> list[str]:
 
 
 def test_each_node_ships_its_own(store: LocalStore, agent_over: MakeAgent) -> None:
-    """It has no right to look at what others have shipped, and does not."""
+    """It has no permission to read other nodes' schemas, and does not."""
     store.put("schemas/ring/20250101T000000Z-v1.json", b"{}")
     store.put("schemas/ring/dc1/host-2/20250101T000000Z-v1.json", b"{}")
     watched = FaultyStore(store)
@@ -368,7 +368,7 @@ def test_a_schema_whose_answer_was_lost_is_shipped_again(store: LocalStore, agen
 
 
 def test_a_version_that_is_back_is_shipped_again(store: LocalStore, agent_over: MakeAgent, monkeypatch: pytest.MonkeyPatch) -> None:
-    """What was created since is gone: the older object of that version does not say so."""
+    """Tables created meanwhile are gone, which the older object of that version does not show."""
     link = FakeLink()
     agent = agent_over(store, link=link)
     for day, version in enumerate(("v1", "v2", "v1"), 1):
@@ -382,7 +382,7 @@ def test_a_version_that_is_back_is_shipped_again(store: LocalStore, agent_over: 
 
 
 def test_a_version_that_peers_take_over_is_shipped_again(store: LocalStore, agent_over: MakeAgent) -> None:
-    """Only what the whole ring has shows what is gone."""
+    """Only a snapshot on which all peers agree shows what was dropped."""
     link = FakeLink()
     agent = agent_over(store, link=link)
     for agreed in (False, False, True, True):
@@ -426,9 +426,9 @@ def test_a_schema_file_that_is_none(
 ) -> None:
     file = tmp_path / "schema.json"
     file.write_bytes(content)
-    with pytest.raises(ConfigError, match=r"no schema snapshot.*|.*schema\.json"):
+    with pytest.raises(ConfigError, match=r"not a schema snapshot.*|.*schema\.json"):
         agent_over(store, config=changed(settings, schema_file=file)).round()
-    with pytest.raises(ConfigError, match="cannot be read"):
+    with pytest.raises(ConfigError, match="failed to read the file"):
         agent_over(store, config=changed(settings, schema_file=tmp_path / "nowhere")).round()
 
 
@@ -476,7 +476,7 @@ def test_what_the_node_once_answered_is_remembered(
 def test_a_node_that_was_away_is_asked_anew_who_it_is(
     store: LocalStore, folder: Folder, agent_over: MakeAgent, settings: PipelineConfig
 ) -> None:
-    """It may be another one, in the same place: its segments must not go by the former's name."""
+    """It may be another node at the same address: its segments must not use the former identity."""
     link = FakeLink()
     agent = agent_over(store, link=link, config=changed(settings, host_id=None, datacenter=None))
     for number in (1, 2):
@@ -494,7 +494,7 @@ def test_a_node_that_was_away_is_asked_anew_who_it_is(
         agent.round()
     assert store.head("cdc/ring/dc1/host-2/CommitLog-7-4.log") is not None
     assert store.head(ref(4).incoming) is None
-    assert [log["was"] for log in logs if "another node has this folder" in log["event"]] == ["host-1"]
+    assert [log["was"] for log in logs if "node identity changed" in log["event"]] == ["host-1"]
 
 
 @pytest.mark.parametrize("only", ["nodes/", "schemas/", "truncations/"])
@@ -511,7 +511,7 @@ def test_a_bucket_that_refuses_facts_or_schema_still_takes_segments(
 def test_a_death_in_the_middle_is_not_taken_for_an_error(
     store: LocalStore, folder: Folder, agent_over: MakeAgent, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A bug is no trouble with one segment: it ends the shipper, with the file still there."""
+    """A defect is not an error of one segment: it ends the shipper, and the file is kept."""
     folder.segment(1)
 
     def bug(*_: Any) -> None:

@@ -1,4 +1,4 @@
-"""The node's settings of CDC: as each release shows them, when they are asked, and what a change does."""
+"""The node's CDC settings: their form in each release, when they are queried, and the effect of a change."""
 
 from __future__ import annotations
 
@@ -125,7 +125,7 @@ class Node:
     def ask(self) -> CdcSettings:
         self.asked += 1
         if self.found is None:
-            raise ShipError("connection refused", operation="read the node's CDC settings", retriable=True)
+            raise ShipError("connection refused", operation="query the node's CDC settings", retriable=True)
         return self.found
 
 

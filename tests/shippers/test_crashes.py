@@ -1,4 +1,6 @@
-"""Die, or lose the store, at every single point of a run; run again; the end is the same, and nothing was ever deleted early."""
+"""A crash or an outage at every point of a run, then another run: the same result, and nothing is deleted
+early.
+"""
 
 from __future__ import annotations
 
@@ -20,7 +22,7 @@ from writetime.storage.local import LocalStore
 
 
 def lay_down(folder: Folder) -> dict[int, bytes]:
-    """Two completed segments, one that grows, a leftover idx; returns the bytes of the completed ones."""
+    """Write two completed segments, a growing one, a leftover idx; returns the bytes of the completed ones."""
     written = {number: folder.segment(number) for number in (10, 9)}
     folder.segment(11, idx=b"12")
     (folder.path / "CommitLog-7-8_cdc.idx").write_bytes(b"4\nCOMPLETED")
@@ -28,7 +30,9 @@ def lay_down(folder: Folder) -> dict[int, bytes]:
 
 
 def require_nothing_lost(store: LocalStore, folder: Folder, written: Mapping[int, bytes], in_conflict: Collection[int] = ()) -> None:
-    """Each segment is whole on disk, with its idx, or whole in the bucket; those `in_conflict` under their other name."""
+    """Each segment is complete on disk, with its idx, or complete in the bucket; those `in_conflict` under
+    their other name.
+    """
     for number, data in written.items():
         log = folder.path / f"CommitLog-7-{number}.log"
         if log.exists():
@@ -39,7 +43,7 @@ def require_nothing_lost(store: LocalStore, folder: Folder, written: Mapping[int
 
 
 def end_state(store: LocalStore) -> dict[str, tuple[bytes, Mapping[str, str]]]:
-    """All that is there, but for what the shipper's own notes decide: status and truncation records, whose names are times."""
+    """All files and objects except status and truncation records, whose names contain times."""
     found = (info for info in store.list() if not info.name.startswith(("nodes/", "truncations/")))
     return {info.name: (store.read(info.name), info.metadata) for info in found}
 
@@ -78,7 +82,9 @@ def test_every_point(tmp_path: Path, agent_over: Callable[..., Agent], folder: F
 
 @pytest.mark.parametrize("harm", Harm)
 def test_every_point_of_a_conflict(tmp_path: Path, agent_over: Callable[..., Agent], folder: Folder, harm: Harm) -> None:
-    """One of two segments is there with other bytes. All three end up in the bucket, each once, and the first is left as it was."""
+    """One of two segments is there with other bytes. All three end up in the bucket, each once, and the first
+    is left as it was.
+    """
     point = 0
     while True:
         store = LocalStore(tmp_path / f"bucket-{point}")

@@ -1,4 +1,4 @@
-"""Files for machines that run the shipper: they name commands, settings and ports that there are."""
+"""Files for machines that run the shipper: the commands, settings and ports in them exist."""
 
 from __future__ import annotations
 
@@ -55,7 +55,7 @@ def documents() -> tuple[dict[str, Any], dict[str, Any]]:
 
 
 def accepts(arguments: list[str]) -> None:
-    """The command line takes them: what is wrong is only that the file is not there."""
+    """The command line is valid: the only error is the missing file."""
     done = CliRunner().invoke(build(), arguments)
     assert "cannot be read" in str(done.exception), done.output
 
@@ -72,7 +72,7 @@ def test_the_unit(unit: Cased) -> None:
 
 
 def test_the_unit_exposes_little(unit: Cased) -> None:
-    """By systemd's own reckoning, where it is installed: 0 is nothing, 10 is a service without any confinement."""
+    """The exposure level of systemd-analyze, if installed: from 0 (none) to 10 (unconfined)."""
     analyze = shutil.which("systemd-analyze")
     if analyze is None:
         pytest.skip("systemd-analyze is not installed")

@@ -1,4 +1,4 @@
-"""Room: how it is judged, what it lifts, and what is put aside when the store is down; nothing of it ever deletes."""
+"""Space: its level, the rate limit, and spilling while the store is down; nothing is ever deleted for space."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ GIB = 1 << 30
 
 
 class Down(FaultyStore):
-    """A store that can be switched off. It counts what it is asked meanwhile."""
+    """A store that can be switched off, and counts the calls meanwhile."""
 
     def __init__(self, inner: LocalStore) -> None:
         super().__init__(inner)
@@ -81,7 +81,7 @@ def test_measuring(tmp_path: Path) -> None:
     assert space.free > 0
     disk = os.statvfs(tmp_path)
     assert disk_space.measure(tmp_path, found, None).limit == min(4 * GIB, disk.f_blocks * disk.f_frsize // 8)
-    with pytest.raises(ShipError, match="cannot be measured"):
+    with pytest.raises(ShipError, match="failed to read the free disk space"):
         disk_space.measure(tmp_path / "nowhere", found, None)
 
 
@@ -109,7 +109,7 @@ def test_a_change_of_level_is_told_once(store: LocalStore, folder: Folder, agent
         folder.segment(1, b"x" * size, idx=b"5")
         with capture_logs() as logs:
             agent.round()
-        levels += [(log["level"], log["log_level"]) for log in logs if log["event"] == "space"]
+        levels += [(log["level"], log["log_level"]) for log in logs if log["event"] == "space level changed"]
         assert folder.names == ["CommitLog-7-1.log", "CommitLog-7-1_cdc.idx"]
     assert levels == [("alarm", "error"), ("ok", "info")]
 
@@ -194,7 +194,8 @@ def test_the_store_is_down_and_space_runs_out(
     kept = {path.name: path.read_bytes() for path in (*folder.path.glob("*.log"), *aside.glob("*.log"))}
     assert kept == {f"CommitLog-7-{number}.log": data for number, data in written.items()} | {"CommitLog-7-9.log": b"g" * 100}
     moved = sorted(path.name for path in aside.glob("*")) if aside.is_dir() else []
-    # 900 of 1000 bytes are in use: two have to go for less than 800. The first is in hand while the store is asked for it.
+    # 900 of 1000 bytes are in use: two have to go for less than 800. The first is in hand while the store is
+    # asked for it.
     assert moved == ([] if policy == "keep" else [f"CommitLog-7-{n}{end}" for n in (2, 3) for end in (".log", "_cdc.idx")])
     assert agent.metrics.registry.get_sample_value("writetime_ship_aside_segments") == (0 if policy == "keep" else 2)
     watched.down = False
@@ -205,7 +206,7 @@ def test_the_store_is_down_and_space_runs_out(
 
 
 class Hanging(FaultyStore):
-    """A store whose uploads of segments do not come back until `go`; once down, it stays."""
+    """A store whose uploads of segments hang until `go`; then it stays down."""
 
     def __init__(self, inner: LocalStore) -> None:
         super().__init__(inner)
@@ -228,8 +229,9 @@ def eventually(holds: Callable[[], bool]) -> None:
 def test_room_is_made_while_an_upload_hangs(
     store: LocalStore, folder: Folder, agent_over: MakeAgent, settings: PipelineConfig, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The node writes on while a store that has gone silent holds the loop: what is completed meanwhile is put aside, but for the file
-    in hand."""
+    """The node keeps writing while an upload blocks the loop: completed segments are spilled, except the
+    current one.
+    """
     monkeypatch.setattr(agent_module, "_HANGS", 0.1)
     monkeypatch.setattr(agent_module, "_RELIEF_SECONDS", 0.01)
     watched, stop = Hanging(store), Event()
@@ -291,7 +293,7 @@ def test_a_store_that_is_down_is_not_asked_for_every_segment(store: LocalStore, 
 def test_a_store_that_refuses_us_counts_as_down(
     fault: Fault, folder: Folder, agent_over: MakeAgent, settings: PipelineConfig, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Renewing credentials takes a person: until then there must be room, and no segment is read again and again."""
+    """Renewing credentials takes an operator: meanwhile segments are spilled, and none is read repeatedly."""
     memory = MemoryStore()
     agent = agent_over(memory, config=ship(settings, cdc_total_space=1000, disk_reserve=0, when_store_is_down="spill"))
     written = {number: folder.segment(number, bytes([number]) * 100) for number in range(1, 10)}
@@ -319,7 +321,9 @@ def test_a_store_that_refuses_us_counts_as_down(
 def test_a_node_that_has_not_said_who_it_is_yet(
     store: LocalStore, folder: Folder, agent_over: MakeAgent, settings: PipelineConfig, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """One that bootstraps writes for hours before it answers: the shipper stays, room is made, and then all is shipped."""
+    """One that bootstraps writes for hours before it answers: the shipper stays, room is made, and then all
+    is shipped.
+    """
     config = changed(
         settings, host_id=None, ship=ShipConfig.model_validate({"cdc_total_space": 1000, "disk_reserve": 0, "when_store_is_down": "spill"})
     )
@@ -337,13 +341,13 @@ def test_a_node_that_has_not_said_who_it_is_yet(
     with capture_logs() as logs:
         assert agent_over(store, link=link, stop=stop, config=config).run(Mode.SERVICE)
     assert rounds == [2, 2, 2, 0]
-    assert ("alarm", "error") in [(log["level"], log["log_level"]) for log in logs if log["event"] == "space"]
+    assert ("alarm", "error") in [(log["level"], log["log_level"]) for log in logs if log["event"] == "space level changed"]
     assert [log["kind"] for log in logs if log["event"] == "round failed"] == ["ShipError"] * 3
     assert {number: store.read(ref(number).incoming) for number in written} == written
 
 
 def stuck(store: LocalStore, number: int, data: bytes) -> None:
-    """Let the store hold other bytes than the segment's under every name that it may go by."""
+    """Let the store have other bytes under both names of the segment."""
     for name in (ref(number).incoming, ref(number).conflict(crc32c(data))):
         store.put(name, b"other bytes")
 
@@ -351,7 +355,9 @@ def stuck(store: LocalStore, number: int, data: bytes) -> None:
 def test_nothing_is_put_aside_while_the_store_answers(
     store: LocalStore, folder: Folder, agent_over: MakeAgent, settings: PipelineConfig
 ) -> None:
-    """One segment in trouble at an alarm: the store is not down, and moving the file away would hide the trouble."""
+    """One segment in trouble at an alarm: the store is not down, and moving the file away would hide the
+    trouble.
+    """
     config = ship(settings, cdc_total_space=300, disk_reserve=0, when_store_is_down="spill")
     stuck(store, 1, folder.segment(1, b"x" * 250))
     assert not agent_over(store, config=config).round().ok
@@ -397,7 +403,9 @@ class Writing(FaultyStore):
 def test_a_node_that_runs_short_while_a_backlog_is_shipped(
     mode: Mode, store: LocalStore, folder: Folder, agent_over: MakeAgent, settings: PipelineConfig, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Eight segments lie aside; cdc_raw, empty at first, is filled while the second of them is sent: the rest of them wait."""
+    """Eight segments lie aside; cdc_raw, empty at first, is filled while the second of them is sent: the rest
+    of them wait.
+    """
     monkeypatch.setattr(agent_module, "_LOOK_AGAIN", 0.0)
     config = ship(settings, cdc_total_space=1100, disk_reserve=0, when_store_is_down="spill")
     assert config.node is not None
@@ -423,7 +431,9 @@ def test_a_node_that_runs_short_while_a_backlog_is_shipped(
 def test_a_segment_in_trouble_does_not_hold_up_what_lies_aside(
     store: LocalStore, folder: Folder, agent_over: MakeAgent, settings: PipelineConfig, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """An alarm that shipping cannot end, as the segment that causes it cannot be shipped: no round is cut short for it again and again."""
+    """An alarm that shipping cannot end, as the segment that causes it cannot be shipped: no round is cut
+    short for it again and again.
+    """
     monkeypatch.setattr(agent_module, "_LOOK_AGAIN", 0.0)
     config = ship(settings, cdc_total_space=300, disk_reserve=0, when_store_is_down="spill")
     assert config.node is not None
@@ -438,7 +448,9 @@ def test_a_segment_in_trouble_does_not_hold_up_what_lies_aside(
 def test_what_was_put_aside_comes_back_to_the_node(
     store: LocalStore, folder: Folder, agent_over: MakeAgent, settings: PipelineConfig
 ) -> None:
-    """A node that replays after a crash links a segment anew that lies aside: it is never overwritten, and shipped once."""
+    """A node that replays after a crash links a segment anew that lies aside: it is never overwritten, and
+    shipped once.
+    """
     config = ship(settings, cdc_total_space=200, disk_reserve=0, when_store_is_down="spill")
     assert config.node is not None
     config.node.spill.mkdir(parents=True)
@@ -461,7 +473,7 @@ def completed(number: int) -> Found:
 def test_a_death_between_the_two_renames(
     store: LocalStore, folder: Folder, agent_over: MakeAgent, settings: PipelineConfig, monkeypatch: pytest.MonkeyPatch, ending: str
 ) -> None:
-    """The idx says how the segment ended: it goes after its log."""
+    """The idx says how the segment ended: it is moved after its log."""
     assert settings.node is not None
     synced = 100 if ending == "after-crash" else 90
     data, aside = folder.segment(1, b"x" * 100, idx=b"%d\nCOMPLETED" % synced), settings.node.spill

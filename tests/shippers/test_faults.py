@@ -1,5 +1,6 @@
-"""Every fault of store, disk and folder once: what a round makes of it, that nothing is deleted that the store does not have, and that the
-next round goes on by itself."""
+"""Every fault of store, disk and folder: the result of the round, no deletion of unconfirmed data, and
+recovery in the next.
+"""
 
 from __future__ import annotations
 
@@ -65,7 +66,7 @@ def test_the_store(fault: Fault, on: str, settled_by: str, outcome: Outcome, fol
 
 @pytest.mark.parametrize(("fault", "rounds"), [(Fault.UNAVAILABLE, 1), (Fault.EXPIRED, 2)])
 def test_the_look_after_the_upload_fails(fault: Fault, rounds: int, folder: Folder, agent_over: MakeAgent) -> None:
-    """What was uploaded counts for nothing until it has been seen there."""
+    """An upload does not count until it is verified."""
     store = MemoryStore()
     folder.segment(1)
     store.fail(fault, on="head", prefix="cdc/")
@@ -112,7 +113,7 @@ def test_the_disk_of_a_folder_as_store_is_full(
 
 
 def test_the_nodes_disk_is_full(store: LocalStore, folder: Folder, agent_over: MakeAgent, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The shipper's own notes cannot be written: it ships all the same, which is what makes room."""
+    """The state folder cannot be written: segments are still shipped, which frees space."""
     folder.segment(1)
     real = Path.mkdir
 
@@ -128,7 +129,7 @@ def test_the_nodes_disk_is_full(store: LocalStore, folder: Folder, agent_over: M
 
 @pytest.mark.parametrize("what", ["unlink", "open"])
 def test_permission_denied(what: str, store: LocalStore, folder: Folder, agent_over: MakeAgent, monkeypatch: pytest.MonkeyPatch) -> None:
-    """One file that may not be read or deleted: it stays, is reported, and the other goes."""
+    """A file that cannot be read or deleted stays and is reported, and the other one is shipped."""
     for number in (1, 2):
         folder.segment(number)
 
@@ -160,7 +161,9 @@ def test_permission_denied(what: str, store: LocalStore, folder: Folder, agent_o
 def test_a_file_on_a_bad_disk_is_no_trouble_with_the_store(
     store: LocalStore, folder: Folder, agent_over: MakeAgent, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Its checksum can be taken, and then not be read again: more than three such files do not make the store count as down."""
+    """Its checksum can be taken, and then not be read again: more than three such files do not make the store
+    count as down.
+    """
     for number in range(1, 6):
         folder.segment(number)
     real = store.put
@@ -213,8 +216,8 @@ def test_an_idx_that_may_not_be_read(store: LocalStore, folder: Folder, agent_ov
     with capture_logs() as logs:
         result = agent_over(store).round()
     assert (result.shipped, result.ok) == ({Outcome.UPLOADED: 1}, False)
-    failed = [log["message"] for log in logs if log["event"] == "segment not shipped: its idx is unreadable"]
-    assert failed == ["its idx cannot be read: Permission denied"]
+    failed = [log["message"] for log in logs if log["event"] == "failed to read an idx"]
+    assert failed == ["idx: failed to read the file: Permission denied"]
     assert folder.names == ["CommitLog-7-1.log", "CommitLog-7-1_cdc.idx"]
 
 
@@ -230,7 +233,9 @@ def test_a_folder_that_may_not_be_listed(store: LocalStore, folder: Folder, agen
 def test_a_segment_vanishes_between_the_look_and_the_upload(
     store: LocalStore, folder: Folder, agent_over: MakeAgent, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """As with cdc_block_writes: false, where Cassandra deletes the oldest when space runs out. It is reported, and the others go on."""
+    """As with cdc_block_writes: false, where Cassandra deletes the oldest segment when space runs out. It is
+    reported, and others are shipped.
+    """
     for number in (1, 2, 3):
         folder.segment(number)
     real = upload.measure
@@ -250,7 +255,7 @@ def test_a_segment_vanishes_between_the_look_and_the_upload(
 def test_a_log_that_may_not_be_looked_at(
     code: int, store: LocalStore, folder: Folder, agent_over: MakeAgent, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Its idx must not be taken for a leftover, and the others go on."""
+    """Its idx must not count as a leftover, and others are shipped."""
     for number in (1, 2):
         folder.segment(number)
     agent = agent_over(store)
@@ -258,13 +263,13 @@ def test_a_log_that_may_not_be_looked_at(
         refuse(patch, folder.path / "CommitLog-7-1.log", code)
         result = agent.round()
     assert (result.shipped, len(result.failed)) == ({Outcome.UPLOADED: 1}, 1)
-    assert [log["file"] for log in logs if log["event"] == "not a segment, left alone"] == ["CommitLog-7-1.log"]
+    assert [log["file"] for log in logs if log["event"] == "not a segment, ignored"] == ["CommitLog-7-1.log"]
     assert folder.names == ["CommitLog-7-1.log", "CommitLog-7-1_cdc.idx"]
     assert agent.round().shipped == {Outcome.UPLOADED: 1}
 
 
 def refuse(patch: pytest.MonkeyPatch, refused: Path, code: int) -> None:
-    """Let the system say nothing of one file."""
+    """Let stat fail for one file."""
     real = Path.stat
 
     def stat(path: Path, **more: Any) -> os.stat_result:

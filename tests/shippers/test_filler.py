@@ -1,4 +1,4 @@
-"""Filler for quiet nodes: whose key it is, when it is written, and that a real node finishes its segment by it."""
+"""Filler for idle nodes: the key's owner, when it is written, and that a real node completes its segment."""
 
 from __future__ import annotations
 
@@ -32,7 +32,9 @@ FILLER = FillerConfig(table="filler.rows", every_seconds=60)
 
 @given(st.integers(0, 10_000), st.integers(1, 6), st.sampled_from([1, 4, 16]))
 def test_the_key_is_the_nodes_own(seed: int, nodes: int, tokens: int) -> None:
-    """By the rules that the audit goes by, for every node of a datacenter. Tokens are drawn as a node draws them, far apart."""
+    """By the rules that the audit goes by, for every node of a datacenter. Tokens are drawn as a node draws
+    them, far apart.
+    """
     random = Random(seed)
     drawn = [random.randint(LOWEST, HIGHEST) for _ in range(nodes * tokens)]
     members = [Member(f"host-{n}", "dc1", f"rack-{n}", tuple(sorted(drawn[n::nodes]))) for n in range(nodes)]
@@ -43,13 +45,13 @@ def test_the_key_is_the_nodes_own(seed: int, nodes: int, tokens: int) -> None:
 
 
 def test_a_node_that_owns_next_to_nothing() -> None:
-    with pytest.raises(ConfigError, match="no key"):
+    with pytest.raises(ConfigError, match="owns none of"):
         own_key([1], [0, 1])
 
 
 @pytest.fixture
 def clock(monkeypatch: pytest.MonkeyPatch) -> Callable[[float], None]:
-    """Sets the agent's clock on by so many seconds."""
+    """Advances the agent's clock by a number of seconds."""
     ahead = [0.0]
     real = time.monotonic
 
@@ -115,7 +117,7 @@ def test_trouble_with_it_holds_up_nothing(
     class Refusing(FakeLink):
         def fill(self, config: FillerConfig, stopped: Callable[[], bool]) -> int:
             self.asked.append("fill")
-            raise ConfigError("there is no such table", operation="fill a segment", obj=config.table)
+            raise ConfigError("the table does not exist", operation="fill a segment", obj=config.table)
 
     link = Refusing()
     agent = agent_over(store, link=link, config=changed(settings, ship=ShipConfig(filler=FILLER)))
@@ -123,7 +125,7 @@ def test_trouble_with_it_holds_up_nothing(
     with capture_logs() as logs:
         assert agent.round().ok
         assert agent.round().ok
-    assert [log["kind"] for log in logs if log["event"] == "no segment filled"] == ["ConfigError"]
+    assert [log["kind"] for log in logs if log["event"] == "failed to fill a segment"] == ["ConfigError"]
     assert filled(link) == 1
 
 
@@ -147,7 +149,7 @@ def test_a_real_node_finishes_its_segment(cassandra_node: Any, tmp_path: Path) -
     session.execute("CREATE TABLE filler_twice.rows (key int PRIMARY KEY, filler blob) WITH default_time_to_live = 60")
     config = FillerConfig(table="filler_test.rows", segment_size=1 << 20)
     with Link(NodeConfig(cdc_raw=cassandra_node.cdc_raw, address=cassandra_node.address, port=cassandra_node.port)) as link:
-        for table, why in (("captured", "cdc = true"), ("kept", "default_time_to_live"), ("nothing", "no such table")):
+        for table, why in (("captured", "cdc = true"), ("kept", "default_time_to_live"), ("nothing", "does not exist")):
             with pytest.raises(ConfigError, match=why):
                 link.fill(replace_table(config, f"filler_test.{table}"), lambda: False)
         with pytest.raises(ConfigError, match="replication"):

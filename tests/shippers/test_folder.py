@@ -1,4 +1,4 @@
-"""What files in cdc_raw mean, as a table; and that looking survives what happens underfoot."""
+"""Classification of files in cdc_raw, as a table, and changes of the folder while it is listed."""
 
 from __future__ import annotations
 
@@ -33,8 +33,8 @@ def idx(content: bytes, number: int = 100) -> Entry:
         ([idx(b"533995\nCOMPLETED")], State.LEFTOVER_IDX),
         ([idx(b"533995")], State.FOREIGN),
         ([idx(b"")], State.FOREIGN),
-        ([LOG, Entry("CommitLog-7-100_cdc.idx", trouble="cannot be read: Permission denied")], State.UNREADABLE),
-        ([Entry("CommitLog-7-100_cdc.idx", trouble="cannot be read: Permission denied")], State.FOREIGN),
+        ([LOG, Entry("CommitLog-7-100_cdc.idx", trouble="failed to read the file: Permission denied")], State.UNREADABLE),
+        ([Entry("CommitLog-7-100_cdc.idx", trouble="failed to read the file: Permission denied")], State.FOREIGN),
         ([Entry("CommitLog-6-100.log")], State.MOVED_IN),
         ([Entry("CommitLog-7-100.log", regular=False)], State.FOREIGN),
         ([Entry("commitlog-7-100.log")], State.FOREIGN),

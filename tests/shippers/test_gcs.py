@@ -1,4 +1,4 @@
-"""The shipper into Google Cloud Storage, over the stub: big and small segments, and an answer that is lost on the way."""
+"""The shipper with Google Cloud Storage, on the stub: small and large segments, and a lost response."""
 
 from __future__ import annotations
 

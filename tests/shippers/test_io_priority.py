@@ -1,4 +1,4 @@
-"""A good neighbour: how much memory a shipper takes with its drivers loaded, and what it leaves of its priority and of the page cache."""
+"""Resource use: memory with the drivers loaded, priority, and the page cache."""
 
 from __future__ import annotations
 
@@ -24,7 +24,9 @@ from writetime.storage.local import LocalStore
 
 ROOT = Path(__file__).resolve().parents[2]
 MOST_MB = 128
-"""What deploy/kubernetes requests. Shared libraries count by what the kernel has mapped of them: 98 to 123 on different machines."""
+"""What deploy/kubernetes requests. Shared libraries count by what the kernel has mapped of them: 98 to 123 on
+different machines.
+"""
 SEGMENT = 32 << 20
 
 # The command itself, as a process of its own; it tells its peak when it ends.
@@ -39,8 +41,9 @@ print(json.dumps({"code": code, "peak_mb": int(status["VmHWM"].split()[0]) / 102
 
 
 def test_memory_and_niceness_while_big_segments_go_to_gcs(folder: Folder, tmp_path: Path) -> None:
-    """Three segments of Cassandra's usual size, and the tail of one that grows, in parts as large as they get, in memory and past it; the
-    driver is loaded too, for a node that does not answer."""
+    """Three segments of Cassandra's usual size, and the tail of one that grows, in parts as large as they
+    get, in memory and past it; the driver is loaded too, for a node that does not answer.
+    """
     block = os.urandom(1 << 20)
     most = block * (tail.MOST >> 20)
     grows = encode_segment(4, 7, [most[:-100], most[:-100], 4 * most], per_section=1)

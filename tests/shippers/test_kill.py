@@ -1,4 +1,4 @@
-"""A small run of the killed shipper, and that every way to break it is noticed. The large one: make kill-shipper."""
+"""A short run of the killed shipper, and that every sabotage is detected. The long one: make kill-shipper."""
 
 from __future__ import annotations
 
@@ -7,8 +7,12 @@ import subprocess
 import sys
 from pathlib import Path
 
+import pytest
+
 from proof.kill_shipper.sabotage import RULES
 from proof.kill_shipper.shipper import POINTS
+
+pytestmark = pytest.mark.thorough
 
 ROOT = Path(__file__).resolve().parents[2]
 

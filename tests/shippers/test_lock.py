@@ -1,4 +1,4 @@
-"""One shipper a folder."""
+"""One shipper per folder."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ def test_the_second_shipper_says_so(tmp_path: Path) -> None:
         script = "import sys; from pathlib import Path; from shippers.lock import only_shipper\nwith only_shipper(Path(sys.argv[1])): pass"
         other = subprocess.run([sys.executable, "-c", script, str(tmp_path)], capture_output=True, text=True, check=False)
         assert other.returncode == 1
-        assert "another shipper is at work" in other.stderr
+        assert "another shipper holds the lock" in other.stderr
     with only_shipper(tmp_path):
         assert list(tmp_path.iterdir()) == []
 

@@ -1,4 +1,4 @@
-"""What the shipper shows of itself: metrics and health over HTTP, the status, the dry run."""
+"""The shipper's monitoring: metrics and health over HTTP, the status, the dry run."""
 
 from __future__ import annotations
 
@@ -140,7 +140,7 @@ def test_a_connection_on_which_nothing_is_asked_ends(served: Any, monkeypatch: p
 
 
 def test_the_loop_beats_while_the_store_is_down(store: LocalStore, folder: Folder, agent_over: MakeAgent) -> None:
-    """Trouble with the store is no reason to restart the shipper."""
+    """Problems with the store are not a reason to restart the shipper."""
     folder.segment(1)
     agent = agent_over(Down(store))
     beats = []
@@ -204,7 +204,7 @@ def test_a_status_note_that_is_damaged(folder: Folder, settings: PipelineConfig)
 def test_a_note_that_cannot_be_written_stops_nothing(
     store: LocalStore, folder: Folder, agent_over: MakeAgent, settings: PipelineConfig, tmp_path: Path
 ) -> None:
-    """A full disk is when shipping matters most."""
+    """Shipping matters most when the disk is full."""
     (tmp_path / "file").write_bytes(b"")
     config = changed(settings, state_dir=tmp_path / "file" / "state")
     agent = agent_over(store, link=FakeLink(), config=config)
@@ -216,10 +216,10 @@ def test_a_note_that_cannot_be_written_stops_nothing(
     warned = [log["event"] for log in logs if log["log_level"] == "warning"]
     assert warned == [
         "failed to persist the node's identity",
-        "failed to note the written node status",
-        "failed to note the shipped schema",
-        "failed to note the shipped truncation records",
-        "failed to note the shipper's status",
+        "failed to record the written node status",
+        "failed to record the shipped schema",
+        "failed to record the shipped truncation records",
+        "failed to record the shipper's status",
     ]
 
 

@@ -1,4 +1,4 @@
-"""Who the node is, by what three sources say; and what is noted of it."""
+"""The node's identity, merged from three sources, and its record."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ def test_notes_count_only_for_the_same_node(settings: PipelineConfig) -> None:
 
 @pytest.mark.parametrize("field", ["cluster", "datacenter", "host_id"])
 def test_a_contradiction_is_an_error(settings: PipelineConfig, field: str) -> None:
-    with pytest.raises(ConfigError, match=f"{field} `.*the node says `other`"):
+    with pytest.raises(ConfigError, match=f"{field} is `.*but `other` on the node"):
         merge(settings, FACTS | {field: "other"}, {})
 
 
@@ -56,7 +56,7 @@ def test_a_datacenter_that_is_not_captured(settings: PipelineConfig) -> None:
 
 
 def test_a_configuration_without_node(settings: PipelineConfig) -> None:
-    with pytest.raises(ConfigError, match="no `node` part"):
+    with pytest.raises(ConfigError, match="the `node` section is missing"):
         merge(settings.model_copy(update={"node": None}), {}, {})
 
 

@@ -1,4 +1,4 @@
-"""Against a real node: what it tells of itself and of its schema, and what its cdc_raw folder goes through."""
+"""With a real node: its identity and schema, and the states of its cdc_raw folder."""
 
 from __future__ import annotations
 
@@ -201,7 +201,9 @@ def test_the_settings_of_cdc_as_each_version_shows_them(version: str, tmp_path: 
 
 
 def test_a_node_that_is_killed_and_comes_back(tmp_path: Path) -> None:
-    """What the shipper relies on: the kernel knows whether the node writes, and a replay completes with the file's length."""
+    """What the shipper relies on: the kernel knows whether the node writes, and a replay completes with the
+    file's length.
+    """
     with Ring(tmp_path, segment_mb=1, heap="512M") as ring:
         node = ring.nodes[0]
         session = ring.session("ONE")

@@ -1,4 +1,6 @@
-"""A node's status in the bucket: at a change, and now and then besides; at most one a minute, and never so that a segment waits."""
+"""A node's status in the bucket: at a change and at intervals, at most once a minute, and never delaying a
+segment.
+"""
 
 from __future__ import annotations
 
@@ -182,7 +184,7 @@ def reported(store: LocalStore) -> list[CdcSettings]:
 
 
 class Refusing(FaultyStore):
-    """A store that takes everything but a node's status."""
+    """A store that rejects a node's status only."""
 
     error: StoreError
     tried = 0
@@ -206,7 +208,7 @@ def test_that_it_cannot_be_written_stops_nothing(
         assert agent.round().ok
         assert agent.round().ok
     assert watched.tried == tries
-    assert len([log for log in logs if log["event"] == "node status not written"]) == 1
+    assert len([log for log in logs if log["event"] == "failed to write the node status"]) == 1
     folder.segment(1, b"x" * 900)
     assert agent.round().shipped
     assert store.head(ref(1).incoming) is not None

@@ -1,6 +1,5 @@
-"""A node's account may create and look at objects under its own prefixes, and nothing else: no list, no other node's name, no overwriting.
-
-And what another account has created there first, or damaged here, takes no room on the node.
+"""A node's account may only create and read objects under its own prefixes: no list, no other node's name, no
+overwriting. Objects that another account created there first, or damaged, take no space on the node.
 """
 
 from __future__ import annotations
@@ -31,7 +30,9 @@ PREFIXES = ("cdc", "cdc_parts", "schemas", "nodes", "truncations")
 
 
 class Restricted(FaultyStore):
-    """A store as a node's account sees it. What is missing looks forbidden, as on S3 without ListBucket."""
+    """A store with the permissions of a node's account. A missing object looks forbidden, as on S3 without
+    ListBucket.
+    """
 
     def __init__(self, inner: Store, node: NodeName = NODE) -> None:
         super().__init__(inner)
@@ -68,7 +69,7 @@ class Restricted(FaultyStore):
 
 @pytest.fixture
 def everything(settings: PipelineConfig) -> PipelineConfig:
-    """Tails too."""
+    """All features, including tails."""
     assert settings.node is not None
     ship = ShipConfig.model_validate({"tail_seconds": 0.001, "disk_reserve": 0})
     return settings.model_copy(update={"node": settings.node.model_copy(update={"ship": ship})})
@@ -104,7 +105,9 @@ def test_a_node_ships_all_it_has_with_rights_to_its_own_prefixes(
 def test_what_was_created_before_is_met_without_a_right_to_list(
     store: LocalStore, folder: Folder, agent_over: MakeAgent, everything: PipelineConfig
 ) -> None:
-    """An earlier run has died before it could delete or note anything: all of it is there, and one object is not as it should be."""
+    """An earlier run has died before it could delete or note anything: all of it is there, and one object is
+    not as it should be.
+    """
     assert everything.node is not None
     segment = growing(folder, count=3)
     for number in (1, 2):
@@ -155,7 +158,7 @@ def test_parts_that_another_account_has_taken_first_stop_the_tail_alone(
     data = folder.segment(1)
     result = agent_over(Restricted(store), link=FakeLink(), config=everything).round()
     assert result.shipped == {Outcome.UPLOADED: 1}
-    assert ["holds other bytes" in str(error) for error in result.failed] == [True]
+    assert ["differs from the segment" in str(error) for error in result.failed] == [True]
     assert not any(agent_module._is_unanswered(error) for error in result.failed)
     assert store.read(ref(1).incoming) == data
 

@@ -1,4 +1,6 @@
-"""The shipper into S3: the command as it is run, against a real server; nothing is lost when it runs again over what is there."""
+"""The shipper with S3: the command as a process, with a real server; a second run over existing objects loses
+nothing.
+"""
 
 from __future__ import annotations
 

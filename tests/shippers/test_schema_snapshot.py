@@ -1,4 +1,4 @@
-"""A schema as JSON: against rows as the driver gives them, and read back by the core's own parser."""
+"""A schema as JSON: from rows as the driver returns them, and read back by the core's parser."""
 
 from __future__ import annotations
 
@@ -52,7 +52,9 @@ class Rows(list[Any]):
 
 
 class FakeSession:
-    """Answers the snapshot's questions from COLUMNS; the schema version changes after `restless` questions for it."""
+    """Answers the snapshot's questions from COLUMNS; the schema version changes after `restless` questions
+    for it.
+    """
 
     def __init__(self, restless: int = 0) -> None:
         self._versions = ["old"] * restless + ["new"]

@@ -1,4 +1,4 @@
-"""Where segments are put aside: noted before the first, read until it is empty, and no reason not to ship."""
+"""Spill folders: recorded before the first segment, read until empty, and never a reason not to ship."""
 
 from __future__ import annotations
 
@@ -87,7 +87,7 @@ def test_a_drain_fails_while_a_place_is_not_there(
     with capture_logs() as logs:
         assert not agent_over(store, config=new).run(Mode.DRAIN)
         assert agent_over(store, config=new).run(Mode.ONCE), "a service goes on"
-    lost = [log["object"] for log in logs if log["event"] == "an earlier spill folder cannot be read"]
+    lost = [log["object"] for log in logs if log["event"] == "failed to read an earlier spill folder"]
     assert lost == [str(tmp_path / "old")] * 2, "once a run"
     (tmp_path / "unmounted").rename(tmp_path / "old")
     assert agent_over(store, config=new).run(Mode.DRAIN)
@@ -138,7 +138,7 @@ def test_a_place_that_cannot_be_used_stops_nothing(
             places[trouble].rmdir()
     assert store.read(ref(1).incoming) == data
     assert agent.metrics.registry.get_sample_value("writetime_ship_can_spill") == 0
-    errors = [log for log in logs if log["event"] == "segments cannot be spilled while the store is down"]
+    errors = [log for log in logs if log["event"] == "spill folder is unusable"]
     assert [log["object"] for log in errors] == [str(places[trouble])] * 2
 
 
@@ -174,7 +174,7 @@ def test_without_a_note_nothing_is_put_aside(
     with capture_logs() as logs:
         agent_over(Down(store), config=config).round()
     assert len(folder.names) == 10
-    assert "not put aside" in [log["event"] for log in logs]
+    assert "failed to spill a segment" in [log["event"] for log in logs]
 
 
 @pytest.mark.parametrize("note", ["", "{", "[1]", "7"])

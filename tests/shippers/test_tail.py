@@ -1,4 +1,4 @@
-"""Tails of segments that grow: recorded ones, cut where their node may have been, and what may be wrong with them."""
+"""Tails of growing segments: recorded segments, cut at possible sync positions, and possible errors."""
 
 from __future__ import annotations
 
@@ -69,7 +69,9 @@ class Segment:
         return SegmentRef(NODE, self.name)
 
     def grow(self, folder: Path, sections: int, *, more: bytes = b"\xff" * 40) -> int:
-        """Lay down what there is once so many sections are synced, with `more` behind, which is not; how far the idx says."""
+        """Write the file as it is once `sections` are synced, with `more` unsynced bytes behind; returns the
+        idx's position.
+        """
         end, logical = self.ends[sections - 1]
         (folder / self.name.filename).write_bytes(self.data[:end] + more)
         (folder / self.name.idx_filename).write_text(str(logical))
@@ -93,7 +95,7 @@ def recorded(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], Segmen
 
 
 def made(folder: Path, data: bytes) -> Segment:
-    """A plain segment, laid down finished."""
+    """A plain segment, encoded as completed."""
     path = folder / SegmentName(int.from_bytes(data[4:12], "big"), 7).filename
     path.write_bytes(data)
     path.with_name(f"{path.stem}_cdc.idx").write_text(f"{len(data)}\nCOMPLETED")
@@ -101,7 +103,7 @@ def made(folder: Path, data: bytes) -> Segment:
 
 
 def shipped(store: LocalStore, of: SegmentRef) -> bytes:
-    """What the parts hold together, as readers choose them; where parts overlap they have to hold the same bytes."""
+    """The parts' bytes, as readers choose them; overlapping parts must be equal."""
     data = b""
     for part in segment_parts.run(segment_parts.of(store, of), 0):
         data = data[: part.start] + store.read(part.info.name)
@@ -113,7 +115,7 @@ def shipped(store: LocalStore, of: SegmentRef) -> bytes:
 
 
 def apart(store: LocalStore, of: SegmentRef) -> bool:
-    """Whether no byte lies in two parts."""
+    """Whether no byte is in two parts."""
     found = segment_parts.of(store, of)
     return all(one.end <= other.start for one, other in itertools.pairwise(found))
 
@@ -228,7 +230,9 @@ def test_a_section_that_is_too_large_to_be_held_goes_by_a_file(store: LocalStore
 
 
 def growing(folder: Folder, number: int = 7, count: int = 3, of: int = 5, seed: bytes = b"x") -> Segment:
-    """A small plain segment in cdc_raw, of which some sections are synced. It is another file than one that was there before."""
+    """A small plain segment in cdc_raw, of which some sections are synced. It is another file than one that
+    was there before.
+    """
     before = folder.path / f"CommitLog-7-{number}.log"
     if before.exists():
         # As long as it is there, its inode is nobody else's.
@@ -244,7 +248,7 @@ def test_parts_with_other_bytes_stop_the_tail_and_nothing_else(store: LocalStore
     before = {part.info.name: part.info.generation for part in segment_parts.of(store, other.ref)}
     segment = growing(folder)
     for _ in range(2):
-        with pytest.raises(ShipError, match="holds other bytes"):
+        with pytest.raises(ShipError, match="differs from the segment"):
             list(Tail(store, folder.path, folder.path.parent / "state").ship(segment.ref, segment.ends[2][1], WRITTEN, FACTS))
     assert {part.info.name: part.info.generation for part in segment_parts.of(store, other.ref)} == before
 
@@ -255,18 +259,18 @@ def test_a_part_damaged_on_its_way_is_noticed(store: LocalStore, folder: Folder)
             return super().put(name, data[:-1] + b"?", **more)
 
     segment = growing(folder)
-    with pytest.raises(ShipError, match="holds other bytes"):
+    with pytest.raises(ShipError, match="differs from the segment"):
         list(Tail(Damaging(store), folder.path, folder.path.parent / "state").ship(segment.ref, segment.ends[2][1], WRITTEN, FACTS))
 
 
 @pytest.mark.parametrize(
     ("content", "why"),
     [
-        (b"", "has no header"),
-        (MADE, "names another segment"),
-        (encode_segment(8, 7, [b"a"])[:20] + bytes(500), "no sync marker"),
-        (encode_segment(8, 7, [b"a" * 99, b"b"], per_section=1)[:100], "shorter than its idx|no sync marker"),
-        (None, "cannot be opened"),
+        (b"", "invalid segment header"),
+        (MADE, "does not match the file name"),
+        (encode_segment(8, 7, [b"a"])[:20] + bytes(500), "sync marker is missing"),
+        (encode_segment(8, 7, [b"a" * 99, b"b"], per_section=1)[:100], "shorter than its idx|sync marker is missing"),
+        (None, "failed to open the file"),
     ],
 )
 def test_what_has_no_tail(content: bytes | None, why: str, store: LocalStore, folder: Folder) -> None:
@@ -317,7 +321,7 @@ def _note(*numbers: object) -> bytes:
 @example(note=b'{"store": "STORE", "reached": {"cdc_parts/ring/dc1/host-1/CommitLog-7-7": [1e999, 5, 5]}}')
 @example(note=b"[" * 100_000)
 def test_a_note_that_is_lost_or_damaged_costs_no_byte(tmp_path_factory: pytest.TempPathFactory, note: bytes | None) -> None:
-    """The segment is shipped whole in two looks at most, from its beginning if need be."""
+    """The segment is shipped completely in at most two scans, from its beginning if necessary."""
     path = tmp_path_factory.mktemp("note")
     (path / "cdc_raw").mkdir()
     folder, store, state = Folder(path / "cdc_raw"), LocalStore(path / "bucket"), path / "state"
@@ -368,7 +372,8 @@ def test_a_note_that_cannot_be_written_stops_nothing(store: LocalStore, folder: 
     assert each.reached(segment.ref) == segment.ends[2]
 
 
-# --- the agent --------------------------------------------------------------------------------------------------------------------
+# --- the agent ----------------------------------------------------------------------------------------------
+# ----------------------
 
 
 @pytest.fixture

@@ -1,4 +1,6 @@
-"""TLS to the node: whom the link trusts, and what it shows of itself. The node is a socket that speaks TLS and hangs up."""
+"""TLS to the node: certificates that the link accepts and presents. The node is a socket that speaks TLS and
+disconnects.
+"""
 
 from __future__ import annotations
 
@@ -22,6 +24,8 @@ from cryptography.x509.oid import NameOID
 from shippers.node_identity import Link
 from writetime.config.pipeline import NodeConfig, TlsConfig, load
 from writetime.errors import ConfigError, ShipError
+
+pytestmark = pytest.mark.thorough
 
 
 @dataclass
@@ -58,7 +62,9 @@ def identity(folder: Path, name: str, *, address: str = "127.0.0.1", password: b
 
 @contextlib.contextmanager
 def node(own: Identity, *, trusts: Identity | None = None) -> Iterator[tuple[int, list[str]]]:
-    """(port, what came of each connection: `trusted`, with the client's name if it has to have one, or `refused`)."""
+    """(port, what came of each connection: `trusted`, with the client's name if it has to have one, or
+    `refused`).
+    """
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
     context.load_cert_chain(own.certificate, own.key)
     if trusts is not None:
@@ -75,7 +81,8 @@ def node(own: Identity, *, trusts: Identity | None = None) -> Iterator[tuple[int
             with plain:
                 try:
                     with context.wrap_socket(plain, server_side=True) as client:
-                        # With TLS 1.3 a client's certificate is judged after its side of the handshake: only data shows that all is well.
+                        # With TLS 1.3 a client's certificate is judged after its side of the handshake: only
+                        # data shows that all is well.
                         came.append(f"trusted {_common_name(client.getpeercert())}".strip() if client.recv(1) else "refused")
                 except OSError:
                     came.append("refused")
@@ -141,14 +148,14 @@ def test_a_node_that_asks_who_we_are(tmp_path: Path) -> None:
         asked(tmp_path, port, TlsConfig(ca=own.certificate))
         assert set(came) == {"refused"}
     for password in ({}, {"key_password": "wrong"}):
-        with pytest.raises(ConfigError, match="cannot be used"):
+        with pytest.raises(ConfigError, match="failed to load the TLS files"):
             Link(NodeConfig(cdc_raw=tmp_path, address="127.0.0.1", tls=TlsConfig.model_validate(mutual | password))).facts()
 
 
 def test_settings(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     with pytest.raises(ValueError, match="a key without a certificate"):
         TlsConfig(key=tmp_path / "key")
-    with pytest.raises(ConfigError, match="cannot be used"):
+    with pytest.raises(ConfigError, match="failed to load the TLS files"):
         Link(NodeConfig(cdc_raw=tmp_path, address="127.0.0.1", tls=TlsConfig(ca=tmp_path / "nowhere"))).facts()
     monkeypatch.setenv("KEY_PASSWORD", "secret")
     file = tmp_path / "pipeline.yaml"

@@ -1,4 +1,4 @@
-"""Shipping what a node records of its TRUNCATEs."""
+"""Shipping a node's truncation records."""
 
 from __future__ import annotations
 

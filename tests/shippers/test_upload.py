@@ -1,4 +1,4 @@
-"""One segment: what is confirmed before it is deleted, and what is done when the store holds something else."""
+"""One segment: what is confirmed before it is deleted, and what happens if the store has other bytes."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ SEALED_AT = datetime.fromtimestamp(SEALED, UTC)
 
 
 def take_in(store: LocalStore, number: int) -> None:
-    """What a batch does to a segment under cdc/."""
+    """Archive a segment under cdc/, as a batch does."""
     store.copy(ref(number).incoming, ref(number).archived(SEALED_AT))
     store.delete(ref(number).incoming)
 
@@ -59,7 +59,7 @@ def test_it_was_there_already(store: LocalStore, folder: Folder) -> None:
 
 @pytest.mark.parametrize("other", [b"", b"other bytes", b"segment 1 " * 39])
 def test_other_bytes_are_there(store: LocalStore, folder: Folder, other: bytes) -> None:
-    """Both are kept, as often as the segment comes back, and neither takes room on the node."""
+    """Both are kept, however often the segment returns, and neither takes space on the node."""
     before = store.put(ref(1).incoming, other)
     for _ in range(2):
         data = folder.segment(1)
@@ -162,9 +162,9 @@ def after_put(store: LocalStore, then: Callable[[], Any]) -> FaultyStore:
 
 
 def test_a_batch_takes_it_in_at_that_very_moment(store: LocalStore, folder: Folder) -> None:
-    """Nobody has confirmed the bytes then, so they go up once more."""
+    """The bytes were not confirmed, so they are uploaded again."""
     data = folder.segment(1)
-    with pytest.raises(ShipError, match="not there") as caught:
+    with pytest.raises(ShipError, match="is missing although") as caught:
         ship(after_put(store, lambda: take_in(store, 1)), ref(1), folder.path, {})
     assert caught.value.retriable
     assert len(folder.names) == 2
@@ -174,7 +174,9 @@ def test_a_batch_takes_it_in_at_that_very_moment(store: LocalStore, folder: Fold
 
 @pytest.mark.parametrize("moment", ["before put", "before head", "after head"])
 def test_a_batch_takes_in_what_an_earlier_shipper_uploaded(store: LocalStore, folder: Folder, moment: str) -> None:
-    """It died after the upload. Whenever the object is archived meanwhile, the bytes are in the archive or under cdc/, and not lost."""
+    """It died after the upload. Whenever the object is archived meanwhile, the bytes are in the archive or
+    under cdc/, and not lost.
+    """
     data = folder.segment(1)
     store.put(ref(1).incoming, data)
 
@@ -189,7 +191,7 @@ def test_a_batch_takes_in_what_an_earlier_shipper_uploaded(store: LocalStore, fo
 
     meddled = Meddled(store)
     if moment == "before head":
-        with pytest.raises(ShipError, match="not there"):
+        with pytest.raises(ShipError, match="is missing although"):
             ship(meddled, ref(1), folder.path, {})
         assert len(folder.names) == 2
     expected = Outcome.ALREADY_THERE if moment == "after head" else Outcome.UPLOADED

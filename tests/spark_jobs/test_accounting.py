@@ -17,7 +17,7 @@ from writetime.errors import AccountingMismatch
 from writetime.pipeline.documents import total
 from writetime.pipeline.planner import read_sealed
 
-pytestmark = [pytest.mark.spark, pytest.mark.timeout(900)]
+pytestmark = [pytest.mark.spark, pytest.mark.timeout(900), pytest.mark.thorough]
 
 Batches = Iterator[pa.RecordBatch]
 

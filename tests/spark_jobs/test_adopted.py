@@ -26,7 +26,7 @@ from writetime.pipeline.planner import read_manifest
 from writetime.pipeline.publish_progress import Published, read_published
 from writetime.storage import layout
 
-pytestmark = [pytest.mark.spark, pytest.mark.kafka, pytest.mark.timeout(900)]
+pytestmark = [pytest.mark.spark, pytest.mark.kafka, pytest.mark.timeout(900), pytest.mark.thorough]
 
 
 def as_before(ring: Ring, kafka: KafkaConfig) -> None:

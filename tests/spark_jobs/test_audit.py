@@ -14,7 +14,7 @@ from spark_jobs import audit, bootstrap
 from spark_jobs.audit import Audit, run
 from spark_jobs.bootstrap import Bootstrap
 from spark_jobs.session import spark_session
-from tests.pipeline.bootstrap.test_run import CLUSTER, config, tell_schema
+from tests.pipeline.bootstrap.test_run import CLUSTER, config, report_schema
 from tests.pipeline.bootstrap.test_run import NOW as START
 from tests.spark_jobs.pipeline import Pipeline
 from tests.spark_jobs.test_shelve import configured
@@ -101,7 +101,7 @@ def test_ranges_of_gaps_are_read_again_table_by_table(monkeypatch: pytest.Monkey
         return run.model_copy(update={"rows": 7, "frames": 1})
 
     store = MemoryStore()
-    tell_schema(store)
+    report_schema(store)
     monkeypatch.setattr(bootstrap, "open_store", lambda _: store)
     monkeypatch.setattr(Bootstrap, "read_table", read_table)
     about = {"host_id": "b", "first": 1, "last": 1, "lacks": 1, "expected": 2, "reason": "segment missing", "told": "", "verdict": "alarm"}
@@ -114,7 +114,7 @@ def test_ranges_of_gaps_are_read_again_table_by_table(monkeypatch: pytest.Monkey
     assert read == [("shop.notes", [(LOWEST, second[1]), last], "ALL"), ("shop.orders", [first, last], "ALL")]
     notes, nothing, orders = report.reread
     assert "a replica is down" in notes.trouble
-    assert "no such table" in nothing.trouble
+    assert "no schema of the table is known" in nothing.trouble
     assert (orders.ranges, orders.rows, orders.frames, orders.consistency, orders.trouble) == ([0, 3], 7, 1, "ALL", "")
     assert store.head(orders.run) is not None
     assert report.not_reread == 1

@@ -17,6 +17,8 @@ from writetime.pipeline.quarantine import frame_ranges
 from writetime.pipeline.segment_check import check_segment
 from writetime.storage import layout
 
+pytestmark = pytest.mark.thorough
+
 MANY = 5 * MOST_PROBLEMS
 
 

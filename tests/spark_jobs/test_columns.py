@@ -154,6 +154,7 @@ def commands(pipeline: Pipeline, folder: Path, capfd: pytest.CaptureFixture[str]
         yield " ".join(command[:3]), said.out + said.err
 
 
+@pytest.mark.thorough
 @pytest.mark.spark
 @pytest.mark.kafka
 @pytest.mark.timeout(900)

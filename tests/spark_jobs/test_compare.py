@@ -19,6 +19,8 @@ from writetime.pipeline.documents import Sealed
 from writetime.pipeline.planner import plan_replay
 from writetime.storage import layout
 
+pytestmark = pytest.mark.thorough
+
 
 def replayed(ring: Ring, hours: int) -> Sealed:
     """The first so many hours of the archive, folded into `check`."""
@@ -27,7 +29,7 @@ def replayed(ring: Ring, hours: int) -> Sealed:
         ring.store, CLUSTER, start=hour, end=hour + hours * timedelta(hours=1), now=START + timedelta(hours=9), namespace="check"
     )
     assert manifest is not None
-    return ingest.run(ring.config.beside("check"), manifest.number)
+    return ingest.run(ring.config.shadow("check"), manifest.number)
 
 
 def table(ring: Ring, namespace: str) -> list[dict[str, Any]]:
@@ -38,7 +40,7 @@ def table(ring: Ring, namespace: str) -> list[dict[str, Any]]:
 
 def everything(ring: Ring) -> dict[str, int]:
     """Objects of the bucket, with their generations, and files of the warehouse, with their sizes, that are no replay's."""
-    chain = layout.part(layout.beside(CLUSTER, "check"))
+    chain = layout.part(layout.shadow_chain(CLUSTER, "check"))
     objects = {info.name: info.generation for info in ring.store.list("") if chain not in info.name.split("/")}
     mine = {to_namespace("shop", "check"), to_changes_namespace("shop", "check")}
     files = [path for path in (ring.folder / "lake" / "warehouse").rglob("*") if path.is_file() and not mine & set(path.parts)]

@@ -13,6 +13,7 @@ import pytest
 
 from spark_jobs import erase, ingest, publish, rebuild
 from spark_jobs.session import spark_session
+from spark_jobs.stages import erase_key
 from tests.spark_jobs.bytes_of import holders
 from tests.spark_jobs.synthetic import CLUSTER, ORDERS, START, Ring, delete_partition, delete_row, insert, update
 from writetime import cli
@@ -24,7 +25,7 @@ from writetime.pipeline.erase import Outcome
 from writetime.pipeline.planner import history, read_manifest
 from writetime.storage import layout
 
-pytestmark = [pytest.mark.spark, pytest.mark.drivers, pytest.mark.timeout(900)]
+pytestmark = [pytest.mark.spark, pytest.mark.drivers, pytest.mark.timeout(900), pytest.mark.thorough]
 
 KEY, MARK, NEW = 0x5EC2E7A9, 0x6DA7C0DE, 0x71B2E55D
 """A partition key, and a value of its rows before and after it was erased, that stand nowhere else."""
@@ -164,13 +165,13 @@ def test_it_goes_on_after_a_death_at_any_step(tmp_path: Path, monkeypatch: pytes
     request.addfinalizer(spark.stop)
     steps: list[tuple[Any, str]] = [
         (ingest, "erase"),
-        (erase.bucket, "pieces"),
-        (erase.Erasing, "_rewrite_state"),
-        (erase.Erasing, "_erase_rows"),
-        (erase, "scrub"),
-        (erase, "carry_over"),
-        (erase, "seal"),
-        (erase, "after_seal"),
+        (erase_key.bucket, "quarantine_records"),
+        (erase_key.Erasing, "_rewrite_state"),
+        (erase_key.Erasing, "_erase_rows"),
+        (erase_key, "scrub"),
+        (erase_key, "carry_over"),
+        (erase_key, "seal"),
+        (erase_key, "after_seal"),
     ]
     for of, step in steps:
         with dies_before(monkeypatch, step, of):
@@ -188,7 +189,7 @@ def test_it_goes_on_after_a_death_at_any_step(tmp_path: Path, monkeypatch: pytes
 def test_ingest_finishes_one_that_was_begun(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     ring = with_a_key(tmp_path)
     deleted(ring)
-    with dies_before(monkeypatch, "_erase_rows", erase.Erasing):
+    with dies_before(monkeypatch, "_erase_rows", erase_key.Erasing):
         erased(ring)
     shipped(ring, insert(4, 1, 91, name=4), at=95)
     assert ring.batch(100).kind == "erase"
@@ -219,7 +220,12 @@ def test_what_is_no_key(tmp_path: Path) -> None:
         erased(ring)
     shipped(ring, insert(1, 1, 1), at=10)
     ring.batch(20)
-    wrong = {'{"id": "x"}': "id is no int", '{"line": 1}': "Give id, or also line", "[1]": "no JSON object", "{": "no JSON"}
+    wrong = {
+        '{"id": "x"}': "id is not a valid int",
+        '{"line": 1}': "Give id, or also line",
+        "[1]": "not a JSON object",
+        "{": "not valid JSON",
+    }
     for text, why in wrong.items():
         with pytest.raises(ConfigError, match=why):
             erase.run(ring.config, TABLE, text, by="a test")
@@ -237,5 +243,5 @@ def test_events_set_aside_are_found_by_their_place(tmp_path: Path) -> None:
     mine = {claim, f"{claim}~0000abcd", f"{stem}.bin", f"{stem}.json"}
     for name in (*mine, f"{claim}1", f"{stem}1.bin", layout.claim(topic, 4, 7), layout.claim("p.shop.orders2", 3, 7)):
         store.put(name, b"an event")
-    work = erase.Erasing(config, store, None, None, None)  # type: ignore[arg-type]
+    work = erase_key.Erasing(config, store, None, None, None)  # type: ignore[arg-type]
     assert set(work._set_aside(ORDERS, 3, 7)) == mine

@@ -11,10 +11,10 @@ from spark_jobs.sinks.iceberg import Facts, current_schema
 from spark_jobs.stages.event_pages import (
     PAGES,
     aligned,
+    change_rows,
     last_rows,
     page_of,
     page_row,
-    told_rows,
 )
 from spark_jobs.stages.table_rows import EXPIRES_AT, OP, WRITETIME, RowShape, changes_schema
 from tests.spark_jobs.examples import NOW, ORDERS, SCHEMA, THEN
@@ -93,7 +93,7 @@ def test_what_becomes_of_current_rows(facts: Facts) -> None:
 @pytest.mark.parametrize("cells", [False, True])
 def test_what_changes_tell(cells: bool) -> None:
     columns = changes_schema(SHAPE).append(pa.field("of_later", pa.int32()))
-    (batch,) = told_rows(columns, {"batch": 9, "table_id": "t", "schema_version": "v"}, cells=cells)(given())
+    (batch,) = change_rows(columns, {"batch": 9, "table_id": "t", "schema_version": "v"}, cells=cells)(given())
     assert batch.schema == columns
     rows = batch.to_pylist(maps_as_pydicts="strict")
     assert [(row["batch"], row["ordinal"], row["table_id"], row["schema_version"]) for row in rows] == [

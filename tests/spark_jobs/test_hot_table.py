@@ -26,7 +26,7 @@ from writetime.pipeline.quarantine import frame_ranges
 from writetime.pipeline.quarantine.contents import quarantined
 from writetime.pipeline.quarantine.retry import release, retry
 
-pytestmark = [pytest.mark.spark, pytest.mark.timeout(900)]
+pytestmark = [pytest.mark.spark, pytest.mark.timeout(900), pytest.mark.thorough]
 
 
 def test_many_frames_of_an_unknown_table_are_one_piece_until_they_come_in(tmp_path: Path) -> None:

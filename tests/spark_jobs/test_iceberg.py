@@ -221,7 +221,7 @@ def test_pieces_that_several_jobs_tell_of_at_once_are_all_there(warehouse: Wareh
     warehouse.spark.sql(f"ALTER TABLE {name} UNSET TBLPROPERTIES ('writetime.table-id')")
     with capture_logs() as logs:
         tell(9)
-    assert [log["pieces"] for log in logs if log["event"].startswith("pieces not told of")] == [1]
+    assert [log["records"] for log in logs if log["event"].startswith("quarantine records not written")] == [1]
     assert warehouse.quarantine() is None
     warehouse.spark.sql(f"DROP TABLE {name}")
 
@@ -420,12 +420,12 @@ def test_a_table_that_somebody_else_made_is_left_alone(warehouse: Warehouse) -> 
     taken = table("taken", 13, {"id": "int"})
     with pytest.raises(BatchError, match="somebody else made it"):
         write(warehouse, taken, 1, insert(taken, 1, schema=schema_of(taken)), schema=schema_of(taken))
-    assert "somebody else made it" in (warehouse.why_not(taken) or "")
+    assert "somebody else made it" in (warehouse.rejection_reason(taken) or "")
     # Publishing goes on with the others.
     taken = table("taken_too", 15, {"id": "int"})
     warehouse.spark.sql("CREATE TABLE lake.shop__changes.taken_too (id int) USING iceberg")
     assert warehouse.changes_of(taken) is None
-    assert "somebody else made it" in (warehouse.why_not(taken) or "")
+    assert "somebody else made it" in (warehouse.rejection_reason(taken) or "")
 
 
 def _seal(store: Store, number: int) -> None:
@@ -619,6 +619,7 @@ def _fails_once() -> Callable[..., None]:
 # --- care
 
 
+@pytest.mark.thorough
 def test_tidying_changes_no_row_and_no_batch(spark: SparkSession) -> None:
     """Small files, files of deletes and old snapshots go; a batch that is run again after that finds what it left."""
     warehouse = Warehouse(spark, "lake", WarehouseConfig(keep_snapshots=2, keep_snapshots_days=1))
@@ -659,6 +660,7 @@ def test_tidying_changes_no_row_and_no_batch(spark: SparkSession) -> None:
     assert dict(held()[0])[1] == "8"
 
 
+@pytest.mark.thorough
 def test_snapshots_are_expired_by_number_too(spark: SparkSession) -> None:
     """But none that a query may still read. Old metadata goes by itself."""
     busy = table("busy", 64, {"id": "int", "v": "text"})
@@ -699,7 +701,7 @@ def test_what_cannot_be_tidied_holds_up_nothing_else(spark: SparkSession, monkey
     assert [found.name for found in done] == ["lake.shop.nowhere", *(place.replace("`", "") for place in places if place)]
     assert [bool(found.trouble) for found in done] == [True, False, False, False]
     assert done[0].after is None
-    assert [(log["event"], log["name"]) for log in logs] == [("table not tidied", "lake.shop.nowhere")]
+    assert [(log["event"], log["name"]) for log in logs] == [("table maintenance failed", "lake.shop.nowhere")]
 
 
 def test_a_table_of_another_pipeline_is_left_alone_and_one_of_nobody_is_adopted(spark: SparkSession) -> None:
@@ -711,10 +713,10 @@ def test_a_table_of_another_pipeline_is_left_alone_and_one_of_nobody_is_adopted(
     first, second = insert(ours, 1, {"name": "one"}, 1), insert(ours, 2, {"name": "two"}, 1)
     write(Warehouse(spark, "lake"), ours, 1, first, schema=schema_of(ours))
     write(of(1), ours, 2, second, schema=schema_of(ours))
-    assert of(1).why_not(ours) is None
+    assert of(1).rejection_reason(ours) is None
     # Neither the very table, as counters for ids make it, nor one of that name, which would have moved it aside.
     for other in (ours, theirs):
-        assert "belongs to pipeline p1 of cluster ring" in (of(2).why_not(other) or "")
+        assert "belongs to pipeline p1 of cluster ring" in (of(2).rejection_reason(other) or "")
         with pytest.raises(BatchError, match="belongs to pipeline p1 of cluster ring"):
             write(of(2), other, 3, insert(other, 3, {"name": "three"}, 1), schema=schema_of(other))
     assert sorted(row["id"] for row in rows(Warehouse(spark, "lake"), "owned.orders")) == [1, 2]

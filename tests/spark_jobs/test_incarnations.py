@@ -26,7 +26,7 @@ from writetime.cassandra.schema.model import Column, Schema
 from writetime.pipeline.planner import plan_ingest, plan_maintain
 from writetime.storage import layout
 
-pytestmark = [pytest.mark.spark, pytest.mark.timeout(900)]
+pytestmark = [pytest.mark.spark, pytest.mark.timeout(900), pytest.mark.thorough]
 
 DAY = 86_400
 OLD = "orders__6cbda380"

@@ -9,7 +9,7 @@ from typing import Any
 
 import pyarrow as pa
 
-from spark_jobs.sinks.kafka_records import Encoder, Oversized, Tells
+from spark_jobs.sinks.kafka_records import Encoder, Oversized, QuarantineTopic
 from spark_jobs.stages.table_rows import RowShape, changes_schema
 from tests.spark_jobs.examples import schema_of, table
 from writetime.cassandra.schema.fingerprint import describe
@@ -24,13 +24,13 @@ ABOUT = About("ring", "shop", "large", {})
 
 
 def encoded(
-    folder: Path, policy: str, values: list[str], limit: int = 2000, tells: Tells | None = None, **kafka: Any
+    folder: Path, policy: str, values: list[str], limit: int = 2000, quarantine: QuarantineTopic | None = None, **kafka: Any
 ) -> list[dict[str, Any]]:
     stored = changes_schema(RowShape.of(TABLE, schema_of(TABLE)))
     version = {"v1": describe(TABLE, {})}
     config = KafkaConfig.model_validate({"bootstrap.servers": "127.0.0.1:1", "topic.prefix": "t", **kafka})
     encoder = Encoder(version, ABOUT, "t.shop.large", config.format, config.decimal_handling_mode, False, stored)
-    encoder.oversized = Oversized(policy, limit, str(folder), "ring", tells)  # type: ignore[arg-type]
+    encoder.oversized = Oversized(policy, limit, str(folder), "ring", quarantine)  # type: ignore[arg-type]
     rows = [
         {"batch": 3, "ordinal": at, "op": "c", "processed_at": 0, "key": {"id": at}, "before": None, "after": {"id": at, "v": value}}
         | {"changed": ["v"], "nodes": [], "ts_micro": 5, "table_id": str(TABLE.id), "schema_version": "v1", "replicas_expected": 1}
@@ -73,9 +73,9 @@ def test_or_nothing_goes_and_the_quarantine_holds_it(tmp_path: Path) -> None:
 
 
 def test_and_another_topic_is_told_in_its_place(tmp_path: Path) -> None:
-    tells = Tells("t.__quarantine", "json", None)
+    quarantine = QuarantineTopic("t.__quarantine", "json", None)
     rows = ["s", "x" * 3000, "t"]
-    small, aside, after = encoded(tmp_path, "quarantine", rows, tells=tells)
+    small, aside, after = encoded(tmp_path, "quarantine", rows, quarantine=quarantine)
     assert [(row["stream"], row["topic"], row["ordinal"]) for row in (small, aside, after)] == [
         ("t.shop.large", "t.shop.large", 1),
         ("t.shop.large", "t.__quarantine", 2),
@@ -91,9 +91,9 @@ def test_and_another_topic_is_told_in_its_place(tmp_path: Path) -> None:
     assert told["size"] == len(store.read(name))
     # The warehouse is told the same, by the note.
     (piece,) = unsent(store, "ring", 2, 3)
-    assert tells.record(piece) == (aside["key"], aside["value"])
+    assert quarantine.record(piece) == (aside["key"], aside["value"])
     assert list(unsent(store, "ring", 3, 9)) == []
-    assert encoded(tmp_path, "quarantine", rows, tells=tells) == [small, aside, after]
+    assert encoded(tmp_path, "quarantine", rows, quarantine=quarantine) == [small, aside, after]
 
 
 def test_or_the_sender_meets_it(tmp_path: Path) -> None:

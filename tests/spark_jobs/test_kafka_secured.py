@@ -25,7 +25,7 @@ from tools.services.kafka import Kafka
 from writetime.config.pipeline import KafkaConfig
 from writetime.errors import PublishError
 
-pytestmark = [pytest.mark.kafka, pytest.mark.timeout(300)]
+pytestmark = [pytest.mark.kafka, pytest.mark.timeout(300), pytest.mark.thorough]
 
 PREFIX = "safe"
 PASSWORD = f"hush-{uuid.uuid4().hex}"

@@ -52,7 +52,7 @@ from writetime.cassandra.model import (
 from writetime.cassandra.schema.model import DroppedColumn
 from writetime.cassandra.types.types import EMPTY, Duration
 from writetime.errors import BatchError
-from writetime.events.masking import why_not
+from writetime.events.masking import rejection_reason
 from writetime.pipeline.truncations import Cut, Cuts, Purged, Source
 from writetime.storage import open_store
 
@@ -247,13 +247,13 @@ def test_what_has_expired_in_between_is_an_event_of_nobody(tmp_path: Path) -> No
 
 
 def test_tables_whose_rows_cannot_be_shown_are_told_apart() -> None:
-    assert [why_not(each, SCHEMA) for each in SCHEMA.tables.values()] == [None] * len(SCHEMA.tables)
+    assert [rejection_reason(each, SCHEMA) for each in SCHEMA.tables.values()] == [None] * len(SCHEMA.tables)
     unknown = table("unknown", 20, {"id": "int", "v": "frozen<nowhere>"})
-    assert "nowhere" in (why_not(unknown, SCHEMA) or "")
+    assert "nowhere" in (rejection_reason(unknown, SCHEMA) or "")
     garbled = table("garbled", 21, {"id": "int", "v": "map<"})
-    assert "map<" in (why_not(garbled, SCHEMA) or "")
+    assert "map<" in (rejection_reason(garbled, SCHEMA) or "")
     taken = table("taken", 22, {"id": "int", "_writetime": "text"})
-    assert why_not(taken, SCHEMA) is None
+    assert rejection_reason(taken, SCHEMA) is None
     assert RowShape.of(taken, SCHEMA).row_type.names == ["id", "__writetime"]
 
 

@@ -8,7 +8,7 @@ import pytest
 
 from proof.orders import Orders, different
 
-pytestmark = [pytest.mark.spark, pytest.mark.timeout(600)]
+pytestmark = [pytest.mark.spark, pytest.mark.timeout(600), pytest.mark.thorough]
 
 
 SEEDS = (1, 5)

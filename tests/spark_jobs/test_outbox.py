@@ -84,7 +84,7 @@ def test_what_is_to_be_sent_again_waits_from_the_beginning_until_it_is(tmp_path:
     # An attempt of the same run, after one that failed: what that one has sent does not go out once more.
     publish._forget(box.config, box.kafka, box.store, ["shop.sold"], 3)
     assert forgotten == ["t.shop.sold"]
-    with pytest.raises(ConfigError, match=r"no such table.*Known are shop\.sold"):
+    with pytest.raises(ConfigError, match=r"unknown table.*Known are shop\.sold"):
         publish._forget(box.config, box.kafka, box.store, ["shop.none"], 3)
 
 
@@ -174,9 +174,9 @@ def test_what_a_voided_batch_had_learnt_is_not_told(tmp_path: Path) -> None:
 
 def test_progress_of_an_earlier_chain_is_accepted_and_of_another_is_not(tmp_path: Path) -> None:
     chain = Chain(str(tmp_path), "c", upto=9, first=7)
-    assert chain.why_not("t.shop.orders", Position(6, 3, "another")) is None
-    assert chain.why_not("t.shop.orders", Position(8, 1)) is None
-    beyond = chain.why_not("t.shop.orders", Position(10, 1))
+    assert chain.rejection_reason("t.shop.orders", Position(6, 3, "another")) is None
+    assert chain.rejection_reason("t.shop.orders", Position(8, 1)) is None
+    beyond = chain.rejection_reason("t.shop.orders", Position(10, 1))
     assert beyond is not None
     assert "writetime rebuild" in str(beyond)
 

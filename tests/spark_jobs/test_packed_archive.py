@@ -14,7 +14,7 @@ from writetime.pipeline.documents import total
 from writetime.pipeline.planner import plan_replay
 from writetime.storage import layout, segment_object
 
-pytestmark = [pytest.mark.spark, pytest.mark.timeout(600)]
+pytestmark = [pytest.mark.spark, pytest.mark.timeout(600), pytest.mark.thorough]
 
 
 def test_a_replay_that_is_packed_under_its_feet(tmp_path: Path) -> None:

@@ -29,7 +29,7 @@ from writetime.pipeline.quarantine.retry import release
 from writetime.storage import layout
 from writetime.storage.checksum import crc32c
 
-pytestmark = [pytest.mark.spark, pytest.mark.kafka, pytest.mark.timeout(900)]
+pytestmark = [pytest.mark.spark, pytest.mark.kafka, pytest.mark.timeout(900), pytest.mark.thorough]
 
 LATE = Table("shop", "late", UUID("7cbda380-e583-11f1-817f-f173fd8e050e"), {"p": Column("p", "partition_key", "int", 0)}, cdc=True)
 

@@ -29,7 +29,7 @@ from writetime.pipeline import chains
 from writetime.pipeline.planner import history, read_manifest
 from writetime.storage import layout
 
-pytestmark = [pytest.mark.spark, pytest.mark.drivers, pytest.mark.timeout(900)]
+pytestmark = [pytest.mark.spark, pytest.mark.drivers, pytest.mark.timeout(900), pytest.mark.thorough]
 
 
 def lose(bucket: Path, *folders: str) -> None:
@@ -214,7 +214,7 @@ def test_an_archive_that_lacks_something_is_named_or_left_out_and_flagged(tmp_pa
     ring.store.delete(third)
     assert command(ring, "--yes") == 1
     shown = capsys.readouterr().err
-    assert re.search("2 are missing: .*CommitLog-7-2.log, .*CommitLog-7-3.log", shown)
+    assert re.search("2 segments are missing: .*CommitLog-7-2.log, .*CommitLog-7-3.log", shown)
     assert "--partial" in shown
     assert chains.current(ring.store, CLUSTER) is None
 

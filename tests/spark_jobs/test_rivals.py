@@ -16,6 +16,8 @@ from writetime.pipeline.archiver import archive
 from writetime.pipeline.documents import RefusedTable
 from writetime.pipeline.planner import read_sealed
 
+pytestmark = pytest.mark.thorough
+
 REFUSED = RefusedTable(table="shop.orders", table_id=ORDERS.id, reason="another run found that it cannot be written")
 
 

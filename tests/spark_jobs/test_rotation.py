@@ -23,6 +23,8 @@ from writetime.pipeline.archiver import archive
 from writetime.pipeline.planner import plan_replay
 from writetime.storage.s3 import S3Store
 
+pytestmark = pytest.mark.thorough
+
 OLD, NEW = "the first salt", "the second salt"
 PASSWORD = "of a test's keystore"
 

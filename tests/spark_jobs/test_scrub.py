@@ -14,7 +14,7 @@ from spark_jobs.sinks.table_maintenance import scrub
 from tests.spark_jobs.bytes_of import holders
 from tests.spark_jobs.synthetic import Ring
 
-pytestmark = [pytest.mark.spark, pytest.mark.timeout(600)]
+pytestmark = [pytest.mark.spark, pytest.mark.timeout(600), pytest.mark.thorough]
 MARK = "zz-the-mark-zz"
 
 

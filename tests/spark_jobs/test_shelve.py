@@ -112,7 +112,7 @@ def test_one_that_cannot_be_packed_holds_up_no_other(archive: Archive, tmp_path:
     assert archive.names == [bad, layout.packed(bad), layout.packed(good)]
     assert (shelved.last.packed.objects, shelved.last.failed) == (1, 1)
     assert bad in capsys.readouterr().out
-    assert "1 objects stay as they are" in as_line(shelved)
+    assert "1 objects failed" in as_line(shelved)
 
 
 def test_where_nothing_is_to_be_packed_no_spark_is_started(archive: Archive, tmp_path: Path) -> None:

@@ -23,6 +23,8 @@ from writetime.pipeline.planner import plan_ingest
 from writetime.storage import layout, open_store
 from writetime.storage.store import Store
 
+pytestmark = pytest.mark.thorough
+
 KINDS = {"cdc", "cdc_parts", "nodes", "schemas"}
 
 

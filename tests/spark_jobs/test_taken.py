@@ -21,7 +21,9 @@ from writetime.cassandra.model import Liveness, Mutation, PartitionUpdate, Row
 from writetime.cassandra.schema.model import Schema, Table
 from writetime.cassandra.schema.system_tables import TABLES
 from writetime.pipeline.archiver import archive
-from writetime.pipeline.quarantine.rejected_tables import failed_tables, let_in, why_still
+from writetime.pipeline.quarantine.rejected_tables import failed_tables, release_table, remaining_reason
+
+pytestmark = pytest.mark.thorough
 
 FREE = replace(ORDERS, name="free", id=UUID("8cbda380-e583-11f1-817f-f173fd8e050e"))
 
@@ -55,8 +57,8 @@ def test_a_table_whose_name_is_taken_waits_and_no_other_does(tmp_path: Path) -> 
     catalog.drop_table("shop.orders")
     rules = ring.config.columns.rules
     assert [table.table for table in failed_tables(ring.store, CLUSTER, sealed.number)] == ["shop.orders"]
-    assert why_still(ring.store, CLUSTER, ORDERS.id, rules) is None
-    assert let_in(ring.store, CLUSTER, ORDERS.id) == [held]
+    assert remaining_reason(ring.store, CLUSTER, ORDERS.id, rules) is None
+    assert release_table(ring.store, CLUSTER, ORDERS.id) == [held]
     again = ingest.run(ring.config, ring.plan(200).number)
     counts = {account.table: (account.applied, account.superseded) for account in again.accounting}
     assert (counts["shop.free"], counts["shop.orders"]) == ((0, 1), (1, 0))
@@ -102,7 +104,7 @@ def test_a_table_that_spark_cannot_write_waits_and_no_other_does(
     # What the first run told of it is taken back; what was there before stays.
     assert (ring.current(), len(ring.events())) == ({(1, 1): {"name": 1}}, 1)
     archive(ring.store, CLUSTER, sealed.number)
-    assert len(let_in(ring.store, CLUSTER, ORDERS.id)) == 1
+    assert len(release_table(ring.store, CLUSTER, ORDERS.id)) == 1
     again = ingest.run(ring.config, ring.plan(200).number)
     assert (again.refused, again.held, again.events) == ([], [], 1)
     assert ring.current() == {(1, 1): {"name": 2}}

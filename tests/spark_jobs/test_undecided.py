@@ -28,8 +28,8 @@ def test_rows_in_doubt_are_named_or_noted_to_be_read_again(tmp_path: Path) -> No
     assert (first.undecided, [account.superseded for account in first.accounting if account.undecided]) == ({"shop.orders": 1}, [0])
     seen = Batches(ring.store, CLUSTER)
     assert as_document(seen, 5)["undecided"] == {"shop.orders": 1}
-    assert "may be gone by a TRUNCATE: 1 updates of shop.orders, which no record decides" in as_text(seen, 5)
-    assert list(ring.store.list(layout.touched_prefix(CLUSTER))) == []
+    assert "may be removed by a TRUNCATE: 1 updates of shop.orders, which no record decides" in as_text(seen, 5)
+    assert list(ring.store.list(layout.incomplete_rows_prefix(CLUSTER))) == []
 
     cluster = ring.config.cluster.model_copy(update={"cql": CqlConfig(contact_points=["127.0.0.1"])})
     ring.config = ring.config.model_copy(update={"cluster": cluster})
@@ -37,7 +37,7 @@ def test_rows_in_doubt_are_named_or_noted_to_be_read_again(tmp_path: Path) -> No
     ring.finish_and_ship(30)
     second = ring.batch(200)
     assert second.undecided == {"shop.orders": 1}
-    (note,) = (json.loads(ring.store.read(info.name)) for info in ring.store.list(layout.touched_prefix(CLUSTER)))
+    (note,) = (json.loads(ring.store.read(info.name)) for info in ring.store.list(layout.incomplete_rows_prefix(CLUSTER)))
     (key,) = note["keys"]
     assert (note["batch"], note["whole"]) == (second.number, True)
     assert split_record_key(bytes.fromhex(key))[0] == (2).to_bytes(4, "big")

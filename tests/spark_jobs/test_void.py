@@ -28,7 +28,7 @@ from writetime.pipeline.void import void
 from writetime.storage import layout as names
 from writetime.storage import open_store
 
-pytestmark = [pytest.mark.spark, pytest.mark.drivers, pytest.mark.timeout(900)]
+pytestmark = [pytest.mark.spark, pytest.mark.drivers, pytest.mark.timeout(900), pytest.mark.thorough]
 
 STEPS = ("_commit_changes", "_commit_state", "_commit_current", "_seal")
 """What a batch dies before: nothing is committed, changes are, state is, all is."""
@@ -273,7 +273,7 @@ def test_a_rollback_undoes_nothing_that_came_after_the_look(tmp_path: Path, monk
     with session(ring) as spark:
         warehouse = Warehouse(spark, "lake", fence=Fence(ring.store, CLUSTER), batch_id=manifest.id)
         monkeypatch.setattr(IcebergTable, "roll_back", another_writes)
-        with pytest.raises(BatchBusy, match="somebody has written to the table meanwhile"):
+        with pytest.raises(BatchBusy, match="concurrent write to the table"):
             warehouse.take_back_voided(ORDERS, {2: given_up.id}, 3)
     assert (8, 8) in ring.current()
 
@@ -337,13 +337,13 @@ def test_a_replay_into_a_namespace(tmp_path: Path, monkeypatch: pytest.MonkeyPat
     hours: dict[str, Any] = {"start": START, "end": START + timedelta(hours=1), "now": START + timedelta(seconds=300), "namespace": "look"}
     manifest = plan_replay(ring.store, CLUSTER, **hours)
     assert manifest is not None
-    chain = names.beside(CLUSTER, "look")
+    chain = names.shadow_chain(CLUSTER, "look")
     with dies_at(monkeypatch, "_seal"):
-        ingest.run(ring.config.beside("look"), manifest.number)
+        ingest.run(ring.config.shadow("look"), manifest.number)
     give_up(ring, manifest.number, chain)
     again = plan_replay(ring.store, CLUSTER, **hours)
     assert again is not None
-    sealed = ingest.run(ring.config.beside("look"), again.number)
+    sealed = ingest.run(ring.config.shadow("look"), again.number)
     assert sealed.voided == {manifest.number: manifest.id}
     with session(ring) as spark:
         found = spark.sql("SELECT id, line, name, amount FROM lake.shop__look.orders ORDER BY id, line").collect()

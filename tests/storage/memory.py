@@ -209,7 +209,7 @@ class MemoryStore:
 
     def _held(self, name: str, operation: str) -> tuple[ObjectInfo, bytes]:
         if name not in self._memory.objects:
-            raise ObjectNotFound("there is no such object", operation=operation, obj=name)
+            raise ObjectNotFound("the object does not exist", operation=operation, obj=name)
         return self._memory.objects[name]
 
     def _require(self, name: str, wanted: int | None, operation: str) -> None:

@@ -74,7 +74,7 @@ def test_odd_names(store: Store, name: str) -> None:
 @pytest.mark.parametrize("name", NO_NAMES)
 def test_names_that_are_refused(store: Store, name: str) -> None:
     for call in (lambda: store.put(name, b""), lambda: store.read(name), lambda: store.head(name), lambda: store.delete(name)):
-        with pytest.raises(StoreError, match="not a name"):
+        with pytest.raises(StoreError, match="invalid object name"):
             call()
     assert names(store) == []
 

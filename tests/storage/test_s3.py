@@ -191,7 +191,7 @@ def test_what_a_person_has_to_settle_is_not_retriable(
 def test_a_missing_bucket_is_no_absence() -> None:
     store = S3Store("s3://another")
     for call in EVERY_CALL.values():
-        with pytest.raises(StoreError, match="no such bucket") as caught:
+        with pytest.raises(StoreError, match="bucket does not exist") as caught:
             call(store)
         assert not isinstance(caught.value, ObjectNotFound)
 

@@ -1,4 +1,4 @@
-"""Real services for tests, one of each per session, started when the first test asks for it."""
+"""Real services for tests, one of each per session, started on first use."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from tools.services.registry import Registry
 
 @pytest.fixture(scope="session")
 def kafka_broker(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
-    """`host:port` of a Kafka broker on loopback. Topics are the test's own: use a prefix that nobody else has."""
+    """`host:port` of a Kafka broker on loopback. Use topics with a prefix of the test's own."""
     with Kafka(tmp_path_factory.mktemp("kafka"), port=0) as kafka:
         yield kafka.bootstrap
 

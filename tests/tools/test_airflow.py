@@ -1,4 +1,6 @@
-"""The Airflow of demo and tests: its processes run DAGs in the environment they are given, on loopback, with its secrets kept."""
+"""The Airflow of demo and tests: its processes run DAGs in the given environment, on loopback, with
+persistent secrets.
+"""
 
 from __future__ import annotations
 
@@ -93,7 +95,9 @@ def test_the_command_line_sees_the_same_airflow(airflow: Airflow) -> None:
 
 
 def test_all_wait_for_the_one_writer_of_the_database(airflow: Airflow) -> None:
-    """`airflow backfill create` came upon a scheduler that was writing, and failed with "database is locked"; or the other way round."""
+    """`airflow backfill create` came upon a scheduler that was writing, and failed with "database is locked";
+    or the other way round.
+    """
     writer = sqlite3.connect(airflow.home / "airflow.db", isolation_level=None, check_same_thread=False)
     writer.execute("BEGIN IMMEDIATE")
     released = threading.Timer(12, writer.execute, ("COMMIT",))

@@ -1,4 +1,4 @@
-"""docker-compose.yml without a container engine: it is what compose accepts, publishes on loopback only, and names what exists."""
+"""docker-compose.yml without a container engine: valid for compose, ports on loopback only, existing names."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The page about the configuration is what the models say."""
+"""The configuration page matches the models."""
 
 from __future__ import annotations
 

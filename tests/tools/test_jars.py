@@ -1,4 +1,4 @@
-"""Jars by lock file: what is parsed, what is believed, what is refused."""
+"""Jars by lock file: parsing, verification, rejection."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ def digest(content: bytes) -> str:
 
 
 class FakeMaven:
-    """Brings what it is told to, and remembers what it was asked for."""
+    """Provides the given files, and records the requests."""
 
     def __init__(self, content: dict[Artefact, bytes]) -> None:
         self.content = content

@@ -1,4 +1,4 @@
-"""A JDK 17 is found where it is, and nothing else is taken for one."""
+"""A JDK 17 is found, and no other version is accepted."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The broker of demo and tests: transactions work, on loopback only, and what was written stays."""
+"""The broker of demo and tests: transactions, loopback only, persistent data."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The Makefile explains itself, and set-up says what is missing."""
+"""The Makefile lists its targets, and set-up names missing programs."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Ports in use are stepped over, and said."""
+"""Ports in use are skipped, with a message."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from tools.services import ports
 
 @pytest.fixture
 def taken() -> Iterator[int]:
-    """A port that something listens on."""
+    """A port with a listener."""
     with socket.socket() as server:
         server.bind((ports.LOOPBACK, 0))
         server.listen()
@@ -23,21 +23,21 @@ def taken() -> Iterator[int]:
 def test_a_free_port_is_taken_without_a_word() -> None:
     said: list[str] = []
     port = ports.any_free()
-    assert ports.choose(port, "It", tell=said.append) == port
+    assert ports.choose(port, "It", notify=said.append) == port
     assert said == []
 
 
 def test_a_port_in_use_is_stepped_over_and_said(taken: int) -> None:
     said: list[str] = []
-    port = ports.choose(taken, "The broker", tell=said.append)
+    port = ports.choose(taken, "The broker", notify=said.append)
     assert port > taken
     assert ports.is_free(port)
     assert said == [f"Port {taken} is in use: The broker gets {port} instead."]
 
 
 def test_ports_to_avoid_are_avoided(taken: int) -> None:
-    first = ports.choose(taken, "It", tell=lambda _: None)
-    assert ports.choose(taken, "It", avoid=frozenset({first}), tell=lambda _: None) > first
+    first = ports.choose(taken, "It", notify=lambda _: None)
+    assert ports.choose(taken, "It", avoid=frozenset({first}), notify=lambda _: None) > first
 
 
 def test_a_range_without_a_free_port_is_an_error(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -1,4 +1,4 @@
-"""Services are stopped whole, and nobody else is."""
+"""Services are stopped with their children, and no other process is."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ def quiet(_: str) -> None:
 
 @pytest.fixture
 def start(tmp_path: Path) -> Iterator[Start]:
-    """Start Python code as a service; whatever a test leaves is killed."""
+    """Start Python code as a service; it is killed after the test."""
     started: list[Service] = []
 
     def run(code: str, name: str = "it") -> Service:
@@ -102,13 +102,13 @@ def test_a_second_one_of_that_name_is_refused_while_the_first_runs(start: Start)
 def test_one_that_dies_while_starting_shows_the_end_of_its_log(start: Start) -> None:
     service = start("print('line', 1); raise SystemExit('no such file: broker.properties')")
     with pytest.raises(ServiceError, match=r"(?s)it ended while starting.*no such file: broker\.properties"):
-        service.wait(lambda: False, seconds=30, tell=quiet)
+        service.wait(lambda: False, seconds=30, notify=quiet)
 
 
 def test_one_that_never_gets_ready_is_given_up(start: Start) -> None:
     service = start("import time; time.sleep(600)")
     with pytest.raises(ServiceError, match="it was not ready within 0 s"):
-        service.wait(lambda: False, seconds=0.2, tell=quiet)
+        service.wait(lambda: False, seconds=0.2, notify=quiet)
     assert service.alive, "whether to stop it is the caller's decision"
 
 
@@ -120,7 +120,7 @@ def test_a_program_that_is_not_there_is_named(tmp_path: Path) -> None:
 def test_several_are_stopped_together(start: Start, tmp_path: Path) -> None:
     services = [start("import time; time.sleep(600)", name) for name in ("a", "b")]
     told: list[str] = []
-    process.stop_all(process.recorded(tmp_path / "run"), tell=told.append)
+    process.stop_all(process.recorded(tmp_path / "run"), notify=told.append)
     assert not any(service.alive for service in services)
     assert sorted(told) == ["  a stopped", "  b stopped"]
 
@@ -137,7 +137,9 @@ def test_a_zombie_does_not_count_as_alive() -> None:
 
 @pytest.mark.skipif(not Path("/proc").is_dir(), reason="only /proc tells of threads")
 def test_a_process_whose_first_thread_has_ended_still_runs() -> None:
-    """As a JVM may for a moment while it ends: the first thread is a zombie, and the others have its files open."""
+    """As a JVM may for a moment while it ends: the first thread is a zombie, and the others have its files
+    open.
+    """
     code = "import ctypes, threading, time; threading.Thread(target=time.sleep, args=(600,)).start(); ctypes.CDLL(None).pthread_exit(None)"
     child = subprocess.Popen([sys.executable, "-c", code])
     try:

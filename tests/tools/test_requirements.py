@@ -1,4 +1,4 @@
-"""requirements.txt installs one environment, the same everywhere, and that environment is intact."""
+"""requirements.txt installs the same environment everywhere, and the environment is consistent."""
 
 from __future__ import annotations
 
@@ -61,7 +61,9 @@ def test_pyspark_and_its_client_have_one_version() -> None:
 
 @pytest.mark.parametrize("name", ["pyspark", "pyspark-client"])
 def test_no_other_package_has_overwritten_a_file_of(name: str) -> None:
-    """pyspark and pyspark-client write the same paths (docs/adr/0002): with other versions, `pip check` would still be content."""
+    """pyspark and pyspark-client write the same paths (docs/adr/0002): with other versions, `pip check` would
+    still be content.
+    """
     recorded = [file for file in distribution(name).files or [] if file.hash is not None and file.suffix == ".py"]
     assert len(recorded) > 100
     damaged = [str(file) for file in recorded if digest(Path(str(file.locate()))) != file.hash.value]

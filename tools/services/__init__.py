@@ -1,8 +1,8 @@
-"""Real services without a container engine: each is started as a child of its own, on loopback, and stopped by its pid.
+"""Real services without a container engine: each is a child process on loopback and is stopped by its pid.
 
     with Kafka(folder) as kafka, Airflow(folder, config=pipeline) as airflow:
         ...
 
-A service that shall outlive its starter (`make up`) is detached; what was started is noted in `<folder>/run/*.json`, from which
-`make down` finds it again.
+A service that outlives its starter (`make up`) is detached; `<folder>/run/*.json` records what was started,
+so that `make down` finds it.
 """

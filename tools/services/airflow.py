@@ -1,10 +1,11 @@
 """Airflow from the project's own environment: SQLite, LocalExecutor, four processes, everything on loopback.
 
-Strategy: AIRFLOW_HOME is a folder with a generated airflow.cfg (readable by its owner only), so that `airflow` on a shell
-sees what the four processes see. Secrets are random and stay in that folder, the admin's password too. The schema of a new
-database is copied from a template that is migrated once per Airflow version. api-server, dag-processor, scheduler and
-triggerer are started apart from each other, because `airflow standalone` would bind its log servers to all addresses.
-Knows which environment the DAGs need, not what they do.
+Strategy: AIRFLOW_HOME is a folder with a generated airflow.cfg (readable by its owner only), so that
+`airflow` on a shell uses the same settings as the four processes. Secrets, including the admin's password,
+are random and stay in that folder. The schema of a new database is copied from a template that is migrated
+once per Airflow version. api-server, dag-processor, scheduler and triggerer are started separately, because
+`airflow standalone` would bind its log servers to all addresses. Knows the environment that the DAGs need,
+not what they do.
 """
 
 from __future__ import annotations
@@ -45,8 +46,9 @@ COMMANDS = {
 class Airflow:
     """An Airflow that keeps everything in `folder` (its AIRFLOW_HOME).
 
-    `config` is the pipeline's YAML, which DAGs and jobs find in WRITETIME_CONFIG; `env` adds to the environment of all
-    processes. `with Airflow(…) as airflow:` starts and stops it; `airflow.api` is a client, `airflow.url` the UI.
+    `config` is the pipeline's YAML, which DAGs and jobs find in WRITETIME_CONFIG; `env` adds to the
+    environment of all processes. `with Airflow(…) as airflow:` starts and stops it; `airflow.api` is a
+    client, `airflow.url` the UI.
     """
 
     def __init__(
@@ -74,7 +76,7 @@ class Airflow:
 
     @property
     def url(self) -> str:
-        """Where the UI is."""
+        """URL of the UI."""
         return f"http://{ports.LOOPBACK}:{self.port}"
 
     @property
@@ -92,14 +94,15 @@ class Airflow:
         return _inherited() | self._own_environment()
 
     def command(self, *arguments: str) -> subprocess.CompletedProcess[str]:
-        """Run `airflow <arguments>` beside the processes, such as `backfill create …`; the caller looks at the exit code."""
+        """Run `airflow <arguments>`, such as `backfill create …`; the caller checks the exit code."""
         env = _inherited() | self._patient_environment()
         return subprocess.run([_program(), *arguments], env=env, cwd=self.home, capture_output=True, text=True, check=False)
 
     def start(self, *, expect: Iterable[str] = (), seconds: float = 180.0) -> Self:
-        """Start all four processes and wait until they are healthy and the DAGs in `expect` are there.
+        """Start all four processes and wait until they are healthy and the DAGs in `expect` are loaded.
 
-        ServiceError with the reason if a process dies, a DAG file cannot be loaded, or it takes longer than `seconds`.
+        ServiceError with the reason if a process dies, a DAG file cannot be loaded, or it takes longer than
+        `seconds`.
         """
         for name in COMMANDS:
             process.refuse_second(f"airflow-{name}", run=self.run)
@@ -118,9 +121,9 @@ class Airflow:
         return self
 
     def stop(self) -> None:
-        """Stop whatever of the four runs."""
+        """Stop all running processes."""
         services, self.services = self.services, []
-        process.stop_all(services, tell=lambda _: None)
+        process.stop_all(services, notify=lambda _: None)
 
     def __enter__(self) -> Self:
         return self.start()
@@ -185,7 +188,9 @@ class Airflow:
         return own | self._env
 
     def _patient_environment(self) -> dict[str, str]:
-        """For whom nobody waits, and who may therefore wait for SQLite's one writer: a shell, and every process but the API server."""
+        """The environment of processes that may wait for SQLite's single writer: a shell, and all except the
+        API server.
+        """
         return self._own_environment() | {"AIRFLOW__DATABASE__SQL_ALCHEMY_CONN": _database(self.home, patience=60)}
 
     def _write_settings(self) -> None:
@@ -206,13 +211,13 @@ class Airflow:
             file.writelines(f"export {key}={shlex.quote(value)}\n" for key, value in self._patient_environment().items())
 
 
-# What spark-submit shall know of this machine; the jobs' own options come from the operators.
+# Options of spark-submit for this machine; the operators set those of the jobs.
 _SPARK_DEFAULTS = "spark.driver.memory 1g\nspark.ui.enabled false\n"
 
 
-# What every process of Airflow runs first. A savepoint begins a transaction that only reads: whoever has read in it and writes then, while
-# another has written meanwhile, is told "database is locked" at once, however patient he is. `airflow backfill create` does that. So it
-# begins as one that writes.
+# Runs first in every Airflow process. A savepoint begins a read transaction in SQLite; if another process has
+# written since, a write in it fails with "database is locked" at once, regardless of the time-out. `airflow
+# backfill create` does that. So the transaction is begun as a write transaction.
 _LOCAL_SETTINGS = """\
 from sqlalchemy import event
 from sqlalchemy.engine import Engine
@@ -232,7 +237,7 @@ class _CannotLoad(ServiceError):
 
 
 def _settings(home: Path, port: int, dags: Path, plugins: Path, secret: Mapping[str, str]) -> dict[str, dict[str, str]]:
-    """Sections of airflow.cfg; whatever is not here is Airflow's default."""
+    """Sections of airflow.cfg; all other settings are Airflow's defaults."""
     url = f"http://{ports.LOOPBACK}:{port}"
     return {
         "core": {
@@ -247,9 +252,9 @@ def _settings(home: Path, port: int, dags: Path, plugins: Path, secret: Mapping[
             "simple_auth_manager_passwords_file": str(_passwords_file(home)),
             "min_serialized_dag_update_interval": "5",
         },
-        # SQLite has one writer. Two requests within the API server can wait for each other, the one for the lock, the other for the event
-        # loop that the first one blocks: the sooner one of them gives up, the better; every client asks again. Nobody asks again in the
-        # place of the scheduler or the DAG processor, which would end: so all others wait for long.
+        # SQLite has one writer. Two requests in the API server can block each other, one waiting for the lock,
+        # the other for the event loop that the first one blocks: a short time-out resolves that, and clients
+        # retry. The scheduler and the DAG processor do not retry but exit: all other processes wait long.
         "database": {"sql_alchemy_conn": _database(home, patience=3)},
         "api": {"host": ports.LOOPBACK, "port": str(port), "workers": "1", "base_url": url, "secret_key": secret["api_secret_key"]},
         "api_auth": {"jwt_secret": secret["jwt_secret"]},
@@ -265,17 +270,17 @@ def _settings(home: Path, port: int, dags: Path, plugins: Path, secret: Mapping[
 
 
 def _database(home: Path, *, patience: int) -> str:
-    """The URL of Airflow's database; who uses it waits up to `patience` seconds for its lock."""
+    """The URL of Airflow's database; a client waits up to `patience` seconds for its lock."""
     return f"sqlite:///{home / 'airflow.db'}?timeout={patience}"
 
 
 def _inherited() -> dict[str, str]:
-    """The environment of this process, but for settings of an Airflow that the user may have besides: they would change ours."""
+    """The environment of this process without settings of the user's own Airflow, which would override ours."""
     return {key: value for key, value in os.environ.items() if not key.startswith("AIRFLOW_")}
 
 
 def _secrets(home: Path) -> dict[str, str]:
-    """Keys that all processes of this Airflow must agree on; generated once."""
+    """Keys that all processes of this Airflow share; generated once."""
     path = home / "secrets.json"
     if not path.exists():
         with _private(path) as file:
@@ -291,13 +296,13 @@ def _secrets(home: Path) -> dict[str, str]:
 
 
 def _prepare_database(home: Path, env: Mapping[str, str]) -> None:
-    """Give a new Airflow its database, and one of another Airflow version its migrations."""
+    """Create the database of a new Airflow, or migrate that of another Airflow version."""
     stamp, database = home / "airflow.db.version", home / "airflow.db"
     current = version("apache-airflow-core")
     if database.exists() and stamp.exists() and stamp.read_text(encoding="utf-8") == current:
         return
     if database.exists():
-        say(f"  Airflow's database is brought to version {current}")
+        say(f"  migrating Airflow's database to version {current}")
         _migrate(env)
     else:
         shutil.copyfile(template_database(), database)
@@ -305,10 +310,12 @@ def _prepare_database(home: Path, env: Mapping[str, str]) -> None:
 
 
 def template_database(cache: Path = TEMPLATES) -> Path:
-    """An empty database with the schema of the installed Airflow; made at the first call, which takes some ten seconds."""
+    """An empty database with the schema of the installed Airflow; created at the first call, which takes
+    about ten seconds.
+    """
     template = cache / f"airflow-{version('apache-airflow-core')}.db"
     if not template.exists():
-        say("  Airflow's database is made (once per version)")
+        say("  creating Airflow's database (once per version)")
         home = cache / f"airflow-home.{os.getpid()}"
         home.mkdir(parents=True)
         try:
@@ -322,7 +329,7 @@ def template_database(cache: Path = TEMPLATES) -> Path:
 def _migrate(env: Mapping[str, str]) -> None:
     done = subprocess.run([_program(), "db", "migrate"], env=dict(env), capture_output=True, text=True, check=False)
     if done.returncode != 0:
-        raise ServiceError(f"Airflow's database cannot be migrated:\n{done.stdout[-2000:]}{done.stderr[-4000:]}")
+        raise ServiceError(f"Failed to migrate Airflow's database:\n{done.stdout[-2000:]}{done.stderr[-4000:]}")
 
 
 def _healthy(health: Mapping[str, Mapping[str, str]]) -> bool:
@@ -330,10 +337,10 @@ def _healthy(health: Mapping[str, Mapping[str, str]]) -> bool:
 
 
 def _program() -> str:
-    """The `airflow` of the interpreter that runs this."""
+    """The `airflow` of the current interpreter."""
     program = Path(sys.executable).parent / "airflow"
     if not program.exists():
-        raise ServiceError(f"Airflow is not installed beside {sys.executable}. Install it: make setup")
+        raise ServiceError(f"Airflow is not installed next to {sys.executable}. Install it: make setup")
     return str(program)
 
 
@@ -342,7 +349,7 @@ def _passwords_file(home: Path) -> Path:
 
 
 def _private(path: Path) -> TextIO:
-    """Open a file for writing that only its owner may read."""
+    """Open a file for writing that only its owner can read."""
     return os.fdopen(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600), "w", encoding="utf-8")
 
 

@@ -1,7 +1,8 @@
-"""A small client of Airflow's REST API (/api/v2), for demo and tests: start a run, look at it, clear a task.
+"""A small client of Airflow's REST API (/api/v2), for demo and tests: start a run, read its state, clear a
+task.
 
-Speaks to loopback only. Logs in at the first call; the token is good for a day, longer than a client lives. Returns what the API
-returns, as plain dicts: fields are those of Airflow 3's own reference.
+Connects to loopback only. Logs in at the first call; the token is valid for a day, longer than a client
+lives. Returns the API's responses as plain dicts: fields are those of Airflow 3's reference.
 """
 
 from __future__ import annotations
@@ -25,7 +26,7 @@ FINISHED = frozenset({"success", "failed"})
 
 
 class AirflowApi:
-    """The API of an Airflow on this machine. Every call raises ServiceError if it is refused or nobody answers."""
+    """The API of a local Airflow. Every call raises ServiceError if it is rejected or there is no response."""
 
     def __init__(self, port: int, user: str, password: str) -> None:
         self._port = port
@@ -38,7 +39,7 @@ class AirflowApi:
         return self._send("GET", "/api/v2/monitor/health", None, {})
 
     def dags(self) -> list[dict[str, Any]]:
-        """All DAGs that are known and not stale."""
+        """All DAGs that are not stale."""
         return list(self._call("GET", "/api/v2/dags?limit=100")["dags"])
 
     def import_errors(self) -> list[dict[str, Any]]:
@@ -46,12 +47,13 @@ class AirflowApi:
         return list(self._call("GET", "/api/v2/importErrors")["import_errors"])
 
     def pause(self, dag_id: str, paused: bool = True) -> None:
-        """Pause a DAG, or let it run."""
+        """Pause or unpause a DAG."""
         self._call("PATCH", f"/api/v2/dags/{quote(dag_id)}?update_mask=is_paused", {"is_paused": paused})
 
     def trigger(self, dag_id: str, conf: Mapping[str, Any] | None = None, **fields: Any) -> str:
-        """Start a run of a DAG that is not paused; returns its run id. `fields` are further ones of the request."""
-        # A run id of our own makes the request repeatable: a second attempt finds what a first one may have made.
+        """Start a run of a DAG that is not paused; returns its run id. `fields` are added to the request."""
+        # Our own run id makes the request idempotent: a second attempt finds the run that the first one
+        # created.
         run_id = f"api__{datetime.now(UTC):%Y-%m-%dT%H:%M:%S}_{secrets.token_hex(4)}"
         body = {"logical_date": None, "dag_run_id": run_id, "conf": dict(conf or {}), **fields}
         try:
@@ -74,17 +76,17 @@ class AirflowApi:
         return list(self._call("GET", f"{self._run_path(dag_id, run_id)}/taskInstances?limit=100")["task_instances"])
 
     def links(self, dag_id: str, run_id: str, task_id: str, map_index: int = -1) -> dict[str, str]:
-        """Where the extra links of a task that has run lead, by their names."""
+        """URLs of the extra links of a task that has run, by their names."""
         path = f"{self._run_path(dag_id, run_id)}/taskInstances/{quote(task_id)}/links?map_index={map_index}"
         return dict(self._call("GET", path)["extra_links"])
 
     def xcom(self, dag_id: str, run_id: str, task_id: str, key: str = "return_value", map_index: int = -1) -> Any:
-        """A value that a task left behind."""
+        """An XCom value of a task."""
         path = f"{self._run_path(dag_id, run_id)}/taskInstances/{quote(task_id)}/xcomEntries/{quote(key)}"
         return self._call("GET", f"{path}?map_index={map_index}&deserialize=true")["value"]
 
     def asset_events(self) -> list[dict[str, Any]]:
-        """What was told of assets, with `uri` and `extra`."""
+        """Events of assets, with `uri` and `extra`."""
         return list(self._call("GET", "/api/v2/assets/events?limit=100")["asset_events"])
 
     def log(self, dag_id: str, run_id: str, task_id: str, try_number: int = 1, map_index: int = -1) -> str:
@@ -96,7 +98,9 @@ class AirflowApi:
     def clear(
         self, dag_id: str, run_id: str, task_ids: Sequence[str | tuple[str, int]] | None = None, *, only_failed: bool = False
     ) -> None:
-        """Let tasks of a run run again, with all that follow them; None means all. A mapped one is (task_id, map_index)."""
+        """Clear tasks of a run and all downstream ones; None means all. A mapped task is (task_id,
+        map_index).
+        """
         body: dict[str, Any] = {
             "dry_run": False,
             "dag_run_id": run_id,
@@ -109,7 +113,8 @@ class AirflowApi:
         self._call("POST", f"/api/v2/dags/{quote(dag_id)}/clearTaskInstances", body)
 
     def wait(self, dag_id: str, run_id: str, *, seconds: float, progress: Callable[[list[dict[str, Any]]], None] | None = None) -> str:
-        """Wait until a run has finished; returns `success` or `failed`. `progress` is shown the task instances each second.
+        """Wait until a run has finished; returns `success` or `failed`. `progress` is called with the task
+        instances each second.
 
         ServiceError if it takes longer than `seconds`.
         """
@@ -134,7 +139,7 @@ class AirflowApi:
         return f"/api/v2/dags/{quote(dag_id)}/dagRuns/{quote(run_id, safe='')}"
 
     def _call(self, method: str, path: str, body: Any = None) -> dict[str, Any]:
-        # With SQLite, Airflow now and then answers 500 to a request that finds the database locked.
+        # With SQLite, Airflow sometimes returns 500 if the database is locked.
         attempts = Retrying(stop=stop_after_attempt(4), wait=wait_fixed(1), retry=retry_if_exception_type(_ServerTrouble), reraise=True)
         return attempts(self._call_once, method, path, body)
 

@@ -1,9 +1,10 @@
 """A Kafka broker of one node, KRaft mode, from the locked jars.
 
-Strategy: `StorageTool format` once per folder, then `kafka.Kafka` in a small heap. Everything is single: one broker that is its own
-controller, replication factor 1 for Kafka's own topics. Listens on loopback only. Ready means that a client gets metadata. With `secured`,
-settings of a second listener (SASL over TLS), who comes by that one has the rights that he is given; who comes by the first has all.
-Topics and records are none of its business.
+Strategy: `StorageTool format` once per folder, then `kafka.Kafka` with a small heap. Everything is single:
+one broker that is its own controller, replication factor 1 for Kafka's own topics. Listens on loopback only.
+It is ready when a client receives metadata. With `secured`, the settings of a second listener (SASL over
+TLS), its users have only the rights that they are granted; users of the first listener have all. Knows
+nothing about topics and records.
 """
 
 from __future__ import annotations
@@ -27,10 +28,10 @@ JARS = ROOT / "jars" / "kafka"
 
 
 class Kafka:
-    """A broker in a folder; `port=0` takes any free one, otherwise the next free one from there.
+    """A broker in a folder; `port=0` takes any free port, otherwise that one or the next free one.
 
-    `with Kafka(folder) as kafka:` starts and stops it; `start()` and `stop()` do the same by hand. What was written stays in the
-    folder and is there again at the next start.
+    `with Kafka(folder) as kafka:` starts and stops it, as do `start()` and `stop()`. Its data stays in the
+    folder and is available after the next start.
     """
 
     def __init__(
@@ -53,9 +54,9 @@ class Kafka:
     def start(self) -> Self:
         """Start the broker and wait until it answers."""
         if not any(self.jars.glob("kafka_*.jar")):
-            raise ServiceError(f"Kafka's jars are not in {self.jars}. Get them: make setup")
+            raise ServiceError(f"Kafka's jars are missing in {self.jars}. Download them: make setup")
         process.refuse_second("kafka", run=self.run)
-        # One that starts again is where its clients look for it.
+        # A restarted broker keeps its port for its clients.
         self.port = ports.choose(self.port or self._preferred, "Kafka")
         controller = ports.any_free()
         self.folder.mkdir(parents=True, exist_ok=True)
@@ -83,7 +84,7 @@ class Kafka:
         return self
 
     def stop(self) -> None:
-        """Stop the broker; nothing happens if it is not running."""
+        """Stop the broker, if it is running."""
         if self.service is not None:
             self.service.stop()
             self.service = None
@@ -95,7 +96,7 @@ class Kafka:
         self.stop()
 
     def _format(self, properties: Path) -> None:
-        """Give the log folder its cluster id; a folder that has one keeps it."""
+        """Format the log folder with a cluster id, unless it has one."""
         if (self.folder / "logs" / "meta.properties").exists():
             return
         cluster = urlsafe_b64encode(uuid.uuid4().bytes).decode().rstrip("=")
@@ -103,7 +104,7 @@ class Kafka:
         command = self._java("-Xmx128m", "kafka.tools.StorageTool", "format", f"--cluster-id={cluster}", "--config", str(properties))
         done = subprocess.run(command, capture_output=True, text=True, check=False, cwd=self.folder)
         if done.returncode != 0:
-            raise ServiceError(f"Kafka's log folder in {self.folder} cannot be formatted:\n{done.stdout}{done.stderr}")
+            raise ServiceError(f"Failed to format Kafka's log folder in {self.folder}:\n{done.stdout}{done.stderr}")
 
     def _java(self, heap: str, main: str, *arguments: str) -> list[str]:
         options = [heap, "-XX:+UseSerialGC", "-XX:TieredStopAtLevel=1", "-Djava.awt.headless=true", "-Djava.net.preferIPv4Stack=true"]
@@ -115,7 +116,7 @@ class Kafka:
 
 
 def has_metadata(bootstrap: str) -> bool:
-    """Whether a client gets the list of brokers."""
+    """Whether a client receives the list of brokers."""
     from confluent_kafka import KafkaException
     from confluent_kafka.admin import AdminClient
 
@@ -127,7 +128,7 @@ def has_metadata(bootstrap: str) -> bool:
 
 
 def second_listener(settings: Mapping[str, object], port: int, options: Mapping[str, str]) -> dict[str, object]:
-    """What settings become by a listener with SASL over TLS and the options given, and by rights."""
+    """The settings with a second listener (SASL over TLS), the given options, and authorization."""
     own = f"SECURED://{ports.LOOPBACK}:{port}"
     return {
         "listeners": f"{settings['listeners']},{own}",
@@ -151,7 +152,7 @@ def server_settings(folder: Path, port: int, controller: int) -> dict[str, objec
         "advertised.listeners": f"PLAINTEXT://{host}:{port}",
         "listener.security.protocol.map": "PLAINTEXT:PLAINTEXT,CONTROLLER:PLAINTEXT",
         "log.dirs": folder / "logs",
-        # A misspelt topic shall fail, not appear.
+        # A misspelt topic must fail, not be created.
         "auto.create.topics.enable": "false",
         "offsets.topic.num.partitions": 1,
         "offsets.topic.replication.factor": 1,

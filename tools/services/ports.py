@@ -1,7 +1,7 @@
-"""Choose ports on loopback: the preferred one, or the next free one with a word about it.
+"""Choose ports on loopback: the preferred one, or the next free one with a message.
 
-A port is free if it can be bound now. Somebody may take it before the service does; then the service fails loudly, and a
-second attempt chooses again.
+A port is free if it can be bound now. If another process takes it before the service does, the service fails,
+and a second attempt chooses again.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ LOOPBACK = "127.0.0.1"
 _ATTEMPTS = 100
 
 
-def choose(preferred: int, owner: str, *, avoid: frozenset[int] = frozenset(), tell: Callable[[str], None] = say) -> int:
+def choose(preferred: int, owner: str, *, avoid: frozenset[int] = frozenset(), notify: Callable[[str], None] = say) -> int:
     """The preferred port, or the next free one above it; `owner` names the service in the message.
 
     0 asks for any free port. ServiceError if a hundred ports in a row are taken.
@@ -26,7 +26,7 @@ def choose(preferred: int, owner: str, *, avoid: frozenset[int] = frozenset(), t
     for port in range(preferred, min(preferred + _ATTEMPTS, 65536)):
         if port not in avoid and is_free(port):
             if port != preferred:
-                tell(f"Port {preferred} is in use: {owner} gets {port} instead.")
+                notify(f"Port {preferred} is in use: {owner} gets {port} instead.")
             return port
     raise ServiceError(
         f"No free port for {owner}: {preferred} to {preferred + _ATTEMPTS - 1} are all in use. Stop something, or choose another port."
@@ -34,7 +34,7 @@ def choose(preferred: int, owner: str, *, avoid: frozenset[int] = frozenset(), t
 
 
 def any_free() -> int:
-    """A port that nobody has bound just now."""
+    """A port that is not bound at the moment."""
     with socket.socket(socket.AF_INET, socket.SOCK_STREAM) as probe:
         probe.bind((LOOPBACK, 0))
         return int(probe.getsockname()[1])

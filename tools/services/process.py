@@ -1,10 +1,10 @@
-"""Start a program as a service, wait until it is ready, and stop it again, it and nobody else.
+"""Start a program as a service, wait until it is ready, and stop it.
 
-Strategy: every service leads a process group of its own, so that whatever it forks goes down with it. A record of name, pid and
-*start time* goes to `<run>/<name>.json`: a pid alone may belong to someone else by the time it is used. Stopping means TERM to the
-group, patience, then KILL. Knows nothing of what it starts.
+Strategy: every service leads its own process group, so that its children are stopped too. A record of name,
+pid and *start time* is written to `<run>/<name>.json`: a pid alone may be reused by another process. Stopping
+means TERM to the group, a wait, then KILL. Knows nothing about the programs.
 
-Linux tells all this in /proc; elsewhere `ps` is asked.
+On Linux process data comes from /proc, elsewhere from `ps`.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ _LOG_TAIL = 25
 
 @dataclass(frozen=True)
 class Service:
-    """A started service: what it is called, who it is, where it logs, what it is reached by (port, URL; for people)."""
+    """A started service: name, pid, start time, log, record, and its port or URL for display."""
 
     name: str
     pid: int
@@ -41,8 +41,8 @@ class Service:
 
     @property
     def alive(self) -> bool:
-        """Whether that very process still runs; a successor with the same pid does not count, nor does a zombie."""
-        with suppress(ChildProcessError):  # not our child any more: somebody else reaps it
+        """Whether this process still runs. A later process with the same pid and a zombie do not count."""
+        with suppress(ChildProcessError):  # not our child any more: another process reaps it
             os.waitpid(self.pid, os.WNOHANG)
         return start_time(self.pid) == self.started
 
@@ -54,8 +54,10 @@ class Service:
             return "(no log)"
         return "\n".join(text.splitlines()[-lines:])
 
-    def wait(self, ready: Callable[[], bool], *, seconds: float, tell: Callable[[str], None] = say) -> float:
-        """Wait until `ready()`; returns the seconds it took. ServiceError, with the log's end, if it dies or takes longer."""
+    def wait(self, ready: Callable[[], bool], *, seconds: float, notify: Callable[[str], None] = say) -> float:
+        """Wait until `ready()`; returns the seconds it took. ServiceError with the end of the log if it dies
+        or takes longer.
+        """
         begun = time.monotonic()
         remind = begun + _REMIND_SECONDS
         while not ready():
@@ -65,20 +67,20 @@ class Service:
             if now - begun > seconds:
                 raise ServiceError(f"{self.name} was not ready within {seconds:.0f} s. The end of {self.log}:\n{self.tail()}")
             if now > remind:
-                tell(f"  {self.name}: still starting ({now - begun:.0f} s)")
+                notify(f"  {self.name}: still starting ({now - begun:.0f} s)")
                 remind += _REMIND_SECONDS
             time.sleep(_POLL_SECONDS)
         return time.monotonic() - begun
 
     def terminate(self) -> bool:
-        """Ask the whole group to end; does not wait. False, and nothing happens, if that very process is gone."""
+        """Send TERM to the group without waiting. False if the process is already gone."""
         was_alive = self.alive
         if was_alive:
             self._signal(signal.SIGTERM)
         return was_alive
 
     def stop(self, seconds: float = 20.0) -> bool:
-        """TERM, then KILL after `seconds`; forgets the record. False if the process was gone before."""
+        """TERM, then KILL after `seconds`; deletes the record. False if the process was already gone."""
         was_alive = self.alive
         if was_alive:
             self._signal(signal.SIGTERM)
@@ -114,7 +116,8 @@ def start(
     cwd: Path | None = None,
     detail: str = "",
 ) -> Service:
-    """Start `command` as the service `name`: output to `log` (appended), record in `run`. `env` replaces the environment.
+    """Start `command` as the service `name`: output to `log` (appended), record in `run`. `env` replaces the
+    environment.
 
     ServiceError if the program cannot be started, or if a service of that name recorded in `run` still runs.
     """
@@ -129,7 +132,7 @@ def start(
             )
         except OSError as error:
             raise ServiceError(f"{name} cannot be started: {command[0]}: {error.strerror}") from error
-    child.returncode = 0  # it is watched by pid from here on, also by processes that are not its parent
+    child.returncode = 0  # from now on it is monitored by pid, also by processes other than its parent
     service = Service(name, child.pid, start_time(child.pid) or "", str(log), str(record), detail)
     record.write_text(json.dumps(asdict(service), indent=1) + "\n", encoding="utf-8")
     return service
@@ -143,32 +146,35 @@ def refuse_second(name: str, *, run: Path) -> None:
 
 
 def recorded(run: Path) -> list[Service]:
-    """Services noted in `run`, the youngest record first; records that cannot be read are left alone."""
+    """Services recorded in `run`, the newest first; unreadable records are skipped."""
     paths = sorted(run.glob("*.json"), key=lambda path: path.stat().st_mtime, reverse=True)
     return [service for path in paths if (service := _read(path)) is not None]
 
 
-def stop_all(services: Sequence[Service], *, seconds: float = 20.0, tell: Callable[[str], None] = say) -> None:
-    """Stop several at once: all are asked first, then each is waited for."""
+def stop_all(services: Sequence[Service], *, seconds: float = 20.0, notify: Callable[[str], None] = say) -> None:
+    """Stop several services: terminate all first, then wait for each."""
     were_alive = [service.terminate() for service in services]
     for service, was_alive in zip(services, were_alive, strict=True):
         service.stop(seconds)
         if was_alive:
-            tell(f"  {service.name} stopped")
+            notify(f"  {service.name} stopped")
 
 
 def start_time(pid: int) -> str | None:
-    """When a process started, as opaque text that no later process with the same pid shares; None if it does not run."""
+    """When a process started, as text that no later process with the same pid shares; None if it is not
+    running.
+    """
     if _PROC.is_dir():
         fields = _stat(pid)
-        # Fields after the name: state, parent, group, …; the 20th is the start time in clock ticks since boot. proc(5)
+        # Fields after the name: state, parent, group, …; the 20th is the start time in clock ticks since
+        # boot. proc(5)
         return f"ticks:{fields[19]}" if fields is not None and not _is_over(fields) else None
     answer = _ps("-o", "stat=,lstart=", "-p", str(pid)).split(None, 1)
     return f"at:{answer[1].strip()}" if len(answer) == 2 and not answer[0].startswith("Z") else None
 
 
 def _group_members(group: int) -> list[int]:
-    """Processes of a group that still run, zombies aside."""
+    """Running processes of a group, except zombies."""
     return [pid for pid, over, of in _processes() if of == group and not over]
 
 
@@ -184,7 +190,9 @@ def _processes() -> Iterator[tuple[int, bool, int]]:
 
 
 def _is_over(fields: list[str]) -> bool:
-    """A zombie whose other threads are gone, too (the 18th field counts them all): as long as one is left, so are its open files."""
+    """Whether it is a zombie without other threads (the 18th field counts all threads): a remaining thread
+    keeps files open.
+    """
     return fields[0] == "Z" and int(fields[17]) <= 1
 
 

@@ -1,7 +1,8 @@
-"""A schema registry (Apicurio) for tests, from the locked archive: in memory, on loopback, with Confluent's API under `url`.
+"""A schema registry (Apicurio) for tests, from the locked archive: in memory, on loopback, with Confluent's
+API under `url`.
 
-Strategy: the archive is fetched when it is first asked for and unpacked into the service's folder; ready means that the API answers.
-What is registered is gone when it stops.
+Strategy: the archive is downloaded on first use and unpacked into the service's folder; it is ready when the
+API answers. All registered schemas are lost when it stops.
 """
 
 from __future__ import annotations
@@ -58,7 +59,7 @@ class Registry:
         return self
 
     def stop(self) -> None:
-        """Stop it; nothing happens if it is not running."""
+        """Stop it, if it is running."""
         if self.service is not None:
             self.service.stop()
             self.service = None

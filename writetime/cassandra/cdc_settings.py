@@ -1,8 +1,9 @@
-"""A node's own settings of CDC, and which of them make Cassandra drop captured writes without an error.
+"""A node's CDC settings, and which of them make Cassandra drop captured writes without an error.
 
-Strategy: one value in plain units, whatever the release calls a setting; None stands for "not known", and of what is not known nothing
-is claimed. A shipper asks its node (`shippers.cdc_settings`) and puts it into the node's status, where the jobs and the status
-read it again: so it is checked like all that nodes write. Knows neither CQL nor the bucket.
+Strategy: one name and one unit per setting for all releases. None means unknown, and an unknown setting is
+never reported as unsafe. The shipper reads the settings from its node (`shippers.cdc_settings`) and writes
+them to the node's status, which the jobs and the status command read. They are validated like everything that
+nodes write. This module does not know CQL or the bucket.
 """
 
 from __future__ import annotations
@@ -20,7 +21,8 @@ _MODE: Final = 32
 
 @dataclass(frozen=True, slots=True)
 class UnsafeSetting:
-    """A setting by which a node drops captured writes. `consequence`: what happens; `hint`: what to change."""
+    """A setting with which a node drops captured writes. `consequence`: what happens; `hint`: what to
+    change."""
 
     name: str
     value: bool
@@ -33,13 +35,14 @@ class UnsafeSetting:
 
 @dataclass(frozen=True, slots=True)
 class CdcSettings:
-    """As Cassandra names them in 4.1; None: not known.
+    """CDC settings with their names in Cassandra 4.1; None means unknown.
 
-    `cdc_total_space` in bytes. `commitlog_sync_ms`: milliseconds between two syncs of the commit log, of the modes `periodic` and
-    `group`. Cassandra 4.0 has no `cdc_block_writes` (it always refuses writes when the space is full), 3.11 shows no settings."""
+    `cdc_total_space` is in bytes. `commitlog_sync_ms`: milliseconds between two syncs of the commit log, in
+    the modes `periodic` and `group`. Cassandra 4.0 has no `cdc_block_writes` (it always rejects writes when
+    the space is full), 3.11 does not expose settings."""
 
     CHECKED: ClassVar = ("cdc_enabled", "cdc_block_writes")
-    """Those that `unsafe` looks at."""
+    """The settings that `unsafe` checks."""
 
     cdc_enabled: bool | None = None
     cdc_block_writes: bool | None = None
@@ -49,11 +52,12 @@ class CdcSettings:
 
     @classmethod
     def parse(cls, document: object) -> Self:
-        """Of a document's field: inverse of `to_document`. Keys of later releases are ignored. Raises Untrusted."""
+        """Parse a document's field, the inverse of `to_document`. Unknown keys are ignored. Raises
+        Untrusted."""
         if document is None:
             return cls()
         if not isinstance(document, Mapping):
-            raise Untrusted("settings are no JSON object")
+            raise Untrusted("settings are not a JSON object")
         return cls(
             cdc_enabled=_flag(document, "cdc_enabled"),
             cdc_block_writes=_flag(document, "cdc_block_writes"),
@@ -63,11 +67,11 @@ class CdcSettings:
         )
 
     def to_document(self) -> dict[str, Any]:
-        """What is known, JSON-ready."""
+        """The known settings, JSON-ready."""
         return {name: value for name, value in asdict(self).items() if value is not None}
 
     def unsafe(self) -> Iterator[UnsafeSetting]:
-        """The settings by which the node drops captured writes without an error."""
+        """The settings with which the node drops captured writes without an error."""
         if self.cdc_enabled is False:
             yield UnsafeSetting(
                 "cdc_enabled",
@@ -87,7 +91,7 @@ class CdcSettings:
 def _flag(document: Mapping[str, Any], name: str) -> bool | None:
     value = document.get(name)
     if value is not None and not isinstance(value, bool):
-        raise Untrusted(f"{name} is neither true nor false")
+        raise Untrusted(f"{name} is not a boolean")
     return value
 
 

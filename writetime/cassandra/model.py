@@ -1,10 +1,11 @@
-"""A mutation as plain values: what every decoder yields, what the join merges, what the state stores.
+"""The data model of mutations: decoders return it, the merge combines it, the state stores it.
 
-Values stay raw bytes as Cassandra wrote them: reconciliation compares bytes, never typed values, and types are for the way out
-(`writetime.cassandra.types`). Timestamps are int microseconds (a cell's *writetime*), deletion and expiry times int seconds since the Unix
-epoch. This module knows no encoding, no schema and no I/O.
+Values are the raw bytes that Cassandra wrote: reconciliation compares bytes, and only output needs types
+(`writetime.cassandra.types`). Timestamps are int microseconds (a cell's *writetime*), deletion and expiry
+times are int seconds since the Unix epoch. This module does not know encodings, the schema or I/O.
 
-Source of the shapes: Cassandra 3.0-5.0, db/partitions/PartitionUpdate, db/rows/{Row,Cell,RangeTombstoneMarker}, db/DeletionTime.
+Source of the shapes: Cassandra 3.0-5.0, db/partitions/PartitionUpdate,
+db/rows/{Row,Cell,RangeTombstoneMarker}, db/DeletionTime.
 """
 
 from __future__ import annotations
@@ -14,14 +15,16 @@ from typing import Final
 from uuid import UUID
 
 NO_DELETION_TIME: Final = 2**63 - 1
-"""Local deletion time of a cell that is neither a tombstone nor expiring (Cassandra: Cell.NO_DELETION_TIME)."""
+"""Local deletion time of a cell that is neither a tombstone nor expiring (Cassandra:
+Cell.NO_DELETION_TIME)."""
 
 NO_TIMESTAMP: Final = -(2**63)
 """Timestamp of absent liveness and of a deletion that deletes nothing."""
 
 NO_TTL: Final = 0
 EXPIRED_LIVENESS_TTL: Final = 0x7FFFFFFF
-"""TTL by which a materialized view marks a row as dead at any time (Cassandra: LivenessInfo.EXPIRED_LIVENESS_TTL)."""
+"""TTL with which a materialized view marks a row as expired (Cassandra:
+LivenessInfo.EXPIRED_LIVENESS_TTL)."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,7 +38,8 @@ class DeletionTime:
         return timestamp <= self.marked_for_delete_at
 
     def supersedes(self, other: DeletionTime | None) -> bool:
-        """Greater timestamp; on a tie the greater local deletion time (Cassandra: DeletionTime.supersedes)."""
+        """Greater timestamp; on a tie the greater local deletion time (Cassandra:
+        DeletionTime.supersedes)."""
         return other is None or (self.marked_for_delete_at, self.local_deletion_time) > (
             other.marked_for_delete_at,
             other.local_deletion_time,
@@ -44,7 +48,7 @@ class DeletionTime:
 
 @dataclass(frozen=True, slots=True)
 class Liveness:
-    """Primary-key liveness of a row, as an INSERT leaves it. `ttl` 0 = does not expire; `expires_at` in s."""
+    """Primary key liveness info of a row, written by INSERT. `ttl` 0 = does not expire; `expires_at` in s."""
 
     timestamp: int
     ttl: int = NO_TTL
@@ -53,11 +57,13 @@ class Liveness:
 
 @dataclass(frozen=True, slots=True)
 class Cell:
-    """One cell. A tombstone has ttl 0 and a local deletion time; an expiring cell has both; a plain one neither.
+    """One cell. A tombstone has ttl 0 and a local deletion time; an expiring cell has both; a plain one
+    neither.
 
-    `path` is None for simple columns, else the raw element key: list timeuuid, set element, map key, UDT field index (2 bytes). `value` is
-    b"" for tombstones, set elements and empty values (which are not the same as deleted). `tied`: it won, under the rule of 3.11, over a
-    live cell of the same timestamp that expires at another time (`writetime.cassandra.merge.reconcile`). Only the state has such cells."""
+    `path` is None for simple columns, else the raw element key: list timeuuid, set element, map key, UDT
+    field index (2 bytes). `value` is b"" for tombstones, set elements and empty values (which are not
+    deleted). `tied`: by the rule of 3.11, the cell won over a live cell with the same timestamp and another
+    expiry (`writetime.cassandra.merge.reconcile`); only cells of the state have it."""
 
     column: str
     timestamp: int
@@ -78,10 +84,12 @@ class Cell:
 
 @dataclass(frozen=True, slots=True)
 class Row:
-    """A row of a partition update. `clustering` is one raw value per clustering column (None = null); None for the static row.
+    """A row of a partition update. `clustering` is one raw value per clustering column (None = null); None
+    for the static row.
 
-    `cells` keep wire order: simple columns by name, then complex ones, elements in path order. `complex_deletions` maps a
-    non-frozen collection or UDT column to the deletion of all its earlier elements.
+    `cells` are in wire order: simple columns by name, then complex columns, elements by path.
+    `complex_deletions` maps a non-frozen collection or UDT column to the deletion of all its earlier
+    elements.
     """
 
     clustering: tuple[bytes | None, ...] | None
@@ -110,7 +118,8 @@ class Bound:
 
 @dataclass(frozen=True, slots=True)
 class RangeTombstone:
-    """Deletes the rows between two bounds. Boundaries on the wire (one closes, the next opens) are already split into pairs."""
+    """Deletes the rows between two bounds. Boundary markers on the wire, which close one range and open the
+    next, are split."""
 
     start: Bound
     end: Bound
@@ -119,10 +128,10 @@ class RangeTombstone:
 
 @dataclass(frozen=True, slots=True)
 class PartitionUpdate:
-    """What one mutation does to one partition of one table: the unit of accounting.
+    """The changes of one mutation to one partition of one table: the unit of accounting.
 
-    The state of a partition (its *head*: partition deletion, range tombstones, static row) and of a row (one entry in `rows`)
-    has this same shape, because state is itself an element of the lattice.
+    The state uses the same class for a partition's *head* (partition deletion, range tombstones, static row)
+    and for a row (one entry in `rows`), because merging two partition updates gives a partition update.
     """
 
     table_id: UUID

@@ -1,7 +1,9 @@
-"""Whose partition a key is: tokens of keys, and the replicas that a keyspace's strategy gives a token. Knows no log, no store, no driver.
+"""Tokens of partition keys and the replicas of a token.
 
-Sources: Cassandra 3.11-5.0, dht/Murmur3Partitioner, utils/MurmurHash.hash3_x64_128 (whose tail takes bytes as signed, unlike the
-original), locator/{SimpleStrategy, NetworkTopologyStrategy}.
+This module does not know the log, the store or the driver.
+
+Sources: Cassandra 3.11-5.0, dht/Murmur3Partitioner, utils/MurmurHash.hash3_x64_128 (treats the bytes of the
+tail as signed, unlike the original), locator/{SimpleStrategy, NetworkTopologyStrategy}.
 """
 
 from __future__ import annotations
@@ -22,7 +24,7 @@ HIGHEST: Final = 2**63 - 1
 
 
 def token(key: bytes) -> int:
-    """The token of a partition key. An empty key has the lowest, which is nobody's by hash."""
+    """The token of a partition key. An empty key has the lowest token, which no hash gives."""
     if not key:
         return LOWEST
     h1 = h2 = 0
@@ -46,7 +48,7 @@ def token(key: bytes) -> int:
 
 
 def _signed(tail: bytes) -> int:
-    """Java's bytes have signs, and each is widened before it is put in its place."""
+    """Java's bytes are signed and are sign-extended before they are shifted."""
     found = 0
     for at, byte in enumerate(tail):
         found ^= (byte - 256 if byte > 127 else byte) << 8 * at
@@ -73,7 +75,7 @@ def _finished(value: int) -> int:
 
 @dataclass(frozen=True, slots=True)
 class Member:
-    """A node of the ring."""
+    """A node of the cluster."""
 
     host_id: str
     datacenter: str
@@ -82,7 +84,8 @@ class Member:
 
 
 class Ownership:
-    """Replicas by token, as the members' tokens have it. Only those in `datacenters` are told: who does not ship has no log here."""
+    """Replicas by token. Only nodes in `datacenters` are returned: other datacenters do not ship their
+    logs."""
 
     def __init__(self, members: Iterable[Member], datacenters: Iterable[str]) -> None:
         self.members = {member.host_id: member for member in members}
@@ -97,33 +100,34 @@ class Ownership:
 
     @property
     def tokens(self) -> list[int]:
-        """Of all members, ascending."""
+        """The tokens of all members, ascending."""
         return list(self._tokens)
 
     def replicas(self, replication: Mapping[str, str], at: int) -> frozenset[str]:
-        """Host ids of the shipping nodes that ought to have what has the token `at`. ConfigError for a strategy that is not known."""
+        """Host ids of the shipping replicas of token `at`. Raises ConfigError for an unknown replication
+        strategy."""
         if not self._tokens:
             return frozenset()
         return self._replicas(tuple(sorted(replication.items())), bisect_left(self._tokens, at) % len(self._tokens))
 
     def _found(self, replication: tuple[tuple[str, str], ...], place: int) -> frozenset[str]:
-        told = dict(replication)
-        strategy = told.pop("class", "").rpartition(".")[2]
+        options = dict(replication)
+        strategy = options.pop("class", "").rpartition(".")[2]
         around = list(dict.fromkeys(self._owners[place:] + self._owners[:place]))
         if strategy == "SimpleStrategy":
-            chosen = around[: _factor(told.get("replication_factor", "0"))]
+            chosen = around[: _factor(options.get("replication_factor", "0"))]
         elif strategy == "NetworkTopologyStrategy":
-            chosen = [host for datacenter, factor in told.items() for host in self._of_datacenter(around, datacenter, _factor(factor))]
+            chosen = [host for datacenter, factor in options.items() for host in self._of_datacenter(around, datacenter, _factor(factor))]
         elif strategy == "EverywhereStrategy":
             chosen = around
         elif strategy == "LocalStrategy":
             chosen = []
         else:
-            raise ConfigError("nothing is known of its replication", operation="find the replicas of a token", obj=strategy)
+            raise ConfigError("unknown replication strategy", operation="find the replicas of a token", obj=strategy)
         return frozenset(host for host in chosen if self.members[host].datacenter in self._shipping)
 
     def _of_datacenter(self, around: Sequence[str], datacenter: str, factor: int) -> list[str]:
-        """Walking the ring, a node of each rack first; those passed over come next, once every rack has one."""
+        """In ring order, first one node of each rack. Skipped nodes follow once every rack has one."""
         nodes = [host for host in around if self.members[host].datacenter == datacenter]
         racks = {self.members[host].rack for host in nodes}
         chosen: list[str] = []
@@ -143,5 +147,6 @@ class Ownership:
 
 
 def _factor(text: str) -> int:
-    """`3/1` is three replicas, one of them transient: that one keeps nothing in the end, but it logs."""
+    """`3/1` means three replicas, one of them transient. A transient replica is counted because it logs
+    writes."""
     return int(text.split("/")[0])

@@ -1,8 +1,9 @@
-"""The command line `writetime`: the core's own commands, and those that the rooms add.
+"""The command line `writetime`: the core's commands, and those that other packages add.
 
-A room adds a command by an entry point of group `writetime.commands` whose value is a function with typer's annotations; the core imports
-no room. Libraries that not all commands need wait for those that do. Errors of writetime become one line on stderr and an exit code: 2 if
-the configuration is wrong, else 1. A traceback is for `--debug`.
+Strategy: a package adds a command with an entry point of the group `writetime.commands`, whose value is a function with
+typer annotations; the core imports no such package. Libraries that only some commands need are imported by those
+commands. An error becomes one line on stderr and an exit code: 2 for a configuration error, otherwise 1. `--debug` shows
+the traceback.
 """
 
 from __future__ import annotations
@@ -25,21 +26,21 @@ from writetime.errors import ConfigError, WritetimeError
 GROUP = "writetime.commands"
 _File = Annotated[Path, typer.Argument(help="The pipeline's YAML.", show_default=False)]
 
-config_app = typer.Typer(no_args_is_help=True, help="Look at a pipeline's configuration.")
+config_app = typer.Typer(no_args_is_help=True, help="Inspect a pipeline's configuration.")
 
 
 @config_app.command("check")
 def config_check(file: _File) -> None:
-    """Validate a configuration; says which key is wrong and why, and ends with code 2."""
+    """Validate a configuration. Reports the invalid key and the reason, and exits with code 2."""
     from writetime.config.pipeline import load
 
     config = load(file)
-    typer.echo(f"{file}: pipeline {config.pipeline}, cluster {config.cluster.name}, bucket {config.bucket}: in order.")
+    typer.echo(f"{file}: pipeline {config.pipeline}, cluster {config.cluster.name}, bucket {config.bucket}: valid")
 
 
 @config_app.command("show")
 def config_show(file: _File, as_json: Annotated[bool, typer.Option("--json", help="JSON instead of YAML.")] = False) -> None:
-    """Print the effective configuration: defaults filled in, variables replaced, secrets masked."""
+    """Print the effective configuration, with defaults, variables replaced and secrets masked."""
     import yaml
 
     from writetime.config.pipeline import load
@@ -51,12 +52,12 @@ def config_show(file: _File, as_json: Annotated[bool, typer.Option("--json", hel
 
 
 def build() -> typer.Typer:
-    """The app with all commands that are installed."""
+    """The app with all installed commands."""
     app = typer.Typer(no_args_is_help=True, add_completion=False, pretty_exceptions_enable=False, help=_HELP)
 
     @app.callback()
     def options(debug: Annotated[bool, typer.Option("--debug", help="Show the traceback of an error.")] = False) -> None:
-        """Takes the option into the help; `main` acts on it."""
+        """Declare the option for the help; `main` handles it."""
 
     app.add_typer(config_app, name="config")
     app.add_typer(quarantine.app, name="quarantine")
@@ -70,7 +71,7 @@ def build() -> typer.Typer:
 
 
 def main(arguments: list[str] | None = None) -> int:
-    """Run the command line; the exit code. The console script's entry point."""
+    """Run the command line and return the exit code. The entry point of the console script."""
     arguments = sys.argv[1:] if arguments is None else arguments
     try:
         build()(args=arguments, prog_name="writetime", standalone_mode=True)
@@ -91,21 +92,21 @@ _HELP = "Change data capture for Apache Cassandra."
 
 
 def _add(app: typer.Typer, point: EntryPoint) -> None:
-    """A room's command. If the room's libraries are missing, only that command fails, and says so."""
+    """Add another package's command. If its libraries are missing, only that command fails."""
     try:
         app.command(point.name)(point.load())
     except ImportError as error:
         cause = error
 
         def unavailable() -> None:
-            raise ConfigError(f"cannot be loaded: {cause}", operation="run a command", obj=point.name) from cause
+            raise ConfigError(f"command cannot be loaded: {cause}", operation="run a command", obj=point.name) from cause
 
         anything = {"ignore_unknown_options": True, "allow_extra_args": True}
         app.command(point.name, context_settings=anything, help=f"Not available here: {cause}.")(unavailable)
 
 
 def _masked(value: Any, key: str = "") -> Any:
-    """Hide what is or may be a secret: pydantic masks declared ones, free-form options and URIs are judged by their names and shape."""
+    """Mask secrets: pydantic masks declared ones; free-form options and URIs are masked by name and format."""
     if isinstance(value, dict):
         return {name: _masked(item, str(name)) for name, item in value.items()}
     if isinstance(value, list):

@@ -1,6 +1,6 @@
-"""The commands `writetime batches`, `writetime batch` and `writetime void`: what became of what came in, by the bucket.
+"""The commands `writetime batches`, `writetime batch` and `writetime void`: the results of batches, read from the bucket.
 
-Heavy imports wait for a command to run: the command line loads this module for its help alone."""
+Heavy imports are delayed until a command runs, since the command line loads this module for its help."""
 
 from __future__ import annotations
 
@@ -15,14 +15,13 @@ if TYPE_CHECKING:
     from writetime.storage.store import Store
 
 _Config = Annotated[Path, typer.Option("--config", help="The pipeline's YAML.", show_default=False)]
-_AsJson = Annotated[bool, typer.Option("--json", help="The documents as JSON, one a line, instead of text for people.")]
-_Last = Annotated[int, typer.Option("--last", min=1, help="How many of the latest batches.")]
+_AsJson = Annotated[bool, typer.Option("--json", help="Print the documents as JSON, one per line, instead of text.")]
+_Last = Annotated[int, typer.Option("--last", min=1, help="Number of latest batches.")]
 _Number = Annotated[int, typer.Argument(help="Number of the batch.", min=1, show_default=False)]
 
 
 def batches(config: _Config, last: _Last = 20, as_json: _AsJson = False) -> None:
-    """List the latest sealed batches: where all partition updates of each went; and those that were
-    voided."""
+    """List the latest sealed and voided batches, with the accounting of their partition updates."""
     from writetime.pipeline.batch_report import batches_text
 
     store, cluster = _place(config)
@@ -37,7 +36,7 @@ def batches(config: _Config, last: _Last = 20, as_json: _AsJson = False) -> None
 
 
 def batch(number: _Number, config: _Config, as_json: _AsJson = False) -> None:
-    """Show one batch: where its partition updates went table by table, and what it could not use."""
+    """Show one batch: the accounting of its partition updates by table, and its problems."""
     from writetime.errors import BatchError
     from writetime.pipeline.batch_report import batch_text
     from writetime.pipeline.planner import read_sealed
@@ -45,20 +44,19 @@ def batch(number: _Number, config: _Config, as_json: _AsJson = False) -> None:
     store, cluster = _place(config)
     sealed = read_sealed(store, cluster, number)
     if sealed is None:
-        raise BatchError("it is not sealed", operation="show a batch", obj=str(number), hint="`writetime batches` lists those that are.")
+        raise BatchError("batch is not sealed", operation="show a batch", obj=str(number), hint="See `writetime batches`.")
     typer.echo(sealed.model_dump_json() if as_json else batch_text(sealed))
 
 
 def void(
     number: _Number,
     config: _Config,
-    reason: Annotated[str, typer.Option("--reason", help="Why it cannot be finished; kept in its seal.", show_default=False)],
-    namespace: Annotated[str, typer.Option("--namespace", help="Of a replay to be compared: the namespace that it goes into.")] = "",
+    reason: Annotated[str, typer.Option("--reason", help="Why the batch cannot be finished; stored in its seal.", show_default=False)],
+    namespace: Annotated[str, typer.Option("--namespace", help="The shadow namespace, if the batch is a replay into one.")] = "",
     yes: Annotated[bool, typer.Option("--yes", help="Do not ask for confirmation.")] = False,
     as_json: _AsJson = False,
 ) -> None:
-    """Void the open batch, which cannot be finished: what it has committed is taken back, its input comes in
-    with the next batch."""
+    """Void the open batch, if it cannot be finished: the next batch reverts its commits and reads its input."""
     import sys
 
     from writetime.pipeline.batch_report import void_text
@@ -70,7 +68,7 @@ def void(
     if read_sealed(store, cluster, number) is None:
         manifest = expect_open(store, cluster, number, history(store, cluster))
         about = f"Void batch {number} ({manifest.kind}) of {cluster}, planned {manifest.created_at:%Y-%m-%d %H:%M:%S}Z over "
-        about += f"{len(manifest.segments)} segments? It never takes effect then, and its number is not used again."
+        about += f"{len(manifest.segments)} segments? This cannot be undone, and its number is not used again."
         if not yes and sys.stdin.isatty():
             typer.confirm(about, abort=True, err=True)
     sealed = seal_void(store, cluster, number, reason=reason, by=user())
@@ -80,17 +78,17 @@ def void(
         return
     then = "the next replay into that namespace" if namespace else "the next batch (cdc_ingest)"
     typer.echo(void_text(number, sealed.void, sealed.sealed_at))
-    typer.echo(f"What it has committed is taken back by {then}, which takes its input in.")
+    typer.echo(f"Its commits are reverted by {then}, which reads its input.")
 
 
 def user() -> str:
-    """Who runs the command."""
+    """The user who runs the command."""
     import getpass
 
     try:
         return getpass.getuser()
     except (KeyError, OSError):
-        return "somebody without a name"
+        return "unknown user"
 
 
 def _place(config: Path, namespace: str = "") -> tuple[Store, str]:
@@ -98,12 +96,12 @@ def _place(config: Path, namespace: str = "") -> tuple[Store, str]:
     from writetime.storage import open_store
 
     pipeline = load(config)
-    pipeline = pipeline.beside(namespace) if namespace else pipeline
+    pipeline = pipeline.shadow(namespace) if namespace else pipeline
     return open_store(pipeline.bucket), pipeline.cluster.name
 
 
 def _latest(store: Store, cluster: str, count: int) -> Iterator[Sealed]:
-    """Sealed batches, the oldest of them first."""
+    """The latest sealed batches, oldest first."""
     from writetime.pipeline.planner import history, read_sealed
 
     newest = history(store, cluster)
@@ -115,4 +113,4 @@ def _latest(store: Store, cluster: str, count: int) -> Iterator[Sealed]:
 
 
 COMMANDS: Final[dict[str, Callable[..., None]]] = {"batches": batches, "batch": batch, "void": void}
-"""What the command line takes in, by name."""
+"""Commands by name."""

@@ -1,6 +1,6 @@
-"""The commands `writetime conflicts list | keep`: segments of which the bucket has, or had, other bytes.
+"""The commands `writetime conflicts list | keep`: segments for which different bytes were shipped.
 
-Heavy imports wait for a command to run: the command line loads this module for its help alone."""
+Heavy imports are delayed until a command runs, since the command line loads this module for its help."""
 
 from __future__ import annotations
 
@@ -16,14 +16,14 @@ if TYPE_CHECKING:
 
 _Config = Annotated[Path, typer.Option("--config", "-c", help="The pipeline's YAML.", show_default=False)]
 
-app = typer.Typer(no_args_is_help=True, help="See segments of which there are other bytes, and decide which of them count.")
+app = typer.Typer(no_args_is_help=True, help="List segments for which different bytes were shipped, and choose which to keep.")
 
 
 @app.command("list")
 def list_(
-    config: _Config, as_json: Annotated[bool, typer.Option("--json", help="JSON, a segment a line, instead of text for people.")] = False
+    config: _Config, as_json: Annotated[bool, typer.Option("--json", help="Print JSON, one segment per line, instead of text.")] = False
 ) -> None:
-    """List segments in conflict, and for each the objects of which one can be kept."""
+    """List segments in conflict, with the objects to choose from."""
     from writetime.pipeline.conflicts import candidates, undecided
 
     store, cluster = _place(config)
@@ -35,7 +35,7 @@ def list_(
         typer.secho(conflict.object, bold=True)
         typer.echo(f"    found {conflict.found_at:%Y-%m-%d %H:%M:%S}Z")
         for each in _about(conflict, objects)["objects"]:
-            # A name is there to be copied: it stands whole, in a line of its own.
+            # The name has a line of its own, so that it can be copied.
             typer.echo(f"    {each['object']}\n        {each['size']} bytes, CRC32C {each['crc32c']}, written {each['created']}")
     if not found and not as_json:
         typer.echo("no segment is in conflict")
@@ -44,17 +44,17 @@ def list_(
 @app.command()
 def keep(
     config: _Config,
-    object_: Annotated[str, typer.Argument(metavar="OBJECT", help="The object whose bytes count, as `list` names it.", show_default=False)],
-    reason: Annotated[str, typer.Option("--reason", help="Why; it is kept with the decision.", show_default=False)],
+    object_: Annotated[str, typer.Argument(metavar="OBJECT", help="The object to keep, as `list` names it.", show_default=False)],
+    reason: Annotated[str, typer.Option("--reason", help="Reason; stored with the decision.", show_default=False)],
 ) -> None:
-    """Decide which bytes of a segment count: the next batch takes them in. The others move to rejected/ and stay there.
+    """Choose which bytes of a segment to keep: the next batch reads them. The others are moved to rejected/.
 
-    If the archive holds those that count, nothing comes in. What a batch has taken in of other bytes before stays in the tables."""
+    If the archive has the chosen bytes, nothing is read again. Rows that a batch has read from other bytes remain in the tables."""
     from writetime.pipeline.conflicts import keep as decide
 
     store, cluster = _place(config)
     done = decide(store, cluster, object_, reason)
-    typer.echo(f"decided: {done.object} has {done.kept[0] if done.kept else 0} bytes; other bytes of it lie under rejected/")
+    typer.echo(f"resolved: {done.object} has {done.kept[0] if done.kept else 0} bytes; its other bytes are under rejected/")
 
 
 def _about(conflict: Conflict, objects: list[ObjectInfo]) -> dict[str, Any]:

@@ -1,6 +1,6 @@
 """The command `writetime metrics`: the pipeline's metrics as text in Prometheus' format.
 
-Heavy imports wait for the command to run: the command line loads this module for its help alone."""
+Heavy imports are delayed until the command runs, since the command line loads this module for its help."""
 
 from __future__ import annotations
 
@@ -14,9 +14,9 @@ from writetime.cli.status import open_batches
 
 def metrics(
     config: Annotated[Path, typer.Option("--config", help="The pipeline's YAML.", show_default=False)],
-    output: Annotated[Path | None, typer.Option("--output", help="Write to this file, whole or not at all, instead of stdout.")] = None,
+    output: Annotated[Path | None, typer.Option("--output", help="Write to this file, atomically, instead of stdout.")] = None,
 ) -> None:
-    """Print the pipeline's metrics for Prometheus, such as node_exporter's textfile collector takes them."""
+    """Print the pipeline's metrics for Prometheus, in the format of node_exporter's textfile collector."""
     from writetime.monitoring.metrics import as_text, samples
 
     text = as_text(samples(open_batches(config)))

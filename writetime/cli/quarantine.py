@@ -1,7 +1,7 @@
 """The commands `writetime quarantine list | show | retry | release`.
 
-What need not be of captured tables is hidden unless it is asked for: a log holds every keyspace of its node. Heavy imports wait for a
-command to run: the command line loads this module for its help alone."""
+A commit log contains every keyspace of its node, so data that may belong to tables that are not captured is hidden by
+default. Heavy imports are delayed until a command runs, since the command line loads this module for its help."""
 
 from __future__ import annotations
 
@@ -20,40 +20,42 @@ if TYPE_CHECKING:
     from writetime.storage.store import Store
 
 _Config = Annotated[Path, typer.Option("--config", "-c", help="The pipeline's YAML.", show_default=False)]
-_AsJson = Annotated[bool, typer.Option("--json", help="JSON, a piece a line, instead of text for people.")]
-_AllTables = Annotated[bool, typer.Option("--all-tables", help="Also what may be of tables that are not captured: it may hold secrets.")]
+_AsJson = Annotated[bool, typer.Option("--json", help="Print JSON, one record per line, instead of text.")]
+_AllTables = Annotated[
+    bool, typer.Option("--all-tables", help="Include data that may belong to tables that are not captured; it may contain secrets.")
+]
 
-app = typer.Typer(no_args_is_help=True, help="Look at what could not be used, and try it again.")
+app = typer.Typer(no_args_is_help=True, help="Inspect quarantined data and retry it.")
 
 
 @app.command("list")
 def list_(config: _Config, as_json: _AsJson = False) -> None:
-    """List what is in quarantine: its reason, and where it stood."""
+    """List quarantine records with their reasons and positions."""
     store, cluster, _ = _place(config)
-    found = list(_pieces(store, cluster))
+    found = list(_records(store, cluster))
     if as_json:
-        for piece in found:
-            typer.echo(json.dumps(_about(piece)))
+        for record in found:
+            typer.echo(json.dumps(_about(record)))
     elif not found:
         typer.echo("nothing is in quarantine")
     else:
-        for piece in found:
-            # A name is there to be copied: it stands whole, in a line of its own.
-            typer.secho(piece.name.split("/", 2)[2], bold=True)
-            typer.echo(f"    {piece.kind}: {piece.message}")
-            typer.echo(f"    {_place_of(piece)}")
-            if piece.settled_in is not None:
-                typer.echo(f"    settled: batch {piece.settled_in} could use it")
+        for record in found:
+            # The name has a line of its own, so that it can be copied.
+            typer.secho(record.name.split("/", 2)[2], bold=True)
+            typer.echo(f"    {record.kind}: {record.message}")
+            typer.echo(f"    {_place_of(record)}")
+            if record.settled_in is not None:
+                typer.echo(f"    settled: read by batch {record.settled_in}")
 
 
 @app.command()
 def show(
     config: _Config,
-    piece: Annotated[str, typer.Argument(help="A piece, as `list` names it.", show_default=False)],
-    values: Annotated[bool, typer.Option("--values", help="Show bytes and values too, which may be anybody's secrets.")] = False,
+    record: Annotated[str, typer.Argument(help="A record, as `list` names it.", show_default=False)],
+    values: Annotated[bool, typer.Option("--values", help="Show bytes and values too; they may contain secrets.")] = False,
     all_tables: _AllTables = False,
 ) -> None:
-    """Show one piece: its reason, its place, and as far as may be seen its bytes and what they say."""
+    """Show a quarantine record: its reason, its position, and its decoded contents as far as they may be shown."""
     from writetime.config.pipeline import load
     from writetime.events.masking import Rules
     from writetime.pipeline.batch_history import Batches
@@ -61,7 +63,7 @@ def show(
     from writetime.pipeline.segment_check import known_schema
 
     store, cluster, _ = _place(config)
-    found = _named(store, cluster, piece)
+    found = _named(store, cluster, record)
     typer.echo(f"{found.kind}: {found.message}")
     typer.echo(_place_of(found))
     rules = Rules() if all_tables else load(config).columns.rules
@@ -74,32 +76,32 @@ def show(
     for line in shown:
         typer.echo(line)
     if seen.hidden and not shown:
-        hint = "--values shows them" if not values else "--all-tables shows it all the same"
+        hint = "use --values to show them" if not values else "use --all-tables to show it"
         typer.echo(f"{seen.hidden} ({hint})")
 
 
 @app.command("retry")
 def retry_(
     config: _Config,
-    pieces: Annotated[list[str] | None, typer.Argument(help="Pieces, as `list` names them.", show_default=False)] = None,
-    everything: Annotated[bool, typer.Option("--all", help="All that is in quarantine and waits.")] = False,
+    records: Annotated[list[str] | None, typer.Argument(help="Records, as `list` names them.", show_default=False)] = None,
+    everything: Annotated[bool, typer.Option("--all", help="Retry all records that wait.")] = False,
 ) -> None:
-    """Let the next batch try pieces again. Ends with code 1 if one of those named cannot be used yet."""
+    """Let the next batch read records again. Exits with code 1 if a given record still cannot be read."""
     from writetime.errors import ConfigError
     from writetime.pipeline.quarantine.retry import retry
 
-    if bool(pieces) == everything:
-        raise ConfigError("give pieces or --all", operation="retry what is in quarantine")
+    if bool(records) == everything:
+        raise ConfigError("expected records or --all", operation="retry quarantine records")
     store, cluster, keys = _place(config)
-    waiting = (piece for piece in _pieces(store, cluster) if piece.settled_in is None and not piece.topic)
-    found = list(waiting) if everything else [_named(store, cluster, name) for name in pieces or ()]
+    waiting = (each for each in _records(store, cluster) if each.settled_in is None and not each.topic)
+    found = list(waiting) if everything else [_named(store, cluster, name) for name in records or ()]
     done = retry(store, cluster, found, keys)
     for name in done.segments:
-        typer.echo(f"comes in with the next batch: {name}")
+        typer.echo(f"the next batch reads: {name}")
     for name in done.objects:
-        typer.echo(f"put as frames: {name}")
+        typer.echo(f"written as frames: {name}")
     for name, reason in done.refused.items():
-        typer.echo(f"cannot be used yet: {name}: {reason}", err=True)
+        typer.echo(f"still cannot be read: {name}: {reason}", err=True)
     if done.refused and not everything:
         raise typer.Exit(1)
 
@@ -107,13 +109,13 @@ def retry_(
 @app.command("release")
 def release_(
     config: _Config,
-    segment: Annotated[str, typer.Argument(help="A held segment's object, as `writetime status` names it.", show_default=False)],
-    reason: Annotated[str, typer.Option("--reason", help="Why; it is kept with the segment.", show_default=False)],
+    segment: Annotated[str, typer.Argument(help="The object of a held segment, as `writetime status` prints it.", show_default=False)],
+    reason: Annotated[str, typer.Option("--reason", help="Reason; stored with the segment.", show_default=False)],
 ) -> None:
-    """Give up what could not be used of a held segment, so that it holds back no purge.
+    """Give up the unreadable data of a held segment, so that it no longer holds back the purge.
 
-    The segment moves to the archive as it is. Only a replay reads it from there: into a fresh namespace whole, into the live tables
-    without what a purge may have beaten."""
+    The segment moves to the archive unchanged. Only a replay reads it from there: completely into a new namespace; into the
+    live tables without rows that a purged tombstone may have deleted."""
     from writetime.pipeline.archiver import release
 
     store, cluster, _ = _place(config)
@@ -122,7 +124,7 @@ def release_(
 
 
 class _Everything:
-    """A learner to whom all tables are captured, if that is wanted."""
+    """A schema learner that optionally treats all tables as captured."""
 
     def __init__(self, learner: SchemaLearner, all_tables: bool) -> None:
         self._learner, self._all = learner, all_tables
@@ -145,7 +147,7 @@ def _place(config: Path) -> tuple[Store, str, Keystore | None]:
     return open_store(pipeline.bucket), pipeline.cluster.name, None if keystore is None else Keystore.from_environment(keystore)
 
 
-def _pieces(store: Store, cluster: str) -> Iterator[Kept]:
+def _records(store: Store, cluster: str) -> Iterator[Kept]:
     from writetime.pipeline.batch_history import Batches
     from writetime.pipeline.quarantine.contents import quarantined
 
@@ -166,20 +168,18 @@ def _named(store: Store, cluster: str, name: str) -> Kept:
     full = name if name.startswith("quarantine/") else f"{quarantine_prefix(cluster)}{name}"
     found = piece(Batches(store, cluster), full)
     if found is None:
-        raise ConfigError(
-            "there is no such piece", operation="look into quarantine", obj=name, hint="`writetime quarantine list` names all."
-        )
+        raise ConfigError("quarantine record not found", operation="read quarantine", obj=name, hint="See `writetime quarantine list`.")
     return found
 
 
-def _about(piece: Kept) -> dict[str, Any]:
+def _about(record: Kept) -> dict[str, Any]:
     fields = {
-        name: getattr(piece, name) for name in ("name", "segment", "position", "size", "kind", "message", "batch", "object", "settled_in")
+        name: getattr(record, name) for name in ("name", "segment", "position", "size", "kind", "message", "batch", "object", "settled_in")
     }
-    return {**fields, "node": piece.node.host_id if piece.node else None, "topic": piece.topic or None}
+    return {**fields, "node": record.node.host_id if record.node else None, "topic": record.topic or None}
 
 
-def _place_of(piece: Kept) -> str:
-    if piece.topic:
-        return f"event {piece.position} of batch {piece.batch}, {piece.size} bytes, was not sent to {piece.topic}"
-    return f"{piece.size} bytes at {piece.position} of {piece.object}, batch {piece.batch or 'unknown'}"
+def _place_of(record: Kept) -> str:
+    if record.topic:
+        return f"event {record.position} of batch {record.batch}, {record.size} bytes, was not sent to {record.topic}"
+    return f"{record.size} bytes at {record.position} of {record.object}, batch {record.batch or 'unknown'}"

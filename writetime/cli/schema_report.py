@@ -1,8 +1,8 @@
-"""What segments teach of the schema and of their node, as text that cqlsh could run and as JSON, for `writetime schema`.
+"""Output of `writetime schema`: the schema and node metadata in segments, as text that cqlsh can run, or as JSON.
 
-All that is not CQL stands behind `--`: each change with its place in the log and its writetime, truncations, and facts of the node and its
-peers. Segments are taken in log order; those of another folder are another node's, whose changes mostly are the same again and then
-go unmentioned.
+Everything that is not CQL is in `--` comments: each change with its position and writetime, truncations, and metadata of
+the node and its peers. Segments are read in log order. Each folder is another node; its changes are mostly the same, and
+then not repeated.
 """
 
 from __future__ import annotations
@@ -22,14 +22,14 @@ from writetime.cassandra.schema.timeline import Change, Timeline
 from writetime.cassandra.types.literal import micros_text, timestamp_text
 from writetime.storage.segment_paths import Input
 
-_TAUGHT_BY = {
+_LEARNED_TABLES = {
     **SCHEMA_TABLES,
     **{table_id: table for table_id, table in LOCAL_TABLES.items() if table.name in ("local", "peers", "peers_v2")},
 }
 
 
 class Lessons:
-    """Collects what segments teach, up to and including `last` (segment id, position) where that is given."""
+    """Collects schema and node metadata from segments, up to and including `last` (segment id, position) if given."""
 
     def __init__(self, learner: SchemaLearner, last: tuple[int, int] | None = None) -> None:
         self.timeline = Timeline(learner)
@@ -39,16 +39,16 @@ class Lessons:
         self.unknown: set[str] = set()
 
     def take(self, each: Input, found: Scan) -> Iterator[Failure]:
-        """Learn from one segment; gives what could not be decoded."""
+        """Learn from one segment; yields frames that do not decode."""
         node = self.nodes.setdefault(each.node, LocalFacts())
-        for frame, told in mutations_of(found, _TAUGHT_BY, self.unknown):
+        for frame, mutation in mutations_of(found, _LEARNED_TABLES, self.unknown):
             if self.last is not None and (found.descriptor.id, frame.position) > self.last:
                 return
-            if isinstance(told, Failure):
-                yield told
+            if isinstance(mutation, Failure):
+                yield mutation
                 continue
-            node.apply(told)
-            change = self.timeline.add((each.order, frame.position), told)
+            node.apply(mutation)
+            change = self.timeline.add((each.order, frame.position), mutation)
             if change is not None:
                 self.changes.append((f"{each.name}:{frame.position}", change))
 
@@ -65,7 +65,7 @@ class Lessons:
         return "\n\n".join(parts) + "\n"
 
     def as_json(self, *, system: bool) -> str:
-        """One JSON object: changes, cql, and by folder truncations, node and peers."""
+        """A JSON object: changes, cql, and truncations, node and peers by folder."""
         document = {
             "changes": [
                 {"at": place, "timestamp": change.timestamp, "what": what}

@@ -1,9 +1,10 @@
-"""The segments that a command was given: found, opened one at a time, and what cannot be read told on stderr.
+"""Reads the segments given to a command, one at a time, and reports errors on stderr.
 
-Strategy: reading goes on whatever is met. A file that is no segment, a damaged place and a frame that does not decode are each told once,
-in one line with segment and position, counted, and turned into an exit code at the end; of frames that fail for one and the same
-reason only the first few are, lest a missing schema buries the rest. Small inputs are kept in memory between the
-passes; large ones are read again, so that memory holds one segment. Knows no format but by way of `segment` and `dump`.
+Strategy: errors do not stop reading. A file that is not a segment, a damaged position and a frame that does not decode
+are each reported once, in one line with segment and position, counted, and mapped to an exit code at the end. Of frames
+that fail for the same reason, only the first few are reported, so that a missing schema does not hide other errors.
+Small inputs are kept in memory between the passes; large ones are read again, so that memory holds one segment. Must
+not know the file format; `segment` and `dump` do.
 """
 
 from __future__ import annotations
@@ -36,16 +37,16 @@ from writetime.storage.segment_paths import Input, find, read
 UNREADABLE: Final = 1
 UNDECODED: Final = 3
 _SMALL: Final = 64 << 20
-"""Bytes that are kept in memory between the passes, and read before the compiled walk would be loaded."""
+"""Up to so many bytes are kept in memory between the passes, and read without loading the compiled reader."""
 _MANY: Final = 3
-"""Frames that fail for the same reason and are told one by one."""
+"""Frames with the same failure that are reported individually."""
 _BRIEF: Final = 400
 _ENGINES: Final[dict[str, Engine]] = {"auto": "auto", "python": "python", "numba": "numba"}
 
 
 @dataclass(frozen=True, slots=True)
 class Options:
-    """How to read: schemas known beforehand (paths), whether to stop a growing segment at its synced position, keystore, engine."""
+    """Reading options. `schemas`: paths of schemas to start with; `synced`: stop at the synced position of a growing segment."""
 
     schemas: tuple[str, ...] = ()
     synced: bool = False
@@ -54,7 +55,7 @@ class Options:
 
 
 class Log:
-    """See the module's docstring. `inputs` may be narrowed before reading begins."""
+    """The segments of a command. `inputs` may be narrowed before reading begins."""
 
     def __init__(self, paths: Iterable[str], options: Options) -> None:
         self.console = Console(stderr=True, highlight=False, markup=False, soft_wrap=True)
@@ -71,52 +72,53 @@ class Log:
         self.unknown: set[str] = set()
         self._reasons: Counter[tuple[type[WritetimeError], str, str]] = Counter()
         self._timelines: dict[str, Timeline] = {}
-        self._told: set[tuple[str, object]] = set()
+        self._reported: set[tuple[str, object]] = set()
         self._kept: dict[str, Scan] = {}
         for error in errors:
             self._unreadable(error.obj or "", error)
 
     def learn(self) -> None:
-        """The first pass: take in what the segments teach of the schema."""
+        """The first pass: learn the schema from the segments."""
         base = self.learner.to_json()
         for each, found in self.scans():
             timeline = self._timelines.setdefault(each.node, Timeline(SchemaLearner.from_json(base)))
-            for frame, told in mutations_of(found, SCHEMA_TABLES, self.unknown):
-                if isinstance(told, Failure):
-                    self.failed(each, told)
+            for frame, mutation in mutations_of(found, SCHEMA_TABLES, self.unknown):
+                if isinstance(mutation, Failure):
+                    self.failed(each, mutation)
                 else:
-                    timeline.add((each.order, frame.position), told)
-                    self.learner.apply(told)
-        self.tell_left_out()
+                    timeline.add((each.order, frame.position), mutation)
+                    self.learner.apply(mutation)
+        self.report_left_out()
 
     def decode(self, each: Input, found: Scan, schema: Schema, wanted: Wanted | None = None) -> Iterator[tuple[Frame, Mutation | Failure]]:
-        """See `dump.decode`. What fails with the schema of all is tried with that of its own place in its node's log."""
+        """Decode frames. A frame that fails with the merged schema is tried with the schema at its own position in the log."""
         timeline = self._timelines[each.node]
         return decode(found, schema, wanted, lambda frame: timeline.at((each.order, frame.position)))
 
-    def tell_left_out(self) -> None:
-        """Name the tables and types that there are facts of, but no whole definition, and what a later Cassandra has in its schema."""
+    def report_left_out(self) -> None:
+        """Report tables and types without a complete definition, and schema fields of newer Cassandra versions."""
         for name, error in self.learner.left_out.items():
-            self.say(f"{name} is left out of the schema: {error.message}{_hint(error)}")
+            self.say(f"{name} left out of the schema: {error.message}{_hint(error)}")
         if self.unknown:
-            self.say(f"of a later Cassandra, read past: {', '.join(sorted(self.unknown))}")
+            self.say(f"ignored fields of a newer Cassandra version: {', '.join(sorted(self.unknown))}")
 
     def narrow(self, at: str | None) -> tuple[int, int] | None:
-        """Keep what a node's log holds up to SEGMENT:POSITION; (id, position). ConfigError if no segment, or more than one, is meant."""
+        """Keep one node's segments up to SEGMENT:POSITION and return (id, position). Raises ConfigError if no node, or more than one,
+        has that segment."""
         if at is None:
             return None
-        where: dict[str, Any] = {"operation": "look for a position", "obj": f"--at {at}"}
+        where: dict[str, Any] = {"operation": "parse a position", "obj": f"--at {at}"}
         match = re.fullmatch(r"(?:.*CommitLog-\d+-)?(\d+)(?:\.log(?:\.zst)?)?:(\d+)", at)
         if match is None:
-            raise ConfigError("it is not SEGMENT:POSITION", **where)
+            raise ConfigError("expected SEGMENT:POSITION", **where)
         nodes = {each.node for each in self.inputs if each.id == int(match[1])}
         if len(nodes) != 1:
-            raise ConfigError(f"{len(nodes)} of the folders have that segment", hint="Give the paths of one node's log", **where)
+            raise ConfigError(f"{len(nodes)} folders contain that segment", hint="Give the paths of one node's log", **where)
         self.inputs = [each for each in self.inputs if each.node in nodes and each.id is not None and each.id <= int(match[1])]
         return int(match[1]), int(match[2])
 
     def scans(self) -> Iterator[tuple[Input, Scan]]:
-        """Each segment that can be read, in log order, with damage told."""
+        """Iterate over readable segments in log order, and report damage."""
         with self._progress() as advance:
             for each in self.inputs:
                 found = self._kept.get(each.where) or self._scan(each)
@@ -125,7 +127,7 @@ class Log:
                 advance(each)
 
     def failed(self, each: Input, failure: Failure) -> None:
-        """Tell of a frame that is no mutation, unless enough others were for the same reason."""
+        """Report a frame that does not decode, unless enough others failed for the same reason."""
         if self._once(each, failure.frame.position):
             self.undecoded += 1
             error = failure.error
@@ -137,19 +139,19 @@ class Log:
             self.say(f"{each.where}:{failure.frame.position}: {type(error).__name__}: {_brief(error.message)}{where}{_hint(error)}")
 
     def damaged(self, each: Input, problem: Problem) -> None:
-        """Tell of a place that cannot be read."""
+        """Report a damaged position."""
         if self._once(each, (problem.in_file, problem.position)):
             self.lost += 1
             place = f"byte {problem.position} of the file" if problem.in_file else problem.position
             self.say(f"{each.where}:{place}: {type(problem.error).__name__}: {problem.error.message}")
 
     def say(self, line: str) -> None:
-        """A line on stderr."""
+        """Write a line to stderr."""
         self.console.print(printable(line))
 
-    def tell(self, *parts: str) -> None:
-        """What failed for the same reasons as frames before, and the count at the end."""
-        self.tell_more()
+    def summarize(self, *parts: str) -> None:
+        """Report repeated failures, then the counts."""
+        self.report_repeated()
         trouble = (
             (len(self.unreadable), "unreadable"),
             (self.lost, "damaged"),
@@ -158,17 +160,17 @@ class Log:
         said = [*filter(None, parts), f"segments: {len(self.inputs)}", *(f"{what}: {count}" for count, what in trouble if count)]
         self.say("; ".join(said))
 
-    def tell_more(self) -> None:
-        """What failed for the same reasons as frames before, and what could help."""
+    def report_repeated(self) -> None:
+        """Report how often failures repeated, with a hint."""
         for (kind, message, obj), count in self._reasons.items():
             if count > _MANY:
                 where = f" ({obj})" if obj else ""
                 self.say(f"{count - _MANY} more: {kind.__name__}: {_brief(message)}{where}. Places: `writetime verify --json`")
         if any(issubclass(kind, UnknownTable | UnknownColumn) for kind, _, _ in self._reasons):
-            self.say("The schema they lack can be given as --schema FILE: a snapshot, or what a batch learnt")
+            self.say("Pass the missing schema as --schema FILE: a snapshot, or a schema that a batch wrote")
 
     def end(self, *, strict: bool, nothing: bool = False) -> None:
-        """Leave with the code that fits what was met. `nothing`: no frame was decoded, which is no answer if there were any."""
+        """Exit with the code for the errors found. `nothing`: no frame was decoded, an error if any frame failed."""
         if self.unreadable:
             raise typer.Exit(UNREADABLE)
         if (strict or nothing) and (self.lost or self.undecoded):
@@ -192,9 +194,9 @@ class Log:
         try:
             return scan(each.read(), synced=stop, name=each.where, engine=self.engine, keys=self.keys)
         except ImportError as error:
-            hint = "It comes with pip install 'writetime[spark]'"
+            hint = "Install it with pip install 'writetime[spark]'"
             raise UnsupportedSegment(
-                f"it takes {error.name} to unpack it", operation="read a segment", obj=each.where, hint=hint
+                f"{error.name} is required to decompress it", operation="read a segment", obj=each.where, hint=hint
             ) from error
 
     def _unreadable(self, name: str, error: WritetimeError) -> None:
@@ -202,15 +204,15 @@ class Log:
         self.say(f"writetime: {error}")
 
     def _once(self, each: Input, what: object) -> bool:
-        """Whether it is the first time that this is told of the segment."""
-        if (each.where, what) in self._told:
+        """Whether this is reported for the first time."""
+        if (each.where, what) in self._reported:
             return False
-        self._told.add((each.where, what))
+        self._reported.add((each.where, what))
         return True
 
     @contextmanager
     def _progress(self) -> Iterator[Callable[[Input], None]]:
-        """A bar on stderr where a person looks at it and the answer goes elsewhere."""
+        """A progress bar on stderr if it is a terminal and stdout is not."""
         if not self.console.is_terminal or sys.stdout.isatty():
             yield lambda each: None
             return
@@ -226,11 +228,11 @@ def _hint(error: WritetimeError) -> str:
 
 
 def _brief(text: str) -> str:
-    """Bytes that are no mutation can give names of any length."""
+    """Shorten a message: damaged bytes can produce names of any length."""
     return text if len(text) <= _BRIEF else f"{text[:_BRIEF]}… ({len(text)} characters)"
 
 
 def _engine(name: str, *, small: bool) -> Engine:
     if name not in _ENGINES:
-        raise ConfigError(f"{name!r} is none of {', '.join(_ENGINES)}", operation="choose an engine", obj="--engine")
+        raise ConfigError(f"{name!r} is not one of {', '.join(_ENGINES)}", operation="choose an engine", obj="--engine")
     return "python" if small and name == "auto" else _ENGINES[name]

@@ -1,7 +1,7 @@
-"""What `verify` found, as it is found: a line a segment, and at the end a table of what is in them all; or lines of JSON.
+"""Output of `verify`: one line per segment and a final table of all contents, or lines of JSON.
 
-Nothing is held but the counts of the last table. Lines have no columns: at a narrow terminal they wrap, and lose no digit. Knows rich, and
-no bytes.
+Strategy: lines are written at once; only the counts of the final table are kept. Lines have no columns, so they wrap at
+a narrow terminal without losing digits. Must not know bytes.
 """
 
 from __future__ import annotations
@@ -24,16 +24,16 @@ _WIDEST: Final = 10_000
 
 
 class Reporter(Protocol):
-    """Takes what was found, one by one, and writes it to stdout."""
+    """Writes findings to stdout as they arrive."""
 
     def __call__(self, found: Findings | Unreadable) -> None: ...
 
     def end(self) -> None:
-        """Write what is told of all together."""
+        """Write the summary."""
 
 
 def reporter(*, as_json: bool) -> Reporter:
-    """Lines of JSON, or text for people."""
+    """A reporter that writes lines of JSON, or text."""
     return _JsonReporter() if as_json else _TextReporter()
 
 
@@ -48,15 +48,15 @@ class _JsonReporter:
 class _TextReporter:
     def __init__(self) -> None:
         console = console_of_stdout()
-        # A file has no width, and nobody wants names cut off in one.
+        # A file has no width: do not cut off names.
         self._console = console if console.is_terminal else console_of_stdout(_WIDEST)
         self._updates: Counter[str] = Counter()
         self._unknown: Counter[str] = Counter()
         self._captured: set[str] = set()
 
     def __call__(self, found: Findings | Unreadable) -> None:
-        told = found.error.message if isinstance(found, Unreadable) else _told(found)
-        line = Text.assemble((f"{found.verdict:<11}  ", _STYLES[found.verdict]), printable(f"{found.name}: {told}"))
+        text = found.error.message if isinstance(found, Unreadable) else _summary(found)
+        line = Text.assemble((f"{found.verdict:<11}  ", _STYLES[found.verdict]), printable(f"{found.name}: {text}"))
         self._console.print(line, soft_wrap=True)
         if isinstance(found, Findings):
             self._updates += found.updates
@@ -64,7 +64,7 @@ class _TextReporter:
             self._captured |= found.captured
 
     def end(self) -> None:
-        """A table of what is in all segments: captured tables first."""
+        """Write a table of the contents of all segments, captured tables first."""
         table = Table(box=box.SIMPLE)
         table.add_column("table", overflow="fold")
         table.add_column("cdc", no_wrap=True)
@@ -76,7 +76,7 @@ class _TextReporter:
         self._console.print(table)
 
 
-def _told(found: Findings) -> str:
+def _summary(found: Findings) -> str:
     parts = [
         f"version {found.version}, {found.codec}, {found.size} bytes, {found.sections} sections, {found.frames} frames",
         f"ends at {found.end} ({found.ending})",

@@ -1,6 +1,6 @@
-"""The command `writetime status`: the ring, its last batches and its tables, as text for people or as one JSON document.
+"""The command `writetime status`: nodes, last batches and tables, as text or as one JSON document.
 
-Heavy imports wait for the command to run: the command line loads this module for its help alone."""
+Heavy imports are delayed until the command runs, since the command line loads this module for its help."""
 
 from __future__ import annotations
 
@@ -15,12 +15,12 @@ if TYPE_CHECKING:
     from writetime.pipeline.batch_history import Batches
 
 _Config = Annotated[Path, typer.Option("--config", help="The pipeline's YAML.", show_default=False)]
-_AsJson = Annotated[bool, typer.Option("--json", help="One JSON document instead of text for people.")]
-_Last = Annotated[int, typer.Option("--last", min=1, max=2000, help="How many of the latest batches.")]
+_AsJson = Annotated[bool, typer.Option("--json", help="Print one JSON document instead of text.")]
+_Last = Annotated[int, typer.Option("--last", min=1, max=2000, help="Number of latest batches.")]
 
 
 def status(config: _Config, last: _Last = 60, as_json: _AsJson = False) -> None:
-    """Show who ships and how fresh, what waits, and what came of each table."""
+    """Show nodes and their freshness, waiting segments, batches and tables."""
     from writetime.monitoring.status import as_document, as_text
 
     batches = open_batches(config)
@@ -38,4 +38,4 @@ def open_batches(config: Path) -> Batches:
 
 
 COMMANDS: Final[dict[str, Callable[..., None]]] = {"status": status}
-"""What the command line takes in, by name."""
+"""Commands by name."""

@@ -1,11 +1,12 @@
-"""Which pipelines one Airflow has: the YAMLs that one setting names.
+"""The pipelines of an Airflow installation: the YAML files named by one setting.
 
     /etc/writetime/orders.yaml                           one pipeline
     /etc/writetime/orders.yaml:/etc/writetime/bets.yaml  several, separated as in PATH
-    /etc/writetime/pipelines                             several: the *.yaml and *.yml of that folder, also while there is but one
+    /etc/writetime/pipelines                             several: all *.yaml and *.yml files of the folder, even if there is only one
 
-Strategy: each file is read for itself. What is wrong with one is told and takes it out, and the others stay. Two that would work over the
-same thing are both taken out, since nobody can tell which one is meant. Knows no store and no Airflow.
+Strategy: each file is loaded separately. An invalid one is reported and left out; the others stay. Two
+pipelines that use the same resource are both left out, because either may be the wrong one. Must not know a
+store or Airflow.
 """
 
 from __future__ import annotations
@@ -21,27 +22,27 @@ from writetime.config.pipeline import PipelineConfig, load
 from writetime.errors import ConfigError
 
 SETTING: Final = "WRITETIME_CONFIG"
-"""The environment variable that names them, for scheduler, DAG processor, workers and API server alike."""
+"""The environment variable of scheduler, DAG processor, workers and API server."""
 _SUFFIXES: Final = (".yaml", ".yml")
 
 
 @dataclass(frozen=True, slots=True)
 class Pipeline:
-    """One pipeline and the file that describes it."""
+    """A pipeline and its file."""
 
     path: Path
     config: PipelineConfig
 
     @property
     def name(self) -> str:
-        """Unique among those that were found with it."""
+        """Unique within `Pipelines.found`."""
         return self.config.pipeline
 
 
 @dataclass(frozen=True, slots=True)
 class Pipelines:
-    """`found`: those that can be used, in the order of their files. `several`: whether they go by their names, as they do unless the
-    setting is the name of one file. `problems`: what is wrong with the others."""
+    """`found`: valid pipelines in the order of their files. `several`: whether pipeline names appear in DAG
+    ids; not if the setting is a single file. `problems`: errors of the others."""
 
     several: bool
     found: tuple[Pipeline, ...]
@@ -49,12 +50,14 @@ class Pipelines:
 
 
 def pipelines(setting: str | None) -> Pipelines:
-    """What the value of WRITETIME_CONFIG names; nothing of it if that is not set."""
+    """The pipelines of a value of WRITETIME_CONFIG; none if it is not set."""
     paths, problems = files(setting), []
     found: list[Pipeline] = []
     if setting and not paths:
         problems.append(
-            ConfigError("names no file", operation="find the pipelines", obj=setting, hint=f"Put a *.yaml there, or correct {SETTING}.")
+            ConfigError(
+                "no pipeline file found", operation="find the pipelines", obj=setting, hint=f"Add a *.yaml file, or correct {SETTING}."
+            )
         )
     for path in paths:
         try:
@@ -68,7 +71,7 @@ def pipelines(setting: str | None) -> Pipelines:
 
 
 def files(setting: str | None) -> tuple[Path, ...]:
-    """The files that a value of WRITETIME_CONFIG names, each once, whether they are there or not."""
+    """The files in a value of WRITETIME_CONFIG without duplicates, existing or not."""
     named: dict[Path, None] = {}
     for part in _parts(setting):
         path = Path(part)
@@ -87,7 +90,7 @@ def _is_several(setting: str | None) -> bool:
 
 
 def _clashes(found: Sequence[Pipeline]) -> Iterator[tuple[Path, ConfigError]]:
-    """The files that claim what another one claims too, each with what is wrong."""
+    """The files that use the same resource as another one, each with its error."""
     claims: dict[tuple[str, str], list[Pipeline]] = defaultdict(list)
     for pipeline in found:
         for claim in _claims(pipeline.config):
@@ -99,17 +102,18 @@ def _clashes(found: Sequence[Pipeline]) -> Iterator[tuple[Path, ConfigError]]:
                 yield (
                     pipeline.path,
                     ConfigError(
-                        f"{what} {value} is that of {others} too",
-                        operation="tell pipelines apart",
+                        f"{what} {value} is also used by {others}",
+                        operation="compare the pipelines",
                         obj=str(pipeline.path),
-                        hint="None of them is run until each has its own.",
+                        hint="None of them runs until each has its own.",
                     ),
                 )
 
 
 def _claims(config: PipelineConfig) -> Iterator[tuple[str, str]]:
-    """What no two pipelines may share: DAG ids and assets go by the name, batches by the ring, what Kafka has got by the prefix."""
+    """Resources that pipelines cannot share: the name (DAG ids and assets), the cluster (batches), the topic
+    prefix."""
     yield "the name", f"`{config.pipeline}`"
-    yield "the ring", f"`{config.cluster.name}` in {config.bucket.rstrip('/')}"
+    yield "the cluster", f"`{config.cluster.name}` in {config.bucket.rstrip('/')}"
     if config.kafka is not None:
         yield "the topic prefix", f"`{config.kafka.topic_prefix}` at {config.kafka.bootstrap_servers}"

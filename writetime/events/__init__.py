@@ -2,11 +2,11 @@
 
     row_values      merged rows as typed values
     envelope        the event, in Debezium's shape
-    converters      values as JSON and Avro want them; serialization   keys and values as bytes
-    type_mapping    what each CQL type becomes in Arrow, Iceberg, Avro and JSON: one table
+    converters      values for JSON and Avro; serialization   keys and values as bytes
+    type_mapping    CQL types in Arrow, Iceberg, Avro and JSON: one table
     arrow, avro, json, values, arrow_columns   the conversions
     naming          names of keyspaces, tables and columns in other systems
-    masking         columns and rows that are left out, hashed or masked
+    masking         columns and rows that are excluded, hashed or masked
 
 This room must not know the store, Kafka or Spark.
 """

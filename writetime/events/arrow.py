@@ -1,7 +1,8 @@
-"""CQL values as Arrow takes them, for Spark and Iceberg, and back. The column Arrow of `writetime.events.type_mapping`.
+"""CQL values as Arrow values, for Spark and Iceberg, and back: the Arrow column of
+`writetime.events.type_mapping`.
 
-Struct fields bear the names that Spark and Iceberg give columns (`names.to_column`). This module knows no schema; pyarrow is imported when
-a type is asked for.
+Struct fields have the names that columns have in Spark and Iceberg (`naming.to_column`). Must not know a
+schema; pyarrow is imported when a type is requested.
 """
 
 from __future__ import annotations
@@ -42,7 +43,7 @@ _MAX_ARROW_MS: Final = (2**63 - 1) // 1000
 
 
 def arrow_type(kind: CqlType, options: Options = LOSSLESS) -> pa.DataType:
-    """The Arrow type of a CQL type. Raises SchemaError for a user type that nobody has defined."""
+    """The Arrow type of a CQL type. Raises SchemaError for an undefined user type."""
     import pyarrow as pa
 
     inner = partial(arrow_type, options=options)
@@ -75,11 +76,13 @@ def _native_type(name: str, options: Options) -> pa.DataType:
 
 
 def to_arrow_value(kind: CqlType, value: Any, options: Options = LOSSLESS) -> Any:
-    """The value as pyarrow takes it for `arrow_type(kind)`: timestamps as int µs, dates as int days, maps as pairs, structs as dicts.
+    """The value for `arrow_type(kind)` in pyarrow: timestamps as int µs, dates as int days, maps as pairs,
+    structs as dicts.
 
-    A zero-length value is "" where that is text or bytes, else null. Raises DecodeError for what Arrow cannot hold: a timestamp beyond
-    64 bits of microseconds, a duration beyond its fields, a number beyond its digits, a map with a key that would be null, or with keys
-    that would become one. Whatever is returned, pyarrow takes.
+    A zero-length value is "" where that is text or bytes, else null. Raises DecodeError for values that Arrow
+    cannot hold: a timestamp beyond 64 bits of microseconds, a duration beyond its fields, a number with too
+    many digits, a map with a key that would be null, or with keys that would become equal. pyarrow accepts
+    every value that is returned.
     """
     return None if value is None else arrow_converter(kind, options)(value)
 
@@ -118,13 +121,13 @@ def _native_converter(kind: NativeType, options: Options) -> Callable[[Any], Any
 
 def _check_keys(kind: CollectionType, value: Any, out: list[tuple[Any, Any]]) -> None:
     if any(key is None for key, _ in out):
-        raise DecodeError(f"an empty key in a {kind}", operation="convert a value to Arrow")
+        raise DecodeError(f"empty key in a {kind}", operation="convert a value to Arrow")
     if not has_text_keys(kind):
         refuse_merged_keys(kind, value, out, "convert a value to Arrow")
 
 
 def from_arrow_value(kind: CqlType, value: Any, options: Options = LOSSLESS) -> Any:
-    """Inverse of `to_arrow_value`, on values as `plain_values` gives them; what became null stays null."""
+    """Inverse of `to_arrow_value`, on values as `plain_values` gives them; null stays null."""
     if value is None:
         return None
     if not isinstance(kind, NativeType):
@@ -136,7 +139,8 @@ def from_arrow_value(kind: CqlType, value: Any, options: Options = LOSSLESS) -> 
 
 
 def plain_values(array: pa.Array) -> list[Any]:
-    """The array's values with timestamps as µs and dates as days since the epoch: Python's own end with the year 9999."""
+    """The array's values with timestamps as µs and dates as days since the epoch: Python's types end with the
+    year 9999."""
     values: list[Any] = array.view(_plain_type(array.type)).to_pylist()
     return values
 
@@ -162,7 +166,7 @@ def _timestamp(_: NativeType, milliseconds: int, options: Options) -> int:
     if options.timestamp == "millis":
         return milliseconds
     if abs(milliseconds) > _MAX_ARROW_MS:
-        raise DecodeError("a timestamp beyond the year 294246", operation="convert a value to Arrow")
+        raise DecodeError("timestamp is beyond the year 294246", operation="convert a value to Arrow")
     return milliseconds * 1000
 
 
@@ -187,7 +191,7 @@ def _duration(_: NativeType, value: Duration, __: Options) -> dict[str, int]:
 
 
 _EMPTY_OF: Final[dict[str, Any]] = {"varint": "", "decimal": "", "inet": "", "uuid": "", "timeuuid": "", "empty": b""}
-"""What a zero-length value is, of types that have a place for it."""
+"""The zero-length value of types that can represent it."""
 _TO_ARROW: Final[dict[str, Callable[[NativeType, Any, Options], Any]]] = {
     "timestamp": _timestamp,
     "varint": _varint,

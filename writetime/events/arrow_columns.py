@@ -1,8 +1,8 @@
-"""Values of CQL types by the column: from where they stand in bytes to an Arrow array, without a Python object per value.
+"""CQL values by column: from byte offsets to an Arrow array, without a Python object per value.
 
-Strategy: compiled code (`kernel`) reads simple values, and says where the parts of others stand, which are columns again. The twin of
-`arrow.arrow_converter` on `CqlType.decode`. None comes back for values that it does not know, and where values are none of their type: who
-goes one by one has the words for it. Needs numba.
+Strategy: compiled code (`kernel`) decodes simple values and returns the offsets of nested ones, which are
+columns again. Equivalent to `arrow.arrow_converter` on `CqlType.decode`. Returns None for unsupported types
+and invalid values; the caller then converts row by row, which reports the error. Requires numba.
 """
 
 from __future__ import annotations
@@ -43,15 +43,15 @@ WIDTHS: Final = {
     "date": 4,
     "time": 8,
 }
-"""Bytes of values that are numbers, but for those of no bytes, which are null."""
+"""Size in bytes of numeric values; zero-length values are null."""
 BYTES: Final = frozenset({"ascii", "text", "varchar", "blob"})
 TEXTS: Final = ("uuid", "timeuuid", "inet", "decimal")
 INJECTIVE: Final = frozenset({*BYTES, "tinyint", "smallint", "int", "bigint", "timestamp", "date", "time", "uuid", "timeuuid"})
-"""Types of which no two values, but for that of no bytes, look alike on any way out: as keys of maps, none becomes another one."""
+"""Types whose values stay distinct in every output format, except zero-length ones: safe as map keys."""
 
 
 arrow_type: Final = lru_cache(maxsize=4096)(_arrow_type)
-"""Of a few types, time and again."""
+"""Cached: few types are requested often."""
 
 
 @cache
@@ -60,7 +60,7 @@ def _kernel() -> Any:
 
 
 def column(kind: CqlType, data: Data, at: Ints, length: Ints) -> Any:
-    """The array of values that begin in `data` at `at` and have `length` bytes, -1 for null; or None."""
+    """The array of the values at offsets `at` of `data` with `length` bytes, -1 for null; or None."""
     if isinstance(kind, NativeType):
         if kind.name == "varint":
             return _integers(data, at, length)
@@ -77,7 +77,7 @@ def column(kind: CqlType, data: Data, at: Ints, length: Ints) -> Any:
 
 
 def numbers(width: int, data: Data, at: Ints, length: Ints) -> tuple[Ints, Data] | None:
-    """Signed numbers of so many bytes (0: of up to eight), and 1 for each that is there and has bytes."""
+    """Signed integers of `width` bytes (0: up to eight), and 1 for each non-null one."""
     kernel = _kernel()
     out, valid, n = np.empty(len(at), np.int64), np.empty(len(at), np.uint8), np.zeros(2, np.int64)
     nothing = np.empty(1, np.int32)
@@ -113,7 +113,7 @@ def _of_numbers(kind: NativeType, out: Ints, valid: Data) -> Any:
         return _array(made, np.packbits(out != 0, bitorder="little"), valid)
     if kind.name == "float":
         bits = out.astype(np.uint32)
-        # No NaN signals, once it has been a Python float.
+        # A Python float turns signaling NaNs into quiet ones.
         return _array(made, np.where(np.isnan(bits.view(np.float32)), bits | np.uint32(0x00400000), bits), valid)
     if kind.name == "timestamp":
         return _array(made, out * 1000, valid) if np.all(np.abs(out) <= _MAX_ARROW_MS) and np.all(out != -(2**63)) else None
@@ -159,7 +159,8 @@ def _structs(kind: UdtType | TupleType, data: Data, at: Ints, length: Ints) -> A
 
 
 def structs(kind: UdtType | TupleType, data: Data, at: Ints, length: Ints, there: npt.NDArray[np.bool_]) -> Any:
-    """The array of user types or tuples of which it is known, by field and row, where the fields stand; or None."""
+    """The array of user types or tuples of which it is known, by field and row, where the fields stand; or
+    None."""
     kinds = list(kind.known_fields.values()) if isinstance(kind, UdtType) else list(kind.fields)
     parts = [column(part, data, *places) for part, *places in zip(kinds, at, length, strict=True)]
     if any(part is None for part in parts):
@@ -182,8 +183,9 @@ def _collections(kind: CollectionType, data: Data, at: Ints, length: Ints) -> An
 
 
 def collections(kind: CollectionType, data: Data, places: list[tuple[Ints, Ints]], end: Any, there: npt.NDArray[np.bool_]) -> Any:
-    """The array of lists, sets or maps of which it is known where their elements (or keys, and values) stand, one after the other, and how
-    many there are up to the `end` of each row; or None. Of keys that could become one, one by one tells."""
+    """The array of lists, sets or maps of which it is known where their elements (or keys, and values) stand,
+    one after the other, and how many there are up to the `end` of each row; or None. Of keys that could
+    become one, one by one tells."""
     if kind.kind == "map" and str(kind.elements[0]) not in INJECTIVE:
         return None
     parts = [column(element, data, *at) for element, at in zip(kind.elements, places, strict=True)]

@@ -1,15 +1,17 @@
-"""CQL types, values and rows as Avro, and back. The column Avro of `writetime.events.type_mapping`; schemas are plain JSON values.
+"""CQL types, values and rows as Avro, and back. The column Avro of `writetime.events.type_mapping`; schemas
+are plain JSON values.
 
-Every part of a value may be null, because a field may never have been set and a zero-length value has no other place: so whatever stands
-in a field, array or map is a union with null. Records have names that depend on nothing but themselves, so that a schema stays compatible
-when columns come and go:
+Every part of a value may be null: a field may be unset, and a zero-length value has no other representation.
+Fields, array elements and map values are therefore unions with null. A record's name depends only on its
+content, so that a schema stays compatible when columns are added and dropped:
 
     <keyspace>.<table>.Key, .Row    a table's key and row; fields default to null
-    <keyspace>._types.<name>        a user type: defined where it is met first, named afterwards
+    <keyspace>._types.<name>        a user type: defined at its first use, then referenced by name
     cql.duration, cql.tuple_<h>, cql.map_<h>    <h>: of the type's text
 
-`cqlType` says what Avro's own type does not, `cqlName` what a field is called if `names.to_avro` had to change it. fastavro reads moments
-and days as Python's, which end with the year 9999: read with `without_calendar` what may lie beyond. This module writes no files.
+`cqlType` holds the CQL type if Avro's type does not determine it, `cqlName` a field's name if
+`naming.to_avro` changed it. fastavro reads timestamps and dates as Python's, which end with the year 9999:
+use `without_calendar` for later ones. Does not write files.
 """
 
 from __future__ import annotations
@@ -52,23 +54,24 @@ from writetime.events.values import (
 )
 
 Avro = Any
-"""A schema: str, list or dict, as JSON has it."""
+"""A schema as a JSON value: str, list or dict."""
 
 _EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
 _SAID_BY_AVRO: Final = frozenset(
     {"text", "varchar", "blob", "boolean", "int", "bigint", "float", "double", "timestamp", "date", "uuid", "duration"}
 )
-"""Types that the Avro type alone tells; all others are named beside it."""
+"""Types that the Avro type determines; others add `cqlType`."""
 _CALENDAR: Final = frozenset({"date", "timestamp-millis"})
 
 
 def avro_type(kind: CqlType, options: Options = LOSSLESS) -> Avro:
-    """The Avro schema of a CQL type, null not included. Raises SchemaError for a user type that nobody has defined."""
+    """The Avro schema of a CQL type, null not included. Raises SchemaError for an undefined user type."""
     return Names(options).type(kind)
 
 
 class Names:
-    """Makes the types of one schema, and knows which named ones it has defined. `numbers`: see `writetime.events.converters.Numbers`."""
+    """Makes the types of one schema, and knows which named ones it has defined. `numbers`: see
+    `writetime.events.converters.Numbers`."""
 
     def __init__(self, options: Options, numbers: str = "string") -> None:
         self.options = options
@@ -155,7 +158,7 @@ def _digest_name(what: str, kind: CqlType) -> str:
 
 
 def _whole_text(kind: CqlType) -> str:
-    """The type's text with the keyspaces of its user types: what tells it from all others."""
+    """The type's text with the keyspaces of its user types: a unique name."""
     if isinstance(kind, CollectionType):
         return f"{kind.kind}<{','.join(map(_whole_text, kind.elements))}>"
     if isinstance(kind, VectorType):
@@ -176,10 +179,12 @@ def _digits_of(kind: NativeType, options: Options) -> tuple[int, int] | None:
 
 
 def to_avro_value(kind: CqlType, value: Any, options: Options = LOSSLESS) -> Any:
-    """The value as fastavro takes it for `avro_type(kind)`: timestamps as int ms, dates as int days, records as dicts.
+    """The value in fastavro's form for `avro_type(kind)`: timestamps as int ms, dates as int days, records
+    as dicts.
 
-    A zero-length value is "" where that is text or bytes, else null. DecodeError for a duration or a number beyond its field, a time that
-    is none of a day under `time="micros"`, and a map that has a text key twice or null, or keys that would become one.
+    A zero-length value is "" where that is text or bytes, else null. DecodeError for a duration or a number
+    beyond its field, a time that is none of a day under `time="micros"`, and a map that has a text key twice
+    or null, or keys that would become one.
     """
     if value is None:
         return None
@@ -197,7 +202,8 @@ def to_avro_value(kind: CqlType, value: Any, options: Options = LOSSLESS) -> Any
 
 
 def from_avro_value(kind: CqlType, datum: Any, options: Options = LOSSLESS) -> Any:
-    """Inverse of `to_avro_value`, on what fastavro reads, with its logical types or without; what became null stays null."""
+    """Inverse of `to_avro_value`, on what fastavro reads, with its logical types or without; null stays
+    null."""
     if datum is None:
         return None
     if isinstance(kind, NativeType):
@@ -238,7 +244,7 @@ def _is_text(kind: CqlType) -> bool:
 
 def _micros(nanos: int) -> int:
     if not 0 <= nanos < 86_400_000_000_000:
-        raise DecodeError("a time that is no time of day", operation="convert a value to Avro")
+        raise DecodeError("time is not a time of day", operation="convert a value to Avro")
     return nanos // 1000
 
 
@@ -264,7 +270,8 @@ def _uuid(datum: Any) -> UUID:
 
 
 _EMPTY_OF: Final[dict[str, Any]] = {"varint": "", "decimal": "", "inet": "", "empty": b""}
-"""What a zero-length value is, of types that have a place for it. A uuid has none: Avro's logical type says what its text is."""
+"""The zero-length value of types that can represent it. A uuid cannot: Avro's logical type defines its
+text."""
 _TO_AVRO: Final[dict[str, Callable[[NativeType, Any], Any]]] = {
     "varint": to_text,
     "decimal": to_text,
@@ -289,7 +296,8 @@ _FROM_AVRO: Final[dict[str, Callable[[Any], Any]]] = {
 
 @dataclass(frozen=True)
 class AvroTable:
-    """A table's key and row as Avro records. `keys` and `columns`: CQL types by CQL name, as rows hold them."""
+    """A table's key and row as Avro records. `keys` and `columns`: CQL types by CQL name, as rows hold
+    them."""
 
     key_schema: Avro
     row_schema: Avro
@@ -299,7 +307,7 @@ class AvroTable:
 
     @classmethod
     def of(cls, table: Table, types: Types, options: Options = LOSSLESS) -> AvroTable:
-        """Of a table as it is now. SchemaError if a type cannot be parsed or is not known."""
+        """The schemas of a table's current columns. SchemaError if a type is invalid or unknown."""
 
         def kinds(*columns: Column) -> dict[str, CqlType]:
             return {column.name: parse_type(column.type, table.keyspace, types) for column in columns}
@@ -329,7 +337,7 @@ def _table_record(namespace: str, name: str, kinds: Mapping[str, CqlType], optio
 
 
 def without_calendar(schema: Avro) -> Avro:
-    """The same schema, in which moments and days are the numbers that they are on the wire."""
+    """The same schema with timestamps and dates as their wire numbers."""
     if isinstance(schema, list):
         return [without_calendar(branch) for branch in schema]
     if not isinstance(schema, dict):

@@ -1,15 +1,16 @@
-"""Values of the warehouse's columns as the values of events: one form for JSON, one for Avro, compiled from the CQL type.
+"""Values of warehouse columns as event values: one form for JSON, one for Avro, compiled from the CQL type.
 
-In are plain values as `arrow.plain_values` gives them (timestamps µs, dates days, structs dicts whose values go by place, maps lists of
-pairs); out is what `json.dumps` or fastavro takes. The forms are those of `writetime.events.json` and `writetime.events.avro`, with two
-differences in JSON: a zero-length value is what the warehouse holds for it, and maps whose keys are numbers of any size are objects, for
-these keys are text. `Numbers` says what varint and decimal become, anywhere but in the keys of such a map:
+Input: plain values from `arrow.plain_values` (timestamps in µs, dates in days, structs as dicts ordered by
+position, maps as lists of pairs). Output: values for `json.dumps` or fastavro. The forms are those of
+`writetime.events.json` and `writetime.events.avro`, with two differences in JSON: a zero-length value is what
+the warehouse holds for it, and maps whose keys are numbers of any size are objects, for these keys are text.
+`Numbers` selects the form of varint and decimal, except in the keys of such a map:
 
     string     their digits, exact
     precise    {"scale", "value"}: the unscaled number in two's complement, big-endian (Debezium's VariableScaleDecimal), exact
     double     the nearest double
 
-This module knows no envelope and no sink.
+Must not know an envelope or a sink.
 """
 
 from __future__ import annotations
@@ -44,10 +45,10 @@ _NUMBERS: Final = frozenset({"varint", "decimal"})
 
 
 class Form:
-    """How values look. Subclasses say what simple values and maps become, and how fields are called."""
+    """A form of values. Subclasses define simple values, maps and field names."""
 
     bytes_of: Convert | None = None
-    """What becomes of bytes; None: nothing."""
+    """The conversion of bytes; None: unchanged."""
 
     def __init__(self, numbers: Numbers = "string") -> None:
         self.numbers = numbers
@@ -56,7 +57,7 @@ class Form:
         return cql
 
     def converter(self, kind: CqlType) -> Convert | None:
-        """What makes a value of the type, which is not null, one of this form; None: it is one already."""
+        """The conversion of a non-null value of the type; None: unchanged."""
         if isinstance(kind, NativeType):
             return self._number() if kind.name in _NUMBERS and self.numbers != "string" else self.native(kind)
         if isinstance(kind, CustomType):
@@ -69,7 +70,7 @@ class Form:
         return self.fields(fields_of(kind))
 
     def fields(self, kinds: Mapping[str, CqlType]) -> Convert:
-        """Of a struct whose fields go by place: its fields by name."""
+        """The fields by name, of a struct ordered by position."""
         fields = [(self.name(name), self.converter(kind)) for name, kind in kinds.items()]
 
         def convert(value: Mapping[str, Any]) -> dict[str, Any]:
@@ -101,7 +102,7 @@ class Form:
 
 
 class JsonForm(Form):
-    """What `json.dumps` takes."""
+    """Values for `json.dumps`."""
 
     bytes_of = staticmethod(to_base64)
 
@@ -116,7 +117,7 @@ class JsonForm(Form):
 
 
 class AvroForm(Form):
-    """What fastavro takes for the schemas of `writetime.events.avro`."""
+    """Values for fastavro and the schemas of `writetime.events.avro`."""
 
     def name(self, cql: str) -> str:
         return to_avro(cql)

@@ -1,20 +1,22 @@
-"""The change event as consumers see it: Debezium's envelope, so that what reads Debezium reads this.
+"""The change event: Debezium's envelope, so that consumers of Debezium can read it.
 
-Input is a row of a changes table (`rows_of`); output are plain values for the record's key and value, in the form that
-`writetime.events.converters` gives them; `writetime.events.serialization` makes bytes of them. Knows no Kafka and no Spark.
+Input: a row of a changes table (`rows_of`). Output: plain values of the record's key and value, as converted
+by `writetime.events.converters`; `writetime.events.serialization` encodes them. Must not know Kafka or Spark.
 
-The key is the full primary key. Static content that stands alone has null for the clustering columns, and so has a delete of many rows that
-is told as one event. A truncate and a drop of the table have no key.
+The key is the full primary key. Static content without a row has null clustering columns, and so has a delete
+of many rows that is one event. A truncate and a drop of the table have no key.
 
-Value: `before`, `after` (full rows or null), `op` (c created, u updated, d deleted, t the table was truncated or dropped), `ts_ms` (when it
-was processed), `changed` (columns), `changed_elements` (by column, what changed within collections), `source` {version, connector, cluster,
-keyspace, table, table_id, hostname, nodes, replicas_seen, replicas_expected, file, pos, ts_micro, sequence [batch, ordinal], snapshot,
-reason, schema_version, bounds}. `bounds`, of a range delete that is one event: {start, start_inclusive, end, end_inclusive}, start and end
-by clustering column, null where the bound says nothing of it. An event too large for its topic has no rows and a `claim` {url, size,
-crc32c}: there the whole value lies.
+Value: `before`, `after` (full rows or null), `op` (c created, u updated, d deleted, t the table was truncated
+or dropped), `ts_ms` (when it was processed), `changed` (columns), `changed_elements` (by column, what changed
+within collections), `source` {version, connector, cluster, keyspace, table, table_id, hostname, nodes,
+replicas_seen, replicas_expected, file, pos, ts_micro, sequence [batch, ordinal], snapshot, reason,
+schema_version, bounds}. `bounds`, of a range delete that is one event: {start, start_inclusive, end,
+end_inclusive}, start and end by clustering column, null where the bound says nothing of it. An event too
+large for its topic has no rows and a `claim` {url, size, crc32c}: there the whole value lies.
 
-By `cells` each column of `before` and `after` is {value, deletion_ts, set, writetime}: what it holds, when that expires (µs, null: never),
-whether this event wrote it, and when it was written (µs); of `before` only the values are known.
+By `cells` each column of `before` and `after` is {value, deletion_ts, set, writetime}: what it holds, when
+that expires (µs, null: never), whether this event wrote it, and when it was written (µs); of `before` only
+the values are known.
 """
 
 from __future__ import annotations
@@ -39,7 +41,7 @@ _ASIDE: Final = re.compile(r"_was_\d+_(.+)")
 
 @dataclass(frozen=True, slots=True)
 class About:
-    """What all events of one table share. `addresses` maps host ids to the addresses that people know."""
+    """Facts shared by all events of a table. `addresses` maps host ids to node addresses."""
 
     cluster: str
     keyspace: str
@@ -48,22 +50,23 @@ class About:
 
 
 def topic(prefix: str, keyspace: str, table: str) -> str:
-    """`<topic.prefix>.<keyspace>.<table>`, see `names.to_topic`."""
+    """`<topic.prefix>.<keyspace>.<table>`, see `naming.to_topic`."""
     return to_topic(prefix, keyspace, table)
 
 
 def progress_topic(prefix: str) -> str:
-    """The compacted topic in which publishers keep how far they are, inside the same transactions as the events."""
+    """The compacted topic of the publishers' progress, written in the same transactions as the events."""
     return f"{prefix}.__progress"
 
 
 def quarantine_topic(prefix: str) -> str:
-    """The compacted topic that is told of pieces in quarantine, by their names."""
+    """The compacted topic of quarantine records, keyed by their names."""
     return f"{prefix}.__quarantine"
 
 
 def rows_of(batch: pa.RecordBatch) -> list[dict[str, Any]]:
-    """Rows of a changes table as plain values, timestamps as µs and dates as days since the epoch (see `arrow.plain_values`)."""
+    """Rows of a changes table as plain values, timestamps as µs and dates as days since the epoch (see
+    `arrow.plain_values`)."""
     columns = [plain_values(column) for column in batch.columns]
     return [dict(zip(batch.schema.names, values, strict=True)) for values in zip(*columns, strict=True)]
 
@@ -71,10 +74,12 @@ def rows_of(batch: pa.RecordBatch) -> list[dict[str, Any]]:
 class Shape:
     """How one version of a table shows in events, whatever the table that keeps them has become since.
 
-    `keys` and `columns` (keys first) are the version's, by CQL name; `stored` is the Arrow schema of the changes table; `history` the
-    columns of its versions. Key columns, fields of user types and parts of tuples go by place: they keep theirs when they are renamed.
-    Other columns go by name. One that the version does not have shows where it has a value: it was dropped, and the event tells what it
-    held. One that was made anew with another type has its older values in `_was_<n>_<name>` (spark_jobs.sinks.schema_evolution)."""
+    `keys` and `columns` (keys first) are the version's, by CQL name; `stored` is the Arrow schema of the
+    changes table; `history` the columns of its versions. Key columns, fields of user types and parts of
+    tuples go by place: they keep theirs when they are renamed. Other columns go by name. One that the version
+    does not have shows where it has a value: it was dropped, and the event tells what it held. One that was
+    made anew with another type has its older values in `_was_<n>_<name>`
+    (spark_jobs.sinks.schema_evolution)."""
 
     def __init__(
         self,
@@ -98,15 +103,15 @@ class Shape:
         self._bound = form.fields(self.clustering)
 
     def key(self, row: Mapping[str, Any]) -> dict[str, Any] | None:
-        """The record's key of a changes row; None for what happened to the table as a whole."""
+        """The record's key for a changes row; None for events of the whole table."""
         return None if row["key"] is None else self._key(row["key"])
 
     def dropped_fields(self, stored: pa.StructType) -> list[str]:
-        """Fields of a stored row that hold what dropped columns held."""
+        """Fields of a stored row for dropped columns."""
         return [stored.field(place).name for place in self._dropped_at]
 
     def is_wide(self, row: Mapping[str, Any]) -> bool:
-        """Whether it shows a column that the version does not have."""
+        """Whether the event shows a column that the version does not have."""
         if not self._dropped_at:
             return False
         parts = [list(row[part].values()) for part in ("before", "after") if row[part] is not None]
@@ -126,7 +131,7 @@ class Shape:
         }
 
     def claim(self, row: Mapping[str, Any], about: About, *, url: str, size: int, crc32c: int) -> dict[str, Any]:
-        """The envelope that stands for one that is too large."""
+        """The envelope that replaces one that is too large."""
         whole = self.value({**row, "before": None, "after": None, "changed_elements": None}, about)
         return {**whole, "claim": {"url": url, "size": size, "crc32c": crc32c}}
 
@@ -189,8 +194,8 @@ class Shape:
 
 @dataclass(frozen=True, slots=True)
 class _Column:
-    """A column by its CQL name and as the form calls it: its type, where a row may hold it, with what makes such a value one of the form,
-    and whether it shows for what it held only."""
+    """A column by its CQL name and as the form calls it: its type, where a row may hold it, with what makes
+    such a value one of the form, and whether it shows for what it held only."""
 
     name: str
     shown: str
@@ -224,7 +229,8 @@ def _columns(
 
 
 def _kind_of(stored: pa.DataType, kinds: Sequence[CqlType]) -> CqlType:
-    """Which of the types that a column has had is stored. One whose user types have got fields since has another Arrow type."""
+    """Which of the types that a column has had is stored. One whose user types have got fields since has
+    another Arrow type."""
     return next((kind for kind in kinds if arrow_type(kind) == stored), kinds[-1])
 
 

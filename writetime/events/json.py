@@ -1,9 +1,10 @@
-"""CQL values as JSON, for people and events, and back. The column JSON of `writetime.events.type_mapping`; nothing is lost but payloads of
-NaN.
+"""CQL values as JSON, for people and events, and back. The column JSON of `writetime.events.type_mapping`;
+only payloads of NaN are lost.
 
-What JSON numbers or text cannot hold exactly is text: decimals and varints their digits, blobs base64, timestamps and dates ISO-8601
-(years beyond four digits with a sign), NaN and infinities their names. A map with text keys is an object, any other map a list of {"key",
-"value"}. A zero-length value is "". Names of fields are CQL's. This module knows no schema.
+Values that JSON cannot represent exactly are text: decimals and varints their digits, blobs base64,
+timestamps and dates ISO-8601 (years beyond four digits with a sign), NaN and infinities their names. A map
+with text keys is an object, any other map a list of {"key", "value"}. A zero-length value is "". Names of
+fields are CQL's. Must not know a schema.
 """
 
 from __future__ import annotations
@@ -58,7 +59,7 @@ def from_json_value(kind: CqlType, value: Any) -> Any:
     try:
         return _from_json(kind, value)
     except (ValueError, TypeError, ArithmeticError, AttributeError, KeyError) as error:
-        raise DecodeError(f"no {kind} in JSON: {type(error).__name__}: {error}", operation="convert a value from JSON") from error
+        raise DecodeError(f"not a {kind} in JSON: {type(error).__name__}: {error}", operation="convert a value from JSON") from error
 
 
 def _from_json(kind: CqlType, value: Any) -> Any:

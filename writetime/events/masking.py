@@ -1,17 +1,19 @@
-"""What leaves the ring of a table: columns that stay inside, columns that are masked, rows that are filtered. The one place of that rule.
+"""Rules for published data: excluded columns, masked columns, filtered rows. The only place of these rules.
 
-Strategy: a table is *shown* as another one, without the columns that stay inside and with `text` for what is hashed or masked; values are
-changed where they are typed (spark_jobs.stages.typed_events), and everything downstream, warehouse, topics and files, sees the shown table
-only. State, archive and quarantine keep the ring's own bytes: they are secret stores.
+Strategy: a table is projected to another one, without excluded columns and with `text` for hashed or masked
+ones. Values are changed where they are typed (spark_jobs.stages.typed_events); everything downstream
+(warehouse, topics, files) sees the projected table only. State, archive and quarantine keep the original
+bytes: they are secret stores.
 
     column.exclude.list, column.include.list     key columns always stay
     column.mask.hash.<algorithm>.with.salt       HMAC of the value's text, keyed by the salt, in hex; equal values stay equal
     column.mask.with.<n>.chars                   n asterisks
     column.truncate.to.<n>.chars                 the first n characters of a text
 
-A pattern is a regular expression for the whole of `<keyspace>.<table>.<column>`, in letters of either case. The first rule that fits, in
-the order above, is the one. null stays null. A filter is a Python expression of comparisons, `and`, `or`, `not`, `in`, column names and
-constants; what it compares with null is not so. Knows no sink.
+A pattern is a regular expression for the whole of `<keyspace>.<table>.<column>`, in letters of either case.
+The first rule that fits, in the order above, is the one. null stays null. A filter is a Python expression of
+comparisons, `and`, `or`, `not`, `in`, column names and constants; what it compares with null is not so. Knows
+no sink.
 """
 
 from __future__ import annotations
@@ -52,8 +54,8 @@ _COMPARED: Final[dict[type[ast.cmpop], Callable[[Any, Any], bool]]] = {
 
 @dataclass(frozen=True, slots=True)
 class Rules:
-    """What a pipeline's configuration says. `hashes`: patterns by algorithm; `masks`, `cuts`: by number of characters; `rows`: filters by
-    `<keyspace>.<table>`."""
+    """The rules of a pipeline's configuration. `hashes`: patterns by algorithm; `masks`, `cuts`: by number of
+    characters; `rows`: filters by `<keyspace>.<table>`."""
 
     include: Sequence[str] = ()
     exclude: Sequence[str] = ()
@@ -64,7 +66,7 @@ class Rules:
     salt: str = field(default="", repr=False)
 
     def of(self, table: Table, types: Types) -> TableRules:
-        """The rules of one table. SchemaError for a type that nobody has defined."""
+        """The rules of one table. SchemaError for an undefined type."""
         found = TableRules(table, types)
         for name, column in table.columns.items():
             label = f"{table.keyspace}.{table.name}.{name}"
@@ -88,19 +90,19 @@ class Rules:
         return None
 
 
-def why_not(table: Table, schema: Schema, rules: Rules | None = None) -> str | None:
-    """Why the table's rows cannot be shown as things stand (a type that nobody knows), or as the rules want them; None if they can."""
+def rejection_reason(table: Table, schema: Schema, rules: Rules | None = None) -> str | None:
+    """The reason why the table's rows cannot be published (an unknown type, an impossible rule), or None."""
     try:
         TableView(table, schema.types)
         describe(table, schema.types)
-        return None if rules is None else rules.of(table, schema.types).why_not()
+        return None if rules is None else rules.of(table, schema.types).rejection_reason()
     except SchemaError as error:
         return str(error)
 
 
 @dataclass(frozen=True, slots=True)
 class Mask:
-    """What becomes of one column's values. `kind`: hash, mask or cut."""
+    """The change of one column's values. `kind`: hash, mask or cut."""
 
     kind: str
     length: int = 0
@@ -108,7 +110,7 @@ class Mask:
     salt: str = field(default="", repr=False)
 
     def value(self, kind: CqlType, value: Any) -> Any:
-        """Of a value that is not null."""
+        """The published form of a non-null value."""
         if self.kind == "mask":
             return "*" * self.length
         if self.kind == "cut":
@@ -131,25 +133,23 @@ class TableRules:
 
     @property
     def hidden(self) -> set[str]:
-        """Columns whose values nobody sees."""
+        """Columns whose values are not published as they are."""
         return self.excluded | self.masks.keys()
 
-    def why_not(self) -> str | None:
-        """Why the table cannot be shown as the configuration wants it, or None."""
+    def rejection_reason(self) -> str | None:
+        """The reason why the rules do not fit the table, or None."""
         for name, column in self.table.columns.items():
             key = column.kind in ("partition_key", "clustering")
             mask = self.masks.get(name)
             if key and (name in self.excluded or (mask is not None and mask.kind != "hash")):
-                return (
-                    f"`columns`: {name} is part of the primary key, which can be hashed, but neither left out nor masked or cut otherwise"
-                )
+                return f"`columns`: {name} is part of the primary key, which can be hashed, but not excluded, masked or truncated"
             if mask is not None and mask.kind == "cut" and column.type not in _TEXTS:
-                return f"`columns`: {name} is {column.type}, and only text can be cut; hash or mask it"
+                return f"`columns`: {name} is {column.type}, and only text can be truncated; hash or mask it"
         unknown = sorted((self.filter.names if self.filter else set()) - self.table.columns.keys())
         return f"`columns.rows`: the table has no column {unknown[0]}" if unknown else None
 
     def shown(self) -> Table:
-        """The table as everybody downstream sees it."""
+        """The table as published."""
         return replace(self.table, columns={n: self._shown(n, c) for n, c in self.table.columns.items() if n not in self.excluded})
 
     def _shown(self, name: str, column: Column) -> Column:
@@ -157,7 +157,7 @@ class TableRules:
         return column if mask is None or mask.kind == "cut" else replace(column, type="text")
 
     def compiled(self) -> Callable[[dict[str, Any]], dict[str, Any]]:
-        """What changes a row's (or a key's, or a bound's) values, by CQL name, to those that are shown."""
+        """A function from a row's (or key's, or bound's) values by CQL name to the published values."""
         masks = {name: (mask, self._kind(name)) for name, mask in self.masks.items()}
         excluded = self.excluded
         if not masks and not excluded:
@@ -194,18 +194,19 @@ def _text(kind: CqlType, value: Any) -> bytes:
 
 
 def algorithm(name: str) -> str:
-    """A hash by its name here: SHA-256 is sha256. ValueError for one that is not to be had everywhere, or has no length."""
+    """A hash by its name here: SHA-256 is sha256. ValueError for one that is not to be had everywhere, or has
+    no length."""
     plain = name.lower().replace("-", "")
     found = next((each for each in hashlib.algorithms_guaranteed if each.replace("_", "") == plain.replace("_", "")), None)
     if found is None or found.startswith("shake"):
-        raise ValueError(f"`{name}` is no hash that is known; sha256 is")
+        raise ValueError(f"`{name}` is not a known hash algorithm; use sha256")
     return found
 
 
 class Hiding:
-    """Takes what is not for everybody out of mutations that are shown to people: cells of columns that are hidden, be they dropped by now;
-    and whole updates of tables whose key is, as nothing of them can be shown without, or whose rows are filtered, as a mutation does not
-    tell whole rows. Counts them."""
+    """Takes what is not for everybody out of mutations that are shown to people: cells of columns that are
+    hidden, be they dropped by now; and whole updates of tables whose key is, as nothing of them can be shown
+    without, or whose rows are filtered, as a mutation does not tell whole rows. Counts them."""
 
     def __init__(self, rules: Rules, schema: Schema) -> None:
         self._rules, self._schema = rules, schema
@@ -242,8 +243,8 @@ class Hiding:
             self._known[table_id] = self._rules.of(with_dropped(table), self._schema.types) if table else None
         return self._known[table_id]
 
-    def told(self) -> str:
-        """What was left out, for people; "" if nothing was."""
+    def summary(self) -> str:
+        """A summary of what was left out; "" if nothing was."""
         counts = {
             "cells of masked columns": self.cells,
             "updates with masked keys": self.updates,
@@ -254,7 +255,7 @@ class Hiding:
 
 
 def with_dropped(table: Table) -> Table:
-    """The table with the columns that it had and has no more: rules are about their values, too."""
+    """The table including its dropped columns: rules apply to their values, too."""
     dropped = {name: Column(name, column.kind, column.type) for name, column in table.dropped_columns.items()}
     return replace(table, columns={**dropped, **table.columns})
 
@@ -280,7 +281,7 @@ def parse_filter(text: str) -> Filter:
     try:
         tree = ast.parse(text.strip(), mode="eval").body
     except SyntaxError as error:
-        raise ValueError(f"`{text}` is no filter: {error.msg}") from error
+        raise ValueError(f"`{text}` is not a valid filter: {error.msg}") from error
     names: set[str] = set()
     _check(tree, names, text)
     return Filter(text.strip(), frozenset(names))
@@ -301,7 +302,7 @@ def _check(node: ast.expr, names: set[str], text: str) -> None:
         for part in node.elts:
             _check(part, names, text)
     elif not (isinstance(node, ast.Constant) and isinstance(node.value, str | int | float | bool | None)):
-        raise ValueError(f"`{text}` is no filter: `{ast.unparse(node)}` cannot stand there")
+        raise ValueError(f"`{text}` is not a valid filter: `{ast.unparse(node)}` is not supported there")
 
 
 def _evaluated(node: ast.expr, values: Values) -> Any:

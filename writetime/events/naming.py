@@ -1,7 +1,8 @@
-"""Names of keyspaces, tables, columns, types and fields in other houses: Avro, Spark and Iceberg, Kafka. Reversible, injective, valid.
+"""Names of keyspaces, tables, columns, types and fields in other systems: Avro, Spark and Iceberg, Kafka.
+Reversible, injective, valid.
 
-A plain name, which is every name that CQL takes without quotes, stays what it is. Any other name begins with `_`, which no plain name
-does, and in it every character that the house does not take stands as `_x<hex>_`, its code point:
+A plain name (one that CQL accepts without quotes) is not changed. Any other name starts with `_`, which a
+plain name cannot, and every character that the system does not allow becomes `_x<hex>_`, its code point:
 
     CQL          Avro            Spark, Iceberg     topic part
     order_id     order_id        order_id           order_id
@@ -12,14 +13,15 @@ does, and in it every character that the house does not take stands as `_x<hex>_
     "_ttl"       __ttl           __ttl              __ttl
     ""           _               _                  _
 
-A `_` that would begin such an escape by accident is escaped itself. Names that Thrift clients made of bytes that are no UTF-8 come as lone
-surrogates (surrogateescape) and go the same way.
+A `_` that would begin such an escape by accident is escaped itself. Names that Thrift clients made of bytes
+that are no UTF-8 come as lone surrogates (surrogateescape) and go the same way.
 
-Spark and many catalogs do not tell upper from lower case; so capitals, and whatever else some reader might take for another letter, are
-escaped there, and "Name" and name never meet in one table, whenever either was added. A name depends on nothing but itself.
+Spark and many catalogs do not tell upper from lower case; so capitals, and whatever else some reader might
+take for another letter, are escaped there, and "Name" and name never meet in one table, whenever either was
+added. A name depends on nothing but itself.
 
-Sources: the Avro 1.12 specification (Names); Kafka, internals/Topic; Spark, caseInsensitiveResolution (Java's equalsIgnoreCase). This
-module knows no schema and no sink.
+Sources: the Avro 1.12 specification (Names); Kafka, internals/Topic; Spark, caseInsensitiveResolution (Java's
+equalsIgnoreCase). This module knows no schema and no sink.
 """
 
 from __future__ import annotations
@@ -36,14 +38,14 @@ MAX_TOPIC: Final = 249
 """Characters that Kafka allows in a topic's name."""
 
 OWN_NAMESPACE: Final = "_writetime"
-"""Of tables in the warehouse that are no keyspace's: `_` before what is plain without it is a name that `to_column` never gives."""
+"""The namespace of writetime's own tables in the warehouse; `to_column` never returns this name."""
 
 _ESCAPE = re.compile(r"_x([0-9a-f]{1,6})_")
 _ESCAPE_BUT_FOR_ITS_FIRST = re.compile(r"x[0-9a-f]{1,6}_")
 _CHANGES: Final = "__changes"
 _LIKE_CHANGES = re.compile(f"{_CHANGES}_*$")
 _PREFIX = re.compile(r"[a-zA-Z0-9._-]+")
-_BESIDE = re.compile(r"[a-z][a-z0-9]*(_[a-z0-9]+)*")
+_SHADOW = re.compile(r"[a-z][a-z0-9]*(_[a-z0-9]+)*")
 
 
 def to_avro(name: str) -> str:
@@ -52,72 +54,80 @@ def to_avro(name: str) -> str:
 
 
 def from_avro(name: str) -> str:
-    """Inverse of `to_avro`. SchemaError for what it never gives."""
+    """Inverse of `to_avro`. SchemaError for other names."""
     return _unescaped(name, _in_avro, "an Avro name")
 
 
 @lru_cache(maxsize=4096)
 def to_column(name: str) -> str:
-    """The name of a namespace, table, column or field in Spark and Iceberg: letters that have no other case, digits and `_`."""
+    """The name of a namespace, table, column or field in Spark and Iceberg: letters that have no other case,
+    digits and `_`."""
     return _escaped(name, _in_column)
 
 
 @lru_cache(maxsize=4096)
 def from_column(name: str) -> str:
-    """Inverse of `to_column`. SchemaError for what it never gives."""
+    """Inverse of `to_column`. SchemaError for other names."""
     return _unescaped(name, _in_column, "a column's name")
 
 
-def to_namespace(keyspace: str, beside: str | None = None) -> str:
-    """The namespace of a keyspace's current rows: `to_column`'s name, kept apart from the namespaces of changes. `beside`: that of rows
-    that were replayed to be compared, `<keyspace>__<beside>`; a keyspace may be called so (`namespace_clash`)."""
+def to_namespace(keyspace: str, shadow: str | None = None) -> str:
+    """The namespace of a keyspace's current rows: `to_column`'s name, kept apart from the namespaces of
+    changes. `shadow`: the shadow namespace of a replay, `<keyspace>__<shadow>`; a keyspace may have that name
+    (`namespace_clash`)."""
     called = to_column(keyspace)
     called = f"{called}_" if _LIKE_CHANGES.search(called) else called
-    return called if beside is None else f"{called}__{beside}"
+    return called if shadow is None else f"{called}__{shadow}"
 
 
-def to_changes_namespace(keyspace: str, beside: str | None = None) -> str:
-    """The namespace of a keyspace's changes, which is no keyspace's own; `beside` as above."""
-    return f"{to_column(keyspace) if beside is None else to_namespace(keyspace, beside)}{_CHANGES}"
+def to_changes_namespace(keyspace: str, shadow: str | None = None) -> str:
+    """The namespace of a keyspace's changes, distinct from every keyspace's; `shadow` as above."""
+    return f"{to_column(keyspace) if shadow is None else to_namespace(keyspace, shadow)}{_CHANGES}"
 
 
-def is_beside(text: str) -> bool:
-    """Whether replays may go into a namespace of that name: no two pairs of keyspace and name are one then."""
-    return _BESIDE.fullmatch(text) is not None and f"__{text}" != _CHANGES
+def is_shadow_name(text: str) -> bool:
+    """Whether the text is a valid shadow name: namespaces of different keyspaces and shadow names stay
+    distinct."""
+    return _SHADOW.fullmatch(text) is not None and f"__{text}" != _CHANGES
 
 
-def namespace_clash(keyspaces: Iterable[str], beside: str) -> str | None:
-    """A keyspace that is called as another one's replays are, if there is one."""
+def namespace_clash(keyspaces: Iterable[str], shadow: str) -> str | None:
+    """A keyspace whose name equals the shadow namespace of another one, or None."""
     keyspaces = set(keyspaces)
     taken = {to_namespace(keyspace): keyspace for keyspace in keyspaces}
-    return next((taken[made] for keyspace in sorted(keyspaces) if (made := to_namespace(keyspace, beside)) in taken), None)
+    return next((taken[made] for keyspace in sorted(keyspaces) if (made := to_namespace(keyspace, shadow)) in taken), None)
 
 
 def to_topic(prefix: str, keyspace: str, table: str) -> str:
-    """`<prefix>.<keyspace>.<table>`; the prefix is a piece of a topic's name already. SchemaError if Kafka would not take it."""
+    """`<prefix>.<keyspace>.<table>`; the prefix is used unescaped. SchemaError if Kafka would reject the
+    name."""
     if not _PREFIX.fullmatch(prefix):
         raise SchemaError(
-            "it is no part of a topic's name", operation="name a topic", obj=prefix, hint="Use letters, digits, `.`, `_`, `-`."
+            "not a valid part of a topic name", operation="name a topic", obj=prefix, hint="Use letters, digits, `.`, `_`, `-`."
         )
     topic = ".".join((prefix, _escaped(keyspace, _in_topic), _escaped(table, _in_topic)))
     if len(topic) > MAX_TOPIC:
         raise SchemaError(
-            f"{len(topic)} characters, Kafka takes {MAX_TOPIC}", operation="name a topic", obj=topic, hint="A shorter topic prefix may do."
+            f"the topic name has {len(topic)} characters, Kafka allows {MAX_TOPIC}",
+            operation="name a topic",
+            obj=topic,
+            hint="Use a shorter topic prefix.",
         )
     return topic
 
 
 def from_topic(topic: str) -> tuple[str, str, str]:
-    """Prefix, keyspace and table of a topic. SchemaError if it is none of `to_topic`'s."""
-    pieces = topic.rsplit(".", 2)
-    if len(pieces) != 3 or not _PREFIX.fullmatch(pieces[0]) or len(topic) > MAX_TOPIC:
+    """Prefix, keyspace and table of a topic. SchemaError for other names."""
+    parts = topic.rsplit(".", 2)
+    if len(parts) != 3 or not _PREFIX.fullmatch(parts[0]) or len(topic) > MAX_TOPIC:
         raise SchemaError("not <prefix>.<keyspace>.<table>", operation="read a name", obj=topic)
-    prefix, keyspace, table = pieces
+    prefix, keyspace, table = parts
     return prefix, _unescaped(keyspace, _in_topic, "a topic's part"), _unescaped(table, _in_topic, "a topic's part")
 
 
 def topic_clashes(topics: Iterable[str]) -> list[list[str]]:
-    """Groups of topics of which Kafka makes only the first: `.` and `_` are one in the names of its metrics (Topic.hasCollision)."""
+    """Groups of topics of which Kafka creates only the first: `.` and `_` collide in metric names
+    (Topic.hasCollision)."""
     groups: dict[str, set[str]] = defaultdict(set)
     for topic in topics:
         groups[topic.replace(".", "_")].add(topic)
@@ -141,7 +151,7 @@ def _unescaped(name: str, stays: Callable[[str], bool], what: str) -> str:
     except (ValueError, OverflowError):
         found = None
     if found is None or _escaped(found, stays) != name:
-        raise SchemaError(f"{what} that stands for no name", operation="read a name", obj=name)
+        raise SchemaError(f"not {what} that writetime creates", operation="read a name", obj=name)
     return found
 
 
@@ -154,8 +164,8 @@ def _in_topic(c: str) -> bool:
 
 
 def _in_column(c: str) -> bool:
-    """A letter that is its own small letter and no other capital's, or a decimal digit, or `_`: what Java too takes for one, so that
-    Iceberg need not change the name in Parquet."""
+    """A letter that is its own small letter and no other capital's, or a decimal digit, or `_`: what Java too
+    takes for one, so that Iceberg need not change the name in Parquet."""
     if c == "_":
         return True
     upper = c.upper()

@@ -1,8 +1,9 @@
-"""From changed rows to typed values: what a reader of the change stream sees of one table.
+"""Changed rows as typed values, for one table.
 
-A `TableView` compiles a table's columns once and then turns raw rows into Python values (the types of `writetime.cassandra.types.types`),
-writetimes and expiries. It tells created from updated from deleted, and which columns differ. Values are raw bytes up to here; from here
-on, nobody looks at bytes. It knows no sink: no JSON, no Arrow, no Kafka."""
+A `TableView` compiles a table's columns once and then turns raw rows into Python values (the types of
+`writetime.cassandra.types.types`), writetimes and expiries. It determines the operation (created, updated,
+deleted) and the changed columns. Earlier stages handle raw bytes, later ones typed values only. Must not know
+a sink: no JSON, no Arrow, no Kafka."""
 
 from __future__ import annotations
 
@@ -40,7 +41,8 @@ class _Typed:
 
 
 class TableView:
-    """One table as its readers see it. `order` is what folding its partitions takes. SchemaError if a column's type cannot be parsed."""
+    """One table's columns, compiled. `order` is the clustering order for the partition fold. SchemaError if a
+    column's type cannot be parsed."""
 
     def __init__(self, table: Table, types: Mapping[tuple[str, str], UserType]) -> None:
         def typed(columns: Sequence[Column]) -> tuple[_Typed, ...]:
@@ -55,15 +57,18 @@ class TableView:
         self._columns = self._statics + self._regulars
 
     def event(self, partition_key: bytes, change: RowChange) -> dict[str, Any]:
-        """The change as plain values, as `told` gives it."""
-        return self.told(partition_key, _shown(change.before), _shown(change.after), ts_micro=change.ts_micro, reason=change.reason)
+        """The change as plain values (`event_of`)."""
+        return self.event_of(partition_key, _shown(change.before), _shown(change.after), ts_micro=change.ts_micro, reason=change.reason)
 
-    def told(self, partition_key: bytes, before: Shown | None, after: Shown | None, *, ts_micro: int, reason: str | None) -> dict[str, Any]:
-        """What became of a row, of which at least one of both is there, as plain values: `key`, `before`, `after` (rows by column name, or
-        None), `op`, `changed` (column names), `writetime` (µs) and `expires_at` (s) of what is in `after`, by column, `ts_micro`, `reason`.
+    def event_of(
+        self, partition_key: bytes, before: Shown | None, after: Shown | None, *, ts_micro: int, reason: str | None
+    ) -> dict[str, Any]:
+        """The change of a row, with at least one of `before` and `after`, as plain values: `key`, `before`,
+        `after` (rows by column name, or None), `op`, `changed` (column names), `writetime` (µs) and
+        `expires_at` (s) of what is in `after`, by column, `ts_micro`, `reason`.
 
-        The key is the one that the row has now. It may have had another before, spelled otherwise (decimals 1.0 and 1.00 are one key to
-        Cassandra): one update can delete a row and write it again."""
+        The key is the row's current one. The old key may differ in bytes (decimals 1.0 and 1.00 are equal in
+        Cassandra): one update can delete a row and insert it again."""
         last = after or before
         assert last is not None
         key = self.key_values(partition_key, last[0])
@@ -83,12 +88,14 @@ class TableView:
         }
 
     def row_values(self, partition_key: bytes, row: VisibleRow) -> dict[str, Any]:
-        """All columns by name, keys first, then static, then regular ones; None where there is no value; counters as their sums."""
+        """All columns by name, keys first, then static, then regular ones; None if there is no value;
+        counters as sums."""
         key = self.key_values(partition_key, row.clustering)
         return key | self._values(self._cells(_shown(row)))
 
     def key_values(self, partition_key: bytes, clustering: Clustering | None) -> dict[str, Any]:
-        """The primary key's columns by name; the clustering ones are None for static content that stands alone."""
+        """The primary key's columns by name; the clustering ones are None for static content without a
+        row."""
         parts = split_partition_key(partition_key, len(self._partition_key))
         values = {column.name: column.type.decode(part) for column, part in zip(self._partition_key, parts, strict=True)}
         for at, column in enumerate(self._clustering):
@@ -97,13 +104,13 @@ class TableView:
         return values
 
     def cell_facts(self, row: VisibleRow | None) -> dict[str, Fact]:
-        """Writetime and expiry of each column that has a value. Of the elements of a collection or user type: the latest writetime, and
-        the earliest expiry, which is when the value changes next."""
+        """Writetime and expiry of each column that has a value. Of the elements of a collection or user type:
+        the latest writetime, and the earliest expiry, which is when the value changes next."""
         return self._facts(self._cells(_shown(row)))
 
     def changed(self, before: VisibleRow | None, after: VisibleRow | None) -> tuple[str, ...]:
-        """Names of the static and regular columns whose value differs, in the order of `row_values`. A value that was written again is
-        not changed; neither is a list that was replaced by an equal one."""
+        """Names of the static and regular columns whose value differs, in the order of `row_values`. A value
+        that was rewritten is not changed, nor is a list that was replaced by an equal one."""
         return tuple(self._changed(self._cells(_shown(before)), self._cells(_shown(after))))
 
     def _cells(self, row: Shown | None) -> list[Sequence[ShownCell]]:
@@ -142,8 +149,9 @@ def operation(before: object | None, after: object | None) -> Op:
 
 
 def split_partition_key(key: bytes, columns: int) -> list[bytes]:
-    """The raw values of a partition key: itself for one column; for several, each behind its u16 length and before a zero byte
-    (Cassandra 3.0-5.0, db/marshal/CompositeType). MalformedMutation if the bytes are not that many values."""
+    """The raw values of a partition key: itself for one column; for several, each behind its u16 length and
+    before a zero byte (Cassandra 3.0-5.0, db/marshal/CompositeType). MalformedMutation if the bytes are not
+    that many values."""
     if columns == 1:
         return [key]
     parts: list[bytes] = []
@@ -156,7 +164,7 @@ def split_partition_key(key: bytes, columns: int) -> list[bytes]:
         raise MalformedMutation(
             f"{len(key)} bytes are no partition key of {columns} columns",
             operation="split a partition key",
-            hint="The schema in force may be another table's.",
+            hint="The current schema may be that of another table.",
         )
     return parts
 
@@ -172,7 +180,8 @@ def _differ(column: _Typed, old: Sequence[ShownCell], new: Sequence[ShownCell]) 
 
 
 def _content(kind: CqlType, cells: Sequence[ShownCell]) -> list[Any]:
-    """What of the cells is the value: the paths of a list are ids of its elements, which tell their order and no more."""
+    """What of the cells is the value: the paths of a list are ids of its elements, which tell their order and
+    no more."""
     if isinstance(kind, CollectionType) and kind.kind == "list":
         return [cell.value for cell in cells]
     return [(cell.path, cell.value) for cell in cells]

@@ -1,14 +1,15 @@
-"""Keys and values of events as bytes: JSON, JSON with a Kafka Connect schema in each record, Avro in Confluent's wire format.
+"""Keys and values of events as bytes: JSON, JSON with a Kafka Connect schema in each record, Avro in
+Confluent's wire format.
 
     json           {"before": …, "after": …, …}
     json-schema    {"schema": {"type": "struct", …}, "payload": {…}}, as Connect's JsonConverter reads it; names of records as Debezium's
     avro           00, id of the schema in the registry (u32, big-endian), the datum
 
-A `Shape` says what is in an event, this module what that is called and how it is typed. In the forms with a schema, rows have the columns
-of their schema version; a *wide* one, for events that show what a dropped column held, has all that the changes table has. All fields of
-rows and keys may be null and are so by default, so that schemas of before and after any ADD, DROP and re-ADD read each other.
-`changed_elements`, whose form no schema can tell, is its JSON as text there. Ids of schemas come from elsewhere: this module knows no
-registry.
+A `Shape` defines the content of an event, this module its names and types. In the formats with a schema, rows
+have the columns of their schema version; a *wide* one, for events that show what a dropped column held, has
+all that the changes table has. All fields of rows and keys may be null and are so by default, so that schemas
+of before and after any ADD, DROP and re-ADD read each other. `changed_elements`, which has no fixed schema,
+is JSON text there. Callers supply schema ids: this module must not know a registry.
 """
 
 from __future__ import annotations
@@ -59,7 +60,7 @@ _SOURCE: Final = {
     "reason": "string?",
     "schema_version": "string",
 }
-"""What stands in `source`, but for `bounds`: Avro's types, `?` may be null, `*` a list."""
+"""Fields of `source` except `bounds`: Avro types, `?` nullable, `*` a list."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,7 +72,7 @@ class Schemas:
 
 
 class Codec(Protocol):
-    """Makes bytes of what a `Shape` gives."""
+    """Encodes the values of a `Shape` as bytes."""
 
     def key(self, key: dict[str, Any] | None) -> bytes | None: ...
 
@@ -79,7 +80,7 @@ class Codec(Protocol):
 
 
 def form_of(format: Format, numbers: Numbers) -> Form:
-    """In which form a format wants its values."""
+    """The form of values for a format."""
     return AvroForm(numbers) if format == "avro" else JsonForm(numbers)
 
 
@@ -117,7 +118,8 @@ def with_text(value: dict[str, Any]) -> dict[str, Any]:
 
 
 class _Connect:
-    """Schemas as Connect's JsonConverter writes them (org.apache.kafka.connect.data.Schema), with Debezium's names for what text means."""
+    """Schemas as Connect's JsonConverter writes them (org.apache.kafka.connect.data.Schema), with Debezium's
+    semantic type names."""
 
     def __init__(self, shape: Shape, topic: str) -> None:
         self.shape, self.topic = shape, topic
@@ -128,9 +130,9 @@ class _Connect:
 
     def value(self, wide: bool) -> dict[str, Any]:
         row = self._row({**self.shape.columns, **(self.shape.dropped if wide else {})})
-        told = {name: _connect_plain(kind) for name, kind in _SOURCE.items()}
+        source = {name: _connect_plain(kind) for name, kind in _SOURCE.items()}
         if self.shape.clustering:
-            told["bounds"] = self._bounds()
+            source["bounds"] = self._bounds()
         claim = {name: _connect_plain(kind) for name, kind in _CLAIM.items()}
         fields = {
             "before": row,
@@ -139,7 +141,7 @@ class _Connect:
             "ts_ms": _connect_plain("long"),
             "changed": _connect_plain("string*"),
             "changed_elements": _connect_plain("string?"),
-            "source": {**_connect_struct("writetime.Source", told), "optional": False},
+            "source": {**_connect_struct("writetime.Source", source), "optional": False},
             "claim": _connect_struct("writetime.Claim", claim),
         }
         return {**_connect_struct(f"{self.topic}.Envelope", fields), "optional": False}
@@ -160,7 +162,7 @@ class _Connect:
         return _connect_struct(name, {field: self.type(kind) for field, kind in kinds.items()})
 
     def type(self, kind: CqlType) -> dict[str, Any]:
-        """The schema of a type; all may be null."""
+        """The schema of a type; every type is nullable."""
         if isinstance(kind, CustomType):
             return {"type": "bytes", "optional": True}
         if isinstance(kind, NativeType):
@@ -220,7 +222,7 @@ def _connect_struct(name: str | None, fields: Mapping[str, dict[str, Any]]) -> d
 
 
 def avro_schemas(shape: Shape, about: About, *, wide: bool) -> Schemas:
-    """What a registry is told. SchemaError for a user type that nobody has defined."""
+    """The schemas to register. SchemaError for an undefined user type."""
     space = f"{to_avro(about.keyspace)}.{to_avro(about.table)}"
     names = Names(LOSSLESS, shape.form.numbers)
     key = {"type": "record", "name": "Key", "namespace": space, "fields": names.fields(shape.keys)}
@@ -297,15 +299,16 @@ class AvroCodec:
 
 
 def row_name(schemas: Schemas) -> str:
-    """Full name of the record of rows."""
+    """Full name of the row record."""
     return f"{schemas.value['namespace']}.Row"
 
 
 def avro_value(value: dict[str, Any], row: str) -> dict[str, Any]:
-    """The envelope as fastavro takes it. That the rows are records is said, which spares it from looking for what they are."""
-    told = with_text(value)
-    told.update({part: None if value[part] is None else (row, value[part]) for part in ("before", "after")})
-    return told
+    """The envelope for fastavro. Rows are tagged with their record name, so that it need not search the
+    union."""
+    event = with_text(value)
+    event.update({part: None if value[part] is None else (row, value[part]) for part in ("before", "after")})
+    return event
 
 
 def _datum(head: bytes, schema: Any, value: Any) -> bytes:
@@ -320,7 +323,8 @@ Registered = Mapping[bool, tuple[Schemas, tuple[int, int]]]
 
 
 def codec_of(format: Format, shape: Shape, topic: str, registered: Registered, *, wide: bool) -> Codec:
-    """The codec of plain or of wide events. KeyError if it takes a registry and the schemas are none of the registered ones."""
+    """The codec of plain or of wide events. KeyError if it takes a registry and the schemas are none of the
+    registered ones."""
     if format == "json":
         return Json()
     if format == "json-schema":
@@ -333,14 +337,15 @@ def codec_of(format: Format, shape: Shape, topic: str, registered: Registered, *
 
 @dataclass(frozen=True, slots=True)
 class Plain:
-    """Records with the same fields always, such as DDL: by field Avro's type (as in `_SOURCE`), or the fields of a struct."""
+    """Records with fixed fields, such as DDL: the Avro type by field (as in `_SOURCE`), or the fields of a
+    struct."""
 
     name: str
     key_fields: Mapping[str, Any]
     value_fields: Mapping[str, Any]
 
     def schemas(self) -> Schemas:
-        """What a registry is told."""
+        """The schemas to register."""
         return Schemas(_avro_record(f"{self.name}.Key", self.key_fields), _avro_record(f"{self.name}.Value", self.value_fields))
 
     def record(self, format: Format, key: dict[str, Any], value: dict[str, Any], ids: tuple[int, int] | None) -> tuple[bytes, bytes]:
@@ -417,10 +422,10 @@ QUARANTINED: Final = Plain(
         "bytes": "string?",
     },
 )
-"""Of a piece in quarantine, see `writetime.pipeline.quarantine.published.record`; `bytes` in base64."""
+"""Fields of a quarantine record, see `writetime.pipeline.quarantine.published.record`; `bytes` in base64."""
 HEARTBEAT: Final = Plain("writetime.Heartbeat", {"serverName": "string"}, {"ts_ms": "long"})
 
 
 def schema_text(schema: Avro) -> str:
-    """A schema as a registry takes it."""
+    """A schema in the registry's form."""
     return json.dumps(schema, separators=(",", ":"))

@@ -1,10 +1,12 @@
-"""What every CQL type becomes in Arrow, Spark, Iceberg, Avro and JSON: one table, which the code reads and docs/types.md shows.
+"""What every CQL type becomes in Arrow, Spark, Iceberg, Avro and JSON: one table, which the code reads and
+docs/types.md shows.
 
-`arrow` and `avro` are what `writetime.events.arrow` and `writetime.events.avro` build their types from; Spark and Iceberg make theirs from
-Arrow's, and tests hold these columns to what they really make. `Options` says where another form is to be had.
+`writetime.events.arrow` and `writetime.events.avro` build their types from the columns `arrow` and `avro`.
+Spark and Iceberg derive theirs from Arrow's; tests compare these columns with the result. `Options` selects
+other mappings.
 
-A value comes back exactly unless `note` says otherwise. A zero-length value (`EMPTY`) comes back where `empty` is "", and is null where
-it is "null". This module knows no library.
+A value comes back exactly unless `note` says otherwise. A zero-length value (`EMPTY`) comes back where
+`empty` is "", and is null where it is "null". Must not know a library.
 """
 
 from __future__ import annotations
@@ -37,9 +39,9 @@ class Mapped:
 class Options:
     """Other forms for some types, for all columns alike. The default loses nothing.
 
-    `decimal` (precision, scale) and `varint` (digits) give numbers instead of text; a value that does not fit is a DecodeError, and a
-    decimal takes on the scale. `time` "micros" cuts nanoseconds off, in Avro only. `timestamp` "millis" is a plain 64-bit number, for
-    moments beyond the year 294246.
+    `decimal` (precision, scale) and `varint` (digits) give numbers instead of text; a value that does not fit
+    is a DecodeError, and a decimal takes on the scale. `time` "micros" cuts nanoseconds off, in Avro only.
+    `timestamp` "millis" is a plain 64-bit number, for moments beyond the year 294246.
     """
 
     decimal: tuple[int, int] | None = None
@@ -52,7 +54,7 @@ class Options:
         known = self.time in ("nanos", "micros") and self.timestamp in ("instant", "millis")
         digits = all(1 <= count <= MAX_PRECISION for count in (precision, 1 if self.varint is None else self.varint))
         if not (known and digits and 0 <= scale <= precision):
-            raise ConfigError(f"{self} cannot be had", operation="choose a mapping", hint=f"At most {MAX_PRECISION} digits.")
+            raise ConfigError(f"unsupported type mapping: {self}", operation="choose a mapping", hint=f"At most {MAX_PRECISION} digits.")
 
 
 LOSSLESS: Final = Options()
@@ -181,5 +183,5 @@ def _lines(rows: tuple[Mapped, ...]) -> Iterator[str]:
     yield "|---" * len(_HEAD) + "|"
     for row in rows:
         cells = (row.cql, row.arrow, row.spark, row.iceberg, row.avro, row.json)
-        told = [cell if "`" in cell or not cell else f"`{cell}`" for cell in cells]
-        yield f"| {' | '.join((*told, row.empty, row.note))} |"
+        shown = [cell if "`" in cell or not cell else f"`{cell}`" for cell in cells]
+        yield f"| {' | '.join((*shown, row.empty, row.note))} |"

@@ -1,6 +1,7 @@
-"""What the ways out (`arrow`, `avro`, `json`) share: walking through values made of others, and exact texts of numbers, days and moments.
+"""Shared by `arrow`, `avro` and `json`: conversion of nested values, and exact texts of numbers, dates and
+timestamps.
 
-This module knows no form but Python's, and names fields as it is told to.
+Must not know an output format; callers supply field names.
 """
 
 from __future__ import annotations
@@ -47,7 +48,8 @@ def fields_of(kind: TupleType | UdtType) -> dict[str, CqlType]:
 
 
 def taken_apart(kind: CqlType, value: Any, convert: Convert, named: Named = str) -> Any:
-    """The value of a type made of others, with `convert` applied to its parts; structs become dicts, maps lists of pairs."""
+    """The value of a type made of others, with `convert` applied to its parts; structs become dicts, maps
+    lists of pairs."""
     if isinstance(kind, CollectionType) and kind.kind == "map":
         key, element = kind.elements
         return [(convert(key, k), convert(element, v)) for k, v in value]
@@ -71,50 +73,53 @@ def put_together(kind: CqlType, value: Any, convert: Convert, named: Named = str
 
 
 def text_keyed(kind: CqlType, value: Any, out: list[tuple[Any, Any]], operation: str) -> dict[str, Any]:
-    """A map with text keys as a dict: `out` is its `value`, converted; a zero-length key is "". DecodeError for a key twice or null."""
+    """A map with text keys as a dict: `out` is its `value`, converted; a zero-length key is "". DecodeError
+    for a key twice or null."""
     if any(key is None for key, _ in value):
-        raise DecodeError(f"a null key in a {kind}", operation=operation)
+        raise DecodeError(f"null key in a {kind}", operation=operation)
     entries = {"" if key is None else key: element for key, element in out}
     if len(entries) < len(out):
-        raise DecodeError(f"a key twice in a {kind}", operation=operation)
+        raise DecodeError(f"duplicate key in a {kind}", operation=operation)
     return entries
 
 
 def refuse_merged_keys(kind: CollectionType, value: Any, out: list[tuple[Any, Any]], operation: str) -> None:
-    """DecodeError if keys of `value` that differ are one in `out`, which is it, converted: the tuples (null) and (empty), say."""
+    """DecodeError if different keys of `value` are equal in `out`, its converted form: for example (null) and
+    (empty)."""
     before = {None if key is None else kind.elements[0].encode(key) for key, _ in value}
     if len({repr(key) for key, _ in out}) < len(before):
-        raise DecodeError(f"keys of a {kind} that differ would be one", operation=operation)
+        raise DecodeError(f"different keys of a {kind} would become equal", operation=operation)
 
 
 # --- numbers ----------------------------------------------------------------------------------------------------------------------
 
 
 def integer_text(value: int) -> str:
-    """All digits of an integer of any size; int's own conversion refuses beyond some thousand."""
+    """All digits of an integer of any size; str(int) is limited to some thousand digits."""
     return f"{Decimal(value):f}"
 
 
 def to_text(kind: NativeType, value: Any) -> str:
-    """Text of a value of a type that is text everywhere (varint, decimal, inet, uuid, timeuuid); "" for EMPTY."""
+    """Text of a value of a type that is text everywhere (varint, decimal, inet, uuid, timeuuid); "" for
+    EMPTY."""
     if value is EMPTY:
         return ""
     return integer_text(value) if kind.name == "varint" else str(value)
 
 
 def to_digits(value: int | Decimal, precision: int, scale: int, what: str) -> Decimal:
-    """The number with exactly that scale. DecodeError if it has more digits, before or behind the point."""
+    """The number with exactly that scale. DecodeError if it has more digits, before or after the point."""
     context = Context(prec=precision, Emax=MAX_EMAX, Emin=MIN_EMIN, traps=[Inexact, InvalidOperation])
     try:
         return Decimal(value).quantize(Decimal((0, (1,), -scale)), context=context)
     except (Inexact, InvalidOperation) as error:
-        raise DecodeError(f"a {what} that does not fit ({precision}, {scale})", operation="convert a value") from error
+        raise DecodeError(f"{what} does not fit ({precision}, {scale})", operation="convert a value") from error
 
 
 def checked_duration(value: Duration) -> Duration:
-    """DecodeError if months or days are beyond 32 bits, as no duration that Cassandra takes is."""
+    """DecodeError if months or days exceed 32 bits, which Cassandra does not accept."""
     if any(not -(2**31) <= part < 2**31 for part in (value.months, value.days)):
-        raise DecodeError("a duration of more months or days than 32 bits count", operation="convert a value")
+        raise DecodeError("duration has more months or days than 32 bits hold", operation="convert a value")
     return value
 
 
@@ -141,7 +146,8 @@ def to_base64(value: bytes) -> str:
 
 
 def iso_date(days: int) -> str:
-    """A day (since 1970-01-01) in the proleptic Gregorian calendar, of any year: 2026-11-22, -0001-03-04, +12345-06-07."""
+    """A day (since 1970-01-01) in the proleptic Gregorian calendar, of any year: 2026-11-22, -0001-03-04,
+    +12345-06-07."""
     # Days to civil date by whole eras of 400 years, with years that begin in March.
     era, day_of_era = divmod(days + 719_468, 146_097)
     year_of_era = (day_of_era - day_of_era // 1460 + day_of_era // 36_524 - day_of_era // 146_096) // 365
@@ -158,14 +164,14 @@ def days_of(text: str) -> int:
     """Inverse of `iso_date`. ValueError for other texts."""
     match = _ISO_DATE.fullmatch(text)
     if match is None:
-        raise ValueError(f"{text!r} is no date")
+        raise ValueError(f"{text!r} is not a date")
     month, day = int(match[3]), int(match[4])
     year = int(match[2]) * (-1 if match[1] == "-" else 1) - (month <= 2)
     era, year_of_era = divmod(year, 400)
     day_of_year = (153 * (month - 3 if month > 2 else month + 9) + 2) // 5 + day - 1
     days = era * 146_097 + year_of_era * 365 + year_of_era // 4 - year_of_era // 100 + day_of_year - 719_468
     if iso_date(days) != text:
-        raise ValueError(f"{text!r} is no date")
+        raise ValueError(f"{text!r} is not a date")
     return days
 
 
@@ -182,6 +188,6 @@ def milliseconds_of(text: str) -> int:
     """Inverse of `iso_timestamp`. ValueError for other texts."""
     match = _ISO_TIMESTAMP.fullmatch(text)
     if match is None:
-        raise ValueError(f"{text!r} is no timestamp")
+        raise ValueError(f"{text!r} is not a timestamp")
     hour, minute, second, millis = (int(match[i]) for i in range(2, 6))
     return days_of(match[1]) * _DAY_MS + ((hour * 60 + minute) * 60 + second) * 1000 + millis

@@ -1,10 +1,13 @@
-"""How this package compiles: numba, without the GIL, for a plain CPU of its kind, so that one cache serves all machines of a cluster.
+"""Compiler settings: numba, without the GIL, for a generic CPU of the architecture, so that one cache serves
+all machines.
 
-numba would by default compile for the very CPU at hand and miss its cache on any other. It takes its settings from the environment when it
-is imported; where somebody else has imported it before, they are set behind its back, which counts until it compiles for the first time.
+By default numba compiles for the CPU it runs on, and the cache misses on any other. It reads its settings
+from the environment on import; if it was imported earlier, they are set in its configuration, which works
+until the first compilation.
 
-The cache holds machine code of whatever went into an outermost function, but numba asks only whether the file of that one has changed. What
-runs on pointers must not be older than those who call it: so its stamp covers the sources of all that goes in (`SOURCES`).
+The cache has the machine code of an outermost function and everything it calls, but numba only checks whether
+the file of that function has changed. Code that works on pointers must match its callers, so the cache stamp
+covers all sources that are compiled in (`SOURCES`).
 """
 
 from __future__ import annotations
@@ -39,11 +42,11 @@ SOURCES: Final = (
     "cassandra/types/vint.py",
     "cassandra/model.py",
 )
-"""What compiled functions are made of, their constants included, by its place in the package."""
+"""The sources of compiled functions and their constants, as paths in the package."""
 
 
 def intrinsic(function: Callable[..., Any]) -> Any:
-    """For functions that give instructions to the compiler."""
+    """Decorator of functions that emit compiler instructions."""
     return numba_intrinsic(function)
 
 
@@ -52,10 +55,10 @@ def compiled(function: _F) -> _F:
 
 
 def compiled_and_kept(function: _F, *, further: Sequence[str] = ()) -> _F:
-    """For an outermost function only: it has the others inside, so that one file of machine code is all there is to load. What it is made
-    of beyond `SOURCES` is named in `further`.
+    """Decorator of outermost functions only: they include all others, so there is one file of machine code to
+    load. `further`: their sources in addition to `SOURCES`.
 
-    Where no folder can be written to, as for a user without a home, each process compiles for itself.
+    Without a writable cache folder, for example for a user without a home, each process compiles.
     """
     try:
         kept: Any = njit(nogil=True, cache=True)(function)
@@ -67,13 +70,13 @@ def compiled_and_kept(function: _F, *, further: Sequence[str] = ()) -> _F:
 
 
 def sources_digest() -> str:
-    """Changes with any of `SOURCES`."""
+    """The digest of `SOURCES`; changes with any of them."""
     return digest(SOURCES)
 
 
 def digest(sources: Sequence[str]) -> str:
-    """Of the contents of sources, by their places in the package."""
+    """The digest of the contents of sources, given as paths in the package."""
     package = Path(__file__).parents[1]
-    # The loader knows its way into a zip file, too.
+    # The loader can also read from a zip file.
     loader: Any = __spec__.loader
     return hashlib.sha256(b"\0".join(loader.get_data(str(package / name)) for name in sources)).hexdigest()

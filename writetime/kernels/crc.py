@@ -1,9 +1,10 @@
-"""CRC-32 (IEEE, as zlib's) for compiled code: the carry-less multiplication of x86 where the CPU has it, else tables.
+"""CRC-32 (IEEE, as in zlib) for compiled code: with carry-less multiplication on x86 if the CPU has it, else
+with tables.
 
-Strategy: a long run of bytes is folded to 16 that have the same remainder, four lots of 16 bytes at a time (Gopal et al., "Fast CRC
-Computation for Generic Polynomials Using PCLMULQDQ Instruction", Intel 2009); tables, eight bytes a step, do those 16, short runs and what
-is left. Machine code is for a plain CPU and has both ways; `HAS_CLMUL` says at run time which one this machine takes. On other kinds of
-CPU there is only the second.
+Strategy: many bytes are folded to 16 bytes with the same remainder, four blocks of 16 bytes at a time (Gopal
+et al., "Fast CRC Computation for Generic Polynomials Using PCLMULQDQ Instruction", Intel 2009). Tables, eight
+bytes a step, process those 16 bytes, short input and the rest. Machine code is for a generic CPU and has
+both; `HAS_CLMUL` selects one at run time. Other architectures have tables only.
 """
 
 from __future__ import annotations
@@ -23,7 +24,8 @@ HAS_CLMUL: Final[bool] = _IS_X86 and bool(llvm.get_host_cpu_features().get("pclm
 
 _WORTH_FOLDING = 64
 _FOLD_64 = np.array([0x0154442BD4, 0x01C6E41596], np.uint64)
-"""x^(64 * 8 + 32) and x^(64 * 8 - 32) modulo the polynomial, reflected: they move 16 bytes past the next 64."""
+"""x^(64 * 8 + 32) and x^(64 * 8 - 32) modulo the polynomial, reflected: they move 16 bytes past the next
+64."""
 _FOLD_16 = np.array([0x01751997D0, 0x00CCAA009E], np.uint64)
 """The same for the next 16."""
 
@@ -88,7 +90,8 @@ def _fold(low: Any, high: Any, by: Any) -> tuple[Any, Any]:
 
 @compiled
 def _folded(buf: Bytes, start: int, end: int, crc: int) -> tuple[Any, Any, int]:
-    """16 bytes with the remainder of all of buf[start:stop], as two words; and stop, less than 16 bytes before the end."""
+    """16 bytes with the remainder of buf[start:stop], as two words, and `stop`, less than 16 bytes before
+    `end`."""
     al, ah = _word(buf, start) ^ np.uint64(crc ^ 0xFFFFFFFF), _word(buf, start + 8)
     bl, bh = _word(buf, start + 16), _word(buf, start + 24)
     cl, ch = _word(buf, start + 32), _word(buf, start + 40)
@@ -117,7 +120,7 @@ def _folded(buf: Bytes, start: int, end: int, crc: int) -> tuple[Any, Any, int]:
 
 @compiled
 def _step(crc: int, word: Any) -> int:
-    """The remainder of eight bytes behind those of `crc`, which takes part in four of the look-ups only."""
+    """Continue `crc` by eight bytes. `crc` takes part in only four of the look-ups."""
     first = crc ^ _i64(word & np.uint64(0xFFFFFFFF))
     last = _i64(word >> np.uint64(32))
     after: int = (

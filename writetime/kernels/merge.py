@@ -1,7 +1,9 @@
-"""What compiled code does with flat rows: one thing with one row, or many small folds (`bulk.join`), or `bulk.pack`, or `shown`.
+"""Compiled tasks on flat rows: single rows, many small folds (`row_batches.join`), `row_batches.pack`, and
+projection.
 
-Strategy: one outermost function, `run`, for all tasks, which takes its arguments as one array of words (`pointers`): machine code is kept
-by outermost functions, and each would have its own copy of the rest. Rows are merged by `kernel_rows`, in an arena of bytes.
+Strategy: one outermost function, `run`, for all tasks, which takes its arguments as one array of words
+(`pointers`). Machine code is cached per outermost function, and each would include a copy of the rest. `rows`
+merges rows in an arena of bytes.
 """
 
 from __future__ import annotations
@@ -75,7 +77,7 @@ SOURCES: Final = (
     "cassandra/merge/row_codec.py",
     *(f"kernels/{name}.py" for name in ("merge", "pack", "rows", "projection_kernel")),
 )
-"""What machine code of this module is made of beyond that of the decoder, constants included."""
+"""The sources of this module's machine code in addition to those of the decoder, constants included."""
 
 kept: Callable[[Any], Any] = partial(compiled_and_kept, further=SOURCES)
 
@@ -89,9 +91,9 @@ MERGE, LIVE, NEXT_EXPIRY, MAX_TIMESTAMP, TIES, JOIN, PACK, SHOW, SPLIT, DIFFER =
 
 
 class Single(NamedTuple):
-    """One thing to do with the rows at the front of `buf`: `a` bytes of the one, `b` of the other (or of dropped columns). The rest of its
-    `size` bytes is room: from `out` to `spare` for the result, then for counters. `answer`: where the result ends, or what it is; and
-    whether the bytes are damaged."""
+    """A task on the rows at the start of `buf`: `a` bytes of one row, then `b` bytes of the other (or of
+    dropped columns). The rest of its `size` bytes is free: from `out` to `spare` for the result, then for
+    counters. `answer`: the end of the result, or the result itself; and whether the bytes are damaged."""
 
     task: int
     buf: Bytes
@@ -134,12 +136,13 @@ def _do_single(arguments: Ints) -> None:
 LACKING_STATES: Final = -3
 LACKING_VERSIONS: Final = -4
 GROUP, VERSIONS, EVENTS, LACKS, COUNTERS = range(5)
-"""`n` of a `Joining`: where it has come to, and what it lacked."""
+"""`n` of a `Joining`: its progress, and which room was lacking."""
 
 
 class Joining(NamedTuple):
-    """`bulk.join`. Group g has the items item_end[g]:item_end[g+1]. The arena has four regions of equal size: two for the state, by turns,
-    one for the item, one for counters. `leave`: there is no more room for versions to be had."""
+    """Arguments of `row_batches.join`. Group g has the items item_end[g]:item_end[g+1]. The arena has four
+    regions of equal size: two that alternate for the state, one for the item, one for counters. `leave`:
+    versions cannot get more room."""
 
     task: int
     groups: int
@@ -173,7 +176,8 @@ _joining = reader(Joining)
 
 @compiled
 def _do_join(arguments: Ints) -> None:
-    """From group n[GROUP] on. Ends early, with n[LACKS] set, if there is too little room for a group; nothing of that is kept."""
+    """Fold from group n[GROUP] on. Stops early with n[LACKS] set if a group lacks room; it is then
+    discarded."""
     this = _joining(arguments)
     n = this.n
     n[LACKS] = 0
@@ -194,7 +198,7 @@ def _do_join(arguments: Ints) -> None:
 
 @compiled
 def _leave(this: Joining, group: int) -> int:
-    """The state stays as it was, and nobody has looked at the items."""
+    """Leave the state of a group unchanged and its items unprocessed."""
     for i in range(this.item_end[group], this.item_end[group + 1]):
         this.applied[i] = 0
     this.changed[group], this.left[group] = 0, 1
@@ -214,7 +218,7 @@ def _keep(states: Growing, group: int, source: Bytes, at: int, length: int) -> i
 
 @compiled
 def _fold(this: Joining, group: int) -> int:
-    """Merge the items of a group into its state, one by one; 0, ODD or what lacks."""
+    """Merge the items of a group into its state, one by one; 0, ODD or the lacking room."""
     arena, cur, region, n = this.arena, this.cur, this.region, this.n
     rules = this.rules
     rules = Rules(
@@ -270,7 +274,7 @@ def _fold(this: Joining, group: int) -> int:
 
 @compiled
 def _show(this: Joining, state: int, state_end: int, rules: Rules) -> int:
-    """What shows of a state, as the next version; 0, ODD or LACKING_VERSIONS."""
+    """Append the visible content of a state as the next version; 0, ODD or LACKING_VERSIONS."""
     versions, at = this.versions, this.n[VERSIONS]
     pos = versions.end[at]
     end = live_cells(this.arena, this.cur, state, state_end, versions.data, pos, versions.room, this.drops, this.drops_end, rules)
@@ -285,8 +289,9 @@ def _show(this: Joining, state: int, state_end: int, rules: Rules) -> int:
 
 @kept
 def run(arguments: Ints) -> None:
-    """`arguments` is the words of a `Single`, `Joining`, `Packing`, or of what `kernel_shown` takes, whose task is the first. One function:
-    machine code is kept by those, and each would have its own copy of everything."""
+    """Run the task in the first word. `arguments`: the words of a `Single`, `Joining`, `Packing`, or of a
+    tuple of `projection_kernel`. One function for all, because each outermost function has its own machine
+    code."""
     task = arguments[0]
     if task == JOIN:
         _do_join(arguments)
@@ -318,7 +323,7 @@ _DROPS, _RULES = (Single._fields.index(name) for name in ("drops", "rules"))
 
 
 class _Desk(threading.local):
-    """A thread's arguments of single tasks, laid out once: only numbers change."""
+    """A thread's arguments for single tasks. They are laid out once, and only numbers change."""
 
     def __init__(self) -> None:
         self.cur, self.answer = np.empty(CURSORS, np.int64), np.empty(2, np.int64)
@@ -326,7 +331,7 @@ class _Desk(threading.local):
         self.make_room(1 << 12)
 
     def make_room(self, room: int) -> None:
-        """For rows of so many bytes, for a result and for counters."""
+        """Allocate room for rows of `room` bytes, a result and counters."""
         self.room = room
         self.buf = np.empty(3 * room, np.uint8)
         self.bytes = memoryview(cast(Any, self.buf))
@@ -335,7 +340,7 @@ class _Desk(threading.local):
         self.start = int(self.words[_BUF])
 
     def do(self, task: int, a: bytes, b: bytes, rules: Rules) -> int:
-        """The answer to a task, with what it has made behind `room`."""
+        """Run a task and return its answer. The result bytes begin after `room`."""
         if len(a) + len(b) > self.room:
             self.make_room(4 * (len(a) + len(b)))
         while True:
@@ -354,7 +359,7 @@ _desk: Final = _Desk()
 
 
 def _make(task: int, a: bytes, b: bytes, rules: Rules) -> bytes | None:
-    """The bytes that a task makes, None if it finds something odd."""
+    """The result bytes of a task, None if the input is damaged or odd."""
     end = _desk.do(task, a, b, rules)
     return None if end == ODD else bytes(_desk.bytes[_desk.room : end])
 
@@ -365,7 +370,7 @@ def _ask(task: int, row: bytes, rules: Rules) -> int | None:
 
 
 def merge(a: bytes, b: bytes, *, active: DeletionTime | None, counter: bool, policy: Policy = POLICY) -> bytes | None:
-    """As `row_codec.merge`; None if a row is damaged, or a counter odd."""
+    """As `row_codec.merge`; None if a row is damaged or a counter is not in canonical form."""
     return _make(MERGE, a, b, _rules(active, counter=counter, policy=policy))
 
 

@@ -1,8 +1,10 @@
-"""Around the compiled decoder: the schema as arrays, room for what it finds, and Arrow batches made of that without a copy.
+"""Input and output of the compiled decoder: the schema as arrays, output buffers, and Arrow batches built
+without a copy.
 
-Strategy: room for bytes is that of the chunk's bodies; room for everything else is a guess, and where it is too small the chunk is done
-again with twice of it. A frame that the compiled decoder refuses is handed to the Python reader, which has the words for what is wrong; if
-that one is content, the two disagree, and that is raised as the bug it is.
+Strategy: buffers for bytes are as large as the bodies of the chunk. The size of all others is estimated; if
+one is too small, the chunk is decoded again with twice the size. A frame that the compiled decoder rejects is
+passed to the Python decoder, whose error explains the problem. If that one accepts it, the two disagree,
+which is a bug and raises RuntimeError.
 """
 
 from __future__ import annotations
@@ -57,7 +59,8 @@ from writetime.kernels.segment_walk import Frames
 
 
 def tables_of(schema: Schema, dictionaries: Dictionaries) -> Tables:
-    """A table whose types cannot be parsed is left out: the Python reader is asked about its frames, and says so."""
+    """The tables as arrays. Tables with types that cannot be parsed are omitted; the Python decoder reports
+    their frames."""
     shapes = sorted(filter(None, map(_shape, schema.tables.values())), key=lambda shape: shape.table.id.bytes)
     parts = [columns for shape in shapes for columns in (_wire_order(shape, static=True), _wire_order(shape, static=False))]
     columns = [column for part in parts for column in part]
@@ -95,7 +98,8 @@ def _wire_order(shape: TableShape, *, static: bool) -> list[tuple[bytes, mutatio
 
 
 def _lengths(lengths: Iterable[int | None]) -> Int32s:
-    """Nothing of more than an int32 fits into a body; a length below 0 would send the compiled decoder backwards."""
+    """Lengths limited to int32, since a body is not larger. A negative length would move the compiled decoder
+    backwards."""
     return np.array([kernel.VARIABLE if length is None else min(max(length, 0), MOST_BYTES) for length in lengths], np.int32)
 
 
@@ -107,7 +111,7 @@ def _starts(lengths: Sequence[int]) -> Ints:
 
 
 class Places(NamedTuple):
-    """Where bodies are: the frames' positions, the bodies' offsets and lengths."""
+    """Positions of frames, and offsets and lengths of their bodies."""
 
     position: Ints
     offset: Ints
@@ -124,18 +128,18 @@ def places(frames: Sequence[Frame]) -> Places:
 
 _COUNTED = (kernel.UPDATES, kernel.ROWS, kernel.CELLS, kernel.COMPLEX, kernel.RANGES, kernel.CLUSTERING, kernel.START, kernel.END)
 _LEAST_ROOM = 64
-"""Entries of any kind that there is room for at first."""
+"""Initial room for entries of each kind."""
 
 
 def decode(image: bytes, frames: Places, schema: Schema, *, version: int, chunk_bytes: int) -> Iterator[Decoded]:
-    """As `cells.decode`."""
+    """As `mutation_decoder.decode`."""
     decoder = _Decoder(image, frames, schema, version)
     for first, last in chunks_of(frames.length, chunk_bytes):
         yield decoder.chunk(first, last)
 
 
 class _Decoder:
-    """Decodes chunks of one segment; knows how much room the last one took."""
+    """Decodes chunks of one segment; remembers how much room the last one needed."""
 
     def __init__(self, image: bytes, frames: Places, schema: Schema, version: int) -> None:
         self.image, self.frames, self.schema, self.version = image, frames, schema, version
@@ -167,7 +171,7 @@ class _Decoder:
         return Decoded(updates, rows, cells, complex_deletions, ranges, tuple(failures))
 
     def _check_places(self) -> None:
-        """Compiled code believes what it is told of places."""
+        """Check offsets and lengths, because compiled code does not."""
         position, offset, length = self.frames
         if not len(position) == len(offset) == len(length):
             raise ValueError(f"{len(position)} positions, {len(offset)} offsets and {len(length)} lengths of frames")
@@ -176,7 +180,7 @@ class _Decoder:
             raise outside(int(position[beyond[0]]), len(self.buf))
 
     def _expect(self, frames: int, size: int) -> None:
-        """Make room for what a chunk usually holds."""
+        """Make room for the usual content of a chunk."""
         usual = {
             kernel.UPDATES: frames + 16,
             kernel.ROWS: frames + size // 256,
@@ -189,7 +193,7 @@ class _Decoder:
 
     def _make_room(self, counter: int) -> None:
         if self.room[counter] == MOST_BYTES:
-            raise too_large(f"a chunk holds more than {MOST_BYTES} entries of a kind")
+            raise too_large(f"a chunk has more than {MOST_BYTES} entries of one kind")
         self.room[counter] = min(2 * self.room[counter], MOST_BYTES)
 
     def _failure(self, position: int, offset: int, length: int) -> Failure:
@@ -198,7 +202,7 @@ class _Decoder:
         except WritetimeError as error:
             # Its traceback would hold the decoder's frames: all frames of a hot table may fail.
             return Failure(Frame(position, offset - BODY_OFFSET, offset, length), error.with_traceback(None))
-        raise RuntimeError(f"the compiled decoder refuses the mutation that ends at {position}, the Python decoder does not")
+        raise RuntimeError(f"the compiled decoder rejects the mutation that ends at {position}, the Python decoder does not")
 
 
 def _empty(size: int, kind: Any) -> Any:
@@ -221,7 +225,7 @@ def _scratch(tables: Tables, *, unsigned: bool) -> Scratch:
 
 
 def _output(room: dict[int, int], size: int) -> Output:
-    """Arrays for so many entries, and `size` bytes of each kind of bytes."""
+    """Arrays for `room` entries of each kind, and `size` bytes for each column of bytes."""
 
     def i64(counter: int) -> Any:
         return _empty(room[counter], np.int64)
@@ -257,7 +261,7 @@ def _output(room: dict[int, int], size: int) -> Output:
 
 
 def _batches(out: Output, n: list[int], codes: Dictionaries) -> tuple[Any, ...]:
-    """The five record batches, around the arrays and not copied."""
+    """The five record batches, which share memory with the arrays."""
     u, r, c, x, g = out
     n_u, n_r, n_c, n_x, n_g = n[:5]
     deleted = u.deleted[:n_u]
@@ -318,7 +322,7 @@ _NO_RANGES = tuple(pa.nulls(0, field.type) for field in RANGES)
 
 
 def _bits(flags: Any) -> Any:
-    """A bitmap of what is not 0; None if nothing is."""
+    """A bitmap of the nonzero flags; None if all are 0."""
     return pa.py_buffer(np.packbits(flags, bitorder="little"))
 
 

@@ -1,4 +1,5 @@
-"""Mutations as Arrow: five flat tables that refer to each other by ordinal. The schemas, and the readable way to and fro.
+"""Mutations as Arrow: five flat tables that refer to each other by ordinal. Schemas and the readable
+conversion both ways.
 
     UPDATES            a partition update each: frame, place in its mutation, table, partition key, partition deletion
     ROWS               a row or static row each, of an update: clustering, liveness, row deletion
@@ -6,13 +7,15 @@
     COMPLEX_DELETIONS  deletions of whole collections and user types, of a row
     RANGES             range tombstones, of an update
 
-Strategy: frames are decoded in chunks of so many bytes, a `Decoded` each; ordinals (`update`, `row`) count from 0 in their chunk, and
-everything stands in the order of the log, cells in the order of the wire. A chunk is a function of the frames' sizes alone, so both
-engines cut at the same places and give equal batches: the Python one by `mutation.decode_mutation` and `flatten`, the compiled one
-(`writetime.kernels.mutation_kernel`) straight from the bytes. `unflatten` gives the mutations back, equal to the last bit.
+Strategy: frames are decoded in chunks of a limited size, each a `Decoded`. Ordinals (`update`, `row`) count
+from 0 in a chunk. Entries are in log order, cells in wire order. Chunk boundaries depend on frame sizes only,
+so both engines return equal batches: the Python one by `mutation.decode_mutation` and `flatten`, the compiled
+one (`writetime.kernels.mutation_kernel`) directly from the bytes. `unflatten` restores exactly equal
+mutations.
 
-Values stay raw bytes. Column names are the bytes of the wire, because Thrift could write names that are no UTF-8. A ttl of 0 is none; a
-local deletion time or expiry that is null is none. This module does not know how bodies are encoded, nor what a segment is.
+Values stay raw bytes. Column names are the bytes of the wire, because Thrift could write names that are not
+UTF-8. A ttl of 0 means no ttl; a null local deletion time or expiry means none. This module does not know the
+encoding of bodies or segments.
 """
 
 from __future__ import annotations
@@ -44,10 +47,11 @@ from writetime.cassandra.schema.model import Column, DroppedColumn, Schema
 from writetime.errors import CorruptFrame, WritetimeError
 
 CHUNK_BYTES: Final = 2 << 20
-"""Bytes of bodies that are decoded at once; a larger mutation is a chunk of its own. With more, memory is not kept warm."""
+"""Bytes of bodies in a chunk; a larger mutation is a chunk of its own. Larger chunks do not fit the CPU
+cache."""
 
 MOST_BYTES: Final = (1 << 31) - 1
-"""Bytes of bodies that a chunk can hold: the offsets in its batches have 32 bits. No frame has more."""
+"""Maximum bytes of bodies in a chunk: offsets in its batches have 32 bits. No frame is larger."""
 
 TABLE_ID: Final = pa.dictionary(pa.int32(), pa.binary(16))
 COLUMN: Final = pa.dictionary(pa.int32(), pa.binary())
@@ -63,8 +67,8 @@ _DELETION: Final = {"deletion_timestamp": pa.int64(), "deletion_time": [pa.int64
 _MAYBE_DELETION: Final = {"deletion_timestamp": [pa.int64()], "deletion_time": [pa.int64()]}
 
 UPDATES: Final = _fields(position=pa.int64(), ordinal=pa.int32(), table=TABLE_ID, key=pa.binary(), **_MAYBE_DELETION)
-"""`position`: the frame's; `ordinal`: place in the mutation; `table`: the 16 bytes of its id. A deletion's timestamp is null if there is
-none; its time in s may be null even so, in version 8."""
+"""`position`: of the frame; `ordinal`: index in the mutation; `table`: the 16 bytes of its id. Without a
+deletion its timestamp is null; its time in s may also be null with a deletion, in version 8."""
 
 ROWS: Final = _fields(
     update=pa.int32(),
@@ -76,7 +80,7 @@ ROWS: Final = _fields(
     **_MAYBE_DELETION,
     shadowable=pa.bool_(),
 )
-"""`clustering` is null for the static row and only there; a null inside is a null clustering value."""
+"""`clustering` is null only for the static row; a null element is a null clustering value."""
 
 CELLS: Final = _fields(
     row=pa.int32(),
@@ -87,7 +91,8 @@ CELLS: Final = _fields(
     path=[pa.binary()],
     value=pa.binary(),
 )
-"""A tombstone has a local deletion time and no ttl, an expiring cell both. `path` is null for columns that are no collection."""
+"""A tombstone has a local deletion time and no ttl, an expiring cell has both. `path` is null for simple
+columns."""
 
 COMPLEX_DELETIONS: Final = _fields(row=pa.int32(), column=COLUMN, **_DELETION)
 
@@ -98,7 +103,7 @@ RANGES: Final = _fields(
 
 @dataclass(frozen=True, slots=True)
 class Failure:
-    """A frame that could not be decoded. Nothing of it is in the batches."""
+    """A frame that could not be decoded. The batches contain nothing of it."""
 
     frame: Frame
     error: WritetimeError
@@ -106,7 +111,8 @@ class Failure:
 
 @dataclass(frozen=True, slots=True)
 class Decoded:
-    """One chunk: record batches of UPDATES, ROWS, CELLS, COMPLEX_DELETIONS and RANGES, and the frames that gave nothing."""
+    """One chunk: record batches of UPDATES, ROWS, CELLS, COMPLEX_DELETIONS and RANGES, and the frames that
+    failed."""
 
     updates: Any
     rows: Any
@@ -118,7 +124,8 @@ class Decoded:
 
 @dataclass(frozen=True, slots=True)
 class Dictionaries:
-    """What the codes in `table` and `column` stand for: all tables and all names of columns of a schema, sorted by their bytes."""
+    """The values of the codes in `table` and `column`: all tables and column names of a schema, sorted by
+    bytes."""
 
     tables: Any
     columns: Any
@@ -142,13 +149,14 @@ class Dictionaries:
 
 
 def _binaries(values: Sequence[bytes]) -> Any:
-    """An array of bytes. Not by pa.array(), which imports pandas: a second of a fresh process."""
+    """An array of bytes. pa.array() is avoided, because it imports pandas, which takes a second in a new
+    process."""
     offsets = np.cumsum([0, *map(len, values)], dtype=np.int32)
     return pa.Array.from_buffers(pa.binary(), len(values), [None, pa.py_buffer(offsets), pa.py_buffer(b"".join(values))])
 
 
 def name_bytes(name: str) -> bytes | None:
-    """A column's name as on the wire; None if no bytes read as this name. The inverse of `mutation.column_name`."""
+    """A column name as on the wire; None if it has no encoding. The inverse of `mutation.column_name`."""
     try:
         raw = name.encode("utf-8", "surrogateescape")
     except UnicodeEncodeError:
@@ -157,7 +165,8 @@ def name_bytes(name: str) -> bytes | None:
 
 
 def chunks(lengths: Sequence[int] | Any, chunk_bytes: int) -> Iterator[tuple[int, int]]:
-    """Ranges of frames whose bodies have at most `chunk_bytes` together; or one frame. Raises CorruptFrame for one that no log can hold."""
+    """Ranges of frames with bodies of at most `chunk_bytes` in total, or of a single frame. Raises
+    CorruptFrame if a frame is larger than a log allows."""
     sizes = np.asarray(lengths, np.int64)
     if sizes.max(initial=0) > MOST_BYTES:
         raise too_large(f"a mutation of {sizes.max()} bytes")
@@ -196,7 +205,7 @@ SCHEMAS: Final = (UPDATES, ROWS, CELLS, COMPLEX_DELETIONS, RANGES)
 
 
 class _Flattener:
-    """Gathers the rows of each of the five tables, as tuples in the order of the schema's fields."""
+    """Collects the rows of the five tables as tuples in the order of the schema's fields."""
 
     def __init__(self, dictionaries: Dictionaries) -> None:
         self.codes = dictionaries

@@ -1,6 +1,7 @@
-"""Frames of a segment to the Arrow tables of `mutation_columns`, by the readable engine or by the compiled one.
+"""Decodes frames of a segment to the Arrow tables of `mutation_columns`, with the readable or the compiled
+engine.
 
-Both engines cut the frames into equal chunks and give equal batches. The compiled one (`mutation_buffers`) is chosen where numba is
+Both engines return equal chunks and batches. The compiled one (`mutation_buffers`) is used if numba is
 installed.
 """
 
@@ -21,10 +22,10 @@ from writetime.kernels.mutation_columns import CHUNK_BYTES, Decoded, Dictionarie
 def decode(
     image: bytes, frames: Sequence[Frame], schema: Schema, *, version: int, engine: Engine = "auto", chunk_bytes: int = CHUNK_BYTES
 ) -> Iterator[Decoded]:
-    """The cells of frames, which lie at their offsets in `image`, in chunks of at most `chunk_bytes` of bodies.
+    """Decode frames at their offsets in `image`, in chunks of at most `chunk_bytes` of bodies.
 
-    `version` is that of the segment's descriptor. What cannot be decoded is listed in `failures` with the error of `decode_mutation`.
-    Raises CorruptFrame for a frame that does not lie within `image`: the two do not belong together.
+    `version` is that of the segment's descriptor. Frames that cannot be decoded are in `failures`, with the
+    error of `decode_mutation`. Raises CorruptFrame if a frame is outside of `image`.
     """
     if _use_kernel(engine):
         from writetime.kernels import mutation_buffers
@@ -40,7 +41,7 @@ def decode(
 
 
 def decode_segment(scanned: Scan, schema: Schema, *, engine: Engine = "auto", chunk_bytes: int = CHUNK_BYTES) -> Iterator[Decoded]:
-    """The cells of all frames of a segment, as `decode`."""
+    """Decode all frames of a segment, as `decode`."""
     version = scanned.descriptor.version
     return decode(scanned.image, scanned.frames, schema, version=version, engine=engine, chunk_bytes=chunk_bytes)
 

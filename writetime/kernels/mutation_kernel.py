@@ -1,12 +1,15 @@
-"""From bodies to the columns of `writetime.kernels.mutation_columns`, compiled: the twin of `mutation.decode_mutation` and `cells.flatten`.
+"""The compiled decoder of mutations: from bodies to the columns of `mutation_columns`. The twin of
+`mutation.decode_mutation` and `mutation_columns.flatten`.
 
-Strategy: numba, one function for each thing that the Python reader does, in its order, over one byte array with positions. Every reader
-takes (buf, pos, end) and returns the next position; where bytes are wrong or end early that is `end + 1`, from which nothing can be
-read, so that a failure goes through to whoever asks. Nothing outside of buf[pos:end] is ever looked at.
+Strategy: numba, one function for each step of the Python decoder, in the same order, on one byte array with
+positions. Every reader takes (buf, pos, end) and returns the next position. If bytes are invalid or truncated
+that is `end + 1`, from which nothing can be read, so the failure propagates to the caller. Nothing outside of
+buf[pos:end] is read.
 
-What is found is written to columns, as pointers with a size: numbers by column, bytes one behind the other with their ends. A frame that
-fails leaves nothing behind. Where there is no room for something, the chunk ends and says what was lacking (`cells_buffers` makes room
-and runs it again). Room for bytes is not asked for, because a chunk's columns cannot hold more bytes of a kind than its bodies do.
+Output goes to columns, that is pointers with a size: numbers by column, bytes concatenated with their ends. A
+failed frame leaves no output. If a column is full, the chunk stops and reports which one (`mutation_buffers`
+enlarges it and runs the chunk again). Room for bytes is not checked, because a column cannot get more bytes
+than the bodies have.
 """
 
 from __future__ import annotations
@@ -30,9 +33,10 @@ from writetime.kernels.pointers import reader
 
 
 class Tables(NamedTuple):
-    """A schema. Table t has the columns bounds[2t]:bounds[2t+1] (static) and bounds[2t+1]:bounds[2t+2] (regular), the clustering lengths
-    clusterings[t]:clusterings[t+1]. A length of -1 is variable; `column_length_before` is of cells up to `column_dropped_at`, of a column
-    that has come back. Codes are those of `Dictionaries`. Ids are in order."""
+    """A schema. Table t has the columns bounds[2t]:bounds[2t+1] (static) and bounds[2t+1]:bounds[2t+2]
+    (regular), the clustering lengths clusterings[t]:clusterings[t+1]. A length of -1 is variable;
+    `column_length_before` is of cells up to `column_dropped_at`, of a column that has come back. Codes are
+    those of `Dictionaries`. Ids are in order."""
 
     size: int
     high: Words
@@ -51,7 +55,8 @@ class Tables(NamedTuple):
 
 
 class Scratch(NamedTuple):
-    """What a mutation is read with: the columns of its headers, which of them a row has, one clustering (a length of -1 is null)."""
+    """Work space for a mutation: header columns, which of them a row has, one clustering (a length of -1 is
+    null)."""
 
     statics: Ints
     regulars: Ints
@@ -63,7 +68,8 @@ class Scratch(NamedTuple):
 
 
 class Lists(NamedTuple):
-    """A column of lists of bytes: where lists end, which values are there, where values end, and their bytes."""
+    """A column of lists of bytes: where lists end, which values are there, where values end, and their
+    bytes."""
 
     size: int
     list_end: Int32s
@@ -137,7 +143,8 @@ class Output(NamedTuple):
 
 
 class Chunk(NamedTuple):
-    """All that `decode` works with: bodies by frame position, offset in `buf` and length; which of them failed; counters `n`."""
+    """The arguments of `decode`: bodies by frame position, offset in `buf` and length; which of them failed;
+    counters `n`."""
 
     tables: Tables
     scratch: Scratch
@@ -222,7 +229,7 @@ def _byte(buf: Bytes, pos: int, end: int) -> tuple[int, int]:
 
 @compiled
 def _length(buf: Bytes, pos: int, end: int) -> tuple[int, int]:
-    """A number of bytes that follow, or of things of at least one byte each."""
+    """A length in bytes, or a count of items of at least one byte each."""
     length, pos = _vint(buf, pos, end)
     if length < 0 or length > end - pos:
         return 0, end + 1
@@ -270,7 +277,7 @@ def _deletion(buf: Bytes, pos: int, end: int, bases: Ints) -> tuple[int, int, in
 
 @compiled
 def _copy(source: Bytes, start: int, length: int, target: Bytes, at: int) -> int:
-    """Bytes to target[at:]; the position behind them."""
+    """Copy bytes to target[at:]. Returns the position after them."""
     for i in range(length):
         target[at + i] = source[start + i]
     return at + length
@@ -320,7 +327,8 @@ def _is_name(tables: Tables, column: int, buf: Bytes, pos: int, length: int) -> 
 def _columns(
     buf: Bytes, pos: int, end: int, tables: Tables, first: int, last: int, header: Ints, scratch: Scratch, n: Ints
 ) -> tuple[int, int]:
-    """A header's columns into `header`; (their number, next position). They are looked for in the order in which they are expected."""
+    """Read a header's columns into `header`; (their number, next position). The search starts at the expected
+    column."""
     count, pos = _length(buf, pos, end)
     n[SERIAL] += 1
     expected = first
@@ -347,7 +355,7 @@ def _columns(
 
 @compiled
 def _clustering(buf: Bytes, pos: int, end: int, tables: Tables, table: int, size: int, scratch: Scratch) -> int:
-    """The first `size` values of a clustering into scratch."""
+    """Read the first `size` values of a clustering into scratch."""
     first = tables.clusterings[table]
     header = _u64(0)
     for i in range(size):
@@ -376,7 +384,7 @@ def _clustering(buf: Bytes, pos: int, end: int, tables: Tables, table: int, size
 
 @compiled
 def _add_list(lists: Lists, at: int, counter: int, buf: Bytes, size: int, scratch: Scratch, n: Ints) -> bool:
-    """The `size` values in scratch as the list number `at`. False if there is no room."""
+    """Append the `size` values in scratch as list `at`. False if there is no room."""
     values = n[counter]
     filled = n[counter + 1]
     if values + size > lists.size:
@@ -399,7 +407,8 @@ def _add_list(lists: Lists, at: int, counter: int, buf: Bytes, size: int, scratc
 
 @compiled
 def _subset(buf: Bytes, pos: int, end: int, total: int, present: Bytes) -> tuple[bool, int]:
-    """Which of a header's columns a row has, into `present`; whether it is all of them."""
+    """Read which of a header's columns a row has into `present`. Returns whether it has all, and the next
+    position."""
     encoded, pos = _vint(buf, pos, end)
     if encoded == 0 or pos > end:
         return True, pos
@@ -427,7 +436,7 @@ def _subset(buf: Bytes, pos: int, end: int, total: int, present: Bytes) -> tuple
 def _row(
     buf: Bytes, pos: int, end: int, flags: int, more: int, tables: Tables, header: Ints, total: int, scratch: Scratch, out: Output, n: Ints
 ) -> int:
-    """A row behind its clustering."""
+    """Read a row from after its clustering."""
     bases = scratch.bases
     row = n[ROWS] - 1
     rows = out.rows
@@ -561,7 +570,8 @@ def _new_row(out: Rows, size: int, buf: Bytes, scratch: Scratch, n: Ints) -> boo
 def _marker(
     buf: Bytes, pos: int, end: int, opened: bool, tables: Tables, table: int, scratch: Scratch, out: Ranges, n: Ints
 ) -> tuple[bool, int]:
-    """A marker; whether a range is open after it. What is known of an open range stands in the place that it will have."""
+    """Read a marker. Returns whether a range is open after it. An open range is stored in the entry it will
+    get."""
     kind, pos = _byte(buf, pos, end)
     closes, opens = _MARKER_CLOSES[kind], _MARKER_OPENS[kind]
     if (closes < 0 and opens < 0) or (closes >= 0) != opened or end - pos < 2:
@@ -622,7 +632,7 @@ def _static_row(buf: Bytes, pos: int, end: int, tables: Tables, total: int, scra
 
 @compiled
 def _unfiltereds(buf: Bytes, pos: int, end: int, tables: Tables, table: int, total: int, scratch: Scratch, out: Output, n: Ints) -> int:
-    """Rows and markers up to the end of the partition."""
+    """Read rows and markers up to the end of the partition."""
     size = tables.clusterings[table + 1] - tables.clusterings[table]
     opened = False
     while pos < end:
@@ -671,7 +681,7 @@ def _new_update(buf: Bytes, pos: int, end: int, position: int, ordinal: int, cod
 def _update(
     buf: Bytes, pos: int, end: int, position: int, ordinal: int, tables: Tables, table: int, scratch: Scratch, out: Output, n: Ints
 ) -> int:
-    """One partition update behind its table id."""
+    """Read a partition update from after its table id."""
     pos = _new_update(buf, pos, end, position, ordinal, tables.code[table], out.updates, n)
     flags, pos = _byte(buf, pos, end)
     if pos > end or flags & _IS_EMPTY:
@@ -697,7 +707,7 @@ def _update(
 
 @compiled
 def _mutation(buf: Bytes, pos: int, end: int, position: int, tables: Tables, scratch: Scratch, out: Output, n: Ints) -> int:
-    """One body; it is good if the position behind it is its end."""
+    """Read one body. It is valid if the returned position is its end."""
     size = end - pos
     count, pos = _vint(buf, pos, end)
     if count <= 0 or count > size:
@@ -715,7 +725,8 @@ def _mutation(buf: Bytes, pos: int, end: int, position: int, tables: Tables, scr
 
 @compiled_and_kept
 def decode(arguments: Ints) -> None:
-    """All bodies of a chunk; `arguments` is the words of a `Chunk`. Ends early, with n[LACKING] set, if there is too little room."""
+    """Decode all bodies of a chunk; `arguments`: the words of a `Chunk`. Stops early with n[LACKING] set if
+    room lacks."""
     chunk = _chunk(arguments)
     n = chunk.n
     before = np.zeros(KEPT, np.int64)

@@ -1,7 +1,7 @@
-"""From the decoder's columns to flat rows, compiled: the twin of `bulk.pack`.
+"""Converts the decoder's columns to flat rows, compiled: the twin of `row_batches.pack`.
 
-Strategy: as `kernel_rows`. Cells of a row are brought into the order of flat rows, in which they usually stand already, and written one
-behind the other. Where room lacks, the walk ends, and the caller makes some and goes on from there.
+Strategy: as `rows`. The cells of a row are sorted into the order of flat rows, which they usually have
+already, and written. If room lacks, the kernel stops, and the caller makes room and continues from there.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ _u64: Any = np.uint64
 
 
 class Blobs(NamedTuple):
-    """A column of bytes to read: where each begins, and its length."""
+    """A column of bytes to read: start and length of each value."""
 
     at: Ints
     length: Ints
@@ -43,7 +43,7 @@ class Blobs(NamedTuple):
 
 
 class Growing(NamedTuple):
-    """A column of bytes to write: room in all, and where each ends."""
+    """A column of bytes to write: the total room, and the end of each value."""
 
     room: int
     end: Int32s
@@ -51,8 +51,9 @@ class Growing(NamedTuple):
 
 
 class Packing(NamedTuple):
-    """`bulk.pack`: the columns of ROWS, CELLS and COMPLEX_DELETIONS, nulls of times filled with NO_DELETION_TIME; names by code, which is
-    their order; room for one row's cells in order, twice. `n`: the rows that are done."""
+    """Arguments of `row_batches.pack`: the columns of ROWS, CELLS and COMPLEX_DELETIONS, null times filled
+    with NO_DELETION_TIME; names by code, which is their order; two sort buffers for the cells of a row. `n`:
+    the finished rows."""
 
     task: int
     rows: int
@@ -97,7 +98,8 @@ _packing = reader(Packing)
 
 @compiled
 def pack_rows(arguments: Ints) -> None:
-    """From row n[0] on, the first of whose cells and complex deletions are n[1] and n[2]; as far as there is room."""
+    """Pack rows from n[0] on, whose first cell and complex deletion are n[1] and n[2], as far as there is
+    room."""
     this = _packing(arguments)
     n = this.n
     while n[0] < this.rows:
@@ -115,7 +117,7 @@ def pack_rows(arguments: Ints) -> None:
 
 @compiled
 def _pack_row(this: Packing, row: int, cell: int, cell_end: int, deletion: int, deletion_end: int) -> int:
-    """One row to the end of what is there; its end or LACKING."""
+    """Append one row to the output; its end or LACKING."""
     out, cur = this.out.data, this.cur
     pos, room = this.out.end[row], this.out.room
     first, last = this.list_end[row], this.list_end[row + 1]
@@ -200,7 +202,8 @@ def _in_order(x: int, y: int, has_path: Bytes, column: Int32s, path: Blobs) -> b
 
 @compiled
 def _sort_cells(order: Ints, other: Ints, first: int, last: int, has_path: Bytes, column: Int32s, path: Blobs) -> None:
-    """Numbers of the cells first:last in the order of a flat row to the front of `order`. A stable merge sort, if it is needed at all."""
+    """Write the indexes of cells first:last in flat-row order to the start of `order`. A stable merge sort,
+    if needed."""
     size = last - first
     sorted_already = True
     for i in range(size):
@@ -228,7 +231,8 @@ def _sort_cells(order: Ints, other: Ints, first: int, last: int, has_path: Bytes
 
 @compiled
 def _sort_deletions(order: Ints, first: int, last: int, column: Int32s) -> None:
-    """Numbers of complex deletions first:last by column, in place of their own. There are few, and hardly ever out of order."""
+    """Sort the indexes of complex deletions first:last by column, in place. They are few and rarely out of
+    order."""
     for i in range(first, last):
         j = i
         while j > first and column[order[j - 1]] > column[i]:

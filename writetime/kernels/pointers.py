@@ -1,11 +1,14 @@
-"""Arguments of compiled code: arrays and numbers in named tuples, which go over as one array of words and are plain pointers inside.
+"""Arguments of compiled code: named tuples of arrays and numbers, passed as one array of words, used as plain
+pointers.
 
-Strategy: numba counts references to every array that it takes out of a tuple, which costs more than what a decoder does with it; a pointer
-is free. So a NamedTuple says what there is, by its annotations (`Bytes`, `Int32s`, `Ints`, `Words`, `int`, or another such NamedTuple):
-`call` lays it out and calls (`words` does no more than lay out, for who keeps what he passes), and inside `reader(…)` gives it back, with a
-pointer wherever there was an array.
+Strategy: numba counts references to every array that it takes out of a tuple, which costs more than the work
+of a decoder; a pointer is free. The annotations of a NamedTuple describe the arguments (`Bytes`, `Int32s`,
+`Ints`, `Words`, `int`, or another such NamedTuple). `call` lays them out and calls (`words` only lays them
+out, for callers that keep them), and `reader(…)` restores the tuple in compiled code, with pointers instead
+of arrays.
 
-Pointers know no length: whoever indexes one has checked before. The arrays must live as long as the call, and no address keeps them.
+Pointers have no length, so every index must be checked before. The arrays must outlive the call; addresses do
+not keep them alive.
 """
 
 from __future__ import annotations
@@ -34,12 +37,12 @@ _KINDS: dict[Any, Any] = {
 
 
 def call(run: Callable[[Ints], Any], arguments: Any) -> None:
-    """Run compiled code on a (named) tuple of arrays and numbers, which lives until it is done."""
+    """Run compiled code on a (named) tuple of arrays and numbers, which is kept alive during the call."""
     run(words(arguments))
 
 
 def words(arguments: Any) -> Ints:
-    """Addresses of arrays and numbers of a (named) tuple, one after the other."""
+    """The arrays' addresses and the numbers of a (named) tuple, in order."""
     flat: list[int] = []
     _flatten(arguments, flat)
     return np.array(flat, np.int64)
@@ -56,7 +59,7 @@ def _flatten(value: Any, into: list[int]) -> None:
 
 
 def reader(shape: Any) -> Any:
-    """A function for compiled code that makes a `shape` of an array of words."""
+    """A function for compiled code that restores a `shape` from an array of words."""
     kind = _kind(shape)
 
     @intrinsic

@@ -1,7 +1,9 @@
-"""Shown rows by the page: the cells of many flat rows, of live cells only (`flat.live`), by column, without an object per cell.
+"""Projection of visible rows: the cells of many flat rows (from `row_codec.live`) by column, without an
+object per cell.
 
-Strategy: compiled code (`kernel_shown`) walks over the rows and says where values stand; numpy has the rest. There is no readable engine
-here: whoever types events one by one (`event.TableView`, on `flat.shown`) is the twin of all that is made of this. Knows no types.
+Strategy: compiled code (`projection_kernel`) returns the positions of values, numpy does the rest. There is
+no readable engine here: the code that builds events one by one (`event.TableView`, with `row_codec.shown`) is
+the twin. Does not know types.
 """
 
 from __future__ import annotations
@@ -21,16 +23,17 @@ from writetime.kernels.row_batches import _blobs
 Ints = npt.NDArray[np.int64]
 Flags = npt.NDArray[np.bool_]
 Places = tuple[Ints, Ints]
-"""Where values begin, and how long they are; -1 for one that is null or not there."""
+"""Start and length of values; length -1 for null or missing ones."""
 
 _NO_RULES: Final = (0,) * 7
 
 
 @dataclass(frozen=True)
 class ShownRows:
-    """What is in some rows, of which `there` tells which show. By clustering column and row: `part_at`, `part_length`. By column and row:
-    `first` cell (-1: none), `count` of cells, `latest` writetime (µs), `soonest` expiry (s, `kernel.NEVER`). Cells: `value_at`,
-    `value_length`, `path_at`, `path_length` in `data`."""
+    """The content of rows; `there` flags the visible ones. By clustering column and row: `part_at`,
+    `part_length`. By column and row: `first` cell (-1: none), `count` of cells, `latest` writetime (µs),
+    `soonest` expiry (s, `projection_kernel.NEVER`). Cells: `value_at`, `value_length`, `path_at`,
+    `path_length` in `data`."""
 
     kernel: ModuleType
     data: npt.NDArray[np.uint8]
@@ -47,19 +50,19 @@ class ShownRows:
         return self.part_at[clustering], self.part_length[clustering]
 
     def values(self, column: int) -> Places:
-        """Of the first cells of a column."""
+        """The values of a column's first cells."""
         first = self.first[column]
         there = first >= 0
         return self.cells.value_at[first], np.where(there, self.cells.value_length[first], -1)
 
     def of_column(self, column: int) -> Ints:
-        """The numbers of all cells of a column, by row."""
+        """The indexes of all cells of a column, by row."""
         count = self.count[column]
         ends = np.cumsum(count)
         return np.repeat(self.first[column] - (ends - count), count) + np.arange(ends[-1] if len(ends) else 0)
 
     def of_row(self, column: int, row: int) -> list[ShownCell]:
-        """The cells of a column in a row: values and paths alone."""
+        """The cells of a column in a row, with values and paths only."""
         at, count = int(self.first[column, row]), int(self.count[column, row])
         found, buf = self.cells, memoryview(self.data)  # type: ignore[arg-type]
         cells = []
@@ -72,13 +75,13 @@ class ShownRows:
 
 
 def shown_rows(kernel: ModuleType, flats: Any, columns: Sequence[str], clusterings: int, among: Flags | None = None) -> ShownRows | None:
-    """What is in flat rows (binary; null and b"": none) in the columns of these names. `among`: the rows that count. None if a row is
-    damaged, holds more than live cells, or has not so many clustering values."""
+    """Project flat rows (binary; null and b"": no row) to the named columns. `among`: the rows to read. None
+    if a row is damaged, has entries other than live cells, or another number of clustering values."""
     at, length, data = _blobs(flats)
     if among is not None:
         length = np.where(among, length, 0)
     rows, n = len(at), np.zeros(2, np.int64)
-    # Of a cell a row holds its flags and a length, at least.
+    # A cell has at least its flags and a length.
     room = int(length.sum()) // 2 + 1
     cells = kernel.Cells(*(np.empty(room, np.int64) for _ in kernel.Cells._fields))
     first = np.full((len(columns), rows), -1, np.int64)
@@ -117,7 +120,8 @@ def _names(kernel: ModuleType, columns: Sequence[str]) -> Any:
 
 
 def split_keys(kernel: ModuleType, keys: Any, columns: int) -> tuple[npt.NDArray[np.uint8], list[Places]] | None:
-    """Where the values of partition keys (binary) stand, by column, and in what; None if keys are not of so many."""
+    """Positions of the values in partition keys (binary) by column, and the bytes; None if a key has another
+    number of columns."""
     at, length, data = _blobs(keys)
     if columns == 1:
         return data, [(at, length)]
@@ -128,8 +132,8 @@ def split_keys(kernel: ModuleType, keys: Any, columns: int) -> tuple[npt.NDArray
 
 
 def differing(before: ShownRows, after: ShownRows, column: int, *, whole: bool, paths: bool) -> Flags:
-    """By row: whether the cells of a column are others. `whole`: all of them count, `paths`: with their paths; else the value of the
-    first."""
+    """For each row whether the cells of a column differ. `whole`: compare all cells, `paths`: with their
+    paths; otherwise only the first value."""
     kernel = before.kernel
     out = np.zeros(len(before.there), np.uint8)
     held = (kernel.Held(side.data, side.cells, side.first[column], side.count[column]) for side in (before, after))

@@ -1,8 +1,8 @@
-"""What shows of many rows, compiled: where the cells of flat rows stand, by column, and whether two rows show alike.
+"""Projection of flat rows, compiled: positions of cells by column, and comparison of visible rows.
 
-Strategy: nothing is copied. A value is where it begins in the bytes that were given, and how long it is; what is made of it is for
-`writetime.cassandra.types` to say. Anything that is no live cell, as damage, makes the answer odd, and the caller asks the readable twin
-(`row_codec.shown`). Numbers by column and row stand at `column * rows + row`.
+Strategy: nothing is copied. A value is a start and a length in the input; `writetime.cassandra.types`
+interprets it. Damage and entries other than live cells make the result odd, and the caller uses the readable
+twin (`row_codec.shown`). Numbers by column and row are at `column * rows + row`.
 """
 
 from __future__ import annotations
@@ -39,11 +39,11 @@ from writetime.kernels.rows import (
 )
 
 CELLS, IS_ODD = range(2)
-"""`n`: how many cells were found, and whether anything was odd."""
+"""`n`: the number of cells, and whether the result is odd."""
 ABSENT: Final = -1
-"""The length of what is not there."""
+"""The length of a missing value."""
 NEVER: Final = (1 << 63) - 1
-"""Expiry of what never expires."""
+"""The expiry of cells that do not expire."""
 
 _SIMPLE_CELL, _ELEMENT = int(row_codec.Kind.SIMPLE), int(row_codec.Kind.ELEMENT)
 _NO_TTL = NO_TTL
@@ -51,7 +51,7 @@ _i64: Any = np.int64
 
 
 class Cells(NamedTuple):
-    """Where values and paths of cells stand. A simple cell's path is ABSENT."""
+    """Positions of values and paths of cells. The path of a simple cell is ABSENT."""
 
     value_at: Ints
     value_length: Ints
@@ -60,9 +60,9 @@ class Cells(NamedTuple):
 
 
 class Showing(NamedTuple):
-    """Rows, and room for what is in them. `names`: of the columns that count. By clustering column and row: where a value stands, ABSENT
-    for null. By column and row: the first cell (-1: none), how many there are, one behind the other; the latest writetime and the earliest
-    expiry. `alone`: rows without a clustering."""
+    """Rows and room for their content. `names`: of the projected columns. By clustering column and row: the
+    position of a value, ABSENT for null. By column and row: the first cell (-1: none) and the number of
+    consecutive cells, the latest writetime and the earliest expiry. `alone`: rows without a clustering."""
 
     task: int
     rows: int
@@ -147,7 +147,8 @@ def _show_cells(this: Showing, row: int) -> bool:
 
 @compiled
 def _column(this: Showing, name: int, length: int, likely: int) -> int:
-    """Which column is called so; `columns` if none is. Looked for from the likely one on: cells stand in the order of names, mostly."""
+    """The index of the column with that name; `columns` if there is none. The search starts at `likely`:
+    cells are mostly in name order."""
     for i in range(this.columns):
         column = likely + i
         if column >= this.columns:
@@ -161,7 +162,7 @@ def _column(this: Showing, name: int, length: int, likely: int) -> int:
 
 
 class Splitting(NamedTuple):
-    """Keys of several columns, and where the value of each stands, by column and key."""
+    """Keys of several columns, and the positions of their values by column and key."""
 
     task: int
     rows: int
@@ -199,7 +200,7 @@ def split_keys(arguments: Ints) -> None:
 
 
 class Held(NamedTuple):
-    """One column of rows: its first cell and how many there are, by row."""
+    """One column of rows: its first cell and number of cells, by row."""
 
     data: Bytes
     cells: Cells
@@ -208,7 +209,7 @@ class Held(NamedTuple):
 
 
 class Differing(NamedTuple):
-    """`whole`: all cells count, and not the first alone. `paths`: so do their paths."""
+    """`whole`: compare all cells, not only the first. `paths`: compare their paths too."""
 
     task: int
     rows: int

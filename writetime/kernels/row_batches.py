@@ -1,11 +1,12 @@
-"""Flat rows by the batch: Arrow arrays in and out, one call for many rows.
+"""Batches of flat rows: Arrow arrays in and out, one call for many rows.
 
-    pack   what `writetime.kernels.mutation_columns` decoded → a flat row per row of an update, and its greatest timestamp
-    join   many small folds at once: items, sorted by row and writetime, into the states of their rows; what showed before and after
+    pack   a `Decoded` of `mutation_columns` → a flat row for each row of an update, and its greatest timestamp
+    join   many small folds at once: merges items, sorted by row and writetime, into row states; returns visible changes
 
-`join` does the plain rows: those on which no deletion or static content of the head changes, and in which nothing expires, within the
-batch. It finds the latter itself and leaves them (`Joined.left`) to a fold that keeps time, together with what is damaged, for whose error
-one row at a time has the words. Both functions have two engines, as all of `flat`.
+`join` handles simple rows: within the batch, the head's deletions and static content do not change for them,
+and nothing in them expires. It detects expiry and leaves such rows (`Joined.left`) to `partition_fold`,
+together with damaged rows, whose error is reported one row at a time. Both functions have two engines, as in
+`row_codec`.
 """
 
 from __future__ import annotations
@@ -28,12 +29,13 @@ from writetime.kernels.mutation_columns import Decoded, unflatten
 _NO_DROPS: Final[Mapping[str, int]] = MappingProxyType({})
 _NEVER: Final = -(2**63)
 MOST_VERSIONS: Final = 1 << 30
-"""Bytes of versions in one call. Groups for which there is no room are left."""
+"""Maximum bytes of versions in one call. Groups without room are left."""
 
 
 @dataclass(frozen=True, slots=True)
 class Packed:
-    """One entry per row of ROWS: `rows` (binary) the flat row, not settled; `max_timestamps` (int64) as `row_codec.max_timestamp`."""
+    """One entry per row of ROWS: `rows` (binary) the flat row, not settled; `max_timestamps` (int64) as
+    `row_codec.max_timestamp`."""
 
     rows: Any
     max_timestamps: Any
@@ -41,14 +43,14 @@ class Packed:
 
 @dataclass(frozen=True, slots=True)
 class Joined:
-    """What became of states, items, and of what SELECT shows.
+    """The results of `join`: states, items and visible changes.
 
-    Per group: `states` (binary) after the batch, b"" if nothing is left; `changed` (bool) whether it is another than before; `left` (bool):
-    nothing was done, and neither state nor items nor events of the group mean anything.
-    Per item: `applied` (bool) whether it changed the state of its group, else it was superseded.
-    Per change of what SELECT shows, in the order of the items: `event_item` (int32) the number of the item that made it; `event_before`,
-    `event_after` (int32) what shows, as numbers in `versions`; `event_deleted` (bool) a row deletion is the reason.
-    `versions` (binary): what SELECT shows, as `row_codec.live`, b"" where nothing does.
+    Per group: `states` (binary) after the batch, b"" if nothing is left; `changed` (bool): the state differs
+    from before; `left` (bool): the group was not processed, its other values are meaningless. Per item:
+    `applied` (bool): it changed the state of its group, else it was superseded. Per visible change, in the
+    order of items: `event_item` (int32): index of the item; `event_before`, `event_after` (int32): indexes in
+    `versions`; `event_deleted` (bool): a row deletion is the reason. `versions` (binary): visible rows as
+    from `row_codec.live`, b"" if not visible.
     """
 
     states: Any
@@ -63,7 +65,8 @@ class Joined:
 
 
 def pack(decoded: Decoded, *, engine: Engine = "auto") -> Packed:
-    """The rows of a chunk, static ones included, as flat rows: equal to `row_codec.encode` of those that `unflatten` gives."""
+    """The rows of a chunk, static rows included, as flat rows: equal to `row_codec.encode` of `unflatten`'s
+    rows."""
     if (kernel := row_codec.compiled(engine)) is not None:
         return _pack(decoded, kernel)
     rows = [row_codec.encode(row) for row in _rows(decoded)]
@@ -86,11 +89,12 @@ def join(
 ) -> Joined:
     """Merge each item into the state of its group, one by one.
 
-    `groups` (int32): per item the number of its state, ascending; `items` (binary): flat rows, those of a group in the order in which they
-    are to be applied; `states` (binary): settled flat rows, null or b"" for none. `active_timestamps`, `active_times` (int64, null for
-    none): the deletion of the head that covers the row, as `merge`'s `active`, under which the states are settled already. `now` and
-    `since` (s): the clock runs from `since` (None: from ever) to `now`; a group in which something expires at a second in (since, now] is
-    left. `counter`, `dropped` and `policy` as in `flat`.
+    `groups` (int32): for each item the index of its state, ascending; `items` (binary): flat rows, those of a
+    group in the order of application; `states` (binary): settled flat rows, null or b"" for none.
+    `active_timestamps`, `active_times` (int64, null for none): the deletion of the head that covers the row,
+    like `active` in `merge`; the states are already settled under it. `now`, `since` (s): the clock runs from
+    `since` (None: unlimited) to `now`; a group with an expiry in (since, now] is left. `counter`, `dropped`
+    and `policy` as in `row_codec`.
     """
     if (kernel := row_codec.compiled(engine)) is not None:
         clock = _NEVER if since is None else since
@@ -112,7 +116,7 @@ def _group_numbers(groups: Any, items: Any, states: Any) -> Any:
     numbers = groups if isinstance(groups, np.ndarray) else _numbers(_whole(groups, pa.int32()), np.int32)
     ascending = len(numbers) == len(items) and not np.any(numbers[1:] < numbers[:-1])
     if not ascending or (len(items) and not 0 <= numbers[0] <= numbers[-1] < len(states)):
-        raise ValueError(f"{len(numbers)} numbers of groups, for {len(items)} items and {len(states)} states, are not what they must be")
+        raise ValueError(f"invalid group indexes: {len(numbers)} for {len(items)} items and {len(states)} states")
     return numbers
 
 
@@ -129,7 +133,7 @@ def _actives(timestamps: Any, times: Any, size: int) -> list[DeletionTime | None
 
 
 class _Folding:
-    """The readable engine of `join`: group by group, gathering columns."""
+    """The readable engine of `join`: folds group by group and collects columns."""
 
     def __init__(self, now: int, since: int | None, counter: bool, dropped: Mapping[str, int], policy: Policy) -> None:
         self.now, self.since, self.counter, self.dropped, self.policy = now, since, counter, dropped, policy
@@ -173,7 +177,7 @@ class _Folding:
         return row_codec.live(row, self.now, self.dropped, engine="python")
 
     def _expires(self, row: bytes) -> bool:
-        """Whether anything expires at a second that the clock passes."""
+        """Whether something expires within (since, now]."""
         soonest = row_codec.next_expiry(row, _NEVER if self.since is None else self.since, engine="python")
         return soonest is not None and soonest <= self.now
 
@@ -193,7 +197,8 @@ class _Folding:
 
 
 def _is_deletion(item: bytes, shows: bytes) -> bool:
-    """Whether the row deletion of an item is why a row shows differently: it writes nothing else, or nothing of it shows."""
+    """Whether an item's row deletion is the reason of a change: the item writes nothing else, or nothing
+    visible."""
     row = row_codec.decode(item)
     written = row.liveness is not None or bool(row.cells or row.complex_deletions)
     return row.deletion is not None and not (written and shows != NOTHING)
@@ -203,7 +208,7 @@ def _is_deletion(item: bytes, shows: bytes) -> bool:
 
 
 def _active_columns(timestamps: Any, times: Any, size: int) -> tuple[Any, Any, Any]:
-    """Whether there is a deletion, and which."""
+    """Flags for whether there is a deletion, and the deletions."""
     if timestamps is None:
         return np.zeros(size, np.uint8), np.zeros(size, np.int64), np.zeros(size, np.int64)
     timestamps, times = _whole(timestamps, pa.int64()), _whole(times, pa.int64())
@@ -211,7 +216,7 @@ def _active_columns(timestamps: Any, times: Any, size: int) -> tuple[Any, Any, A
 
 
 class _Joining:
-    """One call of the compiled `join`: makes room where it lacks, and comes again."""
+    """One call of the compiled `join`: enlarges full buffers and continues."""
 
     def __init__(self, numbers: Any, items: Any, states: Any, actives: tuple[Any, ...], drops: bytes, rules: Any, kernel: Any) -> None:
         self.kernel = kernel
@@ -291,11 +296,13 @@ class _Growing:
 
     def grow(self) -> None:
         if self.room == _MOST_BYTES:
-            raise MalformedMutation(f"more than {_MOST_BYTES} bytes of rows in one batch", operation="join rows", hint="Join fewer at once")
+            raise MalformedMutation(
+                f"more than {_MOST_BYTES} bytes of rows in one batch", operation="join rows", hint="Join fewer rows at once"
+            )
         self.data = np.concatenate((self.data, np.empty(min(self.room, _MOST_BYTES - self.room), np.uint8)))
 
     def binary(self, size: int) -> Any:
-        """The first `size` entries, around the arrays and not copied."""
+        """The first `size` entries, sharing memory with the arrays."""
         filled = int(self.end[size])
         return pa.Array.from_buffers(pa.binary(), size, [None, pa.py_buffer(self.end[: size + 1]), pa.py_buffer(self.data[:filled])])
 
@@ -356,7 +363,7 @@ def _pack(decoded: Decoded, kernel: Any) -> Packed:
 
 
 def _whole(array: Any, kind: Any) -> Any:
-    """One array of a type."""
+    """A single array of the given type."""
     if isinstance(array, pa.ChunkedArray):
         array = array.combine_chunks()
     return array if array.type == kind else array.cast(kind)
@@ -396,7 +403,7 @@ def _offsets(array: Any) -> Any:
 
 
 def _blobs(array: Any) -> tuple[Any, Any, Any]:
-    """Where each value begins, how long it is (0 if it is null), and all bytes."""
+    """Start and length of each value (length 0 if null), and all bytes."""
     array = _whole(array, pa.binary())
     offsets = _offsets(array).astype(np.int64)
     lengths = np.diff(offsets)

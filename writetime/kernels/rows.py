@@ -1,12 +1,13 @@
-"""Flat rows, compiled: the twin of `reconcile` and `view` on the bytes of `flat`.
+"""Merging of flat rows, compiled: the twin of `reconcile` and `liveness` on the bytes of `row_codec`.
 
-Strategy: numba, as the decoder's kernel. Rows lie in one byte array and are read entry by entry through cursors: blocks of numbers in
-`cur`, at A and B for the two rows, at W for the cell that is winning and at LAST for what was written last. Nothing outside of the bytes
-of a row is looked at. Where these are damaged, or a counter is not as Cassandra writes it (shards and header in order), the answer is ODD,
-and the caller asks the readable twin, which knows what to say or do. Where room lacks, it is LACKING, and the caller makes some and comes
-again.
+Strategy: numba, as in `mutation_kernel`. Rows are in one byte array and read entry by entry through cursors:
+blocks of numbers in `cur`, at A and B for the two rows, at W for the winning cell and at LAST for the last
+written entry. Nothing outside of a row is read. If a row is damaged, or a counter is not as Cassandra writes
+it (shards and header in order), the result is ODD, and the caller uses the readable twin. If room lacks, the
+result is LACKING, and the caller makes room and repeats the call.
 
-Cassandra's rules stand in `reconcile`; the functions here have the names of their twins there. What calls them is `kernel`.
+Cassandra's rules are documented in `reconcile`; functions here have the names of their twins there. `merge`
+calls them.
 """
 
 from __future__ import annotations
@@ -30,14 +31,14 @@ NAME, NAME_LENGTH, PATH, PATH_LENGTH, VALUE, VALUE_LENGTH = range(8, 14)
 RANK, BAD, SEEN, IN_PLAY, TIED = range(14, 19)
 
 _LIVE, _DELETED, _SIMPLE, _COMPLEX, _DONE = range(5)
-"""Ranks of entries: kinds that are merged with each other."""
+"""Ranks of entries: entries of equal rank are merged with each other."""
 
 _LIVENESS, _DELETION, _SHADOWABLE, _SIMPLE_CELL, _COMPLEX_DELETION, _ELEMENT = (int(kind) for kind in row_codec.Kind)
 _VERSION, _KIND, _SAME_COLUMN, _SAME_TIMESTAMP = row_codec.VERSION, row_codec.KIND, row_codec.SAME_COLUMN, row_codec.SAME_TIMESTAMP
 _MORTAL, _SAME_MORTAL, _TIED = row_codec.MORTAL, row_codec.SAME_MORTAL, row_codec.TIED
 _EXPIRED, _NO_TIME, _NO_TIMESTAMP, _NO_TTL = EXPIRED_LIVENESS_TTL, NO_DELETION_TIME, NO_TIMESTAMP, NO_TTL
 ENTRY: Final = 64
-"""More bytes than an entry has beside name, path and value: flags, numbers, lengths."""
+"""An upper limit of the bytes of an entry apart from name, path and value: flags, numbers, lengths."""
 _SHARD, _MOST_SHARDS = 32, 1 << 15
 _REMOTE, _LOCAL, _GLOBAL = range(3)
 _GLOBAL_FLAG = 1 << 15
@@ -48,8 +49,8 @@ _u8: Any = np.uint8
 
 
 class Rules(NamedTuple):
-    """What merging needs to know. `covered`: there is a deletion from outside, at `active` µs, of `active_time` s. `legacy`: by the rules
-    of 3.11. A clock runs from `since` to `now`: what expires in between is in play."""
+    """Options of a merge. `covered`: a partition or range deletion covers the row, at `active` µs and
+    `active_time` s. `legacy`: use the rules of 3.11. The clock runs from `since` to `now`."""
 
     covered: int
     active: int
@@ -89,13 +90,13 @@ def blob(out: Bytes, pos: int, source: Bytes, at: int, length: int) -> int:
 
 @compiled
 def _sum(a: int, b: int) -> Any:
-    """Java's long arithmetic: overflow wraps, which signed numbers in compiled code need not."""
+    """Java's long arithmetic: overflow wraps, which signed arithmetic in compiled code does not guarantee."""
     return _i64(_u64(a) + _u64(b))
 
 
 @compiled
 def compare(buf: Bytes, a: int, a_length: int, b: int, b_length: int) -> int:
-    """Below, at or above 0 as unsigned bytes compare."""
+    """Compare as unsigned bytes: negative, 0 or positive."""
     if a == b:
         return a_length - b_length
     for i in range(min(a_length, b_length)):
@@ -119,7 +120,7 @@ def equal(left: Bytes, a: int, a_length: int, right: Bytes, b: int, b_length: in
 
 @compiled
 def _clustering(buf: Bytes, pos: int, end: int) -> int:
-    """The position behind version and clustering; behind the end if they are damaged."""
+    """The position after version and clustering; after the end if they are damaged."""
     if pos >= end or buf[pos] != _VERSION:
         return end + 1
     count, pos = _vint(buf, pos + 1, end)
@@ -135,7 +136,8 @@ def _clustering(buf: Bytes, pos: int, end: int) -> int:
 
 @compiled
 def _open(buf: Bytes, cur: Ints, o: int, pos: int, end: int, rules: Rules) -> int:
-    """Set a cursor on the first entry of a row, or on nothing if it has no bytes; the position of the first entry."""
+    """Set a cursor to the first entry of a row, or to none if the row is empty. Returns the position of the
+    entry."""
     cur[o + TIMESTAMP] = 0
     cur[o + LAST_TTL], cur[o + LAST_TIME] = _NO_TTL, _NO_TIME
     cur[o + NAME_LENGTH] = 0
@@ -149,7 +151,7 @@ def _open(buf: Bytes, cur: Ints, o: int, pos: int, end: int, rules: Rules) -> in
 
 @compiled
 def _next(buf: Bytes, cur: Ints, o: int, rules: Rules) -> None:
-    """Read the next entry; RANK says what it is, or that there is none."""
+    """Read the next entry; RANK is its kind, or _DONE at the end."""
     pos, end = cur[o + POS], cur[o + END]
     if pos >= end:
         cur[o + RANK] = _DONE
@@ -199,7 +201,7 @@ def _next(buf: Bytes, cur: Ints, o: int, rules: Rules) -> None:
 
 @compiled
 def _order(buf: Bytes, cur: Ints, a: int, b: int) -> int:
-    """Below, at or above 0 as the entries of two cursors stand before, at or behind each other."""
+    """Compare the order of the entries at two cursors: negative, 0 or positive."""
     rank: int = cur[a + RANK]
     if rank != cur[b + RANK] or rank == _DONE:
         return rank - cur[b + RANK]  # type: ignore[no-any-return]
@@ -213,7 +215,7 @@ def _order(buf: Bytes, cur: Ints, a: int, b: int) -> int:
 
 @compiled
 def _take(cur: Ints, o: int) -> None:
-    """The entry at a cursor is the winning one, for now."""
+    """Make the entry at a cursor the winning one so far."""
     for i in range(KIND, VALUE_LENGTH + 1):
         cur[W + i] = cur[o + i]
     cur[W + RANK], cur[W + TIED] = cur[o + RANK], cur[o + TIED]
@@ -224,7 +226,7 @@ def _take(cur: Ints, o: int) -> None:
 
 @compiled
 def begin(cur: Ints) -> None:
-    """Nothing has been written yet."""
+    """Reset the state of the last written entry."""
     cur[LAST + TIMESTAMP] = 0
     cur[LAST + TTL], cur[LAST + TIME] = _NO_TTL, _NO_TIME
     cur[LAST + NAME] = -1
@@ -232,7 +234,7 @@ def begin(cur: Ints) -> None:
 
 @compiled
 def stamp(out: Bytes, pos: int, cur: Ints, kind: int, same_column: bool, timestamp: int, ttl: int, time: int) -> int:
-    """The flags and numbers of an entry."""
+    """Write the flags and numbers of an entry."""
     flags = kind
     if same_column:
         flags |= _SAME_COLUMN
@@ -259,7 +261,8 @@ def stamp(out: Bytes, pos: int, cur: Ints, kind: int, same_column: bool, timesta
 
 @compiled
 def _write(buf: Bytes, cur: Ints, o: int, out: Bytes, pos: int, room: int) -> int:
-    """A complex deletion or cell at a cursor, or LACKING. Names stay where they were read until the row is done."""
+    """Write the complex deletion or cell at a cursor; the end position or LACKING. Names are not moved until
+    the row is done."""
     name, name_length = cur[o + NAME], cur[o + NAME_LENGTH]
     kind = cur[o + KIND]
     need = ENTRY + name_length
@@ -286,7 +289,8 @@ def _write(buf: Bytes, cur: Ints, o: int, out: Bytes, pos: int, room: int) -> in
 
 @compiled
 def _stays(buf: Bytes, cur: Ints, o: int, rules: Rules) -> bool:
-    """Whether the winning cell beats the one at a cursor, which has its column and path, or is its equal."""
+    """Whether the winning cell supersedes or equals the one at a cursor, which has the same column and
+    path."""
     if cur[W + TIMESTAMP] != cur[o + TIMESTAMP]:
         return cur[W + TIMESTAMP] > cur[o + TIMESTAMP]  # type: ignore[no-any-return]
     if rules.legacy:
@@ -316,7 +320,7 @@ def _stays(buf: Bytes, cur: Ints, o: int, rules: Rules) -> bool:
 
 @compiled
 def _compare_signed(buf: Bytes, a: int, a_length: int, b: int, b_length: int) -> int:
-    """As `compare`, of bytes from -128 to 127."""
+    """As `compare`, with signed bytes."""
     for i in range(min(a_length, b_length)):
         if buf[a + i] != buf[b + i]:
             return (_i64(buf[a + i]) ^ 0x80) - (_i64(buf[b + i]) ^ 0x80)  # type: ignore[no-any-return]
@@ -325,7 +329,8 @@ def _compare_signed(buf: Bytes, a: int, a_length: int, b: int, b_length: int) ->
 
 @compiled
 def _reconcile(buf: Bytes, cur: Ints, o: int, rules: Rules, spare: int, room: int) -> int:
-    """Let the cell at a cursor compete with the winning one. Merged counters go to `spare`; where it is free then, ODD or LACKING."""
+    """Reconcile the cell at a cursor with the winning one. Merged counters go to `spare`. Returns the next
+    free position there, ODD or LACKING."""
     mine_dead = cur[W + TTL] == _NO_TTL and cur[W + TIME] != _NO_TIME
     its_dead = cur[o + TTL] == _NO_TTL and cur[o + TIME] != _NO_TIME
     if not rules.counter or (mine_dead and its_dead):
@@ -379,7 +384,8 @@ def _put_long(buf: Bytes, pos: int, value: int) -> None:
 
 @compiled
 def _shards(buf: Bytes, pos: int, length: int) -> tuple[int, int]:
-    """(header entries, shards) of a context; (0, ODD) unless it is well-formed, with header and shards in order."""
+    """(header entries, shards) of a context; (0, ODD) if it is malformed, or header or shards are not in
+    order."""
     if length < 2:
         return 0, ODD
     entries = _u16(buf, pos)
@@ -404,7 +410,7 @@ def _shards(buf: Bytes, pos: int, length: int) -> tuple[int, int]:
 
 @compiled
 def _merge_contexts(buf: Bytes, a: int, a_length: int, b: int, b_length: int, out: int, room: int) -> int:
-    """Both contexts' knowledge in one, to `out`; the position behind it, ODD or LACKING."""
+    """Write the merge of two contexts to `out`; the position after it, ODD or LACKING."""
     a_entries, a_count = _shards(buf, a, a_length)
     b_entries, b_count = _shards(buf, b, b_length)
     if a_count < 0 or b_count < 0 or a_count + b_count > _MOST_SHARDS:
@@ -416,7 +422,7 @@ def _merge_contexts(buf: Bytes, a: int, a_length: int, b: int, b_length: int, ou
     a_first, b_first = a_header + 2 * a_entries, b_header + 2 * b_entries
     if not _has_local(buf, a_header, a_entries) and compare(buf, a, a_length, b, b_length) == 0:
         return _copy(buf, a, a_length, buf, out)
-    # Shards are written behind the largest header, and moved up when the header is known.
+    # Shards are written after space for the largest header, and moved once the header is known.
     shards = out + 2 + 2 * most
     i = j = x = y = written = entries = 0
     while i < a_count or j < b_count:
@@ -481,7 +487,7 @@ def _supersedes(timestamp: int, time: int, other: int, other_time: int) -> bool:
 
 @compiled
 def _liveness_stays(cur: Ints, o: int, legacy: int) -> bool:
-    """Whether the winning liveness beats the one at a cursor, or is its equal."""
+    """Whether the winning liveness supersedes or equals the one at a cursor."""
     if cur[W + TIMESTAMP] != cur[o + TIMESTAMP]:
         return cur[W + TIMESTAMP] > cur[o + TIMESTAMP]  # type: ignore[no-any-return]
     mine, its = cur[W + TTL] == _EXPIRED, cur[o + TTL] == _EXPIRED
@@ -497,7 +503,8 @@ def _liveness_stays(cur: Ints, o: int, legacy: int) -> bool:
 
 @compiled
 def _row_deletion(cur: Ints) -> tuple[int, bool, bool]:
-    """The stronger row deletion into W, of whichever of A and B is at one; (timestamp, whether there is any, whether shadowable)."""
+    """Copy the stronger row deletion of A and B to W; (timestamp, whether there is one, whether it is
+    shadowable)."""
     found = False
     a_there = cur[A + RANK] == _DELETED and cur[A + TIMESTAMP] != _NO_TIMESTAMP
     b_there = cur[B + RANK] == _DELETED and cur[B + TIMESTAMP] != _NO_TIMESTAMP
@@ -521,7 +528,8 @@ def _row_deletion(cur: Ints) -> tuple[int, bool, bool]:
 def merge_rows(
     buf: Bytes, cur: Ints, a: int, a_end: int, b: int, b_end: int, out: int, room: int, spare: int, spare_end: int, rules: Rules
 ) -> int:
-    """The settled row of the rows at a:a_end and b:b_end, each possibly of no bytes, to out:room; its end, ODD or LACKING."""
+    """Write the settled merge of the rows a:a_end and b:b_end, either may be empty, to out:room; its end, ODD
+    or LACKING."""
     a_entries = _open(buf, cur, A, a, a_end, rules)
     b_entries = _open(buf, cur, B, b, b_end, rules)
     if cur[A + BAD] or cur[B + BAD]:
@@ -584,7 +592,7 @@ def _merge_cells(
     strongest: int,
     strongest_time: int,
 ) -> int:
-    """What A and B have left: cells and complex deletions, without what is shadowed."""
+    """Merge the remaining cells and complex deletions of A and B, without shadowed ones."""
     column, column_length = -1, 0
     shadowed, floor = covered, strongest
     while cur[A + RANK] < _DONE or cur[B + RANK] < _DONE:
@@ -639,7 +647,7 @@ def _is_dropped(buf: Bytes, cur: Ints, o: int, drops: Bytes, drops_end: int) -> 
 def live_cells(
     buf: Bytes, cur: Ints, a: int, a_end: int, out: Bytes, pos: int, room: int, drops: Bytes, drops_end: int, rules: Rules
 ) -> int:
-    """What SELECT shows of a row, to pos:room of `out`; its end, ODD or LACKING. Uses cursor A."""
+    """Write what SELECT returns for a row to pos:room of `out`; its end, ODD or LACKING. Uses cursor A."""
     if a == a_end:
         return pos
     first = pos
@@ -658,7 +666,7 @@ def live_cells(
             shows = ttl != _EXPIRED and (ttl == _NO_TTL or rules.now < time)
         elif lives and cur[A + RANK] >= _SIMPLE and cur[A + KIND] != _COMPLEX_DELETION and not _is_dropped(buf, cur, A, drops, drops_end):
             shows = True
-            # A reader cannot tell a cell that won a tie from another.
+            # Readers do not see whether a cell won a tie.
             cur[A + TIED] = 0
             pos = _write(buf, cur, A, out, pos, room)
             if pos < 0:
@@ -694,7 +702,7 @@ def latest_timestamp(buf: Bytes, cur: Ints, a: int, a_end: int, rules: Rules) ->
 
 @compiled
 def tied_cells(buf: Bytes, cur: Ints, a: int, a_end: int, rules: Rules) -> int:
-    """How many cells won a tie that a ring of 3.11 may have decided otherwise."""
+    """The number of cells that won a tie which a 3.11 cluster may decide differently."""
     _open(buf, cur, A, a, a_end, rules)
     found = 0
     while cur[A + RANK] < _DONE:

@@ -1,13 +1,16 @@
-"""The walk over a segment, compiled: the twin of `segment.walk`, step by step the same, with arrays as the result.
+"""The walk over a segment, compiled: the twin of `segment.walk` with the same steps, and arrays as the
+result.
 
-Strategy: numba, one function for each thing that the Python twin does, over one byte array with positions; nothing is read outside its
-bounds. Beyond the twin, it peeks into each good frame: number of partition updates, table id of the first, where the partition key is.
+Strategy: numba, one function for each step of the Python twin, on one byte array with positions; nothing is
+read outside its bounds. In addition it peeks into each valid frame: number of partition updates, table id of
+the first, position of the partition key.
 
-Compiled code is cached on disk, for a plain CPU of its kind, so that one cache serves all machines of a cluster:
+Compiled code is cached on disk for a generic CPU of the architecture, so that one cache serves all machines
+of a cluster:
 
-    python -m writetime.kernels.segment_walk      compiles all ahead and prints how long it took
+    python -m writetime.kernels.segment_walk      compiles everything ahead and prints the time it took
 
-Only compiled modules import numpy and numba; they are themselves imported only when they are used (`segment.scan`, Spark jobs).
+Only compiled modules import numpy and numba, and they are imported only on use (`segment.scan`, Spark jobs).
 """
 
 from __future__ import annotations
@@ -32,14 +35,14 @@ _BODY_CRC, _FRAME_SIZE, _FRAME_OVERRUN, _MARKER_CRC, _MARKER_NEXT, _CUT_SHORT, _
 _FRAME_COLUMNS = 8
 _NOT_PEEKABLE = -1
 _PROBLEMS = 1024
-"""How many problems there is room for at first; with more, the walk is done again."""
+"""Initial room for problems; with more, the walk is repeated."""
 
 
 _i64: Any = np.int64
 
 
 class Peeks(NamedTuple):
-    """What stands at the beginning of each body, as in `Walk`."""
+    """The fields read from the beginning of each body, as in `Walk`."""
 
     update_count: Ints
     table_hi: Words
@@ -52,9 +55,10 @@ class Peeks(NamedTuple):
 
 
 class Frames(Sequence[Frame]):
-    """Frames of a segment as arrays, in log order. A `Frame` is made when it is asked for: making all of them costs as much as the walk.
+    """Frames of a segment as arrays, in log order. A `Frame` object is created on access: creating all of
+    them costs as much as the walk.
 
-    `peeks` is there for those that `walk` has found.
+    `peeks` is set for frames found by `walk`.
     """
 
     def __init__(self, position: Ints, body_offset: Ints, body_length: Ints, peeks: Peeks | None = None) -> None:
@@ -89,10 +93,12 @@ class Frames(Sequence[Frame]):
 
 @dataclass(frozen=True, slots=True)
 class Walk:
-    """All good frames of a segment, one array an attribute, in log order; problems likewise; `end` is where reading ended.
+    """All valid frames of a segment in log order, one array for each attribute; problems likewise; `end` is
+    where reading stopped.
 
-    `position` is a frame's end, as Cassandra's reader reports it. `update_count` is -1 (and what follows it 0) where a body is too short or
-    wrong to be peeked into; `table_hi` and `table_lo` are the id of the first update's table; key positions are in the segment.
+    `position` is a frame's end, as Cassandra's reader reports it. If a body is too short or invalid,
+    `update_count` is -1 and the fields after it are 0. `table_hi` and `table_lo` are the table id of the
+    first update; key positions are relative to the segment.
     """
 
     position: Ints
@@ -109,7 +115,7 @@ class Walk:
     end: int
 
     def as_python(self) -> tuple[Sequence[Frame], list[RawProblem], int]:
-        """What `segment.walk` gives."""
+        """The result in the form of `segment.walk`."""
         peeks = Peeks(self.update_count, self.table_hi, self.table_lo, self.key_offset, self.key_length)
         return (
             Frames(self.position, self.body_offset, self.body_length, peeks),
@@ -118,7 +124,7 @@ class Walk:
         )
 
     def _problems(self) -> list[RawProblem]:
-        """As `segment.few` gives them, without an object for each of millions."""
+        """The problems as from `segment.few`, without creating millions of objects."""
         position, size = self.problem_position, self.problem_size
         reasons = [Reason(reason) for reason in self.problem_reason[:MOST_PROBLEMS].tolist()]
         if len(position) <= MOST_PROBLEMS:
@@ -131,13 +137,14 @@ class Walk:
 
 
 def walk(buf: bytes, start: int, length: int, segment_id: int) -> Walk:
-    """The sections of a segment from `start`, looking at the first `length` bytes only. Arguments as `segment.walk`.
+    """Walk the sections of a segment from `start` within the first `length` bytes. Arguments as in
+    `segment.walk`.
 
-    Raises ValueError where those bytes are not there: compiled code believes what it is told.
+    Raises ValueError if `buf` is shorter, because compiled code does not check that.
     """
     data = np.frombuffer(buf, np.uint8)
     if start < 0 or not 0 <= length <= len(data):
-        raise ValueError(f"{length} bytes from {start} of {len(data)}")
+        raise ValueError(f"length {length} or start {start} is outside of {len(data)} bytes")
     data.flags.writeable = False
     found = np.empty((length // (_OVERHEAD + _SMALLEST) + 1, _FRAME_COLUMNS), np.int64)
     problems = np.empty((_PROBLEMS, 3), np.int64)
@@ -191,7 +198,7 @@ def _find_marker(buf: Bytes, start: int, data_end: int, length: int, seed: int) 
 
 @compiled
 def _data_end(buf: Bytes, start: int, end: int) -> int:
-    """Position after the last byte of buf[start:end] that is not zero."""
+    """The position after the last nonzero byte of buf[start:end]."""
     while end > start and buf[end - 1] == 0:
         end -= 1
     return end
@@ -224,7 +231,7 @@ def _check_frame(buf: Bytes, pos: int, end: int, clmul: bool) -> tuple[int, int]
 
 @compiled
 def _vint(buf: Bytes, pos: int, end: int) -> tuple[int, int]:
-    """(value, next position) of an unsigned vint; (-1, pos) if it is cut short or too large for a length."""
+    """(value, next position) of an unsigned vint; (-1, pos) if it is truncated or too large for a length."""
     if pos >= end:
         return -1, pos
     first = _i64(buf[pos])

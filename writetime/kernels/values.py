@@ -1,8 +1,9 @@
-"""Values of CQL types, compiled: many of one column, from where they stand in bytes to numbers, text, or where their parts stand.
+"""Decodes values of CQL types, compiled: many values of one column to numbers, text, or positions of their
+parts.
 
-Strategy: one outermost function, `run`, for all tasks; a value is where it begins and how long it is, -1 for null. What a task does not
-know (a number of more than 64 bits, say) or is no value makes `n[OTHERS]` 1, and the caller goes by `writetime.cassandra.types.native`, one
-by one."""
+Strategy: one outermost function, `run`, for all tasks. A value is a start and a length, -1 for null. Values
+that a task cannot decode (for example a number of more than 64 bits) or that are invalid set `n[OTHERS]` to
+1, and the caller decodes the column value by value with `writetime.cassandra.types.native`."""
 
 from __future__ import annotations
 
@@ -19,17 +20,17 @@ from writetime.kernels.pointers import call, reader
 __all__ = ["Reading", "Taking", "call", "run"]
 
 SOURCES: Final = ("kernels/values.py",)
-"""What machine code of this module is made of beyond that of the decoder."""
+"""The sources of this module's machine code in addition to those of the decoder."""
 
 kept: Callable[[Any], Any] = partial(compiled_and_kept, further=SOURCES)
 
 NUMBERS, WIDE, BYTES, UUIDS, INETS, DECIMALS, FIELDS, ELEMENTS = range(8)
 OTHERS, HIGHEST = range(2)
-"""`n`: whether there are other values, and all bits that any byte of BYTES has."""
+"""`n`: whether there are other values, and the union of the bits of all bytes of BYTES."""
 UUID_TEXT: Final = 36
 INET_TEXT: Final = 15
 DECIMAL_TEXT: Final = 32
-"""Bytes of the longest text of a value."""
+"""The length in bytes of the longest text."""
 
 _MOST_SCALE = 6
 _HEX = np.frombuffer(b"0123456789abcdef", np.uint8)
@@ -39,8 +40,8 @@ _u8: Any = np.uint8
 
 
 class Reading(NamedTuple):
-    """Values, and room for what they are: numbers in `out` (two words each if WIDE), or bytes in `text`, each of which ends at `end`.
-    `width`: bytes of a number, 0 for any. `valid`: 0 for null, and for a number of no bytes."""
+    """Values and room for the results: numbers in `out` (two words each if WIDE), or bytes in `text` with
+    their ends in `end`. `width`: bytes of a number, 0 for any. `valid`: 0 for null and for empty numbers."""
 
     task: int
     rows: int
@@ -85,7 +86,7 @@ def _numbers(this: Reading) -> None:
 
 @compiled
 def _wide(this: Reading) -> None:
-    """Numbers of up to 15 bytes, as 128 bits, the low ones first."""
+    """Numbers of up to 15 bytes, as 128 bits, low word first."""
     for i in range(this.rows):
         at, length = this.at[i], this.length[i]
         this.out[2 * i], this.out[2 * i + 1], this.valid[i] = 0, 0, length > 0
@@ -117,7 +118,7 @@ def _bytes(this: Reading) -> None:
 
 @compiled
 def _texts(this: Reading) -> None:
-    """Of uuid, inet and decimal: "" for no bytes."""
+    """The texts of uuid, inet and decimal values; "" for empty ones."""
     pos = _i64(0)
     for i in range(this.rows):
         length = this.length[i]
@@ -172,7 +173,7 @@ def _inet(data: Bytes, at: int, length: int, out: Bytes, pos: int) -> int:
 
 @compiled
 def _decimal(data: Bytes, at: int, length: int, out: Bytes, pos: int) -> int:
-    """As Python writes decimals that it writes without an exponent."""
+    """The text of a decimal as Python prints it, if that has no exponent."""
     if length < 4 or length > 12:
         return -1
     scale = _number(data, at, 4)
@@ -206,8 +207,9 @@ def _decimal(data: Bytes, at: int, length: int, out: Bytes, pos: int) -> int:
 
 
 class Taking(NamedTuple):
-    """Values, and room for where their parts stand: of FIELDS `per` of them, by field and row, of ELEMENTS one after the other, `per`
-    for each element, with the number of elements up to the end of each row in `end`. `exact`: nothing stands behind the fields."""
+    """Values and room for the positions of their parts. FIELDS: `per` parts, by field and row. ELEMENTS:
+    consecutive, `per` parts for each element, with the number of elements up to each row in `end`. `exact`:
+    no bytes follow the fields."""
 
     task: int
     rows: int
@@ -227,7 +229,7 @@ _taking = reader(Taking)
 
 @compiled
 def _fields(this: Taking) -> None:
-    """As `types._read_fields`: fields that are not there are null, as all are of no value and of one of no bytes."""
+    """As `types._read_fields`: missing fields are null, and all fields of null and empty values."""
     for row in range(this.rows):
         pos = this.at[row]
         end = pos + max(this.length[row], 0)
@@ -251,7 +253,7 @@ def _fields(this: Taking) -> None:
 
 @compiled
 def _elements(this: Taking) -> None:
-    """As `types.read_values`: none of no value, and of one of no bytes."""
+    """As `types.read_values`: null and empty values have no elements."""
     found, elements = 0, 0
     for row in range(this.rows):
         pos = this.at[row]
@@ -292,7 +294,7 @@ def _read(this: Reading) -> None:
 
 @kept
 def run(arguments: Ints) -> None:
-    """`arguments` is the words of a `Reading` or `Taking`, whose task is the first."""
+    """Run the task in the first word. `arguments`: the words of a `Reading` or `Taking`."""
     task = arguments[0]
     if task == FIELDS:
         _fields(_taking(arguments))

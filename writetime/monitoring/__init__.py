@@ -1,7 +1,7 @@
-"""What the bucket says about a pipeline, for people and for Prometheus. Reads only.
+"""The status of a pipeline, read from its bucket, for operators and for Prometheus. Read-only.
 
-One module per question: `nodes` (which nodes ship, and how fresh they are), `ledger` (the state of a segment), `tables` (what each table
-got), `checks` (results of verification and audit), `ignored` (objects that are passed over), `watch` (what is wrong), `status` (the status
-as text), `metrics`. The ledger may have a hundred thousand entries and more, so nothing here lists it: lookups go from the last seal
-backwards, or by a name or an hour straight to the entries. Must not know Airflow.
+Strategy: one module per question: `nodes` (which nodes ship, and how fresh they are), `ledger` (the state of a segment),
+`tables` (updates and events of each table), `checks` (results of verification and audit), `ignored` (ignored objects),
+`watch` (problems), `status` (the status as text), `metrics`. The ledger may have more than a hundred thousand entries, so
+nothing here lists it: lookups walk back from the last seal, or read entries by name or hour. Must not know Airflow.
 """

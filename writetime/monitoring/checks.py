@@ -1,7 +1,7 @@
-"""What verifying and auditing have found, the newest first, and what maintenance came to.
+"""Results of verification and audit, newest first.
 
-Strategy: a report never changes, so what was made of one is kept in memory; a list of them reads only what is new. Rows that differ are
-told by table and count: their keys are for those who may see values.
+Strategy: a report never changes, so its summary is cached; a list reads only new reports. Differing rows are summarized
+by table and count: only users who may see values see their keys.
 """
 
 from __future__ import annotations
@@ -27,12 +27,12 @@ Kind = Literal["verify", "audit"]
 Report = VerifyReport | AuditReport
 
 SHOWN: Final = 15
-"""Reports of each kind that a list has."""
+"""Reports of each kind in a list."""
 
 
 @dataclass(frozen=True, slots=True)
 class Check:
-    """A report in short. `name`: its object; `about`: what was looked at; `says`: what was found."""
+    """Summary of a report. `name`: its object; `about`: what was checked; `says`: what was found."""
 
     kind: Kind
     name: str
@@ -44,7 +44,7 @@ class Check:
 
 @dataclass(frozen=True, slots=True)
 class Held:
-    """Of a node, by the last audit: what its log ought to have held in each step of the time, and what it held."""
+    """Mutations of a node by the last audit, per time step: how many its log should hold, and how many it held."""
 
     node: str
     expected: tuple[int, ...]
@@ -53,7 +53,7 @@ class Held:
 
 @dataclass(frozen=True, slots=True)
 class Completeness:
-    """Replicas' logs by the last audit: steps of `minutes` from `start` on. `name`: its report."""
+    """Completeness of the replicas' logs by the last audit, in steps of `minutes` from `start`. `name`: the report."""
 
     name: str
     start: datetime
@@ -62,14 +62,14 @@ class Completeness:
 
 
 def checks(batches: Batches) -> list[Check]:
-    """The last reports of both kinds, the newest first."""
+    """The last reports of both kinds, newest first."""
     wanted = [*_last(batches, "verify", SHOWN), *_last(batches, "audit", SHOWN)]
     found = at_once(lambda name: _in_short(batches, name), wanted)
     return sorted(found, key=lambda check: check.name.rpartition("/")[2], reverse=True)
 
 
 def report(batches: Batches, name: str) -> Report | None:
-    """The report of that name; None if there is none, or the name is none of a report."""
+    """The report of that name; None if it does not exist or the name is not a report name."""
     kind = _kind(batches, name)
     if kind is None:
         return None
@@ -77,19 +77,19 @@ def report(batches: Batches, name: str) -> Report | None:
 
 
 def text(found: Report, *, keys: bool) -> str:
-    """A report for people; without `keys` no key of any row is told."""
+    """A report as text; without `keys`, row keys are left out."""
     if isinstance(found, AuditReport):
         return audit.report_text(found)
     return verification.report_text(found) if keys else verification.in_short(found)
 
 
 def picture(found: Report) -> str:
-    """As SVG for a page that has a style for it."""
+    """A report's chart as SVG, for a page with its own style sheet."""
     return audit.picture(found, styled=False) if isinstance(found, AuditReport) else verification.picture(found, styled=False)
 
 
 def completeness(batches: Batches) -> Completeness | None:
-    """By the last audit; None if there was none, or it does not tell."""
+    """Completeness by the last audit; None if there is no audit or it has no steps."""
     name = next(iter(_last(batches, "audit", 1)), None)
     return None if name is None else _completeness(batches, name)
 
@@ -107,7 +107,7 @@ def _completeness(batches: Batches, name: str) -> Completeness | None:
 
 
 def _kind(batches: Batches, name: str) -> Kind | None:
-    """Of which kind the report of that name is; None if the name is none of a report."""
+    """The kind of a report by its name; None if the name is not a report name."""
     kinds: tuple[Kind, ...] = ("verify", "audit")
     return next((kind for kind in kinds if name.startswith(_prefix(batches, kind)) and name.endswith(".json")), None)
 
@@ -129,25 +129,25 @@ def _in_short(batches: Batches, name: str) -> Check:
     except (ValidationError, ObjectNotFound) as error:
         return Check(kind, name, None, False, "", f"cannot be read: {type(error).__name__}")
     if found is None:
-        return Check(kind, name, None, False, "", "is gone")
+        return Check(kind, name, None, False, "", "was deleted")
     if isinstance(found, VerifyReport):
         return Check("verify", name, found.finished_at, found.ok, _compared(found), _found(found))
     says = f"{found.alarms} alarms, {len(found.gaps)} gaps" if found.gaps else "no gap"
     again = sum(each.frames for each in found.reread)
-    says += f"; read again: {again} rows were news" if found.reread else ""
+    says += f"; read again: {again} rows were missing" if found.reread else ""
     return Check("audit", name, found.finished_at, found.ok, f"{found.start:%m-%d %H:%M}Z to {found.end:%m-%d %H:%M}Z", says)
 
 
 def _compared(found: VerifyReport) -> str:
-    return f"{len(found.tables)} tables, {found.share:.0%} of the ring, {sum(table.rows for table in found.tables):,} rows"
+    return f"{len(found.tables)} tables, {found.share:.0%} of the tokens, {sum(table.rows for table in found.tables):,} rows"
 
 
 def _found(found: VerifyReport) -> str:
     failed = sum(bool(table.trouble) for table in found.tables)
-    pieces = [
+    parts = [
         f"drift in {found.drift} rows" if found.drift else "",
         f"{failed} tables could not be compared" if failed else "",
         f"{ties} rows tie" if (ties := sum(table.ties for table in found.tables)) else "",
         f"{sum(table.unsettled for table in found.tables)} rows unsettled" if any(table.unsettled for table in found.tables) else "",
     ]
-    return "; ".join(piece for piece in pieces if piece) or "equal"
+    return "; ".join(part for part in parts if part) or "equal"

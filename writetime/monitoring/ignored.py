@@ -1,7 +1,8 @@
-"""What lies in the bucket and is passed over: stray objects among a pipeline's own, and documents of nodes that cannot be used, and why.
+"""Ignored objects in the bucket, with the reason: stray objects and invalid documents of nodes.
 
-None of it stops a batch, so nobody would notice. Of each kind `LISTED` objects at most are looked at, and of the batches only what lies
-before the first or after the last: a stray object among the millions in between does no harm, and a listing of all of them would.
+Strategy: ignored objects do not stop a batch, so they are reported here. At most `LISTED` objects of each kind are
+checked. Of batches, only objects before the first and after the last batch are listed: a stray object between them is
+harmless, and listing millions of objects is not.
 """
 
 from __future__ import annotations
@@ -21,19 +22,19 @@ from writetime.storage.store import ObjectInfo, Store
 from writetime.untrusted import Untrusted
 
 LISTED: Final = 2000
-_STRAY: Final = "a stray object: nothing of a pipeline is named like this"
+_STRAY: Final = "a stray object: its name is not one that a pipeline uses"
 
 
 @dataclass(frozen=True, slots=True, order=True)
 class Ignored:
-    """An object, by its name, and why it, or something in it, is not used."""
+    """The name of an object, and why it or part of it is ignored."""
 
     object: str
     reason: str
 
 
 def ignored(batches: Batches, *, now: datetime | None = None) -> list[Ignored]:
-    """All that was found, in order of names."""
+    """All ignored objects, sorted by name."""
     store, cluster = batches.store, batches.cluster
     found = [*_among_batches(batches), *_segments(store, cluster, batches.largest), *_nodes(store, cluster), *_schemas(store, cluster)]
     found += [*_spaces(store, cluster, now or datetime.now(UTC)), *_truncations(store, cluster)]
@@ -62,19 +63,19 @@ def _not_a_segment(info: ObjectInfo, largest: int) -> str | None:
     try:
         layout.SegmentRef.from_object(info.name)
         if info.size > largest:
-            return f"{info.size} bytes, more than the {largest} of `largest_segment`; no batch takes it in"
+            return f"{info.size} bytes, more than the {largest} of `largest_segment`; no batch reads it"
         if info.name.startswith("cdc_parts/"):
             start, end = layout.part_range(info.name)
             if info.size != end - start:
-                return f"a part of {end - start} bytes that has {info.size}"
+                return f"a part of {end - start} bytes has a size of {info.size}"
             if end > largest:
-                return f"a part up to position {end}, more than the {largest} of `largest_segment`; no batch takes it in"
+                return f"a part up to position {end}, more than the {largest} of `largest_segment`; no batch reads it"
         if "sealed_at" in info.metadata:
             untrusted_objects.moment_of(info, "sealed_at")
     except NotASegment:
         return _STRAY
     except Untrusted as error:
-        return f"{error}; the time at which it came counts"
+        return f"{error}; its upload time is used"
     return None
 
 

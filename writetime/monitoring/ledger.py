@@ -1,8 +1,8 @@
-"""What became of a segment: found by node, by minute, by name or by state, a page at a time.
+"""Search for segments by node, minute, name or state, one page at a time.
 
-Strategy: nothing lists the ledger. Without a name or a minute the way leads from the last seal backwards, batch by batch. A minute is
-looked up in the archive's folder of its hour, a name directly at each node, and the few segments that are no ordinary case (waiting,
-growing, quarantined) stand in the last seal or lie in cdc/. Ledger entries are read for the rows that are shown, and for no others.
+Strategy: the ledger is never listed. Without a name or a minute, the search walks back from the last seal, batch by batch.
+A minute is looked up in the archive folder of its hour, a name directly at each node. The few waiting, growing and
+quarantined segments are in the last seal or in cdc/. Ledger entries are read only for the rows of the page.
 """
 
 from __future__ import annotations
@@ -26,11 +26,11 @@ STATES: Final[tuple[State, ...]] = get_args(State)
 PAGE: Final = 100
 """Rows of a page."""
 _BATCHES: Final = 200
-"""Batches that one page looks through for a node or a state."""
+"""Batches that one page searches for a node or a state."""
 _LISTED: Final = 5000
-"""Objects of an hour that are looked at."""
+"""Maximum number of objects to check of an hour."""
 _ALIKE: Final = 100
-"""Names that begin alike that are looked at."""
+"""Maximum number of names with the same prefix to check."""
 _NAME: Final = re.compile(r"(?:CommitLog-(?P<version>\d{1,2})-)?(?P<id>\d{1,19})(?:\.log|\.json)?")
 _WHOLE: Final = 13
 """Digits of a segment's id: ms since the epoch."""
@@ -39,7 +39,7 @@ _VERSIONS: Final = (7, 8, 6)
 
 @dataclass(frozen=True, slots=True)
 class Row:
-    """A segment. `entry` is its ledger entry, None as long as no batch has taken it in; `batch` is the one by which it was found."""
+    """A segment. `entry`: its ledger entry, None until a batch reads it; `batch`: the batch in which it was found."""
 
     ref: layout.SegmentRef
     object: str
@@ -55,8 +55,8 @@ class Row:
 
 @dataclass(frozen=True, slots=True)
 class Query:
-    """What is asked for. `node` is a host id or the beginning of one, `minute` a minute (UTC), `name` a file name, an id, or the beginning
-    of one, or an object's name."""
+    """Search criteria. `node`: a host id or its prefix; `minute`: UTC; `name`: a file name, an id, a prefix of an id, or an
+    object name."""
 
     node: str = ""
     minute: datetime | None = None
@@ -64,7 +64,7 @@ class Query:
     state: str = ""
 
     def takes(self, row: Row) -> bool:
-        """Whether the row is among what is asked for."""
+        """Whether the row matches."""
         return (
             row.ref.node.host_id.startswith(self.node)
             and (not self.state or row.state == self.state)
@@ -74,7 +74,7 @@ class Query:
 
 @dataclass(frozen=True, slots=True)
 class Page:
-    """Rows, the newest first; `next` is the cursor of the page that follows, "" = none does. `note` says what was not looked at."""
+    """Rows, newest first. `next`: the cursor of the next page, "" if there is none. `note`: what was not searched."""
 
     rows: tuple[Row, ...]
     next: str = ""
@@ -82,22 +82,22 @@ class Page:
 
 
 def search(batches: Batches, query: Query, *, cursor: str = "", size: int = PAGE) -> Page:
-    """A page of what is asked for. A cursor that is none begins from the start."""
+    """A page of results. An invalid cursor starts from the beginning."""
     if query.name:
         named = _by_name(batches, query.name, query.node)
-        note = f"Only the first {_ALIKE} names that begin so are shown." if len(named) == _ALIKE else ""
+        note = f"Only the first {_ALIKE} names with this prefix are shown." if len(named) == _ALIKE else ""
         return _slice(named, query, cursor, size, batches.store, note)
     if query.state and query.state not in ("archived", "expired"):
         return _slice(_unusual(batches, query.state), query, cursor, size, batches.store)
     if query.minute is not None:
         found = list(_of_minute(batches, query.minute, query.node))
-        note = f"Only {_LISTED} segments of that hour were looked at: name a node." if len(found) > _LISTED else ""
+        note = f"Only {_LISTED} segments of that hour were searched: specify a node." if len(found) > _LISTED else ""
         return _slice(found, query, cursor, size, batches.store, note)
     return _walk(batches, query, cursor, size)
 
 
 def find(batches: Batches, name: str) -> Row | None:
-    """The segment that an object is of, with its ledger entry; None if there is no trace of it, or that is no segment's name."""
+    """The segment of an object, with its ledger entry; None if it is not found or the name is not a segment name."""
     try:
         ref = layout.SegmentRef.from_object(name)
     except NotASegment:
@@ -127,7 +127,11 @@ def _walk(batches: Batches, query: Query, cursor: str, size: int) -> Page:
         number, offset = number - 1, 0
         if len(rows) >= size:
             break
-    return Page(tuple(rows), f"{number}.0" if number > 0 else "", "" if rows or number <= 0 else f"Nothing in {_BATCHES} batches; go on.")
+    return Page(
+        tuple(rows),
+        f"{number}.0" if number > 0 else "",
+        "" if rows or number <= 0 else f"Nothing found in {_BATCHES} batches; continue on the next page.",
+    )
 
 
 def _place(cursor: str, newest: int) -> tuple[int, int]:
@@ -138,7 +142,7 @@ def _place(cursor: str, newest: int) -> tuple[int, int]:
 
 
 def _of_batch(batches: Batches, number: int, query: Query) -> Iterator[Row]:
-    """Segments as the batch took them in, those that their nodes had finished last first."""
+    """Segments of a batch, most recently completed first."""
     documents = batches.documents(number)
     if documents is None:
         return
@@ -151,7 +155,7 @@ def _of_batch(batches: Batches, number: int, query: Query) -> Iterator[Row]:
 
 
 def _by_name(batches: Batches, text: str, node: str) -> list[Row]:
-    """Segments of that name, or of names that begin so, at any node whose host id begins with `node`."""
+    """Segments with that name or name prefix, of any node whose host id starts with `node`."""
     row = find(batches, text.strip())
     if row is not None:
         return [row]
@@ -180,13 +184,13 @@ def _looked_up(store: Store, ref: layout.SegmentRef) -> Row | None:
     except StoreError as error:
         if error.retriable:
             raise
-        # What somebody has typed in cannot be an object's name.
+        # The text is not a valid object name.
         return None
     return None if info is None else _waiting(info)
 
 
 def _of_minute(batches: Batches, minute: datetime, node: str) -> Iterator[Row]:
-    """What was finished in that minute, of all the hour's segments; and of those that are not in the archive."""
+    """All segments of that hour in the archive, and segments that are not archived; the caller filters by minute."""
     prefix = layout.archive_hour_prefix(batches.cluster, minute)
     nodes = [each for each in _nodes(batches) if node and each.host_id.startswith(node)]
     prefixes = [f"{prefix}{layout.part(each.datacenter)}/{layout.part(each.host_id)}/" for each in nodes] or [prefix]
@@ -198,7 +202,7 @@ def _of_minute(batches: Batches, minute: datetime, node: str) -> Iterator[Row]:
 
 
 def _unusual(batches: Batches, state: str) -> list[Row]:
-    """Segments that wait for something; what the last seal holds says which."""
+    """Segments that are waiting, growing or held, by the last seal and the incoming objects."""
     sealed = batches.newest().sealed
     held = list(sealed.held if sealed else ())
     if state == "waiting":
@@ -227,7 +231,7 @@ def _newest(row: Row) -> tuple[datetime, str]:
 
 
 def _slice(rows: Iterable[Row], query: Query, cursor: str, size: int, store: Store, note: str = "") -> Page:
-    """A page of rows that are all at hand; what only the ledger tells is looked up for those that the query may take."""
+    """A page of rows in memory. Ledger entries are read only for rows that may match."""
     start = int(cursor) if cursor.isdecimal() and len(cursor) < 10 else 0
     without_state = Query(query.node, query.minute, query.name)
     by_ref = {row.ref: row for row in rows if without_state.takes(row)}
@@ -253,7 +257,7 @@ def _row(ref: layout.SegmentRef, entry: LedgerEntry) -> Row:
 
 
 def _nodes(batches: Batches) -> list[layout.NodeName]:
-    """Nodes that have said who they are, or of which something came lately."""
+    """Nodes with an identity document, or with segments in recent batches."""
     found = {node for facts in batches.latest() for node in facts.nodes}
     for info in batches.store.list(layout.nodes_prefix(batches.cluster)):
         if (node := layout.NodeName.of_facts(info.name)) is not None:
@@ -262,7 +266,7 @@ def _nodes(batches: Batches) -> list[layout.NodeName]:
 
 
 def minute_of(text: str) -> datetime | None:
-    """A minute as people and forms write it (`2026-05-04T12:30`, UTC unless it says otherwise); None if it is none."""
+    """Parse a minute as in forms (`2026-05-04T12:30`, UTC if it has no offset); None if it is invalid."""
     try:
         moment = datetime.fromisoformat(text.strip())
     except ValueError:

@@ -1,9 +1,9 @@
-"""What a pipeline's bucket tells, as metrics in Prometheus' text format: the command `writetime metrics`.
+"""Metrics of a pipeline in Prometheus' text format, read from its bucket: the command `writetime metrics`.
 
-Strategy: nothing of writetime but the shipper runs for long, so nobody can be asked over HTTP. A cron job writes the text to the folder of
-node_exporter's textfile collector, or pushes it; all figures come from the bucket (`writetime.monitoring`, last reports of cdc_verify and
-cdc_audit), so it does not matter where it runs. `METRICS` is the one list of names; dashboard and rules under deploy/ use no others but the
-shipper's own. Heavy imports wait for the command to run."""
+Strategy: only the shipper is a long-running process, so there is no HTTP endpoint to scrape. A cron job writes the text to
+the folder of node_exporter's textfile collector, or pushes it. All values come from the bucket, so it can run anywhere.
+`METRICS` lists all names; the dashboard and rules under deploy/ use only these and the shipper's own. Heavy imports are
+delayed until the command runs."""
 
 from __future__ import annotations
 
@@ -22,52 +22,52 @@ Report = TypeVar("Report", bound="Document")
 Sample = tuple[str, dict[str, str], float]
 
 METRICS: Final[Mapping[str, str]] = {
-    "writetime_metrics_timestamp_seconds": "When these metrics were read from the bucket: old if `writetime metrics` does not run.",
+    "writetime_metrics_timestamp_seconds": "When these metrics were read from the bucket. Old if `writetime metrics` does not run.",
     "writetime_batch_number": "Number of the last sealed batch.",
     "writetime_batch_sealed_timestamp_seconds": "When it was sealed.",
-    "writetime_batch_open": "1 while a batch is begun and not sealed.",
+    "writetime_batch_open": "1 while a batch is open.",
     "writetime_voided_batches": "Batches that were voided, of the last sixty.",
     "writetime_batch_segments": "Segments of the last batch.",
     "writetime_batch_events": "Change events of the last batch.",
     "writetime_batch_updates": "Partition updates of the last batch by table and class (applied, duplicate, superseded, …).",
-    "writetime_batch_ties": "Cells of the last batch by table that won a tie which a ring of Cassandra 3.11 may decide otherwise.",
-    "writetime_batch_problems": "Ranges of its segments that could not be used.",
-    "writetime_held_segments": "Segments that wait for a person.",
-    "writetime_segments_in_conflict": "Segments of which there are other bytes, that wait for a person's decision.",
-    "writetime_refused_tables": "Tables whose rows cannot be shown.",
-    "writetime_purge_held_back_seconds": "Of a table: by how much the purge of its tombstones is behind, for not all logs are in (`by`).",
+    "writetime_batch_ties": "Cells of the last batch by table that won a tie which a cluster of Cassandra 3.11 may resolve differently.",
+    "writetime_batch_problems": "Unreadable ranges of its segments.",
+    "writetime_held_segments": "Segments in quarantine that need an operator.",
+    "writetime_segments_in_conflict": "Segments for which different bytes were shipped, until an operator decides.",
+    "writetime_refused_tables": "Rejected tables.",
+    "writetime_purge_held_back_seconds": "By table: delay of the purge of its tombstones, because a log is incomplete (`by`).",
     "writetime_published_batch": "The last batch whose events are known to be in Kafka.",
-    "writetime_unpublished_batches": "Sealed batches with events that the table has not sent, of the last sixty.",
-    "writetime_waiting_tables": "Tables whose events cannot be sent.",
-    "writetime_source_timestamp_seconds": "Of a node: when it finished the last of its segments that came.",
-    "writetime_late_after_seconds": "Of a node: how old that may be before it counts as late, by its rate and its cdc_total_space.",
-    "writetime_waiting_segments": "Of a node: its segments in the bucket that no batch has taken in.",
+    "writetime_unpublished_batches": "By table: sealed batches with unpublished events, of the last sixty.",
+    "writetime_waiting_tables": "Tables whose events cannot be published.",
+    "writetime_source_timestamp_seconds": "By node: completion time of its newest segment in the bucket.",
+    "writetime_late_after_seconds": "By node: age at which its newest segment counts as late, by its rate and cdc_total_space.",
+    "writetime_waiting_segments": "By node: its segments in the bucket that no batch has read.",
     "writetime_waiting_bytes": "Their bytes.",
-    "writetime_growing_segments": "Of a node: its segments of which parts have come.",
+    "writetime_growing_segments": "By node: its growing segments with parts in the bucket.",
     "writetime_verify_finished_timestamp_seconds": "When cdc_verify last finished.",
-    "writetime_verify_drift_rows": "Rows that differed from the ring then, and ought not to.",
-    "writetime_verify_unsettled_rows": "Rows that differed then, and may.",
-    "writetime_verify_tie_rows": "Rows that differed then because Cassandra 3.11 decides a tie by its clock.",
-    "writetime_verify_failed_tables": "Tables that could not be compared then.",
-    "writetime_bootstrap_started_timestamp_seconds": "Of a table: when its last reading from the ring was begun.",
-    "writetime_bootstrap_remaining_ranges": "Token ranges that it has not read to their end; 0: it is finished.",
-    "writetime_bootstrap_ranges": "Token ranges that it has.",
-    "writetime_bootstrap_rows": "Rows that it has read.",
-    "writetime_bootstrap_frames": "Frames that it has put into the bucket, for what was news.",
+    "writetime_verify_drift_rows": "Rows with drift in its last report.",
+    "writetime_verify_unsettled_rows": "Rows that differed in the last report, but may be in flight.",
+    "writetime_verify_tie_rows": "Rows that differed in the last report because Cassandra 3.11 resolves a tie by its clock.",
+    "writetime_verify_failed_tables": "Tables that could not be compared in the last report.",
+    "writetime_bootstrap_started_timestamp_seconds": "By table: start of its last bootstrap run.",
+    "writetime_bootstrap_remaining_ranges": "Unfinished token ranges of the run; 0: it is finished.",
+    "writetime_bootstrap_ranges": "Token ranges of the run.",
+    "writetime_bootstrap_rows": "Rows read by the run.",
+    "writetime_bootstrap_frames": "Frames that the run wrote to the bucket, for missing rows.",
     "writetime_audit_finished_timestamp_seconds": "When cdc_audit last finished.",
-    "writetime_audit_alarms": "Gaps in replicas' logs that nothing explained then.",
-    "writetime_audit_gaps": "All gaps then.",
+    "writetime_audit_alarms": "Unexplained gaps in the replicas' logs in the last report.",
+    "writetime_audit_gaps": "All gaps in the last report.",
 }
 _CLASSES: Final = ("applied", "duplicate", "superseded", "not_ours", "quarantined")
 
 
 def samples(batches: Batches) -> list[Sample]:
-    """All that the bucket tells. Every sample has the label `cluster`."""
+    """All samples. Each one has the label `cluster`."""
     from writetime.monitoring.nodes import ring_with_late_nodes
     from writetime.monitoring.tables import tables
 
     found = ring_with_late_nodes(batches)
-    told = [
+    found_samples = [
         ("writetime_metrics_timestamp_seconds", {}, found.now.timestamp()),
         *_of_batches(found),
         *_of_nodes(found),
@@ -75,17 +75,17 @@ def samples(batches: Batches) -> list[Sample]:
         *_of_bootstrap(batches.store, batches.cluster),
     ]
     about = tables(batches)
-    told.append(("writetime_refused_tables", {}, len(about.refused)))
+    found_samples.append(("writetime_refused_tables", {}, len(about.refused)))
     if about.published is not None:
-        told.append(("writetime_waiting_tables", {}, len(about.waiting)))
-        told.append(("writetime_published_batch", {}, about.published))
-    told += _of_maintenance(batches.store, batches.cluster)
-    told += [("writetime_unpublished_batches", {"table": table.name}, table.unpublished) for table in about.tables]
-    return [(name, {"cluster": batches.cluster, **labels}, value) for name, labels, value in told]
+        found_samples.append(("writetime_waiting_tables", {}, len(about.waiting)))
+        found_samples.append(("writetime_published_batch", {}, about.published))
+    found_samples += _of_maintenance(batches.store, batches.cluster)
+    found_samples += [("writetime_unpublished_batches", {"table": table.name}, table.unpublished) for table in about.tables]
+    return [(name, {"cluster": batches.cluster, **labels}, value) for name, labels, value in found_samples]
 
 
 def as_text(found: list[Sample]) -> str:
-    """In the text exposition format, metric by metric in the order of METRICS."""
+    """The samples in the text exposition format, in the order of METRICS."""
     lines: list[str] = []
     for name, about in METRICS.items():
         mine = [(labels, value) for metric, labels, value in found if metric == name]
@@ -127,7 +127,7 @@ def _of_nodes(ring: RingStatus) -> Iterator[Sample]:
         if node.node.origin != "log":
             continue
         labels = {"datacenter": node.node.datacenter, "host_id": node.node.host_id, "address": node.address}
-        # Nothing came with all batches that were looked at: it has been silent for at least as long. Without a sample no alert fires.
+        # A node without a segment in these batches was silent for at least as long. Without a sample no alert would fire.
         newest = node.newest or ring.since
         if newest is not None:
             yield "writetime_source_timestamp_seconds", labels, newest.timestamp()

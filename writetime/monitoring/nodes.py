@@ -1,8 +1,8 @@
-"""Who ships, how fresh each node is, what of it waits, and which minutes of whose log are there.
+"""Status of the nodes: which ones ship, how fresh they are, which segments wait, and which minutes of their logs arrived.
 
-A node is known by the object that its shipper wrote (`nodes/`), or because segments of it are there. Its freshness is when it had finished
-the newest segment that has come in. Frames that no node logged (bootstrap, retries) are no node's, and do not count here. The space that
-is left on a node stands in its status; shippers up to 0.1 wrote it below `space/`.
+A node is known by the document that its shipper writes (`nodes/`) or by its segments. Its freshness is the completion time
+of its newest segment in the bucket. Frames that no node logged (bootstrap, retries) belong to no node and are not counted.
+The free space of a node is in its status document; shippers up to 0.1 wrote it under `space/`.
 """
 
 from __future__ import annotations
@@ -28,27 +28,27 @@ from writetime.storage.concurrency import at_once
 from writetime.storage.store import ObjectInfo, Store
 
 LISTED: Final = 2000
-"""Objects of one kind that are looked at: of a backlog that is longer, "at least so many" says enough."""
+"""Maximum number of objects of one kind to list. A longer backlog is reported as "at least so many"."""
 _ANSWERS_DAILY: Final = timedelta(days=2)
 _STEPS: Final = (1, 5, 15, 60, 360, 1440)
 _LATE_AFTER: Final = timedelta(hours=6)
-"""Of a node whose rate or limit is not known."""
+"""Default for a node whose rate or limit is unknown."""
 _EARLIEST_LATE: Final = timedelta(minutes=30)
 _LATEST_LATE: Final = timedelta(days=1)
 _SPACE_COUNTS: Final = timedelta(days=2)
 _FARTHEST: Final = 500
-"""Batches that are looked at for a node of which nothing came with the last ones."""
+"""Batches to search for a node without segments in the last ones."""
 _COLUMNS: Final = 72
 
 
 @dataclass(slots=True)
 class NodeStatus:
-    """A node. `newest`: when it had finished the newest segment that has come in; None if that was before all batches that were looked at.
+    """A node. `newest`: completion time of its newest segment; None if that was before these batches.
 
-    `waiting`: segments that no batch has taken in, and their bytes; `held`: those that wait for a person; `growing`: those of which there
-    are parts only. `segments`, `frames`, `size` (bytes), `oldest`: of what these batches took in. `space`: None if its shipper has
-    reported nothing since yesterday. `answered`: when the bucket got its last answer on its TRUNCATEs; a node that gives none can have
-    one that no segment shows."""
+    `waiting`: segments that no batch has read, and their bytes; `held`: segments that need an operator; `growing`: segments
+    with parts only. `segments`, `frames`, `size` (bytes), `oldest`: segments that these batches read. `space`: None if its
+    shipper has reported nothing since yesterday. `answered`: time of its last report of TRUNCATEs; without one, a TRUNCATE
+    that is in no segment may be missed."""
 
     node: layout.NodeName
     address: str = ""
@@ -70,17 +70,17 @@ class NodeStatus:
 
     @property
     def rate(self) -> float | None:
-        """Bytes of segments a second that it has finished, over the batches that were looked at and what waits; None if fewer than two
-        segments came."""
+        """Bytes of segments completed per second, over these batches and waiting segments; None with fewer than two
+        segments."""
         if self.oldest is None or self.newest is None or self.segments < 2 or self.oldest >= self.newest:
             return None
         return (self.size + self.waiting_size) / (self.newest - self.oldest).total_seconds()
 
     @property
     def late_after(self) -> timedelta:
-        """How long nothing may come of it before it counts as late: the time in which it fills half of its `cdc_total_space` at its
-        rate, so that there is as much time left before Cassandra refuses writes; between 30 minutes and a day. Six hours if either
-        is unknown."""
+        """How old its newest segment may be before the node counts as late: the time in which it fills half of its
+        `cdc_total_space` at its rate, which leaves as much time until Cassandra refuses writes; 30 minutes to a day. Six hours
+        if either is unknown."""
         if not self.rate or self.space is None or not self.space.limit:
             return _LATE_AFTER
         seconds = min(self.space.limit / self.rate / 2, _LATEST_LATE.total_seconds())
@@ -88,25 +88,25 @@ class NodeStatus:
 
     @property
     def unsafe(self) -> list[UnsafeSetting]:
-        """Settings by which it drops captured writes; none if its settings are not known."""
+        """Settings with which it drops captured writes; empty if its settings are unknown."""
         return [] if self.space is None else list(self.space.settings.unsafe())
 
     def is_not_asked(self, now: datetime) -> bool:
-        """Whether its TRUNCATEs are known from its segments only: its shipper cannot ask it, or has not for two days."""
+        """Whether its TRUNCATEs are known from its segments only: its shipper has not queried it for two days."""
         return self.answered is None or now - self.answered > _ANSWERS_DAILY
 
     def came(self, sealed_at: datetime | None) -> None:
-        """A segment that was finished then has come in."""
+        """Record a segment completed at that time."""
         if sealed_at is not None:
             self.newest = sealed_at if self.newest is None else max(self.newest, sealed_at)
 
 
 @dataclass(frozen=True, slots=True)
 class RingStatus:
-    """A ring as of `now`. `since`: when the oldest of the batches that were looked at was sealed. `complete`: False if more waits than was
-    looked at. `kept_from`: the archive may have let go what was sealed before; None: it has all. `undecided`: by table, updates of
-    which no record says whether a TRUNCATE took them. `voids`: those of the last batches that were voided, which `batches` lacks.
-    `in_conflict`: segments of which there are other bytes, that wait for a person."""
+    """A cluster at `now`. `since`: seal time of the oldest of `batches`. `complete`: False if more segments wait than were
+    listed. `kept_from`: the archive may have deleted segments sealed before; None: it has all. `undecided`: by table,
+    updates that a TRUNCATE may have removed, which no record decides. `voids`: the voided batches, which are not in
+    `batches`. `in_conflict`: segments with different bytes, which need an operator."""
 
     cluster: str
     now: datetime
@@ -123,22 +123,22 @@ class RingStatus:
 
     @property
     def merge_rule(self) -> Policy:
-        """By which release's rule the last batch merged cells of equal timestamp; before the first, what the nodes' releases say."""
+        """The rule by which the last batch merged cells of equal timestamp; before the first batch, by the nodes' releases."""
         return self.batches[0].merge_rule if self.batches else policy_of(self.releases)
 
     @property
     def releases(self) -> dict[str, int]:
-        """How many nodes report which release."""
+        """Number of nodes by release."""
         return dict(sorted(Counter(node.release for node in self.nodes if node.release).items()))
 
     @property
     def ties(self) -> int:
-        """Cells of these batches that the ring may show otherwise, by the rule of 3.11."""
+        """Cells of these batches that the cluster may resolve differently, by the rule of 3.11."""
         return sum(batch.total.ties for batch in self.batches)
 
 
 def ring(batches: Batches, *, last: int = WINDOW, now: datetime | None = None) -> RingStatus:
-    """The ring by its last batches and what lies in the bucket."""
+    """The cluster by its last batches and the objects in the bucket."""
     past, latest = batches.newest(), batches.latest(last)
     facts = [batch for batch in latest if batch.void is None]
     store, cluster = batches.store, batches.cluster
@@ -194,7 +194,7 @@ def ring(batches: Batches, *, last: int = WINDOW, now: datetime | None = None) -
 
 
 def ring_with_late_nodes(batches: Batches, *, now: datetime | None = None) -> RingStatus:
-    """The ring by so many batches that a node of which nothing came is known to be late, or there are no more to look at."""
+    """As `ring`, but with more batches if a node has no segment in the last ones, to decide whether it is late."""
     found = ring(batches, now=now)
     if any(node.newest is None for node in found.nodes) and len(found.batches) == WINDOW:
         found = ring(batches, last=_FARTHEST, now=now)
@@ -219,7 +219,7 @@ def _segments(found: Iterable[ObjectInfo]) -> Iterator[SegmentInput]:
 
 
 def _reported(store: Store, cluster: str, now: datetime) -> Iterator[NodeStatus]:
-    """What the shippers said of their nodes. One that says nothing sensible is there by its name."""
+    """Nodes by the documents of their shippers. A node with an invalid document is listed by its name."""
     for facts in read_facts(store, cluster):
         status = NodeStatus(facts.node, address=facts.address, rack=facts.rack, release=facts.release, tokens=len(facts.tokens))
         if facts.space is not None and now - facts.space.at <= _SPACE_COUNTS:
@@ -228,7 +228,7 @@ def _reported(store: Store, cluster: str, now: datetime) -> Iterator[NodeStatus]
 
 
 def _spaces(store: Store, cluster: str, now: datetime) -> list[tuple[layout.NodeName, NodeSpace]]:
-    """What shippers up to 0.1 said last of each node's space, today or yesterday: they did so each day. Nonsense is left out."""
+    """Last space reports of shippers up to 0.1, which wrote one per day, of today or yesterday. Invalid ones are ignored."""
     days = (now.astimezone(UTC).date() - timedelta(days=back) for back in (1, 0))
     newest: dict[layout.NodeName, ObjectInfo] = {}
     for info in (info for day in days for info in store.list(layout.space_prefix(cluster, day))):
@@ -239,7 +239,7 @@ def _spaces(store: Store, cluster: str, now: datetime) -> list[tuple[layout.Node
 
 
 def read_space(store: Store, info: ObjectInfo) -> NodeSpace | None:
-    """What an object under space/ holds; None if it makes no sense."""
+    """Parse an object under space/; None if it is invalid."""
     try:
         return parse_space(untrusted_objects.read_object(store, info))
     except untrusted.Untrusted:
@@ -248,7 +248,7 @@ def read_space(store: Store, info: ObjectInfo) -> NodeSpace | None:
 
 @dataclass(frozen=True, slots=True)
 class Coverage:
-    """What of whose log was taken in: `cells[node][column]` is (segments, frames) of the `minutes` that begin at `starts[column]`."""
+    """Processed segments by node and time. `cells[node][column]`: (segments, frames) of `minutes` from `starts[column]`."""
 
     nodes: tuple[layout.NodeName, ...]
     starts: tuple[datetime, ...]
@@ -261,15 +261,15 @@ class Coverage:
         return max((frames for row in self.cells.values() for _, frames in row), default=0)
 
     def gap(self, node: layout.NodeName, column: int) -> bool:
-        """Whether nothing of that node is there for a time of which there is something of others in its datacenter. The last column is
-        still being filled, and the first one was begun before these batches."""
+        """Whether the node has no segment for a time for which another node of its datacenter has. The first and the last
+        column are incomplete and never count."""
         if self.cells[node][column][0] or column in (0, len(self.starts) - 1):
             return False
         return any(self.cells[other][column][0] for other in self.nodes if other.datacenter == node.datacenter)
 
 
 def coverage(nodes: Sequence[layout.NodeName], batches: Iterable[BatchFacts]) -> Coverage:
-    """By the minutes in which nodes had finished their segments, in steps that leave no more columns than a screen has room for."""
+    """Coverage by the completion times of segments, in steps that give at most `_COLUMNS` columns."""
     found = list(taken_in(batches))
     if not found:
         return Coverage(tuple(nodes), (), 1, dict.fromkeys(nodes, ()))

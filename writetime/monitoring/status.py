@@ -1,4 +1,4 @@
-"""The status of a pipeline as tables for a terminal, and as a document for machines."""
+"""The status of a pipeline, as tables for a terminal and as a JSON document."""
 
 from __future__ import annotations
 
@@ -23,12 +23,12 @@ if TYPE_CHECKING:
 
 _WIDTH: Final = 140
 _SHOWN: Final = 10
-"""Batches in the text; the sums are over all that were looked at."""
+"""Batches listed in the text; totals cover all."""
 _IGNORED: Final = 20
 
 
 def as_text(batches: Batches, last: int) -> str:
-    """The ring, the last few batches, the tables, and what waits for a person."""
+    """The nodes, the last batches, the tables, and what needs an operator."""
     found, of_tables = ring(batches, last=last), tables(batches, last=last)
     lines = [_head(found)]
     if found.nodes:
@@ -49,24 +49,24 @@ def as_text(batches: Batches, last: int) -> str:
     lines += [f"drops captured writes: {node.address or node.node.host_id}: {each}" for node in found.nodes for each in node.unsafe]
     lines += [
         f"TRUNCATEs of node {node.address or node.node.host_id} are known from its segments only: "
-        + ("it was never asked" if node.answered is None else f"no answer since {node.answered:%Y-%m-%d %H:%M:%S}Z")
+        + ("it was never queried" if node.answered is None else f"no answer since {node.answered:%Y-%m-%d %H:%M:%S}Z")
         for node in found.nodes
         if node.is_not_asked(found.now)
     ]
     lines += [
-        f"may be gone by a TRUNCATE: {updates} updates of {name}, which no record decides; let cdc_bootstrap read the table"
+        f"may be removed by a TRUNCATE: {updates} updates of {name}, which no record decides; run cdc_bootstrap for the table"
         for name, updates in found.undecided.items()
     ]
     lines += [void_text(batch.number, batch.void, batch.sealed_at) for batch in found.voids if batch.void is not None]
     lines += _merging(found)
     lines += _rebuilt(current(batches.store, batches.cluster))
-    lines += [f"cannot be shown: {name}: {reason}" for name, reason in of_tables.refused.items()]
+    lines += [f"table rejected: {name}: {reason}" for name, reason in of_tables.refused.items()]
     lines += [
-        f"cannot be sent: {name}, since batch {waits.sent}: {waits.reason or 'the log of cdc_publish says why'}"
+        f"cannot be published: {name}, since batch {waits.sent}: {waits.reason or 'see the log of cdc_publish'}"
         for name, waits in of_tables.waiting.items()
     ]
-    lines += [f"waits for a person: {name}" for name in found.held]
-    lines += [f"in conflict: {name}: other bytes were shipped; `writetime conflicts list`" for name in found.in_conflict]
+    lines += [f"held: {name}" for name in found.held]
+    lines += [f"in conflict: {name}: different bytes were shipped; see `writetime conflicts list`" for name in found.in_conflict]
     passed_over = ignored(batches, now=found.now)
     lines += [f"ignored: {each.object}: {each.reason}" for each in passed_over[:_IGNORED]]
     if len(passed_over) > _IGNORED:
@@ -75,7 +75,7 @@ def as_text(batches: Batches, last: int) -> str:
 
 
 def as_document(batches: Batches, last: int) -> dict[str, Any]:
-    """The same, JSON-ready: times in ISO-8601, sizes in bytes, spans in seconds."""
+    """The same as a JSON document: times in ISO 8601, sizes in bytes, durations in seconds."""
     found, of_tables = ring(batches, last=last), tables(batches, last=last)
     return {
         "cluster": found.cluster,
@@ -128,7 +128,7 @@ def as_document(batches: Batches, last: int) -> dict[str, Any]:
 
 
 def _rebuilt(rebuild: Rebuild | None) -> list[str]:
-    """A rebuild that is under way, or that went without something."""
+    """A rebuild that is in progress or incomplete."""
     if rebuild is None:
         return []
     lines = []
@@ -144,12 +144,12 @@ def _first(missing: list[str]) -> str:
 
 
 def _merging(found: RingStatus) -> list[str]:
-    """By which rule cells of equal timestamp merge, where it is not that of 4.0."""
+    """The merge rule for cells of equal timestamp, if it is not that of 4.0."""
     if found.merge_rule == "4.0":
         return []
     rest = sum(count for release, count in found.releases.items() if policy_of([release]) == "4.0")
     mixed = f", until the last node is upgraded from it ({rest} of {sum(found.releases.values())} are)" if rest else ""
-    ties = f"; {found.ties} cells of these batches may differ from the ring" if found.ties else ""
+    ties = f"; {found.ties} cells of these batches may differ from the cluster" if found.ties else ""
     return [f"cells of equal timestamp are merged by the rule of Cassandra 3.11{mixed}{ties}"]
 
 
@@ -173,7 +173,7 @@ def _head(found: RingStatus) -> str:
         return f"{found.cluster}: no batch is sealed yet"
     newest = found.batches[0]
     lag = f", {span(newest.lag[0])} after its newest segment" if newest.lag else ""
-    going = f"; batch {found.open_batch} is being run" if found.open_batch else ""
+    going = f"; batch {found.open_batch} is open" if found.open_batch else ""
     return f"{found.cluster}: batch {newest.number} ({newest.kind}) sealed {newest.sealed_at:%Y-%m-%d %H:%M:%S}Z{lag}{going}"
 
 
@@ -214,22 +214,20 @@ def _tables(found: TablesStatus) -> str:
 def _archive(shelved: Shelved, kept_from: datetime | None) -> list[str]:
     upto = "nothing is packed" if shelved.packed_upto is None else f"packed up to {shelved.packed_upto:%Y-%m-%d %H}:00Z"
     kept = "" if kept_from is None else f", kept from {kept_from:%Y-%m-%d %H}:00Z on"
-    left = "" if shelved.finished else "; the last run had not the time for all"
+    left = "" if shelved.finished else "; the last run had no time to finish"
     grid = _grid("archive", right=("last run", "MiB before", "MiB after", "ever", "MiB before", "MiB after"))
     for name, about in (
         ("packed", "segments packed"),
-        ("let_go", "segments let go"),
+        ("let_go", "segments deleted"),
         ("ledger", "ledger entries pruned"),
         ("batches", "documents of batches pruned"),
         ("reports", "reports pruned"),
-        ("quarantine", "settled pieces of quarantine"),
+        ("quarantine", "settled quarantine records"),
         ("claims", "events too large for their topics"),
     ):
         numbers = (getattr(done, name) for done in (shelved.last, shelved.ever))
         grid.add_row(about, *(text for n in numbers for text in (str(n.objects), f"{n.before / 2**20:.1f}", f"{n.after / 2**20:.1f}")))
-    failed = (
-        [f"{shelved.last.failed} objects of the archive stay as they are: the log of cdc_maintain says why"] if shelved.last.failed else []
-    )
+    failed = [f"{shelved.last.failed} objects of the archive failed: see the log of cdc_maintain"] if shelved.last.failed else []
     return [f"archive: {upto}{kept}{left}", _text(grid), *failed]
 
 
@@ -248,9 +246,9 @@ def _maintained(found: Maintained) -> list[str]:
     for table in found.tables:
         if (was := table.before) is not None and (now := table.after) is not None:
             row(table.name, (was.data, now.data), (was.bytes, now.bytes), was.deletes, now.deletes, was.snapshots, now.snapshots)
-    failed = f", {found.failed} stay as they are" if found.failed else ""
+    failed = f", {found.failed} failed" if found.failed else ""
     about = f"maintenance: batch {found.batch}, {found.at:%Y-%m-%d %H:%M:%S}Z: {found.purged} of {found.shards} shards purged{failed}"
-    notes = [f"not tidied: {table.name}: {table.trouble}" for table in found.tables if table.trouble]
+    notes = [f"not maintained: {table.name}: {table.trouble}" for table in found.tables if table.trouble]
     notes += [
         f"purge held back by {span(each.seconds)}: {each.table}, because of {each.by} since {each.since:%Y-%m-%d %H:%M:%S}Z"
         for each in found.held_back
@@ -263,7 +261,7 @@ def _archive_document(shelved: Shelved | None, kept_from: datetime | None) -> di
 
 
 def span(seconds: float) -> str:
-    """A span of time, short: 42 s, 3.5 min, 2.0 h, 4.1 d."""
+    """Format a duration: 42 s, 3.5 min, 2.0 h, 4.1 d."""
     for size, unit in ((86400, "d"), (3600, "h"), (60, "min")):
         if abs(seconds) >= 2 * size:
             return f"{seconds / size:.1f} {unit}"
@@ -283,7 +281,7 @@ def _grid(*left: str, right: Iterable[str]) -> Table:
 
 
 def _text(grid: Table) -> str:
-    """The table without colours: it goes into logs as well."""
+    """The table without colours, since it is also written to logs."""
     from rich.console import Console
 
     out = io.StringIO()

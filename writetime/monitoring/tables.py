@@ -1,5 +1,5 @@
-"""What came of each table in the last batches, and how far Kafka is behind. Counts are of partition updates and events, and rows as the
-warehouse told when they were last written to: the seals have them all."""
+"""Status of the tables in the last batches, and how far Kafka is behind. Counts of partition updates, events and rows come
+from the seals; row counts are those of the warehouse at the last write."""
 
 from __future__ import annotations
 
@@ -14,10 +14,10 @@ from writetime.pipeline.publish_progress import read_published
 
 @dataclass(slots=True)
 class TableStatus:
-    """A table over the batches that were looked at. `events`, `applied` and `lags` by batch, the oldest first; a lag (s) is from when a
-    node had finished the oldest segment to the seal, of batches with events of the table. `per_minute` is events a minute over the time
-    from the first of them to the last seal; `unpublished` batches of it are not known to be in Kafka. `rows`: how many current rows it has;
-    None = nobody has told."""
+    """A table over the last batches. `events`, `applied` and `lags`: by batch, oldest first. A lag is the time in seconds from
+    the completion of the batch's oldest segment to its seal, for batches with events of the table. `per_minute`: events
+    per minute from the first of them to the last seal. `unpublished`: batches not known to be in Kafka. `rows`: current
+    rows, None if unknown."""
 
     name: str
     total: Accounting
@@ -32,7 +32,7 @@ class TableStatus:
 
 @dataclass(frozen=True, slots=True)
 class Waiting:
-    """A table whose events cannot be sent: those of batches after `sent`, and why."""
+    """A table whose events after batch `sent` cannot be published, and the reason."""
 
     sent: int
     reason: str
@@ -40,9 +40,9 @@ class Waiting:
 
 @dataclass(frozen=True, slots=True)
 class TablesStatus:
-    """All tables of which there was anything, or whose rows are told. `published`: the last batch all of whose events are known to be in
-    Kafka, None = none yet. `refused`: tables whose rows cannot be shown, as of the last seal, and why; `waiting`: those whose events cannot
-    be sent."""
+    """All tables with updates, known rows or problems. `published`: the last batch whose events are all known to be in Kafka,
+    None if there is none. `refused`: tables rejected as of the last seal, with the reason. `waiting`: tables whose events
+    cannot be published."""
 
     tables: tuple[TableStatus, ...]
     batches: tuple[BatchFacts, ...]
@@ -52,7 +52,7 @@ class TablesStatus:
 
 
 def tables(batches: Batches, *, last: int = 60) -> TablesStatus:
-    """By the accounting of the last batches."""
+    """The status of the tables by the accounting of the last batches."""
     facts = [batch for batch in batches.latest(last) if batch.void is None]
     published = read_published(batches.store, batches.cluster)
     found: dict[str, list[Accounting | None]] = {}
@@ -89,5 +89,5 @@ def _sum(name: str, accounts: Iterable[Accounting | None]) -> Accounting:
 
 
 def _minutes(facts: Sequence[BatchFacts]) -> float:
-    """From when the first was planned to when the last was sealed."""
+    """Minutes from the planning of the first batch to the seal of the last."""
     return (facts[0].sealed_at - facts[-1].created_at).total_seconds() / 60 if facts else 0.0

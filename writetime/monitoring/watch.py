@@ -1,8 +1,8 @@
-"""What is wrong with a pipeline while none of its tasks fails: nodes that are late, short of space or set to drop
-writes, a batch that does not end, a backlog, events that stay.
+"""Problems of a pipeline while no task fails: nodes that are late, short of space or configured to drop writes, a batch
+that is stuck, a backlog, unpublished events.
 
-Everything comes from the bucket, as for `writetime status`. The limits are those of the alert rules for Prometheus, for whoever has none.
-What a task fails for is not told here again: segments that wait for a person have their red squares.
+Strategy: everything is read from the bucket, as for `writetime status`. The limits equal those of the alert rules for
+Prometheus, for installations without it. Held segments are not reported here: their own tasks fail.
 """
 
 from __future__ import annotations
@@ -22,14 +22,14 @@ from writetime.storage import layout
 
 @dataclass(frozen=True, slots=True)
 class Trouble:
-    """`key`: what it is about, the same for as long as it lasts. `text`: what, where, since when, and what to do next."""
+    """`key` identifies the problem while it lasts. `text`: what, where, since when, and what to do next."""
 
     key: str
     text: str
 
 
 def watch(batches: Batches, limits: WatchConfig, *, publishes: bool = True, now: datetime | None = None) -> list[Trouble]:
-    """What is beyond the limits as of now. `publishes`: whether the pipeline sends its events anywhere."""
+    """Problems that exceed the limits now. `publishes`: whether the pipeline publishes events."""
     found = ring_with_late_nodes(batches, now=now)
     unpublished = _unpublished(batches, limits) if publishes else ()
     of_nodes = [*_late(found, limits), *_short(found, limits), *_unsafe(found, limits)]
@@ -43,21 +43,21 @@ def _late(found: RingStatus, limits: WatchConfig) -> Iterator[Trouble]:
     for node in found.nodes:
         if node.node.origin != "log":
             continue
-        # Of a node of which nothing came with these batches it is known only that it has been silent for as long as they go back.
+        # A node without a segment in these batches has been silent for at least as long as they cover.
         since = node.newest or found.since
         if since is not None and found.now - since > (fixed or node.late_after):
             yield Trouble(f"late {node.node.path}", _late_text(found, node, (found.now - since).total_seconds()))
 
 
 def _short(found: RingStatus, limits: WatchConfig) -> Iterator[Trouble]:
-    told = {None: (), "warn": ("warn", "alarm"), "alarm": ("alarm",)}[limits.space]
+    reported = {None: (), "warn": ("warn", "alarm"), "alarm": ("alarm",)}[limits.space]
     for node in found.nodes:
-        if (space := node.space) is not None and space.level in told:
+        if (space := node.space) is not None and space.level in reported:
             yield Trouble(
                 f"space {node.node.path} {space.level}",
-                f"space: node {_name(node)} of {found.cluster}: {space.level} ({space.at:%Y-%m-%d %H:%MZ}): {space.share:.0%} of what "
-                f"cdc_raw may hold is in use, {space.disk_free / 2**30:.1f} GiB of its disk are free. At 100% Cassandra refuses writes to "
-                "captured tables. Can its shipper keep up, and reach the store? Delete no segment by hand.",
+                f"space: node {_name(node)} of {found.cluster}: {space.level} ({space.at:%Y-%m-%d %H:%MZ}): {space.share:.0%} of the "
+                f"limit of cdc_raw is used, {space.disk_free / 2**30:.1f} GiB of its disk are free. At 100% Cassandra refuses writes to "
+                "captured tables. Check that its shipper keeps up and reaches the store. Delete no segment by hand.",
             )
 
 
@@ -68,8 +68,8 @@ def _unsafe(found: RingStatus, limits: WatchConfig) -> Iterator[Trouble]:
         for setting in node.unsafe:
             yield Trouble(
                 f"settings {node.node.path} {setting.name}",
-                f"settings: node {_name(node)} of {found.cluster}: {setting} Read the captured tables again with cdc_bootstrap if it was "
-                "like that for some time.",
+                f"settings: node {_name(node)} of {found.cluster}: {setting} Read the captured tables again with cdc_bootstrap if the "
+                "node ran with this setting.",
             )
 
 
@@ -79,13 +79,11 @@ def _name(node: NodeStatus) -> str:
 
 
 def _late_text(found: RingStatus, node: NodeStatus, age: float) -> str:
-    last = (
-        f"newest segment that came is of {node.newest:%Y-%m-%d %H:%MZ}, {span(age)} ago" if node.newest else f"no segment for {span(age)}"
-    )
+    last = f"the newest segment is of {node.newest:%Y-%m-%d %H:%MZ}, {span(age)} ago" if node.newest else f"no segment for {span(age)}"
     return (
-        f"late: node {_name(node)} of {found.cluster}: {last}. Does its shipper run, and is the node written to? Ingest goes on without "
-        f"it; rows that only it has are missing. If it has left the ring for good, delete what begins with "
-        f"{layout.node_documents(node.node)} in the bucket."
+        f"late: node {_name(node)} of {found.cluster}: {last}. Check that its shipper runs and that the node receives writes. "
+        f"Ingest continues without it; rows that only this node logged are missing. If the node was removed from the cluster, "
+        f"delete the objects under {layout.node_documents(node.node)} in the bucket."
     )
 
 
@@ -93,8 +91,8 @@ def _in_conflict(found: RingStatus) -> Iterator[Trouble]:
     for name in found.in_conflict:
         yield Trouble(
             f"conflict {name}",
-            f"in conflict: the bucket has, or had, other bytes for {name} of {found.cluster}. No batch takes any of them in: their rows "
-            "are missing, and no tombstone is purged meanwhile. `writetime conflicts list` shows them; `writetime conflicts keep OBJECT "
+            f"in conflict: different bytes were shipped for {name} of {found.cluster}. No batch reads any of them: their rows are "
+            "missing, and no tombstone is purged meanwhile. `writetime conflicts list` shows them; `writetime conflicts keep OBJECT "
             "--reason TEXT` decides.",
         )
 
@@ -106,8 +104,9 @@ def _stuck(batches: Batches, found: RingStatus, limits: WatchConfig) -> Iterator
     if found.now - begun > timedelta(minutes=limits.stuck_minutes):
         yield Trouble(
             f"stuck {found.open_batch}",
-            f"stuck: batch {found.open_batch} of {found.cluster} was begun {span((found.now - begun).total_seconds())} ago and is not "
-            "sealed. Is cdc_ingest paused, or red? Clear its task `ingest`: the very same batch runs again, and nothing is doubled. "
+            f"stuck: batch {found.open_batch} of {found.cluster} was planned {span((found.now - begun).total_seconds())} ago and is not "
+            "sealed. Check whether cdc_ingest is paused or failed. Clear its task `ingest`: "
+            "the same batch runs again, nothing is duplicated. "
             f"If it cannot be finished: `writetime void {found.open_batch}`.",
         )
 
@@ -118,8 +117,8 @@ def _backlog(found: RingStatus, limits: WatchConfig) -> Iterator[Trouble]:
         count = str(waiting) if found.complete else f"more than {LISTED}"
         yield Trouble(
             "backlog",
-            f"backlog: {count} segments of {found.cluster} wait in the bucket: batches take in fewer than come. Does cdc_ingest run? More "
-            "executors make its batches faster.",
+            f"backlog: {count} segments of {found.cluster} wait in the bucket: they arrive faster than batches process them. Check that "
+            "cdc_ingest runs; more executors make its batches faster.",
         )
 
 
@@ -130,6 +129,6 @@ def _unpublished(batches: Batches, limits: WatchConfig) -> Iterator[Trouble]:
         if table.unpublished > limits.unpublished_batches:
             yield Trouble(
                 f"unpublished {table.name}",
-                f"unpublished: events of {table.unpublished} batches of {table.name} in {batches.cluster} are not in Kafka. Is cdc_publish "
-                "paused, or red? Its log says why this table waits; others go on.",
+                f"unpublished: events of {table.unpublished} batches of {table.name} in {batches.cluster} are not in Kafka. Check "
+                "whether cdc_publish is paused or failed; its log contains the reason. Other tables continue.",
             )

@@ -1,21 +1,21 @@
-"""A batch: one run of the pipeline with a frozen input, from planning over ingest to archiving, and the ledger of segments.
+"""Batches: runs of the pipeline over a fixed input, from planning to archiving, and the ledger of segments.
 
     planner ──► manifest.json ──► (the ingest job) ──► schema.json, sealed.json ──► archiver, ledger
 
-Everything is JSON in the bucket that a person can `cat`. A batch is *sealed* when sealed.json exists; creating it is the one commit
-point. Batches are numbered without gaps and at most one is unsealed: rerunning an unsealed batch repeats it exactly, because the
-manifest pins all it depends on; rerunning a sealed one does nothing.
+Everything is JSON in the bucket, readable with `cat`. A batch is *sealed* when sealed.json exists; creating it
+is the only commit point. Batches are numbered without gaps and at most one is open. Rerunning an open batch
+repeats it exactly, because the manifest pins its input; rerunning a sealed batch does nothing.
 
     documents                the JSON documents of batches and ledger
-    pinned, identity, chains what a batch, a pipeline and a chain of batches are bound to
-    segment_check            one segment, checked as ingest would
+    pinned, identity, chains the inputs of a batch, the id of a pipeline, chains of batches
+    segment_check            checks of one segment, as in ingest
     node_facts, node_logs, truncations, truncation_reports, completeness   what nodes and their logs report
-    archiver, archive_packing, retention   the life of a segment after the seal
-    void, rebuild, erase, erasures, conflicts   decisions of people
-    quarantine               what could not be used, and its release
+    archiver, archive_packing, retention   segments after the seal
+    void, rebuild, erase, erasures, conflicts   decisions of operators
+    quarantine               rejected frames and segments, and their release
     bootstrap                reading tables from the cluster
-    verification, audit      comparisons with the cluster, and of replicas' logs
-    batch_history, batch_report, maintenance_report, publish_progress, job_result   what others are shown
+    verification, audit      comparisons with the cluster and between replicas' logs
+    batch_history, batch_report, maintenance_report, publish_progress, job_result   reports for the page, the metrics and Airflow
 
-No Spark and no Airflow here.
+Does not know Spark or Airflow.
 """

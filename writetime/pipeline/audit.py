@@ -1,13 +1,16 @@
-"""Did every replica's log hold what it ought to? What is counted, how gaps are explained, and the report. No Spark, no driver.
+"""Compare the replicas' logs: whether each holds every mutation that it should. Counting, explaining gaps,
+and the report. No Spark, no driver.
 
-Strategy: replicas log the same bytes, so what any replica held of a table, token range and minute is what each owner of the tokens ought to
-have held: the union is the measure. Per owner there are a count and a CRC over its sorted digests, once as expected and once as held; where
-these differ there is a *gap*. A gap is **explained** when what came of the node's log tells of it: it is not shipped up to there yet, a
-segment is missing between two that are here, the node was down. An explained gap turns into an **alarm** when it is older than what hints
-and shippers may take; so does a gap at once whose minute the node's log covers.
+Strategy: replicas log the same bytes, so each owner of a token should have every mutation that any replica
+logged for a table, token range and minute. Per owner there are a count and a CRC over the sorted digests,
+one expected and one held; if they differ there is a *gap*. A gap is **explained** if the node's segments
+account for it: its log is not shipped up to that minute, a segment between two others is missing, or the
+node was down. An explained gap becomes an **alarm** when it is older than hints and shippers may take. A gap
+in a minute that the node's log covers is an alarm at once.
 
-A mutation's minute is that of its latest writetime: equal on all replicas, while the time at which it was logged is not. What a single node
-has held, where the others' logs are here, may be what a repair wrote to that one alone: such a gap is told, and is no alarm.
+The minute of a mutation is that of its latest writetime, which is equal on all replicas, unlike the time at
+which it was logged. A mutation that only one node logged, although the other logs are complete, may come
+from a repair of that node: such a gap is reported but is not an alarm.
 """
 
 from __future__ import annotations
@@ -31,21 +34,22 @@ Reason = Literal[
 ]
 Verdict = Literal["explained", "alarm"]
 Which = Literal["none", "alarms", "gaps"]
-"""Of which gaps the ranges are read again from the ring."""
+"""For which gaps the token ranges are read again from the cluster."""
 
 MINUTE: Final = 60_000_000
 """µs."""
-_TOLD: Final = 200
-"""Gaps that the text tells."""
+_LISTED: Final = 200
+"""Maximum number of gaps in the text report."""
 _SHORT: Final = 10
 _STEPS: Final = 72
 
 
-# --- what was held ------------------------------------------------------------------------------------------------------------------
+# --- what was held ------------------------------------------------------------------------------------------
 
 
 class Held(Document):
-    """What one replica's log held of a table, range and minute. CRCs are over sorted digests. `alone`: what it lacks and one node held."""
+    """What one replica's log held of a table, range and minute. CRCs are over sorted digests. `alone`:
+    missing mutations that only one node held."""
 
     host_id: str
     expected: int
@@ -73,11 +77,12 @@ class Group(Document):
         return all(node.held_crc32 == node.expected_crc32 for node in self.nodes)
 
 
-# --- what came of a node's log --------------------------------------------------------------------------------------------------------
+# --- what came of a node's log ------------------------------------------------------------------------------
 
 
 class Came(NamedTuple):
-    """A segment of a node that is here: its id and version, when it was finished, the first minute that it holds, if it could be read."""
+    """A received segment of a node: id, version, time of completion, first minute, and whether it is
+    readable."""
 
     id: int
     version: int
@@ -91,21 +96,22 @@ class Came(NamedTuple):
 
 
 class Explained(NamedTuple):
-    """Why a node lacks something; `told` says it to people."""
+    """Why a node lacks mutations; `detail` is the text for display."""
 
     reason: Reason
-    told: str
+    detail: str
 
 
 def explain(came: Sequence[Came], minute: int) -> Explained:
-    """Why something of that minute may be missing from a node, of whose log these segments came, in order of their ids.
+    """Why mutations of that minute may be missing from a node; `came` are its received segments by id.
 
-    Ids go up by one in a node's life, which begins at its clock's milliseconds: a larger step is a restart, a smaller one a hole."""
+    Segment ids increase by one while a node runs, starting from its clock in milliseconds: a larger step is
+    a restart, a smaller one a missing segment."""
     if not came:
-        return Explained("not shipped yet", "nothing of its log is here")
+        return Explained("not shipped yet", "no segment of its log was received")
     last = came[-1]
     if minute >= last.sealed_minute:
-        return Explained("not shipped yet", f"its log is here up to {_name(last)}, finished {_time(last.sealed_at)}")
+        return Explained("not shipped yet", f"its log was received up to {_name(last)}, finished {_time(last.sealed_at)}")
     for before, after in pairwise(came):
         if not before.sealed_minute <= minute <= after.sealed_minute or after.id - before.id == 1:
             continue
@@ -114,14 +120,14 @@ def explain(came: Sequence[Came], minute: int) -> Explained:
                 return Explained("node down", f"it was down from {_time(before.sealed_at)} or later until {_milliseconds(after.id)}")
             continue
         lacking = f"CommitLog-{after.version}-{before.id + 1}" + (f" to -{after.id - 1}" if after.id - before.id > 2 else "")
-        return Explained("segment missing", f"{lacking} is not here; {_name(before)} and {_name(after)} are")
+        return Explained("segment missing", f"{lacking} was not received; {_name(before)} and {_name(after)} were")
     unreadable = [each for each in came if not each.readable and minute <= each.sealed_minute]
     if unreadable:
-        return Explained("segment unreadable", f"{_name(unreadable[0])} could not be read whole")
+        return Explained("segment unreadable", f"{_name(unreadable[0])} could not be read completely")
     first = came[0]
     if first.first_minute is not None and minute < first.first_minute:
-        return Explained("nothing before", f"the first segment of it that is here is {_name(first)}, from {_minute(first.first_minute)}")
-    return Explained("not in its log", "its log of that time is here, and does not hold it")
+        return Explained("nothing before", f"its first received segment is {_name(first)}, from {_minute(first.first_minute)}")
+    return Explained("not in its log", "its log of that time was received and does not contain it")
 
 
 def _name(came: Came) -> str:
@@ -140,11 +146,11 @@ def _minute(minute: int) -> str:
     return f"{datetime.fromtimestamp(minute * 60, UTC):%Y-%m-%d %H:%M}Z"
 
 
-# --- gaps -------------------------------------------------------------------------------------------------------------------------------
+# --- gaps ---------------------------------------------------------------------------------------------------
 
 
 class Gap(Document):
-    """Minutes [first, last] of the epoch, in which a node lacks mutations of a table for one reason."""
+    """Minutes [first, last] of the epoch in which a node lacks mutations of a table for one reason."""
 
     table: str
     host_id: str
@@ -163,7 +169,7 @@ class Gap(Document):
 
 
 def gaps(groups: Iterable[Group], came: Mapping[str, Sequence[Came]], now: datetime, grace_minutes: int) -> list[Gap]:
-    """Gaps of neighbouring minutes with one explanation as one. `came` by host id, in order of segment ids."""
+    """The gaps; minutes with the same explanation form one gap. `came`: by host id, in order of segment ids."""
     oldest = int(now.timestamp()) // 60 - grace_minutes
     found: dict[tuple[str, str, Explained], list[tuple[int, int, Held]]] = defaultdict(list)
     for group in groups:
@@ -171,22 +177,22 @@ def gaps(groups: Iterable[Group], came: Mapping[str, Sequence[Came]], now: datet
             if node.held_crc32 != node.expected_crc32:
                 why = explain(came.get(node.host_id, ()), group.minute)
                 if why.reason == "not in its log" and node.alone == node.lacks:
-                    why = Explained("one node only", "as a repair writes to one replica alone; or the others never took it")
+                    why = Explained("one node only", "a repair may have written to this replica only, or the others never received it")
                 found[group.table, node.host_id, why].append((group.minute, group.range, node))
     made = []
-    for (table, host_id, why), pieces in sorted(found.items()):
-        late = why.reason != "one node only" and max(minute for minute, _, _ in pieces) < oldest
+    for (table, host_id, why), parts in sorted(found.items()):
+        late = why.reason != "one node only" and max(minute for minute, _, _ in parts) < oldest
         made.append(
             Gap(
                 table=table,
                 host_id=host_id,
-                first=min(minute for minute, _, _ in pieces),
-                last=max(minute for minute, _, _ in pieces),
-                lacks=sum(held.lacks for _, _, held in pieces),
-                expected=sum(held.expected for _, _, held in pieces),
-                ranges=sorted({number for _, number, _ in pieces}),
+                first=min(minute for minute, _, _ in parts),
+                last=max(minute for minute, _, _ in parts),
+                lacks=sum(held.lacks for _, _, held in parts),
+                expected=sum(held.expected for _, _, held in parts),
+                ranges=sorted({number for _, number, _ in parts}),
                 reason=why.reason,
-                told=why.told,
+                told=why.detail,
                 verdict="alarm" if late or why.reason == "not in its log" else "explained",
             )
         )
@@ -194,8 +200,9 @@ def gaps(groups: Iterable[Group], came: Mapping[str, Sequence[Came]], now: datet
 
 
 def to_read(found: Iterable[Gap], which: Which, most: int) -> tuple[dict[str, list[int]], int]:
-    """Numbers of the token ranges to be read again, by table: at most so many, of alarms first, of those the largest first; and how many
-    are left out. What no replica's log held shows in no count, but it belongs to the ranges in which any of them lacks something."""
+    """Numbers of the token ranges to read again, by table, at most `most`: alarms first, largest first; and
+    how many ranges are left out. Mutations that no replica logged appear in no count, but are likely in
+    ranges with gaps."""
     wanted = [gap for gap in found if which == "gaps" or (which == "alarms" and gap.verdict == "alarm")]
     wanted.sort(key=lambda gap: (gap.verdict != "alarm", -gap.lacks, gap.table, gap.host_id, gap.first))
     places = list(dict.fromkeys((gap.table, number) for gap in wanted for number in gap.ranges))
@@ -205,11 +212,11 @@ def to_read(found: Iterable[Gap], which: Which, most: int) -> tuple[dict[str, li
     return dict(chosen), len(places[most:])
 
 
-# --- the report -------------------------------------------------------------------------------------------------------------------------
+# --- the report ---------------------------------------------------------------------------------------------
 
 
 class TableAudit(Document):
-    """A table's sums: distinct mutations, groups of range and minute, and how many of these every owner's log held whole."""
+    """Totals of a table: distinct mutations, groups of range and minute, and complete groups."""
 
     table: str
     mutations: int
@@ -218,23 +225,24 @@ class TableAudit(Document):
 
 
 class NodeAudit(Document):
-    """What came of a node's log."""
+    """What was received of a node's log."""
 
     host_id: str
     address: str = ""
     datacenter: str
     segments: int
     unreadable: int = 0
-    upto: datetime | None = Field(default=None, description="When its last segment that is here was finished.")
+    upto: datetime | None = Field(default=None, description="When its last received segment was finished.")
     expected: int = 0
     held: int = 0
-    expected_by_step: list[int] = Field(default=[], description="Of each `step` minutes of the interval.")
+    expected_by_step: list[int] = Field(default=[], description="For each `step` minutes of the interval.")
     held_by_step: list[int] = Field(default=[])
 
 
 class TableReread(Document):
-    """Token ranges (by number) of a table that were read again from the ring: by which run of a bootstrap, and at which consistency; rows
-    that it answered with, and frames, for what was news, which the next batch takes in. `trouble`: why they were not, "" = they were."""
+    """Token ranges (by number) of a table that were read again from the cluster, by which bootstrap run and
+    at which consistency level; the number of rows read, and of frames for new data, which the next batch
+    ingests. `trouble`: why they were not read; empty if they were."""
 
     table: str
     ranges: list[int]
@@ -248,7 +256,7 @@ class TableReread(Document):
         place = f"{self.table}, {len(self.ranges)} token ranges"
         if self.trouble:
             return f"not read again: {place}: {self.trouble}"
-        return f"read again at {self.consistency}: {place}: {self.rows} rows, {self.frames} were news and come in with the next batch"
+        return f"read again at {self.consistency}: {place}: {self.rows} rows, {self.frames} with new data, ingested by the next batch"
 
 
 class AuditReport(Document):
@@ -259,17 +267,15 @@ class AuditReport(Document):
     finished_at: datetime
     start: datetime
     end: datetime
-    datacenters: list[str] = Field(description="Those that ship: only their nodes are expected to hold anything.")
+    datacenters: list[str] = Field(description="Datacenters that ship: only their nodes are checked.")
     ranges: list[tuple[int, int]]
     nodes: list[NodeAudit]
     tables: list[TableAudit]
     gaps: list[Gap]
-    groups: list[Group] = Field(description="The first so many.")
-    step: int = Field(default=0, description="Minutes of the steps by which each node's sums are told; 0: they are not.")
-    reread: list[TableReread] = Field(
-        default=[], description="Ranges with gaps that were read again from the ring, where that was asked for."
-    )
-    not_reread: int = Field(default=0, description="Ranges of tables that were not, because of the bound.")
+    groups: list[Group] = Field(description="Limited to the first groups.")
+    step: int = Field(default=0, description="Minutes of the steps of each node's totals; 0: no totals by step.")
+    reread: list[TableReread] = Field(default=[], description="Ranges with gaps that were read again from the cluster, if requested.")
+    not_reread: int = Field(default=0, description="Number of ranges that were not read again because of the limit.")
 
     @property
     def alarms(self) -> int:
@@ -285,18 +291,18 @@ class AuditReport(Document):
 
 
 def ranges(wanted: int) -> list[tuple[int, int]]:
-    """The ring in so many ranges of one size: tokens > start and <= end."""
+    """The ring in so many ranges of equal size: tokens > start and <= end."""
     edges = [LOWEST + (HIGHEST - LOWEST) * at // wanted for at in range(wanted + 1)]
     return list(pairwise(edges))
 
 
 def step_of(start: datetime, end: datetime) -> int:
-    """Minutes of a step, so that an interval has no more steps than a picture has room for."""
+    """Minutes per step, so that an interval has at most as many steps as fit into a chart."""
     return max(1, -(-int((end - start).total_seconds() // 60) // _STEPS))
 
 
 def by_step(groups: Iterable[Group], start: datetime, end: datetime, step: int) -> dict[str, tuple[list[int], list[int]]]:
-    """Of each node (by host id), for each step of the interval, what its log ought to have held and what it held."""
+    """For each node (by host id) and step: the mutations that its log should hold, and those that it holds."""
     first, count = int(start.timestamp()) // 60, max(1, -(-int((end - start).total_seconds()) // (60 * step)))
     found: dict[str, tuple[list[int], list[int]]] = defaultdict(lambda: ([0] * count, [0] * count))
     for group in groups:
@@ -323,21 +329,21 @@ def tables_of(groups: Iterable[Group]) -> list[TableAudit]:
 
 
 def write_report(store: Store, report: AuditReport) -> str:
-    """Put the report and its picture into the bucket; the report's name."""
+    """Write the report and its chart to the bucket; returns the report's name."""
     store.put(report.name, report.to_bytes())
     store.put(f"{report.name.removesuffix('.json')}.svg", picture(report).encode())
     return report.name
 
 
 def picture(report: AuditReport, *, styled: bool = True) -> str:
-    """An SVG: a line a node, the steps of the interval from left to right."""
+    """An SVG chart: one line per node, with the steps of the interval from left to right."""
     lines = [Line(node.address or node.host_id, list(_cells(report, node))) for node in report.nodes]
     title = f"{report.cluster}: what each replica's log held, {_time(report.start)} to {_time(report.end)}"
     return svg(title, lines, styled=styled)
 
 
 def _cells(report: AuditReport, node: NodeAudit) -> Iterator[Cell]:
-    """The steps in which anything was expected of a node."""
+    """The steps in which mutations of a node were expected."""
     first, count = int(report.start.timestamp()) // 60, len(node.expected_by_step)
     mine = [gap for gap in report.gaps if gap.host_id == node.host_id]
     for at, (expected, held) in enumerate(zip(node.expected_by_step, node.held_by_step, strict=True)):
@@ -349,14 +355,14 @@ def _cells(report: AuditReport, node: NodeAudit) -> Iterator[Cell]:
 
 
 def in_short(report: AuditReport) -> str:
-    """A few lines for whoever is told of it: alarms first, and where the whole is."""
+    """A short summary for notifications: alarms first, and the name of the report."""
     lines = list(_lines(report))[:_SHORT]
     about = f"{report.alarms} alarms of {len(report.gaps)} gaps, {_time(report.start)} to {_time(report.end)}"
-    return "\n".join((about, *lines, f"Report and picture: {report.name}"))
+    return "\n".join((about, *lines, f"Report and chart: {report.name}"))
 
 
 def report_text(report: AuditReport) -> str:
-    """The report for people: tables, nodes, then gaps."""
+    """The report as text: tables, nodes, then gaps."""
     tables = [(each.table, each.mutations, each.groups, each.complete) for each in report.tables]
     nodes = [
         (
@@ -371,7 +377,7 @@ def report_text(report: AuditReport) -> str:
     ]
     parts = [
         text_table(("table", "mutations", "ranges × minutes", "complete"), tables),
-        text_table(("node", "datacenter", "segments", "expected", "held", "its log is here up to"), nodes),
+        text_table(("node", "datacenter", "segments", "expected", "held", "log received up to"), nodes),
         *_lines(report),
     ]
     return "\n".join(part for part in parts if part)
@@ -380,11 +386,11 @@ def report_text(report: AuditReport) -> str:
 def _lines(report: AuditReport) -> Iterator[str]:
     addresses = {node.host_id: node.address for node in report.nodes}
     ordered = sorted(report.gaps, key=lambda gap: (gap.verdict, gap.table, gap.host_id, gap.first))
-    yield from (gap.line(addresses.get(gap.host_id, "")) for gap in ordered[:_TOLD])
-    if len(ordered) > _TOLD:
-        yield f"and {len(ordered) - _TOLD} more gaps: see the report"
+    yield from (gap.line(addresses.get(gap.host_id, "")) for gap in ordered[:_LISTED])
+    if len(ordered) > _LISTED:
+        yield f"and {len(ordered) - _LISTED} more gaps: see the report"
     yield from (each.line() for each in report.reread)
     if report.not_reread:
-        yield f"not read again: {report.not_reread} more token ranges: once more, or with a higher bound"
+        yield f"not read again: {report.not_reread} more token ranges: run it again, or raise the limit"
     if not ordered:
-        yield "no gap: every replica's log held what it ought to"
+        yield "no gaps: every replica's log is complete"

@@ -1,7 +1,8 @@
-"""Sealed batches in short, the newest first.
+"""Summaries of sealed batches, newest first.
 
-Strategy: a sealed batch never changes, so what was read of one is kept in memory, and later looks read only what has been sealed since. Of
-a batch its manifest (what came in) and its seal (what became of it) are read, several batches at once. Knows nothing of the ledger.
+Strategy: a sealed batch never changes, so its summary is cached in memory, and later calls read only newly
+sealed batches. For each batch its manifest and its seal are read, several batches in parallel. Does not know
+the ledger.
 """
 
 from __future__ import annotations
@@ -32,7 +33,7 @@ from writetime.storage.store import Store
 from writetime.untrusted import SEGMENT
 
 WINDOW: Final = 60
-"""Batches that are looked at unless somebody asks for more: an hour, by the default schedule."""
+"""Default number of batches: an hour by the default schedule."""
 _KEPT: Final = 2000
 _AT_ONCE: Final = 8
 _In = TypeVar("_In")
@@ -41,7 +42,8 @@ _Out = TypeVar("_Out")
 
 @dataclass(slots=True)
 class Taken:
-    """What a batch took in of one node: segments, frames, bytes, and when the node had finished the oldest and the newest of them."""
+    """The input of a batch from one node: segments, frames, bytes, and when the node finished the oldest and
+    the newest segment."""
 
     segments: int = 0
     frames: int = 0
@@ -51,7 +53,7 @@ class Taken:
     newest: datetime | None = None
 
     def add(self, sealed_at: datetime, size: int, outcome: SegmentOutcome | None) -> None:
-        """One more segment. Frames that were taken in while it grew belong to the batch that took them in."""
+        """Add a segment. Frames that were ingested while it grew count for the batch that ingested them."""
         self.segments += 1
         self.size += size
         self.frames += outcome.frames if outcome else 0
@@ -62,9 +64,9 @@ class Taken:
 
 @dataclass(frozen=True, slots=True)
 class BatchFacts:
-    """A sealed batch. `minutes`: by node and the minute in which it had finished them, (segments, frames).
-    `rows`: of tables, as far as they are told. With a `void` it takes no effect, and nodes, minutes and rows
-    are empty."""
+    """A sealed batch. `minutes`: (segments, frames) by node and the minute in which the node finished them.
+    `rows`: by table, as far as known. With a `void` it takes no effect, and nodes, minutes and rows are
+    empty."""
 
     number: int
     kind: BatchKind
@@ -82,12 +84,13 @@ class BatchFacts:
 
     @property
     def total(self) -> Accounting:
-        """Over all tables."""
+        """The sum over all tables."""
         return total(self.accounting)
 
     @property
     def lag(self) -> tuple[float, float] | None:
-        """Seconds from when a node had finished a segment to the seal: of the newest one, and of the oldest. None without any."""
+        """Seconds from the completion of a segment to the seal, for the newest and the oldest segment. None
+        without segments."""
         if self.kind != "ingest" or not self.nodes:
             return None
         newest = max(taken.newest for taken in self.nodes.values() if taken.newest)
@@ -96,8 +99,8 @@ class BatchFacts:
 
 
 class Batches:
-    """The batches of a cluster. Safe to share among threads; one may live as long as its process. `largest`: bytes of the largest
-    object that a batch takes in."""
+    """The batches of a cluster. Thread-safe; an instance may live as long as its process. `largest`: maximum
+    bytes of an object that a batch ingests."""
 
     def __init__(self, store: Store, cluster: str, *, largest: int = SEGMENT) -> None:
         self.store = store
@@ -108,14 +111,14 @@ class Batches:
         self._lock = Lock()
 
     def newest(self) -> History:
-        """The last batch begun and the last seal; asked of the bucket each time, but only for what is new."""
+        """The last batch begun and the last seal; each call lists only what is new."""
         known = self._known
         sealed = known.sealed if known else None
         self._known = history(self.store, self.cluster) if known is None or sealed is None else self._newer(known, sealed)
         return self._known
 
     def latest(self, count: int = WINDOW, *, before: int | None = None) -> list[BatchFacts]:
-        """The `count` sealed batches up to the last, or before that number, voided ones too; the newest
+        """The last `count` sealed batches, or those below number `before`, including voided ones; newest
         first."""
         newest = self.newest()
         first = newest.last - newest.open
@@ -124,22 +127,22 @@ class Batches:
         return self._read(range(first, max(0, first - count), -1))
 
     def voided(self) -> frozenset[int]:
-        """Numbers of all batches that take no effect."""
+        """Numbers of all voided batches."""
         return voided_by_now(self.store, self.cluster, self.newest())
 
     def begun(self, number: int) -> Manifest | None:
-        """What a batch was planned over, whether it is sealed or not; None if nobody has planned it, or its documents have been pruned."""
+        """The manifest of a batch, sealed or not; None if there is none, or it is deleted."""
         try:
             return read_manifest(self.store, self.cluster, number)
         except ObjectNotFound:
             return None
 
-    def beside(self, namespace: str) -> Batches:
-        """Those of replays into a namespace of their own."""
-        return Batches(self.store, layout.beside(self.cluster, namespace))
+    def shadow(self, namespace: str) -> Batches:
+        """The batches of replays into a shadow namespace."""
+        return Batches(self.store, layout.shadow_chain(self.cluster, namespace))
 
     def documents(self, number: int) -> tuple[Manifest, Sealed] | None:
-        """Manifest and seal of a batch, or None if it is not sealed, or its documents have been pruned."""
+        """Manifest and seal of a batch; None if it is not sealed, or its documents are deleted."""
         sealed = read_sealed(self.store, self.cluster, number)
         manifest = None if sealed is None else self.begun(number)
         return None if sealed is None or manifest is None else (manifest, sealed)
@@ -177,7 +180,7 @@ class Batches:
 
 
 def summary(manifest: Manifest, sealed: Sealed) -> BatchFacts:
-    """What a batch comes to."""
+    """The summary of a batch."""
     outcomes = {outcome.object: outcome for outcome in sealed.segments}
     facts = BatchFacts(
         number=sealed.number,
@@ -204,7 +207,7 @@ def summary(manifest: Manifest, sealed: Sealed) -> BatchFacts:
 
 
 def taken_in(batches: Iterable[BatchFacts]) -> Iterator[tuple[layout.NodeName, datetime, int, int]]:
-    """(node, minute, segments, frames) of what was taken in of logs for the first time; replays tell the same again."""
+    """(node, minute, segments, frames) of logs ingested for the first time, without replays."""
     for batch in batches:
         if batch.kind == "ingest":
             for (node, minute), (segments, frames) in batch.minutes.items():

@@ -1,4 +1,6 @@
-"""What became of a batch, for people: where every partition update went, table by table. For machines there is the document itself."""
+"""The outcome of a batch as text: the accounting of partition updates by table. Programs read the document
+itself.
+"""
 
 from __future__ import annotations
 
@@ -17,36 +19,36 @@ _CLASSES: Final = ("updates_in", "applied", "duplicate", "superseded", "not_ours
 _WIDTH: Final = 140
 _TOTAL: Final = "all"
 _NAMED: Final = 100
-"""Problems that are named one by one."""
+"""Maximum number of problems that are listed individually."""
 
 
 def batch_text(sealed: Sealed) -> str:
-    """One batch: its accounting as a table, what was refused, what is in quarantine."""
+    """One batch: its accounting as a table, rejected tables and snapshots, and quarantined ranges."""
     if sealed.void is not None:
         return void_text(sealed.number, sealed.void, sealed.sealed_at)
     lines = [f"batch {sealed.number} ({sealed.kind}) sealed: {len(sealed.segments)} segments, {sealed.events} events"]
     if sealed.accounting:
         lines.append(_text(_accounting(sealed.accounting)))
     if ties := total(sealed.accounting).ties:
-        lines.append(f"{ties} cells won against one of another expiry by the rule of Cassandra 3.11: the ring may differ")
-    lines += [f"refused {name}: {message}" for name, message in sealed.snapshots_refused.items()]
-    lines += [f"cannot be shown {table.table}: {table.reason}" for table in sealed.refused]
+        lines.append(f"{ties} cells won against one of another expiry by the rule of Cassandra 3.11: the cluster may differ")
+    lines += [f"rejected schema snapshot {name}: {message}" for name, message in sealed.snapshots_refused.items()]
+    lines += [f"rejected table {table.table}: {table.reason}" for table in sealed.refused]
     for outcome in sealed.segments:
         if outcome.differs:
-            lines.append(f"ALARM: {outcome.object} does not begin with what its parts held; all of it was taken in")
+            lines.append(f"ALARM: {outcome.object} does not begin with its parts; the whole file was ingested")
         if outcome.torn:
-            lines.append(f"not synced when its node crashed: {outcome.torn} bytes at the end of {outcome.object}")
-        lines += [f"settled {p.object} at {p.position}, which batch {p.batch} could not use" for p in outcome.settled]
+            lines.append(f"not synced before its node crashed: {outcome.torn} bytes at the end of {outcome.object}")
+        lines += [f"resolved {p.object} at {p.position}, quarantined by batch {p.batch}" for p in outcome.settled]
     return "\n".join([*lines, *_problems(sealed)])
 
 
 def void_text(number: int, void: Void, at: datetime) -> str:
-    """A batch that takes no effect: why, and by whose decision."""
+    """A voided batch: the reason, and the operator."""
     return f"batch {number} was voided by {void.by} at {at:%Y-%m-%d %H:%M:%S}Z: {void.reason}"
 
 
 def _problems(sealed: Sealed) -> Iterator[str]:
-    """The first hundred, and how many there are of each kind and table."""
+    """The first problems, and the totals by kind and table."""
     found = [(outcome.object, problem) for outcome in sealed.segments for problem in outcome.problems]
     for name, p in found[:_NAMED]:
         many = f", {p.frames} frames" if p.frames > 1 else ""
@@ -59,7 +61,7 @@ def _problems(sealed: Sealed) -> Iterator[str]:
 
 
 def batches_text(batches: Iterable[Sealed]) -> str:
-    """Many batches, a line each, and why some were voided."""
+    """Several batches, one line each, and the reasons of voided ones."""
     batches = list(batches)
     grid = _grid("batch", "kind", "sealed at", "segments", left=3)
     for sealed in batches:
@@ -95,7 +97,7 @@ def _grid(*headings: str, left: int) -> Table:
 
 
 def _text(grid: Table) -> str:
-    """The table without colours: it goes into logs as well."""
+    """The table without colours: it is logged as well."""
     from rich.console import Console
 
     out = io.StringIO()

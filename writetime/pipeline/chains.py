@@ -1,10 +1,10 @@
-"""Chains of batches: which one a cluster is in, and how far the rebuild is that began it.
+"""Chains of batches: the current chain of a cluster, and the progress of the rebuild that began it.
 
-Strategy: a pipeline begins with a chain that has no name. `writetime rebuild` begins another one, over the
-archive, whose first batch has a number above all that were seen: so numbers, and with them `source.sequence`,
-never go back. Its document, `chains/<cluster>/<first>.json`, is created before its first batch and says how
-it ends; the last one by name is the current one. While it is not finished nothing else may plan batches.
-Manifests name their chain, and so do the warehouse's snapshots. Knows no planning and no Spark.
+Strategy: a pipeline begins with a chain without a name. `writetime rebuild` begins a new one over the
+archive, whose first batch number is above all earlier ones, so numbers, and with them `source.sequence`,
+never go back. Its document, `chains/<cluster>/<first>.json`, is created before its first batch; the last one
+by name is the current one. Until it is finished, no other batches are planned. Manifests name their chain,
+and so do the warehouse's snapshots. Does not know planning or Spark.
 """
 
 from __future__ import annotations
@@ -22,17 +22,17 @@ from writetime.storage import layout
 from writetime.storage.store import Store
 
 _NAME: Final = re.compile(r"[0-9]{10,18}\.json")
-_REBUILD: Final = "Run `writetime rebuild`: it makes state and tables again from the archive (docs/runbook.md)."
+_REBUILD: Final = "Run `writetime rebuild`: it rebuilds state and tables from the archive (docs/runbook.md)."
 
 
 class Rebuild(Document):
-    """A rebuild, and its chain. `segments`: how many the archive held when it began. `missing`: objects that
-    the ledger has and the archive has not, or with other bytes (the first of them); `lacking` how many these
-    are, those included that have expired.
+    """A rebuild and its chain. `segments`: number of archived segments at its begin. `missing`: objects in
+    the ledger that are missing in the archive or have different bytes (the first of them); `lacking`: their
+    total number, including expired ones.
 
-    `published`: up to which batch events of earlier chains are known to be sent; `sealed`: their last seal.
-    `topics`: the prefix under which all events are published again; `waiting`: tables of which they could not
-    be, and why."""
+    `published`: last batch of earlier chains whose events are known to be sent; `sealed`: last sealed batch
+    of these. `topics`: prefix under which all events are published again; `waiting`: tables that could not
+    be published, and why."""
 
     chain: Chain
     begun_at: datetime
@@ -47,7 +47,7 @@ class Rebuild(Document):
 
 
 def current(store: Store, cluster: str) -> Rebuild | None:
-    """The last rebuild, finished or not; None if there was none."""
+    """The last rebuild, finished or not; None if there is none."""
     last = None
     for info in store.list(layout.chains_prefix(cluster)):
         if _NAME.fullmatch(info.name.removeprefix(layout.chains_prefix(cluster))):
@@ -56,13 +56,13 @@ def current(store: Store, cluster: str) -> Rebuild | None:
 
 
 def unfinished(store: Store, cluster: str) -> Rebuild | None:
-    """The rebuild that is under way, if one is."""
+    """The unfinished rebuild, if there is one."""
     rebuild = current(store, cluster)
     return rebuild if rebuild is not None and rebuild.finished_at is None else None
 
 
 def begin(store: Store, cluster: str, rebuild: Rebuild) -> Rebuild:
-    """Create the document; the one that is there if another driver was faster."""
+    """Create the document, or return the existing one if another driver was first."""
     name = layout.chain(cluster, rebuild.chain.first)
     try:
         store.put(name, rebuild.to_bytes(), if_generation=0)
@@ -72,13 +72,14 @@ def begin(store: Store, cluster: str, rebuild: Rebuild) -> Rebuild:
 
 
 def go_partial(store: Store, cluster: str, rebuild: Rebuild, *, missing: list[str], lacking: int, kept_from: int | None) -> Rebuild:
-    """Let a rebuild that is under way do without segments that are missing by now; the fields as in `Rebuild` and `Chain`."""
+    """Continue an unfinished rebuild without segments that are missing by now; the fields as in `Rebuild`
+    and `Chain`."""
     chain = rebuild.chain.model_copy(update={"partial": True, "kept_from": kept_from})
     return _replace(store, cluster, rebuild, rebuild.model_copy(update={"chain": chain, "missing": missing, "lacking": lacking}))
 
 
 def finish(store: Store, cluster: str, rebuild: Rebuild, upto: int, at: datetime, waiting: dict[str, str]) -> Rebuild:
-    """Note that the rebuild is done, with batch `upto`. A second call changes nothing."""
+    """Record that the rebuild is finished with batch `upto`. A second call changes nothing."""
     chain = rebuild.chain.model_copy(update={"upto": upto})
     return _replace(store, cluster, rebuild, rebuild.model_copy(update={"chain": chain, "finished_at": at, "waiting": waiting}))
 
@@ -99,27 +100,27 @@ def _replace(store: Store, cluster: str, rebuild: Rebuild, changed: Rebuild) -> 
 
 
 def _changed(name: str) -> BatchBusy:
-    return BatchBusy("another driver has changed it", operation="rebuild", obj=name, hint="Run `writetime rebuild` again.")
+    return BatchBusy("another driver has changed the rebuild", operation="rebuild", obj=name, hint="Run `writetime rebuild` again.")
 
 
 def expect_same(rebuild: Rebuild, topics: str | None) -> None:
-    """ConfigError if a rebuild that is under way was begun with another prefix of topics."""
+    """ConfigError if an unfinished rebuild was begun with another topic prefix."""
     if topics is not None and topics != rebuild.topics:
         begun = f"with `--topics {rebuild.topics}`" if rebuild.topics else "without `--topics`"
-        hint = "Give the same options; a rebuild with other ones can begin when this one is done."
-        raise ConfigError(f"it was begun {begun}", operation="rebuild", obj=f"--topics {topics}", hint=hint)
+        hint = "Give the same options, or finish this rebuild before starting one with other options."
+        raise ConfigError(f"the rebuild was begun {begun}", operation="rebuild", obj=f"--topics {topics}", hint=hint)
 
 
 def continued(store: Store, cluster: str, before: Manifest | None) -> Chain | None:
-    """The chain of a batch that comes after `before`."""
+    """The chain of the batch after `before`."""
     if before is None or before.chain is None or before.chain.upto is not None:
         return None if before is None else before.chain
     return before.chain.model_copy(update={"upto": _upto(store, before.chain, cluster, before.number)})
 
 
 def _upto(store: Store, chain: Chain, cluster: str, number: int) -> int:
-    """The last batch of the rebuild, as far as batch `number`, which was planned as one of it, can tell: the
-    document knows better. A late driver may have planned a batch when the rebuild was finished."""
+    """The last batch of the rebuild according to its document, else batch `number`. A late driver may have
+    planned a batch after the rebuild was finished."""
     if chain.upto is not None:
         return chain.upto
     rebuild = current(store, cluster)
@@ -128,14 +129,14 @@ def _upto(store: Store, chain: Chain, cluster: str, number: int) -> int:
 
 
 def begins_after(store: Store, cluster: str, number: int) -> int:
-    """The batch up to which no event of the chain of batch `number` is to be published: the last of its
-    rebuild, of which that may be a batch itself; 0 if none has begun it."""
+    """The batch up to which no event of the chain of batch `number` is published: the last one of its
+    rebuild; 0 without a rebuild."""
     chain = _of_batch(store, cluster, number)
     return 0 if chain is None else _upto(store, chain, cluster, number)
 
 
 def first_of(store: Store, cluster: str, number: int) -> int:
-    """The number of the first batch of the chain that batch `number` belongs to."""
+    """The number of the first batch in the chain of batch `number`."""
     chain = _of_batch(store, cluster, number)
     return 1 if chain is None else chain.first
 
@@ -146,29 +147,29 @@ def _of_batch(store: Store, cluster: str, number: int) -> Chain | None:
 
 
 def has_past(store: Store, cluster: str) -> bool:
-    """Whether batches of the cluster have been archived or published."""
+    """Whether batches of the cluster were archived or published."""
     if next(iter(store.list(layout.ledger_of(cluster))), None) is not None:
         return True
     try:
         note = json.loads(store.read(layout.published(cluster)))
     except (ObjectNotFound, ValueError):
         return False
-    # A heartbeat is noted before there is any batch.
+    # A heartbeat may be recorded before the first batch.
     return isinstance(note, dict) and bool(note.get("batch"))
 
 
 def text(rebuild: Rebuild) -> str:
-    """What a finished rebuild came to, for people."""
+    """The outcome of a finished rebuild as text."""
     chain = rebuild.chain
     lines = [f"rebuilt from {rebuild.segments} archived segments: batches {chain.first} to {chain.upto}"]
     if chain.partial:
         lines.append(f"incomplete: {rebuild.lacking} segments were missing; the tables carry `writetime.incomplete`")
     if rebuild.published is not None and (rebuild.sealed is None or rebuild.sealed > rebuild.published):
         last = "unknown" if rebuild.sealed is None else f"{rebuild.sealed}"
-        lines.append(f"earlier events were published up to batch {rebuild.published}; the last that was sealed: {last}. What lies between")
-        lines.append("was not sent and will not be: rebuild with `--topics PREFIX` where consumers need it")
+        lines.append(f"earlier events were published up to batch {rebuild.published}; the last sealed batch: {last}. Events in between")
+        lines.append("are not sent: rebuild with `--topics PREFIX` if consumers need them")
     where = f"all events were published under {rebuild.topics}" if rebuild.topics else f"nothing up to batch {chain.upto} is published"
-    lines.append(f"{where}; later events go out with the next cdc_publish")
+    lines.append(f"{where}; later events are sent by the next cdc_publish")
     lines += [f"not published: {name}: {why}" for name, why in sorted(rebuild.waiting.items())]
     return "\n".join(lines)
 
@@ -178,7 +179,7 @@ def under_way(rebuild: Rebuild, operation: str, cluster: str) -> BatchBusy:
         "a rebuild is under way",
         operation=operation,
         obj=layout.chain(cluster, rebuild.chain.first),
-        hint="Run `writetime rebuild` to finish it; batches go on after that.",
+        hint="Run `writetime rebuild` to finish it; batches continue after that.",
     )
 
 

@@ -1,15 +1,16 @@
-"""Up to which time all logs are in, of each table; and with it how far the state may forget: the purge clock.
+"""Up to which time the logs of each table are complete, and the purge clock that follows from it.
 
-Strategy: a node's log comes in segment by segment, so all that it logged before it had finished the last segment that a batch
-took in is in, except what is in segments that a batch could not use whole (*held*). A hold concerns the tables of which the
-segment may contain something that was not folded, and all tables if nobody can say: what lies in a damaged range. The time of a
-table is the earliest of all nodes' and of all holds that concern it. A tombstone may be forgotten when its table's
-gc_grace is over *and* all logs are in up to its deletion: then nothing comes in any more that it has to beat.
+Strategy: a node's log arrives segment by segment. Everything that the node logged before it finished its
+last ingested segment is merged, except data in *held* segments. A hold affects the tables of which the
+segment may contain unmerged data, or all tables if these are unknown, as in a damaged range. The time of a
+table is the earliest of all nodes and of all holds that affect it. A tombstone may be purged when the
+table's gc_grace is over *and* all logs are complete up to its deletion: then no write can arrive that it has
+to supersede.
 
-A node that has left holds its tables' clocks until its objects under nodes/ are removed; a segment, until it is cleared or a
-person releases it from quarantine (`writetime quarantine release`): then it comes in nowhere but in a fresh namespace.
+A node that has left delays purging until its objects under nodes/ are deleted; a held segment, until it is
+cleared or released (`writetime quarantine release`). A released segment is read into shadow namespaces only.
 
-Reads the bucket; knows no Spark and no state.
+Reads the bucket; does not know Spark or the state.
 """
 
 from __future__ import annotations
@@ -37,14 +38,14 @@ from writetime.storage.concurrency import at_once
 from writetime.storage.store import Store
 
 _BATCHES_BACK: Final = 500
-"""Manifests that are looked through for the last segment of each node, where no batch has noted it yet."""
+"""Maximum number of manifests searched for the last segment of each node, where no batch has recorded it."""
 _EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
 
 
 @dataclass(frozen=True, slots=True)
 class Clock:
-    """A table's purge clock: what died before the second `before` may be forgotten. `wanted` is how far gc_grace alone would let it
-    go; where `hold` keeps it back it is that."""
+    """A table's purge clock: tombstones from before the second `before` may be purged. `wanted`: the limit
+    by gc_grace alone; `hold`: what delays it."""
 
     before: int
     wanted: int
@@ -52,7 +53,7 @@ class Clock:
 
 
 def purge_clock(table: Table, now: int, holds: Iterable[Hold]) -> Clock:
-    """The table's clock at `now` (s): min(now - gc_grace, the time up to which all logs are in)."""
+    """The table's clock at `now` (s): min(now - gc_grace, the time up to which all logs are complete)."""
     wanted = purge_before(now, table.gc_grace_seconds)
     first = min((hold for hold in holds if hold.concerns(table.id)), key=lambda hold: (hold.until, hold.by), default=None)
     until = wanted if first is None else int(first.until.timestamp())
@@ -60,7 +61,7 @@ def purge_clock(table: Table, now: int, holds: Iterable[Hold]) -> Clock:
 
 
 def held_back(tables: Iterable[Table], manifest: Manifest) -> list[HeldBack]:
-    """Of maintenance: the tables whose purge it held back, and for what; by their labels."""
+    """The tables whose purge maintenance has delayed, and why; by label."""
     found = []
     for table in tables:
         clock = purge_clock(table, manifest.now, manifest.holds)
@@ -72,16 +73,17 @@ def held_back(tables: Iterable[Table], manifest: Manifest) -> list[HeldBack]:
 
 
 def holds(store: Store, cluster: str, sealed: Sealed | None) -> list[Hold]:
-    """All that keeps logs from being in, as of the last sealed batch."""
+    """Everything that makes logs incomplete, as of the last sealed batch."""
     ends = node_ends(store, cluster, sealed)
     nodes = [Hold(by=layout.node_documents(_node(path)), until=at, since=at) for path, at in ends.items()]
     return [*nodes, *_held(store, sealed), *_damaged_parts(sealed), *_late(store, cluster, sealed, ends)]
 
 
 def node_ends(store: Store, cluster: str, sealed: Sealed | None) -> dict[str, datetime]:
-    """By `NodeName.path`: when each node had finished the last of its segments that a batch has taken in.
+    """When each node finished its last ingested segment, by `NodeName.path`.
 
-    Nodes are those that have an object under nodes/, or all if none has: without it, one that has left holds nothing back."""
+    Nodes are those with an object under nodes/, or all if there is none: a node without one that has left
+    delays nothing."""
     if sealed is None:
         return {}
     found = (layout.NodeName.of_facts(info.name) for info in store.list(layout.nodes_prefix(cluster)))
@@ -92,7 +94,7 @@ def node_ends(store: Store, cluster: str, sealed: Sealed | None) -> dict[str, da
 
 
 def ends_after(known: Mapping[str, datetime], manifest: Manifest) -> dict[str, datetime]:
-    """`node_ends`, of all nodes, once that batch has taken in its segments."""
+    """`node_ends` of all nodes after that batch."""
     ends = dict(known)
     for segment in manifest.segments:
         node = segment.ref.node
@@ -102,7 +104,7 @@ def ends_after(known: Mapping[str, datetime], manifest: Manifest) -> dict[str, d
 
 
 def _searched(store: Store, cluster: str, sealed: Sealed, nodes: set[str]) -> dict[str, datetime]:
-    """From the manifests of batches before the first that noted it."""
+    """The same from manifests of batches that have not recorded it."""
     found: dict[str, datetime] = {}
     for number in range(sealed.number, max(0, sealed.number - _BATCHES_BACK), -1):
         if number in sealed.voided:
@@ -129,7 +131,7 @@ def _held(store: Store, sealed: Sealed | None) -> Iterator[Hold]:
 
 
 def _damaged_parts(sealed: Sealed | None) -> Iterator[Hold]:
-    """Segments that grow, of which a part could not be used: their whole files will be looked at from the beginning."""
+    """Growing segments with a damaged part: their whole files will be read from the beginning."""
     for name, mark in sealed.growing.items() if sealed else ():
         if sealed and not mark.sound:
             started = _begun(layout.SegmentRef.from_object(name), sealed.sealed_at)
@@ -137,7 +139,8 @@ def _damaged_parts(sealed: Sealed | None) -> Iterator[Hold]:
 
 
 def _late(store: Store, cluster: str, sealed: Sealed | None, ends: Mapping[str, datetime]) -> Iterator[Hold]:
-    """Segments that have come after younger ones of their node, and no batch has taken in yet; and bytes of segments in conflict."""
+    """Segments that arrived after younger ones of their node and are not ingested yet; and segments in
+    conflict."""
     held = set(sealed.held if sealed else ())
     for info in store.list(layout.incoming_prefix(cluster)):
         other = layout.SegmentRef.from_conflict(info.name)
@@ -154,19 +157,19 @@ def _late(store: Store, cluster: str, sealed: Sealed | None, ends: Mapping[str, 
 
 
 def is_late(segment: SegmentInput, ends: Mapping[str, datetime]) -> bool:
-    """Whether younger segments of its node were taken in before: logs were taken for in that it is part of."""
+    """Whether younger segments of its node were ingested before."""
     end = ends.get(segment.ref.node.path)
     return end is not None and segment.sealed_at < end
 
 
 def begun(segment: SegmentInput) -> datetime:
-    """Before that moment its node had not begun the segment."""
+    """The earliest time at which its node may have begun the segment."""
     return _begun(segment.ref, segment.sealed_at)
 
 
 def _begun(ref: layout.SegmentRef, sealed_at: datetime) -> datetime:
-    """Before that moment the node had not begun the segment: its ids count up from the time (ms) at which the node was started
-    (Cassandra, CommitLogSegment). A name that says nothing of the kind may be of any time."""
+    """The earliest time at which the node may have begun the segment: ids count up from the node's start
+    time in ms (Cassandra, CommitLogSegment). For other names, the epoch."""
     try:
         started = datetime.fromtimestamp(ref.segment.id / 1000, UTC)
     except (OverflowError, OSError, ValueError):

@@ -1,12 +1,14 @@
-"""Erasing a key from the bucket: the archive's segments, the pieces in quarantine, and the notes of rows to be read again.
+"""Erase a key from the bucket: from archived segments, quarantine records, and notes of incomplete rows.
 
-Strategy: a segment is searched for the bytes that begin an update of the key (table id and partition key), and only one that holds them is
-taken apart. What goes is cut out so that the rest stays where it is (`writetime.cassandra.commitlog.redact`), and the object is replaced in
-one step; its metadata say what the node wrote, so that the same bytes put again are recognised, and its ledger entry follows. Of tables
-that are not captured, frames that hold the key's bytes go whole: the ring's own `system.batches` and `system.paxos` hold copies of
-mutations. Each step is repeated without harm, by any number of runs at once: what is gone is not found again.
+Strategy: a segment is searched for the bytes that begin an update of the key (table id and partition key),
+and decoded only if it contains them. The update is cut out so that everything else stays in its place
+(`writetime.cassandra.commitlog.redact`), and the object is replaced in one step. Its metadata keep the
+original size and checksum, so that the same bytes uploaded again are recognized; then the ledger entry is
+updated. Frames of tables that are not captured are removed completely if they contain the key's bytes:
+`system.batches` and `system.paxos` hold copies of mutations. Every step is repeatable, also by concurrent
+runs.
 
-Knows no state, no warehouse and no Spark; who calls spreads the objects.
+Does not know state, warehouse or Spark; the caller distributes the objects.
 """
 
 from __future__ import annotations
@@ -40,22 +42,22 @@ from writetime.storage.store import ObjectInfo, Store
 
 _TRIES: Final = 5
 _PACKING_LEVEL: Final = 3
-"""Of a segment that is packed anew: zstd's own default."""
+"""zstd's default; for segments that are packed again."""
 
 
 BEYOND: Final = (
-    "Kafka: records that were sent, until the topics' retention or compaction takes them",
+    "Kafka: records already sent, until the topics' retention or compaction removes them",
     "segments in conflict, and bytes under rejected/ (`writetime conflicts`)",
     "backups and copies of the bucket and of the warehouse, and old versions of objects where a bucket keeps them",
-    "what readers of the tables have made of them",
-    "materialized views of the table: they are tables of their own, and their keys are erased as those are",
-    "files of the warehouse that no snapshot names, left by jobs that died (Iceberg's remove_orphan_files)",
+    "data that others have derived from the tables",
+    "materialized views of the table: they are separate tables, erase the key there as well",
+    "orphan files of the warehouse, left by jobs that crashed (Iceberg's remove_orphan_files)",
 )
-"""What no run reaches."""
+"""Copies that no run can reach."""
 
 
 class Found(Document):
-    """What one object held of the key: `frames` that were cut out or made shorter, `bytes` that these had; `trouble`: why it stays."""
+    """What one object held of the key: `frames` removed or shortened; `trouble`: why it was left unchanged."""
 
     object: str
     frames: int = 0
@@ -63,12 +65,13 @@ class Found(Document):
 
 
 class Outcome(Document):
-    """What a run has found of a key and, if it is `done`, has erased.
+    """What a run has found of a key and, if `done`, has erased.
 
-    `live`: why the key is not to be erased yet; empty: nothing is in the way. `segments`: of the archive, those that held the key.
-    `waiting`: objects that came in and are no part of the archive yet; they are left as they are. `records`: of the state; `rows`: by
-    table of the warehouse. `pieces` of quarantine, `touched`: notes of rows to be read again; `events`: objects with events outside
-    the tables. `troubles`: what should have been erased and was not; `beyond`: what no run reaches."""
+    `live`: why the key must not be erased yet; empty: nothing prevents it. `segments`: archived segments
+    that held the key. `waiting`: objects that are not archived yet; they are left unchanged. `records`: of
+    the state; `rows`: by table of the warehouse. `pieces`: quarantine records; `touched`: notes of
+    incomplete rows; `events`: objects with events outside the tables. `troubles`: what could not be erased;
+    `beyond`: copies that no run can reach."""
 
     table: str
     batch: int | None = None
@@ -86,36 +89,37 @@ class Outcome(Document):
 
     @property
     def again(self) -> bool:
-        """Whether the same is to be run again later."""
+        """Whether the command has to be run again later."""
         return bool(self.waiting or self.troubles)
 
 
 def outcome_text(found: Outcome) -> str:
-    """For people: what was found or erased, what stays, and what no run reaches."""
+    """The outcome as text."""
     verb = f"erased by batch {found.batch}" if found.done else "found"
     counts = {
         "segments of the archive": sum(1 for each in found.segments if each.frames),
         "records of the state": found.records,
-        "pieces of quarantine": found.pieces,
-        "notes of rows to be read again": found.touched,
+        "quarantine records": found.pieces,
+        "notes of incomplete rows": found.touched,
         "objects with events": found.events,
         **{f"rows of {name.replace('`', '')}": count for name, count in found.rows.items()},
     }
     lines = [f"{found.table}: {verb}", *(f"  {count} {what}" for what, count in counts.items())]
-    lines += [f"not to be erased yet: {why}" for why in found.live]
+    lines += [f"cannot be erased yet: {why}" for why in found.live]
     lines += [f"not erased: {why}" for why in found.troubles]
-    lines += [f"waits for a batch, holds the key: {each.object}" for each in found.waiting]
+    lines += [f"contains the key, not archived yet: {each.object}" for each in found.waiting]
     if found.done and found.again:
         lines.append("Run the same command again after the next batch.")
-    lines += ["Beyond reach:", *(f"  {each}" for each in found.beyond)]
+    lines += ["Not reached:", *(f"  {each}" for each in found.beyond)]
     if not found.done:
-        lines.append("Nothing was changed. With --yes it is erased, for good.")
+        lines.append("Nothing was changed. Use --yes to erase it permanently.")
     return "\n".join(lines)
 
 
 @dataclass(frozen=True, slots=True)
 class Search:
-    """One key of one table, as workers look for it: `tables` are its incarnations, `captured` all tables that were ever captured."""
+    """One key of one table, as workers search for it: `tables` are its incarnations, `captured` all tables
+    ever captured."""
 
     schema: Schema
     captured: frozenset[UUID]
@@ -125,7 +129,7 @@ class Search:
     row: bytes | None = None
     """The row's key, where only one row is erased."""
     marks: tuple[bytes, ...] = field(init=False)
-    """What begins an update of the key, of each incarnation."""
+    """The bytes that begin an update of the key, for each incarnation."""
 
     def __post_init__(self) -> None:
         sized = write_unsigned(len(self.key)) + self.key
@@ -135,7 +139,7 @@ class Search:
         return any(mark in data for mark in self.marks)
 
     def is_record(self, record: bytes) -> bool:
-        """Whether a record key of the state is of what is erased."""
+        """Whether a record key of the state belongs to the erased key."""
         if self.row is not None:
             return record == record_key(self.key, self.row)
         return record.startswith(record_key(self.key))
@@ -163,47 +167,47 @@ class Search:
         return write_unsigned(len(rest)) + b"".join(rest) if rest else b""
 
     def _left(self, update: PartitionUpdate, encoded: bytes) -> bytes | None:
-        """What stays of an update, encoded; None if that is all of it."""
+        """The encoded rest of an update; None if nothing is removed."""
         table = self.schema.tables[update.table_id]
         if (found := self.erased.get(update.table_id.bytes)) is not None:
             left = found.left(update, RowKeys(table, self.schema.types), counter=table.is_counter)
             if left is None:
                 return b""
             return None if left is update else encode_update(left, table, self.schema.types)
-        # Nothing is made of tables that are not captured, and this one holds a copy of a mutation.
+        # A table that is not captured, with a copy of a mutation.
         return b"" if update.table_id not in self.captured and self.may_be_in(encoded) else None
 
 
-# --- the archive --------------------------------------------------------------------------------------------------------------------
+# --- the archive --------------------------------------------------------------------------------------------
 
 
 def archive_objects(store: Store, cluster: str) -> list[str]:
-    """All segments of the archive, packed and plain."""
+    """All archived segments, packed and plain."""
     return [info.name for info in store.list(layout.archive_prefix(cluster)) if layout.is_segment(info.name)]
 
 
 def waiting_objects(store: Store, cluster: str) -> list[str]:
-    """What has come in and is not archived: whole segments, frames that were made, and parts of segments that grow."""
+    """Objects that are not archived yet: whole segments, generated frames, and parts of growing segments."""
     prefixes = layout.incoming_prefix(cluster), layout.frames_prefix(cluster), layout.parts_prefix(cluster)
     return [info.name for prefix in prefixes for info in store.list(prefix) if layout.is_segment(info.name)]
 
 
 def in_segment(store: Store, name: str, search: Search, keys: Keystore | None = None) -> Found:
-    """What a segment holds of the key; nothing is changed."""
+    """What a segment holds of the key; changes nothing."""
     try:
         content = segment_object.read(store, name)
         if name.startswith("cdc_parts/"):
             return Found(object=name, frames=int(search.may_be_in(content)))
         return _looked(name, content, search, keys)[0]
     except ObjectNotFound:
-        # Taken in, packed or swept meanwhile.
+        # Ingested, packed or deleted in the meantime.
         return Found(object=name)
     except WritetimeError as error:
         return Found(object=name, trouble=str(error))
 
 
 def from_segment(store: Store, name: str, search: Search, keys: Keystore | None = None) -> Found:
-    """Cut the key out of a segment of the archive, and note that in its ledger entry."""
+    """Remove the key from an archived segment, and update its ledger entry."""
     for _ in range(_TRIES):
         info = store.head(name)
         if info is None:
@@ -212,12 +216,12 @@ def from_segment(store: Store, name: str, search: Search, keys: Keystore | None 
             found, held = _replace(store, info, search, keys)
             _note(store, held)
         except (ObjectNotFound, PreconditionFailed):
-            # Another run of the batch was faster, or care of the archive; looked at once more.
+            # Another run or archive maintenance changed it: try again.
             continue
         except WritetimeError as error:
             return Found(object=name, trouble=str(error))
         return found
-    return Found(object=name, trouble="it is written again and again")
+    return Found(object=name, trouble="the object was changed concurrently, giving up")
 
 
 def _replace(store: Store, info: ObjectInfo, search: Search, keys: Keystore | None) -> tuple[Found, ObjectInfo]:
@@ -256,12 +260,12 @@ def _changed(body: bytes, found: Scan, search: Search, name: str) -> bytes | Non
     try:
         return search.change(body, found.descriptor.version)
     except DecodeError as error:
-        why = f"a mutation that holds the key cannot be taken apart: {error.message}"
+        why = f"a mutation with the key cannot be decoded: {error.message}"
         raise SegmentError(why, operation="erase from a segment", obj=name) from error
 
 
 def _is_packed(content: bytes) -> bool:
-    """Whether the node has compressed or encrypted the segment, so that its bytes show nothing."""
+    """Whether the segment is compressed or encrypted, so that its bytes cannot be searched directly."""
     try:
         return parse(content)[0].codec is not None
     except SegmentError:
@@ -269,7 +273,7 @@ def _is_packed(content: bytes) -> bool:
 
 
 def _note(store: Store, held: ObjectInfo) -> None:
-    """Bring the ledger entry of a segment from which something was erased to what the archive holds of it."""
+    """Update the ledger entry of a segment from which a key was erased."""
     original = segment_object.original_of(held)
     if original is None:
         return
@@ -292,18 +296,19 @@ def _note(store: Store, held: ObjectInfo) -> None:
     store.put(ledger, entry.model_copy(update=changed).to_bytes(), if_generation=info.generation)
 
 
-# --- quarantine ---------------------------------------------------------------------------------------------------------------------
+# --- quarantine ---------------------------------------------------------------------------------------------
 
 
 class Piece(NamedTuple):
-    """A piece of quarantine that holds something of the key: `left` are the bytes that stay of it."""
+    """A quarantine record that contains the key: `left` are the bytes that remain."""
 
     info: ObjectInfo
     left: bytes
 
 
-def pieces(store: Store, cluster: str, search: Search) -> Iterator[Piece]:
-    """The pieces of frames and damaged ranges that hold something of the key. One that cannot be taken apart goes whole."""
+def quarantine_records(store: Store, cluster: str, search: Search) -> Iterator[Piece]:
+    """The quarantine records with the key, of frames and damaged ranges. One that cannot be split is removed
+    completely."""
     unpublished = layout.unpublishable_prefix(cluster)
     for info in store.list(layout.quarantine_prefix(cluster)):
         if not info.name.endswith(".bin") or info.name.startswith(unpublished):
@@ -327,7 +332,8 @@ def _left_of_piece(name: str, data: bytes, search: Search) -> bytes:
 
 
 def erase_piece(store: Store, piece: Piece, batch: int) -> None:
-    """Take the key's bytes out of a piece; where none are left the note says that they were erased."""
+    """Remove the key's bytes from a quarantine record; if none are left, its note says that they were
+    erased."""
     note = piece.info.name.removesuffix(".bin") + ".json"
     try:
         about: dict[str, Any] = json.loads(store.read(note))
@@ -341,17 +347,18 @@ def erase_piece(store: Store, piece: Piece, batch: int) -> None:
         else:
             store.delete(piece.info.name, if_generation=piece.info.generation)
     except (ObjectNotFound, PreconditionFailed):
-        # Another run of the batch was faster.
+        # Another run of the batch did it.
         return
 
 
-# --- rows to be read again ----------------------------------------------------------------------------------------------------------
+# --- incomplete rows ----------------------------------------------------------------------------------------
 
 
-def touched(store: Store, cluster: str, search: Search, *, erase: bool) -> int:
-    """How many notes name rows of the key that are to be read from the ring again; those are taken out of them if it is to `erase`."""
+def incomplete_rows(store: Store, cluster: str, search: Search, *, erase: bool) -> int:
+    """The number of notes that list rows of the key as incomplete; with `erase` these rows are removed from
+    them."""
     found = 0
-    for info in store.list(layout.touched_prefix(cluster)):
+    for info in store.list(layout.incomplete_rows_prefix(cluster)):
         try:
             document = json.loads(store.read(info.name, generation=info.generation))
             if UUID(document["table_id"]) not in search.tables:

@@ -1,12 +1,14 @@
-"""Keys that were erased: what is kept of them, and how their earlier writes are told from later ones.
+"""Erased keys: what is stored about them, and how their earlier writes are distinguished from later ones.
 
-Strategy: of an erased key the bucket keeps a keyed hash and the writetime up to which it was erased. All that the key's logs hold up to
-that writetime is left out by every batch that meets it, as a late segment, a replay or a segment that is put again may bring it; what is
-written later is not. The key of the hash (`erasures/<cluster>/salt`) is made once, so a batch hashes each key once, whatever the number
-of erasures; where a table has none, nothing is hashed. A hash names nobody, but who may read the bucket can try keys against it.
+Strategy: for an erased key the bucket keeps a keyed hash, and the writetime up to which it was erased. Every
+batch leaves out the key's logged data up to that writetime, which a late segment, a replay or a repeated
+upload may contain; later writes are merged. The salt (`erasures/<cluster>/salt`) is created once, so a batch
+hashes each key once, whatever the number of erasures; keys of tables without erasures are not hashed. A hash
+does not reveal the key, but a reader of the bucket can test guesses against it.
 
-An erasure is of a whole partition, or of one row of it: of that one, what deletes ranges or the partition stays, for it is of other rows
-too. Pure but for `load`; knows no segment, no table of the warehouse and no Spark.
+An erasure covers a whole partition or one row. For one row, deletions of ranges or of the partition stay,
+because they cover other rows too. Pure except `load`; does not know segments, the warehouse's tables or
+Spark.
 """
 
 from __future__ import annotations
@@ -34,9 +36,9 @@ _DIGEST_BYTES: Final = 16
 
 
 class Erasure(Document):
-    """A key of `table` (its full name; `table_ids` are its incarnations) that batch `number` erases.
-    `partition` and `row` are keyed hashes in hex: of the partition key, and of the primary key where one row
-    of the partition was erased. `until`: the last writetime that goes, µs."""
+    """A key of `table` (full name; `table_ids` are its incarnations) that batch `number` erases. `partition`
+    and `row` are keyed hashes in hex, of the partition key and, for one row, of the primary key. `until`:
+    last erased writetime, µs."""
 
     number: int
     table: str
@@ -49,7 +51,8 @@ class Erasure(Document):
 
 
 class Request(Document):
-    """The key itself, raw: of `clustering` null where the whole partition is to go. It stays in the bucket until its batch is sealed."""
+    """The key in raw form; `clustering` is null for a whole partition. It stays in the bucket until its
+    batch is sealed."""
 
     table: str
     partition_key: str
@@ -85,15 +88,15 @@ def salt(store: Store, cluster: str) -> bytes:
 
 
 def digest(salted: bytes, key: bytes, row: bytes = HEAD) -> bytes:
-    """Stands for a partition key, or for a row's: `row` is its key (`writetime.cassandra.types.byte_comparable`), in which equal values are
-    spelled alike."""
+    """The hash of a partition key, or of a row's: `row` is its key
+    (`writetime.cassandra.types.byte_comparable`), in which equal values have equal bytes."""
     return blake2b(record_key(key, row), key=salted, digest_size=_DIGEST_BYTES).digest()
 
 
 @dataclass(frozen=True, slots=True)
 class Erased:
-    """The erased keys of one table: by hash of the partition key up to which writetime (µs) all of it went, and which rows did, by
-    theirs. Travels to the executors."""
+    """The erased keys of one table, as hashes: partitions with the writetime (µs) up to which they are
+    erased, and rows likewise. Sent to the executors."""
 
     salt: bytes = field(repr=False)
     partitions: Mapping[bytes, int] = field(default_factory=dict)
@@ -105,7 +108,7 @@ class Erased:
         return hashed in self.partitions or hashed in self.rows
 
     def left(self, update: PartitionUpdate, keys: RowKeys, *, counter: bool) -> PartitionUpdate | None:
-        """The update without what was erased: the same object if that is nothing, None if it is all."""
+        """The update without erased data: the same object if there is none, None if nothing is left."""
         hashed = digest(self.salt, update.key)
         until = self.partitions.get(hashed)
         if until is not None:
@@ -132,7 +135,7 @@ class Erased:
 
 
 def erased_of(found: Iterable[Erasure], salted: bytes) -> dict[bytes, Erased]:
-    """By table id (16 bytes). Of a key that was erased several times the last writetime counts."""
+    """By table id (16 bytes). If a key was erased several times, the last writetime counts."""
     partitions: dict[bytes, dict[bytes, int]] = {}
     rows: dict[bytes, dict[bytes, dict[bytes, int]]] = {}
     for each in found:
@@ -147,7 +150,7 @@ def erased_of(found: Iterable[Erasure], salted: bytes) -> dict[bytes, Erased]:
 
 
 def listed(store: Store, cluster: str, *, before: int | None = None) -> list[Erasure]:
-    """All erasures of the cluster, those by batches below `before` only, in their order."""
+    """All erasures of the cluster in order; with `before`, those of earlier batches only."""
     found = []
     for info in store.list(layout.erasures_prefix(cluster)):
         number = info.name.removeprefix(layout.erasures_prefix(cluster)).removesuffix(".json")
@@ -160,13 +163,13 @@ def listed(store: Store, cluster: str, *, before: int | None = None) -> list[Era
 
 
 def load(store: Store, cluster: str, *, before: int | None = None) -> dict[bytes, Erased]:
-    """What batches are to leave out, by table id (16 bytes); empty where nothing was ever erased."""
+    """The data that batches leave out, by table id (16 bytes); empty if nothing was erased."""
     found = listed(store, cluster, before=before)
     return erased_of(found, salt(store, cluster)) if found else {}
 
 
 def note(store: Store, cluster: str, erasure: Erasure) -> Erasure:
-    """Keep the erasure; the one that is there if an earlier run of its batch has."""
+    """Store the erasure, or return the existing one of an earlier run of its batch."""
     name = layout.erasure(cluster, erasure.number)
     try:
         store.put(name, erasure.to_bytes(), if_generation=0)
@@ -181,7 +184,7 @@ def read_request(store: Store, cluster: str, batch_id: UUID | None) -> Request |
 
 
 def forget_requests(store: Store, cluster: str, *, but: UUID | None = None) -> None:
-    """Delete the keys that were to be erased, but for that of the open batch: their batches are sealed or voided."""
+    """Delete the requests of sealed and voided batches; the request of the open batch (`but`) stays."""
     kept = layout.erasure_request(cluster, str(but))
     for info in store.list(layout.erasure_requests(cluster)):
         if info.name != kept:

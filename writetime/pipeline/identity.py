@@ -1,9 +1,11 @@
-"""Who a pipeline is, so that two of them do not take each other's tables and topics for their own.
+"""The identity of a pipeline, so that two pipelines do not write to each other's tables and topics.
 
-Strategy: an object in the bucket, made once, holds a UUID. It stands on every warehouse table (property `writetime.pipeline`) and in every
-partition of the progress topic; what has none yet, as a version before this one made it, is adopted by the first that writes to it. The
-UUID is what counts: names are for people, and a pipeline may be renamed. Batches have ids of their own (`Manifest.id`), which tell a batch
-from one of another chain that has its number, as after `batches/` was put back from a backup. Knows no table and no topic.
+Strategy: an object in the bucket, created once, holds a UUID. Every warehouse table has it (property
+`writetime.pipeline`), and so has every partition of the progress topic; tables and topics without one, as
+older versions created them, are claimed by the first pipeline that writes to them. Only the UUID counts:
+names are for display, and a pipeline may be renamed. Batches have ids of their own (`Manifest.id`), which
+distinguish batches of different chains with the same number, as after `batches/` was restored from a backup.
+Does not know tables or topics.
 """
 
 from __future__ import annotations
@@ -21,15 +23,15 @@ from writetime.storage.store import Store
 
 
 class Owner(Document):
-    """A pipeline, as it stands on what belongs to it."""
+    """A pipeline, as recorded on its tables and topics."""
 
     cluster: str
     pipeline: str
     id: UUID
 
     def other(self, held: str | bytes | None) -> str | None:
-        """Whose a thing is that carries this text, if it is not this pipeline's; None of what nobody has claimed. Text that is none of ours
-        is somebody's."""
+        """The owner of an object with this text, if it is another pipeline; None if it has no owner. Unknown
+        text counts as another owner."""
         if held is None:
             return None
         try:
@@ -41,7 +43,7 @@ class Owner(Document):
 
 
 def owner(store: Store, cluster: str, pipeline: str) -> Owner:
-    """The pipeline of that cluster in the bucket; made up the first time."""
+    """The pipeline of that cluster in the bucket; created on the first call."""
     name = layout.owner(cluster)
     made = Owner(cluster=cluster, pipeline=pipeline, id=uuid4())
     found = Owner.read(store, name)
@@ -55,7 +57,8 @@ def owner(store: Store, cluster: str, pipeline: str) -> Owner:
 
 
 def id_of(store: Store, cluster: str, number: int) -> UUID | None:
-    """The id of a batch; None if it has none, or its documents have been pruned: one that old is of no chain that began since."""
+    """The id of a batch; None if it has none, or its documents are deleted: a batch that old belongs to no
+    newer chain."""
     try:
         return read_manifest(store, cluster, number).id
     except ObjectNotFound:
@@ -64,6 +67,6 @@ def id_of(store: Store, cluster: str, number: int) -> UUID | None:
 
 @lru_cache(maxsize=4096)
 def batch_id(bucket: str, cluster: str, number: int) -> str | None:
-    """The same as text, remembered by workers."""
+    """The same as text, cached by workers."""
     found = id_of(open_store(bucket), cluster, number)
     return None if found is None else str(found)

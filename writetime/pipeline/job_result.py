@@ -1,8 +1,9 @@
-"""Why a job failed, for the task that started it: Airflow's Spark operator knows of a driver's end nothing but its exit code.
+"""The result of a job, for the Airflow task that started it: Airflow's Spark operator only sees the driver's
+exit code.
 
-Strategy: whoever starts a job names a file in the environment (`SETTING`), and the job leaves its last words there: the text of its error,
-and whether a retry may help. Nobody who names no file gets one. A driver that was killed leaves none, and then its exit code is all there
-is to tell. Knows neither Airflow nor Spark.
+Strategy: the caller names a file in the environment (`SETTING`), and the job writes its result there: the
+error text, and whether a retry may help. Without the variable nothing is written. A driver that was killed
+writes nothing, and only its exit code is known. Does not know Airflow or Spark.
 """
 
 from __future__ import annotations
@@ -21,13 +22,14 @@ from writetime.errors import WritetimeError
 
 SETTING: Final = "WRITETIME_LAST_WORDS"
 _MOST: Final = 4000
-"""Characters: a notice goes to pagers, too. The whole is in the log."""
+"""Maximum characters: notifications go to pagers, too. The log has the full text."""
 _RAISED: Final = re.compile(r"^(?:: |Caused by: )?(?:[A-Za-z_]\w*\.)+(\w*(?:Error|Exception|Failure)\w*|[A-Z]\w+): ?(.*)$", re.MULTILINE)
 """The last line of a traceback, as Python and the JVM write it."""
 
 
-class LastWords(BaseModel):
-    """`text`: why it failed, empty if it did not. `retriable`: whether the same again may succeed. `report`: the object that it wrote."""
+class JobResult(BaseModel):
+    """`text`: why the job failed; empty if it did not. `retriable`: whether a retry may help. `report`: the
+    object that it wrote."""
 
     text: str = ""
     retriable: bool = False
@@ -35,15 +37,15 @@ class LastWords(BaseModel):
 
 
 def leave(text: str = "", *, retriable: bool = False, report: str = "") -> None:
-    """Leave these words to whoever has asked for them, if anybody has."""
+    """Write the result, if the caller asked for it."""
     asked = os.environ.get(SETTING)
     if asked:
-        shown = text if len(text) <= _MOST else f"{text[:_MOST]}\n… the log tells the rest"
-        Path(asked).write_text(LastWords(text=shown, retriable=retriable, report=report).model_dump_json(), encoding="utf-8")
+        shown = text if len(text) <= _MOST else f"{text[:_MOST]}\n… the log has the full text"
+        Path(asked).write_text(JobResult(text=shown, retriable=retriable, report=report).model_dump_json(), encoding="utf-8")
 
 
 def leave_error(what: str, error: BaseException) -> None:
-    """The words of an error. Of one that a worker of Spark has raised the cause, and not the way that it came."""
+    """Write an error as the result. For an error from a Spark worker, only its cause."""
     if isinstance(error, WritetimeError):
         leave(f"{what}: {error}", retriable=error.retriable)
     else:
@@ -51,7 +53,7 @@ def leave_error(what: str, error: BaseException) -> None:
 
 
 def cause(error: BaseException) -> str:
-    """What lies at the bottom of an error that has tracebacks for its text: the last of them that names one."""
+    """The root cause of an error whose text contains tracebacks: the last exception named in it."""
     text = str(error).strip()
     raised = _RAISED.findall(text) if "Traceback" in text or "\tat " in text else []
     if raised:
@@ -61,22 +63,23 @@ def cause(error: BaseException) -> str:
 
 
 class Heard:
-    """What a job has left, once it has ended."""
+    """The result of a job, readable once it has ended."""
 
     def __init__(self, file: Path) -> None:
         self._file = file
 
-    def read(self) -> LastWords:
-        """Empty if it left nothing that can be read: it did not fail, it was killed, or its disk was full."""
+    def read(self) -> JobResult:
+        """The result; empty if there is none that can be read: the job succeeded, was killed, or its disk
+        was full."""
         try:
-            return LastWords.model_validate_json(self._file.read_text(encoding="utf-8"))
+            return JobResult.model_validate_json(self._file.read_text(encoding="utf-8"))
         except (OSError, ValidationError):
-            return LastWords()
+            return JobResult()
 
 
 @contextmanager
 def listening() -> Iterator[Heard]:
-    """Let jobs that this process starts meanwhile leave their last words."""
+    """Let jobs that this process starts within the context write their result."""
     before = os.environ.get(SETTING)
     with TemporaryDirectory(prefix="writetime-") as folder:
         file = Path(folder) / "last-words.json"

@@ -1,5 +1,7 @@
-"""What maintenance came to, before and after: the state with its indexes, and each table of the warehouse. The archive's care is told by
-`writetime.pipeline.archive_packing`. Knows neither Spark nor Lance: the state is counted by its objects."""
+"""The result of maintenance, before and after: the state with its indexes, and each table of the warehouse.
+For the archive see `writetime.pipeline.archive_packing`. Does not know Spark or Lance: the state is counted
+by its objects.
+"""
 
 from __future__ import annotations
 
@@ -13,11 +15,11 @@ from writetime.storage import layout
 from writetime.storage.store import Store
 
 _INDEXES: Final = "/_indices/"
-"""The folder of a shard in which Lance keeps its indexes."""
+"""The folder of a shard's Lance indexes."""
 
 
 class Size(Document):
-    """Objects of the state and their bytes; those of its indexes apart."""
+    """Objects of the state and their bytes; those of its indexes separately."""
 
     objects: int = 0
     bytes: int = 0
@@ -26,7 +28,7 @@ class Size(Document):
 
 
 class Files(Document):
-    """A table of the warehouse as it lies: data files with their bytes, files of deletes, snapshots."""
+    """The files of a table in the warehouse: data files with their bytes, delete files, snapshots."""
 
     data: int
     bytes: int
@@ -35,7 +37,8 @@ class Files(Document):
 
 
 class Tidied(Document):
-    """A table by its name in the warehouse, before and after; `trouble`: why it was left as it is, "" = it was not."""
+    """A table by its name in the warehouse, before and after; `trouble`: why it was left unchanged, empty if
+    it was not."""
 
     name: str
     before: Files | None = None
@@ -44,8 +47,9 @@ class Tidied(Document):
 
 
 class HeldBack(Document):
-    """A table whose tombstones are kept beyond gc_grace because not all logs are in: those since `until`, for what `by` names (an object:
-    a segment, or a node's facts), which keeps logs since `since`; purging would go up to `wanted`."""
+    """A table whose tombstones are kept beyond gc_grace because logs since `until` are incomplete. `by`: the
+    object that causes it (a segment, or a node's status), since `since`; without it purging would reach
+    `wanted`."""
 
     table: str
     by: str
@@ -55,14 +59,15 @@ class HeldBack(Document):
 
     @property
     def seconds(self) -> float:
-        """By how much purging is behind."""
+        """The delay of purging in seconds."""
         return (self.wanted - self.until).total_seconds()
 
 
 class Maintained(Document):
-    """A run of maintenance. `shards`: looked at; `purged`: written anew, for something in them could be forgotten; `failed`: left as they
-    are, for a reason that the log tells. `state`: before and after; the versions that the last two seals name are kept, so what a purge
-    has saved shows after the next run. `swept`: bytes of parts of segments that have come whole. `held_back`: see `HeldBack`."""
+    """A run of maintenance. `shards`: shards examined; `purged`: shards rewritten because something could be
+    purged; `failed`: shards left unchanged, the log has the reason. `before`, `after`: size of the state;
+    the versions named by the last two seals are kept, so a purge shows in the size after the next run only.
+    `swept`: bytes of deleted parts of whole segments. `held_back`: see `HeldBack`."""
 
     batch: int
     at: datetime
@@ -77,7 +82,7 @@ class Maintained(Document):
 
 
 def size_of_state(store: Store, cluster: str) -> Size:
-    """By a listing. `store`: that of the state."""
+    """The size of the state, by listing its store."""
     objects = size = index_objects = index_size = 0
     for info in store.list(layout.states_prefix(cluster)):
         if _INDEXES in info.name:
@@ -90,5 +95,5 @@ def size_of_state(store: Store, cluster: str) -> Size:
 
 
 def read_maintained(store: Store, cluster: str) -> Maintained | None:
-    """What the last run has left; None if there was none."""
+    """The document of the last run; None if there was none."""
     return Maintained.read(store, layout.maintained(cluster))

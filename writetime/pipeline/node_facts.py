@@ -1,7 +1,9 @@
-"""What nodes say of themselves (`nodes/`), as planning, the audit and the status read it. Knows no Spark.
+"""The nodes' status documents (`nodes/`), as planning, the audit and the status read them. Does not know
+Spark.
 
-A shipper writes a status now and then, which is never overwritten: the newest counts, by the clock of the store. Those up to 0.1 had one
-document a node, which has no room in it; it counts where there is nothing newer."""
+A shipper writes a status from time to time and never overwrites one: the newest counts, by the store's
+clock. Shippers up to 0.1 had one document per node, without space; it counts if there is nothing newer.
+"""
 
 from __future__ import annotations
 
@@ -22,8 +24,8 @@ _TOKENS: Final = 1 << 16
 
 @dataclass(frozen=True, slots=True)
 class NodeSpace:
-    """What a shipper reported last of its node: its space (`level`: ok, warn or alarm; `share` of what may be in use; bytes), and its
-    settings as far as they are known."""
+    """The last report of a node's space (`level`: ok, warn or alarm; `share` of the limit in use; bytes) and
+    settings, as far as known."""
 
     at: datetime
     level: str
@@ -36,7 +38,8 @@ class NodeSpace:
 
 @dataclass(frozen=True, slots=True)
 class NodeFacts:
-    """A node's status, by the object of that name. `rejected`: why nothing in it is used; the name alone says that the node is there."""
+    """A node's status and its object. `rejected`: why its content is not used; then only the name shows that
+    the node exists."""
 
     node: layout.NodeName
     object: str
@@ -49,7 +52,7 @@ class NodeFacts:
 
 
 def read_facts(store: Store, cluster: str) -> list[NodeFacts]:
-    """The newest of every node that has written any, in order of the nodes' names."""
+    """The newest status of every node, by node name."""
     newest: dict[layout.NodeName, ObjectInfo] = {}
     for info in store.list(layout.nodes_prefix(cluster)):
         node = layout.NodeName.of_facts(info.name)
@@ -67,7 +70,7 @@ def _facts(store: Store, node: layout.NodeName, info: ObjectInfo) -> NodeFacts:
         document = untrusted_objects.read_object(store, info)
         host_id = untrusted.text(document.get("host_id"), "host_id")
         if host_id not in ("", node.host_id):
-            raise Untrusted("its host_id is another node's")
+            raise Untrusted("host_id belongs to another node")
         return NodeFacts(
             node,
             info.name,
@@ -86,13 +89,13 @@ def _space(document: Mapping[str, Any], info: ObjectInfo) -> NodeSpace | None:
     if space is None:
         return None
     if not isinstance(space, dict):
-        raise Untrusted("space is no object")
+        raise Untrusted("space is not an object")
     at = document.get("at", info.created.isoformat())
     return parse_space({"at": at, "settings": document.get("settings"), **space})
 
 
 def parse_space(space: Mapping[str, Any]) -> NodeSpace:
-    """A node's room as its status has it, or as an object under space/. Raises `Untrusted`."""
+    """A node's space, from its status or an object under space/. Raises `Untrusted`."""
     return NodeSpace(
         at=untrusted.moment(space.get("at"), "at"),
         level=untrusted.text(space.get("level"), "level", longest=16),
@@ -108,9 +111,9 @@ def _tokens(value: object) -> tuple[int, ...]:
     if value is None:
         return ()
     if not isinstance(value, list) or len(value) > _TOKENS:
-        raise Untrusted(f"tokens are no list of at most {_TOKENS}")
+        raise Untrusted(f"tokens are not a list of at most {_TOKENS}")
     try:
         found = [int(untrusted.text(each, "a token", longest=24)) if isinstance(each, str) else each for each in value]
     except ValueError as error:
-        raise Untrusted("a token is no whole number") from error
+        raise Untrusted("a token is not an integer") from error
     return tuple(untrusted.integer(each, "a token", low=-(2**63)) for each in found)

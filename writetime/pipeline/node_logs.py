@@ -1,19 +1,22 @@
-"""What the nodes' own logs tell a batch, and which tables it therefore starts anew. Driver side; reads the bucket, no Spark.
+"""The TRUNCATEs that the nodes' logs report to a batch, and the tables that the batch rebuilds because of
+them. Driver side; reads the bucket, no Spark.
 
-    base's local.json + rows of system.local in this batch's segments + nodes' answers (`asked`)
-        ──► local.json: records, generations, what is read again
+    base's local.json + rows of system.local in this batch's segments + nodes' reports (`asked`)
+        ──► local.json: records, generations, segments to read again
 
-Strategy: records only ever add up (`writetime.pipeline.truncations` says what they come to), so a table needs a new generation exactly when
-they come to another cut than in the base, and some frame that was folded since, or was left out, is judged otherwise by it. Then its state
-starts empty, and its frames past the cut are folded anew: the batch's own, and those of archived segments, which are listed here by the
-place and the time of the cut. The document is created once; a rerun goes by the one that is there, unless what it names is not: then it is
-decided anew, and the generation after that one opened, for there may be shards in it that were made of other frames.
+Strategy: records are only ever added (`writetime.pipeline.truncations` interprets them). A table needs a new
+generation exactly if its records give another cut than in the base, and some frame that was merged or left
+out since is judged differently by it. Then its state starts empty, and its frames past the cut are merged
+again: those of the batch, and those of archived segments, found here by position and time of the cut. The
+document is created once. A rerun uses it, unless a segment that it names is missing: then it is decided
+again with the following generation, because the earlier one may contain shards built from other frames.
 
-Two TRUNCATEs of a table that one batch learns of are one generation and one event, the last's: nothing of what stood between them shows.
-A table's incarnation that is over (dropped) gets no generation: its rows went with it, and its cut still holds back what comes late.
+Two TRUNCATEs of a table that become known in one batch are one generation and one event, that of the last. A
+dropped table incarnation gets no generation: its rows are gone, and its cut still rejects late frames.
 
-The DROP of a table whose id is created again (CREATE TABLE … WITH ID) is a TRUNCATE of that id, at the place where a node's log has it.
-So is each DROP before the last of a table that is dropped now: the id was created again in between, and that incarnation gets a generation.
+The DROP of a table whose id is created again (CREATE TABLE … WITH ID) is a TRUNCATE of that id, at the
+position in the node's log. For a table that is dropped now, this applies to each DROP before the last: the
+id was created again in between, and that incarnation gets a generation.
 """
 
 from __future__ import annotations
@@ -54,22 +57,27 @@ from writetime.storage import layout, segment_object, segment_parts
 from writetime.storage.store import Store
 
 CLOCKS: Final = timedelta(hours=1)
-"""How far a segment's `sealed_at` may be off when the archive's hours are searched."""
+"""Tolerance for a segment's `sealed_at` when the archive's hours are searched."""
 
-Told = Iterable[tuple[int, bytes]]
-"""Mutations of `system.local`, as the index of the segment in the manifest and the frame's body."""
+LocalMutations = Iterable[tuple[int, bytes]]
+"""Mutations of `system.local`: the index of the segment in the manifest, and the frame's body."""
 
 
 def read_local(store: Store, cluster: str, number: int) -> LocalDocument:
-    """All that was told up to a batch, that one included; nothing before the first (0)."""
+    """All records up to and including a batch; empty for batch 0."""
     found = LocalDocument.read(store, layout.batch_object(cluster, number, "local")) if number else None
     return found or LocalDocument()
 
 
 def settle(
-    store: Store, manifest: Manifest, base: Sealed | None, told: Told, captured: Iterable[Table], drops: Records | None = None
+    store: Store,
+    manifest: Manifest,
+    base: Sealed | None,
+    mutations: LocalMutations,
+    captured: Iterable[Table],
+    drops: Records | None = None,
 ) -> LocalDocument:
-    """The batch's document: decided and created by the first run of the batch, read by any other."""
+    """The batch's document: created by the first run of the batch, read by all others."""
     name = layout.batch_object(manifest.cluster, manifest.number, "local")
     found = store.head(name)
     settled = None
@@ -77,7 +85,7 @@ def settle(
         settled = LocalDocument.model_validate_json(store.read(name, generation=found.generation))
         if all(_is_there(store, reread.segment) for reread in settled.rereads):
             return settled
-    document = decide(store, manifest, base, told, captured, settled, drops)
+    document = decide(store, manifest, base, mutations, captured, settled, drops)
     try:
         store.put(name, document.to_bytes(), if_generation=found.generation if found else 0)
     except PreconditionFailed:
@@ -86,7 +94,8 @@ def settle(
 
 
 def _is_there(store: Store, segment: SegmentInput) -> bool:
-    """Whether it still is the object that was pinned, or the same packed: one that waits for a person may have been mended meanwhile."""
+    """Whether the object still has the pinned bytes, plain or packed: a held segment may have been repaired
+    since."""
     if segment.tail is not None and segment.grows:
         return all((info := store.head(part.object)) is not None and part.is_in(info) for part in segment.tail.parts)
     held = segment_object.held(store, segment.object)
@@ -97,19 +106,19 @@ def decide(
     store: Store,
     manifest: Manifest,
     base: Sealed | None,
-    told: Told,
+    mutations: LocalMutations,
     captured: Iterable[Table],
     void: LocalDocument | None = None,
     drops: Records | None = None,
 ) -> LocalDocument:
-    """What `settle` creates; `void` is what it had created, if that does not hold any more. `drops`: where this batch's segments have the
-    DROP of a table."""
+    """The document that `settle` creates; `void` is an earlier one that is not valid any more. `drops`:
+    where this batch's segments contain the DROP of a table."""
     known = read_local(store, manifest.cluster, base.number if base else 0)
     answers, asked, rejected = read_answers(store, manifest.truncations)
     living = {table.id for table in captured if not table.dropped}
     dropped = _drops(_truncations(known.drops), drops or {})
     ended = _of_earlier_incarnations(dropped, {table.id for table in captured if table.dropped})
-    records, not_understood = learn(known, manifest.segments, told, [answers, _of_tables(dropped, living), ended])
+    records, not_understood = learn(known, manifest.segments, mutations, [answers, _of_tables(dropped, living), ended])
     not_understood += rejected
     after = cuts_by_table(_truncations(records))
     past = _Past(store, manifest, base, known)
@@ -144,17 +153,18 @@ def decide(
 
 
 def first_generation(manifest: Manifest) -> int:
-    """With which generation the state of a table begins: none that a shard of an earlier chain may lie in."""
+    """The first generation of a table's state: one that no shard of an earlier chain uses."""
     return 0 if manifest.chain is None else manifest.chain.generation
 
 
 def last_truncate(document: LocalDocument, table_id: UUID) -> Truncate:
-    """The table's last TRUNCATE, of which there is one if a generation was opened for it."""
+    """The table's last TRUNCATE; there is one if a generation was opened for it."""
     return cuts_by_table(_truncations(document.truncations))[table_id][0]
 
 
 def _drops(known: Records, more: Records) -> dict[str, list[Truncation]]:
-    """Of each DROP that a node's log has, the first place: a node may be told of it again, but not before the table is there again."""
+    """The first position of each DROP in a node's log: a node may log it again, but not before the table
+    exists again."""
     found: dict[str, dict[tuple[UUID, int], Truncation]] = {}
     for host, record in ((host, record) for records in (known, more) for host, noted in records.items() for record in noted):
         first = found.setdefault(host, {}).setdefault((record.table_id, record.timestamp), record)
@@ -164,7 +174,7 @@ def _drops(known: Records, more: Records) -> dict[str, list[Truncation]]:
 
 
 def _of_earlier_incarnations(drops: Records, dead: Collection[UUID]) -> Records:
-    """Of tables that are dropped now: the DROPs before the last, after each of which the id was created again. They are TRUNCATEs."""
+    """For tables that are dropped now: all DROPs but the last. The id was created again after each."""
     last: dict[UUID, int] = {}
     for record in (record for noted in drops.values() for record in noted):
         last[record.table_id] = max(record.timestamp, last.get(record.table_id, record.timestamp))
@@ -174,7 +184,8 @@ def _of_earlier_incarnations(drops: Records, dead: Collection[UUID]) -> Records:
 
 
 def _dropped_again(ended: Records, drops: Records, known: LocalDocument) -> set[UUID]:
-    """Tables with a record in `ended` of which this batch is the first to know another DROP. Later batches leave them as they are."""
+    """Tables with a record in `ended` of which this batch is the first to see another DROP. Later batches do
+    not change them."""
     before = {(record.table_id, record.timestamp) for noted in _truncations(known.drops).values() for record in noted}
     new = {each.table_id for noted in drops.values() for each in noted if (each.table_id, each.timestamp) not in before}
     return new & {record.table_id for noted in ended.values() for record in noted}
@@ -185,13 +196,14 @@ def _of_tables(records: Records, tables: Collection[UUID]) -> Records:
 
 
 def learn(
-    known: LocalDocument, segments: Sequence[SegmentInput], told: Told, answers: Iterable[Records] = ()
+    known: LocalDocument, segments: Sequence[SegmentInput], mutations: LocalMutations, answers: Iterable[Records] = ()
 ) -> tuple[dict[str, list[TruncationRecord]], list[str]]:
-    """The records known, those in the log and, by host id, those from elsewhere (`answers` of nodes, drops); and of mutations that cannot
-    be read, why and of whom: no other node's records wait for them."""
+    """The known records, those in the log, and those from elsewhere (`answers` of nodes, drops), by host id;
+    and the mutations that could not be read, with the reason. An unreadable mutation does not delay other
+    nodes' records."""
     facts = {segment.ref.node.host_id: LocalFacts() for segment in segments}
     not_understood = []
-    for index, body in told:
+    for index, body in mutations:
         ref = segments[index].ref
         try:
             facts[ref.node.host_id].apply(decode_own(body, version=ref.segment.version).mutation)
@@ -208,19 +220,20 @@ def learn(
 
 
 def cuts(document: LocalDocument, segments: Sequence[SegmentInput], purged: Mapping[bytes, Purged] | None = None) -> Cuts:
-    """What the workers are told; `segments` are all that the batch reads, in the order of their indexes. `purged`: see `Cuts.of`."""
+    """The cuts for the workers; `segments` are all that the batch reads, by index. `purged`: see `Cuts.of`."""
     sources = [Source(segment.ref.node.host_id, segment.ref.segment.id, segment.sealed_at) for segment in segments]
     found = cuts_by_table(_truncations(document.truncations))
     return Cuts.of({table_id: cut for table_id, (_, cut) in found.items()}, sources, purged)
 
 
 def all_segments(manifest: Manifest, document: LocalDocument) -> list[SegmentInput]:
-    """All that the batch reads: its manifest's segments, then those read again."""
+    """All segments that the batch reads: those of its manifest, then those to read again."""
     return [*manifest.segments, *(reread.segment for reread in document.rereads)]
 
 
 def only(manifest: Manifest, document: LocalDocument) -> dict[int, tuple[frozenset[UUID], int]]:
-    """Of the segments read again, by their index in `all_segments`: which tables are wanted, and frames past which position."""
+    """For segments to read again, by index in `all_segments`: the tables, and the position after which
+    frames are needed."""
     first = len(manifest.segments)
     return {first + index: (frozenset(each.tables), min(each.tables.values())) for index, each in enumerate(document.rereads)}
 
@@ -228,9 +241,9 @@ def only(manifest: Manifest, document: LocalDocument) -> dict[int, tuple[frozens
 def _not_followed(table_id: UUID, truncate: Truncate, kept: datetime) -> str:
     at = datetime.fromtimestamp(truncate.at / 1000, UTC)
     return (
-        f"table {table_id}: a TRUNCATE of {at:%Y-%m-%dT%H:%M:%SZ} became known too late: what was written since cannot be read again, as "
-        f"the archive keeps nothing from before {kept:%Y-%m-%dT%H:%M:%SZ} (archive.keep_days). The table stays as it is: let cdc_bootstrap "
-        "read it"
+        f"table {table_id}: a TRUNCATE of {at:%Y-%m-%dT%H:%M:%SZ} became known too late: later writes cannot be read again, because "
+        f"the archive has expired everything before {kept:%Y-%m-%dT%H:%M:%SZ} (archive.keep_days). The table is unchanged: run "
+        "cdc_bootstrap for it"
     )
 
 
@@ -258,7 +271,7 @@ def _truncations(records: Mapping[str, Iterable[TruncationRecord]]) -> dict[str,
 
 
 class _Past:
-    """Sealed batches up to the base: what they knew, and their segments."""
+    """Sealed batches up to the base: what was known, and their segments."""
 
     def __init__(self, store: Store, manifest: Manifest, base: Sealed | None, known: LocalDocument) -> None:
         self._store = store
@@ -268,14 +281,16 @@ class _Past:
         self._mine = {_identity(segment) for segment in manifest.segments}
 
     def cut(self, table_id: UUID) -> tuple[Truncate, Cut] | None:
-        """What the table's state goes by: the records of the base, or of the last batch that captured the table."""
+        """The cut of the table's state: by the records of the base, or of the last batch that captured the
+        table."""
         number = self._base.captured_by(table_id) if self._base else 0
         if number not in self._cuts:
             self._cuts[number] = cuts_by_table(_truncations(read_local(self._store, self._manifest.cluster, number).truncations))
         return self._cuts[number].get(table_id)
 
     def rereads(self, cuts: Mapping[UUID, Cut]) -> list[Reread]:
-        """What the new generations need of them, in the order of their names; what the batch reads anyway is not among it."""
+        """The archived segments that the new generations need, by name, without those that the batch reads
+        anyway."""
         wanted: dict[str, tuple[SegmentInput, dict[UUID, int]]] = {}
         for table_id, cut in cuts.items():
             for segment, position in self._read_again(cut):
@@ -283,19 +298,19 @@ class _Past:
         return [Reread(segment=segment, tables=tables) for _, (segment, tables) in sorted(wanted.items())]
 
     def gone(self, cut: Cut) -> datetime | None:
-        """Since when the archive holds all, if it does not hold all that may be past the cut."""
+        """The start of the archive's retention, if frames past the cut may be older than that."""
         if self._base is None or self._base.kept_from is None:
             return None
         kept = datetime.fromtimestamp(self._base.kept_from, UTC)
         return kept if self._earliest(cut) < kept else None
 
     def judged_otherwise(self, old: Cut, new: Cut, since: int) -> bool:
-        """Whether `new` may keep a frame that the generation begun in batch `since` was not given, or take one that it was. It
-        may, if nobody knows any more what that was given."""
+        """Whether `new` may keep a frame that the generation of batch `since` was not given, or reject one
+        that it was given; True if that is not known any more."""
         try:
             folded = {_identity(segment): segment for segment in self._folded(since)}
         except ObjectNotFound:
-            # Documents of batches that old have been pruned.
+            # Documents of batches that old are deleted.
             return True
         for segment in folded.values():
             both_take_it = _takes_all(old, segment) and _takes_all(new, segment)
@@ -304,9 +319,11 @@ class _Past:
         return any(_identity(segment) not in folded for segment in self._past(new))
 
     def _read_again(self, cut: Cut) -> Iterator[tuple[SegmentInput, int]]:
-        """The segments that a new generation needs, with the position up to which their frames are of no use to it.
+        """The segments that a new generation needs, each with the position up to which its frames are not
+        needed.
 
-        Where a node left no record of the TRUNCATE, frames that it took on other nodes are of use: a copy of one of these is gone too."""
+        If a node left no record of the TRUNCATE, frames that other nodes have before it are needed: they
+        identify copies that are gone too."""
         found = list(self._in_range(cut))
         if all(_takes_all(cut, segment) or segment.ref.node.host_id in cut.noted for segment in found):
             yield from ((segment, _position(cut, segment)) for segment in found if not _takes_all(cut, segment))
@@ -318,8 +335,9 @@ class _Past:
         return (segment for segment in self._in_range(cut) if not _takes_all(cut, segment))
 
     def _in_range(self, cut: Cut) -> Iterator[SegmentInput]:
-        """The segments of the archive's hours from shortly before the cut on, and those that are not archived."""
-        # What was not replayed into a namespace is none of it; and what a rebuild has not come to yet, comes with a later batch.
+        """The segments of the archive's hours from shortly before the cut on, and those that are not
+        archived."""
+        # A shadow namespace has only replayed segments; a rebuild reads the remaining ones in later batches.
         partly = self._manifest.namespace is not None or self._manifest.kind == "rebuild"
         for segment in self._folded(_first(self._manifest)) if partly else self._segments_from(self._earliest(cut)):
             if _identity(segment) not in self._mine:
@@ -330,7 +348,7 @@ class _Past:
         return datetime.fromtimestamp(cut.at / 1000, UTC) - CLOCKS
 
     def _segments_from(self, start: datetime) -> Iterator[SegmentInput]:
-        # The archive is by hours, so that names after this one are all there is from that hour on.
+        # The archive is ordered by hours: later names are from that hour on.
         for info in segment_object.every(self._store, layout.archive_prefix(self._manifest.cluster), start_after=self._hour(start)):
             yield SegmentInput.from_object(info)
         yield from self._held()
@@ -340,7 +358,7 @@ class _Past:
         return layout.archive_hour_prefix(self._manifest.cluster, start)
 
     def _held(self) -> Iterator[SegmentInput]:
-        """Segments that wait for a person: what was whole of them has been folded."""
+        """Held segments: their intact frames were merged."""
         for name in self._base.held if self._base else ():
             info = self._store.head(name)
             entry = LedgerEntry.read(self._store, layout.SegmentRef.from_object(name).ledger)
@@ -348,7 +366,7 @@ class _Past:
                 yield entry.noted(SegmentInput.from_object(info))
 
     def _growing(self) -> Iterator[SegmentInput]:
-        """What was taken in of segments that grow; their whole files are not there yet, or come with this batch."""
+        """The ingested parts of growing segments; their whole files have not arrived, or are in this batch."""
         for name, mark in self._base.growing.items() if self._base else ():
             ref = layout.SegmentRef.from_object(name)
             run = segment_parts.run(segment_parts.of(self._store, ref), 0, mark.position)
@@ -358,14 +376,14 @@ class _Past:
                 yield SegmentInput.from_object(info)
             elif mark.frames:
                 raise BatchError(
-                    f"parts of it are gone, of which {mark.frames} frames were taken in, and a truncated table may need them again",
-                    operation="look for what is to be read again",
+                    f"parts with {mark.frames} ingested frames are missing, and a truncated table may need them again",
+                    operation="find segments to read again",
                     obj=name,
-                    hint=f"Put them back, or the whole segment to {ref.incoming}; then run the batch again.",
+                    hint=f"Restore them, or put the whole segment at {ref.incoming}; then run the batch again.",
                 )
 
     def _folded(self, since: int) -> Iterator[SegmentInput]:
-        """All that batches have read from `since` to the base."""
+        """All segments that batches have read from `since` to the base."""
         for number in range(since, self._base.number + 1 if self._base else since):
             if self._base and number in self._base.voided:
                 continue
@@ -374,7 +392,8 @@ class _Past:
 
 
 def _identity(segment: SegmentInput) -> tuple[layout.SegmentRef, bool, int]:
-    """The same for a segment and its copy in the archive; of one that grows, what goes as far is the same."""
+    """Equal for a segment and its archived copy; for growing segments, equal if they end at the same
+    position."""
     return segment.ref, segment.grows, segment.end if segment.grows else segment.crc32c
 
 
@@ -387,6 +406,7 @@ def _takes_all(cut: Cut, segment: SegmentInput) -> bool:
 
 
 def _rule(cut: Cut, segment: SegmentInput) -> tuple[int, Interval | None]:
-    """What decides about the segment's frames. What is undecided of a node with a record stays, as all that is past its place."""
+    """What decides about the segment's frames. A node with a record has no undecided frames: all past its
+    position stay."""
     host = segment.ref.node.host_id
     return _position(cut, segment), None if host in cut.noted else cut.undecided(host, segment.ref.segment.id)

@@ -1,15 +1,16 @@
-"""What the first run of a batch decides, and every other run of it goes by.
+"""Decisions of a batch's first run, which all other runs of the batch use.
 
-Strategy: documents beside the manifest that are created and never overwritten, each before the first thing is written that depends on
-it, so that a rerun, a rival and a driver that is late come to the same rows:
+Strategy: documents next to the manifest that are created and never overwritten, each before anything is
+written that depends on it, so that a rerun, a concurrent run and a late driver produce the same rows:
 
-    config.json           the part of the configuration that decides which rows come about; an edit of the YAML counts from the next batch
-    absent.json           segments that were planned, and not there any more when the batch first read them
-    verdicts.json         tables whose rows cannot be shown, and why
-    verdicts-0001.json …  one that was found later: everybody looks for the next one before each commit, and begins anew with it
+    config.json           the part of the configuration that determines rows; edits of the YAML apply from the next batch
+    absent.json           planned segments that did not exist any more when the batch first read them
+    verdicts.json         tables whose rows cannot be converted, and why
+    verdicts-0001.json …  one that was found later: each run looks for the next one before each commit, and restarts
 
-Secrets, schedules and endpoints are not pinned: they decide no row. A salt is a secret, so a batch that is run again has to be given the
-same one. Knows no Spark, and nothing of what a table is refused for.
+Secrets, schedules and endpoints are not pinned, because they determine no row. A salt is a secret, so a
+batch that is run again needs the same one. Does not know Spark, or the reasons for which tables are
+rejected.
 """
 
 from __future__ import annotations
@@ -40,7 +41,7 @@ log = structlog.get_logger()
 
 
 class Deciding(Document):
-    """The part of a pipeline's configuration that decides which rows a batch brings about. `columns` is without its salt."""
+    """The part of a pipeline's configuration that determines a batch's rows. `columns` is without its salt."""
 
     buckets: int
     datacenters: list[str]
@@ -65,7 +66,7 @@ class Deciding(Document):
         )
 
     def over(self, config: PipelineConfig) -> PipelineConfig:
-        """The configuration with this part in the place of its own."""
+        """The given configuration with this part replaced."""
         cluster = config.cluster.model_copy(update={"datacenters": self.datacenters})
         return config.model_copy(
             update={
@@ -82,24 +83,25 @@ class Deciding(Document):
 
 
 class Absent(Document):
-    """Segments of the manifest, by object, that were gone or replaced when the batch first read them."""
+    """Segments of the manifest, by object, that were missing or replaced when the batch first read them."""
 
     objects: list[str] = Field(default=[])
 
 
 class Verdicts(Document):
-    """Tables whose rows a batch cannot show."""
+    """Tables whose rows a batch cannot convert."""
 
     refused: list[RefusedTable] = Field(default=[])
 
 
 class VerdictAdded(BatchBusy):
-    """Another run of the batch has found a table that cannot be written: this one has to begin anew without it."""
+    """Another run of the batch has found a table that cannot be written: restart without it."""
 
 
 @dataclass(frozen=True, slots=True)
 class Known:
-    """All verdicts of a batch. `begun`: whether the first run has come so far. `additions`: how many were found later."""
+    """All verdicts of a batch. `begun`: the first run has created them. `additions`: number of those found
+    later."""
 
     begun: bool
     refused: dict[UUID, RefusedTable]
@@ -107,20 +109,20 @@ class Known:
 
 
 def configuration(store: Store, manifest: Manifest, config: PipelineConfig) -> PipelineConfig:
-    """The configuration that the batch goes by: as it was when its first run began. BatchError if that needs a salt which is not given."""
+    """The configuration of the batch, as of its first run. BatchError if that needs a salt which is missing."""
     mine, name = Deciding.of(config), _object(manifest, "config")
     pinned = _created(store, name, mine)
     if pinned == mine:
         return config
-    log.warning("batch goes by the configuration that it was begun with", batch=manifest.number, differs=_differing(mine, pinned))
+    log.warning("batch uses the configuration of its first run", batch=manifest.number, differs=_differing(mine, pinned))
     try:
         return pinned.over(config)
     except ValueError as error:
         raise BatchError(
-            f"the configuration that it was begun with does not fit the present one: {error}",
+            f"the pinned configuration does not fit the current one: {error}",
             operation="run a batch",
             obj=name,
-            hint="Give `columns.salt` back until the batch is sealed.",
+            hint="Restore `columns.salt` until the batch is sealed.",
         ) from error
 
 
@@ -129,36 +131,36 @@ def _differing(mine: Deciding, pinned: Deciding) -> list[str]:
 
 
 def absent(store: Store, manifest: Manifest) -> frozenset[str] | None:
-    """Segments that the batch goes without; None before its first run has looked."""
+    """Segments that the batch leaves out; None before its first run has recorded them."""
     found = Absent.read(store, _object(manifest, "absent"))
     return None if found is None else frozenset(found.objects)
 
 
 def pin_absent(store: Store, manifest: Manifest, gone: set[str]) -> None:
-    """Note which segments were gone as the batch first read them. BatchError for one that has gone since; BatchBusy, and a rerun goes by
-    what was noted, if another run has noted others."""
+    """Record which segments were missing when the batch first read them. BatchError for one that went
+    missing since; BatchBusy, after which a rerun uses the record, if another run has recorded others."""
     name = _object(manifest, "absent")
     noted = set(_created(store, name, Absent(objects=sorted(gone))).objects)
     if lost := sorted(gone - noted):
         raise BatchError(
-            f"{len(lost)} segments are gone that the batch has read before: {', '.join(lost[:3])}",
+            f"{len(lost)} segments that the batch has read before are missing: {', '.join(lost[:3])}",
             operation="run a batch",
             obj=str(manifest.number),
-            hint="Put the same bytes back at those names and run it again.",
+            hint="Restore the same bytes under those names and run the batch again.",
         )
     if noted - gone:
-        raise BatchBusy("another run has read it without some segments", operation="run a batch", obj=name, hint="Run it again.")
+        raise BatchBusy("another run has left out more segments", operation="run a batch", obj=name, hint="Run it again.")
 
 
 def as_pinned(segments: list[SegmentInput], without: frozenset[str] | None) -> list[SegmentInput]:
-    """The segments, of which those the batch goes `without` are read as gone, whatever lies there by now."""
+    """The segments, where those in `without` are read as missing, even if they exist again."""
     return [segment.as_absent() if without and segment.object in without else segment for segment in segments]
 
 
 def verdicts(store: Store, manifest: Manifest) -> Known:
-    """All that is known by now of tables that the batch cannot show."""
+    """All known verdicts of the batch."""
     first = Verdicts.read(store, _object(manifest, "verdicts"))
-    # A batch that was begun by a version before this one.
+    # A batch begun by an older version.
     old = Unwritable.read(store, _object(manifest, "unwritable"))
     found = [*(first.refused if first else []), *(old.tables if old else [])]
     number = 0
@@ -169,7 +171,7 @@ def verdicts(store: Store, manifest: Manifest) -> Known:
 
 
 def pin_verdicts(store: Store, manifest: Manifest, refused: list[RefusedTable]) -> Known:
-    """Note the verdicts of the batch's first run, if this is it; all there are. Those of a later run that are news are added."""
+    """Record the verdicts of the batch's first run; those of a later run are added if new. Returns all."""
     _created(store, _object(manifest, "verdicts"), Verdicts(refused=refused))
     for table in refused:
         add_verdict(store, manifest, table)
@@ -177,7 +179,7 @@ def pin_verdicts(store: Store, manifest: Manifest, refused: list[RefusedTable]) 
 
 
 def add_verdict(store: Store, manifest: Manifest, table: RefusedTable) -> None:
-    """Let all runs of the batch go without the table from their next commit on."""
+    """Exclude the table from all runs of the batch, from their next commit on."""
     while True:
         known = verdicts(store, manifest)
         if table.table_id in known.refused:
@@ -190,7 +192,7 @@ def add_verdict(store: Store, manifest: Manifest, table: RefusedTable) -> None:
 
 
 def addition(cluster: str, number: int, at: int) -> str:
-    """Name of a batch's verdict number `at`, from 1, of those that were found later."""
+    """Name of the additional verdict number `at`, from 1."""
     return layout.batch_object(cluster, number, f"verdicts-{at:04d}")
 
 
@@ -199,7 +201,7 @@ def _object(manifest: Manifest, what: str) -> str:
 
 
 def _created(store: Store, name: str, document: _D) -> _D:
-    """The document, or the one that was there before."""
+    """The document, or the existing one."""
     try:
         store.put(name, document.to_bytes(), if_generation=0)
     except PreconditionFailed:

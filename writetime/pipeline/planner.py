@@ -1,11 +1,12 @@
-"""Planning: decide what the next batch takes in, and freeze it in a manifest.
+"""Planning: choose the input of the next batch and write it to a manifest.
 
-Strategy: an unsealed batch is always handed out again before anything new. Else the incoming segments (or, for a replay, the
-archived ones of an interval of hours) are listed and pinned by generation. The manifest is created, never overwritten, so two
-planners cannot both win. Of segments that grow, the parts are listed that follow on what earlier batches have taken in; a part behind a gap
-waits, and once the whole file is there, parts are of no interest any more. Segments that wait for a person (`held`, or in conflict) stay
-out until somebody has cleared them, and what was archived before is known by its ledger. Where nothing has come in but something captured
-has expired, a batch without segments publishes that. Knows no Spark.
+Strategy: an open batch is always returned again before a new one is planned. Otherwise the incoming segments
+(for a replay, the archived segments of an interval of hours) are listed and pinned. The manifest is created
+and never overwritten, so only one of two concurrent planners succeeds. Of growing segments, the parts that
+follow those of earlier batches are listed. A part after a gap waits; once the whole file has arrived, its
+parts are ignored. Segments that are held or in conflict are left out until an operator has cleared them.
+Segments that were archived before are recognized by the ledger. If nothing has arrived but a captured value
+has expired, a batch without segments publishes the expiry. Does not know Spark.
 """
 
 from __future__ import annotations
@@ -23,7 +24,7 @@ from uuid import UUID, uuid4
 from writetime.cassandra.merge.reconcile import Policy, policy_of
 from writetime.cassandra.schema.history import SchemaLearner
 from writetime.errors import BatchBusy, BatchError, ObjectNotFound, PreconditionFailed
-from writetime.events.naming import is_beside, namespace_clash
+from writetime.events.naming import is_shadow_name, namespace_clash
 from writetime.pipeline import chains, conflicts
 from writetime.pipeline.archiver import archive, released
 from writetime.pipeline.completeness import holds
@@ -51,18 +52,20 @@ from writetime.untrusted import SCHEMA, SEGMENT
 
 _FORMAT_OF_3_11: Final = 6
 _LISTED: Final = 64
-"""Batches that are listed to find the last one."""
+"""Batches that are listed in one step of the search for the last one."""
 _RETRY_NOTED: Final = timedelta(hours=1)
 _SNAPSHOTS: Final = 1000
-"""Schema snapshots that a batch takes in."""
+"""Maximum number of schema snapshots per batch."""
 EXPIRY_PAUSE: Final = 60
-"""Seconds between two batches that only tell what has expired: a table full of short TTLs is no reason for a batch a second."""
+"""Minimum seconds between two batches that only report expired values: a table of short TTLs must not start
+one batch a second.
+"""
 
 
 @dataclass(frozen=True, slots=True)
 class History:
-    """Where a cluster's batches stand: the last number given out, and the last seal that takes effect.
-    `voided`: the batch of that number was voided, so what is left of it has to be taken back."""
+    """The last batch number of a cluster, and the last seal that takes effect. `voided`: the batch with the
+    last number was voided, so its commits must be reverted."""
 
     last: int
     sealed: Sealed | None
@@ -74,19 +77,19 @@ class History:
 
     @property
     def base(self) -> int:
-        """The batch that the next one starts from; 0 if there is none."""
+        """The batch from which the next one starts; 0 if there is none."""
         return self.sealed.number if self.sealed else 0
 
 
 def history(store: Store, cluster: str) -> History:
-    """The last batch begun and the last one sealed; but for those that were voided they differ by at most
-    one."""
+    """The last batch that was begun and the last that was sealed. Apart from voided batches, they differ by
+    at most one."""
     last = max(_latest(store, cluster), default=0)
     for number in (last, last - 1):
         if number > 0 and (found := read_sealed(store, cluster, number)):
             sealed = effective(store, cluster, found)
             if sealed is not None:
-                # What a person has released since holds nothing back any more; the next seal leaves it out.
+                # Segments that were released since are not held any more; the next seal leaves them out.
                 held = sorted(set(sealed.held) - released(store, cluster)) if sealed.held else []
                 sealed = sealed.model_copy(update={"held": held})
             return History(last, sealed, voided=found.void is not None and number == last)
@@ -94,27 +97,28 @@ def history(store: Store, cluster: str) -> History:
 
 
 def effective(store: Store, cluster: str, sealed: Sealed) -> Sealed | None:
-    """The seal, or of a voided batch the one that it was to start from; None if there was none."""
+    """The seal; for a voided batch, the seal of its base. None if it has no base."""
     if sealed.void is None:
         return sealed
     return read_sealed(store, cluster, sealed.void.base) if sealed.void.base else None
 
 
 def not_voided(sealed: Sealed) -> Sealed:
-    """The seal of a batch that takes effect; BatchError of one that was voided."""
+    """The given seal if the batch takes effect; BatchError if it was voided."""
     if sealed.void is not None:
         raise BatchError(
             f"it was voided by {sealed.void.by}: {sealed.void.reason}",
             operation="run a batch",
             obj=str(sealed.number),
-            hint="Nothing is left to do for it: its input comes in with the next batch, which also takes back what it has committed.",
+            hint="No action is needed: the next batch ingests its input and reverts its commits.",
         )
     return sealed
 
 
 def _latest(store: Store, cluster: str) -> Iterator[int]:
-    """The last few batches: found by steps that double, then halve, because a pipeline comes to have millions of them. Only a manifest
-    says that there is a batch: any other object there is somebody's own, and must not lead the search on."""
+    """The numbers of the last few batches, found by steps that double and then halve, because a pipeline can
+    have millions of batches. Only a manifest counts as a batch: foreign objects must not mislead the search.
+    """
 
     def since(number: int) -> Iterator[int]:
         for info in store.list(layout.batches_prefix(cluster), start_after=layout.batch_folder(cluster, number)):
@@ -138,7 +142,7 @@ def read_manifest(store: Store, cluster: str, number: int) -> Manifest:
 
 
 def read_schema(store: Store, cluster: str, number: int) -> SchemaLearner:
-    """All that was learnt of the schema up to a batch, that one included. Before the first batch (0) that is nothing."""
+    """The schema as known after a batch; empty for batch 0."""
     return SchemaLearner.from_json(store.read(layout.batch_object(cluster, number, "schema"))) if number else SchemaLearner()
 
 
@@ -147,8 +151,8 @@ def read_sealed(store: Store, cluster: str, number: int) -> Sealed | None:
 
 
 def seal(store: Store, cluster: str, sealed: Sealed) -> Sealed:
-    """Create the seal; the one that is there if another driver of this very batch was first: it is the same
-    but for the clock. BatchError if the batch was voided meanwhile."""
+    """Create the seal, or return the existing one if another driver of the same batch was first: they differ
+    only in their time. BatchError if the batch was voided in the meantime."""
     name = layout.batch_object(cluster, sealed.number, "sealed")
     try:
         sealed.write(store, name, layout.batch_folder(cluster, sealed.number))
@@ -158,15 +162,18 @@ def seal(store: Store, cluster: str, sealed: Sealed) -> Sealed:
 
 
 def store_clock(store: Store, cluster: str) -> datetime:
-    """What time the store has, which is the time of planning: the age of its objects is by that clock, and of several machines that
-    plan, one may be off by days. A batch's clock never goes back, and what expires until then is told as gone."""
+    """The current time by the store's clock, which also dates its objects. Planners on different machines
+    may have clocks that differ by days. The clock of batches never goes back, and values that expire up to
+    that time are reported as deleted."""
     return store.put(layout.clock(cluster), b"\n").created
 
 
 def plan_ingest(store: Store, cluster: str, *, now: datetime, max_segments: int = 1000, largest: int = SEGMENT) -> Manifest | None:
-    """The manifest to run next: an unsealed one again, else a new one over what has come in; None when there is nothing to do.
+    """The manifest to run next: the open batch, or a new one over the segments that have arrived. None if
+    there is nothing to do.
 
-    Objects of more than `largest` bytes stay where they are: whoever can write there must not fill the memory of workers."""
+    Objects of more than `largest` bytes are ignored, so that nobody with write access can exhaust the memory
+    of the workers."""
     past = history(store, cluster)
     _expect_settled(store, cluster, past, "plan a batch")
     if past.open:
@@ -182,19 +189,19 @@ def plan_ingest(store: Store, cluster: str, *, now: datetime, max_segments: int 
     logged_by_none = _segments(store, layout.frames_prefix(cluster), largest)
     made = [each for info in logged_by_none if (each := _released(info, held)) is not None]
     segments = _of_one_kind(segments, made, past.sealed)
-    # Oldest first, so that a backlog is worked off in the order in which it was written.
+    # Oldest first, so that a backlog is processed in the order in which it was written.
     segments = sorted(segments, key=_age)[:max_segments]
     snapshots = _new_snapshots(store, cluster, past.sealed)
     answers = _new_answers(store, cluster, past.sealed)
     nothing_new = not segments and not snapshots and not answers and not _something_expired(store, cluster, past.sealed, now)
-    # What a voided batch has committed is taken back by the next one, and does not wait for segments.
+    # The commits of a voided batch are reverted by the next batch, even without segments.
     if nothing_new and not past.voided:
         return None
     return _create(store, cluster, past, "ingest", segments, snapshots, now, answers=answers)
 
 
 def _something_expired(store: Store, cluster: str, sealed: Sealed | None, now: datetime) -> bool:
-    """Whether an expiry is due that no batch has told of, and the last batch was not just now."""
+    """Whether an unreported expiry is due and the last batch is at least `EXPIRY_PAUSE` old."""
     if sealed is None or sealed.next_expiry is None or sealed.next_expiry > now.timestamp():
         return False
     return now.timestamp() >= read_manifest(store, cluster, sealed.number).now + EXPIRY_PAUSE
@@ -203,16 +210,18 @@ def _something_expired(store: Store, cluster: str, sealed: Sealed | None, now: d
 def plan_replay(
     store: Store, cluster: str, *, start: datetime, end: datetime, now: datetime, namespace: str | None = None
 ) -> Manifest | None:
-    """A batch over the archived segments sealed in [start, end), whole hours; None when there are none.
+    """Plan a batch over the archived segments that were sealed in [start, end), whole hours; None if there
+    are none.
 
-    BatchBusy while another batch is unsealed: run that one first (the next scheduled ingest does), then plan again. BatchError for an
-    interval that begins before the horizon: tombstones of that time may be gone, and what they had deleted would stand up again. And for
-    one that begins before what the archive still keeps: only a part of it would be there.
+    Raises BatchBusy while another batch is open: run that one first (the next scheduled ingest does), then
+    plan again. Raises BatchError if the interval begins before the purge horizon: its tombstones may be
+    purged, and the rows that they deleted would reappear. Raises BatchError if the interval begins before
+    the archive's retention.
 
-    With a `namespace` it is a batch beside the pipeline's own, of a chain that begins with nothing but what is known of the schema and of
-    TRUNCATEs before the interval; further replays into the same namespace are folded into what is there. No horizon is in its way.
-    """
-    chain = cluster if namespace is None else layout.beside(cluster, namespace)
+    With a `namespace` the replay is a shadow replay with its own chain of batches. The chain begins with the
+    known schema and the TRUNCATEs before the interval. Further replays into the same namespace merge with
+    the rows in it. The purge horizon does not apply to it."""
+    chain = cluster if namespace is None else layout.shadow_chain(cluster, namespace)
     past = history(store, chain)
     _expect_settled(store, cluster, past if namespace is None else history(store, cluster), "plan a replay")
     interval = (start.astimezone(UTC), end.astimezone(UTC))
@@ -222,7 +231,7 @@ def plan_replay(
         if open_batch.kind == "replay" and open_batch.interval == interval:
             return open_batch
         raise _busy(store, chain, past, "plan a replay")
-    expect_replayable(past.sealed if namespace is None else history(store, cluster).sealed, start, cluster, beside=namespace is not None)
+    expect_replayable(past.sealed if namespace is None else history(store, cluster).sealed, start, cluster, shadow=namespace is not None)
     if namespace is not None:
         _expect_free(store, cluster, namespace)
     _finish(store, chain, past)
@@ -235,49 +244,50 @@ def plan_replay(
     if namespace is None:
         return _create(store, cluster, past, "replay", segments, [], now, interval)
     if not begun:
-        past = _begin_beside(store, cluster, namespace, interval)
+        past = _begin_shadow(store, cluster, namespace, interval)
     snapshots = _new_snapshots(store, cluster, past.sealed)
     return _create(store, cluster, past, "replay", segments, snapshots, now, interval, namespace)
 
 
-def expect_replayable(live: Sealed | None, start: datetime, cluster: str, *, beside: bool) -> None:
-    """BatchError unless hours from `start` on can be replayed, as of the pipeline's last seal: into the live tables, or `beside` them."""
+def expect_replayable(live: Sealed | None, start: datetime, cluster: str, *, shadow: bool) -> None:
+    """BatchError unless the hours from `start` on can be replayed as of the pipeline's last seal, into the
+    live tables or (`shadow`) into a shadow namespace."""
     _expect_kept(live.kept_from if live else None, start, cluster)
-    if not beside:
+    if not shadow:
         _expect_not_behind(live.horizon if live else None, start, cluster)
 
 
 def _expect_free(store: Store, cluster: str, namespace: str) -> None:
-    """BatchError if the namespace cannot be told from what is somebody else's."""
+    """BatchError if the namespace may clash with an existing one."""
     sealed = history(store, cluster).sealed
     keyspaces = {table.keyspace for table in read_schema(store, cluster, sealed.number if sealed else 0).schema().tables.values()}
     why = None
-    if not is_beside(namespace):
-        why = "small letters, digits and single `_` make a namespace, and it is not called `changes`"
+    if not is_shadow_name(namespace):
+        why = "a namespace consists of lower-case letters, digits and single `_`, and is not `changes`"
     elif (clash := namespace_clash(keyspaces, namespace)) is not None:
         why = f"the keyspace {clash} has that name in the warehouse"
-    elif (last := history(store, layout.beside(cluster, namespace)).sealed) is not None:
-        chain = layout.beside(cluster, namespace)
-        why = None if read_manifest(store, chain, last.number).namespace == namespace else f"batches of {chain} are a pipeline's own"
+    elif (last := history(store, layout.shadow_chain(cluster, namespace)).sealed) is not None:
+        chain = layout.shadow_chain(cluster, namespace)
+        why = None if read_manifest(store, chain, last.number).namespace == namespace else f"batches of {chain} belong to a pipeline"
     if why is not None:
         raise BatchError(why, operation="plan a replay", obj=namespace, hint="Choose another name.")
 
 
-def _begin_beside(store: Store, cluster: str, namespace: str, interval: tuple[datetime, datetime]) -> History:
-    """Seal a first batch of the namespace, which is empty: the schema as the pipeline knows it, and TRUNCATEs before the interval. Dying
-    half-way leaves it unsealed, and it is written again."""
-    chain, sealed = layout.beside(cluster, namespace), history(store, cluster).sealed
+def _begin_shadow(store: Store, cluster: str, namespace: str, interval: tuple[datetime, datetime]) -> History:
+    """Seal an empty first batch of the shadow namespace, with the pipeline's schema and the TRUNCATEs before
+    the interval. If it is interrupted, the batch stays open and is written again."""
+    chain, sealed = layout.shadow_chain(cluster, namespace), history(store, cluster).sealed
     number = sealed.number if sealed else 0
     local = LocalDocument.read(store, layout.batch_object(cluster, number, "local")) or LocalDocument()
     before = int(interval[0].timestamp() * 1000)
-    truncations = {host: [record for record in told if record.at < before] for host, told in local.truncations.items()}
+    truncations = {host: [record for record in noted if record.at < before] for host, noted in local.truncations.items()}
     facts = read_facts(store, cluster)
     manifest = Manifest(
         number=1,
         kind="replay",
         cluster=chain,
         created_at=interval[1],
-        # As if there were no batch before: whatever has expired by now is for the first replay to tell.
+        # As if there were no batch before: the first replay reports what has expired by now.
         now=0,
         base=0,
         segments=[],
@@ -301,10 +311,10 @@ def _begin_beside(store: Store, cluster: str, namespace: str, interval: tuple[da
 
 
 def plan_maintain(store: Store, cluster: str, *, now: datetime) -> Manifest | None:
-    """A batch that takes nothing in and drops from the state what may be forgotten; None before there is any state.
+    """Plan a batch without input that purges the state; None if there is no state.
 
-    Its clock stands where the last batch left it: what has expired since is told by the next ingest, and is not purged before that.
-    """
+    It keeps the clock of the last batch: what has expired since then is reported by the next ingest, and
+    must not be purged before."""
     past = history(store, cluster)
     _expect_settled(store, cluster, past, "plan maintenance")
     if past.open:
@@ -318,10 +328,11 @@ def plan_maintain(store: Store, cluster: str, *, now: datetime) -> Manifest | No
 
 
 def plan_erase(store: Store, cluster: str, request: Request, *, now: datetime) -> Manifest:
-    """The batch that erases a key: the open one, if that erases the very same. It takes nothing in, and its clock stands.
+    """The batch that erases a key: the open batch if it erases the same key, else a new one. It has no input
+    and keeps the clock of the last batch.
 
-    BatchBusy while any other batch is open, also one of a replay into a namespace, which pins what lies in the archive; BatchError
-    before there is any batch."""
+    Raises BatchBusy while another batch is open, including one of a replay into a namespace, which pins
+    archived segments; BatchError if there is no batch yet."""
     operation = "plan an erasure"
     past = history(store, cluster)
     _expect_settled(store, cluster, past, operation)
@@ -349,8 +360,8 @@ def _expect_no_open_replay(store: Store, cluster: str, operation: str) -> None:
 
 
 def namespaces(store: Store, cluster: str) -> list[str]:
-    """The chains of the replays of the cluster into namespaces of their own (`layout.beside`)."""
-    prefix = layout.batches_prefix(layout.beside(cluster, "")).removesuffix("/")
+    """The chains of the replays of the cluster into namespaces of their own (`layout.shadow_chain`)."""
+    prefix = layout.batches_prefix(layout.shadow_chain(cluster, "")).removesuffix("/")
     found, start = [], ""
     while (info := next(store.list(prefix, start_after=start), None)) is not None:
         folder = info.name.split("/")[1]
@@ -415,16 +426,17 @@ def _expect_not_behind(horizon: int | None, start: datetime, cluster: str) -> No
         return
     limit = datetime.fromtimestamp(horizon, UTC)
     raise BatchError(
-        f"the interval begins before {limit:%Y-%m-%dT%H:%M:%SZ}: tombstones of that time have been purged from the state, "
-        "and rows that they deleted would come back",
+        f"the interval begins before {limit:%Y-%m-%dT%H:%M:%SZ}: tombstones of that time are purged from the state, "
+        "and rows that they deleted would reappear",
         operation="plan a replay",
         obj=cluster,
-        hint="Replay a later interval; or replay this one into a fresh namespace (`namespace`), and compare.",
+        hint="Replay a later interval, or replay this one into a shadow namespace (`namespace`) and compare.",
     )
 
 
 def _finish(store: Store, cluster: str, past: History) -> None:
-    """A batch that died between seal and archive left its segments in cdc/: they would come in again, and be missing from a replay."""
+    """Archive the last sealed batch if it was interrupted before: its segments in cdc/ would be ingested
+    again, and would be missing from a replay."""
     if past.sealed:
         archive(store, cluster, past.sealed.number)
 
@@ -444,8 +456,8 @@ def _create(
     chained: Chain | None = None,
     batch_id: UUID | None = None,
 ) -> Manifest:
-    chain = cluster if namespace is None else layout.beside(cluster, namespace)
-    # A clock that was set back must not bring to life again what has expired in an earlier batch.
+    chain = cluster if namespace is None else layout.shadow_chain(cluster, namespace)
+    # If the clock was set back, values that expired in an earlier batch must not reappear.
     before = read_manifest(store, chain, past.base) if past.base else None
     since = (before.now or None) if before is not None else None
     facts = read_facts(store, cluster)
@@ -473,14 +485,15 @@ def _create(
         store.put(name, manifest.to_bytes(), if_generation=0)
     except PreconditionFailed as error:
         raise BatchBusy(
-            "another planner has just created this batch", operation="plan a batch", obj=name, hint="Plan again: it will be handed out."
+            "another planner created this batch", operation="plan a batch", obj=name, hint="Plan again: the new batch is returned then."
         ) from error
     return manifest
 
 
 def _held(store: Store, cluster: str, sealed: Sealed | None, now: datetime) -> dict[str, LedgerEntry | None]:
-    """The segments that the last seal held back, by object; with the ledger's entry those that were cleared since. The ledger is asked of
-    these only (`mark_for_retry` leaves an object for each): a hundred thousand may wait."""
+    """The held segments of the last seal, by object; with their ledger entry if they were cleared since.
+    Only the ledger entries of cleared segments are read (`mark_for_retry` creates an object for each),
+    because a hundred thousand segments may be held."""
     if sealed is None or not sealed.held:
         return {}
     _adopt_retries(store, cluster, sealed)
@@ -492,14 +505,14 @@ def _held(store: Store, cluster: str, sealed: Sealed | None, now: datetime) -> d
             if entry.object in held:
                 held[entry.object] = entry
         elif now - info.created > _RETRY_NOTED:
-            # It has been taken in since. The pause is for one that is being marked now: its ledger entry comes second.
+            # It was ingested since. The delay protects a mark being written now: its ledger entry is written second.
             with suppress(ObjectNotFound, PreconditionFailed):
                 store.delete(info.name, if_generation=info.generation)
     return held
 
 
 def _adopt_retries(store: Store, cluster: str, sealed: Sealed) -> None:
-    """Segments that a release before cleared have the ledger's entry only: once, all that are held are looked at."""
+    """Older versions marked cleared segments in the ledger only: read the entries of all held segments once."""
     if store.head(layout.retries_adopted(cluster)) is not None:
         return
     refs = [layout.SegmentRef.from_object(name) for name in sealed.held]
@@ -510,7 +523,8 @@ def _adopt_retries(store: Store, cluster: str, sealed: Sealed) -> None:
 
 
 def _released(info: ObjectInfo, held: Mapping[str, LedgerEntry | None]) -> SegmentInput | None:
-    """The segment, unless it is held back and not cleared. A mended copy does not know how and when its node left it: the ledger does."""
+    """The segment, or None if it is held and not cleared. A repaired copy has no metadata of the node, so
+    its end and its time come from the ledger."""
     segment = SegmentInput.from_object(info)
     if info.name not in held:
         return segment
@@ -522,7 +536,7 @@ def _released(info: ObjectInfo, held: Mapping[str, LedgerEntry | None]) -> Segme
 
 
 def _grown(segment: SegmentInput, marks: Mapping[str, Mark]) -> SegmentInput:
-    """A whole segment; what was taken in of it while it grew is passed over, if nothing was wrong with that."""
+    """The whole segment. What was ingested while it grew is skipped, unless it had problems."""
     mark = marks.get(segment.ref.growing)
     return segment if mark is None or not mark.sound else segment.model_copy(update={"tail": Tail(after=mark)})
 
@@ -538,20 +552,20 @@ def _incoming(
     whole: set[str],
     largest: int,
 ) -> list[SegmentInput]:
-    """The oldest whole segments that are new, at most so many. Of the names `among`, those that are there are noted in `whole`."""
+    """The oldest new whole segments, at most `most`. Names from `among` that exist are added to `whole`."""
     while True:
         known = conflicts.known(store, cluster)
         disputed: set[str] = set()
-        # After an outage a million may wait: no more are kept than a batch takes.
+        # A million segments may wait after an outage: keep only as many as a batch takes.
         come = _come(store, cluster, held, known, among=among, whole=whole, disputed=disputed, largest=largest)
         found = nsmallest(most, come, key=_age)
         for name in sorted(disputed):
             conflicts.note(store, name, now)
-        # What a person has cleared was in the ledger before, and is known to be wanted.
+        # Cleared segments have a ledger entry already, and are wanted.
         segments = [segment for segment in found if segment.object in held]
         others = (segment for segment in found if segment.object not in held and segment.object not in disputed)
         segments += conflicts.expect_new(store, others, known, now)
-        # If none is new, all were removed or noted by now, and those behind them are looked at.
+        # If none is new, all were removed or recorded: look at the next ones.
         if segments or len(found) < most:
             return segments
 
@@ -567,8 +581,8 @@ def _come(
     disputed: set[str],
     largest: int,
 ) -> Iterator[SegmentInput]:
-    """The whole segments that a batch may take in, as they are listed. Of the names `among`, those that are there are noted in `whole`;
-    those of which a node has shipped other bytes, and nobody knows yet, in `disputed`."""
+    """The whole segments that a batch may ingest, in the order of the listing. Names from `among` that exist
+    are added to `whole`; segments with a new conflict are added to `disputed`."""
     for info in store.list(layout.incoming_prefix(cluster)):
         if (name := conflicts.shipped(info.name)) is not None and name not in known:
             disputed.add(name)
@@ -589,7 +603,7 @@ def _age(segment: SegmentInput) -> tuple[datetime, str]:
 def _growing(
     store: Store, partly: Iterable[tuple[layout.SegmentRef, segment_parts.Part]], marks: Mapping[str, Mark], whole: Container[str]
 ) -> Iterator[SegmentInput]:
-    """What is new of segments of which there are parts only."""
+    """The new parts of growing segments."""
     for ref, found in groupby(partly, key=itemgetter(0)):
         mark = marks.get(ref.growing)
         if ref.incoming in whole or (mark is not None and mark.logical is None):
@@ -604,13 +618,14 @@ def _growing(
 
 
 def _is_processed(store: Store, ref: layout.SegmentRef) -> bool:
-    """Whether a batch has taken in the whole file, so that these parts are merely not swept yet."""
+    """Whether a batch has ingested the whole file, so that its remaining parts only wait for deletion."""
     entry = LedgerEntry.read(store, ref.ledger)
     return entry is not None and entry.state != "growing"
 
 
 def _of_one_kind(logged: list[SegmentInput], made: list[SegmentInput], sealed: Sealed | None) -> list[SegmentInput]:
-    """Frames of nodes, or frames that no node logged, in turns where there are both: so a batch knows which rows a log has touched."""
+    """Segments of nodes or generated frames, alternating if there are both: so a batch knows which rows were
+    changed by a log."""
     if not logged or not made:
         return logged or made
     last = (layout.SegmentRef.from_object(outcome.object).node.origin for outcome in sealed.segments) if sealed else ()
@@ -622,8 +637,8 @@ def _segments(store: Store, prefix: str, largest: int) -> Iterator[ObjectInfo]:
 
 
 def _is_segment(info: ObjectInfo, largest: int) -> bool:
-    """Whether the object is named like a segment and is no larger than one may be; anything else in those folders is no business of a
-    batch: the status lists it (`writetime.monitoring.ignored`)."""
+    """Whether the object has the name of a segment and at most `largest` bytes. Batches ignore all other
+    objects in these folders; the status lists them (`writetime.monitoring.ignored`)."""
     return layout.is_segment(info.name) and info.size <= largest
 
 
@@ -634,20 +649,21 @@ def _new_snapshots(store: Store, cluster: str, sealed: Sealed | None) -> list[st
 
 
 def _new_answers(store: Store, cluster: str, sealed: Sealed | None) -> list[str]:
-    """What nodes have answered of their TRUNCATEs since the last batch."""
+    """The nodes' TRUNCATE reports since the last batch."""
     known = LocalDocument.read(store, layout.batch_object(cluster, sealed.number, "local")) if sealed else None
     return new_answers(store, cluster, known.asked if known else {})
 
 
 def node_addresses(facts: Iterable[NodeFacts]) -> dict[str, str]:
-    """Host id to address, from what the shippers said of their nodes. Addresses are for people only: a node that says nothing sensible
-    goes by its host id, and holds up nobody."""
+    """Host id to address, from the shippers' status. Addresses are for display only: a node with an invalid
+    status is shown by its host id."""
     return {each.node.host_id: each.address for each in facts if each.rejected is None}
 
 
 def merge_rule(facts: Iterable[NodeFacts], segments: Iterable[SegmentInput] = (), *, base: Manifest | None = None) -> Policy:
-    """By which release's rule a batch over these segments merges: by the nodes' releases, as their shippers say. Where no shipper can ask
-    its node, by the format of the segments' names, which up to 3.11 was 6; where there are none either, as the batch before."""
+    """The release whose rule a batch merges by: taken from the releases in the shippers' status; if no
+    shipper can query its node, from the format in the segments' names (6 up to 3.11); otherwise as in the
+    batch before."""
     releases = [each.release for each in facts if each.release]
     if releases:
         return policy_of(releases)

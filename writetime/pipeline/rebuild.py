@@ -1,15 +1,14 @@
-"""Rebuild: what the archive holds and lacks, the number that a new chain begins with, and its batches.
+"""Rebuild: check the archive, choose the first number of a new chain, and plan its batches.
 
-Strategy: everything is looked at before anything is written. The ledger says which bytes the archive ought to
-hold; the store's metadata says cheaply whether it does, and each segment is read against the ledger's size
-and CRC32C once more by its batch. What is missing stops the rebuild, unless it is to be `partial`. Then a
-document (`writetime.pipeline.chains`) fixes the chain; from there on each step is create-only, so that a rebuild
-that died goes on where it was, and a second driver does no harm. Batches go through the archive in order,
-oldest hour first.
+Strategy: everything is checked before anything is written. The ledger says which bytes should be archived;
+the store's metadata say whether they are. Each batch then compares its segments with the ledger's size and
+CRC32C. Missing segments stop the rebuild unless it is `partial`. Then a document
+(`writetime.pipeline.chains`) fixes the chain. From there on each step is create-only, so an interrupted
+rebuild continues and a second driver does no harm. Batches read the archive in order, oldest hour first.
 
-The ledger stays as it is: its segments are archived, whoever reads them again. Segments under cdc/ and
-frames/ are not part of a rebuild; the next ingest takes them in. Knows no Spark, no warehouse and no Kafka:
-what these have seen comes in as numbers.
+The ledger is not changed: its segments stay archived. Segments under cdc/ and frames/ are not part of a
+rebuild; the next ingest reads them. Does not know Spark, the warehouse or Kafka: their highest batch numbers
+are passed in.
 """
 
 from __future__ import annotations
@@ -40,16 +39,16 @@ from writetime.storage.store import ObjectInfo, Store
 log = structlog.get_logger()
 
 NAMED: Final = 20
-"""Missing segments that are named."""
+"""Maximum number of missing segments that are named."""
 _READ_AT_ONCE: Final = 1000
 _HOUR: Final = timedelta(hours=1)
 
 
 @dataclass
 class Archive:
-    """What the archive holds, and what it lacks by the ledger. `missing`: archived, but not there; `changed`:
-    there, with other bytes; `expired`: let go by `archive.keep_days`. `kept_from`: from that hour on it is
-    whole. `last`: the highest batch in the ledger."""
+    """The archive compared with the ledger. `missing`: archived, but not found; `changed`: found with
+    different bytes; `expired`: deleted by `archive.keep_days`. `kept_from`: complete from that hour on.
+    `last`: highest batch number in the ledger."""
 
     segments: int = 0
     missing: list[str] = field(default_factory=list)
@@ -60,7 +59,7 @@ class Archive:
 
     @property
     def lacking(self) -> list[str]:
-        """Objects that are missing, or are not what was archived."""
+        """Objects that are missing or have different bytes."""
         return sorted([*self.missing, *self.changed])
 
     @property
@@ -72,8 +71,7 @@ class Archive:
 
 
 def look(store: Store, cluster: str) -> Archive:
-    """Compare the archive with the ledger, by what the store says of its objects; their bytes are not
-    read."""
+    """Compare the archive with the ledger by the store's metadata, without reading the objects."""
     held = {layout.plain(info.name): info for info in segment_object.every(store, layout.archive_prefix(cluster))}
     found = Archive(segments=len(held))
     for name, entry in _entries(store, cluster):
@@ -94,8 +92,8 @@ def look(store: Store, cluster: str) -> Archive:
 
 
 def _look_at_care(store: Store, cluster: str, found: Archive, held: Iterable[str]) -> None:
-    """Segments whose ledger entries have been pruned since they expired: only the care of the archive says
-    that there were any."""
+    """Expired segments whose ledger entries are deleted: only the document of archive maintenance counts
+    them."""
     shelved = read_shelved(store, cluster)
     let_go = shelved.ever.let_go.objects if shelved is not None else 0
     if let_go <= found.expired:
@@ -118,29 +116,29 @@ def _entry(store: Store, name: str) -> LedgerEntry | None:
     try:
         return LedgerEntry.read(store, name)
     except ValueError as error:
-        log.warning("ledger entry cannot be read", object=name, error=str(error).partition("\n")[0])
+        log.warning("cannot read ledger entry", object=name, error=str(error).partition("\n")[0])
         return None
 
 
 def expect_whole(found: Archive, cluster: str) -> None:
-    """BatchError if the archive lacks anything that was once in it."""
+    """BatchError if the archive lacks anything that was archived."""
     if found.whole:
         return
-    counts = [(len(found.missing), "are missing"), (len(found.changed), "have other bytes"), (found.expired, "have expired")]
+    counts = [(len(found.missing), "segments are missing"), (len(found.changed), "have different bytes"), (found.expired, "have expired")]
     named = ", ".join(found.lacking[:NAMED])
     raise BatchError(
-        f"of its segments {', '.join(f'{count} {what}' for count, what in counts if count)}" + (f": {named}" if named else ""),
+        f"the archive is incomplete: {', '.join(f'{count} {what}' for count, what in counts if count)}" + (f": {named}" if named else ""),
         operation="rebuild from the archive",
         obj=layout.archive_prefix(cluster),
-        hint="Put the same bytes back at those names; or rebuild without them (`--partial`): the tables say so then.",
+        hint="Restore the same bytes under those names, or rebuild without them (`--partial`): the tables are marked as incomplete.",
     )
 
 
-# --- the chain ----------------------------------------------------------------------------------------------------------------------
+# --- the chain ----------------------------------------------------------------------------------------------
 
 
 def seen(store: Store, cluster: str, ledger: int) -> int:
-    """The highest number of a batch in the bucket: in `batches/`, the ledger, `published/`, `touched/`,
+    """The highest batch number in the bucket: in `batches/`, the ledger, `published/`, `touched/`,
     `erasures/` and earlier rebuilds."""
     last = history(store, cluster).last
     behind = store.list(layout.batches_prefix(cluster), start_after=layout.batch_folder(cluster, last))
@@ -149,18 +147,18 @@ def seen(store: Store, cluster: str, ledger: int) -> int:
     numbers += [note.batch, *note.waiting.values()] if note else []
     numbers += [rebuild.chain.first, rebuild.chain.upto or 0] if rebuild else []
     numbers += [erasure.number for erasure in erasures.listed(store, cluster)]
-    numbers += [_of_touched(info.name, cluster) for info in store.list(layout.touched_prefix(cluster))]
+    numbers += [_batch_of_incomplete_rows(info.name, cluster) for info in store.list(layout.incomplete_rows_prefix(cluster))]
     return max(numbers)
 
 
-def _of_touched(name: str, cluster: str) -> int:
-    number = name.removeprefix(layout.touched_prefix(cluster)).partition("-")[0]
+def _batch_of_incomplete_rows(name: str, cluster: str) -> int:
+    number = name.removeprefix(layout.incomplete_rows_prefix(cluster)).partition("-")[0]
     return int(number) if number.isascii() and number.isdecimal() and len(number) <= 18 else 0
 
 
 def fresh_generation(store: Store, cluster: str, first: int) -> int:
-    """A generation of state in which no shard of an earlier chain lies. A batch opens one generation of a
-    table at most, but for those that it decides anew; leases name them all."""
+    """A generation of state that no shard of an earlier chain uses. A batch opens at most one generation per
+    table, except for ones that it decides again; the leases name all of them."""
     highest = 0
     for info in store.list(layout.leases_prefix(cluster)):
         number = info.name.split("/")[3].removeprefix("g") if info.name.count("/") == 4 else ""
@@ -169,8 +167,8 @@ def fresh_generation(store: Store, cluster: str, first: int) -> int:
 
 
 def start(store: Store, cluster: str, found: Archive, last: int, *, topics: str | None, partial: bool, now: datetime) -> Rebuild:
-    """Fix the new chain: its numbers are above `last`, the highest seen anywhere. An open batch of the chain
-    before is given up."""
+    """Create the new chain: its numbers are above `last`, the highest number found. An open batch of the
+    previous chain is voided."""
     past = history(store, cluster)
     note = read_published(store, cluster)
     if past.open:
@@ -201,7 +199,7 @@ def start(store: Store, cluster: str, found: Archive, last: int, *, topics: str 
 
 
 def go_partial(store: Store, cluster: str, rebuild: Rebuild) -> Rebuild:
-    """Let a rebuild that is under way do without the segments that the archive lacks by now."""
+    """Continue an unfinished rebuild without the segments that the archive lacks now."""
     found = look(store, cluster)
     if rebuild.chain.kept_from is not None:
         found.raise_kept_from(datetime.fromtimestamp(rebuild.chain.kept_from, UTC))
@@ -211,26 +209,26 @@ def go_partial(store: Store, cluster: str, rebuild: Rebuild) -> Rebuild:
 
 
 def _give_up(store: Store, cluster: str, number: int) -> None:
-    """Void an open batch of a chain that nobody goes on with: a driver of it that is late finds the void, and what it was to take in lies
-    where it lay."""
+    """Void an open batch of a chain that is abandoned: a late driver of it finds the void, and its input
+    stays in place."""
     try:
         void(store, cluster, number, reason="a rebuild begins", by="writetime rebuild")
     except BatchError:
         if read_sealed(store, cluster, number) is None:
             raise
-        # A driver of it was faster.
+        # A driver has sealed it.
         archive(store, cluster, number)
     else:
-        log.warning("open batch of the chain before is voided", batch=number)
+        log.warning("voided open batch of the previous chain", batch=number)
 
 
-# --- its batches --------------------------------------------------------------------------------------------------------------------
+# --- its batches --------------------------------------------------------------------------------------------
 
 
 @dataclass
 class Planner:
-    """Hands out the batches of a rebuild, one after the other; `taken` are the segments, by plain name, that
-    batches have so far."""
+    """Plans the batches of a rebuild one after the other; `taken`: segments, by plain name, that batches
+    have so far."""
 
     store: Store
     cluster: str
@@ -241,11 +239,11 @@ class Planner:
 
     @property
     def past(self) -> History:
-        """Where the chain stands; its last batch is below `first` before it has any."""
+        """The progress of the chain; its last batch is below `first` before it has any."""
         return history(self.store, self.cluster)
 
     def next(self, now: datetime) -> Manifest | None:
-        """The batch to run next: an open one again, else a new one; None when all of the archive is in."""
+        """The next batch: the open one, else a new one; None when the whole archive is read."""
         past, chain = self.past, self.rebuild.chain
         if past.last >= chain.first and past.open:
             return read_manifest(self.store, self.cluster, past.last)
@@ -257,7 +255,8 @@ class Planner:
         return plan_rebuild(self.store, self.cluster, chain, segments, answers=answers, now=now)
 
     def learn(self, last: int) -> None:
-        """Note what the chain's batches have taken, up to that one. What a voided one took comes in again."""
+        """Record which segments the chain's batches have read, up to batch `last`. Those of voided batches
+        are read again."""
         for number in range(max(self.rebuild.chain.first, self._known_upto + 1), last + 1):
             self._known_upto = number
             sealed = read_sealed(self.store, self.cluster, number)
@@ -266,9 +265,8 @@ class Planner:
                 self.taken.update(layout.plain(segment.object) for segment in manifest.segments)
 
     def _segments(self) -> list[SegmentInput]:
-        """The next of the archive, in order of their names, which is that of their hours. At the end
-        everything is looked at once more: what was put behind the place that had been reached comes in,
-        too."""
+        """The next segments of the archive by name, that is by hour. At the end the whole archive is listed
+        once more, to include segments added to earlier hours."""
         prefix, last = layout.archive_prefix(self.cluster), max(self.taken, default="")
         found = self._new(segment_object.listed(self.store, prefix, start_after=last))
         found = found or self._new(segment_object.every(self.store, prefix))
@@ -281,8 +279,8 @@ class Planner:
 
 
 def _pinned(info: ObjectInfo, entry: LedgerEntry | None) -> SegmentInput:
-    """The segment, as the ledger says that it was archived, whatever the store says of it now. Of a segment
-    that came in with two contents the ledger has the last."""
+    """The segment with the size and checksum of its ledger entry, whatever the store has now. For a segment
+    with two contents the ledger describes the last."""
     segment = SegmentInput.from_object(info)
     if entry is None or entry.archived_as is None or layout.plain(entry.archived_as) != layout.plain(info.name):
         return segment
@@ -290,15 +288,15 @@ def _pinned(info: ObjectInfo, entry: LedgerEntry | None) -> SegmentInput:
 
 
 def expect_readable(store: Store, manifest: Manifest, unreadable: Iterable[str]) -> None:
-    """BatchError if segments of a rebuild's batch cannot be read as they were archived, unless it is to do
-    without."""
+    """BatchError if segments of a rebuild's batch do not have their archived bytes, unless the rebuild is
+    partial."""
     lost = sorted(unreadable)
     rebuild = current(store, manifest.cluster)
     if not lost or manifest.kind != "rebuild" or (rebuild is not None and rebuild.chain.partial):
         return
     raise BatchError(
-        f"{len(lost)} segments are missing, or are not what was archived: {', '.join(lost[:NAMED])}",
+        f"{len(lost)} segments are missing or differ from what was archived: {', '.join(lost[:NAMED])}",
         operation="rebuild from the archive",
         obj=layout.batch_object(manifest.cluster, manifest.number, "manifest"),
-        hint="Put the same bytes back at those names, then run `writetime rebuild` again; or go on without them: `--partial`.",
+        hint="Restore the same bytes under those names, then run `writetime rebuild` again; or continue without them: `--partial`.",
     )

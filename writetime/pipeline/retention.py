@@ -1,23 +1,26 @@
-"""Documents that nobody asks for any more: ledger entries of segments that the archive has let go, documents of old batches, old reports,
-pieces of quarantine that are settled, events that were too large for their topics.
+"""Delete documents that are not needed any more: ledger entries of expired segments, documents of old
+batches, old reports, settled quarantine records, and oversized events.
 
-Strategy: what is kept is what can be named that somebody needs; all else goes, the oldest first.
+Strategy: a document is kept if something is known to need it; all others are deleted, oldest first.
 
-* A ledger entry is kept as long as the archive holds its segment, or it waits for a person: shippers, parts and the page go by it. One
-  whose segment was let go only keeps a late copy of it from coming in again. With the entry gone such a copy would be taken in: what the
-  state still holds makes nothing of it; what was purged since may stand up again, as it may in Cassandra when a node is repaired late.
-* Of the batches these are kept: the last `LAST_BATCHES`, at which planner, status, page and `cdc_verify` look; those that a publisher has
-  not done with; and each that was the last to capture a table (`Sealed.captured_by`), whose schema and TRUNCATEs count when the table is
-  captured again. The rest is asked for when a TRUNCATE is corrected, and there a lack of it means to build anew
-  (`writetime.pipeline.node_logs`).
-* What lies in quarantine is kept as long as nobody could use it. Once a batch could, its bytes are in the archive, too, and what became of
-  it is in the quarantine's table.
-* Of verifying and auditing the last report is kept: it says how things stand, whatever its age. So is each node's last status; earlier
-  ones are of no use to anybody, and go after `STATUSES`. What shippers up to 0.1 said of their space counts for two days
+* A ledger entry is kept as long as its segment is archived or held: shippers, parts and the page use it. The
+  entry of an expired segment only prevents a late copy from being ingested again. Without the entry the copy is
+  ingested: data still in the state does not change, but purged data may reappear, as in Cassandra after a late
+  repair.
+* These batches are kept: the last `LAST_BATCHES`, which planner, status, page and `cdc_verify` read; those that
+  are not fully published; and each that was the last to capture a table (`Sealed.captured_by`), whose schema and
+  TRUNCATEs are needed when the table is captured again. Older ones are only used when a TRUNCATE is corrected;
+  without them the table is built again (`writetime.pipeline.node_logs`).
+* A quarantine record is kept until a batch could use it. Then its bytes are in the archive as well, and its
+  history is in the quarantine table.
+* The last report of verification and of audit is kept, whatever its age, and so is the last status of each node.
+  Earlier statuses are deleted after `STATUSES`. Space reports of shippers up to 0.1 count for two days
   (`writetime.monitoring.nodes`).
-* An event that was too large for its topic is kept for as long as a consumer may come to the record that claims it: only people know.
+* An event that was too large for its topic is kept as long as a consumer may read the record that refers to it.
+  Only the operator knows how long that is.
 
-Of a batch the manifest goes first and the seal last: what is there of it never looks like a batch that is to be run. Knows no Spark.
+The manifest of a batch is deleted first and the seal last, so that a partly deleted batch never looks open.
+Does not know Spark.
 """
 
 from __future__ import annotations
@@ -34,17 +37,17 @@ from writetime.storage import layout, segment_object
 from writetime.storage.store import ObjectInfo, Store
 
 STATUSES: Final = timedelta(days=2)
-"""How long statuses of nodes stay that are not the last, for whoever looks back."""
+"""How long superseded node statuses are kept for inspection."""
 LAST_BATCHES: Final = 1000
-"""Batches whose documents stay, however old they are."""
+"""Number of batches whose documents are kept regardless of age."""
 _ORDER: Final = {"manifest.json": 0, "sealed.json": 2}
 
 
 def entries(store: Store, cluster: str, before: datetime) -> Iterator[ObjectInfo]:
-    """Ledger entries of segments sealed before then that the archive does not hold any more.
+    """Ledger entries of segments sealed before `before` that are not archived any more.
 
-    A node's entries lie in the order of its log, so of each node, and each version of its log, they are read up to the first that is too
-    young: a million of them cost a look or two."""
+    A node's entries are sorted in the order of its log, so for each node and log version they are read only
+    up to the first that is too young."""
     start = ""
     while (first := next(store.list(layout.ledger_of(cluster), start_after=start), None)) is not None:
         log, _, last = first.name.rpartition("-")
@@ -64,19 +67,19 @@ def entries(store: Store, cluster: str, before: datetime) -> Iterator[ObjectInfo
 
 
 def _is_held(store: Store, entry: LedgerEntry) -> bool:
-    """Whether the archive has the segment: somebody else's rule of the bucket may have taken it away."""
+    """Whether the segment is archived: a lifecycle rule of the bucket may have deleted it."""
     return entry.archived_as is not None and segment_object.held(store, layout.plain(entry.archived_as)) is not None
 
 
 def batches(store: Store, cluster: str, sealed: Sealed, before: datetime, published: int) -> Iterator[list[ObjectInfo]]:
-    """The documents of each batch that may go, in the order in which they are to: of batches up to `published`, all of whose documents are
-    older than `before`. `sealed` is the last seal."""
+    """The documents of each batch that may be deleted, in the order of deletion: batches up to `published`,
+    all of whose documents are older than `before`. `sealed` is the last seal."""
     last = min(sealed.number - LAST_BATCHES, published - 1)
     needed = {versions.behind for versions in sealed.state.values()}
     for number, found in groupby(store.list(layout.batches_prefix(cluster)), key=lambda info: layout.batch_number(info.name)):
         documents = list(found)
         if number is None:
-            # Stray objects: no batch's, so not ours to remove.
+            # Not an object of a batch: do not delete it.
             continue
         if number > last or max(info.created for info in documents) >= before:
             return
@@ -85,12 +88,12 @@ def batches(store: Store, cluster: str, sealed: Sealed, before: datetime, publis
 
 
 def _order(document: str) -> int:
-    """What a seal names goes after it."""
+    """Objects named by a seal are deleted after it."""
     return 3 if document.startswith("held-") else _ORDER.get(document, 1)
 
 
 def reports(store: Store, cluster: str, before: datetime) -> Iterator[ObjectInfo]:
-    """Reports, their pictures, and what was told of space, written before then; but the last report of each kind."""
+    """Reports, their charts and space reports written before `before`, except the last report of each kind."""
     for prefix in (layout.verify_prefix(cluster), layout.audit_prefix(cluster)):
         found = list(store.list(prefix))
         last = max((info.name.rpartition(".")[0] for info in found), default="")
@@ -100,7 +103,7 @@ def reports(store: Store, cluster: str, before: datetime) -> Iterator[ObjectInfo
 
 
 def statuses(store: Store, cluster: str, before: datetime) -> Iterator[ObjectInfo]:
-    """Statuses of nodes written before then, but for the last of each node."""
+    """Node statuses written before `before`, except the last of each node."""
     newest: dict[layout.NodeName, ObjectInfo] = {}
     for info in store.list(layout.nodes_prefix(cluster)):
         node = layout.NodeName.of_facts(info.name)
@@ -114,8 +117,8 @@ def statuses(store: Store, cluster: str, before: datetime) -> Iterator[ObjectInf
 
 
 def settled(store: Store, cluster: str, before: datetime, voided: Collection[int] = ()) -> Iterator[ObjectInfo]:
-    """Pieces of quarantine, bytes and note, that a batch could use before then, other than one that was
-    `voided`. The note goes last: without it nobody finds the bytes."""
+    """Quarantine records (bytes and note) that were settled before `before` by a batch that is not in
+    `voided`. The note goes last: without it the bytes cannot be found."""
     bytes_of: ObjectInfo | None = None
     for info in store.list(layout.quarantine_prefix(cluster)):
         if info.name.endswith(".bin"):
@@ -127,7 +130,7 @@ def settled(store: Store, cluster: str, before: datetime, voided: Collection[int
 
 
 def claims(store: Store, topic_prefix: str, before: datetime) -> Iterator[ObjectInfo]:
-    """Events too large for topics of that prefix, put there before then."""
+    """Oversized events for topics of that prefix, written before `before`."""
     for info in store.list(layout.claims_prefix(topic_prefix)):
         if info.created < before and info.name.split("/")[1].rsplit(".", 2)[0] == topic_prefix:
             yield info
@@ -142,10 +145,10 @@ def _is_settled(store: Store, note: str, voided: Collection[int]) -> bool:
 
 
 def remove(store: Store, info: ObjectInfo) -> int:
-    """Delete one of them; the bytes freed."""
+    """Delete the object; returns the bytes freed."""
     try:
         store.delete(info.name, if_generation=info.generation)
     except (ObjectNotFound, PreconditionFailed):
-        # Another run was here, too; or a ledger entry was written again, for its segment has come again.
+        # Another run deleted it, or a ledger entry was rewritten because its segment arrived again.
         return 0
     return info.size

@@ -1,6 +1,8 @@
-"""Check one segment as ingest would: are all its frames whole, and is everything that is captured known? One segment, in memory, no Spark.
+"""Check one segment as ingest does: whether all frames are intact, and all captured tables are known. One
+segment, in memory, no Spark.
 
-What only shows once values are looked at (text that is no UTF-8, say) is not found here: such a segment is held again after the batch.
+Problems that only show in values (such as invalid UTF-8) are not found here: such a segment is held again
+after the batch.
 """
 
 from __future__ import annotations
@@ -26,10 +28,11 @@ from writetime.untrusted import SCHEMA
 
 
 def check_segment(store: Store, cluster: str, name: str, keys: Keystore | None = None) -> list[Problem]:
-    """What ingest would find wrong with the segment as it is in the bucket now; an empty list when it is good. Of very many frames
-    that cannot be used the first are listed.
+    """The problems that ingest would find in the segment as it is in the bucket now; empty if there are
+    none. Only the first of a great many unusable frames are listed.
 
-    `keys` open an encrypted segment. What a node had not synced when it crashed, it has lost as well: there that is nothing wrong."""
+    `keys` open an encrypted segment. Bytes that a node had not synced when it crashed are no problem: the
+    node has lost them as well."""
     buffer = store.read(name)
     try:
         found = scan(buffer, name=name, keys=keys)
@@ -43,13 +46,13 @@ def check_segment(store: Store, cluster: str, name: str, keys: Keystore | None =
     ]
     undecodable = list(islice(_undecodable(found, known_schema(store, cluster)), MOST_PROBLEMS + 1))
     if len(undecodable) > MOST_PROBLEMS:
-        more = f"{undecodable[-1].message}; frames behind it are not listed"
+        more = f"{undecodable[-1].message}; later frames are not listed"
         undecodable[-1] = undecodable[-1].model_copy(update={"message": more})
     return sorted(damaged + undecodable, key=lambda p: p.position)
 
 
 def _ending(store: Store, name: str) -> Ending:
-    """How its node left the segment: as the object says, or the ledger, where a person has put another copy."""
+    """How the node left the segment, from the object's metadata, or from the ledger for a repaired copy."""
     info = store.head(name)
     if info is None:
         return "completed"
@@ -59,7 +62,7 @@ def _ending(store: Store, name: str) -> Ending:
 
 
 def known_schema(store: Store, cluster: str) -> SchemaLearner:
-    """The schema as of the last sealed batch, with every snapshot that has come in since and can be read."""
+    """The schema as of the last sealed batch, with every readable snapshot that has arrived since."""
     sealed = history(store, cluster).sealed
     learner = read_schema(store, cluster, sealed.number if sealed else 0)
     applied = set(sealed.snapshots_applied if sealed else ())
@@ -73,12 +76,12 @@ def _apply_snapshot(learner: SchemaLearner, text: bytes) -> None:
     try:
         learner.apply_snapshot(read_snapshot(text))
     except SchemaError:
-        # The batch that takes it in tells of it; this segment may not need it.
+        # The batch that reads the snapshot reports it; this segment may not need it.
         return
 
 
 def _undecodable(found: Scan, learner: SchemaLearner) -> Iterator[Problem]:
-    """The frames that cannot be used, also with what the segment itself tells of the schema."""
+    """The frames that cannot be used, even with the schema changes in the segment itself."""
     version = found.descriptor.version
     peeked: list[tuple[Frame, bytes, int, UUID]] = []
     for frame in found.frames:

@@ -1,9 +1,10 @@
-"""What nodes answer of their TRUNCATEs when their shipper asks them (`shippers.truncations`), as planning and batches take it in.
+"""The nodes' reports of their TRUNCATEs, which shippers query (`shippers.truncations`), as planning and
+batches read them.
 
-Strategy: `system.local.truncated_at` holds the last TRUNCATE of each table, so of several answers of a node only the newest counts, by the
-clock of the store: a node's own may be off. A manifest names the answers that are new; a batch reads them and goes by them as by the
-records in the log. A node's document is not trusted: one that is too large or is no such document is reported and passed over, and
-nobody else's waits for it. Knows no Spark.
+Strategy: `system.local.truncated_at` holds the last TRUNCATE of each table, so only the newest report of a
+node counts, by the store's clock: a node's own clock may be wrong. A manifest names the new reports; a batch
+uses their records like those in the log. Reports are untrusted: one that is too large or invalid is reported
+and skipped, without affecting other nodes. Does not know Spark.
 """
 
 from __future__ import annotations
@@ -23,9 +24,9 @@ from writetime.storage.checksum import crc32c
 from writetime.storage.store import ObjectInfo, Store
 
 LARGEST: Final = 16 << 20
-"""Bytes of an answer; 100,000 tables are about this much."""
+"""Maximum bytes of a report; enough for 100,000 tables."""
 AHEAD: Final = timedelta(days=1)
-"""How far a node's clock may be ahead of the store's: a TRUNCATE of a later time would take what is not written yet."""
+"""Maximum lead of a node's clock over the store's: a TRUNCATE in the future would remove later writes."""
 _NO_RECORDS: Final = f"{crc32c(b'[]'):08x}"
 _I64: Final = 2**63 - 1
 
@@ -43,7 +44,7 @@ class _Answer(BaseModel):
 
 
 def newest_answers(store: Store, cluster: str) -> dict[layout.NodeName, ObjectInfo]:
-    """The last answer of each node, by the store's clock."""
+    """The last report of each node, by the store's clock."""
     found: dict[layout.NodeName, ObjectInfo] = {}
     for info in store.list(layout.truncations_prefix(cluster)):
         node = layout.NodeName.of_truncations(info.name)
@@ -56,8 +57,8 @@ def newest_answers(store: Store, cluster: str) -> dict[layout.NodeName, ObjectIn
 
 
 def new_answers(store: Store, cluster: str, asked: Mapping[str, str]) -> list[str]:
-    """Names of the newest answers that say something no batch has taken in; `asked` is what batches have (`LocalDocument.asked`). The
-    same answer again, and one without records, is no reason for a batch."""
+    """Names of the newest reports with content that no batch has read; `asked` is what batches have
+    (`LocalDocument.asked`). A repeated report, or one without records, does not start a batch."""
     newest = newest_answers(store, cluster)
     return sorted(
         info.name for node, info in newest.items() if layout.truncations_checksum(info.name) != _checksum_of(asked.get(node.host_id))
@@ -69,7 +70,8 @@ def _checksum_of(name: str | None) -> str:
 
 
 def sweep_answers(store: Store, cluster: str) -> int:
-    """Remove the answers that a newer one of the same node has replaced; bytes freed. No batch may be open: its manifest names some."""
+    """Delete reports that are superseded by a newer one of the node; returns the bytes freed. No batch may
+    be open: its manifest names some."""
     kept = {info.name for info in newest_answers(store, cluster).values()}
     freed = 0
     for info in list(store.list(layout.truncations_prefix(cluster))):
@@ -81,7 +83,7 @@ def sweep_answers(store: Store, cluster: str) -> int:
 
 
 def read_answers(store: Store, answers: Iterable[str]) -> tuple[dict[str, list[Truncation]], dict[str, str], list[str]]:
-    """The records by host id, the answers by host id, and why answers cannot be used, one text each."""
+    """The records by host id, the reports by host id, and why reports are rejected, one text each."""
     records: dict[str, list[Truncation]] = {}
     asked: dict[str, str] = {}
     rejected: list[str] = []
@@ -98,14 +100,14 @@ def read_answers(store: Store, answers: Iterable[str]) -> tuple[dict[str, list[T
 
 
 def _read(store: Store, name: str) -> list[Truncation]:
-    """ObjectNotFound; ValueError if it is no answer of a node."""
+    """Raises ObjectNotFound; ValueError if it is not a valid report."""
     info = store.head(name)
     if info is not None and info.size > LARGEST:
         raise ValueError(f"{info.size} bytes, more than {LARGEST}")
     answer = _Answer.model_validate_json(store.read(name))
     if info is not None and (ahead := [each for each in answer.truncated_at if each.at > (info.created + AHEAD).timestamp() * 1000]):
-        raise ValueError(f"a TRUNCATE of table {ahead[0].table_id} lies more than a day ahead of the store's clock")
-    # The record's own writetime cannot be asked for before 5.0, and nothing goes by it.
+        raise ValueError(f"a TRUNCATE of table {ahead[0].table_id} is more than a day ahead of the store's clock")
+    # The record's writetime cannot be queried before 5.0, and is not used.
     return [Truncation(each.at, each.table_id, each.segment, each.position, each.at * 1000) for each in answer.truncated_at]
 
 

@@ -1,27 +1,29 @@
-"""What a TRUNCATE takes away: which of the nodes' records are one TRUNCATE, and which frames it took. Pure; no store, no Spark.
+"""What a TRUNCATE removes: which of the nodes' records belong to one TRUNCATE, and which frames it removed. Pure; no
+store, no Spark.
 
-A TRUNCATE is no mutation. Each node notes for itself where its log was (writetime.cassandra.schema.node_metadata.Truncation): what it holds
-of the table up to there is gone, what it logs later stays. Nodes are not at the same place, nor do their notes come in together, or all of
-them: a segment without captured writes is not kept, nor is the note in it. So, of the table's last TRUNCATE:
+A TRUNCATE is not a mutation. Each node records the position of its log
+(`writetime.cassandra.schema.node_metadata.Truncation`): its writes to the table up to there are gone, later ones
+stay. The positions differ between nodes, and the records arrive at different times or not at all: a segment without
+captured writes is not kept, nor is the record in it. For the table's last TRUNCATE:
 
-* a node with records is cut at the furthest place that it noted, by segment id and position: frames at or before it are
-  gone, those behind it stay. If another node noted a TRUNCATE later than this one did, that may have been another one, of
-  which this node left no record: frames with writetimes between the two notes are undecided;
-* a node without a record of it took part all the same, at a moment within the time-out of every record of it. What of its
-  segments was finished before that is gone, what was begun after that stays, and so does what has a younger writetime. All
-  else is undecided, however old its writetime is: `USING TIMESTAMP` writes old ones;
-* where a node's place says that an update came before the TRUNCATE, it says so for the copies of nodes without a record,
-  too: neither hints nor batches outlive a TRUNCATE. Else an update stays if one of its copies does: a hint or a repair that
-  a node logs behind its place is a frame of its own, as in the ring.
+* a node with records is cut at the last position that it recorded, by segment id and position: frames at or before it
+  are gone, later ones stay. If another node recorded a TRUNCATE later than this node, that may be another TRUNCATE of
+  which this node left no record: frames with writetimes between the two records are undecided;
+* a node without a record took part as well, at a time within the time-out of every record. Its segments finished before
+  that are gone. Its segments begun after that stay, and so do updates with a younger writetime. All other frames are
+  undecided, however old their writetime: `USING TIMESTAMP` can write old ones;
+* if one node's position shows that an update came before the TRUNCATE, the copies on nodes without a record are gone
+  too: neither hints nor batches outlive a TRUNCATE. Otherwise an update stays if one of its copies stays: a hint or
+  repair logged after the position is a separate frame, as in Cassandra.
 
-No frame is gone for how records are grouped: a node's place is its own, and the bounds hold for any TRUNCATE that a note
-can be of. What is undecided is kept, and counted.
+How records are grouped never removes a frame: a node's position is its own, and the bounds hold for any TRUNCATE that
+a record can belong to. Undecided frames are kept and counted.
 
-Records become known in any order, and what they come to depends on the set of them alone. Nodes that have left or never ship have no
-frames, so nobody waits for their records. Source of the rule: Cassandra 3.11-5.0, ColumnFamilyStore.truncateBlocking (the place is that
-of the flush before it), commitlog/CommitLogReplayer (a position at or before it is not replayed); Hint.applyFuture and
-BatchlogManager (what is older than the table's `truncated_at` is left out); commitlog/CommitLogSegment (ids count up
-from the time in ms at which the node was started).
+The result depends on the set of records only, not on their order. Nodes that have left or never ship have no frames,
+so their records are not needed. Source of the rule: Cassandra 3.11-5.0, ColumnFamilyStore.truncateBlocking (the
+position is that of the preceding flush), commitlog/CommitLogReplayer (a position at or before it is not replayed);
+Hint.applyFuture and BatchlogManager (writes older than the table's `truncated_at` are skipped);
+commitlog/CommitLogSegment (ids count up from the node's start time in ms).
 """
 
 from __future__ import annotations
@@ -36,37 +38,37 @@ from uuid import UUID
 from writetime.cassandra.schema.node_metadata import Truncation
 
 SAME_TRUNCATE_MS: Final = 60_000
-"""How far apart the records of one TRUNCATE may be: its time-out in Cassandra (truncate_request_timeout)."""
+"""Maximum distance of the records of one TRUNCATE: its time-out in Cassandra (truncate_request_timeout)."""
 
 _NOTHING: Final = -1
 _EVERYTHING: Final = 2**62
 _NEVER: Final = -(2**63) - 1
 
 Verdict = Literal["gone", "kept", "undecided"]
-"""Of an update: a TRUNCATE took it, did not, or nobody's records tell."""
+"""Whether a TRUNCATE removed an update, did not, or no record decides it."""
 
 Interval = tuple[int, int]
-"""Writetimes (µs) above the first and up to the second, which may be the same: then there are none."""
+"""Writetimes (µs) above the first and up to the second; empty if both are equal."""
 
 Place = tuple[int, int]
 """Segment id and logical position in a node's log."""
 
 Copy = tuple[int, int]
-"""Of an update: index of the segment among those that the batch reads, and where its frame ends."""
+"""A copy of an update: index of its segment in the batch, and the end of its frame."""
 
 Records = Mapping[str, Iterable[Truncation]]
-"""What each node has noted, by host id."""
+"""The records of each node, by host id."""
 
 
 @dataclass(slots=True)
 class Truncate:
-    """One TRUNCATE of one table: the record of each node that left one, by host id."""
+    """One TRUNCATE of one table: the records of the nodes that left one, by host id."""
 
     records: dict[str, Truncation] = field(default_factory=dict)
 
     @property
     def at(self) -> int:
-        """The earliest that any node noted, ms since the epoch."""
+        """Time of the earliest record, ms since the epoch."""
         return min(record.at for record in self.records.values())
 
     def is_same(self, other: Truncate) -> bool:
@@ -75,11 +77,10 @@ class Truncate:
 
 
 def truncates(records: Records) -> list[Truncate]:
-    """The TRUNCATEs of one table, the oldest first. The same node twice means two of them.
+    """The TRUNCATEs of one table, oldest first. Two records of one node are two TRUNCATEs.
 
-    One TRUNCATE returns when all nodes are done, so all records of it are earlier than those of the next; where a node left no record of
-    one of two in quick succession, the one that it left belongs to the nearer.
-    """
+    A TRUNCATE returns when all nodes are done, so all its records are earlier than those of the next. If a
+    node left only one record of two TRUNCATEs in quick succession, it belongs to the nearer one."""
     found: list[Truncate] = []
     for host, record in sorted(_noted(records), key=lambda pair: (pair[1].at, pair[0], pair[1])):
         if not found or host in found[-1].records or record.at - found[-1].at > SAME_TRUNCATE_MS:
@@ -91,7 +92,7 @@ def truncates(records: Records) -> list[Truncate]:
 
 
 def _noted(records: Records) -> set[tuple[str, Truncation]]:
-    """Every record once. One that a node logs again has another writetime, and nothing else."""
+    """Every record once. A record that is logged again differs in its writetime only."""
     first: dict[tuple[str, UUID, int, int, int], Truncation] = {}
     for host, noted in records.items():
         for record in noted:
@@ -101,7 +102,7 @@ def _noted(records: Records) -> set[tuple[str, Truncation]]:
 
 
 def _hand_over(this: Truncate, following: Truncate) -> None:
-    """Move what is nearer to the following TRUNCATE, as the nodes that took part in both have it."""
+    """Move records that are nearer to the following TRUNCATE, judged by nodes with records of both."""
     both = this.records.keys() & following.records.keys()
     if not both:
         return
@@ -113,15 +114,15 @@ def _hand_over(this: Truncate, following: Truncate) -> None:
 
 @dataclass(frozen=True, slots=True)
 class Cut:
-    """What is gone of one table: `places` by host id, the furthest that each node noted; `noted` (ms) when each of the nodes that left a
-    record of the last TRUNCATE did so, one at least."""
+    """What is removed of one table: `places`: the last position that each node recorded, by host id;
+    `noted`: time (ms) of each node's record of the last TRUNCATE, at least one."""
 
     places: dict[str, Place]
     noted: dict[str, int]
 
     @classmethod
     def of(cls, found: Sequence[Truncate]) -> Cut:
-        """Of the table's TRUNCATEs, one at least."""
+        """The cut of the table's TRUNCATEs, at least one."""
         places: dict[str, Place] = {}
         for truncate in found:
             for host, record in truncate.records.items():
@@ -130,35 +131,36 @@ class Cut:
 
     @property
     def at(self) -> int:
-        """The earliest that any node noted of the last TRUNCATE, ms."""
+        """Time of the earliest record of the last TRUNCATE, ms."""
         return min(self.noted.values())
 
     @property
     def window(self) -> Interval:
-        """Between which moments (ms) the last TRUNCATE reached the nodes that left no record of it: not further from any note than its
-        time-out."""
+        """The interval (ms) in which the last TRUNCATE reached the nodes without a record: within the
+        time-out of every record."""
         return max(self.noted.values()) - SAME_TRUNCATE_MS, self.at + SAME_TRUNCATE_MS
 
     def position(self, host: str, segment: int, sealed_at: datetime) -> int:
-        """Up to which position frames of that segment are gone for sure; -1: none are."""
+        """The position up to which frames of that segment are gone for certain; -1: none."""
         place = self.places.get(host, (_NOTHING, _NOTHING))
         if segment < place[0] or (host not in self.noted and _ms(sealed_at) < self.window[0]):
             return _EVERYTHING
         return place[1] if segment == place[0] else _NOTHING
 
     def takes_all(self, host: str, segment: int, sealed_at: datetime) -> bool:
-        """Whether nothing of that segment can stand."""
+        """Whether all of that segment is gone."""
         return self.position(host, segment, sealed_at) == _EVERYTHING
 
     def undecided(self, host: str, segment: int) -> Interval:
-        """The writetimes (µs) for which frames of that segment past `position` may be from before the last TRUNCATE or from after it.
+        """The writetimes (µs) for which frames of that segment past `position` may be from before or after
+        the last TRUNCATE.
 
-        Frames with greater ones stay, and so do those with smaller ones; there are none smaller on a node that left no record of it.
-        """
+        Frames with later writetimes stay, and so do those with earlier ones; a node without a record has no
+        earlier ones."""
         if host in self.noted:
             return self.noted[host] * 1000, max(self.noted.values()) * 1000
         after = self.window[1]
-        # Ids of segments are times, or a little earlier: one with a later id was begun when all was over.
+        # Segment ids are times, or slightly earlier: a segment with a later id was begun after the TRUNCATE.
         return (_NEVER, _NEVER) if segment > after else (_NEVER, after * 1000)
 
 
@@ -167,7 +169,7 @@ def _ms(moment: datetime) -> int:
 
 
 def cuts_by_table(records: Records) -> dict[UUID, tuple[Truncate, Cut]]:
-    """The last TRUNCATE of each table that ever had one, and what is gone by it."""
+    """The last TRUNCATE of each truncated table, and its cut."""
     by_table: dict[UUID, dict[str, list[Truncation]]] = {}
     for host, noted in records.items():
         for record in noted:
@@ -178,20 +180,20 @@ def cuts_by_table(records: Records) -> dict[UUID, tuple[Truncate, Cut]]:
 
 @dataclass(frozen=True, slots=True)
 class Purged:
-    """What stays out of a table because what was purged may have beaten it: all up to the writetime `until` (µs) that stands in
-    none but `segments`, by their indexes."""
+    """Updates that are rejected because purged data may have superseded them: those with writetimes up to
+    `until` (µs) that occur in `segments` (by index) only."""
 
     until: int
     segments: frozenset[int]
 
     def keeps_out(self, segments: Iterable[int]) -> bool:
-        """Whether that concerns an update with copies in these segments."""
+        """Whether an update with copies in these segments is rejected."""
         return self.segments.issuperset(segments)
 
 
 @dataclass(frozen=True, slots=True)
 class Source:
-    """Of one segment that a batch reads: whose it is, its id, and when its node finished it."""
+    """A segment that a batch reads: its node, its id, and when the node finished it."""
 
     host: str
     segment: int
@@ -200,7 +202,7 @@ class Source:
 
 @dataclass(frozen=True, slots=True)
 class Cuts:
-    """The cuts, as a worker asks for them: by table id (16 bytes) and the index of a segment among those that the batch reads."""
+    """The cuts for workers: by table id (16 bytes) and the index of a segment in the batch."""
 
     _positions: dict[bytes, tuple[int, ...]] = field(default_factory=dict)
     _undecided: dict[bytes, tuple[Interval, ...]] = field(default_factory=dict)
@@ -218,15 +220,16 @@ class Cuts:
 
     @property
     def tables(self) -> frozenset[bytes]:
-        """Ids of the tables that were ever truncated: for others `gone` need not be asked."""
+        """Ids of all truncated tables: for others `gone` need not be called."""
         return frozenset(self._positions)
 
     def purged(self, table_id: bytes) -> Purged | None:
-        """What purges of the table keep out; None: nothing."""
+        """What is rejected because of purges of the table; None: nothing."""
         return self._purged.get(table_id)
 
     def verdict(self, table_id: bytes, segment: int, position: int, max_timestamp: int) -> Verdict:
-        """On one copy of an update: `position` is where its frame ends, `max_timestamp` the update's greatest writetime (µs)."""
+        """The verdict on one copy of an update: `position` is the end of its frame, `max_timestamp` the
+        update's greatest writetime (µs)."""
         positions = self._positions.get(table_id)
         if positions is None:
             return "kept"
@@ -236,11 +239,10 @@ class Cuts:
         return "undecided" if after < max_timestamp <= until else "kept"
 
     def decide(self, table_id: bytes, copies: Iterable[Copy], max_timestamp: int) -> Verdict:
-        """On an update, by all its copies in the batch. What is undecided is to be kept, and counted.
+        """The verdict on an update, by all its copies in the batch. Undecided updates are kept and counted.
 
-        A copy that is gone decides for those of nodes that left no record, whatever their writetime says. Else the
-        update stays if one of its copies does.
-        """
+        A copy that is gone decides for the copies on nodes without a record, whatever their writetime.
+        Otherwise the update stays if one copy stays."""
         listed = list(copies)
         verdicts = [self.verdict(table_id, *copy, max_timestamp) for copy in listed]
         others = [copy for copy, verdict in zip(listed, verdicts, strict=True) if verdict != "gone"]
@@ -249,10 +251,11 @@ class Cuts:
         return "undecided" if "kept" not in verdicts else "kept"
 
     def gone(self, table_id: bytes, segment: int, position: int, max_timestamp: int) -> bool:
-        """Whether a TRUNCATE took this copy of an update for sure; see `verdict`."""
+        """Whether a TRUNCATE removed this copy of an update for certain; see `verdict`."""
         return self.verdict(table_id, segment, position, max_timestamp) == "gone"
 
     def _is_unknown(self, table_id: bytes, segment: int) -> bool:
-        """Whether that segment's node left no record of the last TRUNCATE, and may have begun it before."""
+        """Whether that segment's node left no record of the last TRUNCATE and may have begun the segment
+        before it."""
         after, until = self._undecided[table_id][segment] if table_id in self._undecided else (_NEVER, _NEVER)
         return after == _NEVER != until

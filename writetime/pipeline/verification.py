@@ -1,13 +1,16 @@
-"""Are the tables what the ring answers? What may differ for a while, what must not, and the report of it. No driver, no Spark.
+"""Compare the tables with the cluster: which differences may exist for a while and which may not, and the
+report. No driver, no Spark.
 
-Strategy: a row is compared as a document that both sides come to: values, writetimes, expiries (`Shown`). The tables are as of a batch, the
-ring is as of now, so a difference counts only when it cannot be of what is still on its way. Its *evidence* is the writetime that the ring
-itself shows for what differs; where the ring shows nothing (a tombstone has no writetime in CQL), it is the moment when the ring was read.
-Evidence older than the *horizon* is **drift**: all that was written up to there is in the tables. All else is **unsettled**, and is looked
-at again when the horizon has moved past the moment of the first look. Where Cassandra 3.11 itself decides by its clock between cells of
-equal timestamp (`writetime.cassandra.merge.reconcile`), the row is a **tie**.
+Strategy: a row is compared as a document of values, writetimes and expiries (`Shown`) that both sides can
+produce. The tables are as of a batch and the cluster is as of now, so a difference counts only if it cannot
+be data in transit. Its *evidence* is the writetime that the cluster shows for the difference; where the
+cluster shows none (CQL has no writetime for a tombstone), it is the time at which the cluster was read.
+Evidence older than the *horizon* is **drift**, because everything written before the horizon is in the
+tables. All else is **unsettled**, and is checked again once the horizon has passed the time of the first
+check. Where Cassandra 3.11 itself chooses by its clock between cells of equal timestamp
+(`writetime.cassandra.merge.reconcile`), the row is a **tie**.
 
-The horizon: of each node the time at which it finished the last of its segments that a batch has taken in, and of these the earliest.
+The horizon: for each node, the time at which it finished its last ingested segment; the earliest of these.
 """
 
 from __future__ import annotations
@@ -41,19 +44,20 @@ Verdict = Literal["drift", "unsettled", "tie"]
 Kind = Literal["row missing", "row too many", "row twice", "value", "writetime", "expiry"]
 
 CLOCKS: Final = 10
-"""Seconds within which two expiries are one: the ring says how many are left, not when."""
+"""Seconds by which two equal expiries may differ: the cluster reports the remaining time, not the moment."""
 EVER: Final = 2**63 - 1
-"""A horizon for a ring at rest of which everything is known to be in."""
+"""A horizon for a cluster without writes of which everything is ingested."""
 _LOWEST: Final = -(2**63)
 _RING: Final = 2**64
 
 
-# --- rows ---------------------------------------------------------------------------------------------------------------------------
+# --- rows ---------------------------------------------------------------------------------------------------
 
 
 @dataclass(frozen=True, slots=True)
 class Shown:
-    """A row as one side shows it, of what is not null: plain values (see `plain`), writetimes (µs) and expiries (s), by CQL name."""
+    """A row as one side shows it, without nulls: plain values (see `plain`), writetimes (µs) and expiries
+    (s), by CQL name."""
 
     values: dict[str, Json]
     writetime: dict[str, int] = field(default_factory=dict)
@@ -68,8 +72,8 @@ class Shown:
 
 
 def plain(value: Any) -> Json:
-    """A value as JSON has it, from what Arrow takes (`writetime.events.arrow.to_arrow_value`). Fields of structs that are null are left
-    out: a user type that has grown has them in new rows only."""
+    """A value as JSON, from a value for Arrow (`writetime.events.arrow.to_arrow_value`). Null fields of
+    structs are left out: after a user type has got a new field, only new rows have it."""
     if isinstance(value, bytes):
         return value.hex()
     if isinstance(value, dict):
@@ -78,7 +82,8 @@ def plain(value: Any) -> Json:
 
 
 def one_spelling(number: str) -> str:
-    """The same text for decimals of equal value: as clusterings 1.0 and 1.00 are one row, and each replica may show its own."""
+    """The same text for decimals of equal value: clusterings 1.0 and 1.00 are one row, and replicas may show
+    either."""
     sign, digits, exponent = Decimal(number).as_tuple()
     significant = "".join(map(str, digits)).rstrip("0")
     return f"{'-' * sign}{significant}e{int(exponent) + len(digits) - len(significant)}" if significant else "0"
@@ -86,8 +91,9 @@ def one_spelling(number: str) -> str:
 
 @dataclass(frozen=True, slots=True)
 class Compared:
-    """What is compared of a table. `columns`: all but the key; `elements`: those of them with a cell per element, of which a part may have
-    gone without a trace; `untold`: those of which the ring (before 5.0) or the table tells no writetime and no expiry."""
+    """What is compared of a table. `columns`: all but the key; `elements`: columns with a cell per element,
+    which may lose elements without a trace; `untold`: columns for which the cluster (before 5.0) or the
+    table has no writetime and expiry."""
 
     columns: frozenset[str]
     elements: frozenset[str] = frozenset()
@@ -96,7 +102,7 @@ class Compared:
 
 @dataclass(frozen=True, slots=True)
 class Difference:
-    """`evidence` (µs): see the module. None: the ring shows none, so the moment of looking is meant."""
+    """`evidence` (µs): see the module. None: the cluster shows none, so the time of the check counts."""
 
     kind: Kind
     column: str
@@ -104,18 +110,18 @@ class Difference:
 
 
 def differences(compared: Compared, ring: Shown | None, ours: Shown | None, now: int) -> list[Difference]:
-    """How a row differs; of a column that differs in several ways the first. `now` (s): the ring's clock when it answered."""
+    """The differences of a row, at most one per column. `now` (s): the cluster's clock when it answered."""
     if ring is None:
         return [] if ours is None or _gone_by(compared, ours, now) else [Difference("row too many", "", None)]
     if ours is None:
-        # Whatever of a row is old enough ought to be there, and the row with it.
+        # If any value of the row is old enough, the row should exist.
         return [Difference("row missing", "", min(ring.writetime.values(), default=None))]
     found = (_column(compared, name, ring, ours, now) for name in sorted(compared.columns))
     return [difference for difference in found if difference is not None]
 
 
 def _gone_by(compared: Compared, ours: Shown, now: int) -> bool:
-    """Whether all that the row has was to expire by now: the next batch tells of it."""
+    """Whether all values of the row have expired by now: the next batch reports that."""
     held = compared.columns & ours.values.keys()
     return bool(held) and all(ours.expires_at.get(name, EVER) <= now + CLOCKS for name in held)
 
@@ -140,29 +146,32 @@ def _same_expiry(theirs: int | None, mine: int | None) -> bool:
 
 
 def verdict(found: Sequence[Difference], looked_at: int, before: int) -> Verdict:
-    """Of a row's differences; `looked_at` (µs): when it was first seen to be so, `before` (µs): the horizon, less a margin."""
+    """The verdict on a row. `looked_at` (µs): when the difference was first seen; `before` (µs): the
+    horizon, less a margin."""
     return "drift" if any((looked_at if each.evidence is None else each.evidence) <= before for each in found) else "unsettled"
 
 
-# --- what is read -------------------------------------------------------------------------------------------------------------------
+# --- what is read -------------------------------------------------------------------------------------------
 
 
 def sampled(ranges: Sequence[Range], share: float, seed: int) -> list[Range]:
-    """Some of the ranges, in order, at least one: the same for the same seed. ConfigError for a share that is none."""
+    """A sample of the ranges, in order, at least one; the same for the same seed. ConfigError for an invalid
+    share."""
     if not 0 < share <= 1:
-        raise ConfigError("a share is more than 0 and at most 1", operation="choose token ranges", obj=str(share))
+        raise ConfigError("the share must be greater than 0 and at most 1", operation="choose token ranges", obj=str(share))
     count = max(1, round(len(ranges) * share))
     return sorted(random.Random(seed).sample(list(ranges), count)) if count < len(ranges) else list(ranges)  # noqa: S311 - no secret
 
 
 def horizon(store: Store, cluster: str) -> int | None:
-    """What was written up to then (µs) is in the tables, as far as nodes ship at all; None if that cannot be said."""
+    """Everything written up to then (µs) by nodes that ship is in the tables; None if unknown."""
     ends = node_ends(store, cluster, history(store, cluster).sealed)
     return min((int(at.timestamp() * 1_000_000) for at in ends.values()), default=None)
 
 
 def may_be_ties(found: Sequence[Difference], ring: Shown | None, elements: frozenset[str]) -> bool:
-    """Whether the ring only shows less of a row than the table does; `elements` are the columns with a cell per element."""
+    """Whether the cluster only shows less of a row than the table; `elements` are the columns with a cell
+    per element."""
 
     def is_less(each: Difference) -> bool:
         lacks = ring is not None and (each.column not in ring.values or each.column in elements)
@@ -172,26 +181,27 @@ def may_be_ties(found: Sequence[Difference], ring: Shown | None, elements: froze
 
 
 def are_ties(found: Sequence[Difference], own: Row | None, static: Row | None, now: int) -> bool:
-    """Whether a ring of Cassandra 3.11 may show so much less of a row: what it lacks are cells that won a tie against one that has expired
-    since. `own` and `static` are the row and its partition's static row in the state; of static content that stands alone both are that."""
+    """Whether a Cassandra 3.11 cluster may show that much less of a row: the missing cells won a tie against
+    a cell that has expired since. `own` and `static` are the row and its partition's static row in the
+    state; for static content without a row both are the same."""
     tied = {cell.column for row in (own, static) if row is not None for cell in row.cells if cell.tied}
     stands = own is None or is_live(own.liveness, now) or any(is_live_cell(cell, now) and not cell.tied for cell in own.cells)
     return all(not stands if each.kind == "row too many" else each.column in tied for each in found)
 
 
-# --- the report ---------------------------------------------------------------------------------------------------------------------
+# --- the report ---------------------------------------------------------------------------------------------
 
 
 class Finding(Document):
-    """A row that differs. `key`: its primary key as JSON, by column. Values are told only where that was asked for."""
+    """A row that differs. `key`: its primary key as JSON, by column. Values are included only on request."""
 
     key: str
     token: int
     verdict: Verdict
     differences: list[tuple[Kind, str]] = Field(description="How it differs, and in which column.")
     first_seen: datetime
-    ring: Json = Field(default=None, description="What the ring shows; null unless values were asked for.")
-    ours: Json = Field(default=None, description="What the table holds; null unless values were asked for.")
+    ring: Json = Field(default=None, description="What the cluster shows; null unless values were requested.")
+    ours: Json = Field(default=None, description="What the table holds; null unless values were requested.")
 
 
 class RangeResult(Document):
@@ -199,20 +209,21 @@ class RangeResult(Document):
 
     start: int
     end: int
-    rows: int = Field(default=0, description="Rows that either side shows.")
+    rows: int = Field(default=0, description="Rows of either side.")
     drift: int = 0
     unsettled: int = 0
-    tie: int = Field(default=0, description="Rows that Cassandra 3.11 itself shows one way or the other, by its clock.")
+    tie: int = Field(default=0, description="Rows that Cassandra 3.11 itself shows differently depending on its clock.")
 
 
 class TableResult(Document):
-    """`snapshot`: the Iceberg snapshot that was compared. `trouble`: why the table could not be compared; empty if it was."""
+    """`snapshot`: the compared Iceberg snapshot. `trouble`: why the table could not be compared; empty if it
+    was."""
 
     table: str
     table_id: UUID
     snapshot: int | None = None
-    ranges: list[RangeResult] = Field(default=[], description="Those that were compared, in their order.")
-    findings: list[Finding] = Field(default=[], description="The first so many; the ranges count all.")
+    ranges: list[RangeResult] = Field(default=[], description="The compared ranges, in order.")
+    findings: list[Finding] = Field(default=[], description="Limited to the first findings; the ranges count all.")
     trouble: str = ""
 
     @property
@@ -233,18 +244,19 @@ class TableResult(Document):
 
 
 class VerifyReport(Document):
-    """One comparison of tables with the ring. `horizon`: what was written up to then had to be equal; null: that could not be said."""
+    """One comparison of tables with the cluster. `horizon`: everything written up to then had to be equal;
+    null: unknown."""
 
     cluster: str
     started_at: datetime
     finished_at: datetime
-    batch: int = Field(description="The last batch that was sealed when the tables were looked at last.")
+    batch: int = Field(description="The last sealed batch when the tables were last read.")
     horizon: datetime | None
     consistency: str
     share: float = Field(description="Share of the token ranges that were compared.")
     seed: int
-    at_rest: bool = Field(default=False, description="Nobody wrote, and all was in: whatever differed was drift.")
-    waiting: list[str] = Field(default=[], description="Segments that wait for a person: what they hold is not in the tables.")
+    at_rest: bool = Field(default=False, description="There were no writes and everything was ingested: every difference was drift.")
+    waiting: list[str] = Field(default=[], description="Held segments: their content is not in the tables.")
     tables: list[TableResult]
 
     @property
@@ -261,25 +273,25 @@ class VerifyReport(Document):
 
 
 def write_report(store: Store, report: VerifyReport) -> str:
-    """Put the report and its picture into the bucket; the report's name."""
+    """Write the report and its chart to the bucket; returns the report's name."""
     store.put(report.name, report.to_bytes())
     store.put(f"{report.name.removesuffix('.json')}.svg", picture(report).encode())
     return report.name
 
 
 def in_short(report: VerifyReport) -> str:
-    """A few lines for whoever is told of it, without a key of any row, and where the whole is."""
+    """A short summary for notifications, without the key of any row, and the name of the report."""
     lines = []
     for table in report.tables:
         if table.trouble:
             lines.append(f"{table.table} could not be compared: {table.trouble}")
         elif table.drift:
             lines.append(f"{table.table}: drift in {table.drift} of {table.rows} rows")
-    return "\n".join((f"{report.drift} rows are not what the ring has", *lines, f"Report and picture: {report.name}"))
+    return "\n".join((f"{report.drift} rows differ from the cluster", *lines, f"Report and chart: {report.name}"))
 
 
 def report_text(report: VerifyReport) -> str:
-    """The report for people: a table, then rows that differ."""
+    """The report as text: a table, then rows that differ."""
     rows = [
         (
             table.table,
@@ -297,12 +309,12 @@ def report_text(report: VerifyReport) -> str:
 
 
 def picture(report: VerifyReport, *, styled: bool = True) -> str:
-    """An SVG: a line a table, its token ranges from left to right."""
+    """An SVG chart: one line per table, with its token ranges from left to right."""
     lines = []
     for table in report.tables:
         cells = [Cell((r.start - _LOWEST) / _RING, (r.end - r.start) / _RING, _state(r), _title(r)) for r in table.ranges]
         lines.append(Line(table.table, cells, table.trouble))
-    title = f"{report.cluster}, {report.started_at:%Y-%m-%d %H:%M:%S}Z: tables against the ring, by token"
+    title = f"{report.cluster}, {report.started_at:%Y-%m-%d %H:%M:%S}Z: tables compared with the cluster, by token"
     return svg(title, lines, styled=styled)
 
 
@@ -316,22 +328,22 @@ def _title(found: RangeResult) -> str:
 
 def _about(report: VerifyReport) -> Iterator[str]:
     if report.at_rest:
-        until = "nobody writes, and all is in"
+        until = "no writes, everything is ingested"
     else:
-        until = "nothing is known to be in" if report.horizon is None else f"written up to {report.horizon:%Y-%m-%d %H:%M:%S}Z"
+        until = "no horizon is known" if report.horizon is None else f"written up to {report.horizon:%Y-%m-%d %H:%M:%S}Z"
     yield f"batch {report.batch}, {until}; read at {report.consistency}, share {report.share:g}, seed {report.seed}"
-    yield from (f"waits for a person: {name}" for name in report.waiting)
+    yield from (f"held segment: {name}" for name in report.waiting)
 
 
 def _lines(report: VerifyReport) -> Iterator[str]:
     for table in report.tables:
         for finding in table.findings:
-            told = ", ".join(f"{kind} {column}".strip() for kind, column in finding.differences)
-            yield f"{finding.verdict} {table.table} {finding.key}: {told}"
+            listed = ", ".join(f"{kind} {column}".strip() for kind, column in finding.differences)
+            yield f"{finding.verdict} {table.table} {finding.key}: {listed}"
 
 
 def identity(ring: bytes | None, ours: bytes | None) -> str:
-    """What stays the same as long as a difference does."""
+    """A hash that stays the same as long as the difference does."""
     digest = hashlib.blake2b(digest_size=16)
     for document in (ring, ours):
         digest.update(b"-" if document is None else b"+%d:" % len(document) + document)
@@ -339,5 +351,5 @@ def identity(ring: bytes | None, ours: bytes | None) -> str:
 
 
 def moment(microseconds: int | None) -> datetime | None:
-    """As a time in UTC; None for none, and for `EVER`."""
+    """A time in UTC; None for None and for `EVER`."""
     return None if microseconds is None or microseconds >= EVER else datetime.fromtimestamp(microseconds / 1_000_000, UTC)

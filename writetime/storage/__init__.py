@@ -1,13 +1,14 @@
-"""Object storage: the store protocol and its backends, the names of objects, and how segments are stored in them.
+"""Object storage: the store protocol and its backends, the names of objects, and how segments are stored in
+them.
 
     store            the protocol (`Store`, `ObjectInfo`), with the semantics of Google Cloud Storage
-    gcs, s3, local   one backend each; `open_store` imports the one that a URL asks for
-    source, checksum, object_names   what the backends share
+    gcs, s3, local   one backend each; `open_store` imports the one for the URL
+    source, checksum, object_names   shared by the backends
     layout           the names of all objects in the bucket
-    segment_object, segment_parts, segment_paths   segments as objects: archived, growing, and as named on a command line
+    segment_object, segment_parts, segment_paths   segments as objects: archived, growing, and from command-line paths
     lease            exclusive write access by create-if-absent
     untrusted_objects  documents that nodes write, read with limits
-    concurrency      several requests at once
+    concurrency      parallel requests
 
 This room must not know batches, the configuration, Spark or Airflow.
 """
@@ -19,7 +20,8 @@ from writetime.storage.store import Store
 
 
 def open_store(url: str) -> Store:
-    """The store behind `gs://bucket[/prefix]`, `s3://bucket[/prefix]`, `s3+https://host/bucket[/prefix]`, `file:///folder` or a folder."""
+    """The store at `gs://bucket[/prefix]`, `s3://bucket[/prefix]`, `s3+https://host/bucket[/prefix]`,
+    `file:///folder` or a folder."""
     if url.startswith("gs://"):
         from writetime.storage.gcs import GcsStore
 

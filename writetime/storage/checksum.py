@@ -1,6 +1,7 @@
-"""CRC32C (Castagnoli), the checksum that every object carries, over bytes and over files in bounded memory.
+"""CRC32C (Castagnoli), the checksum of every object, of bytes and of files in bounded memory.
 
-Knows no store. Values are unsigned 32-bit ints; Google Cloud Storage writes the same as base64 of four big-endian bytes.
+Values are unsigned 32-bit ints; Google Cloud Storage encodes them as base64 of four big-endian bytes. Must
+not know a store.
 """
 
 from __future__ import annotations
@@ -21,7 +22,7 @@ def crc32c(data: bytes, crc: int = 0) -> int:
 
 
 def chunks(source: BinaryIO) -> Iterator[bytes]:
-    """The rest of an open file, a chunk at a time."""
+    """The rest of an open file in chunks."""
     while chunk := source.read(CHUNK):
         yield chunk
 
@@ -35,7 +36,7 @@ def crc32c_of_stream(source: BinaryIO) -> tuple[int, int]:
 
 
 def crc32c_of(data: bytes | Path) -> tuple[int, int]:
-    """Checksum and size in bytes of data as `Store.put` takes it. OSError if a file cannot be read."""
+    """Checksum and size in bytes of an argument of `Store.put`. OSError if a file cannot be read."""
     if isinstance(data, bytes):
         return crc32c(data), len(data)
     with data.open("rb", buffering=0) as source:
@@ -47,8 +48,8 @@ def to_base64(crc: int) -> str:
 
 
 def from_base64(text: str) -> int:
-    """ValueError if the text is none of a CRC32C."""
+    """ValueError if the text is not a CRC32C."""
     value = base64.b64decode(text, validate=True)
     if len(value) != 4:
-        raise ValueError(f"no CRC32C: {text[:20]!r}")
+        raise ValueError(f"not a CRC32C: {text[:20]!r}")
     return int.from_bytes(value, "big")

@@ -1,4 +1,4 @@
-"""Waiting for a store, or a catalog, several times at once."""
+"""Parallel requests to a store or a catalog."""
 
 from __future__ import annotations
 
@@ -12,8 +12,8 @@ AT_ONCE: Final = 16
 
 
 def at_once(call: Callable[[_In], _Out], wanted: Iterable[_In], *, workers: int = AT_ONCE) -> list[_Out]:
-    """`call` of each, in their order, `workers` at a time: a remote store answers each after a while. The first error is raised, once all
-    others are done."""
+    """The results of `call` for each item, in order, with `workers` threads. The first error is raised after
+    all calls are done."""
     asked = list(wanted)
     if len(asked) < 2:
         return [call(each) for each in asked]

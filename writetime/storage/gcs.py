@@ -1,14 +1,15 @@
 """Google Cloud Storage as an object store, through google-cloud-storage.
 
-Strategy: thin. Preconditions, resumable uploads and retries of single requests are the library's; this module gives names, maps
-errors, and compares what the store says it holds with what was sent. The CRC32C of a file is taken before the upload and sent along, so
-that the service itself refuses other bytes. The library's own check after a resumable upload is left off: when it fails, it deletes
-the object by name, which a node's account may not do and a store must not do unasked.
+Strategy: a thin wrapper. The library provides preconditions, resumable uploads and retries; this module maps
+names and errors, and compares the store's CRC32C and size with what was sent. The CRC32C of a file is
+computed before the upload and sent along, so that the service rejects other bytes. The library's own check
+after a resumable upload is switched off: on failure it deletes the object by name, which a node's account may
+not do and a store must not do unasked.
 
-A retried request whose first answer was lost can end in PreconditionFailed although it succeeded: with `if_generation=0` the caller
-looks at what is there. The service does not promise whether it looks at that condition before it looks at the right to replace: where an
-object is, both refusals are PreconditionFailed. `STORAGE_EMULATOR_HOST` is honoured, with anonymous credentials. Knows nothing of segments
-or batches.
+A retried request whose first answer was lost can end in PreconditionFailed although it succeeded: with
+`if_generation=0` the caller reads the existing object. The service may check the right to replace before that
+condition: if an object exists, both refusals become PreconditionFailed. `STORAGE_EMULATOR_HOST` is honored,
+with anonymous credentials. Must not know segments or batches.
 """
 
 from __future__ import annotations
@@ -45,16 +46,17 @@ _RETRY = DEFAULT_RETRY.with_timeout(60.0)
 _ONE_REQUEST = 8 << 20
 _CHUNK = 4 << 20
 _LISTED = "items(name,size,generation,crc32c,timeCreated,metadata),nextPageToken"
-# Whoever has it can write to the upload, without credentials.
+# The id allows writing to the upload without credentials.
 _UPLOAD_ID = re.compile(r"(upload_id=)[^\s&'\"<>]+")
 _PERMISSION = (
     "Check the account's rights (docs/security.md): storage.objects.create and get where a node ships; list and delete for the pipeline. "
-    "Without list an object that is not there looks forbidden."
+    "Without list a missing object looks forbidden."
 )
 
 
 class GcsStore:
-    """See the module's docstring. `url` is gs://bucket or gs://bucket/prefix. Nothing is asked of the network until it is used."""
+    """See the module's docstring. `url` is gs://bucket or gs://bucket/prefix. No connection is made before
+    the first call."""
 
     def __init__(self, url: str) -> None:
         bucket, _, prefix = url.removeprefix("gs://").partition("/")
@@ -66,7 +68,7 @@ class GcsStore:
         self._bucket_or_none: Any = None
 
     def __reduce__(self) -> tuple[Any, ...]:
-        # A connection does not travel to another process; the address does.
+        # A connection cannot be pickled; the URL can.
         return GcsStore, (self.url,)
 
     def list(self, prefix: str = "", *, start_after: str = "") -> Iterator[ObjectInfo]:
@@ -84,7 +86,7 @@ class GcsStore:
             for blob in found:
                 last = require_next(blob.name, last, self._prefix + prefix)
                 name = blob.name.removeprefix(self._prefix)
-                # The service's offset is inclusive; and "folders" made in a console are objects named `…/`.
+                # The service's offset is inclusive; and "folders" created in a console are objects named `…/`.
                 if name != start_after and is_name(name):
                     yield self._info(blob)
 
@@ -99,7 +101,8 @@ class GcsStore:
             return None
 
     def read(self, name: str, *, generation: int | None = None, start: int = 0, end: int | None = None) -> bytes:
-        """See Store.read. A range beyond the end gives what there is. Whole objects are checked against their CRC32C."""
+        """See Store.read. A range beyond the end returns the bytes that exist. Whole objects are checked
+        against their CRC32C."""
         blob = self._blob(name, "read an object", generation)
         whole = start == 0 and end is None
         with self._explained("read an object", name):
@@ -118,21 +121,21 @@ class GcsStore:
                     )
                 )
             except api.RequestRangeNotSatisfiable:
-                # Beyond the end, or the library has gone on at the end of an answer that broke off.
+                # Beyond the end, or the library resumed a response that broke off at its end.
                 blob.reload(timeout=_TIMEOUT, retry=_RETRY)
                 return require_nothing(self._info(blob), start)
-            # The library checks nothing of a download that it has resumed, if the resumed answer ends where it says.
+            # The library does not verify a resumed download if the resumed response is complete.
             if whole and blob.crc32c and crc32c(data) != from_base64(blob.crc32c):
-                raise ChecksumMismatch("other bytes came than the store promised", operation="read an object", obj=name)
+                raise ChecksumMismatch("the bytes received do not match the store's CRC32C", operation="read an object", obj=name)
             return data
 
     def put(
         self, name: str, data: bytes | Path, *, if_generation: int | None = None, metadata: Mapping[str, str] | None = None
     ) -> ObjectInfo:
-        """See Store.put. A file is read twice: for its CRC32C, and to be sent."""
+        """See Store.put. A file is read twice: for its CRC32C and for the upload."""
         blob = self._blob(name, "write an object")
         blob.metadata = dict(metadata or {})
-        # For uploads only: a blob that is read in chunks is read unchecked.
+        # For uploads only: a download in chunks is not verified.
         blob.chunk_size = _CHUNK
         with (
             opened(data, "write an object", name) as source,
@@ -154,7 +157,7 @@ class GcsStore:
 
     @contextlib.contextmanager
     def _refused_by_condition(self, name: str, if_generation: int | None) -> Iterator[None]:
-        """A creation that is forbidden, where there is an object, is refused for the sake of that object."""
+        """A forbidden creation becomes PreconditionFailed if the object exists."""
         try:
             yield
         except api.Forbidden as error:
@@ -163,7 +166,7 @@ class GcsStore:
             raise
 
     def _is_seen(self, name: str) -> bool:
-        """Whether an object is there that may be looked at."""
+        """Whether the object exists and may be read."""
         try:
             return self.head(name) is not None
         except StoreError as error:
@@ -175,7 +178,7 @@ class GcsStore:
         """See Store.copy."""
         before = self.head(source)
         if before is None:
-            raise ObjectNotFound("there is no such object", operation="copy an object", obj=source)
+            raise ObjectNotFound("the object does not exist", operation="copy an object", obj=source)
         origin, blob = self._blob(source, "copy an object"), self._blob(target, "copy an object")
         blob.metadata = dict(before.metadata)
         token = None
@@ -197,7 +200,7 @@ class GcsStore:
     def delete(self, name: str, *, if_generation: int | None = None) -> None:
         """See Store.delete."""
         with self._explained("delete an object", name):
-            # Repeated only if it is safe: an unconditional deletion whose answer was lost could hit a successor.
+            # Retried only with a condition: a repeated unconditional deletion could delete a newer object.
             retry = None if if_generation is None else _RETRY
             self._blob(name, "delete an object").delete(if_generation_match=if_generation, timeout=_TIMEOUT, retry=retry)
 
@@ -205,7 +208,7 @@ class GcsStore:
     def _bucket(self) -> Any:
         if self._bucket_or_none is None:
             try:
-                # Objects need no project; asking for one would refuse accounts that have none.
+                # Objects need no project; requiring one would fail for accounts without a project.
                 self._bucket_or_none = storage.Client(project=None).bucket(self._bucket_name)
             except auth.DefaultCredentialsError as error:
                 raise StoreError(
@@ -240,13 +243,13 @@ class GcsStore:
                 f"{size} bytes with CRC32C {crc:08x} were sent, the store holds {info.size} bytes with {info.crc32c:08x}",
                 operation="verify an object",
                 obj=info.name,
-                hint="The object is left as it is: look at it before it is written again.",
+                hint="The object is left unchanged: inspect it before it is written again.",
             )
         return info
 
     @contextlib.contextmanager
     def _explained(self, operation: str, name: str) -> Iterator[None]:
-        """Turn the library's errors into the store's, and those of answers that nobody expects: they may be a proxy's on the way."""
+        """Translate the library's errors, and those of unexpected responses, which may come from a proxy."""
         try:
             yield
         except WritetimeError:
@@ -258,18 +261,20 @@ class GcsStore:
         text = _UPLOAD_ID.sub(r"\1…", str(error))
         if isinstance(error, api.NotFound):
             if "bucket does not exist" in text.lower() or "no such bucket" in text.lower():
-                return StoreError("there is no such bucket", operation=operation, obj=where, hint="Create it, or correct `bucket`.")
-            return ObjectNotFound("there is no such object", operation=operation, obj=where)
+                return StoreError("the bucket does not exist", operation=operation, obj=where, hint="Create it, or correct `bucket`.")
+            return ObjectNotFound("the object does not exist", operation=operation, obj=where)
         for kinds, make, hint in _TABLE:
             if isinstance(error, kinds):
                 return make(f"{type(error).__name__}: {text}", operation=operation, obj=where, hint=hint)
         if isinstance(error, api.BadRequest) and "crc32c" in text.lower():
-            return ChecksumMismatch(text, operation=operation, obj=where, hint="The bytes changed on their way, or the file meanwhile.")
+            return ChecksumMismatch(
+                text, operation=operation, obj=where, hint="The bytes changed in transit, or the file changed during the upload."
+            )
         kind = StoreError if isinstance(error, _OF_THE_LIBRARY) else StoreUnavailable
         return kind(f"{type(error).__name__}: {text}", operation=operation, obj=where)
 
 
-# First match wins: the library's classes are no tree of their own (a connection error is an OSError too).
+# First match wins: the library's classes are not a hierarchy (a connection error is an OSError too).
 _TABLE: tuple[tuple[tuple[type[Exception], ...], type[StoreError], str | None], ...] = (
     ((api.PreconditionFailed,), PreconditionFailed, None),
     ((media.DataCorruption,), ChecksumMismatch, None),

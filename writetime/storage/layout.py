@@ -1,52 +1,52 @@
-"""Names of objects in the bucket, in one place: sortable, self-describing, made for people with `gsutil ls` and `cat`.
+"""Names of all objects in the bucket: sortable, self-describing, readable with `gsutil ls` and `cat`.
 
     cdc/<cluster>/<dc>/<node>/CommitLog-7-<id>.log                       a segment as a node shipped it, not yet processed
-    cdc_parts/<cluster>/<dc>/<node>/CommitLog-7-<id>/<from>-<to>          whole sections of one that grows: bytes [from, to) of its file
-    cdc_archive/<cluster>/date=/hour=/<dc>/<node>/CommitLog-7-<id>.log    processed; the hour (UTC) it was sealed on its node
-    cdc_archive/<cluster>/date=/hour=/<dc>/<node>/CommitLog-7-<id>.log.zst  the same, packed since: `zstd -d` makes the very file of it
-    cdc/<cluster>/<dc>/<node>/conflict-<crc32c>/CommitLog-7-<id>.log      other bytes of a segment that is there already
-    conflicts/<cluster>/<dc>/<node>/CommitLog-7-<id>.json                 a segment of which there are two, and which of them counts
-    rejected/<cluster>/<dc>/<node>/CommitLog-7-<id>~<crc32c>.log          bytes of such a segment that do not count
-    schemas/<cluster>/<dc>/<node>/<utc time>-<schema version>.json        a snapshot of system_schema, as the node answered
-    schemas/<cluster>/<utc time>-<schema version>.json                    the same of shippers up to 0.1
-    nodes/<cluster>/<dc>/<node>/<utc time>-<crc32c>.json                  a node's status: who it is, its room, how far its log is shipped
-    nodes/<cluster>/<dc>/<node>.json                                      who it is, of shippers up to 0.1
-    truncations/<cluster>/<dc>/<node>/<utc time>-<crc32c>.json            what a node records of its TRUNCATEs, as it answered
-    space/<cluster>/date=/<dc>/<node>/<utc time>-<level>.json             the room that a node has for its log, of shippers up to 0.1
-    batches/<cluster>/<number>/held-<crc32c>.json                         what its seal holds, where that is much
-    batches/<cluster>/<number>/{manifest,schema,local,sealed,archived}.json  one pipeline run: frozen input, what was learnt, outcome
-    batches/<cluster>/<number>/{config,absent,verdicts,verdicts-0001}.json  what its first run decided (writetime.pipeline.pinned)
-    pipelines/<cluster>.json                                              who the pipeline is, made once
-    chains/<cluster>/<number of its first batch>.json                     a rebuild, and the chain of batches that it began
-    clock/<cluster>                                                       written to see what time the store has
-    events/<cluster>/<keyspace>.<table>/<batch>-….avro                    events as files, where there is no Kafka
-    published/<cluster>.json                                              how far publishing is known to be
-    published/<cluster>.told.json                                         tables that wait, and of which people were told
-    maintained/<cluster>.json                                             what the last maintenance came to
-    shelved/<cluster>.json                                                how far the archive is packed, and what was let go
-    ledger/<cluster>/<dc>/<node>/CommitLog-7-<id>.json                    what became of a segment
-    retries/<cluster>/<dc>/<node>/CommitLog-7-<id>.json                   a held segment that the next batch is to try again
-    released/<cluster>/<dc>/<node>/CommitLog-7-<id>.json                  a held segment that a person released, and why
+    cdc_parts/<cluster>/<dc>/<node>/CommitLog-7-<id>/<from>-<to>          whole sections of a growing segment: bytes [from, to)
+    cdc_archive/<cluster>/date=/hour=/<dc>/<node>/CommitLog-7-<id>.log    processed; by the hour (UTC) in which its node completed it
+    cdc_archive/<cluster>/date=/hour=/<dc>/<node>/CommitLog-7-<id>.log.zst  the same, packed: `zstd -d` restores the file
+    cdc/<cluster>/<dc>/<node>/conflict-<crc32c>/CommitLog-7-<id>.log      other bytes of a segment that exists already
+    conflicts/<cluster>/<dc>/<node>/CommitLog-7-<id>.json                 a segment in conflict, and which copy is valid
+    rejected/<cluster>/<dc>/<node>/CommitLog-7-<id>~<crc32c>.log          the rejected bytes of such a segment
+    schemas/<cluster>/<dc>/<node>/<utc time>-<schema version>.json        a snapshot of system_schema, as the node returned it
+    schemas/<cluster>/<utc time>-<schema version>.json                    the same, by shippers up to 0.1
+    nodes/<cluster>/<dc>/<node>/<utc time>-<crc32c>.json                  a node's status: identity, disk space, position of its log
+    nodes/<cluster>/<dc>/<node>.json                                      a node's identity, by shippers up to 0.1
+    truncations/<cluster>/<dc>/<node>/<utc time>-<crc32c>.json            a node's records of TRUNCATEs, as the node returned them
+    space/<cluster>/date=/<dc>/<node>/<utc time>-<level>.json             the disk space of a node's log, by shippers up to 0.1
+    batches/<cluster>/<number>/held-<crc32c>.json                         the held segments of its seal, if they are many
+    batches/<cluster>/<number>/{manifest,schema,local,sealed,archived}.json  one pipeline run: fixed input, schema, outcome
+    batches/<cluster>/<number>/{config,absent,verdicts,verdicts-0001}.json  decisions of its first run (writetime.pipeline.pinned)
+    pipelines/<cluster>.json                                              the pipeline's identity, written once
+    chains/<cluster>/<number of its first batch>.json                     a rebuild, and the chain of batches that it started
+    clock/<cluster>                                                       written to read the store's clock
+    events/<cluster>/<keyspace>.<table>/<batch>-….avro                    events as files, without Kafka
+    published/<cluster>.json                                              the position of publishing
+    published/<cluster>.told.json                                         waiting tables that were notified
+    maintained/<cluster>.json                                             the result of the last maintenance
+    shelved/<cluster>.json                                                progress of archive packing and retention
+    ledger/<cluster>/<dc>/<node>/CommitLog-7-<id>.json                    state and history of a segment
+    retries/<cluster>/<dc>/<node>/CommitLog-7-<id>.json                   a held segment that the next batch retries
+    released/<cluster>/<dc>/<node>/CommitLog-7-<id>.json                  a held segment that an operator released, and why
     quarantine/<cluster>/<dc>/<node>/CommitLog-7-<id>/<position>-<size>.{bin,json}
     quarantine/<cluster>/<dc>/<node>/CommitLog-7-<id>/<position>-<size>-<frames>.{bin,json}  many frames of one table
-    quarantine/<cluster>/unpublished/<topic>/<batch>-<ordinal>.{bin,json} an event that is not sent
+    quarantine/<cluster>/unpublished/<topic>/<batch>-<ordinal>.{bin,json} an event that was not sent
     claims/<topic>/<batch>-<ordinal>                                      an event that is too large for its topic
-    {batches,state,leases}/<cluster>.replay.<namespace>/                  the same of replays into a namespace of their own
+    {batches,state,leases}/<cluster>.replay.<namespace>/                  the same, of replays into a shadow namespace
     state/<cluster>/<table id>/g<generation>/b<bucket>/                   state shards
-    leases/<cluster>/<table id>/g<generation>/b<bucket>.json              who writes to a state shard, and what was written last
-    frames/<cluster>/<origin>-<run>/CommitLog-8-<n>.log                   frames that no node logged: read from the ring, or retried
-    bootstrap/<cluster>/<keyspace>.<table>/<run>.json                     one reading of a table from the ring, and how far it is
-    bootstrap/<cluster>/<keyspace>.<table>/<run>/<range>.json             a range that is finished
-    touched/<cluster>/<batch>-<table id>-b<bucket>.json                   keys that are to be read from the ring again
-    erasures/<cluster>/<batch>.json                                       a key that was erased, as a keyed hash, and up to which writetime
-    erasures/<cluster>/<batch>.done.json                                  what the erasure came to
-    erasures/<cluster>/salt                                               what these hashes are keyed with
+    leases/<cluster>/<table id>/g<generation>/b<bucket>.json              the writer of a state shard, and its last write
+    frames/<cluster>/<origin>-<run>/CommitLog-8-<n>.log                   frames from other sources: table reads, or retries
+    bootstrap/<cluster>/<keyspace>.<table>/<run>.json                     one read of a table from the cluster, and its progress
+    bootstrap/<cluster>/<keyspace>.<table>/<run>/<range>.json             a completed token range
+    touched/<cluster>/<batch>-<table id>-b<bucket>.json                   keys of rows to be read from the cluster again
+    erasures/<cluster>/<batch>.json                                       an erased key, as a keyed hash, and the writetime limit
+    erasures/<cluster>/<batch>.done.json                                  the result of the erasure
+    erasures/<cluster>/salt                                               the key of these hashes
     erasures/<cluster>/requests/<batch id>.json                           the key itself, until its batch is sealed
-    verify/<cluster>/<utc time>.{json,svg}                                tables compared with the ring: report and picture
-    audit/<cluster>/<utc time>.{json,svg}                                 what each replica's log held, compared: report and picture
+    verify/<cluster>/<utc time>.{json,svg}                                tables compared with the cluster: report and chart
+    audit/<cluster>/<utc time>.{json,svg}                                 the replicas' logs compared: report and chart
 
-<node> is the node's host id. Parts that come from outside (cluster, datacenter, keyspace, table names) are percent-escaped, so
-that none can reach out of its place; `part` and `unpart` are each other's inverse. This module knows no store and does no I/O.
+<node> is the node's host id. External names (cluster, datacenter, keyspace, table) are percent-escaped, so
+that none can add a path part; `unpart` is the inverse of `part`. Must not know a store; does no I/O.
 """
 
 from __future__ import annotations
@@ -68,18 +68,19 @@ _CONFLICT = re.compile(r"(cdc/[^/]+/[^/]+/[^/]+)/conflict-([0-9a-f]{8})/([^/]+)"
 _FRAMES = re.compile(r"/[0-9]+-[0-9]+-([0-9]{1,18})\.(?:bin|json)$")
 _BATCH = re.compile(r"batches/[^/]+/([0-9]{10,18})/[^/]+")
 _LARGEST_ID: Final = 2**63 - 1
-"""Of a segment: Cassandra's ids are 64 bits, signed."""
+"""Segment ids in Cassandra are signed 64-bit integers."""
 _MADE = re.compile(r"(snapshot|reread|retry)-(.+)")
 ARCHIVE: Final = "cdc_archive"
 _PACKED: Final = ".zst"
 FRAMES: Final = "frames"
-"""What stands for the datacenter of frames that no node logged."""
+"""In place of the datacenter, for frames that are not from a node's log."""
 
 Origin = Literal["log", "snapshot", "reread", "retry"]
 
 
 def part(text: str) -> str:
-    """One path part: everything but letters, digits, `_`, `-` and inner dots is percent-escaped; "" and dots alone too."""
+    """One path part: everything but letters, digits, `_`, `-` and inner dots is percent-escaped; "" and dots
+    alone too."""
     escaped = quote(text, safe="")
     if escaped.strip(".") == "":
         escaped = escaped.replace(".", "%2E") or "%"
@@ -93,7 +94,8 @@ def unpart(text: str) -> str:
 
 @dataclass(frozen=True, slots=True, order=True)
 class SegmentName:
-    """A commit log segment's file name: descriptor version and id. Ids increase over one node's life: order by id, not by name."""
+    """A commit log segment's file name: descriptor version and id. A node's ids increase: order by id, not by
+    name."""
 
     id: int
     version: int
@@ -120,7 +122,7 @@ class SegmentName:
 
 @dataclass(frozen=True, slots=True, order=True)
 class NodeName:
-    """A node as it appears in names: cluster, datacenter, host id."""
+    """A node in object names: cluster, datacenter, host id."""
 
     cluster: str
     datacenter: str
@@ -132,49 +134,51 @@ class NodeName:
 
     @property
     def origin(self) -> Origin:
-        """Where its frames come from: the log of a node, or something that makes frames. Host ids are UUIDs, so they cannot be confused."""
+        """The source of its frames: a node's log, a table read, or a retry. Host ids are UUIDs, so they are
+        distinct."""
         match = _MADE.fullmatch(self.host_id) if self.datacenter == FRAMES else None
         return cast(Origin, match[1]) if match else "log"
 
     @property
     def ring_host(self) -> str | None:
-        """The node of the ring whose frames they are; None of frames that were made. Of retried ones it is known still."""
+        """The node that logged the frames, also for retried ones; None for other frames."""
         origin = self.origin
         return self.host_id if origin == "log" else self.host_id.split("~", 1)[1] if origin == "retry" else None
 
     @classmethod
     def of_facts(cls, name: str) -> NodeName | None:
-        """The node that an object under nodes/ describes; None if it is no such object."""
-        pieces = name.removesuffix(".json").split("/")
-        return cls._spelt(*pieces[1:4]) if len(pieces) in (4, 5) and pieces[0] == "nodes" and name.endswith(".json") else None
+        """The node of an object under nodes/; None for other names."""
+        parts = name.removesuffix(".json").split("/")
+        return cls._spelt(*parts[1:4]) if len(parts) in (4, 5) and parts[0] == "nodes" and name.endswith(".json") else None
 
     @classmethod
     def _spelt(cls, *path: str) -> NodeName | None:
-        """The node of these parts of a name; None if its name would be spelt in another way: a node has one object."""
+        """The node of these parts of a name; None if they are not in canonical form: a node has one name."""
         node = cls(*map(unpart, path))
         return node if node.path == "/".join(path) else None
 
     @classmethod
     def of_space(cls, name: str) -> NodeName | None:
-        """The node of which an object under space/ tells; None if it is no such object."""
-        pieces = name.split("/")
-        return cls._spelt(pieces[1], *pieces[3:5]) if len(pieces) == 6 and pieces[0] == "space" and name.endswith(".json") else None
+        """The node of an object under space/; None for other names."""
+        parts = name.split("/")
+        return cls._spelt(parts[1], *parts[3:5]) if len(parts) == 6 and parts[0] == "space" and name.endswith(".json") else None
 
     @classmethod
     def of_truncations(cls, name: str) -> NodeName | None:
-        """The node whose records an object under truncations/ holds; None if it is no such object."""
-        pieces = name.split("/")
-        return cls._spelt(*pieces[1:4]) if len(pieces) == 5 and pieces[0] == "truncations" and name.endswith(".json") else None
+        """The node of an object under truncations/; None for other names."""
+        parts = name.split("/")
+        return cls._spelt(*parts[1:4]) if len(parts) == 5 and parts[0] == "truncations" and name.endswith(".json") else None
 
     @classmethod
     def made(cls, cluster: str, origin: Origin, run: str) -> NodeName:
-        """The stand-in for a node of frames that no node logged. The `run` of a retry ends with ~ and the host id of who logged them."""
+        """A placeholder node for frames from another source. The `run` of a retry ends with ~ and the host id
+        of its node."""
         return cls(cluster, FRAMES, f"{origin}-{run}")
 
 
 @dataclass(frozen=True, slots=True, order=True)
 class SegmentRef:
-    """One node's one segment."""
+    """A segment of a node."""
 
     node: NodeName
     segment: SegmentName
@@ -186,25 +190,25 @@ class SegmentRef:
         return f"cdc/{self.node.path}/{self.segment.filename}"
 
     def conflict(self, crc32c: int) -> str:
-        """Where its node ships it if other bytes lie under `incoming`."""
+        """The name for the node's upload if other bytes exist under `incoming`."""
         return f"cdc/{self.node.path}/conflict-{crc32c:08x}/{self.segment.filename}"
 
     @property
     def conflicts(self) -> str:
-        """The document of what is known of such bytes, and of what a person decided."""
+        """The document of a segment in conflict and of the operator's decision."""
         return f"{conflicts_prefix(self.node.cluster)}{part(self.node.datacenter)}/{part(self.node.host_id)}/{self.segment.stem}.json"
 
     def rejected(self, crc32c: int) -> str:
-        """Where bytes of it go that do not count."""
+        """The name for rejected bytes of the segment."""
         return f"rejected/{self.node.path}/{self.segment.stem}~{crc32c:08x}.log"
 
     @property
     def growing(self) -> str:
-        """What a segment goes by as long as only parts of it are there; they lie below."""
+        """The prefix of a growing segment's parts."""
         return f"cdc_parts/{self.node.path}/{self.segment.stem}"
 
     def part(self, start: int, end: int) -> str:
-        """The part that holds bytes [start, end) of the segment's file; in order of names they are in order of their starts."""
+        """The part with bytes [start, end) of the segment's file; names sort by start."""
         return f"{self.growing}/{start:010d}-{end:010d}"
 
     @property
@@ -217,12 +221,13 @@ class SegmentRef:
 
     @property
     def retry(self) -> str:
-        """Says that the ledger has noted the segment for another try; what names it there is the ledger."""
+        """Marks the segment for a retry; the ledger holds the details."""
         return f"retries/{self.node.path}/{self.segment.stem}.json"
 
     def archived(self, sealed_at: datetime, *, crc32c: int | None = None) -> str:
-        """The place in the archive; `sealed_at` (aware) is when the node finished the segment. With `crc32c`, the place for other bytes
-        than those that the archive holds under the segment's name: `CommitLog-7-<id>~<crc32c>.log`."""
+        """The place in the archive; `sealed_at` (aware) is when the node finished the segment. With `crc32c`,
+        the name for bytes that differ from those in the archive under the segment's name:
+        `CommitLog-7-<id>~<crc32c>.log`."""
         utc = sealed_at.astimezone(UTC)
         cluster = part(self.node.cluster)
         node = f"{part(self.node.datacenter)}/{part(self.node.host_id)}"
@@ -230,30 +235,32 @@ class SegmentRef:
         return f"{ARCHIVE}/{cluster}/date={utc:%Y-%m-%d}/hour={utc:%H}/{node}/{self.segment.stem}{other}.log"
 
     def quarantined(self, position: int, size: int, frames: int = 1) -> str:
-        """Stem of what is kept of a bad range, or of `frames` frames together; `.bin` holds the bytes, `.json` the reason."""
+        """Stem of a quarantine record: a range of bytes, or `frames` frames together; `.bin` holds the bytes,
+        `.json` the reason."""
         return f"{self.quarantine}{position:010d}-{size}" + (f"-{frames}" if frames > 1 else "")
 
     @property
     def quarantine(self) -> str:
-        """Prefix of all that is kept of the segment so."""
+        """Prefix of the segment's quarantine records."""
         return f"quarantine/{self.node.path}/{self.segment.stem}/"
 
     @classmethod
     def from_retry(cls, name: str) -> SegmentRef | None:
-        """The segment that an object under retries/ stands for; None if it is no such object."""
-        pieces = name.split("/")
-        if len(pieces) != 5:
+        """The segment of an object under retries/; None for other names."""
+        parts = name.split("/")
+        if len(parts) != 5:
             return None
         try:
-            segment = SegmentName.parse(f"{pieces[4].removesuffix('.json')}.log")
+            segment = SegmentName.parse(f"{parts[4].removesuffix('.json')}.log")
         except NotASegment:
             return None
-        ref = cls(NodeName(*map(unpart, pieces[1:4])), segment)
+        ref = cls(NodeName(*map(unpart, parts[1:4])), segment)
         return ref if ref.retry == name else None
 
     @classmethod
     def from_conflict(cls, name: str) -> tuple[SegmentRef, int] | None:
-        """The segment whose other bytes an object under cdc/ holds, and their CRC32C by its name; None if it is no such object."""
+        """The segment in conflict of an object under cdc/, and the CRC32C in its name; None for other
+        names."""
         match = _CONFLICT.fullmatch(name)
         if match is None:
             return None
@@ -265,24 +272,24 @@ class SegmentRef:
 
     @classmethod
     def from_object(cls, name: str) -> SegmentRef:
-        """The segment that an object under cdc/, cdc_archive/ or cdc_parts/ holds, all of it or some."""
-        pieces = name.split("/")
-        if pieces[0] == "cdc" and len(pieces) == 5:
-            cluster, datacenter, host_id, filename = pieces[1:]
-        elif pieces[0] == FRAMES and len(pieces) == 4:
-            (cluster, host_id, filename), datacenter = pieces[1:], FRAMES
-        elif pieces[0] == ARCHIVE and len(pieces) == 7:
-            cluster, datacenter, host_id, filename = pieces[1], *pieces[4:]
+        """The segment of an object under cdc/, cdc_archive/ or cdc_parts/."""
+        parts = name.split("/")
+        if parts[0] == "cdc" and len(parts) == 5:
+            cluster, datacenter, host_id, filename = parts[1:]
+        elif parts[0] == FRAMES and len(parts) == 4:
+            (cluster, host_id, filename), datacenter = parts[1:], FRAMES
+        elif parts[0] == ARCHIVE and len(parts) == 7:
+            cluster, datacenter, host_id, filename = parts[1], *parts[4:]
             filename = _ARCHIVED.sub(".log", filename)
-        elif pieces[0] == "cdc_parts" and len(pieces) in (5, 6):
-            cluster, datacenter, host_id, filename = *pieces[1:4], f"{pieces[4]}.log"
+        elif parts[0] == "cdc_parts" and len(parts) in (5, 6):
+            cluster, datacenter, host_id, filename = *parts[1:4], f"{parts[4]}.log"
         else:
             raise NotASegment("not where segments are kept", operation="read an object's name", obj=name)
         node = NodeName(unpart(cluster), unpart(datacenter), unpart(host_id))
         ref = cls(node, SegmentName.parse(filename))
         # Of two spellings of one name, one is the segment's: else two objects stand for one segment, or a node's for frames of nobody.
-        spelt = {"cdc": ref.incoming, FRAMES: ref.incoming, "cdc_parts": ref.growing}.get(pieces[0])
-        if not name.startswith(spelt or f"{ARCHIVE}/{part(node.cluster)}/") or (pieces[0] == "cdc_parts" and node.origin != "log"):
+        spelt = {"cdc": ref.incoming, FRAMES: ref.incoming, "cdc_parts": ref.growing}.get(parts[0])
+        if not name.startswith(spelt or f"{ARCHIVE}/{part(node.cluster)}/") or (parts[0] == "cdc_parts" and node.origin != "log"):
             raise NotASegment("not written as names are", operation="read an object's name", obj=name)
         return ref
 
@@ -331,7 +338,7 @@ def frames_prefix(cluster: str) -> str:
 
 
 def bootstrap_prefix(cluster: str, keyspace: str = "", table: str = "") -> str:
-    """Of all tables, or of one."""
+    """Prefix for all tables, or for one."""
     return f"bootstrap/{part(cluster)}/" + (f"{part(keyspace)}.{part(table)}/" if table else "")
 
 
@@ -343,17 +350,17 @@ def bootstrap_range(cluster: str, keyspace: str, table: str, run: str, number: i
     return f"{bootstrap_prefix(cluster, keyspace, table)}{part(run)}/{number:06d}.json"
 
 
-def touched_prefix(cluster: str) -> str:
+def incomplete_rows_prefix(cluster: str) -> str:
     return f"touched/{part(cluster)}/"
 
 
 def undecided(cluster: str, batch: int, table_id: str, bucket: int) -> str:
-    """Keys of rows of which no record says whether a TRUNCATE took what the batch has of them; beside `touched`."""
-    return f"{touched(cluster, batch, table_id, bucket).removesuffix('.json')}-undecided.json"
+    """Keys of rows for which no record decides whether a TRUNCATE applies; next to `incomplete_rows`."""
+    return f"{incomplete_rows(cluster, batch, table_id, bucket).removesuffix('.json')}-undecided.json"
 
 
-def touched(cluster: str, batch: int, table_id: str, bucket: int) -> str:
-    return f"{touched_prefix(cluster)}{batch:010d}-{part(table_id)}-b{bucket:05d}.json"
+def incomplete_rows(cluster: str, batch: int, table_id: str, bucket: int) -> str:
+    return f"{incomplete_rows_prefix(cluster)}{batch:010d}-{part(table_id)}-b{bucket:05d}.json"
 
 
 def erasures_prefix(cluster: str) -> str:
@@ -387,7 +394,7 @@ def verify_prefix(cluster: str) -> str:
 
 
 def verify_report(cluster: str, when: datetime) -> str:
-    """The picture beside it ends with .svg."""
+    """The report; the chart's name ends with .svg."""
     return f"{verify_prefix(cluster)}{_second(when)}.json"
 
 
@@ -396,7 +403,7 @@ def audit_prefix(cluster: str) -> str:
 
 
 def audit_report(cluster: str, when: datetime) -> str:
-    """The picture beside it ends with .svg."""
+    """The report; the chart's name ends with .svg."""
     return f"{audit_prefix(cluster)}{_second(when)}.json"
 
 
@@ -409,7 +416,7 @@ def archive_prefix(cluster: str) -> str:
 
 
 def packed(name: str) -> str:
-    """Where a segment of the archive lies once it is packed."""
+    """The name of an archived segment after packing."""
     return f"{name}{_PACKED}"
 
 
@@ -418,12 +425,12 @@ def is_packed(name: str) -> bool:
 
 
 def plain(name: str) -> str:
-    """Inverse of `packed`; a name that is no packed one's stays."""
+    """Inverse of `packed`; other names are returned unchanged."""
     return name.removesuffix(_PACKED)
 
 
 def archive_hour(name: str) -> datetime | None:
-    """The hour in which the segment of an object of the archive was sealed; None if its name does not say."""
+    """The hour in which an archived segment was completed; None if it is not in the name."""
     match = _HOUR.match(name)
     try:
         return datetime.fromisoformat(f"{match[1]}T{match[2]}:00:00+00:00") if match else None
@@ -432,12 +439,12 @@ def archive_hour(name: str) -> datetime | None:
 
 
 def hour_of(moment: datetime) -> datetime:
-    """The hour (UTC) that a moment (aware) lies in: the archive is by hours."""
+    """The hour (UTC) of an aware time, for the archive's folders."""
     return moment.astimezone(UTC).replace(minute=0, second=0, microsecond=0)
 
 
 def archive_hour_prefix(cluster: str, hour: datetime) -> str:
-    """Prefix of all segments sealed in the hour that begins at `hour` (aware)."""
+    """Prefix of all segments completed in the hour that starts at `hour` (aware)."""
     utc = hour.astimezone(UTC)
     return f"{archive_prefix(cluster)}date={utc:%Y-%m-%d}/hour={utc:%H}/"
 
@@ -447,23 +454,23 @@ def schema_prefix(cluster: str) -> str:
 
 
 def schema_snapshot(cluster: str, taken_at: datetime, version: str) -> str:
-    """As shippers up to 0.1 named it: of no node."""
+    """The name by shippers up to 0.1, without a node."""
     return f"{schema_prefix(cluster)}{_second(taken_at)}-{part(version)}.json"
 
 
 def node_schema(node: NodeName, taken_at: datetime, version: str) -> str:
-    """A snapshot of system_schema that the node answered at `taken_at`."""
+    """A snapshot of system_schema, read from the node at `taken_at`."""
     return f"schemas/{node.path}/{_second(taken_at)}-{part(version)}.json"
 
 
 def quarantined_frames(name: str) -> int:
-    """How many frames of one table a piece of quarantine holds together, by its name; 1 for any other piece."""
+    """Number of frames in a quarantine record, by its name; 1 if the name has none."""
     match = _FRAMES.search(name)
     return int(match[1]) if match else 1
 
 
 def is_schema_snapshot(name: str) -> bool:
-    """Whether an object under schemas/ is named like a snapshot."""
+    """Whether the name of an object under schemas/ is that of a snapshot."""
     return _SNAPSHOT.fullmatch(name) is not None
 
 
@@ -472,17 +479,17 @@ def truncations_prefix(cluster: str) -> str:
 
 
 def node_truncations(node: NodeName, taken_at: datetime, checksum: str) -> str:
-    """What the node records of its TRUNCATEs, as it answered at `taken_at`; `checksum` is the content's."""
+    """The node's records of TRUNCATEs, read at `taken_at`; `checksum` is the content's."""
     return f"truncations/{node.path}/{_second(taken_at)}-{part(checksum)}.json"
 
 
 def truncations_checksum(name: str) -> str:
-    """The checksum in the name of such an object."""
+    """The checksum in the name of a `truncations` object."""
     return unpart(name.removesuffix(".json").rpartition("-")[2])
 
 
 def node_facts(node: NodeName) -> str:
-    """The node's document of shippers up to 0.1."""
+    """The node's document by shippers up to 0.1."""
     return f"nodes/{node.path}.json"
 
 
@@ -492,7 +499,7 @@ def node_status(node: NodeName, at: datetime, checksum: str) -> str:
 
 
 def node_documents(node: NodeName) -> str:
-    """With which the names of all that is written under nodes/ for the node begin."""
+    """Prefix of all objects of the node under nodes/."""
     return f"nodes/{node.path}"
 
 
@@ -519,7 +526,7 @@ def ledger_of(cluster: str) -> str:
 
 
 def released_prefix(cluster: str) -> str:
-    """Of segments that a person released from quarantine."""
+    """Prefix of segments that an operator released from quarantine."""
     return f"released/{part(cluster)}/"
 
 
@@ -535,8 +542,8 @@ def nodes_prefix(cluster: str) -> str:
     return f"nodes/{part(cluster)}/"
 
 
-def beside(cluster: str, namespace: str) -> str:
-    """What stands for the cluster in names of batches and state, of replays into a namespace of their own."""
+def shadow_chain(cluster: str, namespace: str) -> str:
+    """The name in place of the cluster's, in batches and state of replays into a shadow namespace."""
     return f"{cluster}.replay.{namespace}"
 
 
@@ -545,7 +552,7 @@ def batches_prefix(cluster: str) -> str:
 
 
 def batch_folder(cluster: str, number: int) -> str:
-    """Comes before all that is in it, and after all batches before."""
+    """Sorts before the batch's objects and after those of earlier batches."""
     return f"{batches_prefix(cluster)}{number:010d}"
 
 
@@ -555,19 +562,19 @@ def batch_object(cluster: str, number: int, what: str) -> str:
 
 
 def batch_folders_end(cluster: str) -> str:
-    """Comes after the folders of all batches."""
+    """Sorts after all batches."""
     return f"{batches_prefix(cluster)}:"
 
 
 def batch_number(name: str) -> int | None:
-    """The batch that an object under batches/ belongs to; None for one that is no document of a batch."""
+    """The batch of an object under batches/; None if it is not a document of a batch."""
     match = _BATCH.fullmatch(name)
     number = int(match[1]) if match else 0
     return number if match and match[1] == f"{number:010d}" and number > 0 else None
 
 
 def owner(cluster: str) -> str:
-    """Who the pipeline is (`writetime.pipeline.identity`)."""
+    """The pipeline's identity (`writetime.pipeline.identity`)."""
     return f"pipelines/{part(cluster)}.json"
 
 
@@ -576,12 +583,12 @@ def chains_prefix(cluster: str) -> str:
 
 
 def chain(cluster: str, first: int) -> str:
-    """The rebuild whose first batch has that number (`writetime.pipeline.chains`)."""
+    """The rebuild that starts with that batch (`writetime.pipeline.chains`)."""
     return f"{chains_prefix(cluster)}{first:010d}.json"
 
 
 def live(chain: str, namespace: str | None) -> str:
-    """The cluster whose chain of batches, or of replays into a `namespace`, has that name."""
+    """The cluster of a chain, or of a chain of replays into a shadow `namespace`."""
     return chain if namespace is None else chain.removesuffix(f".replay.{namespace}")
 
 
@@ -594,7 +601,7 @@ def shelved(cluster: str) -> str:
 
 
 def events_prefix(cluster: str) -> str:
-    """Where events go as Avro files, unless the configuration names another place."""
+    """Default prefix of events as Avro files."""
     return f"events/{part(cluster)}/"
 
 
@@ -611,11 +618,11 @@ def state_lease(cluster: str, table_id: str, generation: int, bucket: int) -> st
 
 
 def leases_prefix(cluster: str) -> str:
-    """Of all state shards."""
+    """Prefix of the leases of all state shards."""
     return f"leases/{part(cluster)}/"
 
 
-def published_told(cluster: str) -> str:
+def published_notified(cluster: str) -> str:
     return f"published/{part(cluster)}.told.json"
 
 
@@ -634,22 +641,22 @@ def state_shard(cluster: str, table_id: str, generation: int, bucket: int) -> st
 
 
 def state_generation(name: str) -> int:
-    """The generation to which an object of a shard belongs."""
+    """The generation of a shard's object."""
     return int(name.split("/")[3].removeprefix("g"))
 
 
 def claim(topic: str, batch: int, ordinal: int) -> str:
-    """Where an event lies that is too large for its topic (whose name needs no escape)."""
+    """The name of an event that is too large for its topic; topic names need no escape."""
     return f"claims/{topic}/{batch:010d}-{ordinal}"
 
 
 def claims_prefix(topic_prefix: str) -> str:
-    """Prefix of what lies there for topics with that prefix, and with a longer one."""
+    """Prefix of such events for topics that start with `prefix`."""
     return f"claims/{topic_prefix}."
 
 
 def unpublishable(cluster: str, topic: str, batch: int, ordinal: int) -> str:
-    """Stem of what is kept of an event that is not sent; `.bin` holds the record's value, `.json` its key and the reason."""
+    """Stem of an event that was not sent; `.bin` holds the record's value, `.json` its key and the reason."""
     return f"{unpublishable_prefix(cluster)}{topic}/{batch:010d}-{ordinal}"
 
 
@@ -658,5 +665,5 @@ def unpublishable_prefix(cluster: str) -> str:
 
 
 def unpublishable_batch(name: str) -> int:
-    """The batch of an event that is not sent, by the name of one of its objects."""
+    """The batch of an event that was not sent, by an object's name."""
     return int(name.rpartition("/")[2].partition("-")[0])

@@ -1,15 +1,17 @@
-"""Leases: one object says who may write to a thing now, and what the last who did has left there.
+"""Leases: one object per resource names the current writer and keeps the notes of the last one.
 
-Strategy: the object's generation is the fence. Taking, renewing and finishing replace exactly the generation that was read, so that of two
-who try one wins, and who was stalled while another took over can finish nothing. `Lease.finish` lets go of the lease and leaves its notes
-in that same step: they are there if and only if the holder still was one.
+Strategy: the object's generation is the fence. Acquiring, renewing and finishing replace exactly the
+generation that was read, so that one of two competitors wins, and a holder that stalled while another took
+over cannot finish. `Lease.finish` releases the lease and stores its notes in one write: the notes exist if
+and only if the holder still had the lease.
 
-    {"owner": "<who holds it>" | null, "until": <UTC, seconds>, "notes": {…}}
+    {"owner": "<holder>" | null, "until": <UTC, seconds>, "notes": {…}}
 
-A lease runs out `seconds` after its last renewal, which a thread does meanwhile, and `check` where that is due: stores take about one write
-a second of one object. A write that is refused may be one's own, of which the answer was lost and which the client repeated: what stands
-there tells. Clocks of two machines may differ by `SKEW`; if they differ by more, two may believe to hold one lease, and still only one can
-finish. This module knows nothing of what is written under a lease.
+A lease expires `seconds` after its last renewal. A thread renews it, and so does `check` when that is due:
+stores accept about one write per second and object. A refused write may be this holder's own, repeated by the
+client after a lost answer; the object's content decides. Clocks of two machines may differ by `SKEW`; if they
+differ by more, two holders may believe to hold the lease, but only one can finish. Must not know what is
+written under a lease.
 """
 
 from __future__ import annotations
@@ -28,11 +30,12 @@ from writetime.storage.store import Store
 
 SECONDS: Final = 30.0
 SKEW: Final = 5.0
-"""By how much (s) the clocks of two machines may differ before a lease is taken from one who is alive."""
+"""Maximum clock difference (s) before a lease can be taken from a live holder."""
 
 
 class Lease:
-    """A lease on what `name` stands for, held inside `with`. LeaseLost (retriable) if another holds it for longer than `wait` seconds."""
+    """The lease in the object `name`, held inside `with`. LeaseLost (retriable) if another holds it for
+    longer than `wait` seconds."""
 
     def __init__(self, store: Store, name: str, *, seconds: float = SECONDS, wait: float = 600.0, skew: float = SKEW) -> None:
         self._store, self._name = store, name
@@ -43,7 +46,7 @@ class Lease:
         self._lock = threading.Lock()
         self._over = threading.Event()
         self.notes: dict[str, Any] = {}
-        """What the last holder has left by `finish`; empty if nobody has."""
+        """The notes of the last holder's `finish`; empty if there are none."""
 
     def __enter__(self) -> Self:
         self._take()
@@ -53,24 +56,25 @@ class Lease:
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
         if not self._over.is_set():
             try:
-                self._let_go(self.notes)
+                self._release(self.notes)
             except StoreError:
-                # It runs out by itself, or is another's by now; what went wrong inside matters more.
+                # The lease expires by itself or has another holder; the original error matters more.
                 if error is None:
                     raise
 
     def check(self) -> None:
-        """Renew it if a third of its time is over. LeaseLost if another has taken it over, which nobody may before."""
+        """Renew the lease if a third of its time has passed. LeaseLost if another holder took it over."""
         with self._lock:
             if not self._over.is_set() and not 0 <= time.time() - self._renewed < self._seconds / 3:
                 self._put(self._owner, time.time() + self._seconds, self.notes)
 
     def finish(self, notes: dict[str, Any]) -> None:
-        """Leave notes for the next holder and let go, in one step. LeaseLost, and nothing is left, if another has taken it over."""
-        self._let_go(notes)
+        """Store notes for the next holder and release the lease in one write. LeaseLost, and nothing is
+        stored, if another holder took it over."""
+        self._release(notes)
         self.notes = notes
 
-    def _let_go(self, notes: dict[str, Any]) -> None:
+    def _release(self, notes: dict[str, Any]) -> None:
         with self._lock:
             self._over.set()
             self._put(None, 0.0, notes)
@@ -83,7 +87,7 @@ class Lease:
                 try:
                     self._put(self._owner, time.time() + self._seconds, self.notes)
                 except LeaseLost:
-                    # Another was faster.
+                    # Another process was faster.
                     continue
                 return
             if time.monotonic() > give_up:
@@ -110,7 +114,7 @@ class Lease:
         except PreconditionFailed as error:
             found = self._store.head(self._name)
             if found is None or self._store.read(self._name, generation=found.generation) != data:
-                raise self._lost("another has taken the lease") from error
+                raise self._lost("another process took the lease over") from error
             self._generation = found.generation
         self._renewed = started
 
@@ -119,18 +123,18 @@ class Lease:
             try:
                 self.check()
             except LeaseLost:
-                # The holder is told by its next check or by `finish`, which look at the generation too.
+                # The holder's next `check` or `finish` raises the error: both compare the generation.
                 return
             except StoreError:
-                # The next turn tries again; if the lease runs out meanwhile, the generation tells.
+                # Retried in the next round; if the lease expires meanwhile, the generation shows it.
                 continue
 
     def _lost(self, why: str) -> LeaseLost:
-        return LeaseLost(why, operation="hold a lease", obj=self._name, hint="Run it again: what was done is found, or done then.")
+        return LeaseLost(why, operation="hold a lease", obj=self._name, hint="Run it again: completed work is kept.")
 
 
 def notes(store: Store, name: str) -> dict[str, Any]:
-    """What the last holder has left, without taking the lease; empty if nobody has."""
+    """The notes of the last holder, without acquiring the lease; empty if there are none."""
     try:
         found: dict[str, Any] = json.loads(store.read(name))["notes"]
     except ObjectNotFound:

@@ -1,19 +1,23 @@
-"""A folder as an object store: objects are plain files that a person can `ls`, `cat`, and repair with `cp`.
+"""A folder as an object store: objects are plain files, usable with `ls`, `cat` and `cp`.
 
-Strategy: an object is written under `<root>/.writetime/tmp`, synced, read back and compared, and only then gets its name, by a hard
-link (only if there is none) or by a rename under a lock (overwrite, compare and set); the folder is synced too. The generation is
-the file's mtime in nanoseconds, which the store sets itself, strictly newer than what it replaces. CRC32C and metadata lie in
-`<root>/.writetime/meta/<name>.<generation>.json`, written before the object gets its name. A file that came by hand has another
-mtime, so nothing is on record for it: its CRC32C is computed and its metadata is empty. That is how an operator repairs an object.
+Strategy: an object is written under `<root>/.writetime/tmp`, synced, read back and compared, and only then
+gets its name, by a hard link (only if there is none) or by a rename under a lock (overwrite, compare and
+set); the folder is synced too. The generation is the file's mtime in nanoseconds, which the store sets
+itself, strictly newer than what it replaces. CRC32C and metadata are stored in
+`<root>/.writetime/meta/<name>.<generation>.json`, written before the object gets its name. A file that was
+copied by hand has another mtime and therefore no record: its CRC32C is computed and its metadata is empty.
+This is how an operator repairs an object.
 
-The read-back costs a second pass over every object. It is what a remote store does when it answers with its own checksum: the
-sender deletes its copy on the strength of that answer, so it has to come from the bytes that were kept, not from those that were sent.
+The read-back costs a second pass over every object. It corresponds to the checksum in a remote store's
+answer: the sender deletes its copy after that answer, so it must be computed from the stored bytes, not from
+those sent.
 
-A bucket holds all keyspaces' data, so a root that is made here is its user's alone (0700). What is made below a root has the root's mode,
-whatever the umask: whoever shares a bucket among users makes its folder first, with the group and the mode that it is to have.
+A bucket holds all keyspaces' data, so a new root is accessible to its user only (0700). Files and folders
+below a root get the root's mode, whatever the umask: to share a bucket among users, create its folder first
+with the right group and mode.
 
-One limit that a remote store does not have: one name cannot lie under another (`a` and `a/b`). All processes that write must run on
-one machine (flock). Knows nothing of segments or batches.
+A limitation compared with remote stores: a name cannot be a prefix folder of another (`a` and `a/b`). All
+processes that write must run on one machine (flock). Must not know segments or batches.
 """
 
 from __future__ import annotations
@@ -57,7 +61,7 @@ _HINTS = {
 
 
 class LocalStore:
-    """See the module's docstring. The folder is made on the first write."""
+    """See the module's docstring. The folder is created by the first write."""
 
     def __init__(self, root: str | Path) -> None:
         self._root = Path(root).absolute()
@@ -65,9 +69,10 @@ class LocalStore:
         self._swept = False
 
     def list(self, prefix: str = "", *, start_after: str = "") -> Iterator[ObjectInfo]:
-        """See Store.list. Files that no object could be named like are left out. Names of one folder at a time are held in memory."""
+        """See Store.list. Files with invalid names are skipped. Holds the names of one folder at a time in
+        memory."""
         for name in self._names("", prefix.encode(), start_after.encode()):
-            # None: it vanished between the walk and the look.
+            # None: it was deleted during the listing.
             if (info := self.head(name)) is not None:
                 yield info
 
@@ -82,18 +87,21 @@ class LocalStore:
             return None
 
     def read(self, name: str, *, generation: int | None = None, start: int = 0, end: int | None = None) -> bytes:
-        """See Store.read. A range beyond the end gives what there is."""
+        """See Store.read. A range beyond the end returns the bytes that exist."""
         with _explained("read an object", name), self._open(name) as file:
             found = os.fstat(file.fileno()).st_mtime_ns
             if generation is not None and found != generation:
-                raise ObjectNotFound(f"generation {generation} is gone, there is {found}", operation="read an object", obj=name)
+                raise ObjectNotFound(
+                    f"generation {generation} does not exist, the current one is {found}", operation="read an object", obj=name
+                )
             file.seek(start)
             return file.read() if end is None else file.read(max(0, end - start))
 
     def put(
         self, name: str, data: bytes | Path, *, if_generation: int | None = None, metadata: Mapping[str, str] | None = None
     ) -> ObjectInfo:
-        """See Store.put. StoreError if the source cannot be read, the disk is full, or the name cannot be a file's."""
+        """See Store.put. StoreError if the source cannot be read, the disk is full, or the file system
+        rejects the name."""
         target = self._path(name, "write an object")
         with opened(data, "write an object", name) as source, _explained("write an object", name):
             self._require(name, target, if_generation)
@@ -107,13 +115,13 @@ class LocalStore:
         path = self._path(target, "copy an object")
         with _explained("copy an object", f"{source} to {target}"), self._open(source) as file:
             if (info := self._info(source, file)) is None:
-                raise ObjectNotFound("it was replaced just now", operation="copy an object", obj=source, retriable=True)
+                raise ObjectNotFound("the object was replaced during the call", operation="copy an object", obj=source, retriable=True)
             self._require(target, path, if_generation)
             with self._temporary() as temporary:
                 file.seek(0)
                 size, crc = _write(temporary, chunks(file), self._file_mode())
                 if (size, crc) != (info.size, info.crc32c):
-                    raise ChecksumMismatch("the source is not what it was written as", operation="copy an object", obj=source)
+                    raise ChecksumMismatch("the source's bytes do not match its CRC32C", operation="copy an object", obj=source)
                 _verify(temporary, target, size, crc)
                 return self._publish(temporary, path, replace(info, name=target), if_generation)
 
@@ -123,7 +131,7 @@ class LocalStore:
         with _explained("delete an object", name), self._locked(name):
             found = _generation(path)
             if found is None:
-                raise ObjectNotFound("there is no such object", operation="delete an object", obj=name)
+                raise ObjectNotFound("the object does not exist", operation="delete an object", obj=name)
             if if_generation is not None and if_generation != found:
                 raise _precondition("delete an object", name, if_generation, found)
             path.unlink()
@@ -137,7 +145,8 @@ class LocalStore:
         return self._root.joinpath(*name.split("/"))
 
     def _names(self, folder: str, prefix: bytes, after: bytes) -> Iterator[str]:
-        """Names under `folder` ("" or ending in "/") in order of their UTF-8 bytes; whole folders outside the bounds are not entered."""
+        """Names under `folder` ("" or ending in "/") in order of their UTF-8 bytes; whole folders outside the
+        bounds are not entered."""
         for key, is_folder in sorted(self._entries(folder)):
             name = folder.encode() + key
             if is_folder:
@@ -149,7 +158,8 @@ class LocalStore:
                 yield name.decode()
 
     def _entries(self, folder: str) -> Iterator[tuple[bytes, bool]]:
-        """(sort key, is a folder). A folder's key ends in "/", which makes the walk's order that of the flat names."""
+        """(sort key, is a folder). A folder's key ends in "/", which makes the walk's order that of the flat
+        names."""
         try:
             entries = os.scandir(self._root / folder)
         except (FileNotFoundError, NotADirectoryError):
@@ -169,25 +179,26 @@ class LocalStore:
         return folder
 
     def _mode(self) -> int:
-        """Of the root, and so of all folders below it."""
+        """The mode of the root and of all folders below it."""
         return stat.S_IMODE(self._root.stat().st_mode) & 0o777
 
     def _file_mode(self) -> int:
         return self._mode() & 0o666
 
     def _make_folder(self, folder: Path) -> None:
-        """Like mkdir -p, and each new entry is synced, so that a name survives a power cut together with its folders."""
+        """Like mkdir -p, and each new entry is synced, so that a name survives a power cut together with its
+        folders."""
         if folder.is_dir():
             return
         self._make_folder(folder.parent)
         if folder == self._root:
             folder.mkdir(_PRIVATE, exist_ok=True)
         elif not folder.is_relative_to(self._root):
-            # What the bucket lies in is not the bucket's.
+            # Folders above the bucket are not the bucket's.
             folder.mkdir(exist_ok=True)
         else:
             folder.mkdir(_PRIVATE, exist_ok=True)
-            # Another user who was faster has given it the same.
+            # Another user was faster and set the same mode.
             with contextlib.suppress(PermissionError):
                 folder.chmod(self._mode())
         _sync_folder(folder.parent)
@@ -201,11 +212,11 @@ class LocalStore:
         try:
             file = self._path(name, "open an object").open("rb")
         except (FileNotFoundError, IsADirectoryError, NotADirectoryError) as error:
-            raise ObjectNotFound("there is no such object", operation="open an object", obj=name) from error
+            raise ObjectNotFound("the object does not exist", operation="open an object", obj=name) from error
         return file
 
     def _info(self, name: str, file: BinaryIO) -> ObjectInfo | None:
-        """Facts of an open file. None if it has been replaced and its notes went with it: look again."""
+        """Facts of an open file. None if it was replaced and its checksum record deleted: retry."""
         found = os.fstat(file.fileno())
         created, meta = _created(found.st_mtime_ns), self._meta(name, found.st_mtime_ns)
         try:
@@ -218,23 +229,24 @@ class LocalStore:
         except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
             hint = "If the object is as it should be, remove that file: the checksum is computed then."
             raise StoreError(
-                f"the record of its checksum is damaged: {error!r}", operation="look up an object", obj=str(meta), hint=hint
+                f"the object's checksum record is damaged: {error!r}", operation="look up an object", obj=str(meta), hint=hint
             ) from error
         return ObjectInfo(name, found.st_size, found.st_mtime_ns, crc, created, metadata)
 
     # --- writing
 
     def _require(self, name: str, target: Path, wanted: int | None) -> int:
-        """The present generation (0 = none). PreconditionFailed if it is not the one that is wanted."""
+        """The current generation (0 = none). PreconditionFailed if it is not the wanted one."""
         if target.is_dir():
-            raise StoreError("other objects lie under this name", operation="write an object", obj=name)
+            raise StoreError("other objects exist below this name", operation="write an object", obj=name)
         found = _generation(target) or 0
         if wanted is not None and wanted != found:
             raise _precondition("write an object", name, wanted, found)
         return found
 
     def _publish(self, temporary: Path, target: Path, info: ObjectInfo, if_generation: int | None) -> ObjectInfo:
-        """Give a finished file its name. The lock makes look and rename one step among writers; the link is safe against anybody."""
+        """Give a finished file its name. The lock makes look and rename one step among writers; the link is
+        safe against anybody."""
         with self._locked(info.name):
             found = self._require(info.name, target, if_generation)
             generation = _set_generation(temporary, found)
@@ -270,7 +282,7 @@ class LocalStore:
         stripe = int.from_bytes(hashlib.blake2b(name.encode(), digest_size=2).digest(), "big") % _STRIPES
         path = self._own("locks") / f"{stripe:02d}"
         with path.open("ab") as file:
-            # Of another user's lock file the mode is that one's business.
+            # The mode of another user's lock file cannot be set.
             with contextlib.suppress(PermissionError):
                 os.fchmod(file.fileno(), self._file_mode())
             fcntl.flock(file, fcntl.LOCK_EX)
@@ -278,11 +290,11 @@ class LocalStore:
 
 
 def _noted(content: bytes) -> tuple[int, dict[str, str]]:
-    """CRC32C and metadata of an object. ValueError and its like if they are not there."""
+    """CRC32C and metadata of an object. ValueError or similar if they are missing."""
     noted = json.loads(content)
     crc, metadata = noted["crc32c"], {str(key): str(value) for key, value in noted["metadata"].items()}
     if type(crc) is not int or not 0 <= crc < 1 << 32:
-        raise ValueError(f"no CRC32C: {crc!r}")
+        raise ValueError(f"not a CRC32C: {crc!r}")
     return crc, metadata
 
 
@@ -316,22 +328,22 @@ def _set_generation(path: Path, newer_than: int) -> int:
         wanted = newer_than + step
 
 
-def _write(path: Path, pieces: Iterator[bytes], mode: int) -> tuple[int, int]:
-    """Write a new file of that mode and sync it; the size and CRC32C of what was taken in."""
+def _write(path: Path, chunks: Iterator[bytes], mode: int) -> tuple[int, int]:
+    """Write and sync a new file with that mode; returns the size and CRC32C of the input."""
     size = crc = 0
     with path.open("xb", buffering=0) as file:
         os.fchmod(file.fileno(), mode)
-        for piece in pieces:
-            view = memoryview(piece)
+        for chunk in chunks:
+            view = memoryview(chunk)
             while view:
                 view = view[file.write(view) :]
-            size, crc = size + len(piece), crc32c(piece, crc)
+            size, crc = size + len(chunk), crc32c(chunk, crc)
         os.fsync(file.fileno())
     return size, crc
 
 
 def _verify(path: Path, name: str, size: int, crc: int) -> None:
-    """Read back what was kept, from the disk if the system lets go of its cached copy."""
+    """Read the file back, from the disk if the system drops its cached copy."""
     with path.open("rb", buffering=0) as file:
         if hasattr(os, "posix_fadvise"):
             os.posix_fadvise(file.fileno(), 0, 0, os.POSIX_FADV_DONTNEED)
@@ -363,7 +375,7 @@ def _sync_folder(folder: Path) -> None:
 
 
 def _sweep(folder: Path) -> None:
-    """Remove what writers that were killed have left; a day is longer than any write takes."""
+    """Remove files of killed writers; no write takes a day."""
     stale = time.time() - _TEMPORARY_IS_STALE_AFTER
     for path in folder.iterdir():
         with contextlib.suppress(FileNotFoundError):
@@ -379,7 +391,7 @@ def _precondition(operation: str, name: str, wanted: int, found: int) -> Precond
 
 @contextlib.contextmanager
 def _explained(operation: str, name: str) -> Iterator[None]:
-    """Turn the operating system's errors into the store's, with what to do next."""
+    """Translate errors of the operating system, with a hint."""
     try:
         yield
     except OSError as error:

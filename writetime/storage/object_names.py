@@ -1,4 +1,6 @@
-"""Which texts are names of objects. The rules are those that every backend can keep, so that a bucket can move. Knows no store."""
+"""Validation of object names. The rules are those that every backend supports, so that a bucket can move.
+Must not know a store.
+"""
 
 from __future__ import annotations
 
@@ -10,18 +12,20 @@ _OWN = ".writetime"
 
 
 def is_name(text: str) -> bool:
-    """Whether an object can be named so."""
+    """Whether the text is a valid object name."""
     return _trouble(text) is None
 
 
 def require_name(name: str, operation: str) -> None:
-    """StoreError unless `name` is one or more parts with `/` between, none of them empty, `.` or `..`, without control characters."""
+    """StoreError unless `name` is one or more parts with `/` between, none of them empty, `.` or `..`,
+    without control characters."""
     if (why := _trouble(name)) is not None:
-        raise StoreError(f"not a name for an object: {why}", operation=operation, obj=ascii(name))
+        raise StoreError(f"invalid object name: {why}", operation=operation, obj=ascii(name))
 
 
 def require_next(name: str, after: bytes, prefix: str) -> bytes:
-    """The name in UTF-8, which is the next one's `after`. ValueError if a listing of `prefix` cannot go on with it."""
+    """The name in UTF-8, as `after` of the next call. ValueError if the listing of `prefix` is out of
+    order."""
     found = name.encode()
     if found <= after or not name.startswith(prefix):
         raise ValueError(f"the listing is out of order at {name!a}")
@@ -31,13 +35,13 @@ def require_next(name: str, after: bytes, prefix: str) -> bytes:
 def _trouble(name: str) -> str | None:
     parts = name.split("/")
     if not all(parts) or "." in parts or ".." in parts:
-        return "empty, `.` and `..` parts are refused"
+        return "empty, `.` and `..` parts are not allowed"
     if any(ord(character) < 32 or 127 <= ord(character) < 160 for character in name):
-        return "control characters are refused"
+        return "control characters are not allowed"
     try:
         lengths = [len(part.encode()) for part in parts]
     except UnicodeEncodeError:
-        return "it cannot be written in UTF-8"
+        return "it cannot be encoded in UTF-8"
     if max(lengths) > _LONGEST_PART or sum(lengths) + len(parts) > _LONGEST_NAME:
-        return f"a part may have {_LONGEST_PART} bytes, the whole {_LONGEST_NAME}"
-    return f"`{_OWN}` is the store's own" if parts[0] == _OWN else None
+        return f"at most {_LONGEST_PART} bytes in a part and {_LONGEST_NAME} in total"
+    return f"`{_OWN}` is reserved for the store" if parts[0] == _OWN else None

@@ -1,19 +1,21 @@
-"""Amazon S3, and what speaks its protocol, as an object store, through botocore.
+"""Amazon S3 and compatible services as an object store, through botocore.
 
-Strategy: S3 numbers no generations, so each write brings its own: a number in the metadata, unique to that write. Who replaces a
-generation looks it up first and makes the request conditional on the entity tag it saw; who creates asks for `If-None-Match: *`, and
-the service decides. Should the service have taken a write whose answer was lost, its number is found there: the write has succeeded.
-What goes beyond one request is written in parts, of which one at a time is in memory; nothing is visible before all are complete.
+Strategy: S3 has no generation numbers, so each write stores its own: a number in the metadata, unique to that
+write. To replace a generation, the store looks it up and makes the request conditional on the entity tag; to
+create an object, it sends `If-None-Match: *`, and the service decides. If the answer to a write is lost, the
+write succeeded if the object has its number. Larger data is written in parts, one at a time in memory;
+nothing is visible before all are complete.
 
-The CRC32C is taken before the upload and sent along, of the whole and of each part, so that the service itself refuses other bytes;
-then the service is asked what it holds. Objects that came another way may lack it, or a number: their CRC32C is computed from their
-bytes, their generation from tag and time.
+The CRC32C of the whole and of each part is computed before the upload and sent along, so that the service
+rejects other bytes; then the service is asked for the CRC32C it holds. Objects written by other tools may
+lack a CRC32C or a number: the CRC32C is then computed from the bytes, the generation from tag and time.
 
-One limit: a tag says nothing about metadata. Who replaces a generation can miss that, since the look, another has written the very same
-bytes once more. Needed of a service: conditional writes and deletions, CRC32C of whole objects, names in order of their UTF-8 bytes.
+Limitation: a tag does not cover metadata. A replacement can miss that another writer wrote identical bytes
+since the lookup. Required of a service: conditional writes and deletions, CRC32C of whole objects, listings
+in UTF-8 byte order.
 
-Credentials come from the environment, the library's own files or what the machine is attached to, never from the URL. Knows nothing of
-segments or batches.
+Credentials come from the environment, the library's files or the machine's role, never from the URL. Must not
+know segments or batches.
 """
 
 from __future__ import annotations
@@ -68,30 +70,31 @@ _PLAIN_VALUE = "".join(chr(code) for code in range(33, 127) if chr(code) != "%")
 _PLAIN_KEY = frozenset(b"abcdefghijklmnopqrstuvwxyz0123456789-_.")
 _PERMISSION = (
     "Check the account's rights (docs/security.md): s3:GetObject, PutObject and AbortMultipartUpload where a node ships; ListBucket and "
-    "DeleteObject for the pipeline. Without ListBucket an object that is not there looks forbidden."
+    "DeleteObject for the pipeline. Without ListBucket a missing object looks forbidden."
 )
 
 
 class _Found(NamedTuple):
-    """An object and the entity tag that conditional requests name it by."""
+    """An object and its entity tag for conditional requests."""
 
     info: ObjectInfo
     tag: str
 
 
 class _BeyondTheEnd(StoreError):
-    """A range of which the object has nothing."""
+    """A range beyond the end of the object."""
 
 
 class _BrokenOff(StoreUnavailable):
-    """An answer that ended before its end."""
+    """A response that ended early."""
 
 
 class S3Store:
-    """See the module's docstring. `url` is s3://bucket[/prefix]; s3+https://host[:port]/bucket[/prefix] if the service is not Amazon's.
+    """See the module's docstring. `url` is s3://bucket[/prefix]; s3+https://host[:port]/bucket[/prefix] for
+    services other than Amazon's.
 
-    Without a host in the URL, the environment may name one (AWS_ENDPOINT_URL_S3). s3+http:// is for services without TLS. Nothing is
-    asked of the network until it is used.
+    Without a host in the URL, the environment may name one (AWS_ENDPOINT_URL_S3). s3+http:// is for services
+    without TLS. No connection is made before the first call.
     """
 
     def __init__(self, url: str) -> None:
@@ -120,7 +123,8 @@ class S3Store:
         return S3Store, (self.url,)
 
     def list(self, prefix: str = "", *, start_after: str = "") -> Iterator[ObjectInfo]:
-        """See Store.list. The service's listing says too little of an object: each is looked up, some at once."""
+        """See Store.list. The service's listing says too little of an object: each is looked up, some at
+        once."""
         names = self._names(prefix, start_after)
         with ThreadPoolExecutor(_LOOKS) as pool:
             while some := list(itertools.islice(names, 4 * _LOOKS)):
@@ -133,7 +137,8 @@ class S3Store:
         return found.info if found else None
 
     def read(self, name: str, *, generation: int | None = None, start: int = 0, end: int | None = None) -> bytes:
-        """See Store.read. A range beyond the end gives what there is. Whole objects are checked against their CRC32C."""
+        """See Store.read. A range beyond the end gives what there is. Whole objects are checked against their
+        CRC32C."""
         require_name(name, "read an object")
         if end is None or end > start:
             last = "" if end is None else end - 1
@@ -159,23 +164,23 @@ class S3Store:
                 # It would be refused all the same, when all parts are sent.
                 raise _precondition("write an object", name, 0, there.info.generation)
             step = max(_PART, -(-size // _MOST_PARTS))
-            pieces = iter(lambda: source.read(step), b"")
-            return self._put_in_parts(name, (size, crc), condition, metadata or {}, (self._sent(piece) for piece in pieces))
+            parts = iter(lambda: source.read(step), b"")
+            return self._put_in_parts(name, (size, crc), condition, metadata or {}, (self._sent(data) for data in parts))
 
     def copy(self, source: str, target: str, *, if_generation: int | None = 0) -> ObjectInfo:
-        """See Store.copy. The service copies the bytes, as parts of an object whose completion is conditional: not every service has
-        conditions on copies."""
+        """See Store.copy. The service copies the bytes, as parts of an object whose completion is
+        conditional: not every service has conditions on copies."""
         require_name(target, "copy an object")
         found = self._look(source, "copy an object")
         if found is None:
-            raise ObjectNotFound("there is no such object", operation="copy an object", obj=source)
+            raise ObjectNotFound("the object does not exist", operation="copy an object", obj=source)
         info = found.info
         with self._explained("copy an object", f"{source} to {target}"):
             condition = self._condition(target, if_generation, "copy an object")
             if info.size == 0:
                 return self._put_at_once(target, io.BytesIO(), (0, 0), condition, info.metadata)
             ranges = ((start, min(start + _COPIED_PART, info.size) - 1) for start in range(0, info.size, _COPIED_PART))
-            parts = (self._copied(source, found.tag, piece) for piece in ranges)
+            parts = (self._copied(source, found.tag, span) for span in ranges)
             return self._put_in_parts(target, (info.size, info.crc32c), condition, info.metadata, parts)
 
     def delete(self, name: str, *, if_generation: int | None = None) -> None:
@@ -183,11 +188,11 @@ class S3Store:
         for _ in range(_LOOKS_AGAIN):
             found = self._look(name, "delete an object")
             if found is None:
-                raise ObjectNotFound("there is no such object", operation="delete an object", obj=name)
+                raise ObjectNotFound("the object does not exist", operation="delete an object", obj=name)
             if if_generation not in (None, found.info.generation):
                 raise _precondition("delete an object", name, if_generation, found.info.generation)
             tag = found.tag if if_generation is None else self._tag_of(name, found.info.generation, "delete an object")
-            # What was looked at goes, or nothing: unasked, the service says yes to the deletion of what is not there.
+            # Delete the generation that was looked up, or nothing: the service also confirms deletion of a missing object.
             with contextlib.suppress(PreconditionFailed), self._explained("delete an object", name):
                 self._client.delete_object(**self._key(name), IfMatch=tag)
                 return
@@ -205,7 +210,7 @@ class S3Store:
                 for entry in page.get("Contents", ()):
                     last = require_next(entry["Key"], last, self._prefix + prefix)
                     name = entry["Key"].removeprefix(self._prefix)
-                    # "Folders" made in a console are objects named `…/`.
+                    # "Folders" created in a console are objects named `…/`.
                     if is_name(name):
                         yield name
 
@@ -228,7 +233,8 @@ class S3Store:
         raise _restless(operation, name)
 
     def _looked(self, name: str) -> _Found | None:
-        """As `_look`, but None too if that is not allowed: without the right to list, what is missing looks forbidden."""
+        """As `_look`, but also None if forbidden: without the right to list, a missing object looks
+        forbidden."""
         try:
             return self._look(name, "write an object")
         except StoreError as error:
@@ -237,7 +243,7 @@ class S3Store:
             return None
 
     def _require_bucket(self, operation: str) -> None:
-        """The answer about a missing object is the same as about a missing bucket."""
+        """The response for a missing object equals that for a missing bucket."""
         if not self._bucket_is_there:
             try:
                 with self._explained(operation, ""):
@@ -247,7 +253,7 @@ class S3Store:
             self._bucket_is_there = True
 
     def _computed(self, name: str, tag: str) -> int:
-        """CRC32C of an object that carries none, from all its bytes. PreconditionFailed if the tag is another's by now."""
+        """CRC32C of an object without one, from all its bytes. PreconditionFailed if the tag has changed."""
         crc = 0
         body = self._client.get_object(**self._key(name), IfMatch=tag)["Body"]
         with contextlib.closing(body):
@@ -255,7 +261,7 @@ class S3Store:
                 crc = crc32c(chunk, crc)
         return crc
 
-    # The library repeats requests, not answers that broke off.
+    # The library retries requests, but not responses that broke off.
     @retry(retry=retry_if_exception_type(_BrokenOff), stop=stop_after_attempt(3), reraise=True)
     def _read(self, name: str, generation: int | None, wanted: dict[str, str]) -> bytes:
         with self._explained("read an object", name):
@@ -277,7 +283,8 @@ class S3Store:
     # --- writing
 
     def _condition(self, name: str, if_generation: int | None, operation: str) -> dict[str, str]:
-        """What makes a write conditional on the target's generation. PreconditionFailed if it is another already."""
+        """The condition of a write on the target's generation. PreconditionFailed if it has changed
+        already."""
         if if_generation is None:
             return {}
         if if_generation == 0:
@@ -285,11 +292,11 @@ class S3Store:
         return {"IfMatch": self._tag_of(name, if_generation, operation)}
 
     def _tag_of(self, name: str, generation: int, operation: str) -> str:
-        """The tag of that generation. PreconditionFailed if there is another.
+        """The tag of that generation. PreconditionFailed if the current one differs.
 
-        Looked at twice: a service may put an answer together from several reads, one from before a write and the next from behind it. The
-        other generation's tag would then pass for this one's, and what was just written be overwritten. Who has seen a new tag once sees
-        the new generation the next time.
+        Looked at twice: a service may put an answer together from several reads, one from before a write and
+        the next from behind it. The other generation's tag would then pass for this one's, and what was just
+        written be overwritten. Who has seen a new tag once sees the new generation the next time.
         """
         tags = set()
         for _ in range(2):
@@ -302,7 +309,8 @@ class S3Store:
     def _put_at_once(
         self, name: str, source: BinaryIO, whole: tuple[int, int], condition: dict[str, str], metadata: Mapping[str, str]
     ) -> ObjectInfo:
-        """Write an object of `whole` (size, CRC32C) in one request, which the library sends from the source block by block."""
+        """Write an object of `whole` (size, CRC32C) in one request, which the library streams from the
+        source."""
         generation = _fresh_generation()
         with self._settled(name, generation, condition):
             self._client.put_object(
@@ -313,7 +321,8 @@ class S3Store:
     def _put_in_parts(
         self, name: str, whole: tuple[int, int], condition: dict[str, str], metadata: Mapping[str, str], parts: Iterator[Any]
     ) -> ObjectInfo:
-        """Write an object of `whole` (size, CRC32C). Each of `parts` is a function that makes a part and gives what the service said."""
+        """Write an object of `whole` (size, CRC32C). Each of `parts` is a function that uploads a part and
+        returns the service's response."""
         generation = _fresh_generation()
         begun = self._client.create_multipart_upload(
             **self._key(name), ChecksumAlgorithm="CRC32C", ChecksumType="FULL_OBJECT", **_described(name, generation, metadata)
@@ -331,23 +340,23 @@ class S3Store:
                     **condition,
                 )
         except BaseException:
-            # What is not complete is no object, but it is kept, and paid for, until it is called off or the bucket's rule removes it.
+            # An incomplete upload is not an object, but it is stored and paid for until it is aborted or a bucket rule removes it.
             with contextlib.suppress(Exception):
                 self._client.abort_multipart_upload(**upload)
             raise
         return self._verified(ObjectInfo(name, whole[0], generation, whole[1], datetime.now(UTC), dict(metadata)))
 
-    def _sent(self, piece: bytes) -> Any:
+    def _sent(self, data: bytes) -> Any:
         def send(part: dict[str, Any]) -> dict[str, str]:
-            checksum = to_base64(crc32c(piece))
-            return {"ETag": self._client.upload_part(**part, Body=piece, ChecksumCRC32C=checksum)["ETag"], "ChecksumCRC32C": checksum}
+            checksum = to_base64(crc32c(data))
+            return {"ETag": self._client.upload_part(**part, Body=data, ChecksumCRC32C=checksum)["ETag"], "ChecksumCRC32C": checksum}
 
         return send
 
-    def _copied(self, source: str, tag: str, piece: tuple[int, int]) -> Any:
+    def _copied(self, source: str, tag: str, span: tuple[int, int]) -> Any:
         def copy(part: dict[str, Any]) -> dict[str, str]:
             answer = self._client.upload_part_copy(
-                **part, CopySource=self._key(source), CopySourceIfMatch=tag, CopySourceRange=f"bytes={piece[0]}-{piece[1]}"
+                **part, CopySource=self._key(source), CopySourceIfMatch=tag, CopySourceRange=f"bytes={span[0]}-{span[1]}"
             )["CopyPartResult"]
             return {key: answer[key] for key in ("ETag", "ChecksumCRC32C") if key in answer}
 
@@ -355,8 +364,9 @@ class S3Store:
 
     @contextlib.contextmanager
     def _settled(self, name: str, generation: int, condition: Mapping[str, str]) -> Iterator[None]:
-        """A write that is refused may be the library's second attempt at one that succeeded: then the object bears this write's number.
-        A forbidden creation may be refused because the name is taken: a service can check the right to replace before the condition."""
+        """A refused write may be the library's retry of one that succeeded: then the object has this write's
+        number. A forbidden creation may mean that the name is taken: a service may check the right to replace
+        first."""
         try:
             yield
         except boto.ClientError as error:
@@ -374,7 +384,8 @@ class S3Store:
                 ) from error
 
     def _verified(self, sent: ObjectInfo) -> ObjectInfo:
-        """What the store says it holds of a write. If another has replaced it since: what was sent, which the store has checked."""
+        """The stored facts of a write. If another writer replaced it since: the facts that were sent, which
+        the store checked."""
         found = self._look(sent.name, "verify an object")
         if found is None or found.info.generation != sent.generation:
             return sent
@@ -384,7 +395,7 @@ class S3Store:
                 f"{sent.size} bytes with CRC32C {sent.crc32c:08x} were sent, the store holds {held.size} bytes with {held.crc32c:08x}",
                 operation="verify an object",
                 obj=sent.name,
-                hint="The object is left as it is: look at it before it is written again.",
+                hint="The object is left unchanged: inspect it before it is written again.",
             )
         return held
 
@@ -410,7 +421,7 @@ class S3Store:
                     retries={"mode": "standard", "total_max_attempts": _ATTEMPTS},
                     request_checksum_calculation="when_required",
                     response_checksum_validation="when_required",
-                    # Other services have no host name for each bucket.
+                    # Other services have no host name per bucket.
                     s3={"addressing_style": "path"} if self._endpoint else None,
                 ),
             )
@@ -418,7 +429,7 @@ class S3Store:
 
     @contextlib.contextmanager
     def _explained(self, operation: str, name: str) -> Iterator[None]:
-        """Turn the library's errors into the store's, and those of answers that nobody expects: they may be a proxy's on the way."""
+        """Translate the library's errors, and those of unexpected responses, which may come from a proxy."""
         try:
             yield
         except WritetimeError:
@@ -429,23 +440,24 @@ class S3Store:
 
 @functools.cache
 def _models() -> Any:
-    """The library's description of the service, read once a process: it is most of what making a client costs, in time and memory."""
+    """The library's service model, loaded once per process: it takes most of a client's set-up time and
+    memory."""
     return botocore.loaders.create_loader()
 
 
 def _endpoint() -> str | None:
-    """The service that the environment names; https unless it says otherwise. None: Amazon's own."""
+    """The endpoint from the environment, https by default. None: Amazon's."""
     named = os.environ.get("AWS_ENDPOINT_URL_S3") or os.environ.get("AWS_ENDPOINT_URL")
     return named if not named or "://" in named else f"https://{named}"
 
 
 def _fresh_generation() -> int:
-    """A number that no other write has: ms since the epoch and 20 random bits."""
+    """A unique number for a write: ms since the epoch and 20 random bits."""
     return time.time_ns() // 1_000_000 << 20 | secrets.randbits(20)
 
 
 def _described(name: str, generation: int, metadata: Mapping[str, str]) -> dict[str, Any]:
-    """What describes an object. User metadata travel as header fields: names and values are percent-escaped."""
+    """Headers of an object. User metadata are sent as headers: names and values are percent-escaped."""
     noted = {_escaped_key(key): quote(value, safe=_PLAIN_VALUE) for key, value in metadata.items()}
     return {
         "Metadata": {**noted, _GENERATION: str(generation)},
@@ -454,19 +466,19 @@ def _described(name: str, generation: int, metadata: Mapping[str, str]) -> dict[
 
 
 def _escaped_key(key: str) -> str:
-    """Names of header fields know no upper case."""
+    """Header names are case-insensitive, so upper case is escaped."""
     return "".join(chr(byte) if byte in _PLAIN_KEY else f"%{byte:02x}" for byte in key.encode())
 
 
 def _info(name: str, answer: Mapping[str, Any], crc: int) -> ObjectInfo:
     noted = answer["Metadata"]
-    # Escapes are this module's own; what others have noted is left as it is.
+    # Only this module's escapes are decoded; metadata of other tools stay unchanged.
     ours = {unquote(key): unquote(value) for key, value in noted.items() if key != _GENERATION} if _GENERATION in noted else noted
     return require_facts(ObjectInfo(name, int(answer["ContentLength"]), _generation(answer), crc, answer["LastModified"], dict(ours)))
 
 
 def _generation(answer: Mapping[str, Any]) -> int:
-    """The number that came with the write; that of an object which came another way is made of its tag and time."""
+    """The number of the write; for objects of other tools it is derived from tag and time."""
     number = answer["Metadata"].get(_GENERATION, "")
     if _NUMBER.fullmatch(number):
         return int(number)
@@ -475,18 +487,19 @@ def _generation(answer: Mapping[str, Any]) -> int:
 
 
 def _whole_crc(answer: Mapping[str, Any]) -> int | None:
-    """The CRC32C that the store keeps of all bytes. Of an object in parts it may keep one of the parts' checksums, which says nothing."""
+    """The stored CRC32C of all bytes. For an object in parts it may be a checksum of checksums, which is
+    ignored."""
     text = answer.get("ChecksumCRC32C")
     return None if text is None or answer.get("ChecksumType") == "COMPOSITE" or "-" in text else from_base64(text)
 
 
 def _gone(name: str, generation: int | None) -> ObjectNotFound:
-    what = "there is no such object" if generation is None else f"generation {generation} is gone"
+    what = "the object does not exist" if generation is None else f"generation {generation} is gone"
     return ObjectNotFound(what, operation="read an object", obj=name)
 
 
 def _no_bucket(operation: str, where: str) -> StoreError:
-    return StoreError("there is no such bucket", operation=operation, obj=where, hint="Create it, or correct `bucket`.")
+    return StoreError("the bucket does not exist", operation=operation, obj=where, hint="Create it, or correct `bucket`.")
 
 
 def _restless(operation: str, name: str) -> StoreUnavailable:
@@ -529,7 +542,7 @@ _RENEW = "Renew the credentials: AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY, or
 # a body, which to a well-formed question means just that.
 _OF_THE_SERVICE: tuple[tuple[frozenset[str | int], type[StoreError], str | None], ...] = (
     (frozenset({"BadDigest", "InvalidDigest", "XAmzContentSHA256Mismatch", "XAmzContentChecksumMismatch"}), ChecksumMismatch,
-     "The bytes changed on their way, or the file meanwhile."),
+     "The bytes changed in transit, or the file changed during the upload."),
     (frozenset({"RequestTimeTooSkewed"}), StoreError, "Set this machine's clock."),
     (frozenset({"ExpiredToken", "InvalidToken", "InvalidAccessKeyId", "SignatureDoesNotMatch", "400", 401}), StoreError, _RENEW),
     (frozenset({"NoSuchUpload", "RequestTimeout", "SlowDown", "Throttling", "ThrottlingException", 409, 429}), StoreUnavailable, None),

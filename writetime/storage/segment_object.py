@@ -1,10 +1,11 @@
-"""Segments as the archive stores them: as their node wrote them, or each as one Zstandard frame of its own, `<name>.zst`. The one place
-that knows both; `zstd -d` makes the very file of the second.
+"""Segments in the archive: plain as their node wrote them, or packed as one Zstandard frame each,
+`<name>.zst`, which `zstd -d` restores. The only module that knows both forms.
 
-Strategy: everybody goes by the plain form: its name, its size and its CRC32C. Those of a packed one stand in the object's metadata, so
-that a listing tells them. Who pinned a plain object that has been packed since gets its bytes all the same, if their CRC32C is the one that
-was pinned. pyarrow does the work, imported when a packed segment is met; it writes no checksum of the content into a frame, which is why
-the CRC32C is kept beside it, and compared. Knows no batch and no ledger; when what is packed is `writetime.pipeline.archive_packing`'s.
+Strategy: callers use the plain form: its name, size and CRC32C. A packed segment carries size and CRC32C of
+the plain form in its metadata, so that a listing shows them. A reader with the name of a plain object that
+was packed since gets the same bytes, if their CRC32C matches. pyarrow does the work, imported when needed; it
+writes no content checksum into a frame, hence the CRC32C in the metadata. Must not know batches or the
+ledger; `writetime.pipeline.archive_packing` decides when to pack.
 """
 
 from __future__ import annotations
@@ -19,42 +20,44 @@ from writetime.storage.checksum import crc32c
 from writetime.storage.store import ObjectInfo, Store
 
 _LONGEST: Final = 2**31
-"""Bytes that a segment may have: Cassandra counts them in 32 bits."""
+"""Maximum size of a segment: Cassandra uses 32-bit positions."""
 SIZE: Final = "size"
 CRC32C: Final = "crc32c"
-"""Keys of the metadata that tell of the plain form, as the shipper notes them."""
+"""Metadata keys of the plain form's facts, as the shipper writes them."""
 ORIGINAL_SIZE: Final = "original_size"
 ORIGINAL_CRC32C: Final = "original_crc32c"
 REPLACED_SIZE: Final = "replaced_size"
 REPLACED_CRC32C: Final = "replaced_crc32c"
-"""Keys of the metadata of a segment from which a key was erased: what its node wrote, and what lay there before the last erasure."""
+"""Metadata keys of a segment from which a key was erased: facts of the node's original, and of the object
+before the last erasure."""
 
 
 class Content(NamedTuple):
-    """What a segment is: bytes, and their CRC32C."""
+    """Size and CRC32C of a segment."""
 
     size: int
     crc32c: int
 
 
 def content_of(info: ObjectInfo) -> Content:
-    """What the object holds, unpacked. Of a packed one that carries no such note, as one that came by hand, it is what is stored."""
+    """The unpacked content of the object. For a packed one without metadata (uploaded by hand), the stored
+    bytes."""
     noted = _noted(info, SIZE, CRC32C) if layout.is_packed(info.name) else None
     return noted or Content(info.size, info.crc32c)
 
 
 def original_of(info: ObjectInfo) -> Content | None:
-    """What the node wrote, of a segment from which a key was erased since; None of one that is as its node wrote it."""
+    """The node's original of a segment from which a key was erased; None if it is unchanged."""
     return _noted(info, ORIGINAL_SIZE, ORIGINAL_CRC32C)
 
 
 def replaced_by(info: ObjectInfo) -> Content | None:
-    """What the object held before the last erasure from it; None if there was none."""
+    """The content before the last erasure; None if there was none."""
     return _noted(info, REPLACED_SIZE, REPLACED_CRC32C)
 
 
 def stands_for(info: ObjectInfo, content: Content) -> bool:
-    """Whether the archive holds that content of a segment in this object: to the byte, or without what was erased from it."""
+    """Whether this object holds that content: identical, or after an erasure."""
     return content in (content_of(info), original_of(info))
 
 
@@ -64,36 +67,36 @@ def _noted(info: ObjectInfo, size: str, checksum: str) -> Content | None:
 
 
 def pack(content: bytes, level: int) -> bytes:
-    """One Zstandard frame that says its length. `level`: 1 (fast) to 22."""
+    """One Zstandard frame with its content size. `level`: 1 (fast) to 22."""
     import pyarrow as pa
 
     return bytes(pa.Codec("zstd", compression_level=level).compress(content, asbytes=True))
 
 
 def unpack(name: str, stored: bytes) -> bytes:
-    """The segment in what is stored under that name. CorruptSection if it is no whole frame."""
+    """The segment in the stored bytes. CorruptSection if they are not a complete frame."""
     if not layout.is_packed(name):
         return stored
     try:
         return unpack_zstd(stored, _LONGEST)
     except CorruptSection as error:
         raise CorruptSection(
-            error.message, operation="unpack a segment", obj=name, hint="It is one Zstandard frame: `zstd -t` says the same of it."
+            error.message, operation="unpack a segment", obj=name, hint="The object must be one Zstandard frame: check it with `zstd -t`."
         ) from error
 
 
 def read_pinned(store: Store, name: str, pinned: int) -> bytes:
-    """The segment with the CRC32C `pinned` that an object holds, or its packed form.
+    """The segment with the CRC32C `pinned` in an object or its packed form.
 
-    ObjectNotFound if there is none, or one of other bytes; CorruptSection."""
+    ObjectNotFound if there is none, or one with other bytes; CorruptSection."""
     content = read(store, name, crc32c_of_it=pinned)
     if crc32c(content) != pinned:
-        raise ObjectNotFound(f"it has other bytes than those of CRC32C {pinned:08x}", operation="read a segment", obj=name)
+        raise ObjectNotFound(f"the content does not have the CRC32C {pinned:08x}", operation="read a segment", obj=name)
     return content
 
 
 def read(store: Store, name: str, *, generation: int | None = None, crc32c_of_it: int | None = None) -> bytes:
-    """The segment that an object holds, unpacked. Where that object is gone, and its packed form holds bytes of the CRC32C, these.
+    """The segment in an object, unpacked. If the object is missing, its packed form, if that has the CRC32C.
 
     ObjectNotFound, CorruptSection."""
     try:
@@ -111,14 +114,14 @@ def read(store: Store, name: str, *, generation: int | None = None, crc32c_of_it
 
 
 def held(store: Store, name: str) -> ObjectInfo | None:
-    """What the store has of a segment under that plain name or its packed one; None if nothing."""
-    # In this order: the packed one is there before the plain one goes.
+    """The object of a segment by its plain name, plain or packed; None if it does not exist."""
+    # In this order: the packed object is written before the plain one is deleted.
     return store.head(name) or (store.head(layout.packed(name)) if _may_be_packed(name) else None)
 
 
 def listed(store: Store, prefix: str, *, start_after: str = "") -> Iterator[ObjectInfo]:
-    """Objects under the prefix that are named like segments, in order of their names, each segment once: while one is being packed there
-    are two of it, and the plain one is given. For what may lack one: see `every`."""
+    """Segments under the prefix in order of their names, each once: while one is being packed both forms
+    exist, and the plain one is returned. May miss a segment, see `every`."""
     last = ""
     for info in store.list(prefix, start_after=start_after):
         try:
@@ -132,8 +135,8 @@ def listed(store: Store, prefix: str, *, start_after: str = "") -> Iterator[Obje
 
 
 def every(store: Store, prefix: str, *, start_after: str = "") -> list[ObjectInfo]:
-    """The same without exception, in order of their plain names. Looked at twice: the names of a page are listed before its objects are
-    looked at, and of a segment that is packed in between the first look sees neither form."""
+    """All segments under the prefix, in order of their plain names. Lists twice: names of a page are listed
+    before its objects are read, so one listing can miss both forms of a segment that is packed in between."""
     found: dict[str, ObjectInfo] = {}
     for _ in range(2):
         for info in listed(store, prefix, start_after=start_after):

@@ -1,8 +1,9 @@
-"""Parts of segments that grow, as they lie in the bucket, and which of them follow each other.
+"""Parts of growing segments in the bucket, and which of them are contiguous.
 
-A part is whole sections of one segment: the bytes [start, end) of its file, as its name says. A shipper that lost the store's answer, or
-its note of how far it was, ships from an earlier place again and further, so parts may overlap; they then hold the same bytes, and all
-begin and end between sections. Used by planning to find what can be read. Knows the store's listing, and reads no part.
+A part is a sequence of whole sections of one segment: the bytes [start, end) of its file, by its name. A
+shipper that lost an answer of the store, or its own position, ships again from an earlier offset, so parts
+may overlap; overlapping parts hold the same bytes, and all start and end between sections. Used by planning.
+Must not read parts.
 """
 
 from __future__ import annotations
@@ -24,7 +25,7 @@ class Part(NamedTuple):
 
 
 def found(store: Store, prefix: str) -> Iterator[tuple[layout.SegmentRef, Part]]:
-    """The parts below `prefix` in order of their names; what is not named like one is left out."""
+    """The parts below `prefix` in order of their names; other names are skipped."""
     for info in store.list(prefix):
         try:
             yield layout.SegmentRef.from_object(info.name), Part(*layout.part_range(info.name), info)
@@ -38,9 +39,9 @@ def of(store: Store, ref: layout.SegmentRef) -> list[Part]:
 
 
 def run(parts: Iterable[Part], since: int, until: int | None = None) -> list[Part]:
-    """Those that hold the file from `since` on without a gap, as few as there are to that; up to `until`, if given, and none beyond.
+    """The fewest parts that cover the file from `since` without a gap, none beyond `until`.
 
-    Of several that go on where the one before ended, or before that, the one that reaches furthest."""
+    Of several candidates, the one that reaches furthest."""
     chosen: list[Part] = []
     reached, best = since, None
     for part in sorted((part for part in parts if until is None or part.end <= until), key=lambda part: part[:2]):

@@ -1,11 +1,11 @@
-"""Which segments a person means by paths on a command line: files, folders, and objects of a bucket, in log order.
+"""Segments from paths on a command line: files, folders and objects of a bucket, in log order.
 
-A file is taken as it is, whatever its name. A folder stands for every segment below it, a bucket URL for the object of that name or for
-all that lie under it. A node keeps its segments in one folder and gives them increasing ids, so log order is: by node, then by id
-(never by name or time); the archive's folders of days and hours do not tell nodes apart. What is not there, or may not be looked
-into, is an error of its own that holds up nothing else.
+A file is used whatever its name. A folder stands for every segment below it, a bucket URL for the object with
+that name or all objects below it. A node keeps its segments in one folder with increasing ids, so log order
+is: by node, then by id (never by name or time); the archive's folders for days and hours do not separate
+nodes. A missing or unreadable path is an error of its own and does not stop the others.
 
-Opens nothing but what it is asked for, one file at a time. Knows nothing of what is inside a segment but where its id stands.
+Reads one file at a time, on request. Must not know a segment's content except the position of its id.
 """
 
 from __future__ import annotations
@@ -25,9 +25,10 @@ from writetime.storage.segment_object import unpack
 from writetime.storage.store import Store
 
 _SEGMENT: Final = re.compile(r"(CommitLog-\d+-(\d+))(?:~[0-9a-f]{8})?\.log(?:\.zst)?")
-"""With a checksum the archive names other bytes of the same segment, with .zst one that is packed (writetime.names)."""
+"""A checksum in the name marks other bytes of the same segment, .zst a packed one
+(writetime.storage.layout)."""
 _HOUR: Final = re.compile(r"(?:(?<=/)|^)date=[^/]+/hour=[^/]+(?:/|$)")
-"""How the archive parts each node's log (writetime.names)."""
+"""The archive's folders within a node's log (writetime.storage.layout)."""
 _ID_OFFSET, _ID_END = 4, 12
 
 
@@ -37,7 +38,7 @@ class _Place(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class Input:
-    """One file to read. `id` is None if nothing tells it; `size` in bytes."""
+    """One file to read. `id` is None if unknown; `size` in bytes."""
 
     folder: str
     name: str
@@ -47,25 +48,26 @@ class Input:
 
     @property
     def where(self) -> str:
-        """What can be given on a command line again."""
+        """The path as a command line accepts it."""
         return f"{self.folder}/{self.name}" if self.folder else self.name
 
     @property
     def node(self) -> str:
-        """The folder, without the hours of the archive: it tells one node's log from another's."""
+        """The folder without the archive's hours: it identifies a node's log."""
         return _HOUR.sub("", self.folder)
 
     @property
     def order(self) -> tuple[str, int, str, str]:
-        """Inputs sort by it; two files of one node may hold the same segment."""
+        """The sort key; two files of one node may hold the same segment."""
         return self.node, -1 if self.id is None else self.id, self.folder, self.name
 
     def read(self) -> bytes:
-        """The segment's bytes. Raises StoreError, or CorruptSection of a packed one that is no whole frame."""
+        """The segment's bytes. Raises StoreError, or CorruptSection if a packed one is not a complete
+        frame."""
         return unpack(self.name, self.place.read(self.name))
 
     def read_idx(self) -> bytes | None:
-        """The `_cdc.idx` beside it, or None if there is none. Raises StoreError."""
+        """The `_cdc.idx` file next to it, or None if there is none. Raises StoreError."""
         match = _SEGMENT.fullmatch(self.name)
         if match is None:
             return None
@@ -76,23 +78,23 @@ class Input:
 
 
 def find(paths: Iterable[str]) -> tuple[list[Input], list[WritetimeError]]:
-    """The files that `paths` stand for, in log order and each once, and an error for each path that stands for none and for each place
-    below one that cannot be looked into. ConfigError for an empty path."""
+    """The files of `paths`, in log order without duplicates, and an error for each path without files and for
+    each unreadable folder. ConfigError for an empty path."""
     found: dict[str, Input] = {}
     errors: list[WritetimeError] = []
     for path in paths:
         if not path:
-            # A shell variable that is not set; the folder one happens to be in is not what was meant.
+            # An unset shell variable; it must not mean the current folder.
             raise ConfigError("a path is empty", operation="look for segments", hint="For this folder, give .")
         try:
             inputs = list(_find(path, errors))
             if not inputs:
-                raise ObjectNotFound("no segment is there", operation="look for segments", obj=path, hint="They are CommitLog-*.log")
+                raise ObjectNotFound("no segment found", operation="look for segments", obj=path, hint="Segments are named CommitLog-*.log")
         except WritetimeError as error:
             errors.append(error)
         else:
             found.update((each.where, each) for each in inputs)
-    # While the archive packs a segment both forms of it lie there.
+    # While the archive packs a segment, both forms exist.
     found = {where: each for where, each in found.items() if not is_packed(where) or plain(where) not in found}
     return sorted(found.values(), key=lambda each: each.order), errors
 
@@ -130,12 +132,12 @@ class _Folder:
 
 
 def _on_disk(path: Path, errors: list[WritetimeError]) -> Iterator[Input]:
-    # Path.is_dir raises where a folder may not be looked into.
+    # Path.is_dir raises if a folder is not accessible.
     if not os.path.isdir(path):
         yield _file(path)
         return
     for folder, folders, names in os.walk(path, onerror=lambda error: errors.append(_disk_error(error, Path(error.filename)))):
-        # What a store on disk keeps for itself (writetime.storage.local) is no object.
+        # The local store's own folder (writetime.storage.local) has no objects.
         folders[:] = [name for name in folders if name != ".writetime"]
         for name in filter(_SEGMENT.fullmatch, names):
             try:
@@ -146,14 +148,14 @@ def _on_disk(path: Path, errors: list[WritetimeError]) -> Iterator[Input]:
 
 def _file(path: Path) -> Input:
     try:
-        told = path.stat()
+        status = path.stat()
     except OSError as error:
         raise _disk_error(error, path) from error
-    if not stat.S_ISREG(told.st_mode):
-        hint = "Segments are read twice: write it to a file first"
-        raise StoreError("it is no regular file", operation="read a file", obj=str(path), hint=hint)
+    if not stat.S_ISREG(status.st_mode):
+        hint = "Segments are read twice: write the input to a file first"
+        raise StoreError("not a regular file", operation="read a file", obj=str(path), hint=hint)
     place = _Folder(path.parent)
-    return Input("" if path.parent == Path() else str(path.parent), path.name, _id(path.name, place), told.st_size, place)
+    return Input("" if path.parent == Path() else str(path.parent), path.name, _id(path.name, place), status.st_size, place)
 
 
 def _disk_error(error: OSError, path: Path) -> StoreError:
@@ -162,7 +164,7 @@ def _disk_error(error: OSError, path: Path) -> StoreError:
 
 
 def _id(name: str, place: _Place) -> int | None:
-    """The id in the name; of a file that was renamed, the one in its header."""
+    """The id in the name; for a renamed file, the id in the header."""
     match = _SEGMENT.fullmatch(name)
     if match is not None:
         return int(match[2])
@@ -177,7 +179,7 @@ def _id(name: str, place: _Place) -> int | None:
 
 @dataclass(frozen=True, slots=True)
 class _Prefix:
-    """The objects whose names begin with `prefix`, seen as files of a folder."""
+    """The objects with names under `prefix`, as files of a folder."""
 
     store: Store
     prefix: str

@@ -1,7 +1,7 @@
-"""What is to be written to a store: bytes, or a file on this machine's disk, read in bounded memory.
+"""The source of a write: bytes, or a local file that is read in bounded memory.
 
-Strategy: the libraries that send a file turn whatever goes wrong meanwhile into errors of the network, and repeat the request. So the
-file itself keeps the error of a read that failed, and that error counts, whatever a library has made of it. Knows no store.
+Strategy: client libraries report every failure during an upload as a network error and retry. The file object
+therefore keeps the first read error, which takes precedence over the library's. Must not know a store.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ T = TypeVar("T")
 
 
 class _File(io.FileIO):
-    """A file that keeps the error of the first read that failed."""
+    """A file that keeps its first read error."""
 
     failed: OSError | None = None
 
@@ -42,7 +42,8 @@ class _File(io.FileIO):
 
 @contextlib.contextmanager
 def opened(data: bytes | Path, operation: str, name: str) -> Iterator[BinaryIO]:
-    """What `Store.put` takes, to be read and sent. SourceUnreadable if the file cannot be opened, or could not be read to its end."""
+    """The data of `Store.put` as an open file. SourceUnreadable if the file cannot be opened or read to its
+    end."""
     if isinstance(data, bytes):
         yield io.BytesIO(data)
         return
@@ -60,7 +61,7 @@ def opened(data: bytes | Path, operation: str, name: str) -> Iterator[BinaryIO]:
 
 
 def measured(source: BinaryIO) -> tuple[int, int]:
-    """CRC32C and size of what `opened` gives, which is then at its beginning again."""
+    """CRC32C and size of an opened source, which is then rewound."""
     found = crc32c_of_stream(source)
     source.seek(0)
     return found

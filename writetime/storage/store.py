@@ -1,11 +1,13 @@
-"""The object store as the rest of writetime sees it: a flat name space of immutable, generation-numbered objects.
+"""The object store protocol: a flat namespace of immutable objects with generation numbers.
 
-One small protocol, one module per backend (`local`, `gcs`, `s3`), one conformance suite for all of them. Names are
-`/`-separated text without a leading slash. The semantics are those of Google Cloud Storage, the strictest that all backends can keep:
+One small protocol, one module per backend (`local`, `gcs`, `s3`), one conformance suite for all of them.
+Names are `/`-separated text without a leading slash. The semantics are those of Google Cloud Storage, the
+strictest that all backends can keep:
 
 * an object appears whole or not at all, and has a *generation* that changes with every write of its name;
-* `if_generation=0` means "only if there is none", any other number "only if it is still this one"; else PreconditionFailed;
-* every write is verified: the CRC32C of what was sent must equal what the store says it holds, else ChecksumMismatch.
+* `if_generation=0` means "only if the object does not exist", another number "only if this is the current generation";
+  otherwise PreconditionFailed;
+* every write is verified: the CRC32C of the data must equal the one that the store reports, else ChecksumMismatch.
 """
 
 from __future__ import annotations
@@ -21,7 +23,7 @@ from writetime.errors import StoreUnavailable
 
 @dataclass(frozen=True, slots=True)
 class ObjectInfo:
-    """What a store knows of one object: `size` in bytes, `crc32c` as unsigned int, `created` in UTC, user `metadata`."""
+    """Facts of one object: `size` in bytes, `crc32c` as unsigned int, `created` in UTC, user `metadata`."""
 
     name: str
     size: int
@@ -32,33 +34,34 @@ class ObjectInfo:
 
 
 def require_facts(info: ObjectInfo) -> ObjectInfo:
-    """The same. ValueError if a store has answered what can be of no object: no time, or numbers that none has."""
+    """Return `info`. ValueError if the store returned impossible facts: no time, or negative numbers."""
     numbers = (info.size, info.generation, info.crc32c)
     if any(number < 0 for number in numbers) or not isinstance(info.created, datetime) or info.created.tzinfo is None:
-        raise ValueError(f"facts of no object: {numbers}, {info.created}")
+        raise ValueError(f"invalid object facts: {numbers}, {info.created}")
     return info
 
 
 def require_nothing(info: ObjectInfo, start: int) -> bytes:
-    """What an object holds from `start` on, which a store has refused as beyond its end. StoreUnavailable if it is not."""
+    """The empty content after a store refused `start` as beyond the end. StoreUnavailable if it is not."""
     if info.size > start:
-        raise StoreUnavailable(f"refused as beyond the end of {info.size} bytes", operation="read an object", obj=info.name)
+        raise StoreUnavailable(f"range refused although the object has {info.size} bytes", operation="read an object", obj=info.name)
     return b""
 
 
 class Store(Protocol):
-    """See the module's docstring. Errors: writetime.errors.StoreError and its children."""
+    """See the module's docstring. Errors: StoreError and its subclasses."""
 
     url: str
 
     def list(self, prefix: str = "", *, start_after: str = "") -> Iterator[ObjectInfo]:
-        """Objects whose names start with `prefix`, in order of their UTF-8 names, those after `start_after` only."""
+        """Objects whose names start with `prefix`, in order of their UTF-8 names, those after `start_after`
+        only."""
 
     def head(self, name: str) -> ObjectInfo | None:
-        """The object's facts, or None if there is none. Any doubt (permission, time-out) raises."""
+        """The object's facts, or None if it does not exist. Missing permission and time-outs raise."""
 
     def read(self, name: str, *, generation: int | None = None, start: int = 0, end: int | None = None) -> bytes:
-        """Bytes [start, end) of the object. ObjectNotFound if it, or that generation of it, is not there."""
+        """Bytes [start, end) of the object. ObjectNotFound if it, or that generation, does not exist."""
 
     def put(
         self,
@@ -74,4 +77,5 @@ class Store(Protocol):
         """Copy bytes and metadata within the store; `if_generation` is the target's."""
 
     def delete(self, name: str, *, if_generation: int | None = None) -> None:
-        """Remove the object. ObjectNotFound if there is none, so that nobody believes in a deletion that was not."""
+        """Delete the object. ObjectNotFound if it does not exist, so that no deletion is reported that did
+        not happen."""

@@ -1,7 +1,8 @@
-"""Operations on tables and types themselves: each changes the model as it is made, and is to be run before whatever follows.
+"""Operations on tables and types. Each changes the model when it is generated, and must be executed before
+the next one.
 
-A column is dropped, and comes again, when every node is up and has flushed the table: what a memtable still holds of a dropped column is
-for Cassandra there or not, depending on when it is flushed.
+A column is dropped, and added again, only while every node is up and has flushed the table: whether Cassandra
+returns a dropped column that is still in a memtable depends on when it is flushed.
 """
 
 from __future__ import annotations
@@ -45,7 +46,7 @@ def drop_column(world: World) -> list[Operation]:
     column = world.random.choice(_droppable(table))
     del table.columns[column.name]
     table.gone.add(column.name)
-    # Cassandra remembers a user type as the tuple of its fields, which it does not take for the type.
+    # Cassandra records a dropped user type as a tuple of its fields, which is not equal to the type.
     if not any(udt in column.type for udt in table.keyspace.udts):
         table.dropped[column.name] = column
     table.changed()
@@ -53,7 +54,7 @@ def drop_column(world: World) -> list[Operation]:
 
 
 def _droppable(table: Table) -> list[Column]:
-    # Cassandra drops no user type that is not frozen.
+    # Cassandra does not drop columns of non-frozen user types.
     columns = [column for column in table.of_kind("regular", "static") if not column.steady]
     return [column for column in columns if column not in table.made_of("udt") + table.made_of("udt", static=True)]
 
@@ -137,7 +138,9 @@ def truncate(world: World) -> list[Operation]:
 
 
 def truncate_unkept(world: World, kind: str, kept_by: int) -> list[Operation]:
-    """A TRUNCATE of a table that has a row, whose record is in no segment that a node keeps, or in one node's only."""
+    """A TRUNCATE of a table that has a row, whose record is in no segment that a node keeps, or in one node's
+    only.
+    """
     table = world.table(lambda table: table.cdc)
     return [
         _row("insert before a truncate", world, table),
@@ -148,7 +151,9 @@ def truncate_unkept(world: World, kind: str, kept_by: int) -> list[Operation]:
 def same_id(world: World, *, changed: bool, after_batch: bool) -> list[Operation]:
     """DROP, then CREATE … WITH ID of the same id: the same columns, or others beside the same key.
 
-    Every node is up: one that misses both takes the second table for the first, altered, and keeps the rows that it has."""
+    Every node is up: one that misses both takes the second table for the first, altered, and keeps the rows
+    that it has.
+    """
     table = world.random.choice([table for table in world.tables if table.id])
     world.tables.remove(table)
     again = replace(table, columns=dict(table.columns), dropped={}, gone=set(table.gone), groups={}, cdc=True)
@@ -165,7 +170,9 @@ def same_id(world: World, *, changed: bool, after_batch: bool) -> list[Operation
 
 
 def _change_columns(world: World, table: Table) -> None:
-    """Half of the columns go, three others come; the key stays: of another one, nothing of the first life could be decoded."""
+    """Half of the columns go, three others come; the key stays: of another one, nothing of the first life
+    could be decoded.
+    """
     old = [column for column in table.of_kind("static", "regular") if world.random.random() < 0.5]
     table.gone |= {column.name for column in old}
     new = [Column(world.name("other_"), "regular", kind) for kind in ("int", "text", table.keyspace.types.regular())]

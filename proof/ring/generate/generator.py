@@ -1,8 +1,9 @@
-"""The generator: which kinds of operations there are, how often each comes, and in what order.
+"""The generator: the kinds of operations, their frequency and their order.
 
-Strategy: `CARDS` is the table of kinds. A deck holds every card as often as it says, shuffled: so each kind is sure to come, and a run of
-n operations has the kinds of every deck that it finished. Some cards are scripts of several operations; the halves of a tie come apart.
-Cards that need every node up lie together in the last part of a deck, so that nodes may be away for the rest of it.
+Strategy: `CARDS` is the table of kinds. A shuffled deck contains every card as often as listed, so each kind
+occurs, and a run of n operations contains all kinds of each completed deck. Some cards are scripts of several
+operations; the two halves of a tie are separated. Cards that need every node up are together at the end of a
+deck, so that nodes may be down before.
 """
 
 from __future__ import annotations
@@ -224,7 +225,7 @@ class Generator:
             kinds = [kind for card in _deck(number) for kind in card.kinds]
             left, number = left - len(kinds) - SLACK, number + 1
             if left < 0:
-                # Which nodes keep a segment is up to late writes, too: not every attempt comes out as wanted.
+                # Late writes affect which nodes keep a segment: not every attempt succeeds.
                 return {kind: -(-count // 2) if "kept segment" in kind else count for kind, count in counts.items()}
             counts.update(kinds)
 

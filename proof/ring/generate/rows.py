@@ -342,7 +342,9 @@ def delete_prefix(world: World) -> Statement:
 
 
 def delete_range(world: World, lane: str = "open", *, bounds: int = 1, **options: int) -> Statement:
-    """Rows beyond a bound, or between two (now and then in the wrong order) of one clustering column behind a prefix."""
+    """Rows beyond a bound, or between two (now and then in the wrong order) of one clustering column behind a
+    prefix.
+    """
     table = world.table(has_clustering)
     at = world.random.randrange(len(table.clustering))
     name = quoted(table.clustering[at].name)

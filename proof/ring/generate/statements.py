@@ -1,4 +1,4 @@
-"""CQL of single statements on tables of the model: text with `?`, and the values for it. Chooses nothing."""
+"""CQL of single statements on tables of the model: text with `?` and the values. Makes no random choices."""
 
 from __future__ import annotations
 

@@ -1,8 +1,9 @@
-"""What exists: user types, tables and columns as the statements so far have left them, with the few keys that rows have.
+"""The model: user types, tables and columns after the statements so far, and the keys of their rows.
 
-Strategy: key spaces are small, so that operations meet. A partition key comes out of a lane of its table:
-`open` (written at the clock's time), `timed` (with timestamps out of a narrow window that moves on), `extreme` (timestamps before 1970 and
-far ahead), and fresh ones that nothing else touches. Knows no operations.
+Strategy: key spaces are small, so that operations hit the same rows. A partition key comes from a lane of its
+table: `open` (written at the current time), `timed` (timestamps from a narrow moving window), `extreme`
+(timestamps before 1970 and far in the future), and fresh keys that no other operation uses. Knows no
+operations.
 """
 
 from __future__ import annotations
@@ -52,9 +53,11 @@ class Column:
 
 @dataclass
 class Table:
-    """A table that exists. `partitions` by lane; `choices`: values by clustering column; `dropped`: columns that may come again, as they
-    were; `gone`: names of all that were ever dropped, which Cassandra gives to no column of another type. `id`: of one that is dropped and
-    created again with the same id, which it has from the beginning."""
+    """A table that exists. `partitions` by lane; `choices`: values by clustering column; `dropped`: columns
+    that may come again, as they were; `gone`: names of all that were ever dropped, which Cassandra gives to
+    no column of another type. `id`: of one that is dropped and created again with the same id, which it has
+    from the beginning.
+    """
 
     keyspace: Keyspace
     name: str
@@ -126,9 +129,11 @@ class Table:
 def safe_name(name: str, kind: CqlType) -> str:
     """The name, if Cassandra (5.0.6; 4.1 has the same code) can keep what such a column of that type holds.
 
-    `BTreeRow.hasComplexDeletion` begins to look behind the column of the empty name, and `ColumnIdentifier.prefixComparison` orders names
-    that begin with a byte above 127 before it. So where no other collection of the row is deleted, the deletion of such a collection is in
-    the writer's memtable, and neither in commit logs nor in SSTables nor with other replicas: nothing can be compared."""
+    `BTreeRow.hasComplexDeletion` begins to look behind the column of the empty name, and
+    `ColumnIdentifier.prefixComparison` orders names that begin with a byte above 127 before it. So where no
+    other collection of the row is deleted, the deletion of such a collection is in the writer's memtable, and
+    neither in commit logs nor in SSTables nor with other replicas: nothing can be compared.
+    """
     return f"x{name}" if kind.multicell and not name[:1].isascii() else name
 
 
@@ -174,7 +179,9 @@ class Maker:
         self._fresh = 0
 
     def by_chance(self, keyspace: Keyspace, name: str, *, shape: tuple[int, int] | None = None, fleeting: bool = False) -> Table:
-        """Partition key columns, clustering columns (or as many as `shape` says), statics and regular columns of any types."""
+        """Partition key columns, clustering columns (or as many as `shape` says), statics and regular columns
+        of any types.
+        """
         random = self.random
         partition, clustering = shape or (random.choice((1, 1, 1, 2, 3)), random.choice((0, 1, 1, 2, 3, 4)))
         names = self._names(24)

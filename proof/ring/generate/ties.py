@@ -1,7 +1,9 @@
-"""Pairs of statements of one timestamp on one row, given in either order and some operations apart: the same side has to win.
+"""Pairs of statements with one timestamp on one row, in either order and several operations apart: the same
+one must win.
 
-One tie is left out: two TTLs of which one is over before the other statement comes. Cassandra makes a tombstone of what is over when it
-compacts, and a tombstone beats the other: what a ring says then depends on when it compacts.
+One tie is excluded: two TTLs of which one expires before the other statement is executed. Cassandra converts
+the expired cell to a tombstone when it compacts, and a tombstone wins: the answer depends on when the cluster
+compacts.
 """
 
 from __future__ import annotations

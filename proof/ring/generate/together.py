@@ -77,7 +77,7 @@ def with_delete(world: World, kind: str) -> Operation:
     statements = [delete(table, key(table, partition, first))]
     statements += [_row(world, table, partition, row) for row in others]
     if world.random.random() < 0.3:
-        # Then nothing of this batch is left of the partition: at one timestamp, deletes win.
+        # At equal timestamps deletes win, so nothing of this batch remains in the partition.
         statements.append(delete(table, key(table, partition)))
     plain = world.same_key[1]
     statements.append(_row(world, plain, world.partition(plain), world.row(plain)))

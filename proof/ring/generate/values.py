@@ -1,8 +1,9 @@
-"""Types and values by chance: texts of CQL types that Cassandra 5.0 takes, and values of them as its Python driver takes them.
+"""Random types and values: CQL types that Cassandra 5.0 accepts, and values as its Python driver accepts
+them.
 
-Strategy: a few values per native type, the odd ones among them, so that equal ones come up again and again; now and then anything at all.
-Values are the driver's, encoded by the driver: nothing of the product is asked what bytes a value has. Only the grammar of type texts is
-borrowed. An empty value (no bytes, where null would be another thing) is `Empty`, which statements spell as a call of `blobas…`.
+Strategy: a few values per native type, including edge cases, so that equal ones recur; sometimes any value.
+Values are encoded by the driver, not by the product; only the grammar of type texts is shared. An empty value
+(no bytes, unlike null) is `Empty`, which statements write as a call of `blobas…`.
 """
 
 from __future__ import annotations

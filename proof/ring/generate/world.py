@@ -1,4 +1,6 @@
-"""The tables of a run, and what makers of operations ask of them: a table that can, a key, values, a timestamp."""
+"""The tables of a run, and what the generators of operations need from them: a suitable table, a key, values,
+a timestamp.
+"""
 
 from __future__ import annotations
 
@@ -148,7 +150,9 @@ class World:
 
     @property
     def moment(self) -> int:
-        """A timestamp of the timed lane, soon to be drawn again. Even: those of ties are odd, and no two ties share one."""
+        """A timestamp of the timed lane, soon to be drawn again. Even: those of ties are odd, and no two ties
+        share one.
+        """
         return TIMED + 2 * (self.number // WINDOW_OPERATIONS + self.random.randrange(3))
 
     def tie(self) -> int:

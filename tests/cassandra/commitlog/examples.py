@@ -1,4 +1,4 @@
-"""Tables and bytes for the tests of this folder. The bytes in hex were written by Cassandra nodes."""
+"""Tables and bytes for the tests in this folder. Cassandra nodes wrote the bytes in hex."""
 
 from __future__ import annotations
 

@@ -1,4 +1,5 @@
-"""Writes packed segments as Cassandra does: every compressor, and encrypted. The other way round of `codecs`, `encryption` and `unpack`."""
+"""Writes packed segments like Cassandra, with every compressor and encrypted: the inverse of `codecs`,
+`encryption` and `unpack`."""
 
 from __future__ import annotations
 
@@ -48,7 +49,7 @@ def noop(content: bytes) -> bytes:
 
 
 def encrypted(content: bytes, *, chunk: int = 100, key: bytes = KEY) -> bytes:
-    """Blocks of at most `chunk` bytes each, so that frames run across them."""
+    """Blocks of at most `chunk` bytes, so that frames cross them."""
     return b"".join(encrypted_block(content[i : i + chunk], key=key) for i in range(0, len(content), chunk))
 
 
@@ -72,7 +73,7 @@ PACKINGS = [*COMPRESSORS, "encrypted"]
 
 @dataclass(frozen=True)
 class Packed:
-    """A packed segment, the plain one that it stands for, and where each section begins in either."""
+    """A packed segment, its plain image, and the start of each section in both."""
 
     file: bytes
     plain: bytes
@@ -81,7 +82,8 @@ class Packed:
 
 
 def make_keystore(folder: Path, password: str, alias: str = ALIAS) -> tuple[Path, bytes]:
-    """A keystore by Java's keytool with a key of 256 bits for the alias, and that key. Other keys that it holds stay."""
+    """Add a 256-bit key with the alias to a keystore, with Java's keytool, and return its path
+    and the key. Existing keys stay."""
     path = folder / "keys.p12"
     command = [
         "keytool",
@@ -111,7 +113,8 @@ def pack(
     key: bytes = KEY,
     alias: str = ALIAS,
 ) -> Packed:
-    """A segment with these sections' contents. `packing` is a compressor's class name, fully qualified or not, or `encrypted`."""
+    """A segment with these section contents. `packing` is a compressor's class name, with or without package,
+    or `encrypted`."""
     params = {**ENCRYPTION, "encKeyAlias": alias} if packing == "encrypted" else {"compressionClass": packing}
     header = Descriptor(version, segment_id, params).encode()
     seed = sections.id_crc(segment_id)
@@ -137,7 +140,8 @@ def repack(plain: bytes, packing: str, *, key: bytes = KEY, alias: str = ALIAS) 
 
 
 def small_packed(packing: str, *, version: int = 7) -> Packed:
-    """Three sections of two frames, one empty section between them and one at the end, as a node leaves it."""
+    """Three sections of two frames, with an empty section between them and one at the end, as a node writes
+    it."""
     bodies = [encode_mutation(insert(i, "some text " * 4) if i % 2 else delete_range(i), SCHEMA) for i in range(6)]
     entries = [frames.encode_frame(body) for body in bodies]
     return pack([entries[0] + entries[1], b"", entries[2] + entries[3], entries[4] + entries[5], b""], packing, version=version)

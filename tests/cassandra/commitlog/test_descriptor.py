@@ -1,4 +1,4 @@
-"""Headers: real ones, packed ones, and what is none."""
+"""Headers: real, packed and invalid ones."""
 
 from __future__ import annotations
 
@@ -78,5 +78,5 @@ def test_every_flipped_bit_of_the_header_is_noticed() -> None:
 @pytest.mark.parametrize("params", [b"[" * 60_000, b'{"a":' * 10_000], ids=["arrays", "objects"])
 def test_parameters_nested_without_end(params: bytes) -> None:
     fixed = struct.pack(">iqH", 7, 1, len(params))
-    with pytest.raises(CorruptDescriptor, match="no JSON"):
+    with pytest.raises(CorruptDescriptor, match="not valid JSON"):
         parse(fixed + params + struct.pack(">I", _header_crc(7, 1, params)))

@@ -1,4 +1,4 @@
-"""The writer is the reader's inverse, on any update that Cassandra could have written."""
+"""Encoding is the inverse of decoding, for any update that Cassandra can write."""
 
 from __future__ import annotations
 
@@ -117,7 +117,8 @@ def test_mutations_come_back_through_a_segment(found: list[PartitionUpdate]) -> 
 
 
 def test_names_in_either_order_come_back() -> None:
-    """Cassandra puts a name that begins with a non-ASCII letter first, a settled row last. Both orders are kept."""
+    """Cassandra sorts a name that begins with a non-ASCII letter first, a row of the state last. Both orders
+    are kept."""
     a, u = Cell("w", 5, bytes(8)), Cell("ünï", 5, bytes(4))
     for order in ((a, u), (u, a)):
         update = PartitionUpdate(STATICS_TABLE.id, b"k", rows=(Row((bytes(4),), cells=order),))
@@ -125,7 +126,7 @@ def test_names_in_either_order_come_back() -> None:
 
 
 def test_a_tombstone_of_everything_between_rows() -> None:
-    """Markers stand among rows in clustering order, which is descending in the second column."""
+    """Markers and rows are in clustering order, which is descending in the second column."""
     deletion = DeletionTime(5, 6)
     one, two = (1).to_bytes(4, "big"), (2).to_bytes(4, "big")
     found = tuple(Row(ck, Liveness(9)) for ck in ((one, two, b"a"), (one, one, b"b"), (two, one, b"c")))
@@ -139,7 +140,7 @@ def test_a_tombstone_of_everything_between_rows() -> None:
 
 
 def _unfiltered_kinds(raw: bytes) -> list[Any]:
-    """Rows and marker kinds of an update of RANGES_TABLE, by a reader of its own that knows just these shapes."""
+    """Rows and marker kinds of an update of RANGES_TABLE, by a separate reader for these shapes only."""
     kinds: list[Any] = []
     pos = raw.index(b"\x03", 22) + 1
     while raw[pos] != 1:
@@ -169,7 +170,7 @@ def _unfiltered_kinds(raw: bytes) -> list[Any]:
     ids=["length", "twice", "path", "timestamp", "negative time", "time too late", "expiry before ttl", "negative ttl", "no ttl"],
 )
 def test_what_no_bytes_can_express_is_refused(update: PartitionUpdate) -> None:
-    with pytest.raises(MalformedMutation, match="no bytes can express"):
+    with pytest.raises(MalformedMutation, match="cannot encode"):
         encode_update(update, TTL_TABLE)
 
 

@@ -1,4 +1,4 @@
-"""The index beside a segment, whole and half-written."""
+"""The index of a segment, complete and half-written."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ def test_states(content: bytes | None, expected: State, stop: int | None) -> Non
 @pytest.mark.parametrize("packing", PACKINGS)
 @pytest.mark.parametrize("said", [0, 20, 100, 10**9])
 def test_after_a_crash_the_sections_count(packing: str, said: int) -> None:
-    """The position of a completed segment is off in either direction: everything is read, and nothing is missed."""
+    """The position of a completed segment is too low or too high: everything is read."""
     packed = small_packed(packing)
     content = b"%d\nCOMPLETED" % said
     found = scan(packed.file, synced=stop_at(content), keys=KEYS)

@@ -1,4 +1,4 @@
-"""Keystores made by Java's own keytool, opened; and what is none, or damaged, or under another password."""
+"""Keystores from Java's keytool: valid, invalid, damaged, and with a wrong password."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ KEY_PASSWORD = "key-Pass2"
 
 @dataclass(frozen=True)
 class Made:
-    """A keystore by keytool: a private key with its certificate, and AES keys, one of each size."""
+    """A keystore from keytool: a private key with its certificate, and one AES key of each size."""
 
     path: Path
     key_password: str | None
@@ -66,7 +66,7 @@ def stores(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Made]:
 
 @pytest.fixture(scope="module")
 def exported(stores: dict[str, Made], tmp_path_factory: pytest.TempPathFactory) -> dict[str, bytes]:
-    """The same keys as Java reads them, one line `kind alias hex` each."""
+    """The same keys as read by Java, one line `kind alias hex` each."""
     source = tmp_path_factory.mktemp("java") / "Keys.java"
     source.write_text(
         "import java.io.*; import java.security.*; import java.util.*;\n"
@@ -87,6 +87,7 @@ def exported(stores: dict[str, Made], tmp_path_factory: pytest.TempPathFactory) 
     return {f"{path}|{alias}": bytes.fromhex(key) for path, alias, key in lines}
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("kind", KINDS)
 def test_keys_are_those_that_java_reads(kind: str, stores: dict[str, Made], exported: dict[str, bytes]) -> None:
     made = stores[kind]
@@ -136,7 +137,8 @@ def test_cut_short_or_damaged(kind: str, stores: dict[str, Made], tmp_path: Path
             keys = Keystore.open(path, PASSWORD, stores[kind].key_password)
         except ConfigError:
             continue
-        # PKCS12 has no check of what stands outside of its safe: names of algorithms, say. The keys are right or not given.
+        # PKCS12 does not protect bytes outside its safe, such as algorithm names. Keys are correct or not
+        # returned.
         assert keys.secret("commit_log_128") == Keystore.open(stores[kind].path, PASSWORD, stores[kind].key_password).secret(
             "commit_log_128"
         )
@@ -145,11 +147,11 @@ def test_cut_short_or_damaged(kind: str, stores: dict[str, Made], tmp_path: Path
 @pytest.mark.parametrize(
     ("content", "message"),
     [
-        (b"", "neither JCEKS nor PKCS12"),
-        (b"-----BEGIN CERTIFICATE-----\n", "neither JCEKS nor PKCS12"),
+        (b"", "not a JCEKS or PKCS12 keystore"),
+        (b"-----BEGIN CERTIFICATE-----\n", "not a JCEKS or PKCS12 keystore"),
         (b"\xfe\xed\xfe\xed\0\0\0\2\0\0\0\0", "JKS, which cannot hold secret keys"),
-        (b"\x30\x03\x02\x01\x01", "no PKCS12"),
-        (b"\xce\xce\xce\xce\0\0\0\2\0\0\0\0", "cut short or damaged"),
+        (b"\x30\x03\x02\x01\x01", "not PKCS12"),
+        (b"\xce\xce\xce\xce\0\0\0\2\0\0\0\0", "truncated or damaged"),
     ],
 )
 def test_what_is_no_keystore(content: bytes, message: str, tmp_path: Path) -> None:
@@ -177,16 +179,16 @@ def test_passwords_come_from_the_environment(stores: dict[str, Made], monkeypatc
 @pytest.mark.parametrize("kind", ["PKCS12", "JCEKS"])
 @pytest.mark.parametrize("variable", ["WRITETIME_KEYSTORE_PASSWORD", "WRITETIME_KEYSTORE_KEY_PASSWORD"])
 def test_a_password_that_is_no_text(variable: str, kind: str, stores: dict[str, Made], monkeypatch: pytest.MonkeyPatch) -> None:
-    """Bytes of another encoding in the environment. No part of them is told, not even by an error behind the error."""
+    """Bytes of another encoding in the environment. No part of them is shown, not even in a chained error."""
     monkeypatch.setenv("WRITETIME_KEYSTORE_PASSWORD", PASSWORD)
     monkeypatch.setenv(variable, os.fsdecode(b"p\xe4ssw\xf6rd"))
-    with pytest.raises(ConfigError, match="no valid text") as raised:
+    with pytest.raises(ConfigError, match="not valid UTF-8") as raised:
         Keystore.from_environment(stores[kind].path).secret("commit_log_128")
     assert raised.value.__context__ is None
 
 
 def test_an_empty_password(tmp_path: Path) -> None:
-    """keytool asks for six characters; a program does not have to."""
+    """keytool requires six characters; the Java API does not."""
     source = tmp_path / "Empty.java"
     source.write_text(
         "import java.io.*; import java.security.*; import javax.crypto.spec.*;\n"
@@ -207,7 +209,7 @@ def test_a_library_that_is_not_installed(kind: str, library: str, stores: dict[s
     for module in [name for name in sys.modules if name.partition(".")[0] == library]:
         monkeypatch.setitem(sys.modules, module, None)
     monkeypatch.setitem(sys.modules, library, None)
-    with pytest.raises(ConfigError, match=rf"it takes {library}.*pip install"):
+    with pytest.raises(ConfigError, match=rf"package {library}.*pip install"):
         Keystore.open(stores[kind].path, PASSWORD).secret("commit_log_128")
 
 
@@ -230,7 +232,7 @@ def test_nothing_secret_shows(stores: dict[str, Made]) -> None:
     ids=["equal halves", "others"],
 )
 def test_salts_of_equal_halves(salt: str, sealed: str) -> None:
-    """Bytes by Java's PBEWithMD5AndTripleDES, password `secret1`, 20 rounds. keytool takes a salt by chance, so it cannot show this."""
+    """Bytes from Java's PBEWithMD5AndTripleDES, password `secret1`, 20 rounds. keytool uses a random salt."""
     assert jceks._decrypt(bytes.fromhex(sealed), "secret1", bytes.fromhex(salt), 20) == b"some text of a key"
 
 

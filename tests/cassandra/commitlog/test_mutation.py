@@ -1,4 +1,4 @@
-"""Bodies that Cassandra wrote, deletion times of all versions, and bodies that are wrong."""
+"""Bodies written by Cassandra, deletion times of all versions, and invalid bodies."""
 
 from __future__ import annotations
 
@@ -185,7 +185,8 @@ def test_deletion_times(version: int, base: int, delta: int, ttl: int, expected:
 
 
 def test_a_base_of_no_timestamp_is_the_epoch() -> None:
-    """So says Cassandra's reader. Its writer has no such base, and neither have we, even if a deletion has that timestamp."""
+    """Cassandra's reader does this. Neither its writer nor ours uses such a base, even if a deletion has that
+    timestamp."""
     bases = write_unsigned(-(2**63) - 1_442_880_000_000_000) + b"\0\0"
     body = b"\1" + TTL_TABLE.id.bytes + b"\4" + bytes(4) + b"\x10" + bases + b"\0\1" + bytes.fromhex("24 07 01")
     (update,) = decode_mutation(body, SCHEMA).updates
@@ -287,7 +288,7 @@ def test_left_over_bytes_behind_stored_state() -> None:
 
 
 def test_a_table_that_changed_is_looked_at_anew() -> None:
-    """What is kept of a table for decoding belongs to that very definition."""
+    """The cached shape of a table belongs to one definition of it."""
     decode_mutation(body_of(TTL_FRAME), SCHEMA)
     altered = replace(TTL_TABLE, columns={**TTL_TABLE.columns, "v": replace(TTL_TABLE.columns["v"], type="text")})
     with pytest.raises(MalformedMutation):

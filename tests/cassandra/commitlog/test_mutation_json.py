@@ -1,4 +1,4 @@
-"""Dump lines: what is in them, what is not."""
+"""Contents of dump lines."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ def dump(*bodies: bytes) -> list[dict[str, object]]:
 
 
 def test_lines_of_tables_that_the_segment_teaches() -> None:
-    """The schema comes last in the log and serves what came before."""
+    """The schema comes last in the log and applies to earlier frames."""
     bodies = [encode_mutation(insert(1, "a"), SCHEMA), encode_mutation(delete_range(2), SCHEMA)]
     lines = dump(*bodies, *ddl_bodies(SCHEMA))
     inserted, deleted = lines[:2]
@@ -83,7 +83,7 @@ def test_statics_expiry_and_complex_deletions() -> None:
 
 
 def test_complex_columns_come_as_cassandra_sorts_them() -> None:
-    """A name that begins beyond ASCII goes first; deletions stand with their cells."""
+    """A name that begins with a non-ASCII letter comes first; deletions precede their cells."""
     regular = {name: Column(name, "regular", "set<int>") for name in ("a", "z", "é")}
     table = Table("k", "t", UUID(int=7), {"p": Column("p", "partition_key", "int", 0), **regular})
     cells = tuple(Cell(name, 5, b"", path=b"\0\0\0\1") for name in ("é", "a"))
@@ -117,7 +117,7 @@ def test_a_table_that_nobody_taught_makes_no_line() -> None:
 
 @pytest.mark.parametrize(("version", "order"), [(6, ["keyspaces", "types"]), (7, ["types", "keyspaces"])])
 def test_updates_of_one_mutation_stand_as_the_reader_of_the_version_has_them(version: int, order: list[str]) -> None:
-    """Seen in a log of 3.11, whose own reader turns these two round."""
+    """Seen in a log of 3.11, whose reader swaps these two."""
     rows = {
         "keyspaces": schema_row("keyspaces", (), 1, {"durable_writes": True}),
         "types": schema_row("types", ("t",), 1, {"field_names": []}),

@@ -1,4 +1,4 @@
-"""Segments without some of their mutations: what is left is read as before, where it stood before."""
+"""Segments with removed mutations: the others are read as before, at the same positions."""
 
 from __future__ import annotations
 
@@ -21,12 +21,12 @@ bodies = st.lists(st.binary(min_size=10, max_size=60), min_size=1, max_size=12)
 
 
 def kept(found: Scan) -> list[Frame]:
-    """All frames but fillers."""
+    """All frames except fillers."""
     return [frame for frame in found.frames if not redact.is_filler(found.body(frame))]
 
 
 def read(segment: bytes) -> Scan:
-    """Both readers say the same; nothing of the segment is damaged."""
+    """Both engines agree; the segment has no damage."""
     found = scan(segment, engine="python")
     assert found.problems == []
     assert list(scan(segment, engine="numba").frames) == list(found.frames)

@@ -1,4 +1,4 @@
-"""Whole segments, sound and damaged. Every case is put to both engines."""
+"""Whole segments, valid and damaged. Every case runs with both engines."""
 
 from __future__ import annotations
 
@@ -81,7 +81,7 @@ def test_padding_is_no_problem(engine: Engine) -> None:
 
 
 def test_real_bytes(engine: Engine) -> None:
-    """A real frame behind a real header, with the marker of that place."""
+    """A real frame after a real header, with the marker for that position."""
     start = len(V8_HEADER_AND_MARKER)
     marker = sections.encode_marker(sections.id_crc(1_795_248_800_211), 20, start + len(TTL_FRAME))
     assert V8_HEADER_AND_MARKER[24:] == marker[4:]
@@ -244,7 +244,7 @@ def test_every_flipped_byte_is_noticed_and_loses_at_most_a_section(engine: Engin
 
 
 def test_every_byte_is_accounted_for(engine: Engine) -> None:
-    """Good frames, lost ranges and sound markers cover the segment without gap or overlap."""
+    """Valid frames, lost ranges and valid markers cover the segment without gap or overlap."""
     for position in range(20, len(SEGMENT)):
         found = scan(flip(PADDED, position, 0xFF), engine=engine)
         covered = bytearray(len(PADDED))
@@ -323,7 +323,7 @@ def test_a_promise_that_is_not_kept_is_a_torn_tail(engine: Engine) -> None:
 
 @pytest.mark.parametrize("next_pos", [1 << 24, (1 << 24) - 1, (1 << 24) + 90, 2000])
 def test_a_marker_is_found_wherever_it_points(next_pos: int) -> None:
-    """Its first byte is zero in small files only."""
+    """A pointer's first byte is zero only in small files."""
     seed, length = sections.id_crc(7), (1 << 24) + 100
     buf = bytes(1000) + sections.encode_marker(seed, 1000, next_pos) + bytes(length - 1008)
     assert sections.find_marker(buf, 990, 1008, length, seed) == 1000
@@ -344,7 +344,7 @@ def test_peeking_into_too_little(cut: int) -> None:
 
 
 def test_entries_of_every_size_keep_their_crc(engine: Engine) -> None:
-    """CRCs are computed in strides of eight bytes: every remainder has to be right."""
+    """CRCs are computed in strides of eight bytes: every remainder must be correct."""
     bodies = [bytes((7 * i + length) % 256 for i in range(length)) for length in range(10, 60)]
     content = encode_segment(9, 6, bodies, per_section=7)
     found = scan(content, engine=engine)
@@ -353,7 +353,7 @@ def test_entries_of_every_size_keep_their_crc(engine: Engine) -> None:
 
 
 class Counted(bytes):
-    """Bytes that count how many of them were looked at."""
+    """Bytes that count how many of them were read."""
 
     looked_at = 0
 
@@ -365,7 +365,7 @@ class Counted(bytes):
 
 @pytest.mark.parametrize(("zeros", "most"), [(0, 64), (8, 64), (1000, 4000)])
 def test_a_size_of_zero_does_not_cost_a_look_at_the_whole_file(zeros: int, most: int) -> None:
-    """Else a file of many such places would take the square of its length."""
+    """Otherwise a file with many such places would take quadratic time."""
     Counted.looked_at = 0
     assert not is_zero(Counted(bytes(zeros) + b"\1" + bytes(1 << 20)), 0, 1 << 20)
     assert 0 < Counted.looked_at <= most
@@ -373,7 +373,8 @@ def test_a_size_of_zero_does_not_cost_a_look_at_the_whole_file(zeros: int, most:
 
 
 def damaged_frames(count: int, *, torn: bool = False) -> bytes:
-    """A segment of so many frames, every other one with a wrong CRC; torn in the middle of one more section."""
+    """A segment of so many frames, every other one with a wrong CRC, torn in the middle of one more
+    section."""
     good = [encode_mutation(insert(key), SCHEMA) for key in range(2 * count)]
     whole = bytearray(encode_segment(WHOLE.descriptor.id, 7, good))
     for frame in scan(bytes(whole), engine="python").frames[::2]:

@@ -1,4 +1,4 @@
-"""Schema changes of a Cassandra that is later than this version: what is unknown is read past, and the rest is learnt."""
+"""Schema changes of a later Cassandra version: unknown parts are skipped, the rest is learnt."""
 
 from __future__ import annotations
 
@@ -41,7 +41,8 @@ VALUES = {
 
 
 def later(mutation: Mutation, columns: dict[str, str], value: object = None) -> bytes:
-    """The mutation as a Cassandra writes it whose tables of system_schema have these columns too, each with a value."""
+    """The mutation as written by a Cassandra version with these additional columns in system_schema, each
+    with a value."""
     tables = {table.id: replace(table, columns={**table.columns, **more(columns)}) for table in SCHEMA_TABLES.values()}
     updates = []
     for update in mutation.updates:
@@ -139,7 +140,7 @@ def test_a_segment_of_a_later_cassandra_teaches_the_schema() -> None:
 
 
 def test_the_columns_that_cassandra_6_has_added_are_known() -> None:
-    """Seen in a log of 6.0: a map beside `replication`."""
+    """Seen in a log of 6.0: a map in addition to `replication`."""
     row = Row(
         (),
         Liveness(T),

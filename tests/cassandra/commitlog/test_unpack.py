@@ -1,4 +1,4 @@
-"""Packed segments, sound and damaged: what they give is what the plain segments that they stand for give. Both engines."""
+"""Packed segments, valid and damaged: the result equals that of the plain segment. Both engines."""
 
 from __future__ import annotations
 
@@ -68,7 +68,7 @@ def kinds(found: Scan) -> list[tuple[str, int, int]]:
 
 
 def numbers(packing: str, found: Scan) -> list[int]:
-    """Which of the small segment's frames were found, by place and content."""
+    """Which of the small segment's frames were found, by position and content."""
     assert all(found.body(frame) == bodies(packing)[frame] for frame in found.frames)
     return [WHOLE[packing].index(frame) for frame in found.frames]
 
@@ -119,7 +119,7 @@ def test_encryption_goes_before_compression() -> None:
     st.sampled_from([6, 7, 8]),
 )
 def test_any_sections_come_back(contents: list[list[bytes]], packing: str, chunk: int, version: int) -> None:
-    """Frames across encrypted blocks, sections without any, of any content."""
+    """Frames across encrypted blocks, empty sections, any content."""
     packed = pack([b"".join(map(frames.encode_frame, section)) for section in contents], packing, version=version, chunk=chunk)
     in_python, compiled = (scan(packed.file, engine=engine, keys=KEYS) for engine in ("python", "numba"))
     assert in_python == compiled
@@ -142,7 +142,8 @@ def test_any_sections_come_back(contents: list[list[bytes]], packing: str, chunk
     ],
 )
 def test_empty_sections(packing: str, block: bytes) -> None:
-    """Written when a segment is closed right after a sync: by some without any bytes, by others as a block of nothing."""
+    """Written if a segment is closed right after a sync: sometimes without bytes, sometimes as an
+    empty block."""
     header = PACKED[packing].file[: PACKED[packing].markers[0]]
     marker = sections.encode_marker(sections.id_crc(ID), len(header), len(header) + 12 + len(block))
     found = scan(header + marker + bytes(4) + block, keys=KEYS)
@@ -165,7 +166,7 @@ def test_zeros_behind_the_last_section(packing: str) -> None:
 
 
 def test_damage_in_a_section_costs_that_section(packing: str, engine: Engine) -> None:
-    """What stands behind keeps its positions: the lost section leaves a hole."""
+    """Later positions stay the same: zeros replace the lost section."""
     packed = PACKED[packing]
     start, end = packed.markers[2], packed.markers[3]
     found = scan(overwrite(packed.file, start + 13, b"\xff" * (end - start - 14)), name="a.log", engine=engine, keys=KEYS)
@@ -178,7 +179,7 @@ def test_damage_in_a_section_costs_that_section(packing: str, engine: Engine) ->
     assert isinstance(problem.error, CorruptSection)
     assert problem.error.position == start
     assert problem.error.obj == "a.log"
-    assert f"rest on the {packed.logical[3] - packed.logical[2] - 8} bytes" in str(problem.error)
+    assert f"assume the {packed.logical[3] - packed.logical[2] - 8} bytes" in str(problem.error)
     assert found.lost(problem) == found.file[start:end]
     assert found.ending is Ending.END_OF_FILE
 
@@ -206,7 +207,7 @@ def test_where_a_block_does_not_prove_its_length_the_section_is_lost(packing: st
     found = scan(overwrite(packed.file, packed.markers[2] + 8, struct.pack(">I", claim)), keys=KEYS)
     assert [found.body(frame) for frame in found.frames] == [list(bodies(packing).values())[i] for i in (0, 1, 4, 5)]
     assert kinds(found) == [("corrupt_section", packed.markers[2], packed.markers[3] - packed.markers[2])]
-    assert ("not known" in str(found.problems[0].error)) == (claim > 1000)
+    assert ("size is unknown" in str(found.problems[0].error)) == (claim > 1000)
 
 
 def test_a_marker_s_crc(packing: str, engine: Engine) -> None:
@@ -218,7 +219,8 @@ def test_a_marker_s_crc(packing: str, engine: Engine) -> None:
 
 
 def test_the_crcs_of_two_markers_in_a_row(packing: str, engine: Engine) -> None:
-    """The first section ends where it says, since it unpacks to the last byte there: no good marker has to follow it."""
+    """The first section ends at its declared end, because it unpacks to the last byte there. No valid marker
+    has to follow."""
     packed = PACKED[packing]
     found = scan(flip(flip(packed.file, packed.markers[2] + 5), packed.markers[3] + 5), engine=engine, keys=KEYS)
     assert numbers(packing, found) == [0, 1, 2, 3, 4, 5]
@@ -237,7 +239,8 @@ def test_two_sections_in_a_row(packing: str, engine: Engine) -> None:
 
 
 def test_the_last_marker_s_crc_costs_nothing_either(packing: str, engine: Engine) -> None:
-    """A plain segment has nothing to prove what follows; a packed section proves itself by unpacking to the last byte."""
+    """A plain section cannot be validated without its marker; a packed section is valid if it unpacks to the
+    last byte."""
     packed = pack([PACKED[packing].plain[PACKED[packing].logical[0] + 8 : PACKED[packing].logical[1]]], packing)
     found = scan(flip(packed.file, packed.markers[0] + 5), engine=engine, keys=KEYS)
     assert (len(found.frames), found.image) == (2, packed.plain)
@@ -269,7 +272,7 @@ def test_a_marker_and_its_section_are_lost_together(packing: str) -> None:
     found = scan(overwrite(packed.file, start, b"\xee" * (end - start)), keys=KEYS)
     assert [found.body(frame) for frame in found.frames] == [list(bodies(packing).values())[i] for i in (0, 1, 4, 5)]
     assert kinds(found) == [("corrupt_section", start, end - start)]
-    assert "positions behind it are too low" in str(found.problems[0].error)
+    assert "later positions are too low" in str(found.problems[0].error)
 
 
 def test_a_tail_of_another_kind(packing: str) -> None:
@@ -285,7 +288,8 @@ def test_a_tail_of_another_kind(packing: str) -> None:
 
 
 def test_every_cut(packing: str, engine: Engine) -> None:
-    """Whole sections before the cut, and a torn tail that holds the rest. Half a marker of zeros cannot be told from zeros."""
+    """Complete sections before the cut and a torn tail with the rest. Half a marker of zeros looks like zero
+    fill."""
     packed = PACKED[packing]
     ends = [*packed.markers[1:], len(packed.file)]
     for cut in range(packed.markers[0], len(packed.file)):
@@ -311,8 +315,9 @@ def test_every_cut_of_a_header(packing: str) -> None:
 
 @pytest.mark.parametrize("mask", [0x01, 0x80, 0xFF])
 def test_every_flipped_byte(packing: str, mask: int, engine: Engine) -> None:
-    """It is noticed (if it changes anything: not every bit of LZ4 or Deflate does), costs no more than a section, and what is given
-    is what was there; and where it was, but for a length that is damaged and cannot be put right."""
+    """It is noticed (if it changes anything: not every bit of LZ4 or Deflate does), costs no more than a
+    section, and what is given is what was there; and where it was, but for a length that is damaged and
+    cannot be put right."""
     packed = PACKED[packing]
     expected = bodies(packing)
     unproved = {"NoopCompressor": packed.markers, "encrypted": packed.markers, "DeflateCompressor": [packed.markers[1], packed.markers[4]]}
@@ -361,12 +366,12 @@ def test_any_damage_gives_frames_of_the_original_only(
         assert 0 <= problem.position <= problem.position + problem.size <= (len(content) if problem.in_file else len(in_python.image))
 
 
-# --- segments that are still written
+# --- growing segments
 
 
 @pytest.mark.parametrize("sections_synced", [0, 1, 3, 5])
 def test_a_growing_segment_is_read_up_to_what_is_synced(packing: str, sections_synced: int, engine: Engine) -> None:
-    """The position counts uncompressed bytes: the file is shorter than it says."""
+    """The position counts uncompressed bytes: the file is shorter."""
     packed = PACKED[packing]
     synced = [*packed.logical, len(packed.plain)][sections_synced]
     end = [*packed.markers, len(packed.file)][sections_synced]
@@ -383,7 +388,7 @@ def test_a_position_inside_a_section_is_honoured(packing: str, engine: Engine) -
 
 
 def test_any_position_may_be_synced(packing: str, engine: Engine) -> None:
-    """An index that was read half-written gives a smaller number, which may lie inside a frame or a marker."""
+    """A half-written index gives a smaller number, which may be inside a frame or a marker."""
     packed = PACKED[packing]
     for synced in range(len(packed.plain)):
         found = scan(packed.file, synced=synced, engine=engine, keys=KEYS)
@@ -398,7 +403,7 @@ def test_more_is_synced_than_there_is(packing: str, engine: Engine) -> None:
     assert (kinds(found), found.ending) == ([("torn_tail", len(packed.plain), 0)], Ending.TORN)
 
 
-# --- lengths that lie
+# --- false lengths
 
 
 def lying(packing: str, block: bytes, claim: int) -> Packed:
@@ -435,7 +440,7 @@ def test_a_length_is_not_believed_because_it_stands_there(packing: str, claim: i
         tracemalloc.stop()
     assert len(found.frames) == 2
     assert kinds(found) == [("corrupt_section", packed.markers[1], packed.markers[2] - packed.markers[1])]
-    assert "not known" in str(found.problems[0].error)
+    assert "size is unknown" in str(found.problems[0].error)
     assert peak < 1 << 20
 
 
@@ -459,7 +464,7 @@ def test_a_length_is_not_believed_because_it_stands_there(packing: str, claim: i
     ],
 )
 def test_a_block_has_exactly_its_length(packing: str, wrong: object) -> None:
-    """More than once: what a codec leaves in its buffer from the last time must not come out of it."""
+    """Repeated: data left in a codec's buffer must not be returned."""
     content = frames.encode_frame(b"abc" * 46)
     assert len(content) == 150
     good = COMPRESSORS[packing](content)
@@ -473,7 +478,7 @@ def test_a_block_has_exactly_its_length(packing: str, wrong: object) -> None:
 
 
 def test_an_image_has_a_limit(packing: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    """What is beyond it is named, with the way to raise it; the rest is read."""
+    """A section over the limit is reported, with a hint to raise the limit; the rest is read."""
     content = frames.encode_frame(bytes(700_000))
     packed = pack([content, content, b""], packing, chunk=65_536)
     monkeypatch.setenv("WRITETIME_IMAGE_LIMIT_MIB", "1")
@@ -498,7 +503,8 @@ def test_a_limit_that_is_none(limit: str, monkeypatch: pytest.MonkeyPatch) -> No
 @pytest.mark.parametrize("sound", [True, False])
 @pytest.mark.parametrize("reach", [16, 160_000], ids=["the next", "the end"])
 def test_pointers_cost_no_square(packing: str, sound: bool, reach: int) -> None:
-    """Ten thousand markers, all of which prove themselves or none does, each with its section up to the next one or to the end."""
+    """Ten thousand markers, all valid or all invalid, each with a section up to the next marker or to the
+    end."""
     header = PACKED[packing].file[: PACKED[packing].markers[0]]
     seed, count = sections.id_crc(ID if sound else ID + 1), 10_000
     size = len(header) + 16 * count
@@ -541,8 +547,8 @@ def test_without_a_keystore_the_alias_and_the_way_are_named() -> None:
     ("keys", "message"),
     [
         (Keystore("k", {"another": lambda: KEY}), f"no secret key `{ALIAS}`.*`another`"),
-        (Keystore("k", {ALIAS: lambda: KEY[::-1]}), "nothing in it can be decrypted"),
-        (Keystore("k", {ALIAS: lambda: KEY + KEY}), "nothing in it can be decrypted"),
+        (Keystore("k", {ALIAS: lambda: KEY[::-1]}), "no block can be decrypted"),
+        (Keystore("k", {ALIAS: lambda: KEY + KEY}), "no block can be decrypted"),
         (Keystore("k", {ALIAS: lambda: KEY[:7]}), "has 56 bits"),
     ],
     ids=["another alias", "another key", "a longer key", "a key of no AES"],
@@ -598,7 +604,7 @@ def test_what_cannot_be_decrypted(params: dict[str, str], error: type[SegmentErr
 
 @pytest.mark.parametrize("torn", [False, True])
 def test_very_many_damaged_sections_are_one_range(torn: bool) -> None:
-    """Each with an error of its own, a million would not fit in memory."""
+    """A million separate errors would not fit in memory."""
     start = len(Descriptor(7, ID, {"compressionClass": "LZ4Compressor"}).encode())
     seed, size = sections.id_crc(ID), 16
     buf = bytearray(PACKED["LZ4Compressor"].file[:start])
@@ -614,7 +620,7 @@ def test_very_many_damaged_sections_are_one_range(torn: bool) -> None:
 
 
 def test_a_segment_that_unpacks_to_too_much_says_how_to_raise_the_limit(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Also where very many of its sections find no room any more."""
+    """Also if very many sections exceed the limit."""
     monkeypatch.setenv(unpack.LIMIT_VARIABLE, "1")
     frame = frames.encode_frame(bytes(1 << 14))
     packed = pack([frame] * 400, "DeflateCompressor")

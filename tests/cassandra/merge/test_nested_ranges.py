@@ -1,4 +1,5 @@
-"""Range deletions that lie within each other: each row goes and comes as a plain list of tombstones says, in about linear time."""
+"""Nested range deletions: each row appears and disappears as a plain list of tombstones requires, in nearly linear
+time."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The streaming fold: the same states and chains as other ways to get there, at the right seconds, reading no more than it has to."""
+"""The streaming fold: same states and events as other implementations, at the right seconds, with minimal reads."""
 
 from __future__ import annotations
 
@@ -91,7 +91,7 @@ def shown_by(store: Store, now: int, order: ClusteringOrder = ORDER) -> Shown:
 
 
 def expect_true_records(store: Store, now: int, order: ClusteringOrder = ORDER) -> None:
-    """What is noted beside the state is so: when records expire next, and how many rows show."""
+    """The stored metadata is correct: the next expiry of records and the number of visible rows."""
     static = store.head.update.static_row if store.head.update else None
     rows = {**store.rows, **({b"": row_codec.encode(static)} if static else {})}
     expiries = {key: second for key, row in rows.items() if (second := row_codec.next_expiry(row, now, engine="python")) is not None}
@@ -126,7 +126,7 @@ def test_one_batch_at_a_standing_clock_is_the_fold_of_whole_partitions(
 
 
 def followed(result: Result, shown: Shown, order: ClusteringOrder = ORDER) -> Shown:
-    """What somebody has who follows deletions of many rows as what they are, and then the events that are told."""
+    """The table of a consumer that applies deletions of many rows first, and then the published events."""
     view = dict(shown)
     for deleted in result.deleted:
         if deleted.tombstone is None:
@@ -382,7 +382,7 @@ def test_a_row_that_lived_for_two_seconds_shows_for_two_seconds() -> None:
         (50 * SECOND, None, 0, True),
         (52 * SECOND, "expiry", None, False),
     ]
-    # To those who were told of a later second already, it has never shown.
+    # For consumers of events of a later second, it was never visible.
     assert run(Store(), named([update(rows=(row,))]), BARE_ORDER, now=NOW, since=60).events == []
 
 
@@ -429,7 +429,7 @@ def test_rows_that_nobody_has_counted_are_counted_when_it_matters() -> None:
 
 
 class Endless:
-    """A state without end, of which a fold may only ever have read a little more than it has told of."""
+    """An endless state, of which a fold may have read only slightly more than it has returned."""
 
     def __init__(self) -> None:
         self.given = 0

@@ -114,7 +114,7 @@ def test_nor_does_it_after_newer_writes(old: list[PartitionUpdate], new: list[Pa
 def test_once_is_enough_and_the_later_purge_is_the_greater(found: list[PartitionUpdate], a: int, b: int) -> None:
     state = state_of(found)
     assert purged(purged(state, a), b) == purged(state, max(a, b))
-    assert purged(state, 0) == state, "nothing died before the epoch"
+    assert purged(state, 0) == state, "nothing was deleted before the epoch"
 
 
 @settings(deadline=None)

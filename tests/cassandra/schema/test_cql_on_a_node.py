@@ -1,4 +1,4 @@
-"""What the log of a real node teaches, printed as CQL and run on it under another name, makes the same schema again."""
+"""The schema learned from a real node's log, printed as CQL and run on it under another name, gives the same schema."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from writetime.cassandra.types.types import wire_shape
 if TYPE_CHECKING:
     from proof.harness.node import Node
 
-pytestmark = pytest.mark.cassandra
+pytestmark = [pytest.mark.cassandra, pytest.mark.thorough]
 
 DDL = """
 CREATE KEYSPACE taught WITH replication = {'class': 'SimpleStrategy', 'replication_factor': 1} AND durable_writes = true;

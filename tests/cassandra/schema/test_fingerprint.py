@@ -1,4 +1,4 @@
-"""Versions of a table's shape: equal for equal shapes, and for no others."""
+"""Schema versions of tables: equal for equal shapes, different for all others."""
 
 from __future__ import annotations
 

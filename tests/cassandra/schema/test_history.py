@@ -1,4 +1,4 @@
-"""Learning from schema mutations. Every history is told in several orders: the schema must not depend on it."""
+"""Learning from schema mutations. Every history is applied in several orders: the schema must not depend on it."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ from writetime.cassandra.schema.model import Column, DroppedColumn, Schema, Tabl
 from writetime.cassandra.schema.system_tables import TABLES, system_table_id
 from writetime.cassandra.types.types import parse_type
 from writetime.errors import SchemaError
-from writetime.events.masking import why_not
+from writetime.events.masking import rejection_reason
 
 T = 1_700_000_000_000_000
 DAY = 86_400_000_000
@@ -148,7 +148,7 @@ def test_rename_of_a_clustering_column() -> None:
 
 
 def test_rename_that_only_a_snapshot_tells() -> None:
-    """A snapshot shows the new name, and does not say that the old one is gone: that stands in the log, which comes later."""
+    """A snapshot shows the new name, but not that the old one is gone. The log shows that, and is read later."""
     told = change(
         "k", tables=table_rows("t", ID, T + DAY, cdc=True), columns=[column_row("t", "c_new", T + DAY, "clustering", "text", 0, "desc")]
     )
@@ -203,7 +203,7 @@ def test_a_table_created_anew_is_another_one() -> None:
 
 
 def test_a_table_created_anew_whose_drop_was_not_seen() -> None:
-    """No deletion tells the columns of the two lives apart; that the first was said before the second does."""
+    """No deletion separates the columns of the two incarnations; only their writetimes do."""
     tables = user_tables(learnt([create_table(TABLE, T), create_table(RECREATED, T + DAY)]).schema())
     assert tables[ID].dropped
     assert tables[ID].columns == TABLE.columns
@@ -230,7 +230,8 @@ def test_three_lives_with_changes_between() -> None:
 
 
 def test_a_drop_that_the_next_create_has_covered() -> None:
-    """As a node tells that was away for both: of two deletions of the table's row it knows the later one, which the CREATE brought."""
+    """The log of a node that was down for both: of two deletions of the table's row it has only the later one, which
+    belongs to the CREATE."""
     dropped = change("k", columns=[deleted_row(("t", name), T + DAY) for name in ("p", "c", "v")])
     for again in (RECREATED, Table("k", "t", OTHER, TABLE.columns)):
         tables = user_tables(learnt([create_table(TABLE, T), create_table(again, T + 2 * DAY), dropped]).schema())
@@ -246,7 +247,7 @@ def test_a_life_that_was_told_in_part_does_not_cost_the_others() -> None:
     assert {table_id: table.dropped for table_id, table in user_tables(learner.schema()).items()} == {ID: True, third: False}
     ((name, error),) = learner.left_out.items()
     assert name == "k.t"
-    assert "not all columns of its key were told" in str(error)
+    assert "primary key columns are missing" in str(error)
 
 
 def test_cdc_is_the_present_value_and_cdc_ever_the_past() -> None:
@@ -291,7 +292,7 @@ def test_a_table_that_was_dropped_with_its_type_can_still_be_shown(gone: list[Mu
     schema = learner.schema()
     assert schema.types == {("k", "addr"): UserType("k", "addr", ("street", "zip"), ("text", "int"), dropped=True)}
     table = schema.tables[ID]
-    assert (table.dropped, learner.cdc_ever, why_not(table, schema)) == (True, {ID}, None)
+    assert (table.dropped, learner.cdc_ever, rejection_reason(table, schema)) == (True, {ID}, None)
     # And back, as another one.
     again = schema_row("types", ("addr",), T + 3 * DAY, {"field_names": ["x"], "field_types": ["int"]})
     learner.apply(change("k", types=[again]))
@@ -339,7 +340,7 @@ def test_a_kind_of_column_that_is_not_known_costs_its_table_alone() -> None:
     ids=["a type too few", "a name is null", "a type is null", "none", "empty"],
 )
 def test_a_user_type_of_other_words_costs_only_itself(names_and_types: tuple[list[str | None] | None, list[str | None] | None]) -> None:
-    """No node writes this. What it must not do is end the learning of everything else."""
+    """No node writes this, but it must not prevent learning everything else."""
     kind = parse_type("frozen<list<text>>", "system_schema", {})
     cells = (
         Cell(name, T, kind.encode(value) if value is not None else b"")
@@ -397,7 +398,7 @@ def test_a_keyspace_with_much_churn_is_learnt_in_linear_time() -> None:
 
 
 def test_rows_with_equal_cells_and_other_deletions_are_not_taken_for_each_other() -> None:
-    """What was worked out for one column serves for another only if all that decides about it is the same."""
+    """A cached value of one column is used for another only if all relevant facts are equal."""
     columns = {name: Column(name, "regular", "text") for name in ("gone", "stays", "back")} | {"p": Column("p", "partition_key", "int", 0)}
     gone = change("k", columns=[deleted_row(("t", "gone"), T + 10), deleted_row(("t", "back"), T - 10)])
     learner = learnt([create_keyspace("k", T - 20), create_table(Table("k", "t", ID, columns, cdc=True), T), gone])

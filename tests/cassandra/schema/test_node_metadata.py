@@ -41,7 +41,7 @@ def tokens(*values: str, timestamp: int) -> Mutation:
 
 
 def learnt(*mutations: Mutation) -> LocalFacts:
-    """The facts, which are the same in whatever order they are told."""
+    """The facts, which do not depend on the order of mutations."""
     orders = [mutations, mutations[::-1], *(random.Random(seed).sample(mutations, len(mutations)) for seed in range(20))]
     all_facts = []
     for order in orders:

@@ -1,4 +1,4 @@
-"""Snapshots say the same as the log."""
+"""Snapshots give the same schema as the log."""
 
 from __future__ import annotations
 
@@ -166,7 +166,7 @@ OTHER = Table("k", "u", UUID(int=6), {"p": Column("p", "partition_key", "int", 0
 
 
 def whole(at: int, *tables: Table, agreed: bool = True, written: int = T) -> dict[str, Any]:
-    """The ring's schema at that time (µs), as a node whose peers agree tells it."""
+    """The cluster's schema at that time (µs), as reported by a node whose peers agree."""
     found: dict[str, Any] = {"taken_at": datetime.fromtimestamp(at / 1_000_000, UTC).isoformat(), "agreed": agreed}
     found["keyspaces"] = [{"keyspace_name": name, "durable_writes": True, "writetime": T} for name in ("k", "system_schema")]
     found["tables"] = [{"keyspace_name": "k", "table_name": t.name, "id": str(t.id), "cdc": True, "writetime": written} for t in tables]
@@ -179,7 +179,7 @@ def whole(at: int, *tables: Table, agreed: bool = True, written: int = T) -> dic
 
 
 def told(*documents: dict[str, Any]) -> SchemaLearner:
-    """The learner after the log has created both tables, and these snapshots, in any order and by way of JSON."""
+    """The learner after the log with both tables and these snapshots, in any order and after a JSON round trip."""
     orders = []
     for order in itertools.permutations(documents):
         learner = SchemaLearner()

@@ -1,4 +1,4 @@
-"""The schema at each position: every kind of change, in words and as it holds from there."""
+"""The schema at each position: every kind of change, its description and the resulting schema."""
 
 from __future__ import annotations
 
@@ -69,7 +69,7 @@ def test_creation(timeline: Timeline) -> None:
 
 
 def test_what_is_not_new_is_no_change(timeline: Timeline) -> None:
-    """Another replica, or a node that starts again, tells the same."""
+    """Another replica, or a restarted node, logs the same changes again."""
     assert timeline.add((1, 300), create_table(TABLE, T + 1)) is None
     assert timeline.add((1, 400), Mutation((PartitionUpdate(ID, b"k"),))) is None
     assert len(timeline.changes) == 2
@@ -132,7 +132,7 @@ def test_drop_and_creation_anew(timeline: Timeline) -> None:
     assert told(timeline) == [f"table k.t: dropped, id {ID}"]
     timeline.add((2, 20), create_table(RECREATED, T + 2 * DAY))
     assert told(timeline) == [f"table k.t created, id {OTHER}"]
-    # Late frames of the life that is over still decode.
+    # Late frames of the dropped incarnation still decode.
     assert table_of(timeline.now) == replace(TABLE, dropped=True)
     assert timeline.at((2, 10)).table("k", "t") is None
     assert timeline.now.table("k", "t") == RECREATED
@@ -153,7 +153,7 @@ def test_types_and_keyspaces(timeline: Timeline) -> None:
 
 
 def test_the_base_holds_from_the_start(timeline: Timeline) -> None:
-    """What earlier segments taught goes to the next by `to_json`."""
+    """The schema learned from earlier segments is passed to the next by `to_json`."""
     following = Timeline(SchemaLearner.from_json(timeline.learner.to_json()))
     assert table_of(following.at((0, 0))) == TABLE
     following.add((9, 1), change("k", columns=[column_row("t", "w", T + DAY, "regular", "text")]))

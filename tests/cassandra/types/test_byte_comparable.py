@@ -1,4 +1,4 @@
-"""Keys of rows: bytes that compare as positions do, for clusterings of all types."""
+"""Keys of rows: bytes in clustering order, for all types."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ def table_of(*columns: tuple[str, bool]) -> Table:
 
 # --- one value ------------------------------------------------------------------------------------------------------------------------
 
-# Values of few bits, so that two of them are equal, or differ in their last part only, more often than never.
+# Values of few bits, so that two of them are often equal or differ only in the last part.
 FEW: dict[str, st.SearchStrategy[Any]] = {
     **NATIVE_VALUES,
     "bigint": st.integers(-3, 3) | NATIVE_VALUES["bigint"],
@@ -56,7 +56,8 @@ def two_values(draw: st.DrawFn) -> tuple[str, bytes, bytes]:
 
 
 def assert_as_positions(text: str, one: bytes, other: bytes) -> None:
-    """The two values are ordered alike by type and by bytes, in both directions, and neither's bytes begin the other's."""
+    """Types and bytes order the two values alike, in both directions, and neither encoding is a prefix of the
+    other."""
     kind, encode = kind_of(text), encoder(kind_of(text))
     left, right = kind.sort_key(one), kind.sort_key(other)
     first, second = encode(one), encode(other)
@@ -138,7 +139,7 @@ RAW = {
         b"\0\x08LongType\0\x08\0\0\0\0\0\0\0\1\0",
     ],
 }
-"""Values that few would write: of one meaning in several encodings, of no bytes, at the ends."""
+"""Unusual values: several encodings of one value, empty values, limits."""
 
 
 @pytest.mark.parametrize("text", RAW)
@@ -209,7 +210,7 @@ def compare(kind: CqlType, one: bytes, other: bytes) -> int:
         return bool(one) - bool(other)
     kinds = kind.fields if isinstance(kind, TupleType) else tuple(kind.known_fields.values())
     for field, left, right in zip_longest(kinds, split(one), split(other)):
-        # A field that is not there is null.
+        # A missing field is null.
         if left is None or right is None:
             if left is not right:
                 return -1 if left is None else 1
@@ -229,7 +230,7 @@ def split(data: bytes) -> list[bytes | None]:
 
 @st.composite
 def spelled(draw: st.DrawFn, kind: CqlType) -> bytes:
-    """A value as a node may hold it: of no bytes, of fewer fields than the type has, of nulls."""
+    """A value as stored by a node: empty, with fewer fields than the type, with nulls."""
     if not isinstance(kind, TupleType | UdtType):
         return draw(st.sampled_from([b"", i32(-1), i32(1)] if str(kind) == "int" else [b"", b"\0", b"a", b"a\0"]))
     kinds = kind.fields if isinstance(kind, TupleType) else tuple(kind.known_fields.values())
@@ -252,7 +253,7 @@ def test_tuples_and_user_types_are_ordered_as_cassandra_compares_them(data: st.D
     assert (keys.key(left) > keys.key(right)) - (keys.key(left) < keys.key(right)) == expected
     assert (order.key(left) > order.key(right)) - (order.key(left) < order.key(right)) == expected
     assert (order.identity(left) == order.identity(right)) == (expected == 0)
-    # The rows of a value are those between the ends of the range of that value.
+    # The rows of a value are between the bounds of that value's range.
     within = keys.start(Bound((one,), True)) < keys.key(right) < keys.end(Bound((one,), True))
     assert within == (expected == 0)
 
@@ -284,7 +285,7 @@ GOLDEN = {
         "0102fd91fffffdfd8cfffffdfe7ffffffefffdfd88ffffffff02",
     ),
 }
-"""Keys as states of before hold them, ascending and descending."""
+"""Keys stored by earlier versions, ascending and descending."""
 
 
 @pytest.mark.parametrize(("text", "value"), GOLDEN)
@@ -294,7 +295,7 @@ def test_keys_of_tuples_are_stored_and_stay(text: str, value: bytes) -> None:
 
 
 def test_a_tuple_of_nulls_alone_has_a_key_of_its_own() -> None:
-    """Its key was that of the value of no bytes, which comes before it."""
+    """Its key used to be that of the empty value, which comes before it."""
     keys = RowKeys(table_of(("tuple<int, text>", False)), {})
     assert keys.key((fields(None, None),)).hex() == "0102010002"
     assert keys.key((b"",)) < keys.key((fields(None, None),)) < keys.key((fields(None, b""),))
@@ -310,7 +311,7 @@ COLUMNS = st.lists(
 
 @st.composite
 def lines(draw: st.DrawFn) -> tuple[Table, list[Clustering], list[Bound]]:
-    """A table, some clusterings and some ends of ranges."""
+    """A table, some clusterings and some range bounds."""
     columns = draw(COLUMNS)
 
     def value(text: str) -> bytes | None:

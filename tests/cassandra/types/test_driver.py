@@ -1,4 +1,4 @@
-"""Bytes and values as DataStax' driver has them, for every type that it knows, nested too."""
+"""Compares bytes and values with the DataStax driver, for all its types, also nested."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ from writetime.cassandra.types.types import (
 
 PROTOCOL = 5
 CLASS_OF = {cql: java for java, cql in NATIVE_CLASSES.items()}
-# The driver's datetime ends with the year 9999, and its Java's decimals have their own limits.
+# The driver's datetime ends with the year 9999, and decimals have limits of their own.
 VALUES = {
     **{name: NATIVE_VALUES[name] for name in CLASS_OF.keys() & NATIVE_VALUES.keys() - {"empty"}},
     "timestamp": st.integers(-62_135_596_800_000, 253_402_300_799_999),
@@ -46,7 +46,7 @@ VALUES = {
 
 
 def ours(kind: CqlType, value: Any) -> Any:
-    """A value of the driver's in our own form."""
+    """A driver's value in our representation."""
     if value is None:
         return None
     if isinstance(kind, NativeType):
@@ -79,7 +79,7 @@ _THEIRS: dict[str, Callable[[Any], Any]] = {
 
 
 def in_theirs(kind: CqlType, value: Any) -> Any:
-    """A value of ours in the driver's form."""
+    """Our value in the driver's representation."""
     if value is None:
         return None
     if isinstance(kind, NativeType):
@@ -114,7 +114,7 @@ def test_simple_types(name: str, data: st.DataObject) -> None:
 
 
 def driver_of(kind: CqlType) -> Any:
-    """The driver's type: its own reader of texts takes a user type's name in hex for a number."""
+    """The driver's type. Its parser takes a user type's name in hex for a number."""
     if isinstance(kind, NativeType):
         return lookup_casstype(CLASS_OF[kind.name])
     if isinstance(kind, VectorType):

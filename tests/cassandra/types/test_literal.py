@@ -1,4 +1,4 @@
-"""Values as CQL literals, and those of keys back again."""
+"""Values as CQL literals, and parsing of key literals."""
 
 from __future__ import annotations
 

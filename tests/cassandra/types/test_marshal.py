@@ -1,4 +1,4 @@
-"""Types named by Java classes: what they are, and composites' parts and order."""
+"""Types named by Java classes: parsing, and components and order of composites."""
 
 from __future__ import annotations
 
@@ -161,7 +161,8 @@ def ordered(kind: CqlType, values: list[bytes]) -> bool:
 
 
 def test_order_of_composites() -> None:
-    """By component, each by its type; then by its end; what stops early comes first, static parts before all others."""
+    """By component, each by its type, then by its end; shorter values first, static ones before all
+    others."""
     join = composite().join
     text, low, high = (Component(b"", value, 0) for value in (b"b", int_bytes(-1), int_bytes(5)))
     values = [
@@ -179,7 +180,7 @@ def test_order_of_composites() -> None:
 
 
 def test_order_of_dynamic_composites() -> None:
-    """Components of one type by its order; of different types by the names of their classes."""
+    """Components of one type in its order; of different types by class name."""
 
     def one(header: bytes, value: bytes, *more: Component) -> bytes:
         return dynamic().join([Component(header, value, 0), *more])

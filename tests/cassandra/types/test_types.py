@@ -242,7 +242,7 @@ def test_counters_are_sums_and_cannot_be_written() -> None:
     assert NATIVE["counter"].decode(b"\0\0" + shards) == 90
     most = b"\0" * 24 + b"\x7f" + b"\xff" * 7
     assert NATIVE["counter"].decode(b"\0\0" + most + most) == -2, "as Java's long"
-    with pytest.raises(DecodeError, match="a shard that is not there"):
+    with pytest.raises(DecodeError, match="a shard that does not exist"):
         NATIVE["counter"].decode(b"\0\1\x80\2" + shards)
     with pytest.raises(MalformedMutation):
         NATIVE["counter"].encode(90)
@@ -452,7 +452,8 @@ KINDS = [*NATIVE, "frozen<list<text>>", "frozen<map<inet, int>>", "frozen<addr>"
 @pytest.mark.parametrize("kind", KINDS)
 @pytest.mark.parametrize("size", [3, 5, 17, len(OTHERS_SECRET)])
 def test_what_is_refused_is_told_without_its_bytes(kind: str, size: int) -> None:
-    """It may be of another column, or of another table: the reason goes to ledgers, logs and topics."""
+    """The value may belong to another column or table, and the reason is written to ledgers, logs and
+    topics."""
     told = [_told(read, OTHERS_SECRET[:size]) for read in (type_of(kind).decode, type_of(kind).sort_key, encoder(type_of(kind)))]
     assert [(secret, text) for secret in READ_FROM_IT for text in told if secret in text] == []
 

@@ -1,4 +1,4 @@
-"""Variable-length integers against bytes that Cassandra wrote."""
+"""Variable-length integers, compared with bytes written by Cassandra."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Types nested at will, and values of them, for property tests."""
+"""Arbitrarily nested types and their values, for property tests."""
 
 from __future__ import annotations
 
@@ -61,7 +61,7 @@ NATIVE_VALUES: dict[str, st.SearchStrategy[Any]] = {
     "timeuuid": st.uuids(version=1),
     "empty": st.just(EMPTY),
 }
-"""All but counters, which cannot be written."""
+"""All types except counters, which cannot be encoded."""
 
 _NATIVES = sorted(NATIVE_VALUES)
 _LEAVES = (*_NATIVES, "frozen<addr>", "frozen<person>", 'frozen<"Odd Name">', CUSTOM)
@@ -80,7 +80,7 @@ def _text(draw: st.DrawFn, depth: int) -> str:
     if shape == "tuple":
         return f"tuple<{inner}, {draw(st.sampled_from(_LEAVES))}>"
     if shape == "vector":
-        # Elements that are all of no bytes would be a vector of no bytes.
+        # Empty elements only would give an empty vector.
         return f"vector<{'int' if inner == 'empty' else inner}, {draw(st.integers(1, 3))}>"
     return f"frozen<{shape}<{inner}>>"
 
@@ -94,8 +94,8 @@ Limits = Mapping[str, st.SearchStrategy[Any]]
 
 @st.composite
 def typed_values(draw: st.DrawFn, depth: int = 4, limits: Limits | None = None, empty_keys: bool = True) -> tuple[str, Any]:
-    """A type's text, up to `depth` deep, and a value of it. `limits`: other strategies for some natives. Not all keys can be empty
-    everywhere."""
+    """A type's text, up to `depth` deep, and a value of it. `limits`: other strategies for some natives. Not
+    all keys can be empty everywhere."""
     text = _text(draw, depth)
     return text, _Drawn(draw, {**NATIVE_VALUES, **(limits or {})}, empty_keys).value(kind_of(text))
 
@@ -107,7 +107,7 @@ def values_of(draw: st.DrawFn, text: str, limits: Limits | None = None) -> Any:
 
 
 class _Drawn:
-    """Draws values of one type after the other; strategies of strategies would take far longer to build."""
+    """Draws values step by step, because building nested strategies takes far longer."""
 
     def __init__(self, draw: st.DrawFn, natives: Limits, empty_keys: bool) -> None:
         self.draw, self.natives, self.empty_keys = draw, natives, empty_keys
@@ -139,12 +139,14 @@ class _Drawn:
     def _keys(self, kind: CqlType, count: int) -> list[Any]:
         empty = self.empty_keys or str(kind) in TEXT_KEYS
         keys = [self.value(kind, empty=empty and str(kind) != "empty") for _ in range(count)]
-        # Keys that only a zero-length part tells from a null one are refused in Arrow and Avro; a test of its own says so.
+        # Arrow and Avro reject keys that differ only in an empty and a null part; a separate test covers
+        # that.
         return list({exact(shown(kind, key, frozenset())): key for key in keys}.values())
 
 
 def exact(value: Any) -> str:
-    """A text that two values share only if nothing tells them apart: 1 from True, 0.0 from -0.0, 1.0 from 1.00."""
+    """A text that is equal only for identical values: it distinguishes 1 from True, 0.0 from -0.0, 1.0 from
+    1.00."""
     if isinstance(value, dict):
         return exact(sorted(value.items()))
     if isinstance(value, Duration):
@@ -155,7 +157,7 @@ def exact(value: Any) -> str:
 
 
 def shown(kind: CqlType, value: Any, keeps: frozenset[str]) -> Any:
-    """The value with EMPTY as null, but in types named in `keeps`, and in keys that are text."""
+    """The value with EMPTY as null, except in types named in `keeps` and in text keys."""
     if value is None:
         return None
     if value is EMPTY:

@@ -42,7 +42,7 @@ def test_what_is_new_comes_with_its_writetimes_and_a_liveness_as_of_the_reading(
     ring = Row(KEY, cells=(Cell("a", 5, b"x"), Cell("b", 7, b"y")))
     after = merged(Comparison(), None, ring)
     assert after.cells == ring.cells
-    assert unknown_marker.is_opaque_liveness(after.liveness)
+    assert unknown_marker.is_unknown_liveness(after.liveness)
     assert row_codec.decode(row_codec.encode(after)) == after
 
 
@@ -88,10 +88,10 @@ def test_the_log_wins_over_what_was_read_of_the_same_cell() -> None:
 
 def test_a_row_that_only_the_opaque_liveness_shows_is_to_be_read_again() -> None:
     row = merged(Comparison(), None, Row(KEY, cells=(Cell("a", OLD, b"x"),)))
-    assert not unknown_marker.is_opaque(row_codec.encode(row), NOW)
+    assert not unknown_marker.is_unknown(row_codec.encode(row), NOW)
     gone = merge_rows(row, Row(KEY, cells=(Cell("a", NEW, b"", None, 0, NOW),)))
     assert is_live(gone.liveness, NOW)
-    assert unknown_marker.is_opaque(row_codec.encode(gone), NOW)
+    assert unknown_marker.is_unknown(row_codec.encode(gone), NOW)
     later = Reading(AS_OF + 10_000_000, NOW + 10)
     fix = Comparison().row(gone, None, later)
     assert fix is not None
@@ -174,7 +174,7 @@ def test_a_counter_is_its_sum_until_a_shard_is_known_and_then_what_is_left_of_it
     logged = Row(KEY, cells=(Cell("c", NEW, encode_context((LEADER,))),))
     touched = merge_rows(state, logged, counter=True)
     assert summed(touched) == 22
-    assert unknown_marker.is_opaque(row_codec.encode(touched), NOW)
+    assert unknown_marker.is_unknown(row_codec.encode(touched), NOW)
     later = Reading(AS_OF + 1, NOW)
     fix = COUNTS.row(touched, Row(KEY, cells=(count(13, AS_OF + 1),)), later)
     assert fix is not None

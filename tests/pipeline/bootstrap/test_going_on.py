@@ -27,7 +27,7 @@ def test_one_table_that_cannot_be_read(tmp_path: Path, monkeypatch: pytest.Monke
             raise BatchError("no SELECT permission", operation="read a table from the ring", obj=table.full_name)
         return str(table.full_name)
 
-    def read_touched(_: Any, failed: list[WritetimeError]) -> int:
+    def read_incomplete_rows(_: Any, failed: list[WritetimeError]) -> int:
         assert len(failed) == 1
         read.append("touched")
         return 0
@@ -38,9 +38,9 @@ def test_one_table_that_cannot_be_read(tmp_path: Path, monkeypatch: pytest.Monke
     monkeypatch.setattr(bootstrap.runs, "table_named", lambda _, name: SimpleNamespace(full_name=name))
     monkeypatch.setattr(Bootstrap, "__post_init__", lambda job: setattr(job, "schema", None))
     monkeypatch.setattr(Bootstrap, "read_table", read_table)
-    monkeypatch.setattr(Bootstrap, "read_touched", read_touched)
+    monkeypatch.setattr(Bootstrap, "read_incomplete_rows", read_incomplete_rows)
     with pytest.raises(BatchError, match="no SELECT"):
-        bootstrap.run(config, tables=["shop.orders", "shop.notes"], touched=True)
+        bootstrap.run(config, tables=["shop.orders", "shop.notes"], incomplete_rows=True)
     assert read == ["shop.orders", "shop.notes", "touched"]
 
 
@@ -49,9 +49,9 @@ def test_a_table_that_cannot_be_read_again_keeps_its_own_notes_only(tmp_path: Pa
     tables = {UUID(int=number): SimpleNamespace(full_name=f"shop.t{number}", dropped=False) for number in (1, 2)}
     noted = []
     for number, table_id in enumerate(tables, start=1):
-        noted.append(layout.touched("c", 7, str(table_id), number))
+        noted.append(layout.incomplete_rows("c", 7, str(table_id), number))
         store.put(noted[-1], json.dumps({"batch": 7, "table_id": str(table_id), "keys": ["00"]}).encode())
-    later = layout.touched("c", 8, str(UUID(int=2)), 1)
+    later = layout.incomplete_rows("c", 8, str(UUID(int=2)), 1)
     store.put(later, json.dumps({"batch": 8, "table_id": str(UUID(int=2)), "keys": ["01"]}).encode())
 
     doubtful = layout.undecided("c", 7, str(UUID(int=2)), 1)
@@ -72,9 +72,9 @@ def test_a_table_that_cannot_be_read_again_keeps_its_own_notes_only(tmp_path: Pa
     job.store, job.cluster = store, "c"
     job.sealed, job.schema = SimpleNamespace(number=7), SimpleNamespace(tables=tables)
     failed: list[WritetimeError] = []
-    assert job.read_touched(failed) == 2
+    assert job.read_incomplete_rows(failed) == 2
     # What a TRUNCATE may have taken is asked of all replicas, and the rest as ever.
     assert ([b"\2"], True) in asked
     assert [whole for keys, whole in asked if keys == [b"\0"]] == [False, False]
     assert [error.obj for error in failed] == ["shop.t1"]
-    assert [info.name for info in store.list(layout.touched_prefix("c"))] == [noted[0], later]
+    assert [info.name for info in store.list(layout.incomplete_rows_prefix("c"))] == [noted[0], later]

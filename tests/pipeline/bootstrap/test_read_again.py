@@ -17,7 +17,7 @@ from spark_jobs.audit import Rereading
 from writetime.pipeline.audit import AuditReport
 from writetime.storage import layout
 
-pytestmark = [pytest.mark.cassandra, pytest.mark.spark, pytest.mark.timeout(600)]
+pytestmark = [pytest.mark.cassandra, pytest.mark.spark, pytest.mark.timeout(600), pytest.mark.thorough]
 
 OPTIONS = ["-XX:TieredStopAtLevel=1"]
 KNOWN, LOST = range(10), range(10, 25)

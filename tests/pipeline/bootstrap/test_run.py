@@ -35,7 +35,7 @@ NOW = datetime(2026, 5, 4, 12, tzinfo=UTC)
 CLUSTER = "ring"
 
 
-def tell_schema(store: Store, *, cdc: bool = True, at: int = 1) -> None:
+def report_schema(store: Store, *, cdc: bool = True, at: int = 1) -> None:
     about = {"keyspace_name": "shop", "writetime": at}
     document = {
         "keyspaces": [{**about, "durable_writes": True, "replication": {"class": "SimpleStrategy"}}],
@@ -60,7 +60,7 @@ def config(mode: str = "initial", **more: Any) -> PipelineConfig:
 @pytest.fixture
 def store() -> MemoryStore:
     made = MemoryStore()
-    tell_schema(made)
+    report_schema(made)
     return made
 
 
@@ -155,7 +155,7 @@ def test_parts_of_the_ring_are_covered_and_nothing_else(edges: list[int], tokens
 
 def test_an_unknown_table_is_refused(store: MemoryStore) -> None:
     assert table(store, '"shop"."orders"').name == "orders"
-    with pytest.raises(ConfigError, match="no such table"):
+    with pytest.raises(ConfigError, match="no schema of the table is known"):
         table(store, "shop.nothing")
 
 
@@ -190,9 +190,9 @@ def test_by_always_a_table_is_read_again_when_its_cdc_is_switched_on_again(store
         finish(store, begun(store, name), 0, 1)
         runs.no_longer_due(store, CLUSTER, table(store, name))
     assert due(store, always) == []
-    tell_schema(store, cdc=False, at=2)
+    report_schema(store, cdc=False, at=2)
     assert due(store, always) == []
-    tell_schema(store, cdc=True, at=3)
+    report_schema(store, cdc=True, at=3)
     assert due(store, always) == ["notes", "orders"]
     assert due(store, config("initial")) == []
 
@@ -209,8 +209,8 @@ def test_what_was_off_and_on_between_two_looks_is_noticed(store: MemoryStore) ->
     half_way = runs.begin(store, CLUSTER, table(store), part=None, ranges=ranges, consistency="ALL", now=a_minute_later)
     assert due(store, always) == ["orders"], "it is gone on with"
     later = int((NOW + timedelta(minutes=5)).timestamp() * 1_000_000)
-    tell_schema(store, cdc=False, at=later)
-    tell_schema(store, cdc=True, at=later + 1)
+    report_schema(store, cdc=False, at=later)
+    report_schema(store, cdc=True, at=later + 1)
     assert due(store, always) == ["notes", "orders"]
     assert runs.unfinished(store, CLUSTER, table(store), None, "ALL") is None, half_way
     for name in ("shop.orders", "shop.notes"):
@@ -242,9 +242,9 @@ def test_a_run_from_before_cdc_was_off_is_not_gone_on_with(store: MemoryStore) -
     assert due(store, config()) == ["notes", "orders"]
     old = begun(store)
     assert runs.unfinished(store, CLUSTER, table(store), None, "ALL") == old
-    tell_schema(store, cdc=False, at=2)
+    report_schema(store, cdc=False, at=2)
     assert due(store, config()) == []
-    tell_schema(store, cdc=True, at=3)
+    report_schema(store, cdc=True, at=3)
     runs.due(store, config(), NOW + timedelta(seconds=5))
     assert runs.unfinished(store, CLUSTER, table(store), None, "ALL") is None
     new = runs.begin(store, CLUSTER, table(store), part=None, ranges=old.ranges, consistency="ALL", now=NOW + timedelta(seconds=6))
@@ -268,13 +268,13 @@ def test_names_of_tables_stay_in_their_places() -> None:
 
 def test_the_command_shows_the_runs_so_far(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     place = LocalStore(tmp_path / "bucket")
-    tell_schema(place)
+    report_schema(place)
     finish(place, begun(place), 0)
     file = tmp_path / "pipeline.yaml"
     file.write_text("pipeline: p\ncluster: {name: ring, datacenters: [dc1]}\nbucket: bucket\n", encoding="utf-8")
     assert main(["bootstrap", "--config", str(file), "--status"]) == 0
     assert "shop.orders" in capsys.readouterr().out
     assert main(["bootstrap", "--config", str(file)]) == 2
-    assert "nothing is asked for" in capsys.readouterr().err
+    assert "no table was selected" in capsys.readouterr().err
     assert main(["bootstrap", "--config", str(file), "--table", "shop.orders"]) == 2
     assert "cluster.cql" in capsys.readouterr().err

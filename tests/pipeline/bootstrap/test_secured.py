@@ -33,7 +33,7 @@ from tests.shippers.test_tls import Identity, identity
 from writetime.config.pipeline import CqlConfig, CqlTlsConfig, NodeConfig, ShipConfig, TlsConfig
 from writetime.errors import BatchError, ShipError
 
-pytestmark = [pytest.mark.cassandra, pytest.mark.spark, pytest.mark.timeout(600)]
+pytestmark = [pytest.mark.cassandra, pytest.mark.spark, pytest.mark.timeout(600), pytest.mark.thorough]
 
 CLUSTER = "secured"
 STORES = "of the stores"

@@ -22,7 +22,7 @@ from writetime.pipeline.documents import (
     SegmentOutcome,
 )
 from writetime.pipeline.planner import plan_ingest, read_sealed
-from writetime.pipeline.quarantine.rejected_tables import failed_tables, let_in, waiting_segments, why_still
+from writetime.pipeline.quarantine.rejected_tables import failed_tables, release_table, remaining_reason, waiting_segments
 from writetime.storage import layout
 from writetime.storage.store import Store
 
@@ -97,9 +97,9 @@ def test_what_waits_for_a_table_comes_in_when_it_is_let_in_and_nothing_else() ->
     )
     store.delete(gone)
     assert waiting_segments(store, bucket.CLUSTER, bucket.ORDERS) == [mine, mixed, gone]
-    assert let_in(store, bucket.CLUSTER, bucket.ORDERS) == [mine, mixed]
+    assert release_table(store, bucket.CLUSTER, bucket.ORDERS) == [mine, mixed]
     assert waiting_segments(store, bucket.CLUSTER, bucket.ORDERS) == [gone]
-    assert let_in(store, bucket.CLUSTER, bucket.ORDERS) == []
+    assert release_table(store, bucket.CLUSTER, bucket.ORDERS) == []
     manifest = plan_ingest(store, bucket.CLUSTER, now=NOW)
     assert manifest is not None
     assert [segment.object for segment in manifest.segments] == [mine, mixed]
@@ -117,7 +117,7 @@ def test_what_waits_for_a_table_comes_in_when_it_is_let_in_and_nothing_else() ->
 def test_why_a_table_still_waits(rules: Rules, reason: str | None) -> None:
     store = MemoryStore()
     seal(store, 1, [REFUSED], [problem(bucket.ORDERS)])
-    found = why_still(store, bucket.CLUSTER, bucket.ORDERS, rules)
+    found = remaining_reason(store, bucket.CLUSTER, bucket.ORDERS, rules)
     assert (found is None) == (reason is None)
     assert (reason or "") in (found or "")
-    assert why_still(store, bucket.CLUSTER, OTHER, rules) is None
+    assert remaining_reason(store, bucket.CLUSTER, OTHER, rules) is None

@@ -69,7 +69,7 @@ def fill(store: Store, kind: str = "UnknownTable") -> None:
     archive(store, bucket.CLUSTER, 1)
 
 
-def tell_schema(store: Store) -> None:
+def report_schema(store: Store) -> None:
     store.put(layout.schema_snapshot(bucket.CLUSTER, NOW, "v1"), json.dumps(SNAPSHOT).encode())
 
 
@@ -80,7 +80,7 @@ def store() -> MemoryStore:
     return filled
 
 
-def pieces(store: Store) -> list[Kept]:
+def records(store: Store) -> list[Kept]:
     return quarantined(Batches(store, bucket.CLUSTER))[0]
 
 
@@ -91,7 +91,7 @@ def taken_in(store: Store) -> list[str]:
 
 def test_a_segment_that_waits_for_a_schema_comes_in_by_itself_when_it_is_there(store: MemoryStore) -> None:
     assert release(store, bucket.CLUSTER, Rules()) == []
-    tell_schema(store)
+    report_schema(store)
     assert release(store, bucket.CLUSTER, Rules()) == [REF.incoming]
     assert release(store, bucket.CLUSTER, Rules()) == []
     assert taken_in(store) == [REF.incoming]
@@ -118,7 +118,7 @@ def test_a_column_that_nobody_knew_is_told_of_later(store: MemoryStore) -> None:
 
 def test_what_the_configuration_refuses_waits_for_a_person(store: MemoryStore) -> None:
     fill(store, kind="SchemaError")
-    tell_schema(store)
+    report_schema(store)
     assert release(store, bucket.CLUSTER, ColumnsConfig.model_validate({"column.exclude.list": "shop.orders.id"}).rules) == []
     assert release(store, bucket.CLUSTER, Rules()) == [REF.incoming]
 
@@ -159,31 +159,31 @@ def test_an_event_that_was_not_sent_is_listed_and_shown_and_not_retried(tmp_path
     assert "hunter2" not in ran("show", short)
     assert "hunter2" in ran("show", short, "--values")
     assert "Send all of a table again" in ran("retry", short)
-    tell_schema(place)
+    report_schema(place)
     assert short not in ran("retry", "--all")
 
 
 def test_one_with_another_problem_waits_for_a_person() -> None:
     store = MemoryStore()
     fill(store, kind="MalformedMutation")
-    tell_schema(store)
+    report_schema(store)
     assert release(store, bucket.CLUSTER, Rules()) == []
-    done = retry(store, bucket.CLUSTER, pieces(store))
+    done = retry(store, bucket.CLUSTER, records(store))
     assert (done.segments, done.objects, done.refused) == ([REF.incoming], [], {})
 
 
 def test_what_cannot_be_decoded_yet_is_refused_with_its_reason(store: MemoryStore) -> None:
-    done = retry(store, bucket.CLUSTER, pieces(store))
+    done = retry(store, bucket.CLUSTER, records(store))
     ((name, reason),) = done.refused.items()
-    assert name == pieces(store)[0].name
+    assert name == records(store)[0].name
     assert str(bucket.ORDERS) in reason
     assert (done.segments, done.objects) == ([], [])
 
 
 def test_of_a_segment_that_is_gone_the_frames_come_in_as_its_nodes(store: MemoryStore) -> None:
     store.delete(REF.incoming)
-    tell_schema(store)
-    done = retry(store, bucket.CLUSTER, pieces(store))
+    report_schema(store)
+    done = retry(store, bucket.CLUSTER, records(store))
     (name,) = done.objects
     found = scan(store.read(name), name=name)
     assert [found.body(frame) for frame in found.frames] == [BODY]
@@ -192,7 +192,7 @@ def test_of_a_segment_that_is_gone_the_frames_come_in_as_its_nodes(store: Memory
     assert ref.node.ring_host == bucket.NODES[0].host_id
     assert ref.incoming == name
     assert taken_in(store) == [name]
-    note = json.loads(store.read(pieces(store)[0].name.removesuffix(".bin") + ".json"))
+    note = json.loads(store.read(records(store)[0].name.removesuffix(".bin") + ".json"))
     assert note["retried_at"]
 
 
@@ -203,8 +203,8 @@ def test_damaged_bytes_are_never_retried_as_frames(store: MemoryStore) -> None:
     stem = REF.quarantined(5, 3)
     store.put(f"{stem}.bin", b"abc")
     store.put(f"{stem}.json", json.dumps({"kind": "corrupt_section", "message": "x", "object": REF.incoming}).encode())
-    tell_schema(store)
-    (damaged,) = (piece for piece in pieces(store) if piece.kind == "corrupt_section")
+    report_schema(store)
+    (damaged,) = (piece for piece in records(store) if piece.kind == "corrupt_section")
     assert "damaged" in retry(store, bucket.CLUSTER, [damaged]).refused[damaged.name]
 
 
@@ -218,7 +218,7 @@ def test_the_commands(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> Non
         code = main(["quarantine", arguments[0], "--config", str(config), *arguments[1:]])
         return code, *capsys.readouterr()
 
-    name = pieces(place)[0].name
+    name = records(place)[0].name
     code, text, _ = ran("list")
     assert code == 0
     assert "UnknownTable: boo" in text
@@ -233,9 +233,9 @@ def test_the_commands(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> Non
     assert BODY[:4].hex(" ") in ran("show", short, "--values", "--all-tables")[1]
     code, _, error = ran("retry", short)
     assert code == 1
-    assert "cannot be used yet" in error
-    tell_schema(place)
-    assert "comes in with the next batch" in ran("retry", "--all")[1]
+    assert "still cannot be read" in error
+    report_schema(place)
+    assert "the next batch reads" in ran("retry", "--all")[1]
     assert ran("show", "no/such/piece")[0] == 2
     assert ran("retry")[0] == 2
 
@@ -243,12 +243,12 @@ def test_the_commands(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> Non
 def test_what_is_settled_is_listed_as_such_and_not_retried_with_all(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     place = LocalStore(tmp_path / "bucket")
     fill(place)
-    tell_schema(place)
-    note = pieces(place)[0].name.removesuffix(".bin") + ".json"
+    report_schema(place)
+    note = records(place)[0].name.removesuffix(".bin") + ".json"
     place.put(note, json.dumps(json.loads(place.read(note)) | {"settled_in": 2}).encode())
     config = tmp_path / "pipeline.yaml"
     config.write_text(f"pipeline: p\ncluster: {{name: '{bucket.CLUSTER}', datacenters: [dc1]}}\nbucket: bucket\n", encoding="utf-8")
     main(["quarantine", "list", "--config", str(config)])
-    assert "settled: batch 2 could use it" in capsys.readouterr().out
+    assert "settled: read by batch 2" in capsys.readouterr().out
     assert main(["quarantine", "retry", "--config", str(config), "--all"]) == 0
     assert capsys.readouterr().out == ""

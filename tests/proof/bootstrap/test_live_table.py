@@ -10,7 +10,7 @@ from proof.bootstrap.live import CLUSTER, Live, prove
 from proof.harness.cassandra import Ring
 from proof.ring.pipeline import Pipeline
 
-pytestmark = [pytest.mark.cassandra, pytest.mark.spark, pytest.mark.timeout(900)]
+pytestmark = [pytest.mark.cassandra, pytest.mark.spark, pytest.mark.timeout(900), pytest.mark.thorough]
 
 
 def test_a_living_table_is_read_and_equals_the_ring(tmp_path: Path) -> None:

@@ -101,6 +101,7 @@ def test_what_no_segment_records_follows_on_a_row_of_a_captured_table(seed: int)
         assert before.cql.startswith(f"INSERT INTO {after.cql.removeprefix('TRUNCATE ')} (")
 
 
+@pytest.mark.thorough
 @pytest.mark.cassandra
 def test_cassandra_refuses_nothing(cassandra_node: Node) -> None:
     """Some hundred operations; `python -m proof.ring` runs as many as one likes."""

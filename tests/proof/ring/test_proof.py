@@ -9,7 +9,7 @@ import pytest
 from proof.ring.cli import Wanted, noticed, run
 from proof.ring.schedule import NODES
 
-pytestmark = [pytest.mark.cassandra, pytest.mark.spark, pytest.mark.timeout(1500)]
+pytestmark = [pytest.mark.cassandra, pytest.mark.spark, pytest.mark.timeout(1500), pytest.mark.thorough]
 
 
 def test_a_small_ring_equals_its_tables_and_a_broken_rule_shows(tmp_path: Path) -> None:

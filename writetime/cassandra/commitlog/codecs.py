@@ -1,4 +1,4 @@
-"""Cassandra's compressors of a commit log section, the other way round (Cassandra 3.0-5.0, io/compress).
+"""Decompression of commit log sections (Cassandra 3.0-5.0, io/compress).
 
     LZ4Compressor      i32 little-endian length, then one raw LZ4 block
     SnappyCompressor   a raw Snappy block: a varint length, then its elements
@@ -6,9 +6,10 @@
     ZstdCompressor     a Zstandard frame, with its checksum (4.0 and later)
     NoopCompressor     the bytes as they are (4.0 and later)
 
-Strategy: a block says its own length; that is checked against what its codec can make of so few bytes at most before anything is
-allocated, and what comes out must have exactly that length and use up the block. pyarrow does the work, imported when a packed segment is
-read; of LZ4 and Snappy it does not tell how much it has written, so that is made sure of here. Knows nothing of sections.
+Strategy: a block declares its length. Before anything is allocated, the length is checked against the codec's
+maximum expansion; the output must have exactly that length and consume the whole block. pyarrow decompresses
+and is imported only when a packed segment is read. It does not report how many bytes LZ4 wrote, so that is
+checked here. This module does not know sections.
 """
 
 from __future__ import annotations
@@ -21,19 +22,20 @@ from typing import Any, Final
 from writetime.errors import CorruptSection, UnsupportedSegment
 
 Unpack = Callable[[bytes, int], bytes]
-"""(block, bytes that there is room for) -> content. Raises CorruptSection, or UnsupportedSegment where only room is lacking."""
+"""(block, limit in bytes) -> content. Raises CorruptSection, or UnsupportedSegment if only the limit is
+exceeded."""
 
-HOW_TO_RAISE: Final = "Set WRITETIME_IMAGE_LIMIT_MIB higher, where the segment is read, if such segments are meant"
+HOW_TO_RAISE: Final = "Raise WRITETIME_IMAGE_LIMIT_MIB where segments are read, if segments of this size are expected"
 
 _EXPANSION: Final = {"LZ4Compressor": 255, "SnappyCompressor": 22, "DeflateCompressor": 1032, "ZstdCompressor": 32768, "NoopCompressor": 1}
-"""Bytes that one byte of a block can stand for at most: an LZ4 length byte adds 255, three bytes of Snappy copy 64, Deflate's shortest
-code for 258 bytes takes two bits, and four bytes of Zstandard repeat one 131072 times."""
+"""Maximum expansion per byte of a block: an LZ4 length byte adds 255, three bytes of Snappy copy 64,
+Deflate's shortest code for 258 bytes takes two bits, and four bytes of Zstandard repeat one 131072 times."""
 _SMALL: Final = 64
-"""Room for a block's fixed parts, so that very short blocks are not judged by the ratio."""
+"""Allowance for a block's fixed parts, so that the ratio does not reject very short blocks."""
 
 
 def unpacker(codec: str) -> Unpack | None:
-    """The function for a compressor's bare class name, or None if it is not known."""
+    """The function for a compressor's simple class name, or None if it is not supported."""
     return _UNPACKERS.get(codec)
 
 
@@ -44,14 +46,15 @@ def most_of(codec: str, size: int) -> int:
 
 def unpack_lz4(block: bytes, most: int) -> bytes:
     if len(block) < 4:
-        raise CorruptSection(f"an LZ4 block of {len(block)} bytes has no room for its length")
+        raise CorruptSection(f"the LZ4 block of {len(block)} bytes is too short for its length field")
     (size,) = struct.unpack_from("<i", block)
     _check_size("LZ4Compressor", size, block, most)
     codec, packed = _arrow_codec("lz4_raw"), memoryview(block)[4:]
     content = _decompress(codec, packed, size, "LZ4")
-    # The codec fills what it can and does not say how much that was: only if one byte less is too little was it all.
+    # pyarrow does not report how much it wrote: the block holds `size` bytes only if one byte less does not
+    # fit.
     if size and _fits(codec, packed, size - 1):
-        raise CorruptSection(f"the LZ4 block holds less than the {size} bytes it claims")
+        raise CorruptSection(f"the LZ4 block holds less than the {size} bytes that it declares")
     return content
 
 
@@ -63,7 +66,7 @@ def pack_lz4(content: bytes) -> bytes:
 def unpack_snappy(block: bytes, most: int) -> bytes:
     size = _snappy_size(block)
     _check_size("SnappyCompressor", size, block, most)
-    # Snappy itself holds a block to its length.
+    # Snappy itself checks the length.
     return _decompress(_arrow_codec("snappy"), block, size, "Snappy")
 
 
@@ -78,7 +81,7 @@ def unpack_deflate(block: bytes, most: int) -> bytes:
     if len(content) > most:
         raise _too_large(f"more than {most}", most)
     if not stream.eof or stream.unused_data:
-        raise CorruptSection("the Deflate stream does not end where its section does")
+        raise CorruptSection("the Deflate stream does not end with its section")
     return content
 
 
@@ -106,13 +109,13 @@ _UNPACKERS: Final[dict[str, Unpack]] = {
 
 def _check_size(codec: str, size: int, block: bytes, most: int) -> None:
     if not 0 <= size <= most_of(codec, len(block)):
-        raise CorruptSection(f"{codec}: {len(block)} bytes cannot hold the {size} they claim")
+        raise CorruptSection(f"{codec}: a block of {len(block)} bytes cannot hold the declared {size} bytes")
     if size > most:
         raise _too_large(str(size), most)
 
 
 def _too_large(size: str, most: int) -> UnsupportedSegment:
-    return UnsupportedSegment(f"it unpacks to {size} bytes, and there is room for {most}", retriable=True, hint=HOW_TO_RAISE)
+    return UnsupportedSegment(f"the section unpacks to {size} bytes, but the limit leaves {most}", retriable=True, hint=HOW_TO_RAISE)
 
 
 def _arrow_codec(name: str) -> Any:
@@ -138,7 +141,7 @@ def _fits(codec: Any, block: bytes | memoryview, size: int) -> bool:
 
 
 def _snappy_size(block: bytes) -> int:
-    """The varint of 32 bits, seven a byte and the lowest first, that a Snappy block begins with."""
+    """The 32-bit varint at the start of a Snappy block: seven bits per byte, lowest first."""
     size = 0
     for i, byte in enumerate(block[:5]):
         size |= (byte & 0x7F) << 7 * i
@@ -148,12 +151,12 @@ def _snappy_size(block: bytes) -> int:
 
 
 def _zstd_size(block: bytes) -> int:
-    """Content size in a Zstandard frame's header (RFC 8878, 3.1.1.1); Cassandra's writer always gives it."""
+    """Content size in a Zstandard frame's header (RFC 8878, 3.1.1.1); Cassandra always writes it."""
     if len(block) < 5 or block[:4] != b"\x28\xb5\x2f\xfd":
-        raise CorruptSection("no Zstandard frame")
+        raise CorruptSection("the block is not a Zstandard frame")
     single_segment, size_flag = block[4] >> 5 & 1, block[4] >> 6
     width = (single_segment, 2, 4, 8)[size_flag]
     start = 5 + (1 - single_segment) + (0, 1, 2, 4)[block[4] & 3]
     if not width or len(block) < start + width:
-        raise CorruptSection("the Zstandard frame does not say its length")
+        raise CorruptSection("the Zstandard frame does not declare its content size")
     return int.from_bytes(block[start : start + width], "little") + (256 if width == 2 else 0)

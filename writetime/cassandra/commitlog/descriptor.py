@@ -1,12 +1,12 @@
 """The header of a segment (Cassandra 3.0-5.0, db/commitlog/CommitLogDescriptor).
 
     i32   version     6 = 3.0-3.11, 7 = 4.0, 4.1 and 5.0 by default, 8 = 5.0 with storage_compatibility_mode NONE or UPGRADING
-    i64   id          the number in the file name; increases over one node's life
+    i64   id          the number in the file name; increases while a node exists
     u16   length of params
-    ...   params      JSON object in UTF-8: {} when plain, else compression and encryption keys
+    ...   params      JSON object in UTF-8: {} if plain, else compression and encryption parameters
     u32   CRC-32 of: version, low half of id, high half of id, length of params as i32, params
 
-Encryption goes before compression: Cassandra ignores the latter when both are set.
+Encryption takes precedence: Cassandra ignores compression if both are set.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ _HIGHEST_PLAUSIBLE_VERSION = 0xFF
 
 @dataclass(frozen=True, slots=True)
 class Descriptor:
-    """What a segment says of itself. `params` is empty for a plain segment, and has no nulls."""
+    """The header of a segment. `params` is empty for a plain segment and has no nulls."""
 
     version: int
     id: int
@@ -35,7 +35,7 @@ class Descriptor:
 
     @property
     def codec(self) -> str | None:
-        """None if plain; else the compressor's class name without its package, or the cipher."""
+        """None if plain, else the compressor's class name without its package, or the cipher."""
         if self.encrypted:
             return f"encrypted with {self.params['encCipher']}"
         compressor = self.params.get("compressionClass")
@@ -55,14 +55,14 @@ class Descriptor:
 def parse(buf: bytes, *, name: str = "") -> tuple[Descriptor, int]:
     """The header and the position after it.
 
-    Raises NotASegment (no such header at all), CorruptDescriptor (damaged), UnsupportedSegment (another version).
+    Raises NotASegment (no commit log header), CorruptDescriptor (damaged) or UnsupportedSegment (version).
     """
     where: dict[str, Any] = {"operation": "read a segment's header", "obj": name}
     if not buf:
         raise NotASegment("the file is empty", **where)
     version = struct.unpack_from(">i", buf.ljust(4, b"\0") if len(buf) < 4 else buf)[0]
     if not 0 < version <= _HIGHEST_PLAUSIBLE_VERSION:
-        raise NotASegment(f"it does not begin with a commit log version but with {bytes(buf[:8]).hex(' ')}", position=0, **where)
+        raise NotASegment(f"the file does not begin with a commit log version: {bytes(buf[:8]).hex(' ')}", position=0, **where)
     if version < READABLE[0]:
         raise UnsupportedSegment(f"commit log version {version} is older than Cassandra 3.0", position=0, **where)
     if len(buf) < _FIXED.size:
@@ -71,16 +71,16 @@ def parse(buf: bytes, *, name: str = "") -> tuple[Descriptor, int]:
     params = bytes(buf[_FIXED.size : _FIXED.size + length])
     end = _FIXED.size + length + _CRC.size
     if len(buf) < end:
-        raise CorruptDescriptor(f"the file ends inside the header, which should take {end} bytes", position=0, **where)
+        raise CorruptDescriptor(f"the file ends inside the header of {end} bytes", position=0, **where)
     if _CRC.unpack_from(buf, end - _CRC.size)[0] != _header_crc(version, segment_id, params):
-        raise CorruptDescriptor("the header's CRC is wrong, so neither id nor codec are known", position=end - _CRC.size, **where)
+        raise CorruptDescriptor("the header's CRC is wrong: id and codec are unknown", position=end - _CRC.size, **where)
     if version not in READABLE:
-        raise UnsupportedSegment(f"commit log version {version} is not known", position=0, **where)
+        raise UnsupportedSegment(f"commit log version {version} is not supported", position=0, **where)
     return Descriptor(version, segment_id, _parse_params(params, where)), end
 
 
 def _header_crc(version: int, segment_id: int, params: bytes) -> int:
-    # The low half of the id goes first: Cassandra feeds it as two ints, in this order.
+    # The low half of the id goes first: Cassandra updates the CRC with two ints in this order.
     fixed = struct.pack(">iIIi", version, segment_id & 0xFFFFFFFF, (segment_id >> 32) & 0xFFFFFFFF, len(params))
     return zlib.crc32(params, zlib.crc32(fixed))
 
@@ -89,7 +89,7 @@ def _parse_params(params: bytes, where: dict[str, Any]) -> dict[str, Any]:
     try:
         parsed = json.loads(params) if params else {}
     except (ValueError, RecursionError) as error:
-        raise CorruptDescriptor(f"the header's parameters are no JSON: {error}", position=_FIXED.size, **where) from error
+        raise CorruptDescriptor(f"the header's parameters are not valid JSON: {error}", position=_FIXED.size, **where) from error
     if not isinstance(parsed, dict):
-        raise CorruptDescriptor("the header's parameters are no JSON object", position=_FIXED.size, **where)
+        raise CorruptDescriptor("the header's parameters are not a JSON object", position=_FIXED.size, **where)
     return {key: value for key, value in parsed.items() if value is not None}

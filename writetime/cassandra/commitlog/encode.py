@@ -1,10 +1,11 @@
-"""The writer of what the other modules of this package read: partition updates, mutations, segments.
+"""Encodes partition updates, mutations and segments, which the other modules of this package decode.
 
-State is stored as partition updates, so this is the exact inverse of `mutation`: `decode_update(encode_update(u, t), t) == u` for every
-update whose cells stand in wire order or in plain order of names. What it writes is the grammar that Cassandra reads too: columns sorted,
-bases at their minimum, row timestamps shared, markers between rows in clustering order, adjoining range tombstones joined at a boundary.
+State is stored as partition updates, so this module is the exact inverse of `mutation`:
+`decode_update(encode_update(u, t), t) == u` for every update whose cells are in wire order or sorted by name.
+Cassandra can read the output: columns sorted, bases at their minimum, row timestamps shared, markers between
+rows in clustering order, adjacent range tombstones joined at a boundary.
 
-Deletion times are written as unsigned (descriptor version 8); up to 2038 that is the same in all versions.
+Deletion times are written as unsigned (descriptor version 8). Up to 2038 this is the same in all versions.
 """
 
 from __future__ import annotations
@@ -43,7 +44,8 @@ _KIND_OF_MARKER = {sides: kind for kind, sides in wire.MARKER_KINDS.items()}
 
 
 def encode_mutation(mutation: Mutation, schema: Schema) -> bytes:
-    """The body of a frame. Raises UnknownTable, UnknownColumn or MalformedMutation (a value that no bytes can express)."""
+    """The body of a frame. Raises UnknownTable, UnknownColumn or MalformedMutation (a value that cannot be
+    encoded)."""
     parts = [write_unsigned(len(mutation.updates))]
     for update in mutation.updates:
         table = schema.tables.get(update.table_id)
@@ -56,7 +58,8 @@ def encode_mutation(mutation: Mutation, schema: Schema) -> bytes:
 
 
 def encode_update(update: PartitionUpdate, table: Table, types: Mapping[tuple[str, str], UserType] | None = None) -> bytes:
-    """One partition update. `types` is needed only where rows and range tombstones mix and a clustering column is of a user type."""
+    """One partition update. `types` is needed only if the update has rows and range tombstones and a
+    clustering column has a user type."""
     return _Writer(update, table, types or {}).partition_update()
 
 
@@ -69,7 +72,8 @@ def encode_segment(
     size: int = 0,
     params: Mapping[str, Any] | None = None,
 ) -> bytes:
-    """A plain segment of these bodies, `per_section` in each section (0 = all in one), closed, padded with zeros to `size` bytes."""
+    """A plain, closed segment of these bodies, `per_section` in each section (0 = one section), zero-padded
+    to `size` bytes."""
     step = per_section or max(1, len(mutations))
     out = bytearray(Descriptor(version, segment_id, dict(params or {})).encode())
     seed = sections.id_crc(segment_id)
@@ -81,7 +85,10 @@ def encode_segment(
 
 
 def clustering_order(table: Table, types: Mapping[tuple[str, str], UserType]) -> Any:
-    """A key function that orders clusterings (tuples of raw values, full or prefixes of equal length) as the table does; null first."""
+    """A key function for the table's order of clusterings (tuples of raw values, full or prefixes of equal
+    length).
+
+    Null comes first."""
     kinds = [(parse_type(column.type, table.keyspace, types), column.descending) for column in table.clustering]
 
     def compare(a: tuple[bytes | None, ...], b: tuple[bytes | None, ...]) -> int:
@@ -99,7 +106,7 @@ def clustering_order(table: Table, types: Mapping[tuple[str, str], UserType]) ->
 
 @dataclass(frozen=True, slots=True)
 class _Marker:
-    """A marker to be written: its prefix, whether it stands before the rows of that prefix, its kind and deletions."""
+    """A marker to write: its prefix, whether it precedes the rows of that prefix, its kind and deletions."""
 
     values: tuple[bytes | None, ...]
     before: bool
@@ -150,7 +157,8 @@ class _Writer:
         )
 
     def _columns(self, rows: Sequence[Row], *, static: bool) -> list[ColumnShape]:
-        """The columns that the rows touch, in the order of the wire: simple ones by name, then complex ones by name."""
+        """The columns with cells in these rows, in wire order: simple columns by name, then complex columns
+        by name."""
         names: set[str] = set()
         for row in rows:
             names.update(cell.column for cell in row.cells)
@@ -159,7 +167,7 @@ class _Writer:
         for name in names:
             column = self.shape.columns.get((static, name))
             if column is None:
-                raise UnknownColumn(f"the table has no such column: {name!r}", operation="encode a mutation", obj=self.table.full_name)
+                raise UnknownColumn(f"the table has no column {name!r}", operation="encode a mutation", obj=self.table.full_name)
             columns.append(column)
         names_first = sorted(columns, key=lambda column: (column.complex, _name_bytes(column.name)))
         as_cassandra = sorted(columns, key=lambda column: (column.complex, column_order(column.name)))
@@ -185,8 +193,8 @@ class _Writer:
         return head + b"".join(map(self._deletion, marker.deletions))
 
     def _row(self, row: Row, header: list[ColumnShape]) -> bytes:
-        touched = {cell.column for cell in row.cells} | set(row.complex_deletions)
-        present = [column for column in header if column.name in touched]
+        changed = {cell.column for cell in row.cells} | set(row.complex_deletions)
+        present = [column for column in header if column.name in changed]
         flags = wire.HAS_ALL_COLUMNS if len(present) == len(header) else 0
         flags |= wire.HAS_COMPLEX_DELETION if row.complex_deletions else 0
         flags |= wire.HAS_DELETION if row.deletion is not None else 0
@@ -219,7 +227,7 @@ class _Writer:
         timestamp = self._timestamp(liveness.timestamp)
         if liveness.ttl == NO_TTL:
             if liveness.expires_at != NO_DELETION_TIME:
-                raise self._inexpressible("a liveness that expires without a ttl")
+                raise self._inexpressible("liveness info that expires without a ttl")
             return timestamp
         return timestamp + self._ttl(liveness.ttl) + self._deletion_time(liveness.expires_at, liveness.ttl)
 
@@ -286,7 +294,7 @@ class _Writer:
         return value
 
     def _inexpressible(self, what: str) -> MalformedMutation:
-        return MalformedMutation(f"no bytes can express {what}", operation="encode a mutation", obj=self.table.full_name)
+        return MalformedMutation(f"cannot encode {what}", operation="encode a mutation", obj=self.table.full_name)
 
 
 def _name_bytes(name: str) -> bytes:
@@ -294,16 +302,17 @@ def _name_bytes(name: str) -> bytes:
 
 
 def column_order(name: str) -> tuple[int, bytes]:
-    """Names by bytes, but with the first byte's sign bit turned round: a name that begins with é goes before one that begins with a.
+    """Order of names: by bytes with the first byte's sign bit inverted, so that é comes before a.
 
-    Source: Cassandra 3.0-5.0, ColumnMetadata.comparisonOrder, which shifts a signed prefix as if it were unsigned.
+    Source: Cassandra 3.0-5.0, ColumnMetadata.comparisonOrder, which shifts a signed prefix as if it were
+    unsigned.
     """
     raw = _name_bytes(name)
     return (raw[0] if raw else 0) ^ 0x80, raw
 
 
 def _keeps_cell_order(columns: Sequence[ColumnShape], rows: Iterable[Row]) -> bool:
-    """Whether cells written in this order of columns come back in the order that they have now."""
+    """Whether this order of columns preserves the order of the cells."""
     place = {column.name: i for i, column in enumerate(columns)}
     return all(place[a.column] <= place[b.column] for row in rows for a, b in pairwise(row.cells))
 
@@ -327,7 +336,7 @@ def _subset(present: Sequence[ColumnShape], header: Sequence[ColumnShape]) -> by
 
 
 def _bases(update: PartitionUpdate) -> Bases:
-    """The minima of all that is to be written; the epoch where there is nothing of the kind (Cassandra: EncodingStats)."""
+    """The minima of all numbers in the update; the epoch if there are none (Cassandra: EncodingStats)."""
     timestamps: list[int] = []
     times: list[int] = []
     ttls: list[int] = []

@@ -1,4 +1,4 @@
-"""Segment files of this machine."""
+"""Local segment files."""
 
 from __future__ import annotations
 
@@ -8,9 +8,10 @@ from typing import cast
 
 
 def mapped(path: Path) -> bytes:
-    """A file's content without reading it: it behaves as bytes, and its pages come from the system's cache when they are looked at.
+    """Map a file into memory: the result behaves as bytes, and pages are loaded on access.
 
-    For files that nobody cuts short meanwhile, as segments are: linked and removed as they are. Raises OSError.
+    Only for files that are not truncated meanwhile. Segments are linked and removed, never truncated. Raises
+    OSError.
     """
     with path.open("rb") as file:
         if file.seek(0, 2) == 0:

@@ -1,12 +1,14 @@
-"""Frames: the entries of a section (Cassandra 3.0-5.0, db/commitlog/CommitLog.add, CommitLogReader.readSection).
+"""Frames: the entries of a section (Cassandra 3.0-5.0, db/commitlog/CommitLog.add,
+CommitLogReader.readSection).
 
     i32   size of the body
     u32   CRC-32 of the four size bytes
     ...   body (one mutation)
     u32   CRC-32 of size bytes and body
 
-A size of 0 is zero fill: the useful bytes of the section are over. If the size's own CRC is wrong, nothing says where the next frame
-begins and the rest of the section is lost; if only the second CRC is wrong, the next frame can be read.
+A size of 0 is zero fill and ends the frames of the section. If the CRC of the size is wrong, the start of the
+next frame is unknown and the rest of the section is lost. If only the second CRC is wrong, the next frame can
+be read.
 """
 
 from __future__ import annotations
@@ -20,13 +22,13 @@ OVERHEAD: Final = 12
 SIZE_BYTES: Final = 4
 BODY_OFFSET: Final = 8
 SMALLEST_BODY: Final = 10
-"""No mutation is shorter (Cassandra: MutationSerializer's smallest form; CommitLogReader refuses less)."""
+"""The shortest mutation (Cassandra: CommitLogReader rejects smaller sizes)."""
 
 _U32 = struct.Struct(">I")
 
 
 class FrameCheck(IntEnum):
-    """What stands at a position: a frame, the end of the section's frames, or damage."""
+    """Result of `check_frame`: a frame, the end of the section's frames, or damage."""
 
     OK = 0
     END = 1
@@ -36,7 +38,8 @@ class FrameCheck(IntEnum):
 
 
 def check_frame(buf: bytes, pos: int, end: int) -> tuple[FrameCheck, int]:
-    """What stands at `pos` of a section that ends at `end`, and the body's size where that can be told (OK, OVERRUN, BAD_BODY)."""
+    """Check the frame at `pos` of a section that ends at `end`. The size of the body is known for OK,
+    OVERRUN, BAD_BODY."""
     if end - pos < SIZE_BYTES:
         return FrameCheck.END, 0
     (size,) = _U32.unpack_from(buf, pos)
@@ -54,7 +57,8 @@ def check_frame(buf: bytes, pos: int, end: int) -> tuple[FrameCheck, int]:
 
 
 def is_zero(buf: bytes, start: int, end: int) -> bool:
-    """Whether buf[start:end] is all zeros. Looks little further than the first byte that is not: this is asked for again and again."""
+    """Whether buf[start:end] is all zeros. Stops soon after the first other byte, because it is called
+    often."""
     step = 64
     while start < end:
         if buf[start : min(start + step, end)].strip(b"\0"):

@@ -1,11 +1,13 @@
-"""`CommitLog-<version>-<id>_cdc.idx`: how far a segment in cdc_raw is synced (Cassandra 4.0-5.0, CommitLogSegment.writeCDCIndexFile).
+"""`CommitLog-<version>-<id>_cdc.idx`: how far a segment in cdc_raw is synced (Cassandra 4.0-5.0,
+CommitLogSegment.writeCDCIndexFile).
 
-ASCII: the decimal position of the last synced section's end, in positions of the uncompressed segment; once the segment is finished, a
-newline and `COMPLETED`. Beside a compressed or encrypted segment, which is far shorter, the number counts unpacked bytes all the same.
+ASCII: the decimal position of the end of the last synced section, as a position in the uncompressed segment,
+also if the file is compressed or encrypted. When the segment is completed, a newline and `COMPLETED` follow.
 
-Cassandra rewrites the file in place, so it can be read empty or half-written: then there is no answer yet. Half a number is a smaller
-number, and nothing that is synced is left unread for good by it. After a crash and a replay the number of a completed segment is off,
-either way; its sections are right, so a completed segment is read to where they end (`stop_at`).
+Cassandra rewrites the file in place, so a reader can see it empty or half-written and must read it again. A
+truncated number is smaller than the real one, which only delays reading. After a crash and a commit log
+replay, the number of a completed segment can be too low or too high. Its sections are correct, so a completed
+segment is read to the end of its last section (`stop_at`).
 """
 
 from __future__ import annotations
@@ -19,7 +21,7 @@ _INDEX = re.compile(rb"(\d{1,18})(\nCOMPLETED)?\n?")
 
 @dataclass(frozen=True, slots=True)
 class CdcIndex:
-    """`synced`: bytes of the segment that are durable; `completed`: the node will write nothing more into it."""
+    """`synced`: bytes of the segment that are durable; `completed`: the node no longer writes to it."""
 
     synced: int
     completed: bool
@@ -32,10 +34,10 @@ def parse(content: bytes) -> CdcIndex | None:
 
 
 class State(StrEnum):
-    """What the index says of its segment."""
+    """State of a segment according to its index."""
 
     ABSENT = "none"
-    """Nothing of CDC has been synced yet; before 4.0 there never is one."""
+    """No CDC data has been synced yet, or Cassandra is older than 4.0."""
     EMPTY = "empty"
     """Being rewritten: read it again later."""
     CUT = "half-written"
@@ -43,11 +45,12 @@ class State(StrEnum):
     GROWING = "growing"
     COMPLETED = "completed"
     OFF = "completed, but off"
-    """Not where the sections end: written anew after a crash. The sections count."""
+    """Differs from the end of the sections: rewritten after a crash. The sections are authoritative."""
 
 
 def state(content: bytes | None, end: int) -> State:
-    """The state of a segment whose sections end at `end` (`Scan.end`); content None = there is no index."""
+    """The state of a segment whose sections end at `end` (`Scan.end`). `content` is None if there is no
+    index."""
     if content is None:
         return State.ABSENT
     index = parse(content)
@@ -59,6 +62,7 @@ def state(content: bytes | None, end: int) -> State:
 
 
 def stop_at(content: bytes | None) -> int | None:
-    """Where a segment that its node still writes is to be read to; None = to its end, for a finished one and while there is no answer."""
+    """The position up to which a growing segment is read; None for a completed segment or an unreadable
+    index."""
     index = parse(content or b"")
     return None if index is None or index.completed else index.synced

@@ -8,10 +8,12 @@
     marker           u8 flags, u8 kind, u16 size, clustering prefix, deletion(s)          of a range tombstone
     cell             u8 flags, [uv timestamp], [uv deletion time], [uv ttl], [blob path], [value]
 
-uv is a variable-length integer (`vint`), blob one with as many bytes behind it. Types are not sent: which columns have a cell per element
-and which values carry no length comes from the schema in force. Numbers are differences to the header's bases and may wrap.
+uv is a variable-length integer (`vint`); blob is a uv length followed by that many bytes. Types are not on
+the wire: the schema in force says which columns have a cell per element and which values have no length.
+Numbers are differences to the header's bases and may wrap.
 
-Nothing is reconciled here: cells older than a column's drop, or than a deletion in the same update, are kept for the join to judge.
+This module does not reconcile: cells older than a column's drop, or than a deletion in the same update, are
+kept for the merge.
 """
 
 from __future__ import annotations
@@ -63,10 +65,10 @@ USE_ROW_TIMESTAMP: Final = 0x08
 USE_ROW_TTL: Final = 0x10
 
 EPOCH_SECONDS: Final = 1_442_880_000
-"""2015-09-22T00:00:00Z, from which bases are counted (Cassandra: EncodingStats.TIMESTAMP_EPOCH)."""
+"""2015-09-22T00:00:00Z, the origin of all bases (Cassandra: EncodingStats.TIMESTAMP_EPOCH)."""
 EPOCH_MICROS: Final = EPOCH_SECONDS * 1_000_000
 INVALID_DELETION_TIME: Final = 0xFFFFFFFE
-"""What an overflown expiry or deletion time reads as (Cassandra 5.0: Cell.INVALID_DELETION_TIME)."""
+"""The value of an overflowed expiry or deletion time (Cassandra 5.0: Cell.INVALID_DELETION_TIME)."""
 UNSIGNED_NO_DELETION_TIME: Final = 0xFFFFFFFF
 UNSIGNED_TIMES_VERSION: Final = 8
 """From this descriptor version on, deletion times are unsigned and reach to 2106."""
@@ -86,8 +88,8 @@ MARKER_KINDS: Final[dict[int, tuple[bool | None, bool | None]]] = {
 
 @dataclass(frozen=True, slots=True)
 class ColumnShape:
-    """What the wire needs to know of a column. One that was dropped and has come back may have had values of another length: those with a
-    timestamp up to `dropped_at` (µs) are of `length_before`."""
+    """The properties of a column that decoding needs. A column that was dropped and added again may have had
+    values of another length: values with a timestamp up to `dropped_at` (µs) have `length_before`."""
 
     name: str
     fixed_length: int | None
@@ -96,13 +98,15 @@ class ColumnShape:
     dropped_at: int = NO_TIMESTAMP
 
     def length(self, timestamp: int) -> int | None:
-        """How many bytes the value of a simple cell of that timestamp has; None: it carries its length."""
+        """The length in bytes of a simple cell's value with that timestamp; None if the length is on the
+        wire."""
         return self.fixed_length if timestamp > self.dropped_at else self.length_before
 
 
 @dataclass(frozen=True, slots=True)
 class TableShape:
-    """What the wire needs to know of a table: lengths of clustering values, columns (dropped ones too) by (static, name)."""
+    """The properties of a table that decoding needs: lengths of clustering values; columns, also dropped, by
+    (static, name)."""
 
     table: Table
     clustering: tuple[int | None, ...]
@@ -111,7 +115,7 @@ class TableShape:
 
 @dataclass(slots=True)
 class Bases:
-    """What the numbers of one partition update are counted from."""
+    """The bases of the numbers of one partition update."""
 
     timestamp: int
     deletion_time: int
@@ -138,7 +142,7 @@ def table_shape(table: Table) -> TableShape:
 
 
 def _column_shape(column: Column | DroppedColumn, before: ColumnShape | None, table: Table) -> ColumnShape:
-    """`before`: what was dropped under its name."""
+    """`before`: the dropped column of that name."""
     length, is_complex = wire_shape(column.type)
     if before is None or before.complex or is_complex:
         return ColumnShape(column.name, length, is_complex, length)
@@ -149,21 +153,21 @@ def _column_shape(column: Column | DroppedColumn, before: ColumnShape | None, ta
 
 
 def column_name(raw: bytes) -> str:
-    """A column's name as text. Thrift could write names that are no UTF-8; they survive as surrogates."""
+    """A column's name as text. Names that are not UTF-8, which Thrift allowed, become surrogates."""
     return raw.decode("utf-8", "surrogateescape")
 
 
 def decode_mutation(body: bytes, schema: Schema, *, version: int = 7) -> Mutation:
     """The mutation of a frame's body. `version` is that of the segment's descriptor.
 
-    Raises UnknownTable, UnknownColumn (the whole mutation is lost then: updates carry no length) or MalformedMutation; their position is
-    that in `body`.
+    Raises UnknownTable or UnknownColumn (the whole mutation is lost, because updates have no length), or
+    MalformedMutation. The position in the error refers to `body`.
     """
     return Mutation(tuple(placed.update for placed in decode_placed(bytes(body), schema, version=version)))
 
 
 class Placed(NamedTuple):
-    """An update, and the bytes [start, end) of its mutation that it is."""
+    """An update and its range of bytes [start, end) in the mutation."""
 
     update: PartitionUpdate
     start: int
@@ -171,7 +175,7 @@ class Placed(NamedTuple):
 
 
 def decode_placed(body: bytes, schema: Schema, *, version: int = 7) -> list[Placed]:
-    """The updates of a frame's body, each with its place. Raises as `decode_mutation` does."""
+    """The updates of a frame's body with their positions. Raises the errors of `decode_mutation`."""
     count, pos = read_unsigned(body, 0)
     if not 0 < count <= len(body):
         raise _malformed(f"a mutation of {count} partition updates", 0)
@@ -186,7 +190,7 @@ def decode_placed(body: bytes, schema: Schema, *, version: int = 7) -> list[Plac
 
 
 def decode_update(data: bytes, table: Table, *, version: int = UNSIGNED_TIMES_VERSION) -> PartitionUpdate:
-    """One partition update as `encode.encode_update` writes it: how state is stored."""
+    """One partition update as written by `encode.encode_update`, the format of stored state."""
     data = bytes(data)
     update, pos = _Reader(data, table_shape(table), version).partition_update(0)
     if pos != len(data):
@@ -232,7 +236,7 @@ class _Reader:
         if flags & IS_EMPTY:
             return PartitionUpdate(table_id, key), pos
         if flags & IS_REVERSED:
-            raise self.malformed("a reversed partition update", pos - 1)
+            raise self.malformed("reversed partition updates are not supported", pos - 1)
         pos = self._bases(pos)
         statics: list[ColumnShape] = []
         if flags & HAS_STATIC_ROW:
@@ -297,7 +301,7 @@ class _Reader:
                 continue
             more, pos = self.byte(pos) if flags & EXTENSION_FLAG else (0, pos)
             if more & IS_STATIC:
-                raise self.malformed("a static row among the rows", at)
+                raise self.malformed("a static row stands among the regular rows", at)
             clustering, pos = self._clustering(pos, len(self.shape.clustering))
             row, pos = self._row(pos, flags, more, clustering, columns)
             rows.append(row)
@@ -310,23 +314,23 @@ class _Reader:
     def _marker(
         self, pos: int, opened: tuple[Bound, DeletionTime] | None, tombstones: list[RangeTombstone]
     ) -> tuple[tuple[Bound, DeletionTime] | None, int]:
-        """Read a marker; what is open after it. A closed range goes to `tombstones`."""
+        """Read a marker and return the range that it leaves open. A closed range is added to `tombstones`."""
         at = pos
         kind, pos = self.byte(pos)
         closes, opens = MARKER_KINDS.get(kind, (None, None))
         if closes is None and opens is None:
-            raise self.malformed(f"a range tombstone marker of kind {kind}", at)
+            raise self.malformed(f"unknown range tombstone marker kind {kind}", at)
         if (closes is None) == (opened is not None):
             raise self.malformed("range tombstone markers do not pair up", at)
         size = int.from_bytes(self.take(pos, 2)[0], "big")
         pos += 2
         if size > len(self.shape.clustering):
-            raise self.malformed(f"a bound of {size} values", at)
+            raise self.malformed(f"a bound of {size} values is longer than the clustering", at)
         values, pos = self._clustering(pos, size)
         if closes is not None and opened is not None:
             deletion, pos = self._deletion(pos)
             if deletion != opened[1]:
-                raise self.malformed("a range tombstone's two ends differ", at)
+                raise self.malformed("the two markers of a range tombstone have different deletion times", at)
             tombstones.append(RangeTombstone(opened[0], Bound(values, closes), deletion))
         if opens is None:
             return None, pos
@@ -339,7 +343,7 @@ class _Reader:
         flags, pos = self.byte(pos)
         more, pos = self.byte(pos) if flags & EXTENSION_FLAG else (0, pos)
         if not more & IS_STATIC:
-            raise self.malformed("the static row is none", pos)
+            raise self.malformed("the static row is not marked as static", pos)
         return self._row(pos, flags, more, None, columns)
 
     def _row(
@@ -380,7 +384,8 @@ class _Reader:
         return Liveness(timestamp, ttl, expires_at), pos
 
     def _clustering(self, pos: int, size: int) -> tuple[tuple[bytes | None, ...], int]:
-        """`size` values in batches of 32: a header with two bits a value (empty, null), then the values that are neither."""
+        """`size` values in batches of 32: a header with two bits per value (empty, null), then all other
+        values."""
         values: list[bytes | None] = []
         header = 0
         for i in range(size):
@@ -397,7 +402,8 @@ class _Reader:
         return tuple(values), pos
 
     def _subset(self, pos: int, columns: list[ColumnShape]) -> tuple[list[ColumnShape], int]:
-        """The columns a row has. Below 64 a bitmap of missing ones; else their number and the indexes of the fewer side."""
+        """The columns of a row: below 64 a bitmap of missing columns, else their number and the indexes of
+        the smaller set."""
         at = pos
         encoded, pos = read_unsigned(self.body, pos)
         if encoded == 0:
@@ -405,16 +411,16 @@ class _Reader:
         total = len(columns)
         if total < LARGE_SUBSET:
             if encoded >> total:
-                raise self.malformed("a column subset names columns that are not there", at)
+                raise self.malformed("the column subset names columns outside the header", at)
             return [column for i, column in enumerate(columns) if not encoded >> i & 1], pos
         present = total - encoded
         if present < 0:
-            raise self.malformed(f"{encoded} of {total} columns are missing", at)
+            raise self.malformed(f"the column subset omits {encoded} of {total} columns", at)
         listed = set()
         for _ in range(present if present < total // 2 else encoded):
             index, pos = read_unsigned(self.body, pos)
             if index >= total:
-                raise self.malformed(f"column {index} of {total}", at)
+                raise self.malformed(f"column index {index} is out of range for {total} columns", at)
             listed.add(index)
         wanted = present < total // 2
         return [column for i, column in enumerate(columns) if (i in listed) == wanted], pos
@@ -423,7 +429,7 @@ class _Reader:
         at = pos
         flags, pos = self.byte(pos)
         if flags & (USE_ROW_TIMESTAMP | USE_ROW_TTL) and liveness is None:
-            raise self.malformed("a cell refers to a liveness that its row does not have", at)
+            raise self.malformed("a cell refers to liveness info that its row does not have", at)
         if flags & USE_ROW_TIMESTAMP and liveness is not None:
             timestamp = liveness.timestamp
         else:
@@ -432,7 +438,7 @@ class _Reader:
         if flags & USE_ROW_TTL and liveness is not None:
             ttl, deletion_time = liveness.ttl, liveness.expires_at
         elif flags & (IS_DELETED | IS_EXPIRING):
-            # The deletion time's meaning depends on the ttl, which comes after it.
+            # The deletion time depends on the ttl, which follows it.
             raw, pos = read_unsigned(self.body, pos)
             if flags & IS_EXPIRING:
                 ttl, pos = self._ttl(pos)
@@ -442,7 +448,7 @@ class _Reader:
             path, pos = self.blob(pos)
         value = b""
         if not flags & HAS_EMPTY_VALUE:
-            # The type of a complex column is the collection itself, so its cells' values always carry a length.
+            # The type of a complex column is the collection, so the values of its cells always have a length.
             value, pos = self.value(pos, None if column.complex else column.length(timestamp))
         return Cell(column.name, timestamp, value, path, ttl, deletion_time), pos
 
@@ -468,8 +474,9 @@ class _Reader:
     def deletion_time(self, raw: int, ttl: int) -> int:
         """A local deletion time or expiry in seconds from its difference to the base.
 
-        Version 8 counts unsigned: sums that wrapped are taken modulo 2^32. Before, a negative sum is an expiry past 2038 that overflowed.
-        An expiry earlier than its own ttl is no time either (Cassandra 5.0, Cell.decodeLocalDeletionTime).
+        Version 8 is unsigned: the sum is taken modulo 2^32. Before, a negative sum is an expiry after 2038
+        that overflowed. An expiry less than its ttl is invalid too (Cassandra 5.0,
+        Cell.decodeLocalDeletionTime).
         """
         time = self.bases.deletion_time + as_int32(raw)
         if time < 0 and self.bases.unsigned_times:
@@ -486,7 +493,7 @@ class _Reader:
     def blob(self, pos: int) -> tuple[bytes, int]:
         body = self.body
         if pos < len(body) and body[pos] < 0x80:
-            # Nearly every length is of one byte, and blobs are what a mutation is made of.
+            # Fast path: nearly every length takes one byte, and most of a mutation is blobs.
             end = pos + 1 + body[pos]
             if end <= len(body):
                 return body[pos + 1 : end], end
@@ -496,7 +503,7 @@ class _Reader:
     def take(self, pos: int, length: int) -> tuple[bytes, int]:
         end = pos + length
         if end > len(self.body):
-            raise self.malformed(f"{length} bytes should follow", pos)
+            raise self.malformed(f"the mutation ends within the next {length} bytes", pos)
         return self.body[pos:end], end
 
     def byte(self, pos: int) -> tuple[int, int]:
@@ -505,10 +512,10 @@ class _Reader:
         return self.body[pos], pos + 1
 
     def count(self, pos: int) -> tuple[int, int]:
-        """A number of things of at least one byte each."""
+        """The number of items that follow, each of at least one byte."""
         count, after = read_unsigned(self.body, pos)
         if count > len(self.body) - after:
-            raise self.malformed(f"{count} of something cannot fit", pos)
+            raise self.malformed(f"a count of {count} exceeds the bytes left", pos)
         return count, after
 
     def malformed(self, message: str, pos: int) -> MalformedMutation:

@@ -1,11 +1,11 @@
-"""Mutations as lines of JSON, for people and for comparing with Cassandra's own reader.
+"""Mutations as lines of JSON, for people and for comparison with Cassandra's CommitLogReader.
 
-One line a frame, in log order, with raw bytes in hex: seg, pos (where the frame ends), size of the body, ks, cdc (whether one of its tables
-ever had it), pk, updates. What stands in a column is not looked at; types are needed only to tell counters. A frame that cannot be
-decoded makes no line: it is handed out as a `Failure`, so that whoever reads the lines reads mutations and nothing else.
+One line per frame, in log order, with raw bytes in hex: seg, pos (end of the frame), size of the body, ks,
+cdc (whether one of its tables ever had CDC), pk, updates. Values are not decoded; types are needed only to
+recognize counters. A frame that cannot be decoded yields a `Failure` instead of a line.
 
-The schema is what all segments teach together, so they are read twice: once for `learn`, once for `decode`. Text is put together piece by
-piece and not from dictionaries, which takes half the time.
+The schema is learnt from all segments, so they are read twice: by `learn`, then by `decode`. The text is
+concatenated and not built from dictionaries, which halves the time.
 """
 
 from __future__ import annotations
@@ -42,21 +42,22 @@ _HASH_ORDER_VERSION = 6
 
 @dataclass(frozen=True, slots=True)
 class Failure:
-    """A frame whose CRCs hold but which is no mutation of the schema."""
+    """A frame with valid CRCs that cannot be decoded with the schema."""
 
     frame: Frame
     error: DecodeError | SchemaError
 
 
 Wanted = Callable[[UUID, bytes], bool]
-"""Whether the update of a table (by id) with that partition key is to be shown. It is asked for ids that no schema knows, too."""
+"""Whether to show the update of a table (by id) with that partition key. Also called for unknown table
+ids."""
 
 
 def dump_lines(segments: Sequence[tuple[str, bytes]], learner: SchemaLearner | None = None) -> Iterator[str | Failure]:
-    """Lines of all good frames of the segments, given as (file name, content) in log order.
+    """Lines of all valid frames of the segments, given as (file name, content) in log order.
 
-    The schema is what `learner` knows and what the segments themselves teach, all of it, before the first line is made. Raises SegmentError
-    for a file that is no readable segment; damage inside is passed over (see `segment.scan`).
+    The schema of `learner` and of all segments is learnt before the first line. Raises SegmentError for a
+    file that is not a readable segment; damage inside is skipped (see `segment.scan`).
     """
     learner = learner or SchemaLearner()
     scans = [scan(content, name=name) for name, content in segments]
@@ -73,22 +74,23 @@ def dump_lines(segments: Sequence[tuple[str, bytes]], learner: SchemaLearner | N
 
 
 def learn(found: Scan, learner: SchemaLearner) -> list[Failure]:
-    """Hand every schema change in a segment to the learner; the changes that cannot be decoded."""
+    """Apply every schema change of a segment to the learner. Returns the changes that cannot be decoded."""
     failures = []
-    for _, told in mutations_of(found, SCHEMA_TABLES):
-        if isinstance(told, Failure):
-            failures.append(told)
+    for _, decoded in mutations_of(found, SCHEMA_TABLES):
+        if isinstance(decoded, Failure):
+            failures.append(decoded)
         else:
-            learner.apply(told)
+            learner.apply(decoded)
     return failures
 
 
 def mutations_of(found: Scan, tables: Mapping[UUID, Table], unknown: set[str] | None = None) -> Iterator[tuple[Frame, Mutation | Failure]]:
-    """The mutations whose first update is of one of Cassandra's own `tables`. `unknown` takes the names of what was read past in them."""
+    """The mutations whose first update is of one of Cassandra's own `tables`. Names of skipped columns and
+    tables are added to `unknown`."""
     ids, image = {table_id.bytes for table_id in tables}, found.image
     for frame in found.frames:
         at = frame.body_offset
-        # Behind a count of one byte the id of the first table stands; hardly any frame gets beyond this line.
+        # Fast path: the id of the first table follows the count of one byte. Nearly all frames stop here.
         if image[at] < 0x80 and image[at + 1 : at + 17] not in ids and (image[at] == 1 or image[at + 7] >> 4 != COMPUTED):
             continue
         body = found.body(frame)
@@ -105,10 +107,11 @@ def mutations_of(found: Scan, tables: Mapping[UUID, Table], unknown: set[str] | 
 def decode(
     found: Scan, schema: Schema, wanted: Wanted | None = None, then: Callable[[Frame], Schema] | None = None
 ) -> Iterator[tuple[Frame, Mutation | Failure]]:
-    """The mutation of every good frame, in log order, or why there is none.
+    """The mutation of every valid frame, in log order, or the failure to decode it.
 
-    With `wanted`, a mutation keeps only its updates that are; one that has none is passed over, without decoding it where that can be told.
-    `then` gives the schema that was in force at a frame: it has the second try, for cells of a column that has come back as another type.
+    With `wanted`, a mutation keeps only the wanted updates and is skipped if it has none, if possible without
+    decoding. `then` returns the schema in force at a frame and is used for a second attempt: a column may
+    have been dropped and added again with another type.
     """
     for frame in found.frames:
         body = found.body(frame)
@@ -133,7 +136,7 @@ def decode(
 
 
 def _own_or_none(body: bytes, version: int) -> Mutation | None:
-    """A schema change of a later Cassandra, without what is unknown in it."""
+    """A schema change of a later Cassandra version, without its unknown parts."""
     try:
         return decode_own(body, version=version).mutation if is_schema_change(body) else None
     except DecodeError:
@@ -166,7 +169,7 @@ class Lines:
         return f'{head},"pk":"{updates[0].key.hex()}","updates":[{",".join(map(self._update, updates))}]}}'
 
     def table_name(self, table: Table) -> str:
-        """An older incarnation of a table that was made again is told apart by its id."""
+        """The table's name. An older incarnation has its id appended."""
         return f"{table.name}_OLD_{table.id.hex[:8]}" if table.replaced else table.name
 
     def _update(self, update: PartitionUpdate) -> str:
@@ -186,9 +189,11 @@ class Lines:
 
 
 def _hash_order(updates: Iterable[PartitionUpdate]) -> tuple[PartitionUpdate, ...]:
-    """The order in which the reader of 3.11 has the updates of a mutation: that of a HashMap by table id, made for that many entries.
+    """The order of a mutation's updates in Cassandra 3.11's reader: that of a HashMap by table id with that
+    many entries.
 
-    3.11: Mutation.MutationSerializer.deserialize, HashMap.tableSizeFor and hash, UUID.hashCode. From 4.0 on the log's order is kept.
+    3.11: Mutation.MutationSerializer.deserialize, HashMap.tableSizeFor and hash, UUID.hashCode. Since 4.0 the
+    order of the log is kept.
     """
     updates = tuple(updates)
     capacity = 1 << (len(updates) - 1).bit_length()
@@ -215,7 +220,7 @@ def _row(row: Row, table: Table) -> str:
 
 
 def _cells_and_deletions(row: Row, table: Table) -> list[str]:
-    """Simple columns, then complex ones in the order of the wire, each one's deletion before its cells."""
+    """Simple columns, then complex columns in wire order, each deletion before its cells."""
     by_column: dict[str, list[str]] = {name: [_complex_deletion(name, deletion)] for name, deletion in row.complex_deletions.items()}
     cells: list[str] = []
     for cell in row.cells:

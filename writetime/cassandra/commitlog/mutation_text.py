@@ -1,4 +1,4 @@
-"""Mutations for people: a block of text each, values as CQL literals, times in UTC. And the same door to stdout for lines of JSON.
+"""Mutations as blocks of text with CQL literals and times in UTC. Also writes lines of JSON to stdout.
 
     2026-03-04 11:22:33.444555Z  CommitLog-7-1.log:4711  (412 bytes)
     shop.orders  customer = 7
@@ -7,8 +7,8 @@
         tags     all before deleted @ 2026-03-04 11:22:33.444554Z
         tags[…]  'new'
 
-The time at the top is the latest in the mutation. Whatever was written at another one says so behind an `@`. The bytes of cells are
-turned into values here and nowhere else; what cannot be is shown in hex. A value too long for a person to read is cut, and says so.
+The time in the first line is the latest timestamp of the mutation; other timestamps follow an `@`. Values
+that cannot be decoded are shown in hex. Long values are truncated and marked.
 """
 
 from __future__ import annotations
@@ -40,25 +40,25 @@ from writetime.errors import SchemaError
 if TYPE_CHECKING:
     from rich.console import Console
 
-Piece = tuple[str, str]
+Span = tuple[str, str]
 """Text and its style (of rich); "" = none."""
 _CHUNK = 1 << 18
 _LONGEST = 4000
-"""Characters of a value that are shown."""
+"""Maximum number of characters shown of a value."""
 _TIME, _TABLE, _KEY, _COLUMN, _VALUE, _DELETED, _DIM = "bold", "bold cyan", "yellow", "green", "", "red", "dim"
 
 
-class Shower(Protocol):
-    """Takes mutations in order and writes them to stdout. `name` is the segment's."""
+class MutationWriter(Protocol):
+    """Writes mutations to stdout in the given order. `name` is the segment's."""
 
     def __call__(self, name: str, found: Scan, frame: Frame, mutation: Mutation) -> None: ...
 
     def flush(self) -> None:
-        """Write what is held back."""
+        """Write buffered output."""
 
 
 def console_of_stdout(width: int | None = None) -> Console:
-    """Where text for people goes. A pipe that is closed stays an error, for the command to end by."""
+    """The console for text output. A closed pipe stays an error, so that the command ends."""
     from rich.console import Console
 
     class Stdout(Console):
@@ -68,12 +68,12 @@ def console_of_stdout(width: int | None = None) -> Console:
     return Stdout(file=sys.stdout, highlight=False, markup=False, width=width)
 
 
-def shower(schema: Schema, cdc_ever: Collection[UUID], *, as_json: bool) -> Shower:
-    """Lines of JSON, or blocks for people."""
-    return _JsonShower(schema, cdc_ever) if as_json else _TextShower(schema, cdc_ever)
+def mutation_writer(schema: Schema, cdc_ever: Collection[UUID], *, as_json: bool) -> MutationWriter:
+    """Writes lines of JSON or blocks of text."""
+    return _JsonWriter(schema, cdc_ever) if as_json else _TextWriter(schema, cdc_ever)
 
 
-class _JsonShower:
+class _JsonWriter:
     def __init__(self, schema: Schema, cdc_ever: Collection[UUID]) -> None:
         self._lines = Lines(schema, cdc_ever)
         self._held: list[str] = []
@@ -93,7 +93,7 @@ class _JsonShower:
             self._size = 0
 
 
-class _TextShower:
+class _TextWriter:
     def __init__(self, schema: Schema, cdc_ever: Collection[UUID]) -> None:
         self._blocks = Blocks(schema, cdc_ever)
         self._console = console_of_stdout()
@@ -109,7 +109,7 @@ class _TextShower:
             sys.stdout.write("".join(f"{''.join(text for text, _ in line)}\n" for line in lines))
 
     def flush(self) -> None:
-        """Nothing is held back."""
+        """Nothing is buffered."""
 
 
 class Blocks:
@@ -120,7 +120,7 @@ class Blocks:
         self._names = Lines(schema, cdc_ever)
         self._types: dict[tuple[UUID, str], CqlType | None] = {}
 
-    def lines(self, name: str, frame: Frame, mutation: Mutation) -> Iterator[list[Piece]]:
+    def lines(self, name: str, frame: Frame, mutation: Mutation) -> Iterator[list[Span]]:
         """The lines of one mutation's block, an empty one at the end."""
         time = _latest(mutation)
         when = "no time" if time is None else micros_text(time)
@@ -129,7 +129,7 @@ class Blocks:
             yield from self._update(update, time)
         yield []
 
-    def _update(self, update: PartitionUpdate, time: int | None) -> Iterator[list[Piece]]:
+    def _update(self, update: PartitionUpdate, time: int | None) -> Iterator[list[Span]]:
         table = self.schema.tables[update.table_id]
         yield [(f"{_name(table.keyspace)}.{_name(self._names.table_name(table))}", _TABLE), ("  ", ""), *self._key(table, update.key)]
         if update.deletion is not None:
@@ -140,40 +140,40 @@ class Blocks:
             yield [("  static row", "")]
             yield from self._cells(table, update.static_row, time)
         for row in update.rows:
-            yield [("  row", ""), *self._clustering(table, row.clustering or ()), *_row_says(row, time)]
+            yield [("  row", ""), *self._clustering(table, row.clustering or ()), *_row_changes(row, time)]
             yield from self._cells(table, row, time)
 
     # --- keys -------------------------------------------------------------------------------------------------------------------
 
-    def _key(self, table: Table, key: bytes) -> list[Piece]:
+    def _key(self, table: Table, key: bytes) -> list[Span]:
         columns = table.partition_key
         parts = [key] if len(columns) == 1 else _composite(key, len(columns))
         if parts is None:
             return [(_cut(f"0x{key.hex()}", len(key)), _KEY)]
         return self._named(table, columns, tuple(parts))
 
-    def _clustering(self, table: Table, values: tuple[bytes | None, ...]) -> list[Piece]:
+    def _clustering(self, table: Table, values: tuple[bytes | None, ...]) -> list[Span]:
         return [(" ", ""), *self._named(table, table.clustering, values)] if values else []
 
-    def _named(self, table: Table, columns: tuple[Column, ...], values: tuple[bytes | None, ...]) -> list[Piece]:
-        pieces: list[Piece] = []
+    def _named(self, table: Table, columns: tuple[Column, ...], values: tuple[bytes | None, ...]) -> list[Span]:
+        parts: list[Span] = []
         for column, value in zip(columns, values, strict=False):
-            pieces += [(", " if pieces else "", ""), (f"{_name(column.name)} = ", ""), (self._value(table, column, value), _KEY)]
-        return pieces
+            parts += [(", " if parts else "", ""), (f"{_name(column.name)} = ", ""), (self._value(table, column, value), _KEY)]
+        return parts
 
-    def _range(self, table: Table, tombstone: RangeTombstone) -> list[Piece]:
+    def _range(self, table: Table, tombstone: RangeTombstone) -> list[Span]:
         start, end = self._bound(table, tombstone.start, "the first"), self._bound(table, tombstone.end, "the last")
         return [("from ", ""), *start, (" to ", ""), *end]
 
-    def _bound(self, table: Table, bound: Bound, open_end: str) -> list[Piece]:
+    def _bound(self, table: Table, bound: Bound, open_end: str) -> list[Span]:
         if not bound.values:
             return [(open_end, "")]
         return [*self._named(table, table.clustering, bound.values), (" (included)" if bound.inclusive else " (excluded)", "")]
 
     # --- cells ------------------------------------------------------------------------------------------------------------------
 
-    def _cells(self, table: Table, row: Row, time: int | None) -> Iterator[list[Piece]]:
-        by_column: dict[str, list[tuple[str, list[Piece]]]] = {}
+    def _cells(self, table: Table, row: Row, time: int | None) -> Iterator[list[Span]]:
+        by_column: dict[str, list[tuple[str, list[Span]]]] = {}
         for column, deletion in row.complex_deletions.items():
             name = _cell_name(table, column, "", self._type(table, column))
             by_column[column] = [(name, [("all before deleted", _DELETED), *_at(_marked(deletion), time)])]
@@ -181,26 +181,26 @@ class Blocks:
             by_column.setdefault(cell.column, []).append(self._cell(table, cell, row.liveness, time))
         found = [named for column in sorted(by_column) for named in by_column[column]]
         width = min(max((len(name) for name, _ in found), default=0), 40)
-        for name, pieces in found:
-            yield [("    ", ""), (f"{name:<{width}}  ", _COLUMN), *pieces]
+        for name, parts in found:
+            yield [("    ", ""), (f"{name:<{width}}  ", _COLUMN), *parts]
 
-    def _cell(self, table: Table, cell: Cell, liveness: Liveness | None, time: int | None) -> tuple[str, list[Piece]]:
+    def _cell(self, table: Table, cell: Cell, liveness: Liveness | None, time: int | None) -> tuple[str, list[Span]]:
         kind = self._type(table, cell.column)
         name = _cell_name(table, cell.column, _path(kind, cell.path), kind)
         if cell.is_tombstone:
             return name, [("deleted", _DELETED), *_at(cell.timestamp, time)]
-        pieces: list[Piece] = [(_cut(_cell_value(kind, cell), len(cell.value)), _VALUE)]
+        parts: list[Span] = [(_cut(_cell_value(kind, cell), len(cell.value)), _VALUE)]
         same = liveness is not None and (liveness.ttl, liveness.expires_at) == (cell.ttl, cell.local_deletion_time)
         if cell.is_expiring and not same:
-            pieces.append((f"  {_expiry(cell.ttl, cell.local_deletion_time)}", _DIM))
-        return name, [*pieces, *_at(cell.timestamp, time)]
+            parts.append((f"  {_expiry(cell.ttl, cell.local_deletion_time)}", _DIM))
+        return name, [*parts, *_at(cell.timestamp, time)]
 
     def _value(self, table: Table, column: Column, value: bytes | None) -> str:
         kind = self._type(table, column.name)
         return _cut(_hex(value) if kind is None else literal_of(kind, value), len(value or b""))
 
     def _type(self, table: Table, name: str) -> CqlType | None:
-        """The type of a column, also of a dropped one; None if it cannot be told."""
+        """The type of a column, also of a dropped one; None if it is unknown."""
         known = (table.id, name)
         if known not in self._types:
             column: Column | DroppedColumn | None = table.columns.get(name) or table.dropped_columns.get(name)
@@ -239,19 +239,19 @@ def _marked(deletion: DeletionTime) -> int:
     return deletion.marked_for_delete_at
 
 
-def _at(timestamp: int, time: int | None) -> list[Piece]:
+def _at(timestamp: int, time: int | None) -> list[Span]:
     return [] if timestamp == time else [(f"  @ {micros_text(timestamp)}", _DIM)]
 
 
-def _row_says(row: Row, time: int | None) -> list[Piece]:
-    """What became of the row as such: its liveness and its deletion."""
-    pieces: list[Piece] = []
+def _row_changes(row: Row, time: int | None) -> list[Span]:
+    """The row's own changes: liveness info and deletion."""
+    parts: list[Span] = []
     if row.deletion is not None:
-        pieces += [(" deleted", _DELETED), *_at(row.deletion.marked_for_delete_at, time)]
+        parts += [(" deleted", _DELETED), *_at(row.deletion.marked_for_delete_at, time)]
     if row.liveness is not None:
         expiry = f", {_expiry(row.liveness.ttl, row.liveness.expires_at)}" if row.liveness.ttl else ""
-        pieces += [(" written" + expiry, ""), *_at(row.liveness.timestamp, time)]
-    return [(":", ""), *pieces] if pieces else []
+        parts += [(" written" + expiry, ""), *_at(row.liveness.timestamp, time)]
+    return [(":", ""), *parts] if parts else []
 
 
 def _expiry(ttl: int, expires_at: int) -> str:
@@ -267,7 +267,7 @@ def _cell_name(table: Table, name: str, path: str, kind: CqlType | None) -> str:
 
 
 def _path(kind: CqlType | None, path: bytes | None) -> str:
-    """The element of a collection or the field of a user type that a cell is of."""
+    """The collection element or user type field of a cell."""
     if path is None:
         return ""
     if isinstance(kind, UdtType) and kind.fields is not None and int.from_bytes(path, "big") < len(kind.fields):
@@ -290,12 +290,13 @@ def _cell_value(kind: CqlType | None, cell: Cell) -> str:
 
 
 def _cut(text: str, size: int) -> str:
-    """The text of a value of `size` bytes, or its beginning."""
+    """The text of a value of `size` bytes, truncated if it is too long."""
     return text if len(text) <= _LONGEST else f"{text[:_LONGEST]}… ({size} bytes; --json has them all)"
 
 
 def _composite(key: bytes, count: int) -> list[bytes] | None:
-    """The parts of a composite key (u16 length, bytes, zero; each), or None if it is none of that many."""
+    """The parts of a composite key (each: u16 length, bytes, zero), or None if it does not have `count`
+    parts."""
     parts, pos = [], 0
     while pos + 2 <= len(key):
         length = int.from_bytes(key[pos : pos + 2], "big")

@@ -1,14 +1,16 @@
-"""A segment without some of its mutations: the others stand where they stood.
+"""Removes mutations from a segment without moving the others.
 
-Strategy: in the place of a mutation that goes stands a *filler*: one empty update of a table that no Cassandra has, whose key is zeros.
-Cassandra passes over it as over a table that was dropped, and so every other frame keeps its position, by which the ledger, TRUNCATE
-records and events go. Where a mutation becomes shorter, a filler takes the rest. A rest that is too small for one is zeros: the section
-ends early then, and a sync marker in the last eight bytes lets the next frame begin where it began; below eight bytes the section's rest
-moves up. That is read here as all else is; Cassandra's own reader stops at the zeros. What a crashed node had not synced may be zeroed.
+Strategy: a removed mutation is replaced by a *filler*: one empty update of a table that does not exist, with
+a key of zeros. Cassandra skips it like an update of a dropped table. Every other frame keeps its position,
+which the ledger, TRUNCATE records and events refer to. If a mutation becomes shorter, a filler takes the
+remaining bytes. If these are too few for a filler, they are zeroed: the section ends early, and a sync marker
+in the last eight bytes lets the next frame keep its position. Below eight bytes, the rest of the section
+moves up. This package reads such segments completely; Cassandra's reader stops at the zeros. Bytes that a
+crashed node had not synced may be zeroed.
 
-A compressed segment comes out as a plain one, its image, with a header of the same length whose parameters name no compressor. An
-encrypted one is encrypted again, with the key that it has: its file may have another length, its image has not. Knows no schema: who
-calls says what becomes of each body.
+A compressed segment becomes its plain image, with a header of the same length and no compressor. An encrypted
+segment is encrypted again with the same key: the length of the file may change, the image's does not. This
+module does not know the schema: the caller decides what to do with each body.
 """
 
 from __future__ import annotations
@@ -31,19 +33,19 @@ from writetime.cassandra.types.vint import write_unsigned
 from writetime.errors import UnsupportedSegment
 
 Change = Callable[[bytes], bytes | None]
-"""Of a body what is to stand in its place, no longer than it; `b""` for nothing; None to leave it."""
+"""Returns the replacement of a body, which must not be longer; `b""` removes it, None keeps it."""
 
 _FILLER: Final = write_unsigned(1) + ERASED.id.bytes
-"""What a filler begins with: one update, of that table."""
+"""The start of a filler: one update of that table."""
 _SMALLEST: Final = len(_FILLER) + 2
-"""Bytes of a filler with an empty key."""
+"""Size in bytes of a filler with an empty key."""
 _HEADER: Final = struct.Struct(">iqH")
 _LENGTH: Final = struct.Struct(">I")
 _OPERATION: Final = "erase from a segment"
 
 
 def changes(found: Scan, change: Change) -> dict[int, bytes]:
-    """What is to stand in the place of which frames, by their number in `found.frames`."""
+    """The replacement bodies by index in `found.frames`."""
     made: dict[int, bytes] = {}
     for number, frame in enumerate(found.frames):
         body = change(found.body(frame))
@@ -53,7 +55,7 @@ def changes(found: Scan, change: Change) -> dict[int, bytes]:
 
 
 def is_filler(body: bytes) -> bool:
-    """Whether a mutation stands in the place of one that was cut out."""
+    """Whether a mutation is a filler."""
     return body.startswith(_FILLER)
 
 
@@ -65,18 +67,19 @@ def without(
     name: str = "",
     keys: Keystore | None = None,
 ) -> bytes:
-    """The segment with frames changed, as `changes` gives them. Bytes that its node had not synced are zeroed where `torn` says so.
+    """The segment with the changed frames of `changes`. Bytes that the node had not synced are zeroed if
+    `torn` returns true.
 
-    UnsupportedSegment for one that is damaged, or whose new body is longer than the old one: it cannot be written anew."""
+    Raises UnsupportedSegment if the segment is damaged or a new body is longer than the old one."""
     zeroed = [problem for problem in found.problems if torn is not None and torn(found.lost(problem))]
     if not changed and not zeroed:
         return found.file
     if found.descriptor.codec is not None and any(problem.in_file for problem in found.problems):
-        raise _unsupported("it is packed, and a damaged range would be lost", name)
+        raise _unsupported("the segment is compressed or encrypted, and a damaged range would be lost", name)
     if bad := next((problem for problem in zeroed if problem.kind != "torn_tail" or problem.in_file), None):
         raise _unsupported(f"a damaged range at {bad.position} may hold the key", name)
     writer = _Writer(found, name)
-    # From behind: what stands before a place has not moved yet.
+    # From the end, so that earlier positions do not move.
     for number in sorted(changed, reverse=True):
         writer.replace(found.frames[number], changed[number])
     for problem in zeroed:
@@ -85,7 +88,7 @@ def without(
 
 
 class _Writer:
-    """The image that changes, and where its sync markers stand."""
+    """The changed image and the positions of its sync markers."""
 
     def __init__(self, found: Scan, name: str) -> None:
         self.name = name
@@ -97,7 +100,7 @@ class _Writer:
         self.end = self._chain(found.end)
 
     def _chain(self, end: int) -> int:
-        """Follow the markers from the header on; where the chain ends."""
+        """Follow the markers from the header. Returns the end of the chain."""
         pos, image = self.start, bytes(self.out)
         while pos < end and sections.is_marker(image, len(image), self.seed, pos):
             self.markers.append(pos)
@@ -129,7 +132,7 @@ class _Writer:
         insort(self.markers, marker)
 
     def encrypted(self, cipher: Decryptor) -> bytes:
-        """The file of the image: each section's content behind its length, encrypted."""
+        """The image as an encrypted file: for each section the length and the encrypted content."""
         out = self.out[: self.start]
         ends = [*self.markers[1:], self.end]
         for marker, end in zip(self.markers, ends, strict=True):
@@ -147,25 +150,26 @@ class _Writer:
 
 
 def _filler(size: int) -> bytes:
-    """A mutation of so many bytes: one empty update, whose key is zeros."""
+    """A mutation of `size` bytes: one empty update with a key of zeros."""
     for extra in range(5):
         key = size - _SMALLEST - extra
         if key < 1 << 7 * (extra + 1):
-            # Of some sizes the key's length takes a byte more than it has to, which readers take.
+            # For some sizes, the key's length needs one byte more than the shortest vint. Readers accept
+            # that.
             length = (0xFF00 >> extra & 0xFF) << 8 * extra | key
             return _FILLER + length.to_bytes(extra + 1, "big") + bytes(key) + bytes((IS_EMPTY,))
-    raise ValueError(f"no frame has {size} bytes")
+    raise ValueError(f"a filler of {size} bytes is impossible")
 
 
 def _plain_header(found: Scan, name: str) -> tuple[bytes, int]:
-    """The header of a plain segment, as long as the one that is there, and where it ends."""
+    """The header of a plain segment, with the length of the existing header, and its end."""
     descriptor, start = parse(found.file)
     if descriptor.codec is None or descriptor.encrypted:
         return bytes(found.file[:start]), start
     length = start - len(Descriptor(descriptor.version, descriptor.id).encode()) + len(b"{}")
     params = json.dumps({"": "".ljust(length - len(b'{"":""}'))}, separators=(",", ":")).encode()
     if len(params) != length:
-        raise _unsupported("its header has no room", name)
+        raise _unsupported("the header has no room for other parameters", name)
     fixed = _HEADER.pack(descriptor.version, descriptor.id, length) + params
     crc = zlib.crc32(params, zlib.crc32(_fixed_for_crc(descriptor, length)))
     return fixed + _LENGTH.pack(crc), start

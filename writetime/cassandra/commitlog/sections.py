@@ -1,14 +1,16 @@
-"""Sections of a segment (Cassandra 3.0-5.0, db/commitlog/CommitLogSegment.writeSyncMarker, CommitLogSegmentReader).
+"""Sections of a segment (Cassandra 3.0-5.0, db/commitlog/CommitLogSegment.writeSyncMarker,
+CommitLogSegmentReader).
 
 A segment is a chain of sections; each begins with a sync marker at position P:
 
-    u32   next    where the next marker is = where this section ends
+    u32   next    position of the next marker, which is the end of this section
     u32   CRC-32 of: low half of the segment id, high half of it, P as i32
 
-The CRC binds a marker to its segment and place but does not cover `next`. So a valid marker can be found again by its own CRC when the
-chain is broken, and `next` is believed only as far as what stands there bears it out. Zeros instead of a marker end the chain: the file
-is preallocated. This module knows nothing of what is inside a section:
-frames in a plain segment, packed bytes in a compressed or encrypted one (`writetime.cassandra.commitlog.unpack`).
+The CRC covers the segment id and the position, but not `next`. If the chain is broken, a valid marker can be
+found by its CRC, and `next` is trusted only if the bytes at that position confirm it. Zeros instead of a
+marker end the chain, because the file is preallocated. This module does not know the contents of a section:
+frames in a plain segment, packed bytes in a compressed or encrypted one
+(`writetime.cassandra.commitlog.unpack`).
 """
 
 from __future__ import annotations
@@ -24,14 +26,15 @@ _MARKER = struct.Struct(">II")
 
 
 class Place(NamedTuple):
-    """Between two sections: where that is in the file, and where in the unpacked segment. Of a plain one both are the same."""
+    """A position between two sections: in the file and in the unpacked segment. For a plain segment both are
+    equal."""
 
     position: int
     logical: int
 
 
 def id_crc(segment_id: int) -> int:
-    """CRC over the segment id, low half first: what every marker's CRC of that segment begins with."""
+    """CRC over the segment id, low half first: the seed of every marker's CRC in that segment."""
     return zlib.crc32(struct.pack(">II", segment_id & 0xFFFFFFFF, (segment_id >> 32) & 0xFFFFFFFF))
 
 
@@ -41,7 +44,7 @@ def marker_crc(seed: int, pos: int) -> int:
 
 
 def parse_marker(buf: bytes, pos: int) -> tuple[int, int]:
-    """(next, crc) of the marker at `pos`, unchecked. The caller has made sure that eight bytes are there."""
+    """(next, crc) of the marker at `pos`, unchecked. The caller ensures that eight bytes are available."""
     next_pos, crc = _MARKER.unpack_from(buf, pos)
     return next_pos, crc
 
@@ -51,7 +54,7 @@ def encode_marker(seed: int, pos: int, next_pos: int) -> bytes:
 
 
 def is_marker(buf: bytes, length: int, seed: int, pos: int) -> bool:
-    """Whether a sync marker of this segment stands at `pos` and points to somewhere behind itself within `length`."""
+    """Whether `pos` holds a sync marker of this segment that points to a later position within `length`."""
     if pos > length - MARKER_SIZE:
         return False
     next_pos, crc = parse_marker(buf, pos)
@@ -68,5 +71,6 @@ def find_marker(buf: bytes, start: int, data_end: int, length: int, seed: int) -
 
 @cache
 def _high_byte(most: int) -> re.Pattern[bytes]:
-    """The byte that any pointer into the file begins with: few places of a packed file need a closer look."""
+    """Matches the first byte of any pointer into the file, so that few positions of a packed file need a CRC
+    check."""
     return re.compile(b"[\\x00-\\x%02x]" % min(most, 0xFF), re.DOTALL)

@@ -1,13 +1,13 @@
 """A whole segment: header, sections and frames, with every byte accounted for.
 
-Strategy: frames carry their own CRCs and so do markers, so damage in one place costs only what cannot be told apart
-from it. Where a length cannot be believed, reading goes on at the next marker that proves itself
-(`sections.is_marker`). Damage is data: it is listed with place, size and error and never raised; very many places are
-listed as one range (`few`). Only a header that is none, damaged or of another kind is raised. A packed segment is
-unpacked into the uncompressed one first (`writetime.cassandra.commitlog.unpack`), its image, and that is walked.
+Strategy: frames and markers have their own CRCs, so damage costs only the bytes that cannot be separated from
+it. If a length cannot be trusted, reading continues at the next valid marker (`sections.is_marker`). Damage
+is returned as data, with position, size and error, and never raised; more than `MOST_PROBLEMS` places are
+merged into one range (`few`). Only an invalid header is raised. A packed segment is first unpacked into its
+image, the uncompressed segment (`writetime.cassandra.commitlog.unpack`).
 
-`scan` hands the same question to the compiled twin (`writetime.kernels.segment_walk`) where that can be imported. This module does not
-look inside a body, except for `peek`.
+`scan` uses the compiled engine (`writetime.kernels.segment_walk`) if it can be imported. This module does not
+read frame bodies, except in `peek`.
 """
 
 from __future__ import annotations
@@ -42,17 +42,17 @@ if TYPE_CHECKING:
     from writetime.cassandra.commitlog.encryption.keystore import Keystore
 
 MOST_PROBLEMS: Final = 100
-"""Damaged places of a segment that are listed each by itself. A real disk makes a few; a file that somebody has made up
-can have one every 13 bytes, and each would be a row, an object and a note downstream."""
+"""Damaged places that are listed separately. A failing disk causes a few; a crafted file can have one every
+13 bytes, and each would become a row, an object and a notification downstream."""
 Engine = Literal["auto", "python", "numba"]
 ProblemKind = Literal["torn_tail", "corrupt_section", "corrupt_frame", "too_large"]
 
 _COMPILED_TWIN: Final = "writetime.kernels.segment_walk"
-"""The compiled engine, imported by name: it knows this module, and this module must work where numba is not installed."""
+"""The compiled engine, imported by name: it imports this module, which must work without numba."""
 
 
 class Frame(NamedTuple):
-    """One good frame. `position` is where it ends, which is how Cassandra's own reader names it."""
+    """One valid frame. `position` is its end, as in Cassandra's CommitLogReader."""
 
     position: int
     start: int
@@ -61,7 +61,7 @@ class Frame(NamedTuple):
 
 
 class Reason(IntEnum):
-    """Why bytes are lost. The compiled twin gives these as numbers."""
+    """Why bytes are lost. The compiled engine returns these numbers."""
 
     BODY_CRC = 0
     FRAME_SIZE = 1
@@ -86,9 +86,9 @@ REASONS: dict[Reason, tuple[type[SegmentError], str]] = {
     Reason.HALF_MARKER: (TornTail, "the last sync marker is half-written"),
     Reason.MANY: (
         CorruptSection,
-        f"more than {MOST_PROBLEMS} places are damaged; this is from the first to the last, and good frames between them are read",
+        f"more than {MOST_PROBLEMS} places are damaged; this range covers all of them, and good frames inside it are read",
     ),
-    Reason.NOT_AS_PROMISED: (TornTail, "the segment ends before the position that is said to be synced"),
+    Reason.NOT_AS_PROMISED: (TornTail, "the segment ends before its synced position"),
 }
 _KINDS: dict[type[SegmentError], ProblemKind] = {
     CorruptFrame: "corrupt_frame",
@@ -100,9 +100,9 @@ _KINDS: dict[type[SegmentError], ProblemKind] = {
 
 @dataclass(frozen=True, slots=True)
 class Problem:
-    """A range of `size` bytes at `position` that could not be read, and why. The size is 0 where bytes are missing, not wrong.
+    """A range of `size` bytes at `position` that could not be read. The size is 0 if bytes are missing.
 
-    The position is one of the image, like a frame's; where the packed file itself is damaged (`in_file`), it is one of the file.
+    The position refers to the image, like a frame's, or to the packed file if `in_file` is set.
     """
 
     kind: ProblemKind
@@ -113,28 +113,28 @@ class Problem:
 
 
 class Ending(StrEnum):
-    """What stands where reading ended. One of the last two has a problem that says more."""
+    """How reading ended. TORN and DAMAGED come with a problem that has the details."""
 
     UNUSED = "unused"
-    """There is no section: the node had prepared the segment and never wrote into it."""
+    """There is no section: the node allocated the segment and never wrote to it."""
     END_OF_FILE = "end_of_file"
-    """The file ends where its last section does."""
+    """The file ends with its last section."""
     ZEROS = "zeros"
-    """Zeros follow the last section: the file was preallocated and has room left."""
+    """Zeros follow the last section: the file is preallocated."""
     GROWING = "growing"
-    """The position given as synced: what follows may be half-written and was not looked at."""
+    """Reading stopped at the synced position: later bytes may be half-written."""
     TORN = "torn"
-    """The last section or marker is not whole: a node that lives or has crashed, or a file cut short."""
+    """The last section or marker is incomplete: the node is running or crashed, or the file is truncated."""
     DAMAGED = "damaged"
-    """Bytes that are no section, and no marker behind them proves itself."""
+    """Bytes that are not a section, with no valid marker after them."""
 
 
 @dataclass(frozen=True, slots=True)
 class Scan:
-    """All good frames of a segment in log order, and all problems. `end` is where reading ended: the useful length in bytes.
+    """All valid frames of a segment in log order, and all problems. `end` is where reading ended, in bytes.
 
-    `image` is the segment as an uncompressed file would be: header, markers and payloads at their logical positions, which Cassandra
-    calls positions too. Frames and `end` are positions in it. Of a plain segment it is the file itself, `file`.
+    `image` is the uncompressed segment: header, markers and payloads at the positions that Cassandra uses.
+    Frames and `end` are positions in the image. For a plain segment, the image is `file` itself.
     """
 
     descriptor: Descriptor
@@ -161,8 +161,8 @@ class RawProblem(NamedTuple):
 
 
 def few(problems: list[RawProblem]) -> list[RawProblem]:
-    """The same, or for more than `MOST_PROBLEMS` one range over them all. A torn tail, which comes last, stays what it is: whether
-    it is damage depends on how the segment ended."""
+    """The problems, or one range over all of them if there are more than `MOST_PROBLEMS`. A torn tail at the
+    end stays separate: whether it is damage depends on how the segment ended."""
     if len(problems) <= MOST_PROBLEMS:
         return problems
     kept = is_torn(problems[-1].reason)
@@ -185,13 +185,14 @@ def scan(
     keys: Keystore | None = None,
     begin: sections.Place | None = None,
 ) -> Scan:
-    """Read a segment's bytes. `name` is its file name, for errors; if it is a segment's, header and name must agree.
+    """Read a segment's bytes. `name` is the file name, used in errors; a segment file name must match the
+    header.
 
-    `synced` is for a segment that its node still writes: the position from `_cdc.idx`, past which bytes may be half-written and are
-    not looked at. Leave it out for a finished one. `keys` open an encrypted segment. `begin`, between two sections, leaves out all before
-    it: but for the header, `buf` may hold anything there, and the image of a packed segment holds zeros.
-    Raises for the header alone: NotASegment, CorruptDescriptor, UnsupportedSegment (version, compressor or cipher; retriable if all that
-    lacks is the right key).
+    `synced` is for a growing segment: the position from `_cdc.idx`, after which bytes may be half-written and
+    are not read. Omit it for a completed segment. `keys` decrypt an encrypted segment. `begin`, a position
+    between two sections, skips everything before it except the header; the image of a packed segment has
+    zeros there. Raises only for the header: NotASegment, CorruptDescriptor, UnsupportedSegment (version,
+    compressor or cipher; retriable if only the key is missing).
     """
     descriptor, start = parse(buf, name=name)
     _check_name(descriptor, name)
@@ -219,9 +220,10 @@ def _walk(
     else:
         found, raw, end = walk(image, start, length, descriptor.id)
     if length < len(image) and end < length < end + sections.MARKER_SIZE and _marks(image, end, descriptor):
-        # A synced position inside a marker, of an index that was read half-written: the marker is whole, merely not synced.
+        # The index was read half-written, so the synced position is inside a marker. The marker itself is
+        # valid.
         return found, [problem(item, name) for item in raw if item.position != end], end
-    # A whole frame across the synced position is merely not synced; anything else there is less than was promised.
+    # A valid frame across the synced position is not synced yet. Anything else there means missing bytes.
     if synced is not None and end < synced and not raw and check_frame(image, end, len(image))[0] is not FrameCheck.OK:
         raw.append(RawProblem(end, max(0, length - end), Reason.NOT_AS_PROMISED))
     return found, [problem(item, name) for item in raw], end
@@ -243,7 +245,7 @@ def _unpack(
     codec = str(descriptor.codec)
     unpacker = codecs.unpacker(codec)
     if unpacker is None:
-        raise UnsupportedSegment(f"its compressor is not known: `{codec}`", operation="read a segment's header", obj=name)
+        raise UnsupportedSegment(f"the compressor is not supported: `{codec}`", operation="read a segment's header", obj=name)
     packing = unpack.Packing(unpacker, partial(codecs.most_of, codec), whole=codec != "NoopCompressor")
     return unpack.unpack(buf, start, descriptor.id, packing, synced=synced, begin=begin)
 
@@ -273,7 +275,7 @@ def _file_problem(lost: unpack.Lost, name: str) -> Problem:
 
 
 def problem(raw: RawProblem, name: str = "") -> Problem:
-    """The problem with its error, in words."""
+    """The problem with its error message."""
     kind, message = REASONS[raw.reason]
     error = kind(f"{message} ({raw.size} bytes)", operation="read a segment", obj=name, position=raw.position)
     return Problem(_KINDS[kind], raw.position, raw.size, error)
@@ -292,7 +294,7 @@ def _check_name(descriptor: Descriptor, name: str) -> None:
     match = re.search(r"CommitLog-(\d+)-(\d+)\.log$", name)
     if match is not None and (int(match[1]), int(match[2])) != (descriptor.version, descriptor.id):
         raise CorruptDescriptor(
-            f"the header says CommitLog-{descriptor.version}-{descriptor.id}.log",
+            f"the file name does not match the header: CommitLog-{descriptor.version}-{descriptor.id}.log",
             operation="read a segment's header",
             obj=name,
             hint="The file was renamed or holds another segment's bytes",
@@ -300,14 +302,14 @@ def _check_name(descriptor: Descriptor, name: str) -> None:
 
 
 def walk(buf: bytes, start: int, length: int, segment_id: int) -> tuple[list[Frame], list[RawProblem], int]:
-    """Frames, problems and end of the sections from `start`, looking at the first `length` bytes only."""
+    """Frames, problems and end of the sections from `start`, within the first `length` bytes."""
     return _Walker(buf, length, segment_id).run(start)
 
 
 class _Walker:
-    """The walk over one segment: frames and problems gather here, methods return positions.
+    """Reads one segment. Collects frames and problems; methods return positions.
 
-    A section that ends beyond `length` but within the file is one that is not synced yet, not a torn one.
+    A section that ends after `length` but within the file is not synced yet; it is not torn.
     """
 
     def __init__(self, buf: bytes, length: int, segment_id: int) -> None:
@@ -338,7 +340,8 @@ class _Walker:
         return self.frames, few(self.problems), pos
 
     def _section(self, pos: int, next_pos: int) -> tuple[int, bool]:
-        """Read the section whose marker is at `pos`; where to go on, and whether the walk is over."""
+        """Read the section whose marker is at `pos`. Returns the next position and whether reading is
+        finished."""
         inside = pos + sections.MARKER_SIZE <= next_pos <= self.length
         end = next_pos if inside else self.length
         stop, check = self._frames(pos + sections.MARKER_SIZE, end)
@@ -349,7 +352,7 @@ class _Walker:
         trusted = inside and sections.is_marker(self.buf, self.length, self.seed, end)
         again = end if trusted else self._find_marker(stop)
         if again < 0 and check is FrameCheck.OVERRUN and check_frame(self.buf, stop, self.length)[0] is FrameCheck.OK:
-            # A frame that is whole reaches past the end of the last section: it is the pointer that is wrong.
+            # A valid frame crosses the end of the last section, so the marker's pointer is wrong.
             inside = False
             stop, _ = self._frames(stop, self.length)
         if again < 0 and not inside:
@@ -364,7 +367,8 @@ class _Walker:
         return again, False
 
     def _frames(self, pos: int, end: int) -> tuple[int, FrameCheck]:
-        """Take frames from `pos` up to `end`; where and why that stopped (END, BAD_SIZE or OVERRUN)."""
+        """Read frames from `pos` to `end`. Returns where and why reading stopped (END, BAD_SIZE or
+        OVERRUN)."""
         while True:
             check, size = check_frame(self.buf, pos, end)
             following = pos + size + frames.OVERHEAD
@@ -377,7 +381,8 @@ class _Walker:
             pos = following
 
     def _no_more_sections(self, pos: int, next_pos: int, stop: int) -> tuple[int, bool]:
-        """The marker at `pos` points out of the file and none follows: a file cut short, or a damaged pointer."""
+        """The marker at `pos` has an invalid pointer and no marker follows: truncated file or damaged
+        pointer."""
         last = max(self.data_end, stop)
         if next_pos > self.length:
             self._lose(stop, last, Reason.CUT_SHORT)
@@ -388,7 +393,8 @@ class _Walker:
         return stop, True
 
     def _tail(self, pos: int, next_pos: int, crc: int) -> None:
-        """No marker at `pos` nor anywhere behind it. All zeros is how a segment ends."""
+        """There is no marker at `pos` or later. If all bytes are zeros, this is the normal end of a
+        segment."""
         if self.data_end <= pos:
             return
         reason = Reason.MARKER
@@ -406,7 +412,7 @@ class _Walker:
 def peek(body: bytes) -> tuple[int, UUID, bytes]:
     """(number of partition updates, table id of the first, partition key) of a mutation, without decoding it.
 
-    The key is that of all its updates, the table is not. Raises MalformedMutation.
+    All updates share the key, but not the table. Raises MalformedMutation.
     """
     count, pos = read_unsigned(body, 0)
     length, key = read_unsigned(body, pos + 16)

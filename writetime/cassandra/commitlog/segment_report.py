@@ -1,11 +1,12 @@
-"""What one segment holds and what is wrong with it, for `writetime verify`: every section, frame, CRC and mutation is looked at.
+"""The contents and defects of one segment, for `writetime verify`: checks every section, frame, CRC and
+mutation.
 
-    good         everything reads and decodes
-    undecodable  the bytes are right, but a schema is missing
+    good         everything can be read and decoded
+    undecodable  the bytes are valid, but a schema is missing
     damaged      bytes are lost: a CRC is wrong, or the segment ends early
-    unreadable   nothing can be told: no segment, no such file, or a key or a codec is missing (`Unreadable`)
+    unreadable   not a segment, no such file, or a key or a codec is missing (`Unreadable`)
 
-The `_cdc.idx` beside a segment is judged too. Knows no files and no terminal.
+The segment's `_cdc.idx` is checked too. This module does not know files or terminals.
 """
 
 from __future__ import annotations
@@ -29,7 +30,7 @@ Verdict = Literal["good", "undecodable", "damaged", "unreadable"]
 
 @dataclass(frozen=True, slots=True)
 class Unreadable:
-    """A path or a file that gave no segment, and why."""
+    """A path or file that is not a readable segment, with the error."""
 
     name: str
     error: WritetimeError
@@ -45,7 +46,8 @@ class Unreadable:
 
 @dataclass(slots=True)
 class Findings:
-    """Of one segment. `size` in bytes of the file; `end` and positions are those of the uncompressed segment; tables by name as shown."""
+    """Findings about one segment. `size` is the file's in bytes; `end` and positions refer to the
+    uncompressed segment; tables are listed by label."""
 
     name: str
     version: int
@@ -101,8 +103,8 @@ def examine(
     schema: Schema,
     cdc_ever: Collection[UUID],
 ) -> Findings:
-    """Look at everything in a scanned segment. `index` is the content of its `_cdc.idx`, None if it has none; `decoded` what `dump.decode`
-    makes of all its frames with `schema`."""
+    """Examine a scanned segment. `index` is the content of its `_cdc.idx`, None if there is none; `decoded`
+    is the result of `mutation_json.decode` for all its frames with `schema`."""
     findings = Findings(
         name=name,
         version=found.descriptor.version,
@@ -118,11 +120,11 @@ def examine(
             for each in found.problems
         ],
     )
-    for _, told in decoded:
-        if isinstance(told, Failure):
-            _count_failure(findings, told)
+    for _, mutation in decoded:
+        if isinstance(mutation, Failure):
+            _count_failure(findings, mutation)
         else:
-            _count_updates(findings, told, schema, cdc_ever)
+            _count_updates(findings, mutation, schema, cdc_ever)
     return findings
 
 
@@ -145,7 +147,7 @@ def _count_updates(findings: Findings, mutation: Mutation, schema: Schema, cdc_e
 
 
 def _sections(found: Scan) -> int:
-    """Sync markers that can be followed from the header on."""
+    """The number of sync markers that are linked from the header."""
     _, pos = parse_header(found.file)
     seed = sections.id_crc(found.descriptor.id)
     count = 0

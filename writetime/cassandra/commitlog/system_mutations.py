@@ -1,11 +1,13 @@
-"""Mutations of Cassandra's own tables, also of a Cassandra that is later than this version.
+"""Mutations of Cassandra's own tables, also of versions of Cassandra that this release does not know.
 
-A later one has columns, and whole tables, that `schema.system` does not know, and an update carries no length: who cannot read one column
-cannot read what stands behind it. But of a column only few shapes are possible, and only one of them takes the mutation to its very
-end with values that are of their types, written with their rows. So the shapes are tried, what is unknown is read past and named, and
-the rest is as it was. A mutation of which two shapes make different things, equally well, is refused with the first error.
+Strategy: a later version has columns and tables that `schema.system_tables` does not know. Updates have no
+length, so an unknown column makes the rest of the mutation unreadable. But a column has one of a few wire
+shapes, and usually only one shape decodes the mutation to its end with valid values. All shapes are tried;
+unknown columns and tables are skipped and reported, the rest is returned. If two shapes decode equally well
+to different results, the first error is raised.
 
-A new table of system_schema is one whose id is computed from its name (UUIDv3); its clustering columns are texts, as everybody's there.
+A new table of system_schema has an id computed from its name (UUIDv3) and clustering columns of type text,
+like all tables there.
 """
 
 from __future__ import annotations
@@ -26,17 +28,18 @@ from writetime.errors import DecodeError, SchemaError, UnknownColumn, UnknownTab
 
 _OWN: Final = Schema(tables=TABLES)
 _SHAPES: Final = ("text", "int", "boolean", "bigint", "uuid", "map<text, text>")
-"""A type for every shape on the wire: with its length, of 4, 1, 8 and 16 bytes, of many cells."""
+"""One type per wire shape: with a length, of 4, 1, 8 and 16 bytes, multi-cell."""
 _CLUSTERINGS: Final = 4
 _TRIES: Final = 2_000
 COMPUTED: Final = 3
-"""The version of the UUIDs that are computed from names."""
+"""The UUID version of ids computed from names."""
 _IDS: Final = tuple(table_id.bytes for table_id in SCHEMA_TABLES)
 
 
 @dataclass(frozen=True, slots=True)
 class Own:
-    """A mutation of Cassandra's own tables: what is known of it, the ids of all its updates in their order, and what was read past."""
+    """A mutation of Cassandra's own tables: its known part, the table ids of all updates in order, and the
+    skipped names."""
 
     mutation: Mutation
     tables: tuple[UUID, ...]
@@ -44,7 +47,8 @@ class Own:
 
 
 def decode_own(body: bytes, *, version: int = 7) -> Own:
-    """Raises what `decode_mutation` does, if the mutation cannot be read even past what is unknown."""
+    """Decode a mutation, skipping unknown columns and tables. Raises the errors of `decode_mutation` if that
+    fails."""
     try:
         mutation = decode_mutation(body, _OWN, version=version)
     except (UnknownColumn, UnknownTable) as error:
@@ -53,13 +57,14 @@ def decode_own(body: bytes, *, version: int = 7) -> Own:
 
 
 def is_schema_change(body: bytes) -> bool:
-    """Whether the body is a mutation of system_schema, be its first table a later Cassandra's. Raises MalformedMutation."""
+    """Whether the body is a mutation of system_schema, even if its first table is unknown. Raises
+    MalformedMutation."""
     count, first, _ = peek(body)
     return first in SCHEMA_TABLES or (count > 1 and first not in TABLES and may_be_own(first) and any(each in body for each in _IDS))
 
 
 def may_be_own(table_id: UUID) -> bool:
-    """Whether it is the id of a table of Cassandra's own, known or not."""
+    """Whether the id can be that of one of Cassandra's own tables, known or not."""
     return table_id.version == COMPUTED
 
 
@@ -76,13 +81,14 @@ def _read_past(body: bytes, version: int, error: UnknownColumn | UnknownTable) -
 
 
 def _at_once(mutation: Mutation) -> int:
-    """How many cells were written with their row, as nearly all are there: where bytes are read at the wrong place, hardly any."""
+    """The number of cells with the timestamp of their row. With a correct guess nearly all cells have it,
+    else hardly any."""
     rows = [row for update in mutation.updates for row in update.rows if row.liveness is not None]
     return sum(cell.timestamp == row.liveness.timestamp for row in rows for cell in row.cells if row.liveness is not None)
 
 
 def _guesses(body: bytes, version: int) -> Iterator[Schema]:
-    """Schemas with which the body decodes: Cassandra's own tables and a guess at each unknown one, and at each unknown column."""
+    """Schemas that decode the body: Cassandra's own tables with a guess for each unknown table and column."""
     waiting, tries = [_OWN], 0
     while waiting and tries < _TRIES:
         schema = waiting.pop()
@@ -114,7 +120,8 @@ def _with_table(schema: Schema, table_id: UUID, size: int) -> Schema:
 
 
 def _known_part(mutation: Mutation, schema: Schema) -> Own | None:
-    """Without what is unknown; None if values of what is known are none of their types, so that the guess was wrong."""
+    """The mutation without its unknown parts; None if a known value is invalid, because the guess is
+    wrong."""
     updates, unknown = [], set()
     for update in mutation.updates:
         known, guessed = TABLES.get(update.table_id), schema.tables[update.table_id]

@@ -1,16 +1,21 @@
-"""A compressed or encrypted segment as the uncompressed one it stands for: its image (Cassandra 3.0-5.0, CommitLogSegmentReader).
+"""Unpacks a compressed or encrypted segment into its image, the uncompressed segment.
+
+Source: Cassandra 3.0-5.0, CommitLogSegmentReader.
+
 
     header
-    marker       at its place in the file, which its CRC binds it to (`writetime.cassandra.commitlog.sections`)
+    marker       its CRC covers its position in the file (`writetime.cassandra.commitlog.sections`)
     u32          length of the section's content
     ...          one packed block (compressed), or encrypted blocks (`encryption.decryptor`), up to the next marker
 
-Positions that Cassandra speaks of (`_cdc.idx`, truncations, its own reader) are those of the image: the header, then eight bytes and the
-content of each section. The image's markers are made anew for their places there, so whoever reads plain segments reads it unchanged.
+Cassandra's positions (`_cdc.idx`, truncations, CommitLogReader) refer to the image: the header, then eight
+bytes and the content of each section. The image's markers are computed for its positions, so it reads like a
+plain segment.
 
-Strategy: a section is taken only if it unpacks to the last byte. Where it does not, or a marker is damaged, reading goes on at the next
-marker that proves itself at its place in the file. A lost section leaves a hole of zeros as long as it claims to be, if it can be, so that
-the positions behind it stay right. Lost ranges are positions in the *file*. Knows nothing of frames, codecs or keys.
+Strategy: a section is accepted only if it unpacks to the last byte. If not, or if a marker is damaged,
+reading continues at the next valid marker of the file. A lost section is replaced by zeros of its declared
+length, if that length is possible, so that later positions stay correct. Lost ranges are positions in the
+*file*. This module does not know frames, codecs or keys.
 """
 
 from __future__ import annotations
@@ -27,7 +32,7 @@ from writetime.errors import ConfigError, CorruptSection, SegmentError, TornTail
 
 LENGTH_SIZE: Final = 4
 MOST_LOST: Final = 100
-"""Damaged sections that are listed each by itself, as `segment.MOST_PROBLEMS`."""
+"""Damaged sections that are listed separately, like `segment.MOST_PROBLEMS`."""
 LIMIT_VARIABLE: Final = "WRITETIME_IMAGE_LIMIT_MIB"
 _DEFAULT_LIMIT_MIB: Final = "512"
 _LARGEST_POSITION: Final = 0x7FFFFFFF
@@ -38,8 +43,9 @@ _LENGTH = struct.Struct(">I")
 class Packing(NamedTuple):
     """How sections are packed.
 
-    `unpack` takes a block and the bytes that there is room for, and raises SegmentError; `most_of` bounds what so many bytes can hold;
-    `whole` says that a block which unpacks is whole, so that its length is more to be believed than the section's.
+    `unpack` takes a block and a limit in bytes, and raises SegmentError. `most_of` is the maximum unpacked
+    size of so many bytes. `whole`: a block that unpacks is complete, so its length is more reliable than the
+    section's.
     """
 
     unpack: Callable[[bytes, int], bytes]
@@ -48,7 +54,7 @@ class Packing(NamedTuple):
 
 
 class Lost(NamedTuple):
-    """A range of the file that could not be unpacked, and where in the image it would begin."""
+    """A range of the file that could not be unpacked, and its start in the image."""
 
     position: int
     size: int
@@ -57,7 +63,7 @@ class Lost(NamedTuple):
 
 
 class Unpacked(NamedTuple):
-    """The image, what could not be unpacked, and where in the file reading ended."""
+    """The image, the ranges that could not be unpacked, and the position in the file where reading ended."""
 
     image: bytes
     lost: list[Lost]
@@ -65,18 +71,18 @@ class Unpacked(NamedTuple):
 
 
 def image_limit() -> int:
-    """The most bytes that a segment may unpack to. Raises ConfigError for a limit that is none."""
+    """The maximum unpacked size of a segment in bytes. Raises ConfigError if the limit is invalid."""
     text = os.environ.get(LIMIT_VARIABLE, _DEFAULT_LIMIT_MIB)
     if not text.isdecimal() or not int(text):
-        raise ConfigError(f"`{text}` is no number of MiB", operation="read the environment", obj=LIMIT_VARIABLE)
+        raise ConfigError(f"`{text}` is not a number of MiB", operation="read the environment", obj=LIMIT_VARIABLE)
     return min(_LARGEST_POSITION, int(text) << 20)
 
 
 def unpack(
     buf: bytes, start: int, segment_id: int, packing: Packing, *, synced: int | None = None, begin: sections.Place | None = None
 ) -> Unpacked:
-    """The image of a segment whose first section is at `start`. Sections from the logical position `synced` on are not looked at, nor are
-    those before `begin`, which are zeros in the image."""
+    """The image of a segment whose first section is at `start`. Sections after the logical position `synced`
+    are not read. Sections before `begin` are not read either and are zeros in the image."""
     unpacker = _Unpacker(buf, start, segment_id, packing, synced)
     if begin is not None:
         unpacker.image.write(bytes(begin.logical - start))
@@ -86,10 +92,10 @@ def unpack(
 
 
 class _Unpacker:
-    """The walk over a packed file: the image's parts and what is lost gather here, methods return positions in the file.
+    """Reads a packed file. Collects the image and the lost ranges; methods return positions in the file.
 
-    Once a pointer or a section was found damaged, no pointer is followed past a marker that proves itself (`careful`): so the work stays
-    linear, whatever the pointers say.
+    After the first damaged pointer or section, no pointer is followed past a valid marker (`careful`). This
+    keeps the work linear whatever the pointers contain.
     """
 
     def __init__(self, buf: bytes, start: int, segment_id: int, packing: Packing, synced: int | None) -> None:
@@ -101,7 +107,7 @@ class _Unpacker:
         self.stop_at = _LARGEST_POSITION if synced is None else synced
         self.limit = image_limit()
         self.careful = False
-        # Its value is handed out without one more copy.
+        # getvalue() returns the bytes without another copy.
         self.image = BytesIO()
         self.image.write(buf[:start])
         self.searched: tuple[int, int] | None = None
@@ -122,7 +128,8 @@ class _Unpacker:
         return pos
 
     def _section(self, pos: int, next_pos: int) -> tuple[int, bool]:
-        """Take the section whose marker is at `pos`; where to go on, and whether the walk is over."""
+        """Read the section whose marker is at `pos`. Returns the next position and whether reading is
+        finished."""
         inside = pos + MARKER_SIZE + LENGTH_SIZE <= next_pos <= self.length
         if inside and not self.careful and isinstance(content := self._content(pos, next_pos), bytes):
             return self._take(pos, next_pos, content), False
@@ -132,22 +139,23 @@ class _Unpacker:
         near = next_pos if inside and next_pos < far else far
         for end in dict.fromkeys((near, far)):
             content = self._content(pos, end)
-            # Where the file just stops, a length of zero without a block is no proof of an empty section.
+            # At the end of the file, a length of zero without a block does not prove an empty section.
             if isinstance(content, bytes) and (end in (next_pos, found) or end > pos + MARKER_SIZE + LENGTH_SIZE):
                 if end != next_pos:
                     self._lose(pos, pos + MARKER_SIZE, CorruptSection("the sync marker points to a wrong place"))
                 return self._take(pos, end, content), False
         if found < 0 and next_pos > self.length:
-            self._lose(pos, self.length, TornTail("the last section ends early, so that nothing of it can be unpacked"))
+            self._lose(pos, self.length, TornTail("the last section ends early and cannot be unpacked"))
             return pos, True
         failure = self._content(pos, near)
         cause = failure if isinstance(failure, SegmentError) else CorruptSection("the sync marker points to a wrong place")
         return self._lose_section(pos, near, cause), False
 
     def _damaged_marker(self, pos: int, next_pos: int, crc: int) -> tuple[int, bool]:
-        """No marker proves itself at `pos`, but a section may, up to where it is said to end or to the next marker.
+        """The marker at `pos` is invalid, but its section may be valid up to its declared end or to the next
+        marker.
 
-        Zeros up to the end of the file are how a segment may end.
+        Zeros up to the end of the file are a normal end of a segment.
         """
         if pos >= self.data_end:
             return pos, True
@@ -168,28 +176,29 @@ class _Unpacker:
         return pos, True
 
     def _may_end(self, pos: int, near: int, end: int) -> bool:
-        """Whether a section whose marker is damaged may end at `near`, short of `end`: not if there is nothing to unpack."""
+        """Whether a section with a damaged marker may end at `near`, before `end`: not if it would be
+        empty."""
         return near == end or pos + MARKER_SIZE + LENGTH_SIZE < near < end
 
     def _content(self, pos: int, end: int) -> bytes | SegmentError:
-        """What the section from `pos` to `end` holds, if it is whole."""
+        """The content of the section from `pos` to `end`, or why it is invalid."""
         start = pos + MARKER_SIZE + LENGTH_SIZE
         if end < start:
-            return CorruptSection("it has no room for its length")
+            return CorruptSection("the section is too short for its length field")
         claimed = self._claim(pos)
         try:
             content = self.packing.unpack(self.buf[start:end], max(0, self.limit - self.logical - MARKER_SIZE))
         except SegmentError as error:
             return error
-        # A block of no bytes proves nothing: it is where any wrong pointer to just behind the length would end.
+        # An empty block proves nothing: any wrong pointer to the byte after the length would give one.
         if len(content) == claimed or (end > start and self.packing.whole):
             return content
-        return CorruptSection(f"it should hold {claimed} bytes and holds {len(content)}")
+        return CorruptSection(f"the section declares {claimed} bytes and holds {len(content)}")
 
     def _take(self, pos: int, end: int, content: bytes) -> int:
         start = pos + MARKER_SIZE
         if (claimed := self._claim(pos)) != len(content):
-            error = CorruptSection(f"a section's length is wrong: {claimed}, and it holds {len(content)} bytes, which are read")
+            error = CorruptSection(f"the section's length is wrong: it declares {claimed} bytes and holds {len(content)}, which are read")
             self._lose(start, start + LENGTH_SIZE, error)
         self._append(content)
         return end
@@ -205,9 +214,9 @@ class _Unpacker:
         claimed = self._claim(pos) if size >= 0 else -1
         believable = 0 <= claimed <= min(self.packing.most_of(max(size, 0)), self.limit - self.logical - MARKER_SIZE)
         if believable:
-            note = f"positions behind it rest on the {claimed} bytes that it claims to hold"
+            note = f"later positions assume the {claimed} bytes that it declares"
         else:
-            note = "positions behind it are too low, for how much it held is not known"
+            note = "later positions are too low, because its size is unknown"
         message = f"a section cannot be unpacked: {cause.message}; {note}"
         self._lose(pos, end, type(cause)(message, retriable=cause.retriable, hint=cause.hint))
         if believable:
@@ -219,7 +228,8 @@ class _Unpacker:
         return int(claimed)
 
     def _find_marker(self, start: int) -> int:
-        """As `sections.find_marker`. The walk only goes on, so nothing is searched twice."""
+        """Like `sections.find_marker`, with a cache: positions only increase, so nothing is searched
+        twice."""
         if self.searched is not None:
             since, found = self.searched
             if since <= start and (found < 0 or start <= found):
@@ -231,10 +241,11 @@ class _Unpacker:
         if isinstance(error, TornTail) or (len(self.lost) < MOST_LOST and not self.many):
             self.lost.append(Lost(start, end - start, self.logical, error))
             return
-        # Each with its error, millions of them would not fit in memory. The walk only goes on, so the first comes first.
+        # Millions of separate errors would not fit in memory. Positions only increase, so the first range
+        # stays first.
         first = self.lost[0]
         if not self.many:
-            message = f"more than {MOST_LOST} sections are damaged; this is from the first to the last: {first.error.message}"
+            message = f"more than {MOST_LOST} sections are damaged; this range covers all of them: {first.error.message}"
             one = type(first.error)(message, retriable=first.error.retriable, hint=first.error.hint)
             self.lost, self.many = [first._replace(error=one)], True
         self.lost[0] = self.lost[0]._replace(size=end - first.position)

@@ -1,7 +1,8 @@
-"""Which updates a person wants to see: by table, by partition key, and by whether the table is captured.
+"""Selects the updates to show: by table, by partition key, and by whether the table is captured.
 
-Without being asked, nobody sees tables that never had cdc: a log holds every keyspace's secrets. An update of a table that no schema knows
-is always wanted, so that its frame fails where it can be seen. Knows no log; judges a table id and a raw key.
+Tables that never had CDC are hidden by default, because a log contains the data of every keyspace. Updates of
+unknown tables are always selected, so that the failure is visible. This module knows only table ids and raw
+keys.
 """
 
 from __future__ import annotations
@@ -26,7 +27,8 @@ _KEY_PART: Final = re.compile(r"\s*('(?:[^']|'')*'|[^':]*)\s*")
 
 @dataclass(slots=True)
 class Selection:
-    """What `select` found. `tables` None = all; `keys` None = every key. Counts what is left out because it is not captured."""
+    """The result of `select`. `tables` None = all; `keys` None = every key. Counts updates of tables that are
+    not captured."""
 
     tables: frozenset[UUID] | None
     captured: frozenset[UUID] | None
@@ -48,7 +50,7 @@ class Selection:
 
     @property
     def is_everything(self) -> bool:
-        """Whether no update needs to be asked about."""
+        """Whether every update is selected."""
         return self.tables is None and self.captured is None and self.keys is None
 
     def left_out_as_text(self) -> str:
@@ -58,7 +60,8 @@ class Selection:
 
 
 def select(schema: Schema, cdc_ever: Collection[UUID], *, tables: Iterable[str], keys: Iterable[str], all_tables: bool) -> Selection:
-    """The selection of a command line. ConfigError for a table that is not known or not captured, and for a key that no table can have."""
+    """The selection of a command line. Raises ConfigError for a table that is unknown or not captured, and
+    for a key that fits no table."""
     wanted = [table for name in tables for table in _tables(schema, cdc_ever, name, all_tables=all_tables)]
     of_tables = frozenset(table.id for table in wanted) if wanted else None
     captured = None if all_tables else frozenset(cdc_ever)
@@ -69,7 +72,7 @@ def select(schema: Schema, cdc_ever: Collection[UUID], *, tables: Iterable[str],
     found = {table.id: frozenset(raw for text in asked for raw in _raw_keys(table, schema, text)) for table in among}
     for text in asked:
         if not any(_raw_keys(table, schema, text) for table in among):
-            raise ConfigError("no table has a partition key like this", operation="select", obj=f"--key {text}", hint=_KEY_HINT)
+            raise ConfigError("no table has a partition key of this form", operation="select", obj=f"--key {text}", hint=_KEY_HINT)
     return Selection(of_tables, captured, schema.tables.keys(), found)
 
 
@@ -77,18 +80,18 @@ _KEY_HINT = "Write 42, text, 'a:b' or 'a':1 for a composite key; or 0x and the r
 
 
 def _tables(schema: Schema, cdc_ever: Collection[UUID], name: str, *, all_tables: bool) -> list[Table]:
-    """All incarnations of a table, or the one that an id or the name of an old incarnation tells."""
+    """All incarnations of a table, or the one that an id or the name of an old incarnation selects."""
     found = [table for table in schema.tables.values() if _is_named(table, name)]
     if not found:
         raise ConfigError(
-            "neither the log nor --schema tells of it",
+            "table is unknown: neither the log nor --schema defines it",
             operation="select",
             obj=f"--table {name}",
-            hint="`writetime schema` lists what is told",
+            hint="`writetime schema` lists the known tables",
         )
     allowed = [table for table in found if all_tables or table.id in cdc_ever]
     if not allowed:
-        raise ConfigError("it never had cdc", operation="select", obj=f"--table {name}", hint="Give --all-tables to see it all the same")
+        raise ConfigError("the table never had cdc", operation="select", obj=f"--table {name}", hint="Use --all-tables to show it anyway")
     return allowed
 
 
@@ -110,7 +113,7 @@ def _unquoted(name: str) -> str:
 
 
 def _raw_keys(table: Table, schema: Schema, text: str) -> list[bytes]:
-    """The raw keys that a text can mean in a table: none if it fits the key's types in no way."""
+    """The raw keys that a text can mean in a table; empty if it does not match the key's types."""
     raw = []
     if text.startswith("0x"):
         try:
@@ -128,7 +131,7 @@ def _encode_key(table: Table, schema: Schema, text: str) -> bytes:
         return types[0].encode(parse_literal(types[0], text))
     parts = [match[1].strip() for match in _split(text)]
     if len(parts) != len(types):
-        raise DecodeError(f"{len(parts)} parts instead of {len(types)}", operation="read a key")
+        raise DecodeError(f"the key has {len(parts)} parts, its table {len(types)}", operation="read a key")
     values = [kind.encode(parse_literal(kind, part)) for kind, part in zip(types, parts, strict=True)]
     return b"".join(len(value).to_bytes(2, "big") + value + b"\0" for value in values)
 
@@ -144,5 +147,5 @@ def _split(text: str) -> list[re.Match[str]]:
         if match.end() == len(text):
             return matches
         if text[match.end()] != ":":
-            raise DecodeError("`:` stands between the parts of a key", operation="read a key", position=match.end())
+            raise DecodeError("expected `:` between the parts of a key", operation="read a key", position=match.end())
         pos = match.end() + 1

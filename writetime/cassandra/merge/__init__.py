@@ -1,13 +1,13 @@
-"""Last-write-wins as a semilattice over plain values.
+"""Last write wins as a semilattice over plain values.
 
     reconcile         merges cells, rows and partitions (Cassandra's db/rows/Cells, Row.Merger)
     counters          merges counter contexts
     clustering, range_tombstones   clustering order, and deletions that cover many rows
-    liveness          what SELECT would answer at a given second
+    liveness          what SELECT returns at a given second
     row_codec         one row as bytes, which compiled code can merge
     partition_fold    folds the updates of a partition into its state, row by row
     partition, partition_head   the record of a partition in the state
-    tombstone_gc      what the state may forget once gc_grace has passed
+    tombstone_gc      purges tombstones from the state once gc_grace has passed
 
 Nothing here does I/O or knows where an update came from.
 """

@@ -1,11 +1,13 @@
 """Counter cell values: contexts of shards, merged shard by shard.
 
-A context is the raw value of a counter cell: which node counted how much, as absolute values with a clock each. Two contexts merge into
-the context that knows the newer of each shard; the counter's value is the sum over all shards. Contexts are small, so they are decoded,
-merged as dictionaries and encoded again. This module knows no cells, rows or timestamps.
+A context is the raw value of a counter cell: for each node an absolute count with a clock. A merge of two
+contexts keeps the newer of each shard; the counter's value is the sum of all shards. Contexts are small, so
+they are decoded, merged as dictionaries and encoded again. This module does not know cells, rows or
+timestamps.
 
-Global shards (all that Cassandra >= 2.1 writes) form a semilattice. Local shards, which only data older than that holds, do not: two
-local shards of one id *add up*, so merging the same context twice counts twice (`has_local_shards` tells).
+Global shards (the only ones that Cassandra >= 2.1 writes) form a semilattice. Local shards, which only older
+data has, do not: two local shards of one id *add up*, so merging the same context twice counts twice
+(`has_local_shards`).
 
 Layout (Cassandra 3.0-5.0, db/context/CounterContext), big-endian:
 
@@ -29,7 +31,7 @@ _WRAP = 1 << 64
 
 
 class ShardKind(IntEnum):
-    """In order of precedence: a greater kind beats a lesser one of the same id."""
+    """In order of precedence: of two shards with the same id the greater kind wins."""
 
     REMOTE = 0
     LOCAL = 1
@@ -38,7 +40,7 @@ class ShardKind(IntEnum):
 
 @dataclass(frozen=True, slots=True)
 class Shard:
-    """What one counter id has counted up to its `clock`."""
+    """The count of one counter id at its `clock`."""
 
     counter_id: bytes
     clock: int
@@ -47,25 +49,27 @@ class Shard:
 
 
 def decode_context(context: bytes) -> tuple[Shard, ...]:
-    """The shards of a context in its own order. MalformedMutation if lengths or header entries do not fit together."""
+    """The shards of a context in its order. Raises MalformedMutation if lengths or header entries are
+    inconsistent."""
     if len(context) < 2:
-        raise _malformed(context, "it is shorter than its header count")
+        raise _malformed(context, "shorter than its header count")
     header_end = 2 + 2 * abs(int.from_bytes(context[:2], "big", signed=True))
     if header_end > len(context) or (len(context) - header_end) % _SHARD.size:
-        raise _malformed(context, "its length is not that of whole shards")
+        raise _malformed(context, "length is not a multiple of the shard size")
     kinds = [ShardKind.REMOTE] * ((len(context) - header_end) // _SHARD.size)
     for at in range(2, header_end, 2):
         entry = int.from_bytes(context[at : at + 2], "big")
         number = entry & ~_GLOBAL_FLAG
         if number >= len(kinds):
-            raise _malformed(context, "its header names a shard that is not there")
+            raise _malformed(context, "header refers to a missing shard")
         kinds[number] = ShardKind.GLOBAL if entry & _GLOBAL_FLAG else ShardKind.LOCAL
     shards = zip(_SHARD.iter_unpack(context[header_end:]), kinds, strict=True)
     return tuple(Shard(counter_id, clock, count, kind) for (counter_id, clock, count), kind in shards)
 
 
 def encode_context(shards: tuple[Shard, ...]) -> bytes:
-    """The context of these shards, ascending by id; the inverse of `decode_context` but for the mark of a negative header count."""
+    """The context of these shards, ascending by id. The inverse of `decode_context`, except for a negative
+    header count."""
     ordered = sorted(shards, key=lambda shard: shard.counter_id)
     numbered = ((number, shard.kind) for number, shard in enumerate(ordered) if shard.kind is not ShardKind.REMOTE)
     header = [number | (_GLOBAL_FLAG if kind is ShardKind.GLOBAL else 0) for number, kind in numbered]
@@ -75,7 +79,7 @@ def encode_context(shards: tuple[Shard, ...]) -> bytes:
 
 
 def merge_contexts(a: bytes, b: bytes) -> bytes:
-    """Both contexts' knowledge in one (Cassandra 4.0, CounterContext.merge)."""
+    """The merge of two contexts (Cassandra 4.0, CounterContext.merge)."""
     if a == b and not has_local_shards(a):
         return a
     merged = {shard.counter_id: shard for shard in decode_context(a)}
@@ -86,14 +90,16 @@ def merge_contexts(a: bytes, b: bytes) -> bytes:
 
 
 def merge_shards(a: Shard, b: Shard) -> Shard:
-    """One shard of two with the same id: the greater kind, then the greater clock, then the greater count; two local ones add up."""
+    """The merge of two shards with the same id: the greater kind, then the greater clock, then the greater
+    count wins; two local shards add up."""
     if a.kind is ShardKind.LOCAL and b.kind is ShardKind.LOCAL:
         return Shard(a.counter_id, _int64(a.clock + b.clock), _int64(a.count + b.count), ShardKind.LOCAL)
     return a if (a.kind, a.clock, a.count) >= (b.kind, b.clock, b.count) else b
 
 
 def total(context: bytes) -> int:
-    """The counter's value: the sum of its shards as a signed 64-bit integer; 0 for an empty (cleared) value."""
+    """The counter's value: the sum of its shards as a signed 64-bit integer; 0 for an empty (cleared)
+    value."""
     return _int64(sum(shard.count for shard in decode_context(context))) if context else 0
 
 
@@ -111,5 +117,5 @@ def _malformed(context: bytes, reason: str) -> MalformedMutation:
     return MalformedMutation(
         f"counter context of {len(context)} bytes: {reason}",
         operation="decode a counter value",
-        hint="The cell's column is no counter in the schema in force, or its bytes are damaged.",
+        hint="The column is not a counter in the current schema, or the bytes are damaged.",
     )

@@ -1,12 +1,15 @@
-"""What SELECT would answer: rows and cells that are alive at a given second.
+"""The result of SELECT: rows and cells that are live at a given second.
 
-State remembers what is dead so that late writes lose; readers must not see it. A cell is alive unless it is a tombstone or has expired;
-a row shows if its liveness or any of its cells is alive; static cells stand on every row of their partition, and alone, on a row without
-clustering, when no clustered row shows. `now` is always given, in whole seconds, as a coordinator would take it. No types here.
+The state keeps dead cells so that late writes lose; readers must not see them. A cell is live unless it is a
+tombstone or has expired. A row is visible if its liveness or any of its cells is live. Static cells are part
+of every row of their partition; if no clustered row is visible, they form a row without clustering. `now` is
+an argument, in whole seconds, as a coordinator uses it. Does not know types.
 
-Not modelled: materialized views whose key holds a regular column of the base need a live liveness to show.
+Not modelled: in a materialized view whose key has a regular column of the base table, a row needs live
+liveness info.
 
-Sources: Cassandra 4.0-5.0, db/rows/AbstractCell.isLive, db/rows/BTreeRow.hasLiveData, cql3/statements/SelectStatement.processPartition.
+Sources: Cassandra 4.0-5.0, db/rows/AbstractCell.isLive, db/rows/BTreeRow.hasLiveData,
+cql3/statements/SelectStatement.processPartition.
 """
 
 from __future__ import annotations
@@ -30,9 +33,11 @@ _NO_DROPS: Final[Mapping[str, int]] = MappingProxyType({})
 
 @dataclass(frozen=True, slots=True)
 class VisibleRow:
-    """One row of an answer: its live cells, regular and static, as in `Row`. `clustering` is None for static content that stands alone.
+    """One row of a result: its live cells, regular and static, as in `Row`. `clustering` is None for static
+    content without a clustered row.
 
-    Two are equal when SELECT with WRITETIME and TTL cannot tell them apart, so the row's liveness is not part of it.
+    Two rows are equal if SELECT with WRITETIME and TTL returns the same for them, so liveness is not
+    included.
     """
 
     clustering: tuple[bytes | None, ...] | None
@@ -41,8 +46,8 @@ class VisibleRow:
 
 
 class ShownCell(NamedTuple):
-    """What there is to tell of a live cell: its value, the key of an element (None: a simple column), its writetime (µs), and the second at
-    which it expires (None: never)."""
+    """A live cell: value, path of the element (None: a simple column), writetime (µs), and expiry (s, None:
+    never)."""
 
     value: bytes
     path: bytes | None
@@ -58,7 +63,7 @@ ByColumn = Mapping[str, Sequence[ShownCell]]
 
 
 def by_column(cells: Iterable[Cell]) -> ByColumn:
-    """Live cells by the name of their column."""
+    """Live cells by column name."""
     columns: dict[str, list[ShownCell]] = {}
     for cell in cells:
         columns.setdefault(cell.column, []).append(ShownCell.of(cell))
@@ -71,23 +76,24 @@ def is_live_cell(cell: Cell, now: int) -> bool:
 
 
 def is_live(liveness: Liveness | None, now: int) -> bool:
-    """There, not a view's expired mark, and not expired at `now` (s)."""
+    """Present, not an expired view marker, and not expired at `now` (s)."""
     if liveness is None or liveness.ttl == EXPIRED_LIVENESS_TTL:
         return False
     return liveness.ttl == NO_TTL or now < liveness.expires_at
 
 
 def live_cells(row: Row | None, *, now: int, dropped: Mapping[str, int] = _NO_DROPS) -> tuple[Cell, ...]:
-    """The row's cells that are alive at `now` (s). `dropped` maps a dropped column to the timestamp (µs) up to which its cells are gone."""
+    """The row's cells that are live at `now` (s). `dropped` maps a dropped column to the timestamp (µs) up to
+    which its cells are discarded."""
     if row is None:
         return ()
-    # A reader cannot tell a cell that won a tie from another.
+    # Readers do not see whether a cell won a tie.
     cells = tuple(replace(cell, tied=False) if cell.tied else cell for cell in row.cells if is_live_cell(cell, now))
     return tuple(cell for cell in cells if not _is_dropped(cell, dropped)) if dropped else cells
 
 
 def visible(row: Row, *, now: int, dropped: Mapping[str, int] = _NO_DROPS) -> VisibleRow | None:
-    """The row as SELECT shows it at `now` (s), without its partition's static cells; None if it does not show."""
+    """The row as SELECT returns it at `now` (s), without static cells; None if it is not visible."""
     cells = live_cells(row, now=now, dropped=dropped)
     return VisibleRow(row.clustering, cells) if cells or is_live(row.liveness, now) else None
 
@@ -98,12 +104,12 @@ def with_statics(row: VisibleRow | None, static_cells: tuple[Cell, ...]) -> Visi
 
 
 def statics_alone(static_cells: tuple[Cell, ...]) -> VisibleRow | None:
-    """What a partition shows that has no live clustered row: its static content, if any."""
+    """The visible row of a partition without live clustered rows: its static content, if any."""
     return VisibleRow(None, (), static_cells) if static_cells else None
 
 
 def visible_rows(static_row: Row | None, rows: Iterable[Row], *, now: int, dropped: Mapping[str, int] = _NO_DROPS) -> list[VisibleRow]:
-    """All that SELECT shows of a partition, given all its rows, in their order."""
+    """Everything that SELECT returns for a partition, given all its rows in order."""
     static_cells = live_cells(static_row, now=now, dropped=dropped)
     bare = (visible(row, now=now, dropped=dropped) for row in rows)
     shown = [full for row in bare if (full := with_statics(row, static_cells)) is not None]

@@ -1,12 +1,14 @@
-"""The state machine of one partition: fold a batch's updates into its state and tell what SELECT sees differently.
+"""The state machine of one partition: folds a batch's updates into its state and returns the changes that
+SELECT sees.
 
-The state of a partition is itself an update: a *head* (partition deletion, range tombstones, static row) and a row per clustering,
-tombstones included, so that a late older write meets what has beaten it. Folding applies updates one by one in writetime order. Each
-step replaces the rows that it touches, and compares, for those only, what shows before and after. States do not depend on the order,
-repetition or batching of updates; the steps in between do, as late arrivals must.
+The state of a partition is itself an update: a *head* (partition deletion, range tombstones, static row) and
+one row per clustering, tombstones included, so that a late older write loses against them. Folding applies
+updates one by one in writetime order. Each step replaces the rows it affects and compares their visible
+content before and after. The final state does not depend on the order, repetition or batching of updates; the
+steps do, because of late arrivals.
 
-`PartitionState.rows` need hold no more of a wide partition than `rows_needed` asks for. This module knows no store, no types and no
-event format, and takes its clock as an argument.
+For a wide partition `PartitionState.rows` may be limited to `rows_needed`. This module does not know the
+store, types or event formats, and takes the time as an argument.
 """
 
 from __future__ import annotations
@@ -29,7 +31,7 @@ MICROSECONDS = 1_000_000
 
 @dataclass(frozen=True, slots=True)
 class SourcedUpdate:
-    """An update and where it came from; `source` is handed through to the changes that the update makes."""
+    """An update and its source; `source` is passed through to the changes that the update makes."""
 
     update: PartitionUpdate
     source: object = None
@@ -37,7 +39,8 @@ class SourcedUpdate:
 
 @dataclass(frozen=True, slots=True)
 class PartitionState:
-    """Head and rows of one partition, settled. `head` is None if there is no deletion and no static content; it has no `rows`."""
+    """Head and rows of one partition, settled. `head` has no `rows`; it is None without deletions and static
+    content."""
 
     head: PartitionUpdate | None = None
     rows: Mapping[Clustering, Row] = field(default_factory=dict)
@@ -45,10 +48,11 @@ class PartitionState:
 
 @dataclass(frozen=True, slots=True)
 class RowChange:
-    """One row of SELECT's answer that became another. `clustering` None: static content that stands alone.
+    """A visible change of one row. `clustering` None: static content without a clustered row.
 
-    `before` and `after` include the partition's static cells; never both None, never equal. `ts_micro` is the greatest timestamp of the
-    update, or the moment of expiry. `reason` is None where the row's own cells or liveness were written.
+    `before` and `after` include the partition's static cells and are never equal. `ts_micro` is the greatest
+    timestamp of the update, or the moment of expiry. `reason` is None if the row's own cells or liveness were
+    written.
     """
 
     clustering: Clustering | None
@@ -61,7 +65,7 @@ class RowChange:
 
 @dataclass(frozen=True, slots=True)
 class Outcome:
-    """What became of one update: `applied` if it changed the state, else it was superseded (or a duplicate)."""
+    """The result of one update: `applied` if it changed the state, else it was superseded or a duplicate."""
 
     source: object
     applied: bool
@@ -69,7 +73,8 @@ class Outcome:
 
 @dataclass(frozen=True, slots=True)
 class FoldResult:
-    """`changed_rows` holds what to upsert by clustering, None for a row that has left the state; `outcomes` keep the order of the input."""
+    """`changed_rows` maps clusterings to rows to upsert, None for a row removed from the state. `outcomes`
+    are in input order."""
 
     state: PartitionState
     head_changed: bool
@@ -79,24 +84,25 @@ class FoldResult:
 
     @property
     def applied(self) -> int:
-        """How many updates changed the state."""
+        """The number of updates that changed the state."""
         return sum(outcome.applied for outcome in self.outcomes)
 
     @property
     def superseded(self) -> int:
-        """How many updates found the state at least as new as they were."""
+        """The number of updates that did not change the state."""
         return len(self.outcomes) - self.applied
 
     @property
     def changed(self) -> tuple[Clustering | None, ...]:
-        """What to upsert, by name: the clusterings of `changed_rows`, and None for the head if it changed."""
+        """The keys to upsert: the clusterings of `changed_rows`, and None for the head if it changed."""
         return (*((None,) if self.head_changed else ()), *self.changed_rows)
 
 
 def rows_needed(updates: Iterable[PartitionUpdate], order: ClusteringOrder) -> frozenset[Clustering] | None:
-    """The clusterings of the rows that `PartitionState` must hold to fold these updates; None for all rows of the partition.
+    """The clusterings of the rows that `PartitionState` needs to fold these updates; None: all rows of the
+    partition.
 
-    All are needed where a deletion covers many rows or statics stand on all of them, and where bytes do not tell one row from another.
+    All are needed if a deletion covers many rows, if static cells change, or if bytes do not identify a row.
     """
     if order.has_statics or not order.exact:
         return None
@@ -117,10 +123,11 @@ def fold(
     since: int | None = None,
     policy: Policy = POLICY,
 ) -> FoldResult:
-    """Apply the updates in writetime order; `now` (s) says what shows, before as after.
+    """Apply the updates in writetime order; `now` (s) decides what is visible, both before and after.
 
-    `since` (s), if given, is the `now` of the fold that made the state: what has expired in between becomes changes with the reason
-    "expiry" ahead of all others, so that each `before` equals the last `after` across batches too. Neither argument is changed.
+    `since` (s), if given, is the `now` of the fold that made the state: expiries in between become changes
+    with the reason "expiry" before all others, so that each `before` equals the last `after` across batches.
+    The arguments are not modified.
     """
     folding = _Folding(state, order, now, policy)
     if since is not None and since < now:
@@ -151,7 +158,8 @@ def _timestamps(row: Row) -> Iterable[int]:
 
 
 def _writetime_order(updates: Sequence[SourcedUpdate]) -> list[int]:
-    """Numbers of the updates by greatest timestamp. Ties go by content: an order that a rerun, or another replica's copy, repeats."""
+    """Indexes of the updates by greatest timestamp, then by content, so that reruns and other replicas'
+    copies have the same order."""
     timestamps = [max_timestamp(sourced.update) for sourced in updates]
     frequency = Counter(timestamps)
 
@@ -164,7 +172,8 @@ def _writetime_order(updates: Sequence[SourcedUpdate]) -> list[int]:
 
 @dataclass(slots=True)
 class _Before:
-    """What showed before a step: per touched row (without statics), the static cells, and how many clustered rows."""
+    """The visible content before a step: the changed rows (without statics), the static cells, the number of
+    visible clustered rows."""
 
     static_cells: tuple[Cell, ...]
     shown: int
@@ -172,7 +181,8 @@ class _Before:
 
 
 class _Folding:
-    """The working copy of a state. Rows go by identity (see ClusteringOrder); only what a step touches is looked at."""
+    """The working copy of a state. Rows are keyed by identity (see ClusteringOrder); a step reads only the
+    rows it changes."""
 
     def __init__(self, state: PartitionState, order: ClusteringOrder, now: int, policy: Policy) -> None:
         self._order = order
@@ -189,7 +199,7 @@ class _Folding:
             self._static = state.head.static_row
         self._rows: dict[Hashable, Row] = {order.identity(clustering): row for clustering, row in state.rows.items()}
         self._index = _Index(order, self._rows)
-        self._touched: dict[Hashable, Clustering] = {}
+        self._changed: dict[Hashable, Clustering] = {}
         self._static_cells = self._live_statics(now)
         # Only static content that may stand alone needs to know how many rows show.
         self._shown = sum(self._visible(identity) is not None for identity in self._rows) if order.has_statics else 0
@@ -198,7 +208,7 @@ class _Folding:
     # --- steps ---------------------------------------------------------------------------------------------------------------------
 
     def apply(self, sourced: SourcedUpdate) -> bool:
-        """Merge one update and note the rows that show differently; False if the state stays as it was."""
+        """Merge one update and record the visible changes. Returns False if the state did not change."""
         update = sourced.update
         before = _Before(self._static_cells, self._shown)
         if self._head is None:
@@ -218,7 +228,7 @@ class _Folding:
         return True
 
     def expire(self, since: int) -> None:
-        """Note the rows that showed differently at `since`, with no write in between."""
+        """Record the rows that were visible differently at `since`, without a write in between."""
         now, self._now = self._now, since
         before = _Before(self._live_statics(since), 0)
         before.rows = {identity: self._visible(identity) for identity in self._rows}
@@ -230,7 +240,7 @@ class _Folding:
 
     def result(self, outcomes: tuple[Outcome, ...]) -> FoldResult:
         rows = {row.clustering: row for row in self._rows.values() if row.clustering is not None}
-        changed = {clustering: rows.get(clustering) for clustering in self._touched.values()}
+        changed = {clustering: rows.get(clustering) for clustering in self._changed.values()}
         head = self._settled_head()
         return FoldResult(
             state=PartitionState(head, rows),
@@ -280,13 +290,13 @@ class _Folding:
             self._replace(identity, settle_row(row, active=active, counter=self._order.counter), before)
 
     def _replace(self, identity: Hashable, row: Row, before: _Before) -> bool:
-        """Put the row in the place of the one that is there, an empty one in the place of none."""
+        """Replace the stored row; an empty row removes it. Returns whether the state changed."""
         old = self._rows.get(identity)
         if old == row or (old is None and row.is_empty):
             return False
         shown = self._visible(identity)
         before.rows.setdefault(identity, shown)
-        self._touched[identity] = row.clustering or ()
+        self._changed[identity] = row.clustering or ()
         if row.is_empty:
             del self._rows[identity]
         else:
@@ -306,7 +316,8 @@ class _Folding:
     def _compare(
         self, before: _Before, source: object, say: Callable[[Row | None, Clustering | None, VisibleRow | None], tuple[int, Reason | None]]
     ) -> None:
-        """Append the changes since `before`: rows in clustering order, static content alone first if it vanishes, last if it appears."""
+        """Append the changes since `before`: rows in clustering order; static content without a clustered row
+        comes first if it disappears, last if it appears."""
         if before.static_cells != self._static_cells:
             for identity in self._rows:
                 before.rows.setdefault(identity, self._visible(identity))
@@ -335,7 +346,8 @@ class _Folding:
 
 
 class _Index:
-    """Positions of rows, computed once each, and in order once a range asks for it. Rows that have left are met by name only."""
+    """Positions of rows. Each is computed once, and sorted when a range needs them. Removed rows keep their
+    identity."""
 
     def __init__(self, order: ClusteringOrder, rows: Mapping[Hashable, Row]) -> None:
         self._order = order
@@ -356,7 +368,7 @@ class _Index:
         return self._known[identity][1] if row is None or row.clustering is None else row.clustering
 
     def between(self, start: Position, end: Position) -> list[Hashable]:
-        """The rows, known by now, between two ends of a range."""
+        """The rows known so far between two ends of a range."""
         if self._sorted is None:
             self._know(self._rows)
             self._sorted = sorted(((position, identity) for identity, (position, _) in self._known.items()), key=_position)
@@ -380,7 +392,7 @@ def _position(entry: tuple[Position, Hashable]) -> Position:
 
 
 class _Explanation:
-    """Why a row shows differently after an update: the part of the update that speaks of it most directly."""
+    """Why an update changes a visible row: its part that concerns the row most directly."""
 
     def __init__(self, update: PartitionUpdate, order: ClusteringOrder) -> None:
         self._update = update
@@ -410,7 +422,7 @@ class _Explanation:
 
 
 def _last_expiry(rows: Iterable[Row | None], since: int, now: int) -> int:
-    """The latest second in (since, now] at which something of the rows expired; `now` if nothing of theirs did."""
+    """The latest second in (since, now] at which something in the rows expired; `now` if nothing did."""
     ends: list[int] = []
     for row in rows:
         if row is not None:

@@ -1,24 +1,29 @@
-"""The fold of one partition as a stream: rows one by one in clustering order, none held longer than it takes.
+"""Folds the updates of one partition into its state as a stream: one row at a time, in clustering order.
 
-Strategy: a batch's updates come taken apart into *items*, one for each row that an update touches and one for the partition's *head* (its
-deletion, range tombstones, static row). The head is folded first and becomes timelines: which deletions come when, what the live static
-cells are when. Given these, rows do not depend on each other. Each is folded through its own moments: its items, the deletions that cover
-it, what changes on its statics, and the seconds at which something of it expires. So the order of events is promised per row only.
+Strategy: a batch's updates are split into *items*, one for each row of an update and one for the partition's
+*head* (its deletion, range tombstones, static row). The head is folded first, into timelines of its deletions
+and of its live static cells. After that, rows are independent of each other. Each row is folded through its
+own moments: its items, the deletions that cover it, changes of its static cells, and the seconds at which
+something expires. The order of events is therefore guaranteed per row only.
 
-The clock of a fold runs from `since`, the `now` of the batch before, to `now`, and stops at the writetime of each update (moved into that
-interval): a row that was to live for two seconds shows for two seconds, however late a batch reads of it. A moment is (second, 0, ...)
-for what expires then and (second, 1, writetime, content) for an update, before which all is gone that has expired by its second. At
-(since, -1, ...) columns go, or come back, that have been dropped or added again since the batch before.
+The clock of a fold runs from `since`, the `now` of the previous batch, to `now`, and stops at the writetime
+of each update (clamped to that interval): a row with a ttl of two seconds is visible for two seconds, however
+late a batch reads it. A moment is (second, 0, ...) for expiries and (second, 1, writetime, content) for an
+update, so cells that expire at a second are gone before the updates of that second. (since, -1, ...) is the
+moment of schema changes: columns that were dropped or added again since the previous batch disappear or
+reappear.
 
-With `deletes="one"` a deletion of many rows comes ahead of all events and takes whatever showed under it when the batch began. Events of
-these rows begin with nothing, so that each `before` is what a consumer of the events has by then. The disappearance itself is marked as
-`taken`; a row that shows on, or what is left of it, has an event that creates it again.
+With `deletes="one"` a deletion of many rows precedes all events and removes every row under it that was
+visible when the batch began. The events of these rows start without a `before`, so each `before` is what a
+consumer has at that point. The removal itself is marked `taken`; a row that stays visible has an event that
+creates it again.
 
-Of the state only what a batch touches is read: rows with items, rows under deletions that are new, rows that fall due; all rows only if
-static content changes. Whether static content stands alone then needs to know if any other row shows: the head remembers how many do.
+Only the affected state is read: rows with items, rows under new deletions, and rows that expire; all rows
+only if static content changes. Static content is visible alone if no other row is, so the head stores the
+number of visible rows.
 
 Rows are flat (`writetime.cassandra.merge.row_codec`), and their keys are bytes in clustering order
-(`writetime.cassandra.types.byte_comparable`). Knows no store, no types."""
+(`writetime.cassandra.types.byte_comparable`). Does not know the store or CQL types."""
 
 from __future__ import annotations
 
@@ -43,14 +48,16 @@ T = TypeVar("T")
 
 FIRST_ROW: Final = b"\x01"
 PAST_ROWS: Final = b"\x02"
-"""Row keys lie in between; that of a head is empty."""
+"""Row keys are between these two; the key of a head is empty."""
 
 
 class Item(NamedTuple):
-    """One update's part in a row (a flat row) or in the head (a `PartitionUpdate`, whose rows are not looked at).
+    """The part of one update that concerns a row (a flat row) or the head (a `PartitionUpdate`, its rows
+    ignored).
 
-    `ts` is the greatest timestamp of the whole update (µs); `content` orders updates of equal timestamp, and is the same in all parts of
-    one. `update` names the update in `Applied`, `source` is handed through to events."""
+    `ts` is the greatest timestamp of the whole update (µs). `content` orders updates of equal timestamp and
+    is equal in all items of an update. `update` identifies the update in `Applied`, `source` is passed
+    through to events."""
 
     ts: int
     content: bytes
@@ -60,14 +67,15 @@ class Item(NamedTuple):
 
 
 class Head(NamedTuple):
-    """What is remembered of a partition besides its rows. `shown`: how many clustered rows show, None if nobody has counted."""
+    """The state of a partition apart from its rows. `shown`: the number of visible clustered rows, None if
+    unknown."""
 
     update: PartitionUpdate | None = None
     shown: int | None = None
 
 
 class Keys(Protocol):
-    """Ends of range tombstones as keys: a row lies in the range if start <= key < end."""
+    """Bounds of range tombstones as keys: a row is in the range if start <= key < end."""
 
     def start(self, bound: Bound) -> bytes: ...
 
@@ -78,22 +86,23 @@ class Rows(Protocol):
     """The state's rows of the partition, as flat rows."""
 
     def get(self, key: bytes) -> bytes:
-        """`b""` if there is none."""
+        """The row of that key, `b""` if it does not exist."""
         ...
 
     def scan(self, start: bytes, end: bytes) -> Iterable[tuple[bytes, bytes]]:
-        """Those in start <= key < end, ascending."""
+        """The rows with start <= key < end, ascending."""
         ...
 
 
 @dataclass(frozen=True, slots=True)
 class Settings:
-    """What folding needs to know of a table, and how a batch folds. `since` None: there was no batch before.
+    """Facts about the table, and options of the fold. `since` None: there is no previous batch.
 
-    `dropped_before`: what was dropped for that batch, if it is not what is dropped by now. Then all rows of the partition are read, and
-    those that show differently for it, which nobody may have touched, have events of reason "alter" ahead of all others.
+    `dropped_before`: the dropped columns at the previous batch, if they differ from those now. All rows of
+    the partition are then read, and rows that look different because of it have events of reason "alter"
+    before all others.
 
-    `deletes`: whether a deletion of many rows is told by each of them, or as `Deleted`."""
+    `deletes`: whether a deletion of many rows produces an event for each of them, or one `Deleted`."""
 
     order: ClusteringOrder
     keys: Keys
@@ -107,8 +116,8 @@ class Settings:
 
 
 class Shown(NamedTuple):
-    """What SELECT shows of a row: its live cells, and those of its partition's static row, as `row_codec.live`. `row` is `b""` where
-    nothing shows, and `STATIC` for static content that stands alone."""
+    """What SELECT returns for a row: its live cells and those of the static row, as from `row_codec.live`.
+    `row` is `b""` if the row is not visible, and `STATIC` for static content without a clustered row."""
 
     row: bytes = NOTHING
     static: bytes = NOTHING
@@ -116,10 +125,12 @@ class Shown(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Event:
-    """A row shows differently; never both nothing, never equal. `key` is empty for static content that stands alone.
+    """A visible change of a row. `before` and `after` are never equal. `key` is empty for static content
+    without a clustered row.
 
-    `ts_micro` is the greatest timestamp of the update, or the second of expiry; `source` None: it was nobody's write. `reason` is None
-    where the row's own cells or liveness were written. `taken`: it is part of a `Deleted`, and nobody is to be told."""
+    `ts_micro` is the greatest timestamp of the update, or the second of expiry. `source` is None if no write
+    caused the change. `reason` is None if the row's own cells or liveness were written. `taken`: the change
+    is covered by a `Deleted` and is not published."""
 
     key: bytes
     before: Shown
@@ -132,7 +143,8 @@ class Event:
 
 @dataclass(frozen=True, slots=True)
 class Deleted:
-    """A deletion of many rows that is news; ahead of all events of its partition. `tombstone` None: of the whole partition."""
+    """A new deletion of many rows; precedes all events of its partition. `tombstone` None: the whole
+    partition."""
 
     tombstone: RangeTombstone | None
     source: Any
@@ -141,8 +153,8 @@ class Deleted:
 
 @dataclass(frozen=True, slots=True)
 class RowRecord:
-    """State of a row to be stored, `b""` if nothing is left to remember; `expires_at` (s): when something of it expires next; `ties`: how
-    many of its cells have become `Cell.tied`."""
+    """The state of a row to store, `b""` if it is removed; `expires_at` (s): the next expiry in it; `ties`:
+    the number of its cells that have become `Cell.tied`."""
 
     key: bytes
     row: bytes
@@ -152,7 +164,7 @@ class RowRecord:
 
 @dataclass(frozen=True, slots=True)
 class HeadRecord:
-    """As `RowRecord`."""
+    """The state of the head to store; fields as in `RowRecord`."""
 
     head: Head
     expires_at: int | None
@@ -161,7 +173,8 @@ class HeadRecord:
 
 @dataclass(frozen=True, slots=True)
 class Applied:
-    """An item of this update has changed the state. At most once per item; an update without one was superseded."""
+    """An item of this update changed the state. At most one per item; an update without any was
+    superseded."""
 
     update: Hashable
 
@@ -172,11 +185,11 @@ Moment = tuple[int, int, int, bytes]
 _FIRST: Final[Moment] = (-(2**63), -1, 0, b"")
 _LAST: Final[Moment] = (2**63, 0, 0, b"")
 _UNWRITTEN: Final[Mapping[int, Reason]] = {-1: "alter", 0: "expiry"}
-"""Why a row shows differently at moments at which nobody writes."""
+"""The reason of changes at moments without a write."""
 
 
 class _Step(NamedTuple):
-    """Something that happens at a moment, and where it comes from."""
+    """Something that takes effect at a moment, and its source."""
 
     moment: Moment
     source: Any
@@ -206,21 +219,23 @@ def fold(
     rows: Rows,
     due: Iterable[bytes] = (),
 ) -> Iterator[Output]:
-    """Fold a partition's items into its state. Items come by (ts, content), groups by row key, ascending; the items of a group are read
-    before the next group is asked for. `due` are keys of rows of which something expires in (since, now], ascending.
+    """Fold a partition's items into its state. Items are ordered by (ts, content), groups by row key; the
+    items of a group are read before the next group is requested. `due`: ascending keys of rows with an expiry
+    in (since, now].
 
-    MalformedMutation if counters that have to be merged are none; what has come out by then is to be thrown away."""
+    Raises MalformedMutation if counters to be merged are invalid; outputs up to then must be discarded."""
     return _Partition(settings, head, rows).run(head_items, row_groups, due)
 
 
 def new_ties(old: bytes, new: bytes, *, engine: Engine = "auto") -> int:
-    """How many more cells of a row have won a tie that a ring of 3.11 may have decided otherwise."""
+    """The number of additional cells that won a tie which a 3.11 cluster may decide differently."""
     found = row_codec.ties(new, engine=engine)
     return max(0, found - row_codec.ties(old, engine=engine)) if found else 0
 
 
 class _Partition:
-    """One partition while it is folded. `base` and `news` are deletions of before and of this batch, `statics` what is live when."""
+    """One partition while it is folded. `base`: deletions from before the batch; `news`: deletions of the
+    batch; `statics`: the timeline of live static cells."""
 
     def __init__(self, settings: Settings, head: Head, rows: Rows) -> None:
         self.settings, self.head, self.rows = settings, head, rows
@@ -259,7 +274,7 @@ class _Partition:
         return (second if self.settings.since is None else max(second, self.settings.since)), 1, item.ts, item.content
 
     def expiry(self, row: bytes, moment: Moment) -> Moment | None:
-        """When something of the row expires next, up to now."""
+        """The next expiry in the row, up to now."""
         second = row_codec.next_expiry(row, moment[0], engine=self.engine)
         return None if second is None or second > self.settings.now else (second, 0, second * MICROSECONDS, b"")
 
@@ -269,19 +284,20 @@ class _Partition:
         return row_codec.live(row, moment[0], dropped or {}, engine=self.engine)
 
     def _alteration(self) -> Moment | None:
-        """The moment at which other columns count as dropped than for the batch before."""
+        """The moment at which the set of dropped columns changes, None if it is that of the previous
+        batch."""
         before, since = self.settings.dropped_before, self.settings.since
         if before is None or since is None or before == self.order.dropped:
             return None
         altered = {name for name, _ in before.items() ^ self.order.dropped.items()}
         times = (gone.dropped_at for name, gone in self.order.table.dropped_columns.items() if name in altered)
-        # After the start, whatever time the ring gave the drop.
+        # After the start, whatever the timestamp of the drop.
         return since, -1, max([1, *times]), b""
 
     # --- the head --------------------------------------------------------------------------------------------------------------------
 
     def _fold_head(self, items: Iterable[Item]) -> Generator[Output, None, PartitionUpdate | None]:
-        """Fold the head's items; returns what the head's update becomes."""
+        """Fold the head's items. Returns the new update of the head."""
         old = self.head.update
         deletions = PartitionDeletions(self.order)
         if old is not None:
@@ -304,7 +320,7 @@ class _Partition:
         return _head(old, deletions, statics.row)
 
     def _delete(self, deletions: PartitionDeletions, update: PartitionUpdate, step: _Step) -> list[_Span]:
-        """Add the update's deletions; those that are news."""
+        """Add the update's deletions. Returns those that are new."""
         news: list[_Span] = []
         if update.deletion is not None and deletions.delete_partition(update.deletion):
             news.append(_Span(FIRST_ROW, PAST_ROWS, step._replace(what=_Deletion(update.deletion, None))))
@@ -330,7 +346,7 @@ class _Partition:
     # --- rows ------------------------------------------------------------------------------------------------------------------------
 
     def _fold_row(self, key: bytes, old: bytes, items: Iterable[Item]) -> Iterator[Output]:
-        """One row through all its moments."""
+        """Fold one row through all its moments."""
         folding = _RowFolding(self, key, old)
         self._showed += folding.shows
         yield from self._taken(key, folding.shown, self._taking, self.net(folding.run(items)))
@@ -340,7 +356,8 @@ class _Partition:
             yield RowRecord(key, folding.row, expires_at, self._ties(old, folding.row))
 
     def _taken(self, key: bytes, shown: Shown, taking: _Sweep, outputs: Iterable[Output]) -> Iterator[Output]:
-        """The outputs of one row, of which `shown` is what showed at first, if a deletion that comes ahead of all events takes that."""
+        """The outputs of one row if a preceding deletion removes it; `shown` is the row when the batch
+        began."""
         by = taking.at(key or FIRST_ROW).until(_LAST) if shown.row and taking.steps else None
         if by is None:
             yield from outputs
@@ -361,7 +378,8 @@ class _Partition:
             yield Event(key, Shown(), shown, by.source, by.moment[2], by.what.reason)
 
     def net(self, outputs: Iterable[Output]) -> Iterator[Output]:
-        """The outputs of one row; of its events, if only the last version is wanted, one from where it was to where it ends."""
+        """The outputs of one row. If only the last version is wanted, its events become one, from first to
+        last."""
         if self.settings.versions == "each":
             yield from outputs
             return
@@ -378,11 +396,13 @@ class _Partition:
     # --- static content --------------------------------------------------------------------------------------------------------------
 
     def _reads_everything(self) -> bool:
-        """Whether static content changes, which stands on all rows, or stands there and nobody knows how many rows do."""
+        """Whether static content changes, which affects all rows, or exists while the number of visible rows
+        is unknown."""
         return self.coverage is not None and (len(self.statics) > 1 or self.head.shown is None)
 
     def _count(self, everything: bool) -> int | None:
-        """How many rows show at the end. Tells `coverage` of those that were not looked at: they show all the time."""
+        """The number of visible rows at the end. Adds unread rows to `coverage`: they are visible all the
+        time."""
         if everything:
             return self._shows
         if self.head.shown is None:
@@ -393,7 +413,8 @@ class _Partition:
         return untouched + self._shows
 
     def _statics_alone(self, coverage: _Coverage) -> Iterator[Output]:
-        """Events of the row without clustering, which shows while static content is there and no other row shows."""
+        """Events of the row without clustering, which is visible while static content exists and no other row
+        is visible."""
         cells, covered = NOTHING, False
         before = Shown()
         for moment, steps in groupby(merge(self.statics, coverage.steps(), key=_moment), key=_moment):
@@ -427,7 +448,7 @@ class _Partition:
 
 
 class _Statics:
-    """The static row through a batch, and what its live cells are from which moment on."""
+    """The static row through a batch, with the timeline of its live cells."""
 
     def __init__(self, partition: _Partition, row: Row | None) -> None:
         self.row = row
@@ -494,7 +515,7 @@ class _RowFolding:
         self._covered_until(None)
 
     def _pass_time(self, until: Moment) -> Iterator[Output]:
-        """The moments before `until` at which no item comes. A row of which there is nothing has none."""
+        """The moments before `until` that have no item. An empty row has none."""
         while self.row:
             altered = self.partition.altered
             if altered is not None and altered <= self._clock:
@@ -506,7 +527,7 @@ class _RowFolding:
             yield from self._step(moment, ())
 
     def _step(self, moment: Moment, items: Iterable[Item]) -> Iterator[Output]:
-        """All that happens at one moment."""
+        """Apply everything that takes effect at one moment."""
         before = self.shown
         source, deleted = self._settle(moment)
         written, by = NOTHING, None
@@ -523,7 +544,8 @@ class _RowFolding:
             yield Event(self.key, before, after, source, moment[2], reason)
 
     def _settle(self, moment: Moment) -> tuple[Any, Reason | None]:
-        """Bring in what the head has brought up to the moment; who wrote what is new at the moment itself, and what that deleted."""
+        """Apply the head's changes up to the moment. Returns the source and the deletion reason of the change
+        made at the moment itself."""
         self._clock = moment
         source: Any = None
         deleted: Reason | None = None
@@ -547,7 +569,7 @@ class _RowFolding:
 
     @property
     def shown(self) -> Shown:
-        """What shows by now."""
+        """The visible row at the current moment."""
         return Shown(self._own, self._cells) if self._own else Shown()
 
     def _show(self, step: _Step) -> None:
@@ -564,7 +586,7 @@ class _RowFolding:
 
 
 def _reason(written: bytes, after: Shown, deleted: Reason | None) -> Reason | None:
-    """Why an update makes a row show differently: the part of it that speaks of the row most directly."""
+    """Why an update changes a visible row: its part that concerns the row most directly."""
     row = row_codec.decode(written) if written else Row(None)
     writes = row.liveness is not None or bool(row.cells or row.complex_deletions)
     if writes and after.row:
@@ -575,7 +597,7 @@ def _reason(written: bytes, after: Shown, deleted: Reason | None) -> Reason | No
 
 
 class _Walk:
-    """A list of steps that is walked once."""
+    """A list of steps, read once."""
 
     def __init__(self, steps: Sequence[_Step]) -> None:
         self._steps, self._at = steps, 0
@@ -585,7 +607,7 @@ class _Walk:
         return self._steps[self._at].moment if self._at < len(self._steps) else None
 
     def until(self, moment: Moment) -> Sequence[_Step]:
-        """The steps up to a moment, that one included, which have not been given yet."""
+        """The steps up to and including a moment that have not been returned yet."""
         first = self._at
         if first == len(self._steps):
             return ()
@@ -594,10 +616,11 @@ class _Walk:
 
 
 class _Sweep:
-    """Which deletions cover a row, by moment, for rows that are asked for in ascending order.
+    """The deletions that cover a row, by moment, for rows requested in ascending order.
 
-    Spans stand in slots, ordered by moment; a slot holds the rank of its deletion's strength while the span covers the row, else 0. A
-    tree of maxima over the slots answers each question in O(log n), so that n nested ranges over n rows cost O(n log n), not n².
+    Each span has a slot, ordered by moment. A slot holds the rank of its deletion while the span covers the
+    row, else 0. A tree of maxima over the slots answers each query in O(log n), so n nested ranges over n
+    rows cost O(n log n), not n².
     """
 
     def __init__(self, spans: Iterable[_Span]) -> None:
@@ -613,7 +636,7 @@ class _Sweep:
         self._going = sorted(((ordered[slot].end, slot) for slot in slots), reverse=True)
 
     def at(self, key: bytes) -> _Covering:
-        """The deletions that cover the row of this key. What an earlier call returned is void."""
+        """The deletions that cover the row of this key. Invalidates the result of earlier calls."""
         while self._coming and self._coming[-1][0] <= key:
             slot = self._coming.pop()[1]
             self._put(slot, self._ranks[slot])
@@ -635,12 +658,12 @@ class _Sweep:
         return found
 
     def first_above(self, rank: int, low: int) -> int | None:
-        """The first slot from `low` on whose rank is greater."""
+        """The first slot from `low` with a greater rank."""
         if self._tree[1] <= rank or low >= len(self.steps):
             return None
         node = low + self._leaves
         while self._tree[node] <= rank:
-            # On to the next subtree to the right, of which there is none past the last one.
+            # Continue with the next subtree to the right. The last one has none.
             while node & 1:
                 node >>= 1
             if not node:
@@ -663,7 +686,8 @@ class _Sweep:
 
 
 class _Covering:
-    """The deletions that cover one row, walked once by moment: of them only those that are stronger than all before."""
+    """The deletions that cover one row, read once by moment: only those that are stronger than all earlier
+    ones."""
 
     def __init__(self, sweep: _Sweep) -> None:
         self._sweep = sweep
@@ -675,7 +699,7 @@ class _Covering:
         return None if slot is None else self._sweep.steps[slot].moment
 
     def until(self, moment: Moment) -> _Step | None:
-        """The strongest up to a moment, that one included, if it is stronger than what was returned before."""
+        """The strongest deletion up to and including a moment, if stronger than those returned before."""
         first, steps = self._slot, self._sweep.steps
         if first == len(steps):
             return None
@@ -694,14 +718,14 @@ def _strength(span: _Span) -> tuple[int, int]:
 
 
 class _Coverage:
-    """When at least one clustered row shows: a union of intervals of moments, which of most partitions is one."""
+    """When at least one clustered row is visible: a union of intervals of moments, usually a single one."""
 
     def __init__(self) -> None:
         self._starts: list[_Step] = []
         self._ends: list[_Step | None] = []
 
     def add(self, start: _Step, end: _Step | None) -> None:
-        """From `start` on, up to but not at `end`; None: to the last."""
+        """Add the interval from `start` up to but excluding `end`; None: no end."""
         low = bisect_left(self._ends, start.moment, key=_end)
         high = bisect_right(self._starts, _end(end), key=_moment)
         if low < high:
@@ -711,7 +735,7 @@ class _Coverage:
         self._ends[low:high] = [end]
 
     def steps(self) -> Iterator[_Step]:
-        """When it begins (True) and ceases (False) to be so."""
+        """The moments at which an interval begins (True) or ends (False)."""
         for start, end in zip(self._starts, self._ends, strict=True):
             yield start._replace(what=True)
             if end is not None:
@@ -727,14 +751,14 @@ def _moment(step: _Step) -> Moment:
 
 
 class _Ahead(Generic[T]):
-    """An iterator of (key, ...) tuples, of which the first that has not been taken can be looked at."""
+    """An iterator of (key, ...) tuples with one tuple of lookahead."""
 
     def __init__(self, entries: Iterable[tuple[bytes, T]]) -> None:
         self._entries = iter(entries)
         self.next = next(self._entries, None)
 
     def take(self, key: bytes, default: T) -> T:
-        """What goes with the key, if it is the next one. Does not go on yet."""
+        """The value of the key, if the key is next, else `default`. Does not advance, `go_on` does."""
         return self.next[1] if self.next is not None and self.next[0] == key else default
 
     def go_on(self, key: bytes) -> None:
@@ -745,8 +769,8 @@ class _Ahead(Generic[T]):
 def _visits(
     groups: Iterable[tuple[bytes, Iterable[Item]]], due: Iterable[bytes], rows: Rows, scanned: Sequence[tuple[bytes, bytes]]
 ) -> Iterator[tuple[bytes, bytes, Iterable[Item]]]:
-    """The rows to look at with their state and items, ascending: those of the groups, those due, and those of the state in the ranges
-    `scanned`, which are disjoint and ascending."""
+    """The rows to fold with their state and items, ascending: rows of the groups, rows that are due, and rows
+    of the state in the ranges `scanned`, which are disjoint and ascending."""
     given, asked = _Ahead(groups), _Ahead((key, True) for key in due)
     found = _Ahead((key, row) for start, end in scanned for key, row in rows.scan(start, end))
     ranges = iter(scanned)
@@ -762,7 +786,7 @@ def _visits(
 
 
 def _united(ranges: Iterable[tuple[bytes, bytes]]) -> list[tuple[bytes, bytes]]:
-    """The same places as disjoint ascending ranges."""
+    """The union of the ranges, as disjoint ascending ranges."""
     united: list[tuple[bytes, bytes]] = []
     for start, end in sorted(ranges):
         if united and start <= united[-1][1]:
@@ -780,5 +804,5 @@ def _head(old: PartitionUpdate | None, deletions: PartitionDeletions, static: Ro
 
 
 def _flat(head: PartitionUpdate | None) -> bytes:
-    """The static row of a head."""
+    """The static row of a head, as a flat row."""
     return NOTHING if head is None or head.static_row is None else row_codec.encode(head.static_row)

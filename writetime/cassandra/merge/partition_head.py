@@ -1,10 +1,11 @@
-"""The record of a partition's head in the state: an encoded update, and how many rows of the partition show.
+"""The record of a partition's head in the state: an encoded update and the number of visible rows.
 
-Layout: version (1 byte), number of rows that show (i64, -1 unknown), what was dropped when they were counted (8 bytes), length of the
-static row (u32), the static row as a flat one, the update without it in the encoding of the commit log. That encoding takes the lengths of
-values from the types of their columns, which a static column that is dropped and added again may change; a flat row keeps its own. A
-column that is dropped, or added again, may hide or show rows that nobody writes to: then the number is unknown until they are counted
-again. `b""` is no head. Heads of version 1 have the static row in the update. Knows no store.
+Layout: version (1 byte), number of visible rows (i64, -1 unknown), digest of the dropped columns at the time
+of counting (8 bytes), length of the static row (u32), the static row as a flat row, the rest of the update in
+the encoding of the commit log. That encoding derives value lengths from column types, which may change when a
+static column is dropped and added again; a flat row stores them. A column that is dropped or added again may
+hide or show rows without a write: the number is then unknown until rows are counted again. `b""` is an empty
+head. Version 1 has the static row in the update. Does not know the store.
 """
 
 from __future__ import annotations
@@ -30,7 +31,7 @@ _UNKNOWN: Final = -1
 
 
 def encode_head(head: Head, order: ClusteringOrder, types: Mapping[tuple[str, str], UserType]) -> bytes:
-    """The record of a head; `b""` if there is nothing in it."""
+    """The record of a head; `b""` if the head is empty."""
     if head.update is None:
         return b""
     shown = _UNKNOWN if head.shown is None else head.shown
@@ -45,7 +46,7 @@ def decode_head(data: bytes, order: ClusteringOrder) -> Head:
         return Head()
     layout = _LAYOUT_1 if data[0] == 1 else _LAYOUT
     if len(data) < layout.size or data[0] not in (1, VERSION):
-        raise MalformedMutation(f"{len(data)} bytes are no head", operation="read a partition's head", obj=order.table.label)
+        raise MalformedMutation(f"invalid head of {len(data)} bytes", operation="read a partition's head", obj=order.table.label)
     _, shown, dropped, *size = layout.unpack_from(data)
     end = layout.size + sum(size)
     update = decode_update(data[end:], order.table)

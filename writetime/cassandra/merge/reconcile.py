@@ -1,20 +1,23 @@
-"""Last-write-wins to the letter of Cassandra 3.11-5.0: cells, liveness, deletions, rows, partitions.
+"""Last write wins exactly as in Cassandra 3.11-5.0: cells, liveness, deletions, rows, partitions.
 
-Every merge here is associative, commutative and idempotent on *settled* values, that is values from which everything that their own
-deletions shadow is gone (`settle_row`, `merge_updates` of a value with itself); any merge settles its result. So replicas' copies,
-replays and late arrivals may be thrown together in any order. Three things that Cassandra does are outside that law, there as here: a
-counter that is deleted and used again, local counter shards (`counters`), and the shadowable row deletions of 3.x materialized views.
+Every merge is associative, commutative and idempotent on *settled* values, that is values without anything
+that their own deletions shadow (`settle_row`, `merge_updates` of a value with itself). Every merge settles
+its result. Copies of replicas, replays and late arrivals can therefore be merged in any order. Three features
+of Cassandra do not follow these laws, there or here: a counter that is deleted and used again, local counter
+shards (`counters`), and the shadowable row deletions of 3.x materialized views.
 
-Nothing here looks at a clock: an expired cell takes part as any other and hides what is older (`view` decides what is alive). Types are
-unknown too; all that is needed from the schema is whether the table counts (`counter`) and, for whole partitions, its clustering order.
+No function uses a clock: an expired cell is merged like any other and hides older ones (`liveness` decides
+what is visible). Types are not needed; from the schema only whether it is a counter table (`counter`) and,
+for whole partitions, the clustering order.
 
-Between cells of one timestamp the nodes' release decides (`Policy`). The policy "4.0" is that of 4.0 and later. In 3.11 a cell that has
-expired by the node's clock beats one that is alive, so that there the outcome depends on when two cells meet: on reads and compactions. The
-policy "3.11" has one rule for it that depends on no clock: cells that do not expire at the same time meet as long as both are alive, and
-the greater value wins. The winner is marked (`Cell.tied`): it is the only case in which a ring of 3.11 may answer otherwise.
+For cells with equal timestamps the release of the nodes decides (`Policy`). The policy "4.0" applies to 4.0
+and later. In 3.11 a cell that has expired by the node's clock wins against a live one, so the result depends
+on when two cells meet in a read or compaction. The policy "3.11" replaces this by a rule without a clock:
+cells with different expiries are assumed to meet while both are alive, and the greater value wins. The winner
+is marked (`Cell.tied`); this is the only case in which a 3.11 cluster may return another result.
 
-Sources: Cassandra 3.11, db/Conflicts; 4.0, db/rows/Cells.reconcile, db/LivenessInfo.supersedes, db/rows/Row.Merger,
-db/rows/RangeTombstoneList.
+Sources: Cassandra 3.11, db/Conflicts; 4.0, db/rows/Cells.reconcile, db/LivenessInfo.supersedes,
+db/rows/Row.Merger, db/rows/RangeTombstoneList.
 """
 
 from __future__ import annotations
@@ -40,21 +43,23 @@ from writetime.cassandra.model import (
 
 Policy = Literal["4.0", "3.11"]
 POLICY: Final[Policy] = "4.0"
-"""Which version's rules decide between cells of one timestamp."""
+"""The default rules for cells with equal timestamps."""
 
 _SIGNED: Final = bytes(byte ^ 0x80 for byte in range(256))
-"""Bytes by their rank as signed ones."""
+"""Maps bytes so that unsigned comparison orders them as signed bytes."""
 
 CellKey = tuple[bool, str, bytes]
-"""Order of cells in a settled row: simple columns, then complex ones; by name; by path. Code point order is UTF-8 byte order."""
+"""Order of cells in a settled row: simple columns, then complex ones; by name; by path. Code point order is
+UTF-8 byte order."""
 
 
 def reconcile_cells(a: Cell, b: Cell, *, counter: bool = False, policy: Policy = POLICY) -> Cell:
-    """The cell that survives, of two of the same column and path; for counters, one that knows what both know.
+    """The winner of two cells of the same column and path; for counters, the merged cell.
 
-    The greater timestamp wins; on a tie, in this order: a tombstone or expiring cell over a plain one, a tombstone over an expiring
-    one, the later deletion or expiry, the smaller ttl (both expiring), the greater value by unsigned bytes. Under "3.11": a tombstone, the
-    greater value by signed bytes, the later deletion or expiry; and where that version takes whichever it has, the smaller ttl.
+    The greater timestamp wins. On a tie, in this order: a tombstone or expiring cell over a plain one, a
+    tombstone over an expiring one, the later deletion or expiry, the smaller ttl (both expiring), the greater
+    value by unsigned bytes. With policy "3.11": a tombstone, the greater value by signed bytes, the later
+    deletion or expiry; and where 3.11 keeps either, the smaller ttl.
     """
     if counter and not (a.is_tombstone and b.is_tombstone):
         return _reconcile_counters(a, b)
@@ -63,15 +68,16 @@ def reconcile_cells(a: Cell, b: Cell, *, counter: bool = False, policy: Policy =
     legacy = policy == "3.11"
     rank = _legacy_rank if legacy else _tie_rank
     winner = a if rank(a) >= rank(b) else b
-    # A tombstone beats all that are alive, at any time: then nothing is in doubt.
+    # A tombstone wins against any live cell at any time, so the result is certain.
     tied = not winner.is_tombstone and (a.tied or b.tied or (legacy and a.local_deletion_time != b.local_deletion_time))
     return winner if winner.tied == tied else replace(winner, tied=tied)
 
 
 def policy_of(releases: Iterable[str]) -> Policy:
-    """The policy of a cluster whose nodes have these release versions: that of 3.11 as long as one of them does.
+    """The policy of a cluster whose nodes have these release versions: "3.11" as long as one node runs it.
 
-    What the log holds was merged by that rule up to then, and coordinators of both releases answer while the cluster is upgraded."""
+    The data was merged by that rule until then, and coordinators of both releases answer during an
+    upgrade."""
     return "3.11" if any(release.startswith("3.") for release in releases) else "4.0"
 
 
@@ -81,12 +87,13 @@ def _tie_rank(cell: Cell) -> tuple[bool, bool, int, int, bytes]:
 
 
 def _legacy_rank(cell: Cell) -> tuple[bool, bytes, int, int]:
-    """As Java's ByteBuffer.compareTo has values: bytes from -128 to 127."""
+    """Sort key by signed bytes, as Java's ByteBuffer.compareTo compares values."""
     return cell.is_tombstone, cell.value.translate(_SIGNED), cell.local_deletion_time, -cell.ttl
 
 
 def _reconcile_counters(a: Cell, b: Cell) -> Cell:
-    """A tombstone beats a count whatever their timestamps; so does an empty value another; else the contexts merge."""
+    """A tombstone wins whatever the timestamps, then an empty value wins; otherwise the contexts are
+    merged."""
     if a.is_tombstone or b.is_tombstone:
         return a if a.is_tombstone else b
     timestamp = max(a.timestamp, b.timestamp)
@@ -96,9 +103,10 @@ def _reconcile_counters(a: Cell, b: Cell) -> Cell:
 
 
 def merge_liveness(a: Liveness | None, b: Liveness | None) -> Liveness | None:
-    """The superseding one: greater timestamp; on a tie a view's expired mark, then an expiring one, the later expiry, the smaller ttl.
+    """The winner of two liveness infos: the greater timestamp; on a tie an expired view marker, then an
+    expiring one, the later expiry, the smaller ttl.
 
-    (3.11 does without the last of these, and takes whichever it has.)
+    (3.11 does not have the last rule and keeps either.)
     """
     if a is None or b is None:
         return a or b
@@ -112,7 +120,7 @@ def _liveness_rank(liveness: Liveness) -> tuple[bool, bool, int, int]:
 
 
 def merge_deletions(a: DeletionTime | None, b: DeletionTime | None) -> DeletionTime | None:
-    """The superseding one. A deletion marked at NO_TIMESTAMP deletes nothing and counts as none."""
+    """The superseding deletion. A deletion at NO_TIMESTAMP deletes nothing and counts as None."""
     if b is None or b.marked_for_delete_at == NO_TIMESTAMP:
         return None if a is None or a.marked_for_delete_at == NO_TIMESTAMP else a
     return b if b.supersedes(a) else a
@@ -126,13 +134,14 @@ def merge_rows(
     counter: bool = False,
     policy: Policy = POLICY,
 ) -> Row:
-    """One settled row of two with the same clustering (or two static rows).
+    """The settled merge of two rows with the same clustering (or two static rows).
 
-    `active` is the strongest deletion from outside that covers the row: the partition's or a range tombstone's. It is not kept in the
-    row, and neither is anything it shadows. `counter` says that the table's cells are counters; `policy` as in `reconcile_cells`.
+    `active` is the strongest deletion that covers the row: the partition deletion or a range tombstone.
+    Neither it nor anything it shadows is kept in the row. `counter`: the table's cells are counters; `policy`
+    as in `reconcile_cells`.
     """
     deletion = merge_deletions(a.deletion, b.deletion)
-    # Of two equal deletions the plain one stays: it is the stronger, and the outcome must not depend on the order.
+    # Of two equal deletions the plain one is kept: it is stronger, and the result must not depend on the order.
     shadowable = deletion is not None and not any(row.deletion == deletion and not row.shadowable for row in (a, b))
     complex_deletions = dict(a.complex_deletions)
     for column, complex_deletion in b.complex_deletions.items():
@@ -153,15 +162,17 @@ def merge_rows(
 
 
 def settle_row(row: Row, *, active: DeletionTime | None = None, counter: bool = False, policy: Policy = POLICY) -> Row:
-    """The row without what its own deletions and `active` shadow, its cells in order and one per column and path."""
+    """The row without everything that its own deletions and `active` shadow; cells sorted, one per column and
+    path."""
     return merge_rows(Row(row.clustering), row, active=active, counter=counter, policy=policy)
 
 
 def merge_updates(a: PartitionUpdate, b: PartitionUpdate, order: ClusteringOrder, *, policy: Policy = POLICY) -> PartitionUpdate:
-    """One settled update of two of the same partition: deletions united, rows merged, what they shadow dropped, rows in clustering order.
+    """The settled merge of two updates of the same partition: deletions united, rows merged, shadowed content
+    removed, rows in clustering order.
 
-    The static row is shadowed by the partition deletion alone, never by ranges. A row that the two spell differently (decimal 1.0 and
-    1.00 compare as equal) keeps the spelling of `a`.
+    Only the partition deletion shadows the static row, ranges do not. If equal clusterings have different
+    bytes (decimal 1.0 and 1.00 compare as equal), those of `a` are kept.
     """
     deletions = PartitionDeletions(order)
     deletions.delete_partition(merge_deletions(a.deletion, b.deletion))
@@ -177,7 +188,7 @@ def merge_updates(a: PartitionUpdate, b: PartitionUpdate, order: ClusteringOrder
 
 
 def merge_static_rows(a: Row | None, b: Row | None, *, active: DeletionTime | None, counter: bool, policy: Policy = POLICY) -> Row | None:
-    """The settled static row of both, None if nothing is left. `active` is the partition deletion."""
+    """The settled merge of two static rows, None if nothing is left. `active` is the partition deletion."""
     if a is None and b is None:
         return None
     nothing = Row(None)
@@ -208,7 +219,8 @@ def _merge_cells(a: Iterable[Cell], b: Iterable[Cell], *, counter: bool, policy:
 
 
 def _settle(row: Row, active: DeletionTime | None) -> Row:
-    """Drop what is shadowed (Cassandra 4.0, Row.Merger.merge): by `active`, the row deletion, and a complex deletion on its column."""
+    """Remove shadowed content (Cassandra 4.0, Row.Merger.merge): by `active`, by the row deletion, and in a
+    column by its complex deletion."""
     deletion, liveness = row.deletion, row.liveness
     if deletion is not None and row.shadowable and liveness is not None and liveness.timestamp > deletion.marked_for_delete_at:
         deletion = None

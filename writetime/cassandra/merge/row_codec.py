@@ -1,9 +1,9 @@
-"""Flat rows: one row, or static row, of a partition as one string of bytes, which compiled code can merge.
+"""Flat rows: a row or static row of a partition as one byte string, which compiled code can merge.
 
-A flat row is the lattice element itself: what an update does to a row, and what the state remembers of it, tombstones included. The form
-is canonical: the same content has the same bytes and no other, so rows are compared, sorted and stored as bytes. Everything stands in the
-order in which two rows are merged, hence merging is one walk over both. `b""` is no row at all: the state of a row never heard of, what
-is left of one that was deleted by a head, what SELECT shows of one that it does not show.
+A flat row is the lattice element: the effect of an update on a row, or the stored state of a row, tombstones
+included. The encoding is canonical: equal content has equal bytes, so rows are compared, sorted and stored as
+bytes. Entries are in merge order, so a merge is one pass over both rows. `b""` is the empty row: an unknown
+row, a row fully deleted by the head, or a row that SELECT does not return.
 
     version      1 byte       1
     clustering   vint         0 for the static row, else 1 + number of values; then per value: vint, 0 for null, else 1 + length; its bytes
@@ -17,10 +17,11 @@ is left of one that was deleted by a head, what SELECT shows of one that it does
                  path         vint length, bytes (elements)
                  value        vint length, bytes (cells)
 
-vints are those of the commit log (`writetime.cassandra.types.vint`). What can be left out is left out: cells that were written together
-cost two bytes more than their name and value. Names are the bytes of the wire. Functions take `engine=`: "python" goes by way of
-`writetime.cassandra.model.Row` and `reconcile`, which are the truth; "numba" is `kernel`, its twin; "auto" the latter where it can be had.
-Rows in great numbers go through `bulk`. This module knows no types, no schema and no store."""
+vints are those of the commit log (`writetime.cassandra.types.vint`). Repeated fields are omitted: cells
+written together need two bytes more than their name and value. Names are the bytes of the wire. Functions
+take `engine=`: "python" uses `writetime.cassandra.model.Row` and `reconcile`, the reference; "numba" is its
+compiled twin, `writetime.kernels.merge`; "auto" uses the latter if numba is installed. For many rows at once
+see `writetime.kernels.row_batches`. This module does not know types, the schema or the store."""
 
 from __future__ import annotations
 
@@ -53,11 +54,11 @@ Engine = Literal["auto", "python", "numba"]
 VERSION: Final = 1
 NOTHING: Final = b""
 STATIC: Final = bytes((VERSION, 0))
-"""The static row with nothing in it."""
+"""An empty static row."""
 
 
 class Kind(IntEnum):
-    """What an entry is, in the order in which entries stand."""
+    """The kind of an entry, in the order of entries in a row."""
 
     LIVENESS = 0
     DELETION = 1
@@ -78,14 +79,15 @@ _NO_DROPS: Final[Mapping[str, int]] = MappingProxyType({})
 _IMMORTAL: Final = NO_TTL, NO_DELETION_TIME
 _LIVENESS, _DELETION, _SHADOWABLE, _SIMPLE, _COMPLEX_DELETION, _ELEMENT = map(int, Kind)
 _column: Final = cache(column_name)
-"""Names of columns are few, and come again with every cell."""
+"""Cached: there are few column names, and every cell has one."""
 
 
 # --- to and fro ------------------------------------------------------------------------------------------------------------------
 
 
 def encode(row: Row) -> bytes:
-    """The flat row, cells sorted but not settled: neither are two of the same column and path made one, nor is anything dropped."""
+    """The flat row with sorted cells. Not settled: duplicate cells are not merged, and shadowed ones not
+    removed."""
     writer = _Writer(row.clustering)
     if row.liveness is not None:
         writer.entry(Kind.LIVENESS, row.liveness.timestamp, row.liveness.ttl, row.liveness.expires_at)
@@ -113,8 +115,8 @@ def decode(flat: bytes) -> Row:
 
 
 def shown(flat: bytes) -> tuple[tuple[bytes | None, ...] | None, ByColumn]:
-    """Clustering and cells, by column, of a flat row that is not `b""` and holds nothing else than live cells, as `live` gives it: what
-    `decode` gives, with less ado. Raises MalformedMutation."""
+    """Clustering and cells by column of a flat row that has only live cells, as `live` returns it, and is not
+    `b""`. Faster than `decode`. Raises MalformedMutation."""
     reader = _Reader(flat)
     clustering = reader.clustering()
     columns: dict[str, list[ShownCell]] = {}
@@ -125,7 +127,7 @@ def shown(flat: bytes) -> tuple[tuple[bytes | None, ...] | None, ByColumn]:
         flags = buf[reader.pos]
         reader.pos += 1
         if flags & KIND not in (_SIMPLE, _ELEMENT):
-            raise reader.malformed("it holds more than live cells")
+            raise reader.malformed("unexpected entry, only live cells are allowed")
         if not flags & SAME_TIMESTAMP:
             difference, reader.pos = read_signed(buf, reader.pos)
             timestamp = as_int64(timestamp + difference)
@@ -144,7 +146,7 @@ def encoded_name(column: str) -> bytes:
 
 
 class _Writer:
-    """Appends entries; knows what the one before had."""
+    """Appends entries; remembers the fields of the previous one."""
 
     def __init__(self, clustering: tuple[bytes | None, ...] | None) -> None:
         self.out = bytearray((VERSION,))
@@ -185,13 +187,13 @@ class _Writer:
 
 
 class _Reader:
-    """Reads a flat row from its begin to its end."""
+    """Reads a flat row from beginning to end."""
 
     def __init__(self, flat: bytes) -> None:
         self.buf = bytes(flat)
         self.pos = 1
         if not self.buf or self.buf[0] != VERSION:
-            raise self.malformed("it has no known version")
+            raise self.malformed("unknown version")
 
     def row(self) -> Row:
         clustering = self.clustering()
@@ -226,7 +228,7 @@ class _Reader:
             elif kind == _COMPLEX_DELETION:
                 complex_deletions[column] = DeletionTime(timestamp, time)
             else:
-                raise self.malformed(f"an entry of unknown kind {kind}")
+                raise self.malformed(f"unknown entry kind {kind}")
         return Row(clustering, liveness, deletion, shadowable, tuple(cells), complex_deletions)
 
     def clustering(self) -> tuple[bytes | None, ...] | None:
@@ -234,7 +236,7 @@ class _Reader:
         if count == 0:
             return None
         if not 0 < count <= len(self.buf):
-            raise self.malformed(f"a clustering of {count - 1} values")
+            raise self.malformed(f"invalid clustering size {count - 1}")
         return tuple(self.nullable() for _ in range(count - 1))
 
     def nullable(self) -> bytes | None:
@@ -256,7 +258,7 @@ class _Reader:
     def take(self, length: int) -> bytes:
         end = self.pos + length
         if length < 0 or end > len(self.buf):
-            raise self.malformed(f"{length} bytes are not there")
+            raise self.malformed(f"truncated, {length} bytes expected")
         taken = self.buf[self.pos : end]
         self.pos = end
         return taken
@@ -277,10 +279,11 @@ def merge(
     policy: Policy = POLICY,
     engine: Engine = "auto",
 ) -> bytes:
-    """The settled flat row of two with the same clustering; `b""` if nothing is left. Either may be `b""`; both: `b""`.
+    """The settled merge of two flat rows with the same clustering; `b""` if nothing is left. Either or both
+    may be `b""`.
 
-    As `reconcile.merge_rows`. Where clusterings that compare as equal have different bytes, that of `a` stays. MalformedMutation if either
-    is damaged, or holds a counter that is none and has to be merged.
+    As `reconcile.merge_rows`. If equal clusterings have different bytes, those of `a` are kept. Raises
+    MalformedMutation if a row is damaged or has an invalid counter that must be merged.
     """
     if not a and not b:
         return NOTHING
@@ -299,15 +302,17 @@ def merge(
 def settle(
     flat: bytes, *, active: DeletionTime | None = None, counter: bool = False, policy: Policy = POLICY, engine: Engine = "auto"
 ) -> bytes:
-    """The flat row without what its own deletions and `active` shadow; `b""` if nothing is left."""
+    """The flat row without everything that its own deletions and `active` shadow; `b""` if nothing is
+    left."""
     return merge(NOTHING, flat, active=active, counter=counter, policy=policy, engine=engine)
 
 
 def live(flat: bytes, now: int, dropped: Mapping[str, int] = _NO_DROPS, *, engine: Engine = "auto") -> bytes:
-    """What SELECT shows of a row at `now` (s): a flat row with its live cells and nothing else; `b""` if it does not show.
+    """What SELECT returns for a row at `now` (s): a flat row of its live cells; `b""` if the row is not
+    visible.
 
-    Two are equal exactly if `view.visible` gives equal rows. `dropped` maps a dropped column to the timestamp (µs) up to which its cells
-    are gone. A static row shows if any of its cells does.
+    Two results are equal exactly if `liveness.visible` returns equal rows. `dropped` maps a dropped column to
+    the timestamp (µs) up to which its cells are discarded. A static row is visible if any of its cells is.
     """
     if not flat:
         return NOTHING
@@ -321,12 +326,13 @@ def live(flat: bytes, now: int, dropped: Mapping[str, int] = _NO_DROPS, *, engin
 
 
 def shows(flat: bytes, now: int, dropped: Mapping[str, int] = _NO_DROPS, *, engine: Engine = "auto") -> bool:
-    """Whether SELECT shows the row at `now` (s)."""
+    """Whether SELECT returns the row at `now` (s)."""
     return live(flat, now, dropped, engine=engine) != NOTHING
 
 
 def next_expiry(flat: bytes, after: int, *, engine: Engine = "auto") -> int | None:
-    """The first second after `after` at which a cell or the liveness of the row expires; None if none does."""
+    """The first second after `after` at which a cell or the liveness of the row expires; None if none
+    does."""
     if not flat:
         return None
     if (kernel := compiled(engine)) is not None:
@@ -357,7 +363,7 @@ def max_timestamp(flat: bytes, *, engine: Engine = "auto") -> int:
 
 
 def ties(flat: bytes, *, engine: Engine = "auto") -> int:
-    """How many cells of the row won a tie that a ring of 3.11 may have decided otherwise (`Cell.tied`)."""
+    """The number of cells that won a tie which a 3.11 cluster may decide differently (`Cell.tied`)."""
     if not flat:
         return 0
     if (kernel := compiled(engine)) is not None:
@@ -368,7 +374,8 @@ def ties(flat: bytes, *, engine: Engine = "auto") -> int:
 
 
 def drops(dropped: Mapping[str, int]) -> bytes:
-    """Dropped columns as the kernel reads them: per column a blob of its name and a signed vint, the timestamp (µs) of the drop."""
+    """Dropped columns as input of the kernel: for each the name as a blob and the timestamp (µs) as a signed
+    vint."""
     parts = []
     for column, timestamp in sorted(dropped.items()):
         name = encoded_name(column)
@@ -377,7 +384,7 @@ def drops(dropped: Mapping[str, int]) -> bytes:
 
 
 def compiled(engine: Engine) -> Any:
-    """The module of the compiled twins, or None."""
+    """The module with the compiled twins, or None."""
     return None if engine == "python" or (engine == "auto" and not _kernel_there()) else _kernel()
 
 

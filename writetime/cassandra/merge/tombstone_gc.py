@@ -1,12 +1,14 @@
-"""What the state may forget: tombstones, and what has expired, once gc_grace is over.
+"""Purges tombstones and expired cells from the state once gc_grace has passed.
 
-A dead thing is kept so that what it has beaten loses again when it comes late. After gc_grace every replica has it, says Cassandra, and
-compaction drops it; so may the state, for nothing in it is older: settled rows hold nothing that their deletions shadow. What SELECT
-shows does not change, now or after any newer write. What is older and comes later than gc_grace does come back, as in a ring that was
-not repaired in time: therefore only maintenance purges, keeps a margin for logs that are late, and notes how far it went, in seconds and
-in writetimes (`newest_purged`): a replay leaves out what the purged may have beaten.
+A tombstone is kept so that older writes lose when they arrive late. After gc_grace, Cassandra assumes that
+every replica has it, and compaction drops it. The state may drop it too: settled rows contain nothing that
+their deletions shadow, so the result of SELECT does not change, now or after any newer write. An older write
+that arrives after gc_grace does reappear, as in a cluster that was not repaired in time. Therefore only table
+maintenance purges; it keeps a margin for late logs and records how far it went, in seconds and in writetimes
+(`newest_purged`), and a replay skips the writes that purged tombstones may have shadowed.
 
-Seconds are counted from the local deletion time, which for what expires is its expiry; Cassandra may be earlier there by the ttl. Pure.
+Time is counted from the local deletion time, for expiring cells from the expiry; Cassandra may purge those
+earlier by the ttl. Pure functions.
 
 Source: Cassandra 3.11-5.0, db/DeletionPurger, db/rows/BTreeRow.purge, db/rows/AbstractCell.purge.
 """
@@ -31,22 +33,25 @@ from writetime.cassandra.model import (
 )
 
 MARGIN: Final = 86_400
-"""Seconds that a tombstone is kept at least, whatever the table's gc_grace: logs of other nodes may be late by that much."""
+"""Minimum time in seconds that a tombstone is kept, whatever gc_grace is: logs of other nodes may be that
+late."""
 
 
 def purge_before(now: int, gc_grace: int, margin: int = MARGIN) -> int:
-    """What died before this second (since the epoch) may be forgotten, of a table with that gc_grace_seconds."""
+    """The second (since the epoch) before which tombstones may be purged, for a table with that
+    gc_grace_seconds."""
     return now - max(gc_grace, margin)
 
 
 def may_purge(writetime: int, dead_since: int, before: int) -> bool:
-    """Whether something that was written at `writetime` (µs) and died, or expired, at the second `dead_since` may be
-    forgotten, if all may be that died before the second `before`: only if it was written before that, too."""
+    """Whether something written at `writetime` (µs) that was deleted or expired at the second `dead_since`
+    may be purged: both times must be earlier than the second `before`."""
     return dead_since < before and writetime < before * MICROSECONDS
 
 
 def purge_head(head: PartitionUpdate, before: int) -> PartitionUpdate | None:
-    """The head without what died before that second; None if nothing is left. Its rows have to be purged by the head as it was."""
+    """The head without tombstones from before that second; None if nothing is left. Purge the rows with the
+    unpurged head."""
     static = None if head.static_row is None else _purged(head.static_row, before)
     purged = replace(
         head,
@@ -58,7 +63,8 @@ def purge_head(head: PartitionUpdate, before: int) -> PartitionUpdate | None:
 
 
 class RowPurger:
-    """Purges the rows of one partition. `head` is the partition's as it was: what it shadows goes first, and cannot come to light."""
+    """Purges the rows of one partition. `head` is the unpurged head: everything it shadows is removed first,
+    so that nothing shadowed reappears."""
 
     def __init__(self, head: PartitionUpdate | None, order: ClusteringOrder, before: int) -> None:
         self._order = order
@@ -70,22 +76,23 @@ class RowPurger:
                 self._deletions.delete_range(tombstone)
 
     def purge(self, row: Row) -> Row | None:
-        """The row without what died before that second; None if nothing is left."""
+        """The row without tombstones and expired cells from before that second; None if nothing is left."""
         active = self._deletions.covering(self._order.key(row.clustering or ()))
         purged = _purged(settle_row(row, active=active, counter=self._order.counter), self._before)
         return None if purged.is_empty else purged
 
 
 def newest_purged(old: PartitionUpdate | Row | None, left: PartitionUpdate | Row | None) -> int:
-    """The greatest writetime (µs) of what is in a head or row and no more in what is left of it; NO_TIMESTAMP if all is.
+    """The greatest writetime (µs) of everything purged from a head or row; NO_TIMESTAMP if nothing was.
 
-    Of a purge of settled records it is below the purge clock, by `may_purge`."""
+    For settled records it is before the purge time, see `may_purge`."""
     return max(set(_writetimes(old)) - set(_writetimes(left)), default=(NO_TIMESTAMP, ""))[0]
 
 
 def newer_than(purged: int, update: PartitionUpdate, *, counter: bool) -> PartitionUpdate:
-    """What a replay takes in of an update: only what is younger than that writetime (µs), up to which all may have been beaten by what is
-    purged. All of the update has been folded before, so that a deletion which is left out has not lost its effect."""
+    """The part of an update that a replay applies: writes newer than `purged` (µs), because purged tombstones
+    may have shadowed the older ones. The whole update was folded before, so skipped deletions have already
+    taken effect."""
     active = DeletionTime(purged, NO_DELETION_TIME)
 
     def left(row: Row) -> Row | None:
@@ -102,7 +109,7 @@ def newer_than(purged: int, update: PartitionUpdate, *, counter: bool) -> Partit
 
 
 def _writetimes(of: PartitionUpdate | Row | None) -> Iterator[tuple[int, str]]:
-    """Writetime and name of everything that can beat anything."""
+    """Writetime and name of everything that can supersede other writes."""
     if isinstance(of, PartitionUpdate):
         if of.deletion is not None:
             yield of.deletion.marked_for_delete_at, "partition"
@@ -130,7 +137,7 @@ def _purged(row: Row, before: int) -> Row:
         liveness=liveness,
         deletion=deletion,
         shadowable=row.shadowable and deletion is not None,
-        # Only what is dead or has expired has such a time at all.
+        # Only tombstones and expired cells have such a time.
         cells=tuple(cell for cell in row.cells if not may_purge(cell.timestamp, cell.local_deletion_time, before)),
         complex_deletions={column: by for column, by in row.complex_deletions.items() if not _is_over(by, before)},
     )

@@ -1,8 +1,9 @@
-"""A schema as CQL that would make it: keyspaces, user types in an order in which each finds the others, tables, views.
+"""A schema as CQL statements that create it: keyspaces, user types in dependency order, tables, views.
 
-What CQL cannot say of the past stands in comments: ids, dropped columns and types, incarnations of tables that are over. Texts of types are
-those that Cassandra wrote, which are CQL already. Names are quoted where CQL needs it, and in cases of doubt. What does not matter to a
-reader of mutations is not told: indexes, functions, triggers, masks, and options such as compaction. Knows no log.
+Comments hold what CQL cannot express: ids, dropped columns and types, dropped incarnations of tables. Types
+are printed as Cassandra wrote them, which is CQL already. Names are quoted where CQL requires it or might.
+Omitted is what readers of mutations do not need: indexes, functions, triggers, masks, and options such as
+compaction. Does not know the commit log.
 """
 
 from __future__ import annotations
@@ -29,18 +30,19 @@ _RESERVED: Final = frozenset(
         """,
     )
 )
-"""Reserved in some version (Cassandra: ReservedKeywords), and then some."""
+"""Words that some version reserves (Cassandra: ReservedKeywords), and a few more."""
 _WORD: Final = re.compile(r'"((?:[^"]|"")*)"|([A-Za-z_]\w*)')
 _CLASS: Final = re.compile(r"'[^']*'")
 
 
 def identifier(name: str) -> str:
-    """A name as CQL takes it anywhere."""
+    """A name as a CQL identifier, quoted if necessary."""
     return name if _BARE.fullmatch(name) and name not in _RESERVED else '"' + name.replace('"', '""') + '"'
 
 
 def schema_cql(schema: Schema, *, system: bool = False) -> Iterator[str]:
-    """Statements and comments, each a text of one or more lines. `system` = with Cassandra's own keyspaces, which no one can create."""
+    """Statements and comments, each of one or more lines. `system`: include system keyspaces, which nobody
+    can create."""
     names = {table.keyspace for table in schema.tables.values()} | set(schema.keyspaces) | {keyspace for keyspace, _ in schema.types}
     for name in sorted(names if system else names - SYSTEM_KEYSPACES):
         yield from _keyspace_with_all(schema, name)
@@ -48,7 +50,7 @@ def schema_cql(schema: Schema, *, system: bool = False) -> Iterator[str]:
 
 def _keyspace_with_all(schema: Schema, name: str) -> Iterator[str]:
     known = schema.keyspaces.get(name)
-    yield keyspace_cql(known) if known else comment(f"keyspace {identifier(name)}: its CREATE KEYSPACE is not told, or it was dropped")
+    yield keyspace_cql(known) if known else comment(f"keyspace {identifier(name)}: its CREATE KEYSPACE is unknown, or it was dropped")
     types = [each for (keyspace, _), each in schema.types.items() if keyspace == name]
     yield from (type_cql(each) for each in in_order([each for each in types if not each.dropped]))
     tables = sorted((table for table in schema.tables.values() if table.keyspace == name), key=lambda t: (t.view is not None, t.name, t.id))
@@ -72,13 +74,13 @@ def type_cql(user_type: UserType) -> str:
 
 
 def in_order(types: Collection[UserType]) -> list[UserType]:
-    """User types of one keyspace, each after those that its fields name; by name where nothing else decides."""
+    """User types of one keyspace, each after the types that its fields use, otherwise by name."""
     by_name = {each.name: each for each in types}
     graph = {name: sorted(_named_in(by_name[name].field_types, by_name)) for name in sorted(by_name)}
     try:
         return [by_name[name] for name in TopologicalSorter(graph).static_order()]
     except CycleError:
-        # Cassandra allows no circle; facts that are not whole can make one, and are still to be seen.
+        # Cassandra forbids cycles, but incomplete facts can contain one. Print the types anyway.
         return [by_name[name] for name in sorted(by_name)]
 
 
@@ -88,7 +90,7 @@ def _named_in(texts: Iterable[str], names: Collection[str]) -> set[str]:
 
 
 def table_cql(table: Table) -> str:
-    """CREATE TABLE or CREATE MATERIALIZED VIEW, with comments in front."""
+    """CREATE TABLE or CREATE MATERIALIZED VIEW, preceded by comments."""
     notes = (f"{table.full_name} id {table.id}", *_notes(table))
     return "\n".join([*map(comment, notes), _view(table) if table.view else create_cql(table)])
 
@@ -98,13 +100,13 @@ def _notes(table: Table) -> Iterator[str]:
         again = ", added again since" if column.name in table.columns else ""
         yield f"dropped column {identifier(column.name)} {column.type} ({column.kind}) at {_moment(column.dropped_at)}{again}"
     if "super" in table.flags:
-        yield "a super column family of Thrift: CQL cannot create it"
+        yield "a Thrift super column family: CQL cannot create it"
     elif _is_compact(table):
-        yield "from 4.0 on this needs enable_compact_storage"
+        yield "requires enable_compact_storage in 4.0 and later"
 
 
 def create_cql(table: Table) -> str:
-    """CREATE TABLE, and nothing else."""
+    """CREATE TABLE without comments."""
     columns = [f"    {identifier(column.name)} {column.type}{_static(table, column)}" for column in _shown(table)]
     body = ",\n".join([*columns, f"    {_primary_key(table)}"])
     options = [*(["COMPACT STORAGE"] if _is_compact(table) else []), *_order(table), *_options(table)]
@@ -130,12 +132,13 @@ def _is_compact(table: Table) -> bool:
 
 
 def _is_static_compact(table: Table) -> bool:
-    """Without clustering in CQL: what CQL calls regular columns are static inside (Cassandra 3.0, CompactTables)."""
+    """No clustering in CQL: the regular columns of CQL are static internally (Cassandra 3.0,
+    CompactTables)."""
     return not {"compound", "dense", "super"} & table.flags
 
 
 def _shown(table: Table) -> Iterator[Column]:
-    """The columns that CQL names: compact tables have some of their own beside them."""
+    """The columns that CQL shows: compact tables also have internal ones."""
     yield from table.partition_key
     if _is_static_compact(table):
         yield from table.static_columns
@@ -185,12 +188,12 @@ def _quoted(text: str) -> str:
 
 
 def comment(text: str) -> str:
-    """One line that CQL passes over, whatever is in the text."""
+    """A one-line CQL comment, whatever characters the text contains."""
     return f"-- {printable(text)}"
 
 
 def _commented(text: str) -> Iterator[str]:
-    # Any kind of line end ends a comment for somebody.
+    # Some parsers end a comment at any Unicode line break.
     return (line if line.startswith("--") else comment(line) for line in text.split("\n"))
 
 
@@ -198,5 +201,5 @@ def _moment(microseconds: int) -> str:
     try:
         return f"{datetime.fromtimestamp(microseconds // 1_000_000, UTC):%Y-%m-%d %H:%M:%SZ}"
     except (ValueError, OverflowError, OSError):
-        # Cassandra dropped columns of its own at the end of all time.
+        # Cassandra records drops of its own columns at the maximum timestamp.
         return f"{microseconds} µs"

@@ -1,7 +1,8 @@
-"""What leads from one schema to the next, as CQL: the DDL of captured tables, and of the user types of their keyspaces.
+"""The difference of two schemas as CQL: DDL of captured tables and of the user types in their keyspaces.
 
-The log holds rows of the schema, not statements: these are statements that come to the same, in an order in which a ring would take them.
-Options that no reader of mutations needs (compaction, comments) are in a CREATE at their defaults, and changes of them are no DDL here.
+The log contains rows of the schema, not statements. The statements made here have the same effect and come in
+an order that a cluster accepts. Options that readers of mutations do not need (compaction, comments) have
+their defaults in a CREATE, and a change of them produces no DDL.
 """
 
 from __future__ import annotations
@@ -16,7 +17,7 @@ from writetime.cassandra.schema.timeline import renamed
 
 
 class Ddl(NamedTuple):
-    """A statement; `table` is None for one about a user type."""
+    """A statement. `table` is None for user types."""
 
     keyspace: str
     table: Table | None
@@ -24,14 +25,14 @@ class Ddl(NamedTuple):
 
 
 def ddl(before: Schema, after: Schema, captured: Collection[UUID]) -> Iterator[Ddl]:
-    """The statements: types that come first, tables, then types that go."""
+    """The statements: new and altered types, then tables, then dropped types."""
     tables = [table for table_id, table in after.tables.items() if table_id in captured and table.view is None]
     keyspaces = {table.keyspace for table in tables}
     old, new = ({name: each for name, each in of.types.items() if name[0] in keyspaces and not each.dropped} for of in (before, after))
     for keyspace in sorted(keyspaces):
         for each in in_order([each for name, each in new.items() if name[0] == keyspace]):
             yield from (Ddl(keyspace, None, text) for text in _type(old.get((keyspace, each.name)), each))
-    # An incarnation that is over goes before the next one of its name comes.
+    # The DROP of an incarnation comes before the CREATE of the next one with its name.
     for table in sorted(tables, key=lambda each: (each.full_name, not each.dropped, each.dropped_at or 0, str(each.id))):
         yield from (Ddl(table.keyspace, table, text) for text in _table(before.tables.get(table.id), table))
     for name in sorted(old.keys() - new.keys()):
@@ -73,10 +74,10 @@ def _changes(before: Table, after: Table) -> Iterator[str]:
     for name in sorted(before.columns.keys() & after.columns.keys() - again):
         if before.columns[name].type != after.columns[name].type:
             yield f"ALTER {identifier(name)} TYPE {after.columns[name].type}"
-    told = {"cdc": str(after.cdc).lower()} if before.cdc != after.cdc else {}
-    told |= {o: str(getattr(after, o)) for o in ("default_time_to_live", "gc_grace_seconds") if getattr(before, o) != getattr(after, o)}
-    if told:
-        yield "WITH " + " AND ".join(f"{option} = {value}" for option, value in told.items())
+    options = {"cdc": str(after.cdc).lower()} if before.cdc != after.cdc else {}
+    options |= {o: str(getattr(after, o)) for o in ("default_time_to_live", "gc_grace_seconds") if getattr(before, o) != getattr(after, o)}
+    if options:
+        yield "WITH " + " AND ".join(f"{option} = {value}" for option, value in options.items())
 
 
 def _dropped_between(before: Table, after: Table, name: str) -> bool:

@@ -1,7 +1,9 @@
-"""What a table's shape is called: a digest of its columns and of the user types in them, that events carry and consumers compare.
+"""The schema version of a table: a digest of its columns and their user types. Events carry it, consumers
+compare it.
 
-Two shapes have one version if they have the same columns, by name, kind, place and type, and the same fields in the same types: so the
-same DDL gives the same version in every batch, whoever computes it. Options such as gc_grace_seconds are no part of it, the table's id is.
+Two tables have the same version if their columns agree in name, kind, position and type, and their user types
+agree in all fields. The same DDL therefore gives the same version in every batch. The table id is part of the
+digest, options such as gc_grace_seconds are not.
 """
 
 from __future__ import annotations
@@ -24,8 +26,8 @@ from writetime.cassandra.types.types import (
 
 
 def describe(table: Table, types: Mapping[tuple[str, str], UserType]) -> dict[str, Any]:
-    """The table's shape as JSON: `id`, `columns` (keys in order, then static, then regular ones), `types` (those that columns are made of,
-    each a list of [field, type])."""
+    """The table's shape as JSON: `id`, `columns` (keys in order, then static, then regular columns), `types`
+    (user types used by the columns, each a list of [field, type])."""
     columns = (*table.partition_key, *table.clustering, *table.static_columns, *table.regular_columns)
     used: dict[str, list[list[str]]] = {}
     for column in columns:
@@ -35,11 +37,11 @@ def describe(table: Table, types: Mapping[tuple[str, str], UserType]) -> dict[st
 
 
 def described(shape: Mapping[str, Any], keyspace: str, name: str) -> tuple[Table, dict[tuple[str, str], UserType]]:
-    """The table and the user types whose shape that is, as far as `describe` told."""
+    """The table and the user types of a shape, as far as `describe` includes them."""
     columns: dict[str, Column] = {}
-    for told in shape["columns"]:
-        place = sum(column.kind == told["kind"] for column in columns.values()) if told["kind"] in ("partition_key", "clustering") else -1
-        columns[told["name"]] = Column(told["name"], told["kind"], told["type"], place, told.get("descending", False))
+    for entry in shape["columns"]:
+        place = sum(column.kind == entry["kind"] for column in columns.values()) if entry["kind"] in ("partition_key", "clustering") else -1
+        columns[entry["name"]] = Column(entry["name"], entry["kind"], entry["type"], place, entry.get("descending", False))
     types = {
         (keyspace, each): UserType(keyspace, each, tuple(field for field, _ in fields), tuple(kind for _, kind in fields))
         for each, fields in shape["types"].items()
@@ -48,13 +50,13 @@ def described(shape: Mapping[str, Any], keyspace: str, name: str) -> tuple[Table
 
 
 def schema_version(table: Table, types: Mapping[tuple[str, str], UserType]) -> str:
-    """16 hex digits of the digest of `describe`."""
+    """The digest of `describe`, 16 hex digits."""
     text = json.dumps(describe(table, types), separators=(",", ":"), sort_keys=True)
     return hashlib.blake2b(text.encode("utf-8", "surrogateescape"), digest_size=8).hexdigest()
 
 
 def _collect(kind: CqlType, used: dict[str, list[list[str]]]) -> None:
-    """The user types in a type, fields in their own order."""
+    """Add the user types within a type to `used`, fields in declaration order."""
     if isinstance(kind, UdtType):
         used[kind.name] = [[name, str(field)] for name, field in kind.known_fields.items()]
         for field in kind.known_fields.values():

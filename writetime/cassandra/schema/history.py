@@ -1,21 +1,26 @@
-"""Learning the schema from mutations of system_schema, reconciled like any other data (Cassandra 3.11-5.0, schema/SchemaKeyspace).
+"""Learns the schema from mutations of system_schema and reconciles them like any other data (Cassandra
+3.11-5.0, schema/SchemaKeyspace).
 
-A schema change is a mutation of system_schema.* with the keyspace's name as partition key. Changes are not events: replicas repeat them,
-logs are read in any order, and a snapshot says the same again. So what is kept is the set of facts, every cell and every deletion that was
-ever seen of the columns that matter, and the schema is what last-write-wins makes of them. The order of `apply` does not matter.
+A schema change is a mutation of system_schema.* with the keyspace name as partition key. It may arrive
+several times: replicas repeat it, logs are read in any order, and a snapshot contains it again. The learner
+therefore keeps the set of facts, that is every cell and every deletion seen of the relevant columns, and
+computes the schema from them by last write wins. The order of `apply` does not matter.
 
-Because facts are kept, the past can be asked too: a table that was dropped or created anew lives on, as it was just before, with
-`dropped=True`, so that late frames of it can be decoded; and so does a user type, of which such a table may be made. A table that was
-told only in part (an ALTER without its CREATE), or in words that this version does not know, is left out, and `left_out` says why: one
-odd table must not cost the others.
+Because facts are kept, past schemas are available: a table that was dropped or created again stays in the
+schema in its last form, with `dropped=True`, so that late frames of it can be decoded. User types stay as
+well, because such a table may use them. A table with an incomplete definition (an ALTER without its CREATE),
+or one that this version cannot parse, is left out, and `left_out` gives the reason: one broken table must not
+affect the others.
 
-Of a name that is both a live column and a dropped one, the live one decodes cells, as in Java (db/Columns.Serializer.deserialize). For
-older cells that is the right one too but for a column that came back as a blob: Cassandra adds a column again only if its type can take
-the old values (AlterTableStatement, isValueCompatibleWith). A dropped column keeps the type that was recorded with the drop, except a
-non-frozen user type: 3.11 records a tuple then, whose cells have another shape than those in the log, so the type before the drop is
-kept if it was told.
+If a name belongs to both a live column and a dropped one, the live column decodes the cells, as in Java
+(db/Columns.Serializer.deserialize). This is also right for older cells, unless the column came back as a
+blob: Cassandra adds a column again only if its type accepts the old values (AlterTableStatement,
+isValueCompatibleWith). A dropped column keeps the type that was recorded with the drop. A non-frozen user
+type is the exception: 3.11 records a tuple, whose cells have another layout than those in the log, so the
+type before the drop is used if known.
 
-The keyspaces `system` and `system_schema`, which every node writes anew at each start, are known by heart (`system`).
+The keyspaces `system` and `system_schema`, which every node writes at each start, are built in
+(`system_tables`).
 """
 
 from __future__ import annotations
@@ -64,9 +69,9 @@ TRACKED: Final[dict[str, frozenset[str]]] = {
     "dropped_columns": frozenset({"dropped_time", "kind", "type"}),
     "types": frozenset({"field_names", "field_types"}),
 }
-"""The tables of system_schema that matter here, and their columns that do."""
+"""The tables of system_schema that are read, with the columns that are read."""
 
-KNOWN_BY_HEART: Final = frozenset({"system", "system_schema"})
+_BUILT_IN: Final = frozenset({"system", "system_schema"})
 _KINDS: Final[dict[str, ColumnKind]] = {
     "partition_key": "partition_key",
     "clustering": "clustering",
@@ -78,9 +83,11 @@ _NEVER: Final = 1 << 63
 """Later than any timestamp (µs)."""
 DEFAULT_GC_GRACE_SECONDS: Final = 864_000
 _SETTLED: Final = 60_000_000
-"""How long (µs) something must have been there before a snapshot that lacks it counts: clocks differ."""
+"""How much older (µs) than a snapshot a row must be for its absence to count as a drop: node clocks
+differ."""
 _WHOLES: Final = 100
-"""Whole snapshots that count, the last ones: what one of them lacks, the later ones lack too."""
+"""Number of complete snapshots that are kept, the latest ones: a row missing in one is missing in later
+ones."""
 
 Clustering = tuple[bytes | None, ...]
 _T = TypeVar("_T")
@@ -88,27 +95,28 @@ _T = TypeVar("_T")
 
 @dataclass(slots=True)
 class _RowFacts:
-    """`seen`: in which whole snapshots it was (µs): the first and the last, by the row's writetime in them. Rows with the same cells, as
-    columns of one type have, share one set of them (`_shared`)."""
+    """`seen`: the first and the last complete snapshot (µs) that contains the row, by the row's writetime in
+    them. Rows with equal cells, such as columns of one type, share one set of cells (`_shared`)."""
 
     cells: frozenset[Cell] = frozenset()
     deletions: frozenset[DeletionTime] = frozenset()
     seen: dict[int, tuple[int, int]] = field(default_factory=dict)
 
     def add(self, cells: Iterable[Cell], deletions: Iterable[DeletionTime]) -> bool:
-        """Take them in; whether one of them is new."""
+        """Add the facts. Returns whether one of them is new."""
         before = len(self.cells), len(self.deletions)
         self.cells, self.deletions = _shared(self.cells.union(cells)), _shared(self.deletions.union(deletions))
         return (len(self.cells), len(self.deletions)) != before
 
     def saw(self, written: int, first: int, last: int) -> bool:
-        """Take in that it was there from the one to the other; whether that is new."""
+        """Record that snapshots contain the row from `first` to `last`. Returns whether that is new."""
         known = self.seen.get(written)
         self.seen[written] = (first, last) if known is None else (min(first, known[0]), max(last, known[1]))
         return self.seen[written] != known
 
     def lacked_by(self, wholes: Iterable[int]) -> list[int]:
-        """The snapshots (µs) that show it gone. One that has it later, as it was by then, shows that the ring had it all the time."""
+        """The snapshots (µs) that show the row as dropped. If a later snapshot contains the same version of
+        the row, the cluster had it all the time."""
         found = []
         for at in wholes:
             until = at - _SETTLED
@@ -117,8 +125,9 @@ class _RowFacts:
         return found
 
     def unaccounted(self, lacking: Sequence[int], known: Iterable[DeletionTime]) -> list[int]:
-        """Those of the snapshots that lack it which no known deletion accounts for: one behind all that was written by then, and not after
-        the snapshot. Where there is one, that one says when it was gone. `known`: from outside the row."""
+        """The snapshots in `lacking` whose missing row no known deletion explains. A deletion explains it if
+        it is later than everything written by then and not later than the snapshot; it then gives the time of
+        the drop. `known`: deletions from outside the row."""
         ends = sorted(each.marked_for_delete_at for each in (*self.deletions, *known))
         if not ends:
             return list(lacking)
@@ -128,7 +137,7 @@ class _RowFacts:
             before = bisect_right(written, at - _SETTLED)
             last = written[before - 1] if before else written[-1] if written else 0
             end = bisect_left(ends, last)
-            # Clocks of nodes may differ by as much as settling takes.
+            # Node clocks may differ by up to `_SETTLED`.
             if end == len(ends) or ends[end] > at + _SETTLED:
                 found.append(at)
         return found
@@ -136,7 +145,7 @@ class _RowFacts:
 
 @dataclass(slots=True)
 class _PartitionFacts:
-    """All that was ever said of one keyspace in one table of system_schema."""
+    """All facts of one keyspace in one table of system_schema."""
 
     deletions: set[DeletionTime] = field(default_factory=set)
     ranges: set[RangeTombstone] = field(default_factory=set)
@@ -145,8 +154,11 @@ class _PartitionFacts:
 
 @dataclass(slots=True)
 class _Facts:
-    """What `_PartitionFacts` hold, found by the first part of the clustering, a table's name in all but `types`: every table is made of a
-    few rows among those of all tables, dropped ones included, and a keyspace with much churn has very many."""
+    """`_PartitionFacts` indexed by the first clustering column, which is the table name in all tables but
+    `types`.
+
+    A table has a few rows among those of all tables, dropped ones included; a keyspace that creates and drops
+    many tables has very many rows."""
 
     rows: dict[Clustering, _RowFacts]
     deletions: set[DeletionTime]
@@ -155,9 +167,9 @@ class _Facts:
     ranges: dict[bytes, list[RangeTombstone]] = field(default_factory=dict)
     wide: list[RangeTombstone] = field(default_factory=list)
     values: dict[tuple[Any, ...], dict[str, Any]] = field(default_factory=dict)
-    """What `_View.row` has made of rows that say the same and that no range covers."""
+    """Cache of `_View.row` for rows with equal facts that no range covers."""
     lacking: dict[tuple[Any, ...], list[int]] = field(default_factory=dict)
-    """The whole snapshots that lack rows, by where these were seen: the same of very many."""
+    """Cache: the complete snapshots without a row, by the row's `seen`, which many rows share."""
 
     @classmethod
     def of(cls, facts: _PartitionFacts, wholes: Sequence[int]) -> _Facts:
@@ -182,23 +194,23 @@ class _Facts:
     def deletions_of(self, clustering: Clustering) -> Collection[DeletionTime]:
         """Deletions from outside the row that cover it."""
         if self.wholes and clustering in self.rows:
-            facts, told = self.rows[clustering], self._told(clustering)
+            facts, recorded = self.rows[clustering], self._recorded_deletions(clustering)
             seen = tuple(facts.seen.items())
             lacking = self.lacking.get(seen)
             if lacking is None:
                 lacking = self.lacking[seen] = facts.lacked_by(self.wholes)
-            untils = (at - _SETTLED for at in facts.unaccounted(lacking, told))
-            return (*told, *(DeletionTime(until, until // 1_000_000) for until in untils))
-        return self._told(clustering)
+            untils = (at - _SETTLED for at in facts.unaccounted(lacking, recorded))
+            return (*recorded, *(DeletionTime(until, until // 1_000_000) for until in untils))
+        return self._recorded_deletions(clustering)
 
-    def _told(self, clustering: Clustering) -> Collection[DeletionTime]:
+    def _recorded_deletions(self, clustering: Clustering) -> Collection[DeletionTime]:
         near = (*self.ranges.get(_name(clustering), ()), *self.wide) if self.ranges or self.wide else ()
         return (*self.deletions, *(tombstone.deletion for tombstone in near if _covers(tombstone, clustering))) if near else self.deletions
 
 
 @dataclass(frozen=True, slots=True)
 class _Learnt:
-    """What the facts of one keyspace come to."""
+    """The schema of one keyspace, computed from its facts."""
 
     keyspace: Keyspace | None
     tables: dict[UUID, Table]
@@ -209,7 +221,7 @@ class _Learnt:
 
 
 class SchemaLearner:
-    """Collects schema facts; `schema()` is what they come to."""
+    """Collects schema facts. `schema()` computes the schema from them."""
 
     def __init__(self) -> None:
         self._facts: dict[tuple[str, str], _PartitionFacts] = {}
@@ -217,7 +229,8 @@ class SchemaLearner:
         self._wholes: set[int] = set()
 
     def apply(self, mutation: Mutation) -> bool:
-        """Take in a mutation (of any table); whether it said anything new. Applying it twice or in another order changes nothing."""
+        """Add a mutation of any table. Returns whether it has new facts. Idempotent and independent of
+        order."""
         new = False
         for update in mutation.updates:
             table = system_tables.SCHEMA_TABLES.get(update.table_id)
@@ -226,11 +239,12 @@ class SchemaLearner:
         return new
 
     def apply_snapshot(self, document: Mapping[str, Any], *, latest: int = snapshot.LATEST, received: int = snapshot.LATEST) -> bool:
-        """Take in a schema snapshot (see `snapshot`); whether it said anything new. `latest`: the last writetime (µs) that is
-        believed; `received`: when it was there (µs), by a clock that is not the node's.
+        """Add a schema snapshot (see `snapshot`). Returns whether it has new facts. `latest`: the highest
+        writetime (µs) that is accepted; `received`: when it arrived (µs), by a clock other than the node's.
 
-        A whole one, of a ring whose nodes agreed, also tells what is gone: its DROP may have been in a segment that is lost. That is never
-        for good: a later one that has it takes it back."""
+        A complete snapshot of a cluster whose nodes agree on the schema also shows what was dropped: the DROP
+        may have been in a lost segment. This can be reverted: a later snapshot that contains the row restores
+        it."""
         mutations, whole = snapshot.mutations(document, latest=latest), snapshot.whole_at(document, received=received)
         new = False
         for mutation in mutations:
@@ -251,22 +265,22 @@ class SchemaLearner:
         return any([facts.rows[row.clustering or ()].saw(row.liveness.timestamp, at, at) for row in update.rows if row.liveness])  # noqa: C419 - all
 
     def apply_document(self, text: str | bytes, *, obj: str = "") -> None:
-        """Take in a schema snapshot or what another learner wrote with `to_json`, whichever it is. Raises SchemaError."""
+        """Add a schema snapshot or the output of `to_json`, whichever `text` is. Raises SchemaError."""
         try:
             document = json.loads(text)
         except (ValueError, RecursionError) as error:
-            raise SchemaError(f"it is no JSON: {error}", operation="read a schema", obj=obj) from error
+            raise SchemaError(f"invalid JSON: {error}", operation="read a schema", obj=obj) from error
         if not isinstance(document, dict):
-            raise SchemaError("it is no JSON object", operation="read a schema", obj=obj)
+            raise SchemaError("not a JSON object", operation="read a schema", obj=obj)
         if "partitions" in document:
             self._absorb(type(self).from_json(text))
         elif TRACKED.keys() & document.keys():
             self.apply_snapshot(document)
         else:
-            raise SchemaError("it is neither a snapshot nor what was learnt", operation="read a schema", obj=obj)
+            raise SchemaError("neither a schema snapshot nor a schema history", operation="read a schema", obj=obj)
 
     def schema(self) -> Schema:
-        """The schema of all facts so far: living tables, dropped incarnations of tables, and Cassandra's own."""
+        """The schema of all facts so far: live tables, dropped incarnations of tables, and system tables."""
         schema = Schema(tables=dict(system_tables.TABLES))
         for name in sorted({keyspace for _, keyspace in self._facts}):
             learnt = self._of(name)
@@ -277,8 +291,8 @@ class SchemaLearner:
         return schema
 
     def drops(self, mutation: Mutation) -> dict[UUID, int]:
-        """The tables that a mutation drops, by id, and when (µs): those that its deletions find by their names. One that creates the table
-        anew, or tells an ALTER, deletes the row as well, just before it writes it."""
+        """The tables that a mutation drops: id -> time (µs). A mutation that creates the table again or
+        alters it also deletes the row, just before it writes the row; it drops nothing."""
         found: dict[UUID, int] = {}
         for update in mutation.updates:
             table = system_tables.SCHEMA_TABLES.get(update.table_id)
@@ -305,12 +319,12 @@ class SchemaLearner:
 
     @property
     def cdc_back(self) -> dict[UUID, int]:
-        """Of the tables whose cdc was on, then off, and is on again: since when (µs), the last time."""
+        """Tables whose cdc was switched on, off and on again: id -> time (µs) of the last switch to on."""
         return {table: at for _, keyspace in self._facts for table, at in self._of(keyspace).cdc_back.items()}
 
     @property
     def left_out(self) -> dict[str, WritetimeError]:
-        """What is not in the schema although there are facts of it, by name, and why."""
+        """Tables and types that have facts but are not in the schema: name -> reason."""
         return {
             name: error for keyspace in sorted({name for _, name in self._facts}) for name, error in self._of(keyspace).left_out.items()
         }
@@ -323,22 +337,22 @@ class SchemaLearner:
 
     @classmethod
     def from_json(cls, text: str | bytes) -> Self:
-        """The learner that wrote `text`. Raises SchemaError."""
+        """The learner whose `to_json` returned `text`. Raises SchemaError."""
         try:
             document = json.loads(text)
             if document["format"] != _FORMAT:
-                raise SchemaError(f"format {document['format']} is not known", operation="read what was learnt of the schema")
+                raise SchemaError(f"unknown format {document['format']}", operation="read a schema history")
             learner = cls()
             for partition in document["partitions"]:
                 learner._facts[partition["table"], partition["keyspace"]] = _partition_from_json(partition)
             learner._wholes = set(document.get("wholes", ()))
         except (ValueError, KeyError, TypeError) as error:
-            raise SchemaError(f"{type(error).__name__}: {error}", operation="read what was learnt of the schema") from error
+            raise SchemaError(f"{type(error).__name__}: {error}", operation="read a schema history") from error
         return learner
 
     def _apply(self, table: str, update: PartitionUpdate) -> bool:
         keyspace = update.key.decode("utf-8", "surrogateescape")
-        if keyspace in KNOWN_BY_HEART:
+        if keyspace in _BUILT_IN:
             return False
         facts = self._facts.setdefault((table, keyspace), _PartitionFacts())
         new = _add(facts.deletions, [update.deletion] if update.deletion is not None else [])
@@ -390,10 +404,11 @@ def _add(known: set[_T], more: Iterable[_T]) -> bool:
 
 
 class _View:
-    """The rows of one keyspace as they were at a time: cells after `floor` up to `bound` (µs), deletions before it; None = no limit.
+    """The rows of one keyspace at a point in time: cells after `floor` up to `bound` (µs), and deletions
+    before `bound`; None = no limit.
 
-    An incarnation of a table ends with a deletion at `bound`, which leaves its last cells in and itself out. `floor` leaves out what was
-    said of the incarnation before, in case its end was never told.
+    An incarnation of a table ends with a deletion at `bound`: its last cells count, the deletion does not.
+    `floor` excludes facts of the previous incarnation, in case its drop is unknown.
     """
 
     def __init__(self, facts: Mapping[str, _Facts], floor: int = NO_TIMESTAMP, bound: int | None = None) -> None:
@@ -402,13 +417,14 @@ class _View:
         self.bound = bound
 
     def rows(self, table: str, prefix: Clustering = ()) -> Iterator[tuple[tuple[str, ...], dict[str, Any]]]:
-        """(clustering as text, values of the live cells) of every row that is there and whose clustering begins with `prefix`."""
+        """(clustering as text, values of the live cells) of every existing row whose clustering begins with
+        `prefix`."""
         for clustering in self.facts[table].with_prefix(prefix):
             if values := self.row(table, clustering):
                 yield _text(clustering), values
 
     def row(self, table: str, clustering: Clustering) -> dict[str, Any]:
-        """The values of a row's live cells; {} if it is not there. An empty value says nothing."""
+        """The values of a row's live cells; {} if the row does not exist. Empty values are skipped."""
         partition = self.facts[table]
         facts = partition.rows.get(clustering)
         if facts is None:
@@ -416,7 +432,7 @@ class _View:
         bound = _NEVER if self.bound is None else self.bound
         if partition.ranges or partition.wide:
             return _values(table, facts.cells, (*facts.deletions, *partition.deletions_of(clustering)), self.floor, bound)
-        # A keyspace with much churn has tens of thousands of rows, many of which say the same.
+        # A keyspace that creates and drops many tables has tens of thousands of rows, many with equal facts.
         key = id(facts.cells), id(facts.deletions), self.floor, bound, tuple(facts.seen.items())
         values = partition.values.get(key)
         if values is None:
@@ -424,13 +440,13 @@ class _View:
             values = partition.values[key] = _values(table, facts.cells, deletions, self.floor, bound)
         return values
 
-    def told_at(self, table: str, clustering: tuple[str, ...]) -> int:
-        """When a row that is there was last said anything of (µs)."""
+    def last_written(self, table: str, clustering: tuple[str, ...]) -> int:
+        """When an existing row was last written (µs)."""
         cells = self.facts[table].rows[tuple(part.encode("utf-8", "surrogateescape") for part in clustering)].cells
         return max(cell.timestamp for cell in cells if self.bound is None or cell.timestamp <= self.bound)
 
     def before_drop(self, clustering: Clustering) -> dict[str, Any]:
-        """What was said of a column before it was dropped, as far as that is known."""
+        """The known values of a column's row from before the column was dropped."""
         drop, column = self.facts["dropped_columns"].rows[clustering], self.facts["columns"].rows.get(clustering)
         limit = max(cell.timestamp for cell in drop.cells)
         cells = [
@@ -440,15 +456,18 @@ class _View:
         ]
         return {cell.column: _value("columns", cell) for cell in sorted(cells, key=lambda cell: cell.timestamp)}
 
-    def last_told(self, table: str, clustering: Clustering) -> dict[str, Any]:
-        """The latest values that a row ever had, be it there or not."""
+    def last_values(self, table: str, clustering: Clustering) -> dict[str, Any]:
+        """The latest values that a row ever had, whether it still exists or not."""
         cells = [cell for cell in self.facts[table].rows[clustering].cells if cell.value and not cell.is_tombstone]
         return {cell.column: _value(table, cell) for cell in sorted(cells, key=lambda cell: (cell.timestamp, cell.value))}
 
 
 @dataclass(frozen=True, slots=True)
 class _Incarnation:
-    """One id of a table (times in µs): when the one before was last said, when it was first said and, unless it lives, its last moment."""
+    """One id of a table name (times in µs).
+
+    `floor`: the last write of the previous incarnation; `first`: the first write of this one; `last`: its
+    end, None if the table exists."""
 
     id: UUID
     floor: int
@@ -475,8 +494,8 @@ def _learn(keyspace: str, facts: Mapping[str, _Facts]) -> _Learnt:
                     if table.id in found.tables and table.dropped:
                         continue
                     found.tables[table.id] = table
-                    told = sorted((cell.timestamp, cell.value == b"\1") for cell in of_row.cells if cell.column == "cdc")
-                    switches = [(at, on) for at, on in told if incarnation.holds(at)]
+                    values = sorted((cell.timestamp, cell.value == b"\1") for cell in of_row.cells if cell.column == "cdc")
+                    switches = [(at, on) for at, on in values if incarnation.holds(at)]
                     if any(on for _, on in switches):
                         cdc_ever.add(table.id)
                     if (back := _back(switches)) is not None:
@@ -491,7 +510,8 @@ def _learn(keyspace: str, facts: Mapping[str, _Facts]) -> _Learnt:
 
 
 def _back(switches: Sequence[tuple[int, bool]]) -> int | None:
-    """Since when something is on again, by when it was said to be on or off, in that order. None if it was never off in between, or is."""
+    """When an option was switched on again, given its (time, on) values in order. None if it is off, or was
+    never off in between."""
     back: int | None = None
     was_on = off_since_on = False
     for at, on in switches:
@@ -505,7 +525,7 @@ def _back(switches: Sequence[tuple[int, bool]]) -> int | None:
 
 @contextmanager
 def _or_left_out(left_out: dict[str, WritetimeError], keyspace: str, clustering: Clustering) -> Iterator[None]:
-    """Note what cannot be made of facts, and go on with the rest."""
+    """Record the error of one table or type and continue with the rest."""
     try:
         yield
     except (SchemaError, DecodeError) as error:
@@ -513,7 +533,7 @@ def _or_left_out(left_out: dict[str, WritetimeError], keyspace: str, clustering:
 
 
 def _incarnations(partition: _Facts, clustering: Clustering, living: UUID | None) -> Iterator[_Incarnation]:
-    """The incarnations of the table in that row: each id that was ever there, the living one without an end."""
+    """The incarnations of the table in that row: one for each id it ever had. The live one has no end."""
     facts = partition.rows[clustering]
     said = [(cell.timestamp, UUID(bytes=cell.value)) for cell in facts.cells if cell.column == "id" and len(cell.value) == 16]
     ends = [deletion.marked_for_delete_at for deletion in (*facts.deletions, *partition.deletions_of(clustering))]
@@ -529,11 +549,11 @@ def _incarnations(partition: _Facts, clustering: Clustering, living: UUID | None
 
 
 def _whole_table(keyspace: str, source: str, clustering: Clustering, incarnation: _Incarnation, facts: Mapping[str, _Facts]) -> Table:
-    """The table of that incarnation. Raises SchemaError if its definition is not whole, and never was.
+    """The table of that incarnation. Raises SchemaError if its definition was never complete.
 
-    An incarnation may have ended before its row tells: a node that was away takes over what others have
-    reconciled, where the CREATE of the next incarnation, with the deletion that 4.0 and later put just before
-    it, has covered the DROP. What became of the columns is told all the same."""
+    An incarnation may have ended earlier than its row shows: a node that was down receives rows that others
+    have reconciled, in which the CREATE of the next incarnation, with the deletion that 4.0 and later put
+    just before it, has replaced the DROP. The deletions of its columns still show the earlier end."""
     try:
         return _table(keyspace, source, clustering, incarnation, _View(facts, incarnation.floor, incarnation.last))
     except SchemaError:
@@ -545,7 +565,7 @@ def _whole_table(keyspace: str, source: str, clustering: Clustering, incarnation
 
 
 def _ends_of_columns(columns: _Facts, clustering: Clustering, incarnation: _Incarnation) -> list[int]:
-    """When columns of a table went before its incarnation is known to have ended (µs), the latest first."""
+    """The times (µs), latest first, of deletions of columns before the known end of the incarnation."""
     if incarnation.last is None:
         return []
     mine = {ck: columns.rows[ck] for ck in columns.with_prefix(clustering)}
@@ -555,7 +575,7 @@ def _ends_of_columns(columns: _Facts, clustering: Clustering, incarnation: _Inca
 
 
 def _table(keyspace: str, source: str, clustering: Clustering, incarnation: _Incarnation, view: _View) -> Table:
-    """The table of that incarnation. Raises SchemaError if its definition is not whole."""
+    """The table of that incarnation. Raises SchemaError if its definition is incomplete."""
     (name,) = _text(clustering)
     options = view.row(source, clustering)
     columns = _columns(view, clustering)
@@ -571,7 +591,7 @@ def _table(keyspace: str, source: str, clustering: Clustering, incarnation: _Inc
         incarnation.id,
         columns,
         dropped,
-        # Views have no flags of their own; they are all compound.
+        # Views have no flags column; all of them are compound.
         flags=frozenset(options.get("flags", ()) if source == "tables" else ("compound",)),
         cdc=bool(options.get("cdc")),
         default_time_to_live=options.get("default_time_to_live") or 0,
@@ -583,17 +603,18 @@ def _table(keyspace: str, source: str, clustering: Clustering, incarnation: _Inc
     )
     if not table.partition_key or not all(_contiguous(part) for part in (table.partition_key, table.clustering)):
         raise SchemaError(
-            "not all columns of its key were told",
+            "primary key columns are missing",
             operation="learn the schema",
             obj=table.full_name,
-            hint="Its CREATE TABLE went to a segment that is not here: give a schema snapshot",
+            hint="Its CREATE TABLE is in a segment that was not read: provide a schema snapshot",
         )
     return table
 
 
 def _columns(view: _View, clustering: Clustering) -> dict[str, Column]:
-    """The columns by name. Of two key columns in one place the later one counts: a snapshot that came before the log shows a renamed
-    column, but not that the old name is gone (AlterTableStatement.RenameColumns; nothing but a key's column can be renamed)."""
+    """The columns by name. Of two key columns at one position the later one counts: a snapshot shows a
+    renamed column, but not that the old name is gone (AlterTableStatement.RenameColumns; only key columns can
+    be renamed)."""
     found: dict[str, Column] = {}
     places: dict[tuple[ColumnKind, int], tuple[int, str]] = {}
     for ck in view.facts["columns"].with_prefix(clustering):
@@ -603,18 +624,20 @@ def _columns(view: _View, clustering: Clustering) -> dict[str, Column]:
         name = _part(ck[1])
         column = found[name] = _column(name, values["kind"], values["type"], values.get("position", -1), values.get("clustering_order"))
         if column.position >= 0:
-            told = view.told_at("columns", (_part(ck[0]), name)), name
+            written = view.last_written("columns", (_part(ck[0]), name)), name
             place = column.kind, column.position
             if place in places:
-                del found[min(told, places[place])[1]]
-            places[place] = max(told, places.get(place, told))
+                del found[min(written, places[place])[1]]
+            places[place] = max(written, places.get(place, written))
     return found
 
 
 def _columns_before(view: _View, source: str, clustering: Clustering, incarnation: _Incarnation) -> Iterator[DroppedColumn]:
-    """Columns of a table whose DROP was followed by a CREATE with the same id, those that it had dropped by then included: frames of that
-    time may still come. The latest of a name comes last. (The row that an ALTER or a CREATE of 4.0 and later writes has a deletion just
-    before it, which is no DROP.)"""
+    """Columns of a table whose DROP was followed by a CREATE with the same id, including columns dropped
+    before: frames of that time may still arrive. The latest column of a name comes last.
+
+    The row that an ALTER or a CREATE of 4.0 and later writes has a deletion just before it, which is not a
+    DROP."""
     partition = view.facts[source]
     times = {cell.timestamp for cell in partition.rows[clustering].cells if cell.column == "id" and cell.value == incarnation.id.bytes}
     deletions = (*partition.rows[clustering].deletions, *partition.deletions_of(clustering))
@@ -630,7 +653,7 @@ def _columns_before(view: _View, source: str, clustering: Clustering, incarnatio
 
 
 def _gone_at(view: _View, table: str, clustering: Clustering, at: int) -> Iterator[tuple[Clustering, dict[str, Any]]]:
-    """(clustering, values until then) of the rows that a deletion at `at` (µs) covers."""
+    """(clustering, values before) of the rows that a deletion at `at` (µs) covers."""
     facts = view.facts[table]
     for ck in facts.with_prefix(clustering):
         if any(each.marked_for_delete_at == at for each in (*facts.rows[ck].deletions, *facts.deletions_of(ck))):
@@ -651,27 +674,28 @@ def _contiguous(columns: tuple[Column, ...]) -> bool:
 
 @lru_cache(maxsize=16_384)
 def _column(name: str, kind_text: str, type_text: str, position: int, order: str | None) -> Column:
-    """Cached: the incarnations of a table that is made again and again have the same columns."""
+    """Cached: the incarnations of a table that is created repeatedly have the same columns."""
     kind = _kind(name, kind_text)
     return Column(name, kind, type_text, position if kind in ("partition_key", "clustering") else -1, str(order).lower() == "desc")
 
 
 def _dropped(view: _View, clustering: tuple[str, ...], values: Mapping[str, Any]) -> DroppedColumn:
-    """A column as its drop was recorded: 3.11 did not say the kind at first, and gives a non-frozen user type as a tuple. Times are ms."""
+    """A column as its drop was recorded: early 3.11 omits the kind, and 3.11 records a non-frozen user type
+    as a tuple. `dropped_time` is in ms."""
     name, kind, type_text = clustering[1], values.get("kind"), values["type"]
     before = view.before_drop(tuple(part.encode("utf-8", "surrogateescape") for part in clustering))
     if kind is None:
         kind = before.get("kind", "regular")
     if "type" in before and wire_shape(before["type"])[1] and not wire_shape(type_text)[1]:
         type_text = before["type"]
-    said_at = view.told_at("dropped_columns", clustering)
+    said_at = view.last_written("dropped_columns", clustering)
     return DroppedColumn(name, _kind(name, kind), type_text, (values.get("dropped_time") or 0) * 1000, said_at)
 
 
 def _kind(name: str, text: str) -> ColumnKind:
     kind = _KINDS.get(text.lower())
     if kind is None:
-        raise SchemaError(f"column {name!r} is of the unknown kind {text!r}", operation="learn the schema")
+        raise SchemaError(f"column {name!r} has unknown kind {text!r}", operation="learn the schema")
     return kind
 
 
@@ -682,30 +706,30 @@ def _keyspace(name: str, view: _View) -> Keyspace | None:
 
 
 def _user_type(keyspace: str, view: _View, clustering: Clustering) -> dict[tuple[str, str], UserType]:
-    """The user type of that row; if it was dropped, as it was at last; nothing if it was never told."""
+    """The user type of that row; its last form if it was dropped; {} if it is unknown."""
     (name,) = _text(clustering)
     whole = {"field_names", "field_types"}
     values = view.row("types", clustering)
     dropped = not whole <= values.keys()
-    if dropped and not whole <= (values := view.last_told("types", clustering)).keys():
+    if dropped and not whole <= (values := view.last_values("types", clustering)).keys():
         return {}
     names, kinds = values["field_names"], values["field_types"]
     if len(names) != len(kinds) or not all(isinstance(text, str) for text in (*names, *kinds)):
-        raise SchemaError("its fields lack names or types", operation="learn the schema", obj=f"{keyspace}.{name}")
+        raise SchemaError("field names and field types do not match", operation="learn the schema", obj=f"{keyspace}.{name}")
     return {(keyspace, name): UserType(keyspace, name, tuple(names), tuple(kinds), dropped)}
 
 
 def _values(table: str, cells: Iterable[Cell], deletions: Iterable[DeletionTime], floor: int, bound: int) -> dict[str, Any]:
-    """The values of the cells that are alive: of those after `floor` up to `bound`, given the deletions before it (µs)."""
+    """The values of the live cells after `floor` up to `bound`, given the deletions before `bound` (µs)."""
     for deletion in deletions:
         if floor < deletion.marked_for_delete_at < bound:
             floor = deletion.marked_for_delete_at
-    told = [cell for cell in cells if floor < cell.timestamp <= bound]
-    if len({cell.column for cell in told}) < len(told):
-        told = list(settle_row(Row((), cells=tuple(told))).cells)
+    live = [cell for cell in cells if floor < cell.timestamp <= bound]
+    if len({cell.column for cell in live}) < len(live):
+        live = list(settle_row(Row((), cells=tuple(live))).cells)
     return {
         cell.column: _decoded(table, cell.column, cell.value)
-        for cell in told
+        for cell in live
         if cell.value and (cell.ttl or cell.local_deletion_time == NO_DELETION_TIME)
     }
 
@@ -716,7 +740,7 @@ def _value(table: str, cell: Cell) -> Any:
 
 @lru_cache(maxsize=65_536)
 def _decoded(table: str, column: str, value: bytes) -> Any:
-    """A value of system_schema: the same few come again with every table, every version and every node."""
+    """A decoded value of system_schema. Cached: every table, version and node repeats the same few values."""
     kind = system_tables.SCHEMA_TABLES[system_tables.system_table_id("system_schema", table)].columns[column].type
     return parse_type(kind, "system_schema", {}).decode(value)
 
@@ -731,14 +755,15 @@ def _part(value: bytes | None) -> str:
 
 
 def _covers(tombstone: RangeTombstone, clustering: Clustering) -> bool:
-    """Whether a range holds a row. All clusterings of the tracked tables are ascending texts: byte order is theirs."""
+    """Whether a range covers a row. Tracked tables have ascending text clusterings, so bytes can be
+    compared."""
     after = _compare(clustering, tombstone.start)
     before = _compare(clustering, tombstone.end)
     return (after > 0 or (after == 0 and tombstone.start.inclusive)) and (before < 0 or (before == 0 and tombstone.end.inclusive))
 
 
 def _compare(clustering: Clustering, bound: Bound) -> int:
-    """Where the clustering's prefix stands to the bound: -1, 0, 1. An unbounded end holds every row."""
+    """Compare the clustering's prefix with the bound: -1, 0, 1. An unbounded end covers every row."""
     prefix, values = _bytes(clustering[: len(bound.values)]), _bytes(bound.values)
     return (prefix > values) - (prefix < values)
 

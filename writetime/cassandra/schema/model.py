@@ -11,7 +11,8 @@ ColumnKind = Literal["partition_key", "clustering", "static", "regular"]
 
 @dataclass(frozen=True, slots=True)
 class Column:
-    """`type` is the CQL text from system_schema.columns (`map<text, int>`, `frozen<address>`, …); `position` is -1 for non-keys."""
+    """`type` is the CQL text from system_schema.columns (`map<text, int>`, `frozen<address>`, …); `position`
+    is -1 for non-keys."""
 
     name: str
     kind: ColumnKind
@@ -22,10 +23,10 @@ class Column:
 
 @dataclass(frozen=True, slots=True)
 class DroppedColumn:
-    """A column that is no more. Cells with a timestamp <= `dropped_at` (µs) are to be discarded if it was added again.
+    """A dropped column. If it was added again, cells with a timestamp <= `dropped_at` (µs) are discarded.
 
-    `said_at`: when the drop was said (µs), up to which cells are of `type`; `dropped_at` is in whole ms, and ALTER TABLE … DROP … USING
-    TIMESTAMP may give any other. It is no part of what was dropped, nor counts when compared."""
+    `said_at`: when the drop was written (µs); cells up to then have this `type`. `dropped_at` is in whole ms,
+    and ALTER TABLE … DROP … USING TIMESTAMP can set it freely. `said_at` is excluded from comparisons."""
 
     name: str
     kind: ColumnKind
@@ -36,7 +37,8 @@ class DroppedColumn:
 
 @dataclass(frozen=True, slots=True)
 class UserType:
-    """A CREATE TYPE. Field types are CQL texts in the same grammar as column types. `dropped`: it is what a type was that is no more."""
+    """A user type. Field types are CQL texts like column types. `dropped`: the last form of a dropped
+    type."""
 
     keyspace: str
     name: str
@@ -47,7 +49,7 @@ class UserType:
 
 @dataclass(frozen=True, slots=True)
 class View:
-    """What makes a table a materialized view: its base table, which rows it takes, and whether it takes all columns."""
+    """The definition of a materialized view: base table, row filter, and whether it selects all columns."""
 
     base_table: str
     where_clause: str
@@ -63,10 +65,11 @@ class Keyspace:
 
 @dataclass(frozen=True, slots=True)
 class Table:
-    """One incarnation (id) of a table. `dropped` says that this id is gone, by DROP or because the table was re-created.
+    """One incarnation (id) of a table. `dropped`: this id is gone, by DROP or because the table was
+    re-created.
 
-    `replaced`: a later incarnation has its name, be it dropped by now too; `dropped_at`: its last moment
-    (µs). Neither is a part of what the table is, nor counts when compared.
+    `replaced`: a later incarnation has its name, even if that one was dropped too; `dropped_at`: when this
+    one ended (µs). Both are excluded from comparisons.
     """
 
     keyspace: str
@@ -89,7 +92,7 @@ class Table:
 
     @property
     def label(self) -> str:
-        """Name for people and counters: unlike `full_name` it tells an incarnation that is over from the one that goes on."""
+        """Display name. Unlike `full_name` it distinguishes a dropped incarnation from the live one."""
         return f"{self.full_name}@{str(self.id)[:8]}" if self.dropped else self.full_name
 
     @property
@@ -118,7 +121,7 @@ class Table:
 
 @dataclass(frozen=True, slots=True)
 class Schema:
-    """Everything known at one position of one cluster's history: keyspaces by name, tables by id (dropped incarnations included),
+    """A cluster's schema at one position: keyspaces by name, tables by id (dropped incarnations included),
     user types by (keyspace, name)."""
 
     keyspaces: dict[str, Keyspace] = field(default_factory=dict)
@@ -126,7 +129,7 @@ class Schema:
     types: dict[tuple[str, str], UserType] = field(default_factory=dict)
 
     def table(self, keyspace: str, name: str) -> Table | None:
-        """The living table of that name, if any."""
+        """The live table of that name, if any."""
         for table in self.tables.values():
             if not table.dropped and (table.keyspace, table.name) == (keyspace, name):
                 return table

@@ -1,14 +1,16 @@
-"""What a node says of itself and of its peers in its own log: truncations, tokens, host id, addresses (Cassandra 3.0-5.0, SystemKeyspace).
+"""Node metadata from a node's own log: truncations, tokens, host id, addresses, peers (Cassandra 3.0-5.0,
+SystemKeyspace).
 
-`system.local` and `system.peers*` are ordinary tables, so their rows are merged by last-write-wins like any other. A truncation is no
-mutation of its table: it leaves an entry in `system.local`'s map `truncated_at`, from table id to
+`system.local` and `system.peers*` are ordinary tables, so their rows are merged by last write wins. A
+truncation is not a mutation of its table: it adds an entry to the map `truncated_at` in `system.local`, from
+table id to
 
-    i64   segment id      \\ where this node's log was; what it holds of the table up to there is gone
+    i64   segment id      \\ the node's log position; everything it holds of the table up to there was deleted
     i32   position        /
-    i64   when, in ms
+    i64   time in ms
 
-Entries are kept even when later ones replace them (a truncation does not happen less by being followed by another) and when the
-node takes them back after replay. Knows no log but the mutations it is handed.
+Entries are kept when later ones replace them, because each truncation took effect, and when the node removes
+them after replay. Does not know the commit log, only the mutations it is given.
 """
 
 from __future__ import annotations
@@ -34,7 +36,8 @@ _RECORD: Final = struct.Struct(">qiq")
 
 @dataclass(frozen=True, slots=True, order=True)
 class Truncation:
-    """A table was emptied at a place of this node's log. `at` in ms, `timestamp` the record's writetime in µs."""
+    """A truncation of a table at a position of this node's log. `at` is in ms, `timestamp` is the entry's
+    writetime in µs."""
 
     at: int
     table_id: UUID
@@ -44,7 +47,7 @@ class Truncation:
 
 
 class LocalFacts:
-    """Merges what is told. The order of `apply` does not matter."""
+    """Merges mutations of `system.local` and `system.peers*`. The order of `apply` does not matter."""
 
     def __init__(self) -> None:
         self._rows: dict[tuple[UUID, bytes, tuple[bytes | None, ...]], Row] = {}
@@ -52,20 +55,21 @@ class LocalFacts:
         self._truncations: set[Truncation] = set()
 
     def apply(self, mutation: Mutation) -> None:
-        """Take in a mutation of any table."""
+        """Add a mutation of any table."""
         for update in mutation.updates:
             if update.table_id in _TABLES:
                 self._apply(update)
 
     @property
     def node(self) -> dict[str, Any]:
-        """Columns of `system.local` that have a value, as Python values (see writetime.cassandra.types.types), without the truncations."""
+        """The non-null columns of `system.local` as Python values (see writetime.cassandra.types.types),
+        without `truncated_at`."""
         rows = [row for (table_id, _, _), row in self._rows.items() if table_id == LOCAL.id]
         return {} if not rows else _values(LOCAL, rows[0])
 
     @property
     def peers(self) -> list[dict[str, Any]]:
-        """The same of the peers, one entry an address, from `peers_v2` where it is there."""
+        """The same for peers, one entry for each address, from `peers_v2` if available."""
         found: dict[str, dict[str, Any]] = {}
         for table in PEERS:
             for (table_id, key, _), row in sorted(self._rows.items(), key=lambda item: item[0][:2]):
@@ -77,7 +81,7 @@ class LocalFacts:
 
     @property
     def truncations(self) -> list[Truncation]:
-        """All that were recorded, the oldest first."""
+        """All recorded truncations, oldest first."""
         return sorted(self._truncations)
 
     def _apply(self, update: PartitionUpdate) -> None:
@@ -102,7 +106,8 @@ def _truncations(row: Row) -> set[Truncation]:
 
 
 def _values(table: Table, row: Row) -> dict[str, Any]:
-    """Values of a row's live columns. What is none of its type is left out: no answer depends on it."""
+    """Values of a row's live columns. Values that their type cannot decode are skipped: nothing depends on
+    them."""
     values = {}
     for name, column in sorted(table.columns.items()):
         cells = [cell for cell in row.cells if cell.column == name and not cell.is_tombstone]

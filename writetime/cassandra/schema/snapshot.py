@@ -1,14 +1,16 @@
-"""A snapshot of system_schema as a node answered it, shipped beside the segments because DDL in the log may be lost with its segment.
+"""A snapshot of system_schema as a node returned it over CQL. It is shipped along with the segments, because
+DDL in the log may be lost with its segment.
 
     {"taken_at": ISO-8601, "schema_version": text,
      "tables": [{"keyspace_name": …, "table_name": …, "id": …, …, "writetime": µs}, …],
      "columns": […], "dropped_columns": […], "types": […], "keyspaces": […], "views": […]}
 
-Rows are those of the tables of that name, column by column: text, numbers and booleans as they are, uuids as text, blobs as hex,
-timestamps as ms since the epoch, lists and sets as lists, maps as objects; a column that is null or missing is not set. Each row says with
-`writetime` when it was written. So a snapshot is turned into the mutations that would have written it, and goes through the same door
-as the log. What a snapshot does not hold proves nothing, unless it says `"agreed": true`: the node's peers had the same
-schema version, so that what it lacks is gone from the ring.
+Each list holds the rows of the table of that name: text, numbers and booleans unchanged, uuids as text, blobs
+as hex, timestamps as ms since the epoch, lists and sets as lists, maps as objects; a null or missing column
+is not set. The `writetime` of a row says when it was written. A snapshot is converted to the mutations that
+would have written it, and these are processed like those in the log. A missing row proves nothing, unless the
+snapshot has `"agreed": true`: then the node's peers had the same schema version, and a missing table was
+dropped in the whole cluster.
 """
 
 from __future__ import annotations
@@ -29,7 +31,7 @@ from writetime.errors import SchemaError, WritetimeError
 WRITETIME = "writetime"
 LATEST: Final = untrusted.I64
 _LONGEST_NAME: Final = 256
-"""Characters; Cassandra allows 48, and 222 since 5.0."""
+"""In characters. Cassandra allows 48, and 222 since 5.0."""
 _TABLES = {table.name: table for table in SCHEMA_TABLES.values()}
 _FROM_JSON: dict[str, Callable[[Any], Any]] = {
     "uuid": UUID,
@@ -38,12 +40,12 @@ _FROM_JSON: dict[str, Callable[[Any], Any]] = {
 
 
 def whole_at(document: Mapping[str, Any], *, received: int = LATEST) -> int | None:
-    """When it was taken (µs), if it is the whole schema of a ring whose nodes agreed on it: then it also tells what is not there.
-    `received`: when it was there at the latest (µs), whatever the node's clock says."""
+    """When the snapshot was taken (µs), if it is complete and the nodes agreed on it: missing rows then count
+    as dropped. None otherwise. `received`: an upper limit (µs), because the node's clock may be wrong."""
     keyspaces, at = document.get("keyspaces"), document.get("taken_at")
     if document.get("agreed") is not True or not isinstance(keyspaces, list) or not isinstance(at, str):
         return None
-    # Every node has these rows: a document without them is none of a node.
+    # Every node has these rows: a document without them is not a complete snapshot.
     if (
         not document.get("tables")
         or not document.get("columns")
@@ -53,12 +55,12 @@ def whole_at(document: Mapping[str, Any], *, received: int = LATEST) -> int | No
     try:
         taken = int(datetime.fromisoformat(at).timestamp() * 1_000_000)
     except (ValueError, OverflowError, OSError) as error:
-        raise SchemaError(f"taken_at is {at!r}", operation="read a schema snapshot") from error
+        raise SchemaError(f"invalid taken_at {at!r}", operation="read a schema snapshot") from error
     return min(taken, received)
 
 
 def read(text: str | bytes) -> dict[str, Any]:
-    """A snapshot's JSON. Raises SchemaError."""
+    """Parse a snapshot's JSON. Raises SchemaError."""
     try:
         return untrusted.parse_object(text.encode() if isinstance(text, str) else text, largest=untrusted.SCHEMA)
     except untrusted.Untrusted as error:
@@ -66,8 +68,8 @@ def read(text: str | bytes) -> dict[str, Any]:
 
 
 def parse(text: str | bytes, *, latest: int | None = None) -> list[Mutation]:
-    """The mutations of a snapshot's JSON, one for each keyspace. `latest`: the last writetime (µs) that is believed; a later one would
-    outdo every change to come. Raises SchemaError."""
+    """The mutations of a snapshot's JSON, one for each keyspace. `latest`: the highest writetime (µs) that is
+    accepted; a later one would override every future change. Raises SchemaError."""
     return mutations(read(text), latest=LATEST if latest is None else latest)
 
 
@@ -77,7 +79,7 @@ def mutations(document: Mapping[str, Any], *, latest: int = LATEST) -> list[Muta
     for name, table in _TABLES.items():
         entries = document.get(name) or []
         if not isinstance(entries, list):
-            raise SchemaError(f"it is no list but {type(entries).__name__}", operation="read a schema snapshot", obj=name)
+            raise SchemaError(f"not a list but {type(entries).__name__}", operation="read a schema snapshot", obj=name)
         for index, values in enumerate(entries):
             keyspace, row = _row(table, values, f"{name}[{index}]", latest)
             rows.setdefault(keyspace, {}).setdefault(name, []).append(row)
@@ -88,7 +90,7 @@ def mutations(document: Mapping[str, Any], *, latest: int = LATEST) -> list[Muta
 
 
 def _row(table: Table, values: Mapping[str, Any], where: str, latest: int) -> tuple[str, Row]:
-    """(keyspace, row) of one entry. Columns that this version does not know are passed over."""
+    """(keyspace, row) of one entry. Unknown columns are skipped."""
     try:
         written = untrusted.integer(values[WRITETIME], WRITETIME, low=-(2**63), high=latest)
         keyspace = untrusted.text(values["keyspace_name"], "keyspace_name", longest=_LONGEST_NAME)

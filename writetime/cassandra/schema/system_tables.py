@@ -1,9 +1,11 @@
-"""Cassandra's own tables, known without asking: `system_schema` and `system`, as the union of what 3.11 to 6.0 have.
+"""Built-in definitions of the tables in `system_schema` and `system`: the union of the columns of 3.11 to
+6.0.
 
-Every node's log holds mutations of them, and they can be recognised anywhere because their ids are computed: UUIDv3 of keyspace name and
-table name without a namespace (SystemKeyspace, SchemaKeyspace: TableId.forSystemTable). Since an update names its own columns, one union
-of columns decodes every version. The other keyspaces of Cassandra's own (system_auth, …) are ordinary ones: their schema is in
-system_schema, and their ids are computed in the same way.
+Every node's log contains mutations of these tables. Their ids are computed, so they are the same everywhere:
+UUIDv3 of keyspace name and table name without a namespace (SystemKeyspace, SchemaKeyspace:
+TableId.forSystemTable). An update names its columns, so one union of columns decodes every version. The other
+system keyspaces (system_auth, …) are ordinary: their schema is in system_schema, and their ids are computed
+in the same way.
 """
 
 from __future__ import annotations
@@ -20,7 +22,7 @@ SYSTEM_KEYSPACES: Final = frozenset(
 
 
 def system_table_id(keyspace: str, name: str) -> UUID:
-    """The id of a table of Cassandra's own (Java: UUID.nameUUIDFromBytes over both names)."""
+    """The id of a system table (Java: UUID.nameUUIDFromBytes of both names)."""
     digest = hashlib.md5(f"{keyspace}{name}".encode(), usedforsecurity=False).digest()
     return UUID(bytes=digest, version=3)
 
@@ -105,7 +107,8 @@ views_builds_in_progress  | keyspace_name text | view_name text | generation_num
 
 
 def _tables(keyspace: str, definitions: str) -> dict[UUID, Table]:
-    """Tables of lines `name | partition key | clustering | columns`; an indented line goes on with the one above."""
+    """Parse lines `name | partition key | clustering | columns`; an indented line continues the previous
+    one."""
     lines: list[str] = []
     for line in definitions.splitlines():
         if line[:1].isspace() and lines:
@@ -147,9 +150,10 @@ def _columns(text: str, kind: ColumnKind) -> list[Column]:
 SCHEMA_TABLES: Final[dict[UUID, Table]] = _tables("system_schema", _SYSTEM_SCHEMA)
 LOCAL_TABLES: Final[dict[UUID, Table]] = _tables("system", _SYSTEM)
 ERASED: Final[Table] = _table("system", "writetime_erased | filler blob | |")
-"""No Cassandra has it: mutations that were cut out of a segment are replaced by one of it (`writetime.cassandra.commitlog.redact`)."""
+"""Not a Cassandra table: mutations erased from a segment are replaced by a mutation of it
+(`writetime.cassandra.commitlog.redact`)."""
 TABLES: Final[dict[UUID, Table]] = {**SCHEMA_TABLES, **LOCAL_TABLES, ERASED.id: ERASED}
-"""All of them by id."""
+"""All tables by id."""
 
 LOCAL: Final[Table] = LOCAL_TABLES[system_table_id("system", "local")]
-"""`system.local`: what a node knows of itself (tokens, host_id, truncated_at, …)."""
+"""`system.local`: a node's metadata about itself (tokens, host_id, truncated_at, …)."""

@@ -1,10 +1,11 @@
-"""The schema at each position of a log: what was in force when a mutation was written.
+"""The schema at each position of a log, that is the schema with which a mutation was written.
 
-Changes are added in log order, and each new one makes a version: the schema of everything told up to there. What comes from elsewhere, a
-snapshot or earlier segments, is the base and holds from the start. A change holds from its own position on, that is for the frames
-behind it; a write that raced an ALTER may stand on the wrong side of it, so who fails with one version tries the next.
+Changes are added in log order; each makes a version, the schema of all changes up to there. Changes from
+elsewhere (a snapshot, earlier segments) are the base, which applies from the start. A change applies to the
+frames after its position. A write that raced an ALTER may be on the wrong side of it, so a reader that fails
+with one version tries the next.
 
-Positions are whatever can be compared, as long as one log uses one kind: (segment id, position) for a node's log.
+Positions can have any comparable type, one per log: (segment id, position) for a node's log.
 """
 
 from __future__ import annotations
@@ -22,7 +23,7 @@ Position = Any
 
 
 class Difference(NamedTuple):
-    """Something that changed in a keyspace, in words."""
+    """A description of one change in a keyspace."""
 
     keyspace: str
     text: str
@@ -30,7 +31,8 @@ class Difference(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Change:
-    """A schema change: where its frame ends, its writetime in µs, and what it changed. `schema` is what holds from there."""
+    """A schema change: the end position of its frame, its writetime in µs, and its differences. `schema`
+    applies from there."""
 
     position: Position
     timestamp: int
@@ -39,7 +41,7 @@ class Change:
 
 
 class Timeline:
-    """See the module's docstring. `learner` is what all changes together come to, for the next segments' base."""
+    """See the module docstring. `learner` holds the facts of all changes, the base for the next segments."""
 
     def __init__(self, base: SchemaLearner | None = None) -> None:
         self.learner = base or SchemaLearner()
@@ -47,7 +49,8 @@ class Timeline:
         self.changes: list[Change] = []
 
     def add(self, position: Position, mutation: Mutation) -> Change | None:
-        """Take in a mutation of any table; the change it makes, None if it says nothing new. Positions must not go back."""
+        """Add a mutation of any table. Returns its change, None if there is nothing new. Positions must not
+        decrease."""
         if self.changes and position < self.changes[-1].position:
             raise ValueError(f"position {position} is before {self.changes[-1].position}")
         if not self.learner.apply(mutation):
@@ -77,11 +80,11 @@ def _timestamp(mutation: Mutation) -> int:
     return max(times)
 
 
-# --- what changed, in words -------------------------------------------------------------------------------------------------------
+# --- descriptions of changes ------------------------------------------------------------------------------------------------------
 
 
 def differences(before: Schema, after: Schema) -> Iterator[Difference]:
-    """What leads from one schema to the other."""
+    """The differences between two schemas."""
     for name in sorted(before.keyspaces.keys() | after.keyspaces.keys()):
         yield from (Difference(name, text) for text in _keyspace(before.keyspaces.get(name), after.keyspaces.get(name)))
     for place in sorted(before.types.keys() | after.types.keys()):
@@ -91,7 +94,7 @@ def differences(before: Schema, after: Schema) -> Iterator[Difference]:
         yield from (Difference(table.keyspace, text) for text in _table(before.tables.get(table.id), table))
     for table_id in sorted(before.tables.keys() - after.tables.keys()):
         table = before.tables[table_id]
-        yield Difference(table.keyspace, f"table {table.label} can no longer be understood")
+        yield Difference(table.keyspace, f"table {table.label} is no longer readable")
 
 
 def _keyspace(before: Keyspace | None, after: Keyspace | None) -> Iterator[str]:
@@ -149,6 +152,6 @@ def _table_changes(before: Table, after: Table) -> Iterator[str]:
 
 
 def renamed(before: Table, after: Table) -> Iterator[tuple[str, str]]:
-    """Key columns of the same place under another name."""
+    """Renamed key columns: (old name, new name) at the same position."""
     for old, new in ((before.partition_key, after.partition_key), (before.clustering, after.clustering)):
         yield from ((was.name, now.name) for was, now in zip(old, new, strict=False) if was.name != now.name)

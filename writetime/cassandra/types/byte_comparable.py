@@ -1,23 +1,25 @@
-"""Keys of records: clusterings as bytes whose plain order is Cassandra's clustering order, and which are equal where Cassandra says so.
+"""Record keys: encodes clusterings as bytes with Cassandra's clustering order and equality.
 
-Strategy: a type's values are encoded so that unsigned byte order is `CqlType.sort_key`'s order, and so that no encoding is the beginning of
-another one; then columns can stand one after the other, and a reversed column is the complement of its bytes. A row's key is
+Strategy: values are encoded so that unsigned byte order equals the order of `CqlType.sort_key`, and so that
+no encoding is a prefix of another. Therefore columns can be concatenated, and a reversed column is the
+complement of its bytes. A row's key is
 
     01 ‖ column ‖ column … ‖ 02        a column: 01 = null, 02 ‖ value
     01 ‖ columns of a prefix ‖ 00      just before all rows of the prefix: start of an inclusive range, end of an exclusive one
     01 ‖ columns of a prefix ‖ 03      just after all of them: start of an exclusive range, end of an inclusive one
 
-so that a range tombstone is an interval of bytes. A head has no row key: it comes before all rows of its partition. How values go:
+so a range tombstone is an interval of bytes. A partition head has no row key and sorts before all rows.
+Values:
 
-    fixed length     00 = no bytes, 01 ‖ the value with its sign turned over (floats as Java orders them, UUIDs by version and time)
+    fixed length     00 = no bytes, 01 ‖ the value with its sign bit inverted (floats in Java's order, UUIDs by version and time)
     bytes and text   00 becomes 00 FF, then 00 00
     varint           80 + length ‖ magnitude (FF ‖ u32 length from 127 bytes on), negative ones the complement of -1 - n
-    decimal          sign ‖ exponent ‖ digits, two a byte; what is 0 is one byte
-    lists and such   element by element: 01 = null, 02 ‖ value, 00 ends them
-    tuples, UDTs     likewise, up to the last field that is not null (of nulls alone the first); no bytes: the 00 alone
+    decimal          sign ‖ exponent ‖ digits, two per byte; zero is one byte
+    collections      element by element: 01 = null, 02 ‖ value, 00 ends them
+    tuples, UDTs     likewise, up to the last field that is not null (at least one field); no bytes: the 00 only
 
-The same order with types, and why it is so: `writetime.cassandra.merge.clustering`. This module knows no rows, no state and no Arrow; it is
-stored data, so that an encoding, once written, stays.
+The order by types, and its reasons: `writetime.cassandra.merge.clustering`. This module does not know rows,
+state or Arrow. Keys are stored, so an encoding must not change.
 
 Source: Cassandra 3.11-5.0, db/ClusteringComparator, db/marshal/*Type.compareCustom.
 """
@@ -50,7 +52,7 @@ Clustering = tuple[bytes | None, ...]
 Encoder = Callable[[bytes], bytes]
 
 HEAD: Final = b""
-"""What stands in place of a row's key in the record key of a partition's head."""
+"""The row key in the record key of a partition's head."""
 
 _ROW: Final = b"\x01"
 _BEFORE: Final = b"\x00"
@@ -68,14 +70,15 @@ _SIGN_TURNED: Final = [_FULL + bytes([byte ^ 0x80]) for byte in range(256)]
 _SIGNED_ORDER: Final = bytes(byte ^ 0x80 for byte in range(256))
 _LENGTH = struct.Struct(">I")
 LENGTH_BYTES: Final = _LENGTH.size
-"""Bytes of a record key ahead of the partition key."""
+"""Bytes of a record key before the partition key."""
 PAST_RECORDS: Final = b"\xff"
-"""After all record keys: the length of a partition key is 65535 at most."""
+"""Sorts after all record keys, because a partition key has at most 65535 bytes."""
 _LONG: Final = 127
 
 
 def record_key(pk: bytes, row: bytes = HEAD) -> bytes:
-    """Unique name of a record in a state shard: of a row by its key (`RowKeys.key`), of the partition's head without one.
+    """Unique key of a record in a state shard. `row` is a row's key (`RowKeys.key`), or `HEAD` for the
+    partition's head.
 
     Records are ordered by length of the partition key, partition key, and row; a head comes before its rows.
     """
@@ -89,11 +92,12 @@ def split_record_key(key: bytes) -> tuple[bytes, bytes]:
 
 
 class RowKeys:
-    """Keys of one table's rows and of the ends of its ranges, as bytes that compare as Cassandra compares clusterings.
+    """Keys of one table's rows and range bounds, as bytes in Cassandra's clustering order.
 
-    Equal keys: clusterings that name the same row. An end of a range equals no row's key, and `start <= key <= end` (or `<`, it makes no
-    difference) holds for the rows that a range deletes. SchemaError if a clustering type cannot be parsed, or, once there are values,
-    if it is a user type that nobody has told; MalformedMutation if bytes are no value of their type.
+    Keys are equal if the clusterings identify the same row. A range bound never equals a row's key; `start <
+    key < end` holds for the rows that a range deletes. Raises SchemaError if a clustering type cannot be
+    parsed or, when a value is encoded, if its user type is not known; MalformedMutation if bytes are not a
+    valid value of their type.
     """
 
     def __init__(self, table: Table, types: Mapping[tuple[str, str], UserType]) -> None:
@@ -104,15 +108,15 @@ class RowKeys:
         return self._prefix(clustering, _VALUE)
 
     def start(self, bound: Bound) -> bytes:
-        """Where a range with this start begins."""
+        """The key of a range's start."""
         return self._prefix(bound.values, _BEFORE if bound.inclusive or not bound.values else _AFTER)
 
     def end(self, bound: Bound) -> bytes:
-        """Where a range with this end stops."""
+        """The key of a range's end."""
         return self._prefix(bound.values, _AFTER if bound.inclusive or not bound.values else _BEFORE)
 
     def _prefix(self, values: Clustering, last: bytes) -> bytes:
-        # Tables without clustering, and the compact ones of Thrift's days, have clusterings of fewer values than columns.
+        # Static compact and Thrift tables have clusterings with fewer values than columns.
         columns = [_NULL if value is None else encode(value) for encode, value in zip(self._encoders, values, strict=False)]
         return _ROW + b"".join(columns) + last
 
@@ -127,18 +131,19 @@ def _column_encoder(column: Column, keyspace: str, types: Mapping[tuple[str, str
             return _VALUE + encode(data)
         except (struct.error, IndexError, ValueError, ArithmeticError) as error:
             raise MalformedMutation(
-                f"{len(data)} bytes are no {kind}: {reason(error)}",
+                f"{len(data)} bytes are not a valid {kind}: {reason(error)}",
                 operation="order a value",
-                hint="The schema in force may be another one",
+                hint="The schema in force may not match the data",
             ) from error
 
     return value
 
 
 def encoder(kind: CqlType) -> Encoder:
-    """Encodes values of a type, in bytes as Cassandra stores them, so that byte order is `kind.sort_key`'s order; no result begins another.
+    """An encoder of a type's serialized values to bytes in the order of `kind.sort_key`; no result is a
+    prefix of another.
 
-    It raises what the standard library raises for bytes that are no value of the type.
+    It raises the standard library's errors for bytes that are not a valid value of the type.
     """
     if isinstance(kind, NativeType):
         return _NATIVE.get(kind.name, _escaped)
@@ -159,7 +164,7 @@ def _escaped(data: bytes) -> bytes:
 
 
 def _or_empty(encode: Encoder) -> Encoder:
-    """Values of no bytes come first."""
+    """Empty values come first."""
     return lambda data: _FULL + encode(data) if data else _EMPTY
 
 
@@ -168,7 +173,7 @@ def _signed(size: int) -> Encoder:
         if len(data) == size:
             return _SIGN_TURNED[data[0]] + data[1:]
         if data:
-            raise ValueError(f"it takes {size}")
+            raise ValueError(f"expected {size} bytes")
         return _EMPTY
 
     return encode
@@ -194,7 +199,8 @@ def _real(fmt: str) -> Encoder:
 
 
 def _uuid(data: bytes) -> bytes:
-    """Version, then time (version 1) or the other bits of the high half, then the low half (UUIDType.compareCustom)."""
+    """Version, then time (version 1) or the other bits of the high half, then the low half
+    (UUIDType.compareCustom)."""
     version, high = data[6] & 0xF0, _high_half(data)
     rest = _time(high) if version == 0x10 else (high >> 16) << 12 | high & 0x0FFF
     return (version << 56 | rest).to_bytes(8, "big") + data[8:]
@@ -232,7 +238,8 @@ _POSITIVE: Final = b"\x02"
 
 
 def _decimal(data: bytes) -> bytes:
-    """Scale (i32), then the unscaled value as a varint. As 0.d1d2… times a power of ten it has one form however it is scaled."""
+    """Scale (i32), then the unscaled value as a varint. Written as 0.d1d2… times a power of ten, so that the
+    scale does not matter."""
     (scale,) = struct.unpack_from(">i", data)
     sign, digits, _ = Decimal(int.from_bytes(data[4:], "big", signed=True)).as_tuple()
     text = bytes(digits).rstrip(b"\x00")
@@ -262,10 +269,10 @@ _NATIVE: Final[dict[str, Encoder]] = {
     "uuid": _or_empty(_uuid),
     "timeuuid": _or_empty(_timeuuid),
 }
-"""All others are ordered by their bytes."""
+"""All other types are ordered by their bytes."""
 
 
-# --- types made of others ---------------------------------------------------------------------------------------------------------
+# --- compound types ---------------------------------------------------------------------------------------------------------------
 
 
 def _part(encode: Encoder, data: bytes | None) -> bytes:
@@ -290,7 +297,7 @@ def _fields(kinds: Iterable[CqlType]) -> Encoder:
 
 def _user_type(kind: UdtType) -> Encoder:
     if kind.fields is None:
-        # Nobody minds until there are values.
+        # Fails only when a value is encoded.
         return lambda data: _fields(kind.known_fields.values())(data)
     return _fields(kind.fields.values())
 
@@ -323,7 +330,8 @@ def _composite(kind: CompositeType) -> Encoder:
 
 def _dynamic_composite(kind: DynamicCompositeType) -> Encoder:
     def component(of: CqlType, value: bytes, end: int) -> bytes:
-        # Components of different types are ordered by the names of their classes (DynamicCompositeType.getComparator).
+        # Components of different types are ordered by the names of their classes
+        # (DynamicCompositeType.getComparator).
         base = class_name(of.base) if isinstance(of, ReversedType) else ""
         return _VALUE + _escaped(class_name(of).encode()) + _escaped(base.encode()) + encoder(of)(value) + _end_byte(end)
 

@@ -1,7 +1,7 @@
-"""CQL types that are made of others: collections, tuples, user types, vectors; and types named by a Java class.
+"""Compound CQL types: collections, tuples, user types, vectors; and types named by a Java class.
 
-Bytes to Python values and back, and Cassandra's order of values. Sources: Cassandra 3.11-5.0, db/marshal/*Type. Knows no type texts
-(`types`, `marshal`)."""
+Decoding, encoding and Cassandra's order of values. Source: Cassandra 3.11-5.0, db/marshal/*Type. This module
+does not parse type texts (`types`, `marshal`)."""
 
 from __future__ import annotations
 
@@ -21,25 +21,26 @@ from writetime.cassandra.types.vint import read_unsigned, write_unsigned
 from writetime.errors import SchemaError
 
 MAX_DEPTH: Final = 100
-"""Types in types: more of them are no honest text."""
+"""Maximum nesting of types. Deeper texts are considered malicious."""
 MAX_DIMENSION: Final = (1 << 31) - 1
-"""Of a vector, and 1 is the least (Cassandra: VectorType counts in int)."""
+"""Maximum dimension of a vector; the minimum is 1 (Cassandra: VectorType uses int)."""
 _BARE_NAME = re.compile(r"[a-z_][a-z0-9_]*")
 
 _CUSTOM_FIXED_LENGTH: Final = {"DateType": 8, "LexicalUUIDType": 16}
 _CUSTOM_KEY: Final[dict[str, Callable[[bytes], Any]]] = {"LexicalUUIDType": struct.Struct(">qq").unpack}
-"""By unsigned bytes, but for these. LexicalUUIDType compares as Java's UUIDs do: two signed halves."""
+"""Exceptions from the order by unsigned bytes. LexicalUUIDType compares two signed halves, like Java's
+UUID."""
 
 
 def quoted(name: str) -> str:
-    """A name as CQL writes it: bare if it can be, else in double quotes."""
+    """A name in CQL: in double quotes if necessary."""
     return name if _BARE_NAME.fullmatch(name) and name not in NATIVE else '"' + name.replace('"', '""') + '"'
 
 
 @dataclass(frozen=True, eq=False)
 class CustomType(CqlType):
-    """A type named by its Java class (see `writetime.cassandra.types.marshal`): its values stay bytes, so ordered. `java_class`: the whole
-    text."""
+    """A type named by its Java class (see `writetime.cassandra.types.marshal`). Values are bytes, ordered as
+    bytes. `java_class` is the whole text."""
 
     java_class: str
     multicell: bool = False
@@ -53,7 +54,7 @@ class CustomType(CqlType):
 
     @property
     def class_name(self) -> str:
-        """Simple name of the class."""
+        """The simple class name."""
         return self.java_class.split("(")[0].rsplit(".", 1)[-1]
 
     def _sort_key(self, data: bytes) -> Any:
@@ -67,11 +68,11 @@ class CustomType(CqlType):
         return bytes(value)
 
 
-# --- types made of others ---------------------------------------------------------------------------------------------------------
+# --- compound types ---------------------------------------------------------------------------------------------------------------
 
 
 def _read_value(data: bytes, pos: int) -> tuple[bytes | None, int]:
-    """One value behind its i32 length (negative = null), and the next position."""
+    """One value with an i32 length prefix (negative = null), and the next position."""
     (length,) = struct.unpack_from(">i", data, pos)
     pos += 4
     if length < 0:
@@ -85,7 +86,7 @@ def read_values(data: bytes, per_element: int) -> list[bytes | None]:
     """The values of a frozen collection: i32 count, then count x per_element values."""
     (count,) = struct.unpack_from(">i", data)
     if count < 0 or count * per_element * 4 > len(data) - 4:
-        raise ValueError("its elements do not fit")
+        raise ValueError("the element count exceeds the bytes")
     values, pos = [], 4
     for _ in range(count * per_element):
         value, pos = _read_value(data, pos)
@@ -149,7 +150,7 @@ class CollectionType(CqlType):
 
 @dataclass(frozen=True, eq=False)
 class TupleType(CqlType):
-    """tuple: fields one after the other; missing ones at the end are null."""
+    """tuple: concatenated fields; missing fields at the end are null."""
 
     fields: tuple[CqlType, ...]
     multicell: bool = False
@@ -172,7 +173,8 @@ class TupleType(CqlType):
 
 @dataclass(frozen=True, eq=False)
 class UdtType(CqlType):
-    """A user type. `fields` is None if nobody has told its definition: it has its shape on the wire, but no values."""
+    """A user type. `fields` is None if its definition is unknown: it can be skipped on the wire, but not
+    decoded."""
 
     keyspace: str
     name: str
@@ -200,7 +202,7 @@ class UdtType(CqlType):
         fields = self.known_fields
         if not data:
             return EMPTY
-        # Fields that a later ALTER TYPE added are passed over: the schema in force does not name them.
+        # Fields added by a later ALTER TYPE are ignored: the schema in force does not have them.
         return dict(zip(fields, _read_fields(tuple(fields.values()), data, exact=False), strict=True))
 
     def _encode(self, value: Any) -> bytes:
@@ -208,7 +210,7 @@ class UdtType(CqlType):
         if value is EMPTY:
             return b""
         if unknown := value.keys() - fields.keys():
-            raise ValueError(f"it has no field {min(unknown)!r}")
+            raise ValueError(f"the user type has no field {min(unknown)!r}")
         return b"".join(_part_bytes(kind, value.get(name)) for name, kind in fields.items())
 
 
@@ -226,12 +228,13 @@ def _read_fields(kinds: Sequence[CqlType], data: bytes, *, exact: bool) -> list[
 
 
 def starting_fields(kinds: Sequence[CqlType], data: bytes) -> list[bytes | None]:
-    """The fields of a tuple or user type up to the last that is not null; of nulls alone the first; of no bytes none.
+    """The fields of a tuple or user type without nulls at the end, but at least one; none for an empty value.
 
-    Nulls at the end are the same as fields that are not there, and the value of no bytes comes before all others, also before the one of
-    nulls alone (TupleType.compareCustom). A field of no bytes at the end is a field: so say Cassandra's later 4.0 releases, 4.1 and 5.0.
-    Before, the comparator took it for missing when the other value stops there, but not when that one has a null there, which is no
-    order: such rows merged or not as they happened to be compared.
+    Nulls at the end equal missing fields. The empty value comes first, also before a value of nulls only
+    (TupleType.compareCustom). An empty field at the end is a field in later 4.0 releases, 4.1 and 5.0. The
+    comparator of earlier releases was inconsistent: it treated an empty field as missing if the other value
+    ended there, but not if that value had a null there, so whether such rows merged depended on the order of
+    comparisons.
     """
     fields: list[bytes | None] = []
     pos = 0
@@ -251,7 +254,8 @@ def _fields_key(kinds: Sequence[CqlType], data: bytes) -> Any:
 
 @dataclass(frozen=True, eq=False)
 class VectorType(CqlType):
-    """vector<T, n> (Cassandra 5.0): n elements without a count; each behind a vint length if T is of variable length."""
+    """vector<T, n> (Cassandra 5.0): n elements without a count; each with a vint length prefix if T has
+    variable length."""
 
     element: CqlType
     dimension: int
@@ -274,17 +278,17 @@ class VectorType(CqlType):
         if value is EMPTY:
             return b""
         if len(value) != self.dimension:
-            raise ValueError(f"{len(value)} elements")
+            raise ValueError(f"{len(value)} elements instead of {self.dimension}")
         parts = [self.element.encode(part) for part in value]
         length = self.element.fixed_length
         if length is None:
             return b"".join(write_unsigned(len(part)) + part for part in parts)
         if any(len(part) != length for part in parts):
-            raise ValueError(f"an element without its {length} bytes")
+            raise ValueError(f"an element is not {length} bytes long")
         return b"".join(parts)
 
     def parts(self, data: bytes) -> list[bytes]:
-        """The elements of a value that has bytes. Raises ValueError or IndexError if it is none."""
+        """The elements of a non-empty value. Raises ValueError or IndexError if it is invalid."""
         parts, pos = [], 0
         for _ in range(self.dimension):
             length = self.element.fixed_length

@@ -1,8 +1,9 @@
-"""Values as CQL literals, and the simple ones back: how a person reads and writes a key or a cell.
+"""Formats values as CQL literals and parses literals of simple types.
 
-`literal` takes the Python values of `writetime.cassandra.types.types` and gives text that CQL would take, as cqlsh shows it: times in UTC,
-uuids bare, text in single quotes. What CQL has no literal for (NaN has, an empty int has not) is told in brackets. `parse_literal` is for
-types that stand in keys; whatever else there is can be given as raw bytes. Knows no schema and no bytes of values."""
+`literal` formats the Python values of `writetime.cassandra.types.types` as valid CQL, like cqlsh: times in
+UTC, uuids without quotes, text in single quotes. Values without a CQL literal, such as an empty int, are
+shown in angle brackets. `parse_literal` supports the types used in keys; other values can be given as raw
+bytes. This module does not know schemas or serialized values."""
 
 from __future__ import annotations
 
@@ -41,7 +42,7 @@ def literal(kind: CqlType, value: Any) -> str:
     if value is EMPTY:
         return "<empty>"
     if type(kind) is NativeType:
-        # Nearly all are, and to ask for the others first takes longer than the literal.
+        # Checked first, because nearly all values are native.
         return _NATIVE.get(kind.name, str)(value)
     if isinstance(kind, CollectionType):
         return _collection(kind, value)
@@ -57,7 +58,7 @@ def literal(kind: CqlType, value: Any) -> str:
 
 
 def literal_of(kind: CqlType, data: bytes | None) -> str:
-    """The literal of a value's bytes. Bytes that are none of the type are shown as they are, and said to be."""
+    """The literal of a serialized value. Invalid bytes are shown in hex with the error."""
     if data is None:
         return "null"
     try:
@@ -67,17 +68,18 @@ def literal_of(kind: CqlType, data: bytes | None) -> str:
 
 
 def text_literal(text: str) -> str:
-    """Text in single quotes. Control characters are escaped as in JSON, which CQL would not understand but a terminal survives."""
+    """Text in single quotes. Control characters are escaped as in JSON to protect the terminal; CQL does not
+    accept that."""
     return "'" + printable(text).replace("'", "''") + "'"
 
 
 def printable(text: str) -> str:
-    """Text in which nothing moves the cursor or begins a new line: what cannot be printed is escaped as in JSON."""
+    """Text without control characters: characters that cannot be printed are escaped as in JSON."""
     return text if text.isprintable() else "".join(each if each.isprintable() else json.dumps(each)[1:-1] for each in text)
 
 
 def timestamp_text(milliseconds: int) -> str:
-    """ISO 8601 in UTC; the number of ms where a calendar has no such year."""
+    """ISO 8601 in UTC, or the number of ms if the year is out of range."""
     try:
         return (EPOCH + timedelta(milliseconds=milliseconds)).isoformat(sep=" ", timespec="milliseconds").replace("+00:00", "Z")
     except OverflowError:
@@ -85,7 +87,7 @@ def timestamp_text(milliseconds: int) -> str:
 
 
 def micros_text(microseconds: int) -> str:
-    """A writetime (µs) as ISO 8601 in UTC, or the number where a calendar has no such year."""
+    """A writetime (µs) as ISO 8601 in UTC, or the number if the year is out of range."""
     try:
         return (EPOCH + timedelta(microseconds=microseconds)).isoformat(sep=" ", timespec="microseconds").replace("+00:00", "Z")
     except OverflowError:
@@ -147,19 +149,20 @@ _NATIVE: Final[dict[str, Callable[[Any], str]]] = {
 }
 
 
-# --- and back ---------------------------------------------------------------------------------------------------------------------
+# --- parsing ----------------------------------------------------------------------------------------------------------------------
 
 
 def parse_literal(kind: CqlType, text: str) -> Any:
-    """The Python value of a simple type's literal; quotes around it may be left out. Raises DecodeError if it is none of this type."""
+    """The Python value of a simple type's literal; quotes are optional. Raises DecodeError if the literal is
+    invalid."""
     parse = _PARSERS.get(str(kind))
     bare = text[1:-1].replace("''", "'") if len(text) > 1 and text[0] == text[-1] == "'" else text
     try:
         if parse is None:
-            raise ValueError("it has to be given as 0x and its raw bytes")
+            raise ValueError("values of this type must be given as 0x and the raw bytes")
         return parse(bare)
     except (ValueError, InvalidOperation, OverflowError) as error:
-        raise MalformedMutation(f"{text!r} is no {kind}: {error}", operation="read a literal") from error
+        raise MalformedMutation(f"{text!r} is not a valid {kind}: {error}", operation="read a literal") from error
 
 
 def _parse_boolean(text: str) -> bool:
@@ -167,7 +170,7 @@ def _parse_boolean(text: str) -> bool:
 
 
 def _refuse(expected: str) -> Any:
-    raise ValueError(f"{expected} is expected")
+    raise ValueError(f"expected {expected}")
 
 
 def _parse_blob(text: str) -> bytes:

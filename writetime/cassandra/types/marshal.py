@@ -1,13 +1,15 @@
-"""Types named by Java classes: texts such as `org.apache.cassandra.db.marshal.CompositeType(…)`, and the two composites of Thrift's days.
+"""Types named by Java classes, such as `org.apache.cassandra.db.marshal.CompositeType(…)`, with Thrift's two
+composites.
 
-Cassandra writes a class where CQL has no word for a type. Classes that CQL has a word for are that type, at any depth; the composites
-stay bytes as values, but are ordered as Cassandra orders them and can be taken apart; any other class is bytes under its name.
+Cassandra writes a class name if a type has no CQL name. Classes with a CQL name become that type, at any
+depth. Values of composites are bytes, but have Cassandra's order and can be split. Any other class is bytes
+with a class name.
 
-    CompositeType(T1, T2, …)       a component: u16 size ‖ bytes ‖ u8 end;  0xFFFF in front of all: static
+    CompositeType(T1, T2, …)       a component: u16 size ‖ bytes ‖ u8 end;  prefix 0xFFFF: static
     DynamicCompositeType(a=>T, …)  a component: u16 (0x8000 | alias) or u16 size ‖ class name, then as above
 
-Sources: Cassandra 3.11-5.0, db/marshal/TypeParser, AbstractCompositeType, CompositeType, DynamicCompositeType, ReversedType. This module
-knows no CQL grammar.
+Sources: Cassandra 3.11-5.0, db/marshal/TypeParser, AbstractCompositeType, CompositeType,
+DynamicCompositeType, ReversedType. This module does not know the CQL grammar.
 """
 
 from __future__ import annotations
@@ -54,7 +56,8 @@ NATIVE_CLASSES: Final[dict[str, str]] = {
     "UTF8Type": "text",
     "UUIDType": "uuid",
 }
-"""Simple class name -> CQL type. DateType and LexicalUUIDType are not here: their order is not that of timestamp and uuid."""
+"""Simple class name -> CQL type. DateType and LexicalUUIDType are missing: they are not ordered like
+timestamp and uuid."""
 
 _COLLECTIONS: Final = {"ListType": "list", "SetType": "set", "MapType": "map"}
 _ALIAS: Final = 0x8000
@@ -64,7 +67,7 @@ _TOKEN = re.compile(r"\s*([(),:]|=>|[^\s(),:=]+)")
 
 
 class Component(NamedTuple):
-    """One part of a composite. `header` tells its type and is empty but in dynamic ones; `end` is -1, 0 or 1."""
+    """One part of a composite. `header` is the type, only in dynamic composites; `end` is -1, 0 or 1."""
 
     header: bytes
     value: bytes
@@ -72,7 +75,7 @@ class Component(NamedTuple):
 
 
 class Descending:
-    """A sort key that compares the other way round (Cassandra reverses empty values too, but never nulls)."""
+    """A sort key in reverse order (Cassandra reverses empty values too, but never nulls)."""
 
     __slots__ = ("key",)
 
@@ -97,7 +100,7 @@ class Descending:
 
 @dataclass(frozen=True, eq=False)
 class ReversedType(CqlType):
-    """Values of another type, in its order turned round. `java_class` is its whole text."""
+    """Values of another type in reverse order. `java_class` is the whole text."""
 
     java_class: str
     base: CqlType
@@ -122,12 +125,13 @@ class ReversedType(CqlType):
 
 @dataclass(frozen=True, eq=False)
 class CompositeType(CustomType):
-    """CompositeType: as many components as its class says, or fewer."""
+    """CompositeType: at most as many components as the class has parameters."""
 
     kinds: tuple[CqlType, ...] = ()
 
     def split(self, data: bytes) -> tuple[bool, list[Component]]:
-        """Whether it is static, and its components. MalformedMutation if the bytes are no composite."""
+        """Whether it is static, and its components. Raises MalformedMutation if the bytes are not a
+        composite."""
         static = data[:2] == _STATIC
         return static, _components(data, 2 if static else 0, dynamic=False)
 
@@ -142,12 +146,12 @@ class CompositeType(CustomType):
 
 @dataclass(frozen=True, eq=False)
 class DynamicCompositeType(CustomType):
-    """DynamicCompositeType: every component says what it is, by an alias of the class or by a class of its own."""
+    """DynamicCompositeType: every component has its type, as an alias or a class name."""
 
     aliases: tuple[tuple[str, CqlType], ...] = ()
 
     def split(self, data: bytes) -> list[Component]:
-        """Its components. MalformedMutation if the bytes are no composite."""
+        """Its components. Raises MalformedMutation if the bytes are not a composite."""
         return _components(data, 0, dynamic=True)
 
     def join(self, components: Sequence[Component]) -> bytes:
@@ -155,7 +159,7 @@ class DynamicCompositeType(CustomType):
         return _joined(components)
 
     def kind_of(self, component: Component) -> CqlType:
-        """The type of one of its components. MalformedMutation for an alias that the class does not have, or a text that is no class."""
+        """The type of a component. Raises MalformedMutation for an unknown alias or an invalid class name."""
         (size,) = struct.unpack_from(">H", component.header)
         try:
             if not size & _ALIAS:
@@ -163,7 +167,7 @@ class DynamicCompositeType(CustomType):
             return dict(self.aliases)[chr(size & 0xFF)]
         except (SchemaError, UnicodeDecodeError, KeyError) as error:
             raise MalformedMutation(
-                f"a component of an unknown type: {error}", operation="read a composite", obj=self.java_class
+                f"a component has an unknown type: {error}", operation="read a composite", obj=self.java_class
             ) from error
 
     def _sort_key(self, data: bytes) -> Any:
@@ -171,7 +175,7 @@ class DynamicCompositeType(CustomType):
 
 
 def _typed_key(kind: CqlType, value: bytes) -> tuple[str, str, Any]:
-    # Components of different types are ordered by the names of their classes (DynamicCompositeType.getComparator).
+    # Components of different types are ordered by class name (DynamicCompositeType.getComparator).
     base = class_name(kind.base) if isinstance(kind, ReversedType) else ""
     return class_name(kind), base, kind.sort_key(value)
 
@@ -205,19 +209,19 @@ def _joined(components: Sequence[Component]) -> bytes:
 
 
 def class_type(text: str) -> CqlType:
-    """The type of a class with its parameters; classes without a package are Cassandra's own. A class that is not known is a CustomType.
-    Raises SchemaError if a class that is known has parameters that make no sense."""
+    """The type of a class with its parameters; classes without a package are Cassandra's own. An unknown
+    class becomes a CustomType. Raises SchemaError if a known class has invalid parameters."""
     try:
         parser = _ClassParser(text)
         kind = parser.type()
         parser.end()
     except (IndexError, ValueError, UnicodeDecodeError) as error:
-        raise SchemaError(f"it is no class with parameters: {error}", operation="parse a type", obj=text) from error
+        raise SchemaError(f"not a valid class name with parameters: {error}", operation="parse a type", obj=text) from error
     return kind
 
 
 def class_name(kind: CqlType) -> str:
-    """Simple class name of a type that `class_type` made."""
+    """The simple class name of a type from `class_type`."""
     if isinstance(kind, CustomType | ReversedType):
         return kind.java_class.split("(", 1)[0].rsplit(".", 1)[-1].strip()
     if isinstance(kind, CollectionType):
@@ -227,7 +231,8 @@ def class_name(kind: CqlType) -> str:
 
 
 class _ClassParser:
-    """Recursive descent over `Class(parameter, …)`; a parameter is a class, a number, `alias=>class` or `hex:class`."""
+    """Recursive descent over `Class(parameter, …)`; a parameter is a class, a number, `alias=>class` or
+    `hex:class`."""
 
     def __init__(self, text: str) -> None:
         self.text = text
@@ -237,7 +242,7 @@ class _ClassParser:
         while pos < end:
             match = _TOKEN.match(text, pos)
             if match is None:
-                raise ValueError(f"nothing known begins at {pos}")
+                raise ValueError(f"unexpected character at {pos}")
             self.tokens.append((match[1], match.start(1), match.end(1)))
             pos = match.end()
         self.at = 0
@@ -245,7 +250,7 @@ class _ClassParser:
     def type(self, *, frozen: bool = False) -> CqlType:
         self.depth += 1
         if self.depth > MAX_DEPTH:
-            raise ValueError(f"it is more than {MAX_DEPTH} deep")
+            raise ValueError(f"types are nested more than {MAX_DEPTH} deep")
         kind = self._type(frozen)
         self.depth -= 1
         return kind
@@ -254,14 +259,14 @@ class _ClassParser:
         start = self.tokens[self.at][1]
         name = self._next()
         if name in _PUNCTUATION:
-            raise ValueError(f"{name!r} is no class")
+            raise ValueError(f"{name!r} is not a class name")
         package, _, simple = name.rpartition(".")
         known = not package or f"{package}." == PACKAGE
         if known and simple in NATIVE_CLASSES:
             return NATIVE[NATIVE_CLASSES[simple]]
         if known and simple in _PARAMETRIZED:
             kind = self._parametrized(simple, frozen)
-            # What CQL has no word for keeps its text.
+            # Types without a CQL name keep their text.
             return replace(kind, java_class=self._text_since(start)) if isinstance(kind, CustomType | ReversedType) else kind
         if self._peek() == "(":
             self._skip()
@@ -281,7 +286,7 @@ class _ClassParser:
         kinds = self._types(frozen=name not in ("CompositeType", "ReversedType"))
         if name in _COLLECTIONS:
             if len(kinds) != (2 if name == "MapType" else 1):
-                raise ValueError(f"{name} with {len(kinds)} parameters")
+                raise ValueError(f"{name} cannot have {len(kinds)} parameters")
             return CollectionType(_COLLECTIONS[name], tuple(kinds), multicell=not frozen)
         if name == "TupleType":
             return TupleType(tuple(kinds))
@@ -305,7 +310,7 @@ class _ClassParser:
         self._expect(",")
         dimension = int(self._next())
         if not 0 < dimension <= MAX_DIMENSION:
-            raise ValueError(f"{dimension} is no dimension")
+            raise ValueError(f"{dimension} is not a valid dimension")
         self._expect(")")
         return VectorType(element, dimension)
 
@@ -338,7 +343,7 @@ class _ClassParser:
         return UdtType(keyspace, name, fields, multicell=not frozen)
 
     def _skip(self) -> None:
-        """Past the parameters of a class that is not known."""
+        """Skip the parameters of an unknown class."""
         depth = 0
         while True:
             token = self._next()
@@ -354,7 +359,7 @@ class _ClassParser:
 
     def _next(self) -> str:
         if self.at >= len(self.tokens):
-            raise ValueError("it ends early")
+            raise ValueError("the text ends early")
         self.at += 1
         return self.tokens[self.at - 1][0]
 

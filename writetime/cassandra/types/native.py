@@ -1,13 +1,16 @@
-"""What a CQL type is (`CqlType`), and the simple ones, from one visible table: `NATIVE`.
+"""The base class of CQL types (`CqlType`) and the simple types, in one table: `NATIVE`.
 
-Python values: int (integers, varint, counter; timestamp = ms since the epoch; date = days since the epoch; time = ns since midnight),
-Decimal, float, bool, str (text, ascii, inet), bytes, UUID, `Duration`. Nearly every type also has a value of no bytes, left from Thrift and
-`blobAsInt(0x)`: for text and blobs that is "", for all others `EMPTY`, which is no null.
+Python values: int (integers, varint, counter; timestamp = ms since the epoch; date = days since the epoch;
+time = ns since midnight), Decimal, float, bool, str (text, ascii, inet), bytes, UUID, `Duration`. Nearly
+every type also has an empty value, a legacy of Thrift and `blobAsInt(0x)`: "" for text and blobs, `EMPTY` for
+all others. It is not null.
 
-Values of one meaning that Cassandra takes in several encodings (a varint with spare bytes, a boolean of 02) come back in the one that it
-writes itself. A NaN keeps its payload, but for the signalling bit of a float.
+Encoding is canonical: a value that Cassandra accepts in several encodings (a varint with spare bytes, a
+boolean of 02) is encoded as Cassandra writes it. A NaN keeps its payload, except for the signalling bit of a
+float.
 
-Sources: Cassandra 3.11-5.0, db/marshal/*Type, serializers/*. This module knows no type made of others and no type texts.
+Sources: Cassandra 3.11-5.0, db/marshal/*Type, serializers/*. This module does not know compound types or type
+texts.
 """
 
 from __future__ import annotations
@@ -28,7 +31,7 @@ from writetime.errors import MalformedMutation
 
 
 class Duration(NamedTuple):
-    """A CQL duration; the three parts are all >= 0 or all <= 0."""
+    """A CQL duration. The three parts are all >= 0 or all <= 0."""
 
     months: int
     days: int
@@ -36,7 +39,7 @@ class Duration(NamedTuple):
 
 
 class Empty(Enum):
-    """The value of no bytes, of types that have no such value by nature. Not true, and equal to itself only."""
+    """The empty value of types that have no natural empty value. It is falsy and equal only to itself."""
 
     EMPTY = "empty"
 
@@ -51,38 +54,41 @@ EMPTY: Final = Empty.EMPTY
 
 
 class CqlType(ABC):
-    """One type. `fixed_length`: bytes of every value, or None if values carry a length. `multicell`: one cell per element."""
+    """One type. `fixed_length`: bytes of every value, or None if values carry a length. `multicell`: one cell
+    per element."""
 
     fixed_length: int | None
     multicell: bool
 
     def decode(self, data: bytes) -> Any:
-        """The Python value, `EMPTY` for no bytes if these mean nothing else. Raises DecodeError if the bytes are none of this type."""
+        """The Python value; `EMPTY` for no bytes, unless they are a normal value. Raises DecodeError if the
+        bytes are invalid."""
         try:
             return self._decode(data)
         except (struct.error, IndexError, ValueError, ArithmeticError) as error:
             raise MalformedMutation(
-                f"{len(data)} bytes are no {self}: {reason(error)}",
+                f"{len(data)} bytes are not a valid {self}: {reason(error)}",
                 operation="decode a value",
-                hint="The schema in force may be another one",
+                hint="The schema in force may not match the data",
             ) from error
 
     def encode(self, value: Any) -> bytes:
-        """The bytes of a Python value (see the module's list). Raises DecodeError if the value is none of this type; null has no bytes."""
+        """The bytes of a Python value (see the module's docstring); null has none. Raises DecodeError if it
+        is invalid."""
         try:
             return self._encode(value)
         except (struct.error, TypeError, ValueError, ArithmeticError, AttributeError) as error:
-            raise MalformedMutation(f"{_brief(value)} is no {self}: {error}", operation="encode a value") from error
+            raise MalformedMutation(f"{_brief(value)} is not a valid {self}: {error}", operation="encode a value") from error
 
     def sort_key(self, data: bytes) -> Any:
-        """A key that orders as Cassandra's comparator orders the bytes; DESC is for the caller to turn round.
+        """A key with the order of Cassandra's comparator. The caller reverses it for DESC.
 
-        Keys compare with keys of the same type only. Raises DecodeError if the bytes are none of this type.
+        Keys compare with keys of the same type only. Raises DecodeError if the bytes are invalid.
         """
         try:
             return self._sort_key(data)
         except (struct.error, IndexError, ValueError, ArithmeticError) as error:
-            raise MalformedMutation(f"{len(data)} bytes are no {self}: {reason(error)}", operation="order a value") from error
+            raise MalformedMutation(f"{len(data)} bytes are not a valid {self}: {reason(error)}", operation="order a value") from error
 
     @abstractmethod
     def _sort_key(self, data: bytes) -> Any: ...
@@ -95,7 +101,7 @@ class CqlType(ABC):
 
 
 def reason(error: Exception) -> str:
-    """What was wrong with bytes, without any of them: what decoding refuses is told in logs and reports."""
+    """The reason of a decoding error without the bytes, because errors are written to logs and reports."""
     return f"{error.reason} at byte {error.start}" if isinstance(error, UnicodeDecodeError) else str(error)
 
 
@@ -109,7 +115,8 @@ def _brief(value: Any) -> str:
 
 @dataclass(frozen=True, eq=False)
 class NativeType(CqlType):
-    """A simple type. `key` orders non-empty values (None = by unsigned bytes); `has_empty` says that b"" is a value of its own."""
+    """A simple type. `key` orders non-empty values (None = by unsigned bytes); `has_empty`: b"" is a normal
+    value."""
 
     name: str
     fixed_length: int | None
@@ -207,7 +214,8 @@ def _duration_bytes(value: Duration) -> bytes:
 
 
 def _counter(data: bytes) -> int:
-    """Sum of the counts of all shards of a counter context (CounterContext.total): header entries, then 32-byte shards."""
+    """Sum of the counts of all shards of a counter context (CounterContext.total): header entries, then
+    32-byte shards."""
     (entries,) = struct.unpack_from(">h", data)
     start = 2 + 2 * abs(entries)
     if start > len(data) or (len(data) - start) % 32:
@@ -215,18 +223,19 @@ def _counter(data: bytes) -> int:
     # An entry is the number of a shard, with or without the highest bit. Sums do without, merging does not.
     named = (entry & 0x7FFF for (entry,) in struct.iter_unpack(">H", data[2:start]))
     if any(number >= (len(data) - start) // 32 for number in named):
-        raise ValueError("a counter's header names a shard that is not there")
+        raise ValueError("a counter's header names a shard that does not exist")
     total: int = sum(struct.unpack_from(">q", data, shard + 24)[0] for shard in range(start, len(data), 32))
-    # Java's long: beyond 64 bits it begins again at the other end.
+    # Wraps at 64 bits, like Java's long.
     return (total + (1 << 63)) % (1 << 64) - (1 << 63)
 
 
 def _counter_bytes(value: int) -> bytes:
-    raise ValueError("a counter is written as a context of shards, which a sum does not tell")
+    raise ValueError("a counter is stored as a context of shards and cannot be encoded from its sum")
 
 
 def uuid_key(data: bytes) -> tuple[int, int, bytes]:
-    """Order of `uuid`: by version, then time (version 1) or the high half, then the low half (UUIDType.compareCustom)."""
+    """Order of `uuid`: by version, then time (version 1) or the high half, then the low half
+    (UUIDType.compareCustom)."""
     version = data[6] >> 4
     return version, _uuid_time(data) if version == 1 else int.from_bytes(data[:8], "big"), data[8:16]
 
@@ -252,7 +261,7 @@ def _uuid_bytes(value: UUID) -> bytes:
 
 def _inet(data: bytes) -> str:
     if len(data) not in (4, 16):
-        # The library's own message would have the bytes in it.
+        # The message of `ipaddress` would contain the bytes.
         raise ValueError("an inet is 4 or 16 bytes")
     return str(ipaddress.ip_address(bytes(data)))
 

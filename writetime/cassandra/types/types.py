@@ -1,13 +1,14 @@
-"""CQL types: the grammar of type texts, bytes <-> Python values, and Cassandra's order of values.
+"""CQL types: parses type texts and assembles the values of columns.
 
-A type text as system_schema.columns holds it (`map<text, frozen<addr>>`) becomes a `CqlType`. Simple types come from the table in
-`native`; types made of others are small classes here. Only the outermost type can be multi-cell (a non-frozen collection or user type):
-whatever is inside another type is frozen, said or not.
+A type text of system_schema.columns (`map<text, frozen<addr>>`) becomes a `CqlType`. Simple types are in
+`native`, compound types in `compound`. Only the outermost type can be multi-cell (a non-frozen collection or
+user type): a type inside another one is always frozen.
 
-Python values are those of `native`, and list (list, vector; a set in element order), list of pairs (map), tuple, dict (user type).
+Python values are those of `native`, and list (list, vector; a set in element order), list of pairs (map),
+tuple, dict (user type).
 
-Sources: Cassandra 3.11-5.0, db/marshal/*Type, cql3/CQL3Type. This module knows no Arrow, no JSON and no schema but the
-user types it is given.
+Sources: Cassandra 3.11-5.0, db/marshal/*Type, cql3/CQL3Type. This module does not know Arrow, JSON or the
+schema, except for the user types passed to it.
 """
 
 from __future__ import annotations
@@ -77,10 +78,11 @@ _PUNCTUATION: Final = frozenset("<>,.")
 
 
 def parse_type(text: str, keyspace: str, types: Types) -> CqlType:
-    """The type of a text such as `map<text, frozen<addr>>`; user types are looked up as (keyspace, name) in `types`.
+    """The type of a text such as `map<text, frozen<addr>>`; user types are looked up as (keyspace, name) in
+    `types`.
 
-    A user type that is not there still parses: it has its shape on the wire, and raises SchemaError when values are asked of it.
-    Raises SchemaError if the text is no type.
+    An unknown user type still parses: it can be skipped on the wire, and raises SchemaError when values are
+    decoded. Raises SchemaError if the text is not a type.
     """
     parser = _Parser(text, keyspace, types)
     kind = parser.type(frozen=False)
@@ -90,7 +92,8 @@ def parse_type(text: str, keyspace: str, types: Types) -> CqlType:
 
 @lru_cache(maxsize=4096)
 def wire_shape(text: str) -> tuple[int | None, bool]:
-    """(fixed length, multi-cell) of a type text: all that a reader of mutations needs of it, and independent of user types."""
+    """(fixed length, multi-cell) of a type text. This is all that decoding mutations needs, and it needs no
+    user types."""
     kind = parse_type(text, "", {})
     return kind.fixed_length, kind.multicell
 
@@ -104,10 +107,10 @@ class _Parser:
         self.at = self.depth = 0
 
     def type(self, *, frozen: bool) -> CqlType:
-        """One type; `frozen` says that it is inside another."""
+        """One type; `frozen`: it is inside another type."""
         self.depth += 1
         if self.depth > MAX_DEPTH:
-            raise self._error(f"it is more than {MAX_DEPTH} deep")
+            raise self._error(f"types are nested more than {MAX_DEPTH} deep")
         kind = self._type(frozen)
         self.depth -= 1
         return kind
@@ -118,7 +121,7 @@ class _Parser:
             try:
                 return class_type(token[1:-1])
             except SchemaError:
-                # Whatever the text says, the values have their bytes.
+                # Values of an invalid class can still be handled as bytes.
                 return CustomType(token[1:-1])
         if token.startswith('"'):
             return self._user_type(token[1:-1].replace('""', '"'), frozen)
@@ -147,13 +150,13 @@ class _Parser:
         if name == "tuple":
             return TupleType(tuple(parameters))
         if len(parameters) != {"list": 1, "set": 1, "map": 2}.get(name):
-            raise self._error(f"no type {name} with {len(parameters)} parameters")
+            raise self._error(f"there is no type {name} with {len(parameters)} parameters")
         return CollectionType(name, tuple(parameters), multicell=not frozen)
 
     def _vector(self, element: CqlType) -> VectorType:
         dimension = self._next()
         if not dimension.isdecimal() or len(dimension) > len(str(MAX_DIMENSION)) or not 0 < int(dimension) <= MAX_DIMENSION:
-            raise self._error(f"{dimension!r} is no dimension")
+            raise self._error(f"{dimension!r} is not a valid dimension")
         self._expect(">")
         return VectorType(element, int(dimension))
 
@@ -176,7 +179,7 @@ class _Parser:
         while pos < len(text):
             match = _TOKEN.match(text, pos)
             if match is None:
-                raise self._error(f"nothing known begins at {pos}")
+                raise self._error(f"unexpected character at {pos}")
             tokens.append(match[1])
             pos = match.end()
         return tokens
@@ -204,7 +207,7 @@ class _Parser:
 
 
 class Held(Protocol):
-    """A live cell: the bytes of its value, and of the key of an element."""
+    """A live cell: the bytes of its value and of its path."""
 
     @property
     def value(self) -> bytes: ...
@@ -214,10 +217,10 @@ class Held(Protocol):
 
 
 def assemble(column_type: CqlType, cells: Sequence[Held]) -> Any:
-    """The column's Python value from its live cells (in any order): None if there are none.
+    """The column's Python value from its live cells (in any order), or None without cells.
 
-    List elements come in the order of their timeuuids, set elements and map entries in the order of their type; a user type has all its
-    fields. Which cells are live is for the caller to say.
+    List elements are ordered by timeuuid, set elements and map entries by their type; a user type has all its
+    fields. The caller passes only live cells.
     """
     if not cells:
         return None

@@ -3,7 +3,8 @@
     first byte   leading 1-bits = number n of further bytes (0..8); its low 7-n bits are the most significant bits of the value
     n bytes      the rest, big-endian
 
-The value is a 64-bit pattern; what it means (a length, a wrapped difference, a zig-zag number) is for the caller to know.
+The value is a 64-bit pattern. The caller knows whether it is a length, a wrapped difference or a zig-zag
+number.
 """
 
 from __future__ import annotations
@@ -38,7 +39,8 @@ def read_signed(buf: bytes, pos: int) -> tuple[int, int]:
 
 
 def write_unsigned(value: int) -> bytes:
-    """Shortest form of the low 64 bits of `value`: a negative number is written as its two's complement, in nine bytes."""
+    """Shortest form of the low 64 bits of `value`: a negative number is written as its two's complement, in
+    nine bytes."""
     value &= MASK64
     if value < 0x80:
         return bytes((value,))

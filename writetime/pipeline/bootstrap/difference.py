@@ -1,12 +1,15 @@
-"""What has to be merged into a row of the state so that it becomes the ring's: no more, so that a second reading adds nothing.
+"""The row to merge into a row of the state so that it equals the cluster's: no more, so that a second
+reading adds nothing.
 
-Strategy: cell by cell, by the rules of the join. What the ring has and the state does not, comes in as it is. What the state has and the
-ring does not, though it is older than the reading (`as_of`), was deleted while nobody captured it: a *phantom*. It gets a tombstone of
-exactly its own timestamp, which takes it and nothing else. What is younger than the reading is the log's to tell. A list is compared
-element by element, as values and writetimes, because paths are not known: elements that the state has too many are taken by their paths,
-those that it lacks come in under paths of our own. A counter gets an opaque shard that makes up for what the known ones do not sum up to.
+Strategy: cell by cell, by the reconciliation rules. Cells that only the cluster has are added. A cell that
+only the state has, although it is older than the reading (`as_of`), was deleted while the table was not
+captured: a *phantom*. It gets a tombstone with exactly its own timestamp, which deletes nothing else.
+Younger cells are left to the log. Lists are compared element by element, by values and writetimes, because
+paths are unknown: superfluous elements are deleted by their paths, missing ones are added under generated
+paths. A counter gets a shard of unknown origin with the difference to the known sum.
 
-A reading that is not at ALL may miss what is there: then nothing is a phantom (`complete=False`). Pure; knows rows of one table only.
+A reading below consistency level ALL may miss data: then nothing is a phantom (`complete=False`). Pure;
+knows rows of one table only.
 """
 
 from __future__ import annotations
@@ -26,16 +29,16 @@ from writetime.pipeline.bootstrap import unknown_marker
 from writetime.pipeline.bootstrap.rows import Reading
 
 CLOCKS: Final = 5
-"""Seconds within which two expiries are one: the ring's answer says how many are left, not when."""
+"""Seconds by which two equal expiries may differ: the cluster reports the remaining time, not the moment."""
 
 Key = tuple[str, bytes | None]
 
 
 @dataclass(frozen=True, slots=True)
 class Comparison:
-    """How rows of one table are compared. `lists`: names of its columns that are unfrozen lists. `untold`: those of elements
-    of which the ring does not tell writetimes. `counter`: it counts. `first`: no reading of the table has come to its end yet, so that an
-    INSERT may be unknown of any row. `policy`: by which batches merge."""
+    """How rows of one table are compared. `lists`: columns that are unfrozen lists. `untold`: columns
+    without writetimes per element. `counter`: the table has counters. `first`: no reading of the table is
+    complete yet, so an INSERT of any row may be unknown. `policy`: the merge rule of batches."""
 
     lists: frozenset[str] = field(default_factory=frozenset)
     untold: frozenset[str] = field(default_factory=frozenset)
@@ -45,7 +48,8 @@ class Comparison:
     policy: Policy = POLICY
 
     def row(self, state: Row | None, ring: Row | None, reading: Reading) -> Row | None:
-        """What to merge into a regular row; `ring` None: the ring shows no such row. None: nothing."""
+        """The row to merge into a regular row; None if there is nothing to merge. `ring` None: the cluster
+        has no such row."""
         some = state or ring
         if some is None:
             return None
@@ -59,14 +63,14 @@ class Comparison:
         return self._news(old, fix)
 
     def statics(self, state: Row | None, ring: Sequence[Cell], reading: Reading) -> Row | None:
-        """What to merge into a static row."""
+        """The row to merge into a static row."""
         old = state or Row(None)
         return self._news(old, Row(None, cells=self._cells(old, ring, reading)))
 
     # --- a row that is not there -------------------------------------------------------------------------------------------------------
 
     def _gone(self, old: Row, reading: Reading) -> Row | None:
-        """A tombstone of exactly the timestamp of the youngest that the reading should have shown."""
+        """A tombstone with the timestamp of the youngest data that the reading should have returned."""
         if not self.complete:
             return None
         shown = [cell.timestamp for cell in live_cells(old, now=reading.now)]
@@ -104,23 +108,23 @@ class Comparison:
 
     @staticmethod
     def _counter(held: Cell | None, cell: Cell, reading: Reading) -> Cell | None:
-        """A count that was deleted stays deleted: in the ring as well, a counter that is used again is no counter any more."""
+        """A deleted counter stays deleted: Cassandra does not support using it again."""
         known = b"" if held is None else held.value
         if held is not None and (held.is_tombstone or total(known) == total(cell.value)):
             return None
         return replace(cell, value=unknown_marker.counter(total(cell.value), known, reading.as_of))
 
     def _phantom(self, cell: Cell, reading: Reading) -> Iterable[Cell]:
-        """The tombstone of a cell that the reading should have shown. What is about to expire may be gone by the ring's clock."""
+        """The tombstone of a phantom cell. A cell about to expire may have expired by the cluster's clock."""
         if not self.complete or cell.timestamp > reading.as_of or not is_live_cell(cell, reading.now + CLOCKS):
             return
         yield Cell(cell.column, cell.timestamp, b"", cell.path, NO_TTL, reading.now)
 
     def _list(self, known: Sequence[Cell], ring: Sequence[Cell], reading: Reading) -> Iterable[Cell]:
-        """`known` are all cells of the column, dead ones too; `ring` stands in the list's order."""
+        """`known`: all cells of the column, including dead ones; `ring`: in the list's order."""
         held = sorted((cell for cell in known if is_live_cell(cell, reading.now)), key=_place)
         if held and all(cell.timestamp > reading.as_of for cell in held):
-            # All written since: nothing of it can be compared with what was read.
+            # All written after the reading: nothing to compare.
             return
         timed = not ring or ring[0].column not in self.untold
         kept = _matched(held, ring, timed=timed)
@@ -143,7 +147,8 @@ class Comparison:
 
 
 def _matched(held: Sequence[Cell], ring: Sequence[Cell], *, timed: bool) -> dict[int, int]:
-    """Which elements of the ring are which ones held, in order on both sides; of copies, those with real paths."""
+    """Which elements of the cluster match which held ones, in order on both sides; of copies, those with
+    real paths first."""
     real = [at for at, cell in enumerate(held) if not unknown_marker.is_list_path(cell.path or b"")]
     for some in (real, list(range(len(held)))):
         ours, theirs = ([_element(cell, timed) for cell in cells] for cells in ([held[at] for at in some], ring))
@@ -155,7 +160,8 @@ def _matched(held: Sequence[Cell], ring: Sequence[Cell], *, timed: bool) -> dict
 
 
 def _fits(held: Sequence[Cell], places: Sequence[int], ring: Sequence[Cell], taken: Collection[bytes | None]) -> bool:
-    """Whether the elements that are held, and the others of the ring under the paths that they have, come in the ring's order."""
+    """Whether the held elements, and the other elements of the cluster under their paths, are in the
+    cluster's order."""
     there = dict(zip(places, held, strict=True))
     if any(cell.path in taken for at, cell in enumerate(ring) if at not in there):
         return False
@@ -163,7 +169,7 @@ def _fits(held: Sequence[Cell], places: Sequence[int], ring: Sequence[Cell], tak
 
 
 def _elsewhere(ring: Sequence[Cell], taken: Collection[bytes | None]) -> list[Cell]:
-    """The elements under other paths of ours, none of which is taken."""
+    """The elements under other generated paths, none of which is taken."""
     for start in count(0, unknown_marker.PLACES):
         moved = [replace(cell, path=unknown_marker.list_path(start + at, cell.value, cell.timestamp)) for at, cell in enumerate(ring)]
         if not any(cell.path in taken for cell in moved):
@@ -181,7 +187,7 @@ def _element(cell: Cell, timed: bool) -> tuple[bytes, int]:
 
 
 def _alike(held: Cell, cell: Cell) -> bool:
-    """The same value of the same writetime, which expires at the same time as far as can be told."""
+    """The same value and writetime, and the same expiry within `CLOCKS`."""
     if (held.timestamp, held.value, held.is_expiring) != (cell.timestamp, cell.value, cell.is_expiring):
         return False
     return abs(held.local_deletion_time - cell.local_deletion_time) <= CLOCKS

@@ -1,7 +1,8 @@
-"""Rows as frames, in objects that a batch takes in as segments of one more node.
+"""Rows as frames, in objects that a batch ingests as segments of an additional node.
 
-A row is a mutation of its own, so that an event's writetime is the row's and no other's. An object is put once and never overwritten; where
-its name is taken (an attempt that died had put it), the next number is: a frame that comes twice changes nothing.
+Each row is a mutation of its own, so that an event has the row's writetime. An object is created once and
+never overwritten; if its name is taken by an interrupted attempt, the next number is used: merging a frame
+twice changes nothing.
 """
 
 from __future__ import annotations
@@ -19,7 +20,7 @@ from writetime.storage import layout
 from writetime.storage.store import Store
 
 VERSION: Final = 8
-"""Of the commit log: its deletion times go up to 2106."""
+"""Version of the commit log format: its deletion times reach 2106."""
 OBJECT_BYTES: Final = 32 << 20
 _SECTION_FRAMES: Final = 1000
 
@@ -32,8 +33,8 @@ def frame(table: Table, schema: Schema, key: bytes, row: Row) -> bytes:
 
 @dataclass
 class FramesWriter:
-    """Puts frames into the bucket, in objects of about `OBJECT_BYTES`. `sealed_at` (aware): what they say was true then. Segments are
-    numbered from `first` on."""
+    """Writes frames to the bucket, in objects of about `OBJECT_BYTES`. `sealed_at` (aware): the time as of
+    which they hold. Segments are numbered from `first`."""
 
     store: Store
     node: layout.NodeName
@@ -56,7 +57,7 @@ class FramesWriter:
             self.flush()
 
     def flush(self) -> None:
-        """Put what is left. Without frames there is no object."""
+        """Write the remaining frames. Without frames no object is created."""
         if self._bodies:
             self.objects.append(self._put(self._bodies))
         self._bodies, self._bytes = [], 0
@@ -65,7 +66,7 @@ class FramesWriter:
         while True:
             number, self.first = self.first, self.first + 1
             ref = layout.SegmentRef(self.node, layout.SegmentName(number, self.version))
-            # What was archived is gone from its first place, and its name is taken all the same.
+            # An archived segment was moved, but its name is still taken.
             if self.store.head(ref.ledger) is not None:
                 continue
             try:

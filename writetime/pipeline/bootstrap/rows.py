@@ -1,14 +1,15 @@
-"""What to ask of the ring for a table, and rows of its answer as rows of the commit log.
+"""The query for a table, and rows of its answer as rows of the commit log.
 
-Strategy: values are asked for as they are and taken as raw bytes, which in an answer are what a cell holds; only collections and user types
-that are not frozen are taken apart, into a cell per element. With each value come its WRITETIME and TTL, and with each row the clock of its
-coordinator, from which a TTL becomes an expiry. An expiry is never later than the true one: of two cells that are else equal the later
-expiry wins, and that ought to be the log's.
+Strategy: values are taken as raw bytes, which in an answer are those of a cell; only unfrozen collections
+and user types are split into a cell per element. Each value comes with its WRITETIME and TTL, and each row
+with the coordinator's clock, by which a TTL becomes an expiry. An expiry is never later than the true one:
+of two otherwise equal cells the one that expires later wins, and that should be the log's.
 
-Versions: Cassandra 5.0 tells writetimes and TTLs of elements; before, those of a whole value only, so that elements of what is not frozen
-go by the time of the reading and do not expire (`of_elements`).
+Versions: Cassandra 5.0 reports writetimes and TTLs of elements. Earlier versions report them for whole
+values only, so elements of unfrozen values get the time of the reading and do not expire (`of_elements`).
 
-Source: Cassandra 4.0-5.0, cql3/selection/{Selectable.WritetimeOrTTL, WritetimeOrTTLSelector}; native_protocol_v4.spec §6.
+Source: Cassandra 4.0-5.0, cql3/selection/{Selectable.WritetimeOrTTL, WritetimeOrTTLSelector};
+native_protocol_v4.spec §6.
 """
 
 from __future__ import annotations
@@ -32,7 +33,8 @@ MICROSECONDS: Final = 1_000_000
 
 @dataclass(frozen=True, slots=True)
 class Reading:
-    """When rows were read: `as_of` (µs), what was written up to then shows; `now` (s), at most what the TTLs were counted from."""
+    """When rows were read: `as_of` (µs): writes up to then are visible; `now` (s): at most the time from
+    which TTLs count."""
 
     as_of: int
     now: int
@@ -40,8 +42,9 @@ class Reading:
 
 @dataclass(frozen=True, slots=True)
 class RingRow:
-    """A row of the ring. `clustering` is None where a partition has static cells and no row. `cells` by column in the table's order,
-    elements in the ring's. Counters are contexts of one opaque shard."""
+    """A row of the cluster. `clustering` is None if a partition has static cells and no row. `cells` by
+    column in the table's order, elements in the cluster's. Counters are contexts of one shard of unknown
+    origin."""
 
     key: bytes
     clustering: tuple[bytes | None, ...] | None
@@ -50,24 +53,25 @@ class RingRow:
 
 
 class Selection:
-    """The question for one table and what its answers mean. `of_elements`: whether the ring tells writetimes of elements (from 5.0 on)."""
+    """The query for one table, and how to read its answer. `of_elements`: the cluster reports writetimes of
+    elements (from 5.0 on)."""
 
     def __init__(self, table: Table, types: Mapping[tuple[str, str], UserType], *, of_elements: bool) -> None:
         self.table = table
         self._values = [*table.static_columns, *table.regular_columns]
         self._kinds = [parse_type(column.type, table.keyspace, types) for column in self._values]
-        self._told = [of_elements or not kind.multicell for kind in self._kinds]
+        self._timed = [of_elements or not kind.multicell for kind in self._kinds]
         self._keys = len(table.partition_key)
         self._clustering = len(table.clustering)
 
     @property
     def columns(self) -> str:
-        """What stands between SELECT and FROM; the coordinator's clock (ms) is last."""
+        """The columns between SELECT and FROM; the coordinator's clock (ms) is last."""
         keys = [quoted(column.name) for column in (*self.table.partition_key, *self.table.clustering)]
         values = []
-        for column, told in zip(self._values, self._told, strict=True):
+        for column, timed in zip(self._values, self._timed, strict=True):
             name = quoted(column.name)
-            values += [name, f"WRITETIME({name})", f"TTL({name})"] if told else [name]
+            values += [name, f"WRITETIME({name})", f"TTL({name})"] if timed else [name]
         return ", ".join([*keys, *values, "toUnixTimestamp(now())"])
 
     @property
@@ -90,15 +94,15 @@ class Selection:
         return f"SELECT {self.columns} FROM {self.full_name} WHERE {where} LIMIT 1"  # noqa: S608
 
     def row(self, answer: Answer, reading: Reading) -> RingRow:
-        """MalformedMutation if a value is none of its type."""
+        """Convert a row of the answer. MalformedMutation if a value does not fit its type."""
         fields = iter(answer)
         parts = [next(fields) or b"" for _ in range(self._keys)]
         key = parts[0] if len(parts) == 1 else b"".join(len(part).to_bytes(2, "big") + part + b"\0" for part in parts)
         clustering = tuple(next(fields) for _ in range(self._clustering))
         cells: dict[bool, list[Cell]] = {True: [], False: []}
-        for column, kind, told in zip(self._values, self._kinds, self._told, strict=True):
+        for column, kind, timed in zip(self._values, self._kinds, self._timed, strict=True):
             value = next(fields)
-            written, left = (next(fields), next(fields)) if told else (None, None)
+            written, left = (next(fields), next(fields)) if timed else (None, None)
             if value is not None:
                 cells[column.kind == "static"] += self._cells(column, kind, value, _Facts(written, left, reading))
         # Only a partition without rows answers with a row without clustering.
@@ -134,12 +138,12 @@ class Selection:
 
 
 _About = tuple[int, int | None]
-"""Writetime (µs) and what is left of the TTL (s)."""
+"""Writetime (µs) and remaining TTL (s)."""
 
 
 @dataclass(frozen=True, slots=True)
 class _Facts:
-    """What WRITETIME and TTL have answered for a value; None if they were not asked."""
+    """The answers to WRITETIME and TTL for a value; None if not queried."""
 
     written: bytes | None
     left: bytes | None
@@ -150,7 +154,7 @@ class _Facts:
         return self.reading.as_of if timestamp is None else timestamp, _number(self.left)
 
     def each(self, elements: Sequence[T]) -> Iterator[tuple[T, _About]]:
-        """The elements with what is told of each."""
+        """The elements with writetime and TTL of each."""
         nothing = [None] * len(elements)
         timestamps = nothing if self.written is None else [_number(raw) for raw in _listed(self.written)]
         left = nothing if self.left is None else [_number(raw) for raw in _listed(self.left)]
@@ -166,7 +170,7 @@ class _Facts:
 
 
 def quoted(name: str) -> str:
-    """Always in quotes: a reserved word may be a column's name."""
+    """A quoted identifier: a column's name may be a reserved word."""
     return '"' + name.replace('"', '""') + '"'
 
 
@@ -179,7 +183,7 @@ def _listed(value: bytes, *, pairs: bool = False) -> list[bytes | None]:
     count = int.from_bytes(value[:4], "big", signed=True) * (2 if pairs else 1)
     found = list(_fields(value[4:]))
     if len(found) != count:
-        raise MalformedMutation(f"a collection of {count} values has {len(found)}", operation="read an answer of the ring")
+        raise MalformedMutation(f"a collection has {len(found)} values instead of {count}", operation="read an answer of the cluster")
     return found
 
 
@@ -189,6 +193,8 @@ def _fields(value: bytes) -> Iterator[bytes | None]:
         length = int.from_bytes(value[at : at + 4], "big", signed=True)
         end = at + 4 + max(0, length)
         if end > len(value):
-            raise MalformedMutation(f"{length} bytes should follow", operation="read an answer of the ring", position=at)
+            raise MalformedMutation(
+                f"the value is truncated, {length} bytes expected", operation="read an answer of the cluster", position=at
+            )
         yield None if length < 0 else value[at + 4 : end]
         at = end

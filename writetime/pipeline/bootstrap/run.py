@@ -1,9 +1,10 @@
-"""A run: one reading of a table, or of a part of it, and how far it is. Documents in the bucket, for `cat`; knows no driver and no Spark.
+"""A run: one reading of a table, or of a part of it, and its progress. Documents in the bucket, readable
+with `cat`; does not know a driver or Spark.
 
-    <run>.json            what is read, the ranges, and how far it is: `rows` scanned, `frames` made, `remaining` ranges. Written as it goes
-    <run>/<range>.json    created when a range is finished: a run that is started again goes by these
+    <run>.json            what is read, the ranges, and progress: `rows` read, `frames` created, `remaining` ranges
+    <run>/<range>.json    created when a range is finished: a restarted run skips these
 
-A run that is not finished is gone on with, whoever started it. A range that was read twice does no harm, so nobody holds a lease.
+An unfinished run is resumed by any caller. Reading a range twice is harmless, so there is no lease.
 """
 
 from __future__ import annotations
@@ -28,7 +29,7 @@ from writetime.storage.store import Store
 
 LOWEST: Final = -(2**63)
 HIGHEST: Final = 2**63 - 1
-"""Tokens of the Murmur3 partitioner. The lowest is nobody's."""
+"""Tokens of the Murmur3 partitioner. No partition has the lowest."""
 _RING: Final = 2**64
 
 Range = tuple[int, int]
@@ -36,8 +37,8 @@ Range = tuple[int, int]
 
 
 class Run(Document):
-    """`part` None: the whole ring; where it is of several parts, from the first one's start to the last one's end. `finished_at` None: not
-    finished."""
+    """`part` None: the whole ring; for several parts, from the start of the first to the end of the last.
+    `finished_at` None: not finished."""
 
     run: str
     cluster: str
@@ -50,8 +51,8 @@ class Run(Document):
     started_at: datetime
     updated_at: datetime
     finished_at: datetime | None = None
-    rows: int = Field(default=0, description="Rows that the ring has answered with.")
-    frames: int = Field(default=0, description="Rows of which something was news, as frames in the bucket.")
+    rows: int = Field(default=0, description="Rows read from the cluster.")
+    frames: int = Field(default=0, description="Rows with new data, written as frames.")
     remaining: int = Field(description="Ranges that are not finished.")
 
     @property
@@ -60,31 +61,32 @@ class Run(Document):
 
     @property
     def node(self) -> layout.NodeName:
-        """In whose name its frames come in."""
+        """The node name under which its frames are written."""
         return layout.NodeName.made(self.cluster, "snapshot", self.run)
 
     def range_name(self, number: int) -> str:
         return layout.bootstrap_range(self.cluster, self.keyspace, self.table, self.run, number)
 
     def line(self) -> str:
-        """How far it is, for people."""
+        """The progress as text."""
         state = "finished" if self.finished_at else f"{self.remaining} of {len(self.ranges)} ranges remain"
-        return f"{self.keyspace}.{self.table}, run {self.run}: {self.rows} rows read, {self.frames} were news, {state}"
+        return f"{self.keyspace}.{self.table}, run {self.run}: {self.rows} rows read, {self.frames} with new data, {state}"
 
 
 class RangeDone(Document):
-    """A range that is finished: its rows, its frames and the objects that hold them."""
+    """A finished range: its rows, its frames, and the objects with these."""
 
     rows: int
     frames: int
     objects: list[str]
 
 
-# --- ranges -------------------------------------------------------------------------------------------------------------------------
+# --- ranges -------------------------------------------------------------------------------------------------
 
 
 def parse_part(text: str) -> Range:
-    """`A:B`: tokens > A and <= B; from the lowest to the highest if one is left out. ConfigError for what is none."""
+    """Parse `A:B`: tokens > A and <= B; if one is omitted, the lowest or the highest. ConfigError if the
+    text is invalid."""
     start, colon, end = text.partition(":")
     try:
         found = int(start or LOWEST), int(end or HIGHEST)
@@ -93,26 +95,27 @@ def parse_part(text: str) -> Range:
         found = (0, 0)
     if not colon or not LOWEST <= found[0] < found[1] <= HIGHEST:
         raise ConfigError(
-            "is no range of tokens", operation="read a token range", obj=text, hint=f"Write A:B with {LOWEST} <= A < B <= {HIGHEST}."
+            "invalid token range", operation="read a token range", obj=text, hint=f"Write A:B with {LOWEST} <= A < B <= {HIGHEST}."
         )
     return found
 
 
 def split(tokens: Sequence[int], part: Range | None, wanted: int) -> list[Range]:
-    """The ring, or a part of it, in at least about `wanted` ranges, none of which is of two owners. They ascend and do not overlap."""
+    """The ring, or a part of it, in at least about `wanted` ranges with one owner each. They ascend and do
+    not overlap."""
     start, end = part or (LOWEST, HIGHEST)
     cuts = [start, *sorted({token for token in tokens if start < token < end}), end]
     most = max(1, -(-(end - start) // max(1, wanted)))
     found: list[Range] = []
     for low, high in pairwise(cuts):
-        pieces = -(-(high - low) // most)
-        edges = [low + (high - low) * at // pieces for at in range(pieces + 1)]
+        parts = -(-(high - low) // most)
+        edges = [low + (high - low) * at // parts for at in range(parts + 1)]
         found += pairwise(edges)
     return found
 
 
 def joined(found: Iterable[Range]) -> list[Range]:
-    """The same tokens in as few ranges as there can be, in order."""
+    """The same tokens in as few ranges as possible, in order."""
     made: list[Range] = []
     for start, end in sorted(found):
         if made and start <= made[-1][1]:
@@ -123,16 +126,16 @@ def joined(found: Iterable[Range]) -> list[Range]:
 
 
 def split_parts(tokens: Sequence[int], parts: Sequence[Range], wanted: int) -> list[Range]:
-    """Parts of the ring in about `wanted` ranges in all, each of them as `split` does it."""
+    """Parts of the ring in about `wanted` ranges in total, see `split`."""
     whole = sum(end - start for start, end in parts)
     return [each for start, end in parts for each in split(tokens, (start, end), max(1, wanted * (end - start) // whole))]
 
 
-# --- runs ---------------------------------------------------------------------------------------------------------------------------
+# --- runs ---------------------------------------------------------------------------------------------------
 
 
 def begin(store: Store, cluster: str, table: Table, *, part: Range | None, ranges: Sequence[Range], consistency: str, now: datetime) -> Run:
-    """A new run."""
+    """Create a new run."""
     run = Run(
         run=f"{now.astimezone(UTC):%Y%m%dT%H%M%SZ}-{secrets.token_hex(2)}",
         cluster=cluster,
@@ -151,7 +154,7 @@ def begin(store: Store, cluster: str, table: Table, *, part: Range | None, range
 
 
 def runs(store: Store, cluster: str, keyspace: str = "", table: str = "") -> Iterator[Run]:
-    """The runs of all tables, or of one, the oldest of a table first."""
+    """The runs of all tables, or of one; by table, oldest first."""
     prefix = layout.bootstrap_prefix(cluster, keyspace, table)
     depth = layout.bootstrap_run(cluster, "k", "t", "r").count("/")
     for info in store.list(prefix):
@@ -160,9 +163,9 @@ def runs(store: Store, cluster: str, keyspace: str = "", table: str = "") -> Ite
 
 
 def unfinished(store: Store, cluster: str, table: Table, parts: Sequence[Range] | None, consistency: str) -> Run | None:
-    """The run of this incarnation of the table, and of these parts of it (None: of all), to go on with: one
-    that reads as is asked for now, and that was begun since the table's cdc was switched on, as far as that
-    was seen. What an older one has read may have been deleted unseen."""
+    """The unfinished run to resume, of this table incarnation and these parts (None: the whole table): one
+    with the requested consistency, begun since the table's cdc was last seen switched on. Data read by an
+    older one may have been deleted unseen."""
     on_since = (Captured.read(store, _captured(cluster)) or Captured()).since.get(table.id)
     found = [
         run
@@ -176,12 +179,12 @@ def unfinished(store: Store, cluster: str, table: Table, parts: Sequence[Range] 
 
 
 def read_to_the_end(found: Iterable[Run]) -> set[UUID]:
-    """Ids of the tables of which one of these runs has read all."""
+    """Ids of the tables that one of these runs has read completely."""
     return {run.table_id for run in found if run.part is None and run.finished_at is not None}
 
 
 def finished_ranges(store: Store, run: Run) -> dict[int, RangeDone]:
-    """By number."""
+    """Finished ranges by number."""
     prefix = run.name.removesuffix(".json") + "/"
     found = ((info.name, store.read(info.name)) for info in store.list(prefix))
     return {int(name.rpartition("/")[2].removesuffix(".json")): RangeDone.model_validate_json(data) for name, data in found}
@@ -191,12 +194,12 @@ def finish_range(store: Store, run: Run, number: int, done: RangeDone) -> None:
     try:
         store.put(run.range_name(number), done.to_bytes(), if_generation=0)
     except PreconditionFailed:
-        # Another process has read the range too.
+        # Another process has finished the range.
         return
 
 
 def update(store: Store, run: Run, now: datetime) -> Run:
-    """Write down how far the run is."""
+    """Update the run's progress."""
     done = finished_ranges(store, run)
     remaining = len(run.ranges) - len(done)
     after = run.model_copy(
@@ -212,12 +215,13 @@ def update(store: Store, run: Run, now: datetime) -> Run:
     return after
 
 
-# --- what is due --------------------------------------------------------------------------------------------------------------------
+# --- what is due --------------------------------------------------------------------------------------------
 
 
 class Captured(Document):
-    """The tables (ids) that were captured when it was last looked; those that were at an earlier look, and no longer (`off`); those that
-    have been switched on since and were not read yet (`due`); and when it was seen that a table is captured again (`since`)."""
+    """The tables (ids) that were captured at the last check; those captured at an earlier check and not now
+    (`off`); those switched on since and not read yet (`due`); and when a table was seen to be captured again
+    (`since`)."""
 
     tables: list[UUID] = Field(default=[])
     off: list[UUID] = Field(default=[])
@@ -230,8 +234,9 @@ def _captured(cluster: str) -> str:
 
 
 def due(store: Store, config: PipelineConfig, now: datetime | None = None) -> list[Table]:
-    """The tables that ought to be read by themselves: by mode `initial` those captured ones that never were, or not to their end; by
-    `always` also those whose cdc was switched on again. Notes what is captured now."""
+    """The tables that have to be read automatically: in mode `initial` captured tables that were never read
+    completely; in mode `always` also those whose cdc was switched on again. Records which tables are
+    captured now."""
     cluster, mode = config.cluster.name, config.snapshot.mode
     if mode == "never" or config.cluster.cql is None:
         return []
@@ -262,7 +267,7 @@ def due(store: Store, config: PipelineConfig, now: datetime | None = None) -> li
 
 
 def _begun(found: Iterable[Run]) -> set[UUID]:
-    """Ids of the tables whose last reading of all is not finished. One that was given up, and has been followed by another, is over."""
+    """Ids of the tables whose last complete reading is not finished. Earlier unfinished runs are obsolete."""
     last: dict[UUID, Run] = {}
     for run in found:
         if run.part is None and (run.table_id not in last or last[run.table_id].started_at <= run.started_at):
@@ -270,14 +275,14 @@ def _begun(found: Iterable[Run]) -> set[UUID]:
     return {table_id for table_id, run in last.items() if run.finished_at is None}
 
 
-def _back_since(told: Mapping[UUID, int], before: Captured, found: Iterable[Run]) -> dict[UUID, datetime]:
-    """Since when tables are captured again that were not for a while, by what logs and snapshots have told: also of what was off and on
-    again between two looks. Not of what was noted, or read from its beginning, since then."""
+def _back_since(reported: Mapping[UUID, int], before: Captured, found: Iterable[Run]) -> dict[UUID, datetime]:
+    """Since when tables are captured again, from logs and snapshots: this includes tables switched off and
+    on between two checks. Tables recorded or completely read since then are left out."""
     read: dict[UUID, datetime] = {}
     for run in found:
         if run.part is None and run.finished_at is not None:
             read[run.table_id] = max(run.started_at, read.get(run.table_id, run.started_at))
-    times = {table_id: datetime.fromtimestamp(at / 1_000_000, UTC) for table_id, at in told.items()}
+    times = {table_id: datetime.fromtimestamp(at / 1_000_000, UTC) for table_id, at in reported.items()}
 
     def is_new(table_id: UUID, at: datetime) -> bool:
         noted = before.since.get(table_id)
@@ -287,7 +292,7 @@ def _back_since(told: Mapping[UUID, int], before: Captured, found: Iterable[Run]
 
 
 def no_longer_due(store: Store, cluster: str, table: Table) -> None:
-    """Its run is finished."""
+    """Remove the table from `due`: its run is finished."""
     before = Captured.read(store, _captured(cluster))
     if before is not None and table.id in before.due:
         store.put(_captured(cluster), before.model_copy(update={"due": [each for each in before.due if each != table.id]}).to_bytes())
@@ -300,15 +305,15 @@ def _wanted(table: Table, config: PipelineConfig) -> bool:
 
 
 def table_named(schema: Schema, full_name: str) -> Table:
-    """The living table of that name (`keyspace.table`; a name that is not plain in double quotes). ConfigError if nobody has told of it."""
+    """The existing table of that name (`keyspace.table`, quoted if necessary). ConfigError if there is none."""
     for table in schema.tables.values():
         if not table.dropped and full_name in (table.full_name, table.label, f"{_quoted(table.keyspace)}.{_quoted(table.name)}"):
             return table
     raise ConfigError(
-        "the bucket knows of no such table",
+        "no schema of the table is known",
         operation="find a table",
         obj=full_name,
-        hint="Its schema comes with the shippers: do they run?",
+        hint="Shippers upload the schema: check that they run.",
     )
 
 

@@ -1,4 +1,4 @@
-"""What could not be used and was kept: `contents` lists and shows it, `retry` releases it, `published` is how table and topic show it.
+"""Quarantine: `contents` lists and shows records, `retry` releases them, `published` is their form in table and topic.
 
-`frame_ranges` stores many frames of one segment as one object; `rejected_tables` are tables whose rows cannot be converted.
+`frame_ranges` stores many frames of one segment as one object; `rejected_tables`: tables whose rows cannot be converted.
 """

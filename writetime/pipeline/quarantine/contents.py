@@ -1,9 +1,9 @@
-"""What could not be used and was kept: a list of it, and a look at one piece that shows no secrets.
+"""List quarantine records, and show one without revealing secrets.
 
-A segment holds every keyspace of its node, password hashes included, so a look is only at what can be told to be of captured tables, and
-of nothing else. Even then values stay hidden unless they are asked for, and what the pipeline's `columns` keep inside stays hidden always:
-of a table that has such a rule no raw bytes are shown, and of one whose rows are filtered no values. Bytes between frames are never shown.
-What Cassandra itself would mask for some of its users (5.0) is not known here.
+A segment holds every keyspace of its node, including password hashes, so only data of captured tables is
+shown. Values are shown on request only, and what the pipeline's `columns` hides is never shown: for a table
+with such a rule no raw bytes, for a table with a row filter no values. Bytes between frames are never shown.
+Cassandra 5.0's own data masking is not taken into account.
 """
 
 from __future__ import annotations
@@ -31,18 +31,19 @@ from writetime.storage.concurrency import at_once
 
 PAGE: Final = 50
 _SHOWN: Final = 4096
-"""Bytes that a look shows in hex, and the lines that it shows decoded."""
+"""Maximum bytes shown in hex, and lines shown decoded."""
 _LINES: Final = 400
 _FRAME_HEAD, _FRAME_TAIL = 8, 4
-"""Bytes of a frame before its body (length, CRC) and behind it (CRC)."""
+"""Bytes of a frame before its body (length, CRC) and after it (CRC)."""
 _RANGES: Final = frozenset({"corrupt_section", "torn_tail"})
 
 
 @dataclass(frozen=True, slots=True)
 class Kept:
-    """A piece in quarantine. `name` is the object with its bytes; `position` and `size` in bytes of the segment. `settled_in`: the batch
-    that could use it, after `batch` could not; `retried_at`: when a person has last asked for that. Of an event
-    that could not be sent there is no node: its `topic`, the batch that it is of, and as `position` its number there."""
+    """A quarantine record. `name`: the object with its bytes; `position` and `size` in bytes of the segment.
+    `settled_in`: the batch that could use it, after `batch` could not; `retried_at`: when an operator last
+    requested a retry. The record of an unsent event has no node, but its `topic`, its batch, and its ordinal
+    as `position`."""
 
     name: str
     node: layout.NodeName | None
@@ -60,7 +61,8 @@ class Kept:
 
 @dataclass(frozen=True, slots=True)
 class Look:
-    """What may be shown of a piece. `hidden` says why that is not more, "" = it is all there is. `hex`: rows of 16 bytes."""
+    """What may be shown of a record. `hidden`: why the rest is hidden; empty if everything is shown. `hex`:
+    rows of 16 bytes."""
 
     table: str = ""
     hidden: str = ""
@@ -69,7 +71,7 @@ class Look:
 
 
 def quarantined(batches: Batches, *, cursor: str = "", size: int = PAGE) -> tuple[list[Kept], str]:
-    """Pieces in the order of their names (node, segment, position), and the cursor of the next page, "" = there is none."""
+    """Records by name (node, segment, position), and the cursor of the next page; empty if there is none."""
     start = cursor if cursor.startswith(layout.quarantine_prefix(batches.cluster)) else ""
     listed = batches.store.list(layout.quarantine_prefix(batches.cluster), start_after=start)
     notes = [info.name for info in islice((info for info in listed if info.name.endswith(".json")), size + 1)]
@@ -79,14 +81,14 @@ def quarantined(batches: Batches, *, cursor: str = "", size: int = PAGE) -> tupl
 
 
 def piece(batches: Batches, name: str) -> Kept | None:
-    """The piece whose bytes are that object; None if there is none, or the name is none of a piece."""
+    """The record with that object; None if it does not exist or the name is not a record's."""
     if not name.startswith(layout.quarantine_prefix(batches.cluster)) or not name.endswith(".bin"):
         return None
     return _read(batches, name.removesuffix(".bin") + ".json", batches.voided())
 
 
 class Known(Protocol):
-    """What is known of the schema, as `SchemaLearner` tells it."""
+    """The known schema, as in `SchemaLearner`."""
 
     def schema(self) -> Schema: ...
 
@@ -95,24 +97,24 @@ class Known(Protocol):
 
 
 def look(batches: Batches, kept: Kept, learner: Known, rules: Rules, *, values: bool) -> Look:
-    """A look at the bytes of a piece, given what is known of the schema. `values`: show hex, keys and cells, not only what there is; not
-    those that `rules` hide."""
+    """The visible content of a record. `values`: show hex, keys and cells as well, except those that `rules`
+    hide."""
     try:
         data = batches.store.read(kept.name, end=16 << 20)
     except ObjectNotFound:
-        return Look(hidden="its bytes are gone")
+        return Look(hidden="its bytes do not exist any more")
     if kept.topic:
         return look_at_event(data, values=values)
     if (frames := layout.quarantined_frames(kept.name)) > 1:
-        return Look(hidden=f"{frames} frames of one table, kept together: a look shows single frames only")
+        return Look(hidden=f"{frames} frames of one table, kept as one record: only single frames are shown")
     body = body_of(kept.kind, data)
     if body is None:
-        return Look(hidden="it is a range of the log and no single frame: it may hold any keyspace")
+        return Look(hidden="it is a damaged range, not a single frame: it may hold any keyspace")
     return look_at(body, learner, rules, version=_version(kept), values=values)
 
 
 def look_at_event(data: bytes, *, values: bool) -> Look:
-    """A look at an event's value, from which the pipeline's rules have left out what they hide: it was to be published so."""
+    """The visible content of an event's value, in which hidden columns are left out already."""
     if not values:
         return Look(hidden=_ASK)
     try:
@@ -123,26 +125,26 @@ def look_at_event(data: bytes, *, values: bool) -> Look:
 
 
 def look_at(body: bytes, learner: Known, rules: Rules, *, version: int, values: bool) -> Look:
-    """A look at the bytes of a mutation."""
+    """The visible content of a mutation."""
     schema, captured = learner.schema(), learner.cdc_ever
     try:
         count, table_id, _ = peek(body)
     except DecodeError:
-        return Look(hidden="its table cannot be told: it may be of any keyspace")
+        return Look(hidden="its table is unknown: it may belong to any keyspace")
     table = schema.tables.get(table_id)
     if table is None:
-        return Look(table=str(table_id), hidden="no schema is known for its table, so nobody can say whether that is captured")
+        return Look(table=str(table_id), hidden="no schema is known for its table, so it may not be captured")
     if table_id not in captured:
-        return Look(hidden="it is of a table that is not captured")
+        return Look(hidden="its table is not captured")
     try:
         mutation = decode_mutation(body, schema, version=version)
     except (DecodeError, SchemaError):
         if count != 1:
-            return Look(table=table.label, hidden="it cannot be decoded, and holds updates of other tables, which need not be captured")
+            return Look(table=table.label, hidden="it cannot be decoded, and holds updates of other tables, which may not be captured")
         why = _ASK if not values else _RULED if _ruled(rules, table, schema) else ""
         return Look(table.label, why, ("It cannot be decoded.",), () if why else hex_lines(body))
     if any(update.table_id not in captured for update in mutation.updates):
-        return Look(table=table.label, hidden="it holds updates of tables that are not captured, too")
+        return Look(table=table.label, hidden="it also holds updates of tables that are not captured")
     shapes = tuple(islice(_shapes(mutation, schema.tables), _LINES))
     if not values:
         return Look(table.label, _ASK, shapes)
@@ -156,16 +158,16 @@ def look_at(body: bytes, learner: Known, rules: Rules, *, version: int, values: 
 
 
 _ASK: Final = "values are hidden here"
-_RULED: Final = "the pipeline keeps columns or rows of this table inside"
+_RULED: Final = "the configuration hides columns or rows of this table"
 
 
 def _ruled(rules: Rules, table: Table, schema: Schema) -> TableRules:
-    """The table's rules, those about columns that are no more included."""
+    """The table's rules, including those on dropped columns."""
     return rules.of(with_dropped(table), schema.types)
 
 
 def _without_dropped(mutation: Mutation, tables: Mapping[UUID, Table]) -> Mutation:
-    """The mutation without cells of columns that are no more."""
+    """The mutation without cells of dropped columns."""
 
     def row(of: CqlRow, table: Table) -> CqlRow:
         return replace(of, cells=tuple(cell for cell in of.cells if cell.column in table.columns))
@@ -179,23 +181,23 @@ def _without_dropped(mutation: Mutation, tables: Mapping[UUID, Table]) -> Mutati
 
 
 def _read(batches: Batches, name: str, voided: Set[int]) -> Kept | None:
-    """The piece that the note of that name tells of. None if the note is gone or no note: somebody tidies up.
-    What a batch had settled that was `voided` waits as before."""
-    pieces = name.split("/")
+    """The record of that note. None if the note is deleted or invalid. A record settled by a voided batch
+    counts as waiting."""
+    parts = name.split("/")
     if name.startswith(layout.unpublishable_prefix(batches.cluster)):
         return _read_event(batches, name)
-    if len(pieces) != 6:
+    if len(parts) != 6:
         return None
     try:
         about: dict[str, Any] = json.loads(batches.store.read(name))
-        position, size = (int(text) for text in pieces[5].removesuffix(".json").split("-")[:2])
+        position, size = (int(text) for text in parts[5].removesuffix(".json").split("-")[:2])
     except (ObjectNotFound, ValueError):
         return None
     batch = about.get("batch")
     return Kept(
         name=name.removesuffix(".json") + ".bin",
-        node=layout.NodeName(batches.cluster, layout.unpart(pieces[2]), layout.unpart(pieces[3])),
-        segment=pieces[4],
+        node=layout.NodeName(batches.cluster, layout.unpart(parts[2]), layout.unpart(parts[3])),
+        segment=parts[4],
         position=position,
         size=size,
         kind=str(about.get("kind", "")),
@@ -208,7 +210,7 @@ def _read(batches: Batches, name: str, voided: Set[int]) -> Kept | None:
 
 
 def _read_event(batches: Batches, name: str) -> Kept | None:
-    """An event that could not be sent, by the note on it."""
+    """The record of an unsent event, from its note."""
     try:
         about: dict[str, Any] = json.loads(batches.store.read(name))
         batch, ordinal = (int(number) for number in about["sequence"])
@@ -236,19 +238,19 @@ def _moment(text: Any) -> datetime | None:
 
 
 def body_of(kind: str, data: bytes) -> bytes | None:
-    """The mutation in a piece of that kind, if it is one."""
+    """The mutation in a record of that kind, if it is one."""
     if kind == "corrupt_frame":
         return data[_FRAME_HEAD : len(data) - _FRAME_TAIL]
     return None if kind in _RANGES or not kind[:1].isupper() or kind.endswith("Segment") else data
 
 
 def _version(kept: Kept) -> int:
-    """The descriptor version of a piece's segment."""
+    """The descriptor version of a record's segment."""
     return layout.SegmentName.parse(f"{kept.segment}.log").version
 
 
 def hex_lines(body: bytes) -> tuple[str, ...]:
-    """Bytes as rows of 16 for people; of many, the first."""
+    """The first bytes in hex, in rows of 16."""
     rows = []
     for start in range(0, min(len(body), _SHOWN), 16):
         some = body[start : start + 16]
@@ -259,7 +261,7 @@ def hex_lines(body: bytes) -> tuple[str, ...]:
     return tuple(rows)
 
 
-# --- what there is, without what stands in it
+# --- structure without values
 
 
 def _shapes(mutation: Mutation, tables: Mapping[UUID, Table]) -> Iterator[str]:

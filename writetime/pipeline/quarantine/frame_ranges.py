@@ -1,11 +1,13 @@
-"""Many frames of one segment as one piece of quarantine: the mutations of a table that is unknown or refused, one after the other.
+"""Many frames of one segment as one quarantine record: the mutations of an unknown or rejected table in
+sequence.
 
     u32 big-endian   bytes of the mutation
     …                the mutation
     and so on
 
-A hot table may have a million frames in a batch. Each as an object of its own would take hours to put, and each as a problem of its own
-makes ledger and seal grow with them; so of a table that has many, those of a segment are kept together, `LARGEST` bytes at most in a piece.
+A hot table may have a million such frames in a batch. One object per frame would take hours to upload, and
+one problem per frame would inflate ledger and seal. So the frames of such a table in a segment are kept
+together, at most `LARGEST` bytes per record.
 """
 
 from __future__ import annotations
@@ -17,37 +19,42 @@ from collections.abc import Iterable, Iterator
 from typing import Final
 
 LARGEST: Final = 4 << 20
-"""Bytes of a piece that holds more than one frame."""
+"""Maximum bytes of a record with more than one frame."""
 NAMED: Final = 100
-"""Frames of a kind of problem and a table that are pieces of their own: of a segment where there are more, and of a batch."""
+"""Maximum number of frames per kind of problem and table, in a segment and in a batch, that are separate
+records.
+"""
 MOST_TABLES: Final = 10_000
-"""Tables that one segment may have frames of. Each is an entry in what its batch counts; a file that somebody has made up
-can name a million."""
+"""Maximum number of tables in one segment. Each is an entry in the accounting, and a forged file may name a
+million.
+"""
 BROUGHT: Final = 4 << 10
-"""Bytes of a frame, or of a damaged range, that go through Spark to the driver. Longer ones are put by workers."""
+"""Maximum bytes of a frame or damaged range that goes through Spark to the driver; workers upload longer
+ones.
+"""
 _LENGTH: Final = struct.Struct(">I")
 
 
 def pack(bodies: Iterable[bytes]) -> bytes:
-    """The mutations as one piece."""
+    """The mutations as one record."""
     return b"".join(part for body in bodies for part in (_LENGTH.pack(len(body)), body))
 
 
 def unpack(data: bytes) -> Iterator[bytes]:
-    """Inverse of `pack`. ValueError if the piece is cut short."""
+    """Inverse of `pack`. ValueError if the record is truncated."""
     at = 0
     while at < len(data):
         if at + _LENGTH.size > len(data):
-            raise ValueError("it is cut short")
+            raise ValueError("the record is truncated")
         start = at + _LENGTH.size
         at = start + int(_LENGTH.unpack_from(data, at)[0])
         if at > len(data):
-            raise ValueError("it is cut short")
+            raise ValueError("the record is truncated")
         yield data[start:at]
 
 
 def runs(sizes: Iterable[int]) -> Iterator[tuple[int, int]]:
-    """Which frames of these sizes go into one piece: [start, end) of each."""
+    """The frames that go into one record, by size: [start, end) of each record."""
     start = end = total = 0
     for end, size in enumerate(sizes, 1):
         if total and total + size > LARGEST:
@@ -59,7 +66,7 @@ def runs(sizes: Iterable[int]) -> Iterator[tuple[int, int]]:
 
 
 def places(positions: Iterable[int]) -> bytes:
-    """Positions of frames, ascending, in little room: their distances, compressed. Two bytes a frame or so."""
+    """Ascending frame positions as compressed differences, about two bytes per frame."""
     distances, before = array("q"), 0
     for position in positions:
         distances.append(position - before)
@@ -77,6 +84,7 @@ def placed(data: bytes) -> list[int]:
 
 
 def message(messages: Iterable[str]) -> str:
-    """Why frames that are kept together cannot be used: what is said of the first of them. Where in a frame differs mostly."""
+    """Why frames of one record cannot be used: the first message. The messages usually differ only in the
+    position."""
     reasons = list(dict.fromkeys(messages))
     return reasons[0] if len(reasons) == 1 else f"{reasons[0]} (the first of {len(reasons)} messages)"

@@ -1,8 +1,10 @@
-"""Pieces in quarantine as others are told of them: a row of the warehouse's quarantine table, a record of the quarantine topic.
+"""Quarantine records as they are published: a row of the warehouse's quarantine table, a record of the
+quarantine topic.
 
-Strategy: what is told of a batch follows from its manifest and its seal, in one order, so that every run tells the same. An event that is
-not sent is told of by the note beside its bytes. The bytes themselves stay in the bucket, and `name` says where: they may be of any
-keyspace, and hold what `columns` keeps inside. `with_bytes` is the one way for some of them. Knows no sink.
+Strategy: the records of a batch follow from its manifest and its seal, in a fixed order, so that every run
+publishes the same. A record of an unsent event is made from the note next to its bytes. The bytes stay in
+the bucket under `name`: they may belong to any keyspace, and contain what `columns` hides. Only `with_bytes`
+publishes some of them. Does not know the sinks.
 """
 
 from __future__ import annotations
@@ -23,7 +25,7 @@ from writetime.storage import layout
 from writetime.storage.store import Store
 
 MOST_BYTES: Final = 64 << 10
-"""A longer piece is not told with its bytes: not everybody would take it."""
+"""Records with more bytes are published without them, because sinks may reject large values."""
 
 
 _WHOLE_FRAMES: Final = frozenset({"DecodeError", "UnknownTable", "UnknownColumn", "MalformedMutation", "SchemaError"})
@@ -31,10 +33,10 @@ _WHOLE_FRAMES: Final = frozenset({"DecodeError", "UnknownTable", "UnknownColumn"
 
 @dataclass(frozen=True, slots=True)
 class Piece:
-    """What is told of one piece. `name`: the object with its bytes, by which it is known; `position` and `size` in bytes of the segment
-    that is `object`; `table`: as far as it is known, by its full name or its id. Of an event that is not sent there is no segment, but
-    `topic` and, with the batch, its `ordinal`. `batch` is the last one that could not use it, `settled_in` the one that could: as long as
-    that is None, the piece waits. `at`: that batch's clock, s since the epoch."""
+    """A published quarantine record. `name`: the object with its bytes, and its key; `position` and `size`
+    in bytes of the segment `object`; `table`: full name or id, if known. A record of an unsent event has no
+    segment, but `topic`, `batch` and `ordinal`. `batch`: the last batch that could not use it; `settled_in`:
+    the one that could, None while the record waits. `at`: that batch's clock, s since the epoch."""
 
     name: str
     cluster: str
@@ -56,8 +58,8 @@ class Piece:
 
 
 def of_batch(manifest: Manifest, outcomes: Sequence[SegmentOutcome]) -> list[Piece]:
-    """The pieces that a batch could not use, and those of earlier batches that it could, by segment and position. A piece that has several
-    problems (a frame with rows of two tables) is told of once, with all of them."""
+    """The records that a batch could not use, and those of earlier batches that it could, by segment and
+    position. Several problems of one frame (with rows of two tables) are one record."""
     found: dict[str, Piece] = {}
     for outcome in outcomes:
         for problem in (problem for problem in outcome.problems if problem.quarantined_as is not None):
@@ -96,7 +98,8 @@ def _both(one: Piece, other: Piece) -> Piece:
 
 
 def unsent(store: Store, cluster: str, since: int, upto: int) -> Iterator[Piece]:
-    """Those of the batches after `since`, up to `upto`, by their notes. Notes of an earlier release, which tell less, are left out."""
+    """Records of unsent events of the batches in (`since`, `upto`], from their notes. Notes of earlier
+    versions, without a record, are left out."""
     for info in store.list(layout.unpublishable_prefix(cluster)):
         if info.name.endswith(".json") and since < layout.unpublishable_batch(info.name) <= upto:
             about = json.loads(store.read(info.name)).get("piece")
@@ -104,28 +107,29 @@ def unsent(store: Store, cluster: str, since: int, upto: int) -> Iterator[Piece]
                 yield Piece(**about)
 
 
-def with_bytes(pieces: Sequence[Piece], store: Store, schema: SchemaLearner, config: PipelineConfig) -> list[Piece]:
-    """The pieces, if the configuration asks for that with the bytes of those that wait and are a whole frame of captured tables, of which
-    the pipeline keeps nothing inside. What is damaged need not be of the table that it names."""
+def with_bytes(records: Sequence[Piece], store: Store, schema: SchemaLearner, config: PipelineConfig) -> list[Piece]:
+    """The records, if configured with their bytes: only waiting records that are one complete frame of
+    captured tables without hidden columns or rows. A damaged range may belong to another table than it
+    names."""
     if config.quarantine.bytes == "none":
-        return list(pieces)
+        return list(records)
     known = schema.schema()
     captured = {table_id for table_id in schema.cdc_ever & known.tables.keys() if config.tables.captures(known.tables[table_id].full_name)}
-    told = []
-    for piece in pieces:
+    found = []
+    for piece in records:
         single = piece.segment is not None and piece.kind in _WHOLE_FRAMES and layout.quarantined_frames(piece.name) == 1
         if piece.settled_in is None and single and piece.size <= MOST_BYTES:
             data = store.read(piece.name)
             version = layout.SegmentName.parse(f"{piece.segment}.log").version
             if look_at(data, _Known(known, captured), config.columns.rules, version=version, values=True).hex:
                 piece = replace(piece, bytes=data)
-        told.append(piece)
-    return told
+        found.append(piece)
+    return found
 
 
 @dataclass(frozen=True, slots=True)
 class _Known:
-    """What is known of the schema, and the tables that are captured."""
+    """The known schema, and the captured tables."""
 
     known: Schema
     cdc_ever: Set[UUID]
@@ -135,7 +139,7 @@ class _Known:
 
 
 def record(piece: Piece) -> tuple[dict[str, Any], dict[str, Any]]:
-    """Key and value of the piece's record, as `formats.QUARANTINED` has them."""
-    told = {field.name: getattr(piece, field.name) for field in fields(Piece) if field.name not in ("at", "bytes")}
+    """Key and value of the published record, as in `formats.QUARANTINED`."""
+    shown = {field.name: getattr(piece, field.name) for field in fields(Piece) if field.name not in ("at", "bytes")}
     data = None if piece.bytes is None else b64encode(piece.bytes).decode()
-    return {"name": piece.name}, {**told, "ts_ms": piece.at * 1000, "bytes": data}
+    return {"name": piece.name}, {**shown, "ts_ms": piece.at * 1000, "bytes": data}

@@ -1,12 +1,14 @@
-"""What could not be used, once more.
+"""Retry quarantine records.
 
-Strategy: a retry goes through the one door. Where the segment that a piece is of still waits in the bucket and can be used whole by now, it
-is let into the next batch, and is archived then; else the frames of what can be decoded by now are put into the bucket as frames that were
-logged by the same node. What is in the tables already changes nothing when it comes twice. A piece stays in quarantine as it is; its note
-says when it was retried. A segment that only waited for the schema of a table is let in without anybody asking (`release`).
-An event that was not sent is in its changes table all the same, and nothing here sends it.
+Strategy: all data enters through ingest. If the segment of a record is still in the bucket and has no
+problems any more, the next batch ingests and archives it. Otherwise the frames that can be decoded by now
+are put into the bucket as frames logged by the same node. Merging a frame twice changes nothing. The
+quarantine record stays; its note says when it was retried. A segment that only waits for a table's schema is
+released automatically (`release`). An event that could not be sent is in its changes table; it is not sent
+from here.
 
-Seeing is `writetime.pipeline.quarantine.contents`'s business, the commands are in `writetime.cli.quarantine`.
+Listing and viewing is in `writetime.pipeline.quarantine.contents`, the commands are in
+`writetime.cli.quarantine`.
 """
 
 from __future__ import annotations
@@ -25,7 +27,7 @@ from writetime.cassandra.commitlog.mutation import decode_mutation
 from writetime.cassandra.schema.history import SchemaLearner
 from writetime.cassandra.schema.model import Schema
 from writetime.errors import CorruptFrame, DecodeError, ObjectNotFound, SchemaError, SegmentError
-from writetime.events.masking import Rules, why_not
+from writetime.events.masking import Rules, rejection_reason
 from writetime.pipeline.archiver import mark_for_retry
 from writetime.pipeline.bootstrap.frames import FramesWriter
 from writetime.pipeline.documents import LedgerEntry, Problem
@@ -38,10 +40,10 @@ from writetime.storage.layout import NodeName, SegmentName, SegmentRef, quaranti
 from writetime.storage.store import Store
 
 _WAIT_FOR_SCHEMA: Final = frozenset({"UnknownTable", "UnknownColumn", "SchemaError"})
-"""Kinds of problems that more knowledge of the schema may solve."""
+"""Kinds of problems that a newer schema may solve."""
 _OF_EVENTS: Final = (
-    "it is an event, which is not sent in its turn once others have gone after it. Its value is in this object, and it is in the changes "
-    "table. To send all events of its table anew, to a new topic: raise the limit or set kafka.oversized, then trigger cdc_publish with "
+    "an event cannot be sent after later events of its table. Its value is in this object and in the changes "
+    "table. To send all events of the table again, to a new topic: raise the limit or set kafka.oversized, then trigger cdc_publish with "
     "`Send all of a table again`"
 )
 _REFUSALS: Final = (DecodeError, SchemaError, SegmentError, ObjectNotFound)
@@ -49,26 +51,26 @@ _REFUSALS: Final = (DecodeError, SchemaError, SegmentError, ObjectNotFound)
 
 @dataclass(frozen=True, slots=True)
 class Retried:
-    """What became of retries: segments that are let into the next batch, objects with frames, and pieces that cannot be used yet, with the
-    reason."""
+    """The result of retries: released segments, objects with frames, and records that cannot be used yet,
+    with the reason."""
 
     segments: list[str]
     objects: list[str]
     refused: dict[str, str]
 
 
-def retry(store: Store, cluster: str, pieces: Sequence[Kept], keys: Keystore | None = None) -> Retried:
-    """Let the next batch try these pieces again."""
+def retry(store: Store, cluster: str, records: Sequence[Kept], keys: Keystore | None = None) -> Retried:
+    """Let the next batch read these records again."""
     learner = known_schema(store, cluster)
     segments: list[str] = []
     refused: dict[str, str] = {}
-    objects_of = {piece.object for piece in pieces if piece.object}
+    objects_of = {piece.object for piece in records if piece.object}
     whole = {name for name in objects_of if _waits(store, name) and not check_segment(store, cluster, name, keys)}
     for name in sorted(whole):
         mark_for_retry(store, name)
         segments.append(name)
     objects = []
-    for piece in (piece for piece in pieces if piece.object not in whole):
+    for piece in (piece for piece in records if piece.object not in whole):
         if piece.topic:
             refused[piece.name] = _OF_EVENTS
             continue
@@ -76,18 +78,18 @@ def retry(store: Store, cluster: str, pieces: Sequence[Kept], keys: Keystore | N
             objects.append(_put_frame(store, cluster, piece, learner))
         except _REFUSALS as error:
             refused[piece.name] = str(error)
-    for piece in (piece for piece in pieces if piece.name not in refused):
+    for piece in (piece for piece in records if piece.name not in refused):
         _note(store, piece)
     return Retried(segments, objects, refused)
 
 
 def release(store: Store, cluster: str, rules: Rules, keys: Keystore | None = None) -> list[str]:
-    """Let the next batch take in the segments that waited for nothing but the schema of tables, as far as more of that is known by now than
-    when they were put into quarantine: a table, a column, a type. Their objects.
+    """Release the held segments that only waited for the schema of tables (a table, a column, a type), if
+    the schema has changed since they were quarantined. Returns their objects.
 
-    A segment is looked at once for each thing that is learnt of its tables, since that reads all of it. What waits for anything else, such
-    as a rule of the configuration or a name in the warehouse, waits for a person. Where nothing is new since the last look, no ledger is
-    read: very many may wait."""
+    Each segment is checked once per schema change of its tables, because a check reads all of it. Segments
+    with other problems, such as a configuration rule or a name clash in the warehouse, wait for an operator.
+    If nothing has changed since the last check, no ledger entry is read: a great many segments may wait."""
     sealed = history(store, cluster).sealed
     if sealed is None or not sealed.held:
         return []
@@ -98,8 +100,8 @@ def release(store: Store, cluster: str, rules: Rules, keys: Keystore | None = No
     entries = at_once(lambda name: LedgerEntry.read(store, SegmentRef.from_object(name).ledger), sealed.held)
     quarantined = {name: entry for name, entry in zip(sealed.held, entries, strict=True) if entry and entry.state == "quarantined"}
     waiting = {name: entry for name, entry in quarantined.items() if _waits_for_schema(entry)}
-    released = _let_in(store, cluster, waiting, learner.schema(), rules, keys)
-    # A batch that is not archived yet has not noted its segments in the ledger.
+    released = _release_each(store, cluster, waiting, learner.schema(), rules, keys)
+    # A batch that is not archived yet has no ledger entries for its segments.
     if all(entry is not None and entry.state in ("quarantined", "retry") for entry in entries):
         store.put(schema_looked_at(cluster), looked_at.encode())
     return released
@@ -112,7 +114,7 @@ def _last_look(store: Store, cluster: str) -> str | None:
         return None
 
 
-def _let_in(
+def _release_each(
     store: Store, cluster: str, waiting: Mapping[str, LedgerEntry], known: Schema, rules: Rules, keys: Keystore | None
 ) -> list[str]:
     released = []
@@ -136,7 +138,7 @@ def _waits_for_schema(entry: LedgerEntry) -> bool:
 
 
 def _tables_of(store: Store, entry: LedgerEntry) -> set[UUID] | None:
-    """The tables that the segment waits for; None if that is not known of all that it waits for."""
+    """The tables that the segment waits for; None if they are not all known."""
     found = set()
     for problem in entry.problems:
         table_id = problem.table_id or _note_of(store, problem).get("table_id")
@@ -147,26 +149,27 @@ def _tables_of(store: Store, entry: LedgerEntry) -> set[UUID] | None:
 
 
 def _is_more(store: Store, cluster: str, entry: LedgerEntry, tables: set[UUID], known: Schema, rules: Rules) -> bool:
-    """Whether each of the tables can be shown by what is known now, and more is known of it than the batch knew that could not."""
+    """Whether each of the tables can be converted now, and its known schema has changed since the batch that
+    could not."""
     try:
         then = read_schema(store, cluster, entry.batch).schema()
     except ObjectNotFound:
-        # Pruned, so it was long ago.
+        # Deleted by retention: the batch is old.
         then = Schema()
     for table_id in tables:
         table = known.tables.get(table_id)
-        if table is None or _about(table_id, known) == _about(table_id, then) or why_not(table, known, rules) is not None:
+        if table is None or _about(table_id, known) == _about(table_id, then) or rejection_reason(table, known, rules) is not None:
             return False
     return True
 
 
 def _digest(tables: set[UUID], known: Schema) -> str:
-    """Stands for all that is known of the tables."""
+    """A hash of everything known of the tables."""
     return hashlib.blake2b("".join(_about(table_id, known) for table_id in sorted(tables)).encode(), digest_size=16).hexdigest()
 
 
 def _about(table_id: UUID, schema: Schema) -> str:
-    """All that a schema says of a table, user types of its keyspace included; "" if it does not know it."""
+    """The schema of a table, including the user types of its keyspace; "" if it is not known."""
     table = schema.tables.get(table_id)
     if table is None:
         return ""
@@ -178,7 +181,7 @@ def _note_name(problem: Problem) -> str:
 
 
 def _note_of(store: Store, problem: Problem) -> dict[str, Any]:
-    """What was noted of a piece; nothing if somebody has tidied up."""
+    """The note of a quarantine record; empty if it was deleted."""
     try:
         return dict(json.loads(store.read(_note_name(problem))))
     except ObjectNotFound:
@@ -191,12 +194,13 @@ def _waits(store: Store, name: str) -> bool:
 
 
 def _put_frame(store: Store, cluster: str, piece: Kept, learner: SchemaLearner) -> str:
-    """The object with the piece's frame. DecodeError or SchemaError if it still cannot be decoded, SegmentError if it is no frame."""
+    """The object with the record's frame. DecodeError or SchemaError if it still cannot be decoded,
+    SegmentError if it is not a frame."""
     data = store.read(piece.name)
     bodies = list(_bodies(piece, data))
     if not bodies or piece.kind == "corrupt_frame":
-        hint = "Put a good copy of the segment in its place."
-        raise CorruptFrame("its bytes are damaged", operation="retry a frame", obj=piece.object, position=piece.position, hint=hint)
+        hint = "Replace the segment by an intact copy."
+        raise CorruptFrame("the frame is damaged", operation="retry a frame", obj=piece.object, position=piece.position, hint=hint)
     assert piece.node is not None
     version = SegmentName.parse(f"{piece.segment}.log").version
     schema = learner.schema()
@@ -213,7 +217,7 @@ def _put_frame(store: Store, cluster: str, piece: Kept, learner: SchemaLearner) 
 
 
 def _bodies(piece: Kept, data: bytes) -> Iterator[bytes]:
-    """The mutations in a piece; none if it holds no whole frame."""
+    """The mutations in a record; none if it holds no complete frame."""
     if quarantined_frames(piece.name) > 1:
         yield from frame_ranges.unpack(data)
     elif (body := body_of(piece.kind, data)) is not None:
@@ -221,7 +225,7 @@ def _bodies(piece: Kept, data: bytes) -> Iterator[bytes]:
 
 
 def _sealed_at(store: Store, piece: Kept, now: datetime) -> datetime:
-    """When its node finished the segment: a TRUNCATE since then took it."""
+    """When the node finished the segment: a later TRUNCATE took its writes."""
     entry = LedgerEntry.read(store, SegmentRef.from_object(piece.object).ledger)
     return entry.sealed_at if entry else now
 

@@ -1,1 +1,2 @@
-"""Encrypted segments: `decryptor` opens their blocks, with a key from a Java keystore (`keystore`, in `jceks` or `pkcs12` format)."""
+"""Encrypted segments: `decryptor` decrypts blocks with a key from a Java keystore (`keystore`: `jceks`,
+`pkcs12`)."""

@@ -1,15 +1,16 @@
 """Encrypted sections (Cassandra 3.0-5.0, db/commitlog/EncryptedSegment, security/EncryptionUtils).
 
     u32   length of the ciphertext
-    u32   length of what is decrypted from it, padding removed
+    u32   length of the plaintext without padding
     ...   ciphertext: AES/CBC with PKCS#7 padding
           inside: u32 length, then an LZ4 block as `LZ4Compressor` writes it
 
-A section holds any number of these, one behind the other; frames run across them. Each is decrypted by itself from the initial vector in
-the segment's header. The key's alias is in the header too; the key is in the operator's keystore.
+A section contains any number of blocks; frames can cross them. Each block is decrypted separately with the
+initial vector of the segment's header. The header also has the key's alias; the key is in the operator's
+keystore.
 
-The cipher protects against reading, not against damage: a block is whole if padding and all three lengths are right. If not one block of
-a segment is, the key is the wrong one. Knows nothing of sections; keys never stand in an error.
+The cipher does not authenticate: a block is valid if its padding and all three lengths are correct. If no
+block of a segment is valid, the key is wrong. This module does not know sections. Errors never contain keys.
 """
 
 from __future__ import annotations
@@ -30,24 +31,28 @@ _KEY_SIZES: Final = (16, 24, 32)
 _HEADER = struct.Struct(">II")
 _LENGTH = struct.Struct(">I")
 _BLOCK_OF: Final = 65_536
-"""Bytes of a section in one block, as Cassandra writes them by default (transparent_data_encryption_options.chunk_length_kb: 64)."""
+"""Bytes of a section in one block, as Cassandra writes them by default
+(transparent_data_encryption_options.chunk_length_kb: 64)."""
 _HOW: Final = (
-    "Name the node's keystore: `cluster.commitlog_keystore` of the pipeline, or --keystore FILE; its password comes from the environment"
+    "Configure the node's keystore: `cluster.commitlog_keystore` of the pipeline, or --keystore FILE; "
+    "its password comes from the environment"
 )
 
 
 class Decryptor:
-    """What opens the sections of one segment, and closes them again. It counts blocks, to tell a wrong key from damage."""
+    """Decrypts and encrypts the sections of one segment. Counts blocks to distinguish a wrong key from
+    damage."""
 
     def __init__(self, descriptor: Descriptor, keys: Keystore | None, name: str) -> None:
-        """Raises UnsupportedSegment (another cipher; no key for it, retriable) and CorruptDescriptor (no initial vector)."""
+        """Raises UnsupportedSegment (unknown cipher; missing key, retriable) and CorruptDescriptor (no
+        initial vector)."""
         self.alias = str(descriptor.params["encKeyAlias"])
         self.name = name
         self.opened = 0
         self.failed = 0
         cipher = str(descriptor.params["encCipher"])
         if cipher.upper() not in _CIPHERS:
-            raise UnsupportedSegment(f"its cipher is not read: {cipher}", operation="decrypt a segment", obj=name)
+            raise UnsupportedSegment(f"the cipher is not supported: {cipher}", operation="decrypt a segment", obj=name)
         self._key = self._find_key(keys)
         self._iv = self._initial_vector(descriptor)
 
@@ -69,11 +74,10 @@ class Decryptor:
         return b"".join(parts)
 
     def check_key(self) -> None:
-        """To be called when all is read. Raises UnsupportedSegment if nothing could be opened although there was something."""
+        """Call after all sections. Raises UnsupportedSegment if there were blocks and none could be
+        decrypted."""
         if self.failed and not self.opened:
-            raise self._unsupported(
-                f"nothing in it can be decrypted with the key `{self.alias}` that was given: it is another, or all is damaged"
-            )
+            raise self._unsupported(f"no block can be decrypted with the key `{self.alias}`: the key is wrong, or every block is damaged")
 
     def pack(self, content: bytes) -> bytes:
         """Inverse of `unpack`: a section's content in blocks."""
@@ -121,13 +125,13 @@ class Decryptor:
 
     def _find_key(self, keys: Keystore | None) -> bytes:
         if keys is None:
-            raise self._unsupported(f"it is encrypted with the key `{self.alias}`, and no keystore was given")
+            raise self._unsupported(f"decryption key is missing: the segment needs `{self.alias}`, and no keystore is configured")
         try:
             key = keys.secret(self.alias)
         except ConfigError as error:
             raise self._unsupported(str(error)) from error
         if len(key) not in _KEY_SIZES:
-            raise self._unsupported(f"the key `{self.alias}` has {8 * len(key)} bits, which is none of AES")
+            raise self._unsupported(f"the key `{self.alias}` has {8 * len(key)} bits, which is not an AES key size")
         return key
 
     def _initial_vector(self, descriptor: Descriptor) -> bytes:

@@ -1,14 +1,16 @@
-"""JCEKS keystores (JDK 8-24, com.sun.crypto.provider.JceKeyStore): secret keys only, the rest is stepped over.
+"""JCEKS keystores (JDK 8-24, com.sun.crypto.provider.JceKeyStore): secret keys only; other entries are
+skipped.
 
     u32   ce ce ce ce
     u32   version, 1 or 2
     u32   number of entries
-    ...   entries: u32 kind (1 private key, 2 certificate, 3 secret key), UTF alias, i64 date, and what the kind asks for
+    ...   entries: u32 kind (1 private key, 2 certificate, 3 secret key), UTF alias, i64 date, then data that depends on kind
     ...   SHA-1 of: the password as UTF-16, "Mighty Aphrodite", everything above
 
-A secret key is a serialised Java object, a SealedObject: bytes encrypted by PBEWithMD5AndTripleDES, with salt and iterations beside them.
-Decrypted they are one more serialised object, which has the key in a field. So this reads just so much of Java's serialisation as plain
-objects with fields need (Java Object Serialization Specification, 6.4). Java's UTF is taken as UTF-8, and what it has of its own replaced.
+A secret key is a serialised Java SealedObject: bytes encrypted by PBEWithMD5AndTripleDES, with salt and
+iterations. The plaintext is another serialised object, which has the key in a field. This module reads only
+the part of Java's serialisation that plain objects with fields need (Java Object Serialization Specification,
+6.4). Java's modified UTF-8 is decoded as UTF-8 with replacement.
 """
 
 from __future__ import annotations
@@ -25,7 +27,7 @@ _PRIVATE_KEY, _CERTIFICATE, _SECRET_KEY = 1, 2, 3
 _DIGEST_SIZE = 20
 _WHITENER = b"Mighty Aphrodite"
 _MOST_ITERATIONS = 5_000_000
-"""Java's own bound."""
+"""Java's limit."""
 
 _NULL, _REFERENCE, _CLASS, _OBJECT, _STRING, _ARRAY, _BLOCK_END, _ENUM = 0x70, 0x71, 0x72, 0x73, 0x74, 0x75, 0x78, 0x7E
 _FIRST_HANDLE = 0x7E0000
@@ -34,18 +36,18 @@ _PRIMITIVES = {"B": 1, "C": 2, "D": 8, "F": 4, "I": 4, "J": 8, "S": 2, "Z": 1}
 
 
 class _Malformed(Exception):
-    """The bytes do not follow the grammar. Never leaves this module."""
+    """The bytes do not follow the grammar. Not raised outside this module."""
 
 
 def entries(content: bytes, path: str, password: str, key_password: str) -> dict[str, Callable[[], bytes]]:
-    """What opens each secret key, by alias. Raises ConfigError: wrong password, or damaged."""
+    """Functions that decrypt each secret key, by alias. Raises ConfigError for a wrong password or damage."""
     body, digest = content[:-_DIGEST_SIZE], content[-_DIGEST_SIZE:]
     if hashlib.sha1(password.encode("utf-16-be") + _WHITENER + body, usedforsecurity=False).digest() != digest:
-        raise ConfigError("is cut short or damaged, or the password is wrong", operation="open a keystore", obj=path)
+        raise ConfigError("the keystore is truncated or damaged, or the password is wrong", operation="open a keystore", obj=path)
     try:
         sealed = dict(_secret_keys(_Reader(body, len(MAGIC))))
     except (_Malformed, RecursionError) as error:
-        raise ConfigError(f"cannot be read: {error}", operation="open a keystore", obj=path) from error
+        raise ConfigError(f"cannot read the keystore: {error}", operation="open a keystore", obj=path) from error
     return {alias: partial(_open, item, path, alias, key_password) for alias, item in sealed.items()}
 
 
@@ -72,7 +74,7 @@ class _Reader:
 def _secret_keys(reader: _Reader) -> list[tuple[str, dict[str, Any]]]:
     version, count = reader.number(4), reader.number(4)
     if version not in (1, 2):
-        raise _Malformed(f"version {version} is not known")
+        raise _Malformed(f"unknown version {version}")
     found = []
     for _ in range(count):
         kind, alias, _date = reader.number(4), reader.utf(), reader.take(8)
@@ -85,7 +87,7 @@ def _secret_keys(reader: _Reader) -> list[tuple[str, dict[str, Any]]]:
         elif kind == _CERTIFICATE:
             _step_over_certificate(reader, version)
         else:
-            raise _Malformed(f"an entry of kind {kind}")
+            raise _Malformed(f"unknown entry kind {kind}")
     return found
 
 
@@ -100,7 +102,7 @@ def _open(sealed: dict[str, Any], path: str, alias: str, password: str) -> bytes
         raise ConfigError(f"the key `{alias}` cannot be opened: {message}", operation="open a key", obj=path)
 
     if sealed.get("sealAlg") != "PBEWithMD5AndTripleDES":
-        fail(f"it is sealed by {sealed.get('sealAlg')}")
+        fail(f"unsupported algorithm {sealed.get('sealAlg')}")
     try:
         salt, iterations = _parameters(sealed["encodedParams"])
         plain = _decrypt(sealed["encryptedContent"], password, salt, iterations)
@@ -112,17 +114,17 @@ def _open(sealed: dict[str, Any], path: str, alias: str, password: str) -> bytes
         fail("the key's password is wrong, or its bytes are damaged")
     raw = key.get("key", key.get("encoded"))
     if not isinstance(raw, bytes):
-        fail("what is sealed is no secret key")
+        fail("the sealed object is not a secret key")
     return raw
 
 
 def _parameters(der: bytes) -> tuple[bytes, int]:
     """Salt and iterations: SEQUENCE { OCTET STRING of 8 bytes, INTEGER }."""
     if len(der) < 14 or der[0] != 0x30 or der[1] != len(der) - 2 or der[2:4] != b"\x04\x08" or der[12] != 2 or der[13] != len(der) - 14:
-        raise _Malformed("the parameters of the encryption are none")
+        raise _Malformed("the encryption parameters are malformed")
     iterations = int.from_bytes(der[14:], "big")
     if not 0 < iterations <= _MOST_ITERATIONS:
-        raise _Malformed(f"{iterations} iterations")
+        raise _Malformed(f"iteration count {iterations} is out of range")
     return der[4:12], iterations
 
 
@@ -138,7 +140,7 @@ def _decrypt(ciphertext: bytes, password: str, salt: bytes, iterations: int) -> 
 
 
 def _halves(salt: bytes) -> tuple[bytes, bytes]:
-    """Equal halves would give equal halves of the key, so Java turns the first one round."""
+    """Equal halves would give equal halves of the key, so Java reverses the first one."""
     first, second = salt[:4], salt[4:]
     return (first[::-1] if first == second else first), second
 
@@ -159,7 +161,8 @@ class _ClassDescription:
 
 
 class _Deserializer:
-    """One object of a Java serialisation stream: its fields as a dict, byte arrays as bytes, strings as str."""
+    """One object of a Java serialisation stream: its fields as a dict, byte arrays as bytes, strings as
+    str."""
 
     def __init__(self, reader: _Reader) -> None:
         self.reader = reader
@@ -167,10 +170,10 @@ class _Deserializer:
 
     def read(self) -> dict[str, Any]:
         if self.reader.take(4) != b"\xac\xed\x00\x05":
-            raise _Malformed("no serialised Java object")
+            raise _Malformed("not a serialised Java object")
         value = self._value()
         if not isinstance(value, dict):
-            raise _Malformed("no Java object with fields")
+            raise _Malformed("not a Java object with fields")
         return value
 
     def _value(self) -> Any:
@@ -183,7 +186,7 @@ class _Deserializer:
             return self._keep(self.reader.utf())
         readers = {_OBJECT: self._object, _ARRAY: self._array, _ENUM: self._enum}
         if code not in readers:
-            raise _Malformed(f"a Java value of kind {code:#x}")
+            raise _Malformed(f"unsupported Java value type {code:#x}")
         return readers[code]()
 
     def _object(self) -> dict[str, Any]:
@@ -195,7 +198,7 @@ class _Deserializer:
             description = description.parent
         for each in reversed(lineage):
             if each.flags != _SERIALIZABLE_AS_IT_IS:
-                raise _Malformed(f"{each.name} is serialised in a way of its own")
+                raise _Malformed(f"{each.name} uses custom serialisation")
             for kind, name in each.fields:
                 fields[name] = self._value() if kind in "[L" else self.reader.take(_PRIMITIVES[kind])
         return fields
@@ -203,7 +206,7 @@ class _Deserializer:
     def _array(self) -> bytes:
         description = self._class()
         if description is None or description.name != "[B":
-            raise _Malformed("an array of something else than bytes")
+            raise _Malformed("an array that is not a byte array")
         place = len(self.handles)
         self._keep(None)
         self.handles[place] = self.reader.take(self.reader.number(4))
@@ -223,10 +226,10 @@ class _Deserializer:
         if code == _REFERENCE:
             referenced = self._referenced()
             if not isinstance(referenced, _ClassDescription):
-                raise _Malformed("a reference to no class")
+                raise _Malformed("a class reference does not point to a class")
             return referenced
         if code != _CLASS:
-            raise _Malformed(f"a Java class of kind {code:#x}")
+            raise _Malformed(f"unsupported Java class type {code:#x}")
         description = _ClassDescription(self.reader.utf())
         self.reader.take(8)
         self._keep(description)
@@ -236,17 +239,17 @@ class _Deserializer:
             if kind in "[L":
                 self._value()
             elif kind not in _PRIMITIVES:
-                raise _Malformed(f"a field of type {kind!r}")
+                raise _Malformed(f"unknown field type {kind!r}")
             description.fields.append((kind, name))
         if self.reader.number(1) != _BLOCK_END:
-            raise _Malformed(f"annotations of class {description.name}")
+            raise _Malformed(f"class {description.name} has unsupported annotations")
         description.parent = self._class()
         return description
 
     def _referenced(self) -> Any:
         handle = self.reader.number(4) - _FIRST_HANDLE
         if not 0 <= handle < len(self.handles):
-            raise _Malformed("a reference to nothing")
+            raise _Malformed("a reference points to no object")
         return self.handles[handle]
 
     def _keep(self, value: Any) -> Any:

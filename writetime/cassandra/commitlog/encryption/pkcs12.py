@@ -1,13 +1,14 @@
-"""PKCS#12 keystores (RFC 7292), secret keys only, as Java's keytool writes them (JDK 8-24, sun.security.pkcs12.PKCS12KeyStore).
+"""PKCS#12 keystores (RFC 7292), secret keys only, as Java's keytool writes them (JDK 8-24,
+sun.security.pkcs12.PKCS12KeyStore).
 
-    PFX            authenticated safe, and a MAC over it whose key comes from the password
-    safe           parts, each plain or encrypted as a whole, each a list of bags
+    PFX            authenticated safe, and a MAC over it with a key derived from the password
+    safe           parts, each plain or encrypted; a part is a list of bags
     secret bag     an EncryptedPrivateKeyInfo in an OCTET STRING; its friendlyName is the alias
-      decrypted    a PrivateKeyInfo, whose octets are the key
+      decrypted    a PrivateKeyInfo with the key as its octets
 
-Encrypted by PBES2 (PBKDF2, AES; Java 16 and later, or so configured) or by the older pbeWithSHAAnd3-KeyTripleDES-CBC. A part encrypted by
-RC2, as old keystores have them for certificates, is not opened; Java puts secret keys elsewhere. pyasn1 reads the DER, cryptography
-decrypts.
+Supported encryption: PBES2 (PBKDF2, AES; default since Java 16) and the older
+pbeWithSHAAnd3-KeyTripleDES-CBC. Parts encrypted with RC2, which old keystores use for certificates, are
+skipped; they do not contain secret keys. pyasn1 parses the DER, cryptography decrypts.
 """
 
 from __future__ import annotations
@@ -39,15 +40,16 @@ _HMACS = {
 }
 _FOR_KEY, _FOR_VECTOR, _FOR_MAC = 1, 2, 3
 _MOST_ITERATIONS = 5_000_000
-"""Java's own bound."""
+"""Java's limit."""
 
 
 class _Unreadable(Exception):
-    """A way of encryption that is not known. Never leaves this module."""
+    """An unsupported algorithm. Not raised outside this module."""
 
 
 def entries(content: bytes, path: str, password: str, key_password: str) -> dict[str, Callable[[], bytes]]:
-    """What opens each secret key, by alias. Raises ConfigError: wrong password, damaged, or protected in a way that is not known."""
+    """Functions that decrypt each secret key, by alias. Raises ConfigError: wrong password, damage or
+    unsupported algorithm."""
     from pyasn1.error import PyAsn1Error
     from pyasn1_modules import rfc7292
 
@@ -61,14 +63,14 @@ def entries(content: bytes, path: str, password: str, key_password: str) -> dict
             for alias, encrypted in _secret_bags(part, password)
         }
     except _Unreadable as error:
-        raise ConfigError(f"is protected in a way that is not known: {error}", operation="open a keystore", obj=path) from error
+        raise ConfigError(f"the keystore uses an unsupported algorithm: {error}", operation="open a keystore", obj=path) from error
     except (PyAsn1Error, ValueError, LookupError) as error:
-        raise ConfigError("is cut short, damaged or no PKCS12 keystore", operation="open a keystore", obj=path) from error
+        raise ConfigError("the keystore is truncated, damaged or not PKCS12", operation="open a keystore", obj=path) from error
 
 
 def _check_mac(pfx: Any, safe: bytes, password: str, path: str) -> None:
     if not pfx["macData"].isValue:
-        raise ConfigError("has no MAC, so its password cannot be checked", operation="open a keystore", obj=path)
+        raise ConfigError("the keystore has no MAC, so the password cannot be checked", operation="open a keystore", obj=path)
     mac = pfx["macData"]
     digest = _DIGESTS.get(str(mac["mac"]["digestAlgorithm"]["algorithm"]))
     if digest is None:
@@ -76,7 +78,7 @@ def _check_mac(pfx: Any, safe: bytes, password: str, path: str) -> None:
     size = hashlib.new(digest).digest_size
     key = _derive(digest, password, bytes(mac["macSalt"]), _iterations(mac["iterations"]), _FOR_MAC, size)
     if not hmac.compare_digest(hmac.digest(key, safe, digest), bytes(mac["mac"]["digest"])):
-        raise ConfigError("has another password, or is damaged", operation="open a keystore", obj=path)
+        raise ConfigError("the keystore password is wrong, or the keystore is damaged", operation="open a keystore", obj=path)
 
 
 def _secret_bags(part: Any, password: str) -> Iterator[tuple[str, bytes]]:
@@ -117,14 +119,14 @@ def _open(encrypted: bytes, path: str, alias: str, password: str) -> bytes:
         plain = _decrypt(info["encryptionAlgorithm"], bytes(info["encryptedData"]), password)
         return bytes(_decode(plain, rfc5958.PrivateKeyInfo())["privateKey"])
     except _Unreadable as error:
-        message = f"it is encrypted in a way that is not known: {error}"
+        message = f"unsupported algorithm: {error}"
     except (PyAsn1Error, ValueError, LookupError):
         message = "the key's password is wrong, or its bytes are damaged"
     raise ConfigError(f"the key `{alias}` cannot be opened: {message}", operation="open a key", obj=path)
 
 
 def _decrypt(algorithm: Any, ciphertext: bytes, password: str) -> bytes:
-    """Raises ValueError for wrong padding, which is what a wrong password gives."""
+    """Raises ValueError for wrong padding, the result of a wrong password."""
     from cryptography.hazmat.primitives.ciphers import Cipher, modes
     from cryptography.hazmat.primitives.padding import PKCS7
 
@@ -189,7 +191,7 @@ def _derive(digest: str, password: str, salt: bytes, iterations: int, purpose: i
 
 
 def _stretched(data: bytes, block: int) -> bytes:
-    """Repeated up to a whole number of blocks."""
+    """The data repeated to a whole number of blocks."""
     size = block * -(-len(data) // block)
     return (data * (size // len(data) + 1))[:size] if data else b""
 
@@ -197,7 +199,7 @@ def _stretched(data: bytes, block: int) -> bytes:
 def _iterations(value: Any) -> int:
     count = int(value)
     if not 0 < count <= _MOST_ITERATIONS:
-        raise _Unreadable(f"{count} iterations")
+        raise _Unreadable(f"iteration count {count} is out of range")
     return count
 
 
