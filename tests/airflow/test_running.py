@@ -118,7 +118,7 @@ def test_a_damaged_segment_its_repair_and_a_backfill(story: Story) -> None:
     assert tasks["segment[0]"]["rendered_map_index"].endswith(damaged.path.name)
     log = story.api.log("cdc_ingest", run, "segment", map_index=0)
     assert name in log
-    assert "put a good copy" in log
+    assert "upload a good copy" in log
 
     # Its link leads to what the page knows of it.
     link = story.api.links("cdc_ingest", run, "segment", map_index=0)["Segment"]

@@ -159,7 +159,7 @@ def test_moments_and_days_of_four_digits_come_back_from_pythons_calendar(text: s
 def test_a_text_key_twice_is_refused_not_lost() -> None:
     kind = kind_of("map<text, int>")
     for way in (to_avro_value, to_json_value):
-        with pytest.raises(DecodeError, match="twice"):
+        with pytest.raises(DecodeError, match="duplicate key"):
             way(kind, [("a", 1), ("a", 2)])
     assert through_arrow(kind, [("a", 1), ("a", 2)]) == [("a", 1), ("a", 2)]
 

@@ -14,7 +14,7 @@ from uuid import UUID
 import numpy as np
 import pyarrow as pa
 import pytest
-from hypothesis import given, settings
+from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from proof.recording.recording import Recording
@@ -398,7 +398,7 @@ def test_any_table(given_: tuple[Schema, Mutation]) -> None:
     assert unflatten(chunk)[0][1] == mutation
 
 
-@settings(max_examples=examples(60), deadline=None)
+@settings(max_examples=examples(60), deadline=None, suppress_health_check=[HealthCheck.filter_too_much])
 @given(st.lists(updates(), max_size=4))
 def test_flatten_and_back(found: list[PartitionUpdate]) -> None:
     pairs = [(i, Mutation((update, update))) for i, update in enumerate(found)]

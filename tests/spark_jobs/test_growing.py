@@ -136,7 +136,7 @@ def test_a_file_that_begins_with_other_bytes_is_taken_in_whole(tmp_path: Path) -
     assert sealed is not None
     assert each.frames[-1] == whole(tmp_path, WHOLE, ROUTES, ref())
     assert (sealed.segments[0].differs, sealed.segments[0].skipped, sealed.segments[0].ok) == (True, 0, True)
-    assert f"ALARM: {ref().incoming} segment differs from its parts" in batch_text(sealed)
+    assert f"ALARM: {ref().incoming} does not begin with its parts; the whole file was ingested" in batch_text(sealed)
 
 
 def test_a_file_that_is_shorter_than_its_parts_differs(tmp_path: Path) -> None:

@@ -494,7 +494,7 @@ def test_of_two_that_make_a_table_the_slower_may_try_again(warehouse: Warehouse,
     warehouse.write_changes(made, schema, given, 1)
     slower = Warehouse(warehouse.spark, "lake")
     monkeypatch.setattr(slower, "_held", lambda name: None)
-    with pytest.raises(BatchBusy, match=r"written to the table meanwhile: .*made_by_two.*already exists.*a retry"):
+    with pytest.raises(BatchBusy, match=r"concurrent write to the table: .*made_by_two.*already exists.*a retry"):
         commit_each([made], lambda table: slower.write_changes(table, schema, given, 1))
     monkeypatch.undo()
     slower.write_changes(made, schema, given, 1)
@@ -562,13 +562,13 @@ def test_statements_that_tell_the_same_go_on_at_once() -> None:
     other = Event()
 
     def tell(value: str) -> None:
-        with notes.told({"a": value}):
+        with notes.applied({"a": value}):
             told.append(dict(conf))
             if value == "other":
                 other.set()
 
     with ThreadPoolExecutor(1) as pool:
-        with notes.told({"a": "same"}):
+        with notes.applied({"a": "same"}):
             pool.submit(tell, "same").result(60)
             waits = pool.submit(tell, "other")
             assert not other.wait(0.2)
@@ -584,14 +584,14 @@ def test_nobody_waits_for_a_statement_that_failed(fails: str) -> None:
     told = Event()
 
     def tell() -> None:
-        with notes.told({"a": "other"}):
+        with notes.applied({"a": "other"}):
             told.set()
 
     # What hangs must not keep the test's process.
     waits = Thread(target=tell, daemon=True)
 
     def fail() -> None:
-        with notes.told({"a": "one"}):
+        with notes.applied({"a": "one"}):
             waits.start()
             assert not told.wait(0.2)
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import time
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -11,6 +12,7 @@ import pytest
 from tests.storage.conftest import Backend
 from writetime.errors import LeaseLost
 from writetime.storage.lease import Lease, notes
+from writetime.storage.local import LocalStore
 from writetime.storage.store import ObjectInfo, Store
 
 NAME = "leases/thing.json"
@@ -115,3 +117,19 @@ def test_a_write_that_went_through_unheard_is_no_loss(backend: Backend) -> None:
     assert notes(backend.open(), NAME) == {"batch": 1}
     with Lease(store, NAME, wait=0), pytest.raises(LeaseLost, match="holds the lease"), Lease(store, NAME, wait=0):
         pytest.fail("two hold it")
+
+
+def test_one_that_is_taken_again_while_it_is_looked_at_is_lost(tmp_path: Path) -> None:
+    """Two others were faster, the second between `head` and `read`: that is a lost lease, no missing object."""
+
+    class Raced(LocalStore):
+        def read(self, name: str, **more: Any) -> bytes:
+            if more.get("generation"):
+                self.put(name, b'{"owner": "third", "until": 0, "notes": {}}')
+            return super().read(name, **more)
+
+    lease = Lease(Raced(tmp_path), NAME)
+    lease._generation = 0
+    LocalStore(tmp_path).put(NAME, b'{"owner": "second", "until": 0, "notes": {}}')
+    with pytest.raises(LeaseLost, match="took the lease over"):
+        lease._put("first", 0.0, {})

@@ -112,11 +112,22 @@ class Lease:
         try:
             self._generation = self._store.put(self._name, data, if_generation=self._generation).generation
         except PreconditionFailed as error:
-            found = self._store.head(self._name)
-            if found is None or self._store.read(self._name, generation=found.generation) != data:
+            generation = self._generation_with(data)
+            if generation is None:
                 raise self._lost("another process took the lease over") from error
-            self._generation = found.generation
+            self._generation = generation
         self._renewed = started
+
+    def _generation_with(self, data: bytes) -> int | None:
+        """The lease's generation if it holds these bytes: then the write succeeded, and its answer was lost."""
+        found = self._store.head(self._name)
+        try:
+            if found is None or self._store.read(self._name, generation=found.generation) != data:
+                return None
+        except ObjectNotFound:
+            # Written again since `head`, by another holder.
+            return None
+        return found.generation
 
     def _keep(self) -> None:
         while not self._over.wait(self._seconds / 3):
