@@ -267,7 +267,6 @@ def test_the_page_is_for_who_may_see_the_dags_and_its_buttons_for_who_may_trigge
     assert story.api.run("cdc_replay", run)["triggering_user_name"] == "admin"
 
 
-@pytest.mark.thorough
 def test_a_spark_job_that_fails_tells_its_square_why_and_is_not_tried_again_in_vain(story: Story) -> None:
     run = story.api.trigger("cdc_publish", {"again": "shop.nothing"})
     assert story.api.wait("cdc_publish", run, seconds=300) == "failed"

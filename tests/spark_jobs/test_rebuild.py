@@ -47,7 +47,7 @@ def flip(path: Path) -> None:
 
 
 def test_tables_come_back(tmp_path: Path) -> None:
-    orders = Orders(tmp_path, pieces=2)
+    orders = Orders(tmp_path, segments=2)
     made = Pipeline.create(tmp_path / "site")
     pipeline = replace(made, config=made.config.model_copy(update={"kafka": None}))
     pipeline.stage()
