@@ -210,7 +210,7 @@ def test_a_search_through_every_output_finds_no_clear_value(
     assert any("delivered" in text for name, text in found.items() if name.startswith(f"unpacked {files.url}"))
     assert "hidden: " in found["dump --json --config"]
     assert any(
-        "the pipeline keeps columns" in text for name, text in found.items() if "quarantine/piece" in name or "quarantine show" in name
+        "the configuration hides columns" in text for name, text in found.items() if "quarantine/piece" in name or "quarantine show" in name
     )
     assert any(name.startswith("Spark's") and "MapInArrow" in text for name, text in found.items())
     expected = [row for row in orders if row["status"] not in (None, "returned")]
