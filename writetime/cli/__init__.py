@@ -114,7 +114,3 @@ def _masked(value: Any, key: str = "") -> Any:
     if _SECRET_NAME.search(key) and value not in (None, ""):
         return _MASK
     return _SECRET_IN_TEXT.sub(rf"\1{_MASK}", value) if isinstance(value, str) else value
-
-
-if __name__ == "__main__":
-    sys.exit(main())
