@@ -95,8 +95,7 @@ def measure(segments: int, passes: int, cores: int, buckets: int) -> dict[str, A
     }
 
 
-# --- segments -----------------------------------------------------------------------------------------------
-# ---------------------
+# --- segments
 
 
 def replicas(segments: int, count: int = REPLICAS) -> list[list[bytes]]:
@@ -150,8 +149,7 @@ def ship(url: str, logs: list[list[bytes]]) -> Manifest:
     return manifest
 
 
-# --- the job ------------------------------------------------------------------------------------------------
-# ---------------------
+# --- the job
 
 
 def config_of(folder: Path, cores: int, buckets: int) -> PipelineConfig:
@@ -303,8 +301,7 @@ def timed_job(clock: Clock, *, but: Sequence[str] = ()) -> type[ingest.Batch]:
     return type("Measured", (ingest.Batch,), steps | nothing)
 
 
-# --- for people ---------------------------------------------------------------------------------------------
-# ---------------------
+# --- for people
 
 
 def show(figures: dict[str, Any]) -> None:

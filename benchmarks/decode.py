@@ -73,8 +73,7 @@ def measure(paths: list[Path], passes: int) -> dict[str, Any]:
         }
 
 
-# --- speed --------------------------------------------------------------------------------------------------
-# ---------------------
+# --- speed
 
 
 def race(paths: list[Path], schema: Path, passes: int) -> dict[str, Any]:
@@ -159,7 +158,6 @@ class Ours:
 
 
 # --- memory and the first call
-# ---------------------------------------------------------------------------------------------------
 
 
 def memory(paths: list[Path], schema: Path, size: int, folder: Path) -> dict[str, Any]:
@@ -251,8 +249,7 @@ CHILDREN: dict[str, Callable[..., dict[str, Any]]] = {
 }
 
 
-# --- schema -------------------------------------------------------------------------------------------------
-# ---------------------
+# --- schema
 
 
 def learn(paths: list[Path], into: Path) -> None:
@@ -273,8 +270,7 @@ def schema_from(path: Path) -> Any:
     return SchemaLearner.from_json(path.read_text(encoding="utf-8")).schema()
 
 
-# --- for people ---------------------------------------------------------------------------------------------
-# ---------------------
+# --- for people
 
 
 def show(figures: dict[str, Any]) -> None:

@@ -120,8 +120,7 @@ def table_of(rows: int) -> Table:
     return Table("bench", f"rows_{rows}", uuid.UUID(int=(1 << 76) + rows), columns, cdc=True)
 
 
-# --- rows ---------------------------------------------------------------------------------------------------
-# -----------------------
+# --- rows
 
 
 @dataclass(frozen=True)
@@ -180,7 +179,6 @@ def _binary(rows: np.ndarray) -> pa.Array:
 
 
 # --- a pipeline with tables
-# ----------------------------------------------------------------------------------------------------------
 
 
 @dataclass
@@ -300,8 +298,7 @@ def _ship(store: Store, segment: int, bodies: list[bytes]) -> Manifest:
     return manifest
 
 
-# --- for people ---------------------------------------------------------------------------------------------
-# ---------------------------
+# --- for people
 
 
 def show(figures: dict[str, Any]) -> None:

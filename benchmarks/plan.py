@@ -132,8 +132,7 @@ def _sealed(store: Listing, last: int) -> Listing:
     return store
 
 
-# --- the bucket ---------------------------------------------------------------------------------------------
-# ---------------------------
+# --- the bucket
 
 
 @dataclass
@@ -202,8 +201,7 @@ class Listing:
 _DOCUMENTS = ("archived", "local", "manifest", "schema", "sealed")
 
 
-# --- a ring on paper ----------------------------------------------------------------------------------------
-# ---------------------------
+# --- a ring on paper
 
 
 def on_paper(figures: Mapping[str, Any], nodes: int, rate: float) -> dict[str, float]:

@@ -100,8 +100,7 @@ def _wait(holds: Callable[[], Any], what: str, seconds: float = PATIENCE) -> Non
         time.sleep(1)
 
 
-# --- freshness ----------------------------------------------------------------------------------------------
-# -----------------------
+# --- freshness
 
 
 def freshness(folder: Path, ring: Ring, kafka: Kafka, airflow: Airflow, tail: float, seconds: float, rate: int) -> dict[str, Any]:
@@ -193,8 +192,7 @@ def reading(kafka: Kafka) -> Iterator[Reader]:
         raise ToolError(f"failed to read events: {reader.trouble}")
 
 
-# --- nothing to do ------------------------------------------------------------------------------------------
-# -----------------------
+# --- nothing to do
 
 
 def idle(airflow: Airflow, minutes: float) -> dict[str, Any]:
@@ -255,8 +253,7 @@ def _cpu(airflow: Airflow) -> tuple[float, float]:
     return tasks, sum(cpu_seconds(root=service.pid) for service in airflow.services) - tasks
 
 
-# --- for people ---------------------------------------------------------------------------------------------
-# -----------------------
+# --- for people
 
 
 def show(figures: dict[str, Any]) -> None:

@@ -65,8 +65,7 @@ def main(arguments: list[str]) -> int:
     return 0
 
 
-# --- data ---------------------------------------------------------------------------------------------------
-# ----------------------
+# --- data
 
 
 def keys(numbers: Sequence[int] | np.ndarray) -> list[bytes]:
@@ -112,8 +111,7 @@ def changes(rows: int, count: int, seed: int) -> list[Record]:
     return [Record(key, value, None) for key, value in zip(keys([*old, *new]), values(count, seed).to_pylist(), strict=True)]
 
 
-# --- passes -------------------------------------------------------------------------------------------------
-# ----------------------
+# --- passes
 
 
 def measure(folder: Path, sizes: Sequence[int], buckets: int, changed: int, passes: int) -> list[dict[str, Any]]:
@@ -178,8 +176,7 @@ def series(folder: Path, rows: int, changed: int, batches: int) -> list[dict[str
     return figures
 
 
-# --- what is shown ------------------------------------------------------------------------------------------
-# ----------------------
+# --- what is shown
 
 
 def show(figures: list[dict[str, Any]]) -> None:

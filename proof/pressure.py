@@ -130,8 +130,7 @@ def measure(options: argparse.Namespace) -> dict[str, Any]:
     }
 
 
-# --- what runs ----------------------------------------------------------------------------------------------
-# ---------------------
+# --- what runs
 
 
 class StoreProcess:
@@ -216,8 +215,7 @@ def environment(server: s3_server.Server) -> dict[str, str]:
     }
 
 
-# --- what is looked at --------------------------------------------------------------------------------------
-# -----------------------
+# --- what is looked at
 
 
 def phase(

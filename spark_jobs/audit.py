@@ -184,7 +184,7 @@ def _time(text: str) -> datetime:
     return found.replace(tzinfo=UTC) if found.tzinfo is None else found
 
 
-# --- driver -------------------------------------------------------------------------------------------------------------------------
+# --- driver
 
 
 class Audit:
@@ -333,7 +333,7 @@ def _minute(at: datetime) -> int:
     return int(at.timestamp()) // 60
 
 
-# --- workers ------------------------------------------------------------------------------------------------------------------------
+# --- workers
 
 
 @dataclass(frozen=True)

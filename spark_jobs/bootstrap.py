@@ -167,7 +167,7 @@ def _of_worker(error: PySparkException, name: str) -> WritetimeError:
     return BatchError(reason, operation="read a table from the ring", obj=name, retriable=True)
 
 
-# --- driver -------------------------------------------------------------------------------------------------------------------------
+# --- driver
 
 
 @dataclass
@@ -237,7 +237,7 @@ class Bootstrap:
             with suppress(ObjectNotFound, PreconditionFailed):
                 self.store.delete(info.name, if_generation=info.generation)
 
-    # --- how ---------------------------------------------------------------------------------------------------------------------------
+    # --- how
 
     def _plan(self, table: Table) -> ReadPlan:
         """What workers are told of a table. BatchError if the ring has another one under its name."""
@@ -356,7 +356,7 @@ def _reader(plan: ReadPlan, run: Run, readers: int) -> Callable[[Batches], Batch
     return read
 
 
-# --- worker -------------------------------------------------------------------------------------------------------------------------
+# --- worker
 
 
 @dataclass(frozen=True)
@@ -475,7 +475,7 @@ class TableReader:
         elif state:
             self._row(pk, state, next((row for row in rows if row.clustering is not None), None), self._now(page.reading))
 
-    # --- comparing ---------------------------------------------------------------------------------------------------------------------
+    # --- comparing
 
     def _statics(self, key: bytes, state: bytes, row: RingRow | None, reading: Reading) -> None:
         if self.plan.table.static_columns:

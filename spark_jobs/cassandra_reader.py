@@ -93,7 +93,7 @@ class Ring:
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
         self._cluster.shutdown()
 
-    # --- about the ring ----------------------------------------------------------------------------------------------------------------
+    # --- about the ring
 
     @property
     def has_element_times(self) -> bool:
@@ -115,7 +115,7 @@ class Ring:
         ).rows
         return rows[0][0] if rows else None
 
-    # --- rows --------------------------------------------------------------------------------------------------------------------------
+    # --- rows
 
     def rows(self, query: str, values: Sequence[bytes | None], as_of: int) -> Page:
         """All rows of a small answer."""

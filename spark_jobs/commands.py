@@ -140,7 +140,7 @@ def erase(
         raise typer.Exit(1)
 
 
-# --- commands that only look ------------------------------------------------------------------------------------------------------------
+# --- commands that only look
 
 
 def verify_tables(

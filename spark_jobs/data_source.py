@@ -161,7 +161,7 @@ class Reader(DataSourceReader):
         log.warning("segment skipped", **error.as_dict())
 
 
-# --- planning ---------------------------------------------------------------------------------------------------------------------
+# --- planning
 
 
 def _plan(options: Mapping[str, str]) -> Plan:

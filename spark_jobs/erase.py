@@ -86,7 +86,7 @@ def _joined(parts: list[bytes]) -> bytes:
     return parts[0] if len(parts) == 1 else b"".join(len(part).to_bytes(2, "big") + part + b"\0" for part in parts)
 
 
-# --- the command --------------------------------------------------------------------------------------------------------------------
+# --- the command
 
 
 def run(config: PipelineConfig, full_name: str, key: str, *, by: str, yes: bool = False, spark: SparkSession | None = None) -> Outcome:

@@ -240,7 +240,7 @@ class Batch:
         voids.expect_settled(self._warehouse(), self.manifest, self.voided, captured)
         return self._seal(state)
 
-    # --- reading ---------------------------------------------------------------------------------------------------------
+    # --- reading
 
     @property
     def segments(self) -> list[SegmentInput]:
@@ -427,7 +427,7 @@ class Batch:
             return known
         return ShardVersions(generation=self.local.generations[table.id].generation, buckets=[0] * len(known.buckets))
 
-    # --- folding ---------------------------------------------------------------------------------------------------------
+    # --- folding
 
     def _purged(self, captured: list[Table]) -> dict[bytes, Purged]:
         """What stays out of tables as it comes again, or too late: what beat it may have been purged since."""
@@ -504,7 +504,7 @@ class Batch:
         # "3/1" is three replicas, one of them transient.
         return sum(int(replication.get(name, "0").split("/")[0]) for name in asked)
 
-    # --- what became of everything ---------------------------------------------------------------------------------------
+    # --- what became of everything
 
     def _account(self, surveyed: DataFrame, folded: DataFrame, schema: Schema) -> None:
         """Count every partition update once; AccountingMismatch if one of any table went missing between where it was read and the join."""
@@ -662,7 +662,7 @@ class Batch:
             return [info.name for info in self.store.list(segment.ref.quarantine) if info.name.endswith(".json")]
         return []
 
-    # --- commits ---------------------------------------------------------------------------------------------------------
+    # --- commits
 
     def _typed_events(self, folded: DataFrame, schema: Schema, captured: list[Table]) -> DataFrame:
         """Pages of events with their ordinals: dense within (batch, table name), by incarnation of the table

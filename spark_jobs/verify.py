@@ -155,7 +155,7 @@ def run(config: PipelineConfig, options: Options) -> VerifyReport:
     return report
 
 
-# --- driver -------------------------------------------------------------------------------------------------------------------------
+# --- driver
 
 
 @dataclass(frozen=True)
@@ -424,7 +424,7 @@ def ring_of(config: PipelineConfig, cql: CqlConfig) -> Ring:
     return Ring(cql, datacenter=config.cluster.datacenters[0], **about)
 
 
-# --- both sides -----------------------------------------------------------------------------------------------------------------------
+# --- both sides
 
 
 class Plan:
@@ -501,7 +501,7 @@ class Rows:
         self.facts = {column.name: of_elements or not self.shape.columns[column.name].multicell for column in values}
         self.counters = {column.name for column in values if column.type == "counter"}
 
-    # --- the ring's ---
+    # --- the ring's
 
     def of_ring(self, ring: Ring, number: int, tokens: verification.Range) -> Iterator[dict[str, Any]]:
         bounds = [token.to_bytes(8, "big", signed=True) for token in tokens]
@@ -542,7 +542,7 @@ class Rows:
         # An answer has the count; only a log has its shards.
         return int.from_bytes(raw, "big", signed=True) if name in self.counters else self.shape.columns[name].decode(raw)
 
-    # --- the warehouse's ---
+    # --- the warehouse's
 
     def of_lake(self, batch: pa.RecordBatch, ranges: Sequence[verification.Range], wanted: set[int]) -> Iterator[dict[str, Any]]:
         ends = [end for _, end in ranges]
@@ -577,7 +577,7 @@ class Rows:
             return {name: facts[to_column(name)] for name in self.facts if facts.get(to_column(name)) is not None}
         return {name: value for name, value in facts or () if name in self.facts and name in self.shown.columns}
 
-    # --- of both ---
+    # --- of both
 
     def _shown(self, row: Mapping[str, Any], writetime: dict[str, int], expires_at: dict[str, int]) -> tuple[str, Shown]:
         named = {name: self._plain(name, row.get(to_column(name))) for name in self.shown.columns}

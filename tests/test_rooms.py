@@ -131,7 +131,7 @@ def test_the_check_sees_what_it_should(tmp_path: Path, monkeypatch: pytest.Monke
     assert [offence for offence in offences("writetime") if "gcs.py" in offence] == []
 
 
-# --- walls inside writetime --------------------------------------------------------------------------------------------------------
+# --- walls inside writetime
 
 
 def graph() -> dict[str, set[str]]:

@@ -95,7 +95,6 @@ def verify(site: Site, recording: Recording, bootstrap: str) -> Report:
 
 
 # --- what the batches say
-# -------------------------------------------------------------------------------------------------------
 
 
 def _sealed(store: Store, cluster: str) -> Iterator[Sealed]:
@@ -153,8 +152,7 @@ def _captured_updates(buffer: bytes, schema: Schema, captured: set[str]) -> int:
     return count
 
 
-# --- tables -------------------------------------------------------------------------------------------------
-# ---------------------
+# --- tables
 
 
 def expected_rows(recording: Recording, keyspace: str, table: str) -> list[dict[str, Any]]:
@@ -207,8 +205,7 @@ def differences(name: str, expected: list[dict[str, Any]], actual: list[dict[str
     return sorted(missing + surplus)
 
 
-# --- events -------------------------------------------------------------------------------------------------
-# ---------------------
+# --- events
 
 
 def consume(bootstrap: str, topic: str) -> Iterator[dict[str, Any]]:
@@ -280,8 +277,7 @@ def _as_event(row: dict[str, Any], singles: frozenset[str]) -> dict[str, Any]:
     return {from_column(name): of_column(name, value) for name, value in row.items() if name not in FACTS}
 
 
-# --- for people ---------------------------------------------------------------------------------------------
-# ---------------------
+# --- for people
 
 
 def show(report: Report) -> None:

@@ -90,8 +90,7 @@ class Live:
     def partitions(self) -> int:
         return max(4, self.rows // ROWS_PER_PARTITION)
 
-    # --- the ring -------------------------------------------------------------------------------------------
-    # ---------------------------
+    # --- the ring
 
     def fill(self) -> None:
         """Tables that nobody captures, full."""
@@ -230,8 +229,7 @@ class Live:
             writer.join()
         assert not failed, failed
 
-    # --- the product ----------------------------------------------------------------------------------------
-    # ---------------------------
+    # --- the product
 
     def bootstrap(self, *, tables: tuple[str, ...] = TABLES, due: bool = False, part: tuple[int, int] | None = None) -> list[Run]:
         with _Replaced(bootstrap, "spark_session", self.pipeline._session):

@@ -122,8 +122,7 @@ def _put_frames_right(content: bytearray, pos: int, end: int) -> None:
         pos = body_end + 4
 
 
-# --- damage to bytes ----------------------------------------------------------------------------------------
-# ------------------------
+# --- damage to bytes
 
 
 def _place(rng: Random, content: bytearray) -> int:
@@ -345,7 +344,6 @@ _DAMAGES = (
 
 
 # --- damage to what is in the bodies
-# --------------------------------------------------------------------------------------------------
 
 
 def _restructured(rng: Random, corpus: Corpus, start: Seed, number: int) -> Case:

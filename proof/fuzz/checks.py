@@ -108,8 +108,7 @@ class Checker:
             self._body(found.body(frame), found.descriptor.version)
             self.twins.take(case.number, found.body(frame), found.descriptor.version)
 
-    # --- container ------------------------------------------------------------------------------------------
-    # ------------------------
+    # --- container
 
     def _both_engines(self, case: Case) -> Scan | None:
         python, numba = (_scan(case, engine) for engine in ("python", "numba"))
@@ -197,8 +196,7 @@ class Checker:
                 raise Broken(f"the frame at {frame.position} stood elsewhere")
         self.seen["frames as they were"] += len(found.frames)
 
-    # --- bodies ---------------------------------------------------------------------------------------------
-    # --------------------------
+    # --- bodies
 
     def _body(self, body: bytes, version: int) -> None:
         mutation = self._decoded(body, version)

@@ -52,8 +52,7 @@ def changed(rng: Random, mutation: Mutation) -> Mutation:
     return Mutation(tuple(updates))
 
 
-# --- from nothing -------------------------------------------------------------------------------------------
-# ----------------------
+# --- from nothing
 
 
 def timestamp(rng: Random) -> int:
@@ -124,8 +123,7 @@ def _tombstone(rng: Random, lengths: Sequence[int | None]) -> RangeTombstone:
     return RangeTombstone(Bound(start, rng.random() < 0.5), Bound(end, rng.random() < 0.5), deletion(rng))
 
 
-# --- from something -----------------------------------------------------------------------------------------
-# ------------------------
+# --- from something
 
 
 def _change_key(rng: Random, update: PartitionUpdate) -> PartitionUpdate:

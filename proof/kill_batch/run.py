@@ -170,8 +170,7 @@ class Kills(Orders):
         self._edited_file = self.pipeline.site.folder / "edited.pickle"
         self._edited_file.write_bytes(pickle.dumps(self.config.model_copy(update=edit)))
 
-    # --- jobs -----------------------------------------------------------------------------------------------
-    # -------------------------
+    # --- jobs
 
     def _bring_in(self, segments: Sequence[Segment]) -> None:
         store, cluster = self.pipeline.store, self.pipeline.cluster
@@ -467,8 +466,7 @@ class Kills(Orders):
             lines = log.read().splitlines()
         return next((line for line in reversed(lines) if "failed:" in line), "")[:300]
 
-    # --- what came of it ------------------------------------------------------------------------------------
-    # -------------------------
+    # --- what came of it
 
     def _compare_topics(self) -> None:
         """Each event of the changes tables once, those of one key in order; events sent before a rebuild, and

@@ -41,8 +41,7 @@ def install() -> None:
         RULES[rule].break_it()
 
 
-# --- publishing ---------------------------------------------------------------------------------------------
-# ---------------------
+# --- publishing
 
 
 def _progress_outside(*, early: bool) -> None:
@@ -102,8 +101,7 @@ def _no_fence() -> None:
     kafka.Publisher._transactional_id = lambda self, publisher: f"{publisher}.{uuid.uuid4()}"  # type: ignore[method-assign]
 
 
-# --- ingesting ----------------------------------------------------------------------------------------------
-# ---------------------
+# --- ingesting
 
 
 def _append_changes() -> None:

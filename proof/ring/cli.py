@@ -95,8 +95,7 @@ def _options(arguments: list[str]) -> argparse.Namespace:
     return parser.parse_args(arguments)
 
 
-# --- one run ------------------------------------------------------------------------------------------------
-# --------------------------
+# --- one run
 
 
 def _one(options: argparse.Namespace) -> int:
@@ -162,8 +161,7 @@ def _fails(wanted: Wanted, temporary: Path) -> bool:
     return bool(outcome.mismatches)
 
 
-# --- sabotages ----------------------------------------------------------------------------------------------
-# --------------------------
+# --- sabotages
 
 
 def _sabotaged(options: argparse.Namespace) -> int:
@@ -204,8 +202,7 @@ def noticed(rule: str, kept: Path, temporary: Path, honest: set[tuple[str, ...]]
     return ", ".join(f"{check} {count}" for check, count in sorted(counts.items())) + (f"  ({', '.join(tables)})" if tables else "")
 
 
-# --- for people ---------------------------------------------------------------------------------------------
-# --------------------------
+# --- for people
 
 
 def _report(about: dict[str, Any], outcome: Outcome, minima: dict[str, int], seconds: float) -> dict[str, Any]:

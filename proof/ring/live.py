@@ -158,8 +158,7 @@ class Live:
         self.outcome.mismatches += check.check_rows_seen(self.outcome.answers, "end")
         return self.outcome
 
-    # --- operations -----------------------------------------------------------------------------------------
-    # ------------------------
+    # --- operations
 
     def _operate(self, operation: Operation) -> None:
         """Execute an operation. A write that was not acknowledged may be in the log or not; it is compared
@@ -285,8 +284,7 @@ class Live:
                 self._start(node)
         return self._current()
 
-    # --- steps ----------------------------------------------------------------------------------------------
-    # ------------------------
+    # --- steps
 
     def _step(self, step: Step) -> None:
         if step.what not in _WHILE_CHANGING:
@@ -515,7 +513,6 @@ class Live:
         yield from replay_changes_nothing(self.pipeline, self.outcome.answers[-1])
 
     # --- a ring that changes
-    # --------------------------------------------------------------------------------------------------------
 
     def _do_join(self, _: Node) -> None:
         """A fourth node joins and receives its share of the data."""
@@ -579,8 +576,7 @@ class Live:
             self.pipeline.forget_node(host_id)
         self.ring.wait_until_connected()
 
-    # --- quiet ----------------------------------------------------------------------------------------------
-    # ------------------------
+    # --- quiet
 
     def _wait_for_hints(self) -> None:
         """Wait until all hints are delivered. If that takes too long, repair, as an operator would."""

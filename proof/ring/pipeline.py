@@ -171,8 +171,7 @@ class Pipeline:
     def lake(self) -> Lake:
         return Lake(self.folder / "lake" / "catalog.db")
 
-    # --- shippers -------------------------------------------------------------------------------------------
-    # ------------------------
+    # --- shippers
 
     def ship(self, node: Node, *, drain: bool = False) -> Round:
         """What `writetime ship --once` does on a node, which may be down, or `--drain` on one that is gone
@@ -192,8 +191,7 @@ class Pipeline:
             if link is not None:
                 link.close()
 
-    # --- batches --------------------------------------------------------------------------------------------
-    # ------------------------
+    # --- batches
 
     def batch(self, *, now: datetime | None = None) -> Sealed | None:
         """Plan, run, archive; None if there is nothing to do."""
@@ -215,7 +213,6 @@ class Pipeline:
         return None if manifest is None else self._run(manifest)
 
     # --- segments that are held
-    # -----------------------------------------------------------------------------------------------------
 
     def damage(self, marker: bytes, how: held.Damage, *, most: int | None = None) -> list[str]:
         """Damage the incoming segments with a frame that contains the marker, or the first `most` of them;

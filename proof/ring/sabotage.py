@@ -75,8 +75,7 @@ def _readable_engine() -> None:
         setattr(ingest, plan, partial(getattr(ingest, plan), engine="python"))
 
 
-# --- the rules ----------------------------------------------------------------------------------------------
-# --------------------------
+# --- the rules
 
 
 def _tie_by_smaller_value() -> None:

@@ -25,8 +25,7 @@ from writetime.events.naming import to_column
 Json = Any
 
 
-# --- the ring's bytes ---------------------------------------------------------------------------------------
-# ------------------------
+# --- the ring's bytes
 
 
 def from_ring(kind: Any, raw: bytes | None) -> Json:
@@ -154,7 +153,6 @@ _EMPTY: Final = dict.fromkeys(["varint", "decimal", "inet", "uuid", "timeuuid"],
 
 
 # --- the warehouse's columns
-# --------------------------------------------------------------------------------------------------------
 
 
 def from_lake(array: pa.Array | pa.ChunkedArray) -> list[Json]:

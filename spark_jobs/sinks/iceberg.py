@@ -339,7 +339,7 @@ class Warehouse:
             with self._notes.applied(about):
                 self.spark.sql(f"DELETE FROM {held.name} WHERE batch = {gone}")
 
-    # --- what voided batches have left ---------------------------------------------------------------------
+    # --- what voided batches have left
 
     def take_back_voided(self, table: Table, voided: Mapping[int, UUID | None], batch: int) -> list[str]:
         """Take back what batches that were `voided` have committed of this incarnation: their events go from its
@@ -437,7 +437,7 @@ class Warehouse:
     def _about_void(self, number: int, batch: int) -> dict[str, str]:
         return {**self._about(batch, "void"), _VOID_PROPERTY: str(number)}
 
-    # --- current rows ---------------------------------------------------------------------------------------
+    # --- current rows
 
     def merge_current(self, table: Table, schema: Schema, events: DataFrame, batch: int) -> None:
         """Bring the current rows to where the batch's last event of each row leaves them."""
@@ -599,7 +599,7 @@ class Warehouse:
                 "WHEN MATCHED THEN UPDATE SET * WHEN NOT MATCHED THEN INSERT *"
             )
 
-    # --- shapes ----------------------------------------------------------------------------------------------------------
+    # --- shapes
 
     def _changes(self, shape: RowShape, schema: Schema, batch: int) -> IcebergTable:
         """The table for this incarnation's changes, made or brought to the shape that it has to have."""
@@ -669,7 +669,7 @@ class Warehouse:
             with self._notes.applied(self._about(batch, "dropped")):
                 self.spark.sql(_drop_statement(held.name, facts, gone))
 
-    # --- the rest --------------------------------------------------------------------------------------------------------
+    # --- the rest
 
     def _last_rows(self, held: IcebergTable, shape: RowShape, columns: pa.Schema, events: DataFrame, batch: int) -> DataFrame:
         """The rows as the batch leaves them, with what to do with each in the column OP; and the keys that a row had meanwhile, if there

@@ -181,7 +181,7 @@ class Erasing:
             by=self.request.by,
         )
 
-    # --- looking ------------------------------------------------------------------------------------------------------------------
+    # --- looking
 
     def look(self) -> Outcome:
         """What there is of the key; nothing is changed."""
@@ -240,7 +240,7 @@ class Erasing:
             found.append(f"replays into namespaces of their own, which can be dropped: {', '.join(replays)}")
         return found
 
-    # --- erasing ------------------------------------------------------------------------------------------------------------------
+    # --- erasing
 
     def run(self) -> tuple[dict[tuple[str, int], Written], Outcome]:
         """All steps before the seal: what was written of the state, and what was found."""
@@ -305,7 +305,7 @@ class Erasing:
         if self.manifest is not None:
             Fence(self.store, self.cluster).check(self.manifest.number)
 
-    # --- objects of the bucket ----------------------------------------------------------------------------------------------------
+    # --- objects of the bucket
 
     def _in_objects(self, objects: list[str], search: Search, look: Callable[..., Found], keystore: Any) -> list[Found]:
         """What those objects held that held anything, or that could not be looked into."""
@@ -358,7 +358,7 @@ class Erasing:
         with suppress(ObjectNotFound):
             self.store.delete(name)
 
-    # --- state --------------------------------------------------------------------------------------------------------------------
+    # --- state
 
     def shards(self) -> Iterator[ShardOf]:
         """The shards that hold the key, or would, of the versions that the base names."""
@@ -392,7 +392,7 @@ class Erasing:
 
         return dict(self.spread(list(self.shards()), work))
 
-    # --- tables -------------------------------------------------------------------------------------------------------------------
+    # --- tables
 
     def _warehouse(self) -> Warehouse:
         if self.config.catalog is None:

@@ -68,7 +68,7 @@ def pages(batches: Batches) -> Batches:
         yield from unpacked(batch["payload"].to_pylist())
 
 
-# --- changes ----------------------------------------------------------------------------------------------------------------------
+# --- changes
 
 
 def change_rows(columns: pa.Schema, about: Mapping[str, Any], *, cells: bool) -> Callable[[Batches], Batches]:
@@ -92,7 +92,7 @@ def change_rows(columns: pa.Schema, about: Mapping[str, Any], *, cells: bool) ->
     return rows
 
 
-# --- current rows -----------------------------------------------------------------------------------------------------------------
+# --- current rows
 
 
 def last_rows(columns: pa.Schema, respelled: Sequence[str]) -> Callable[[Batches], Batches]:
@@ -195,7 +195,7 @@ def _plain_facts(found: list[tuple[str, int]], kind: pa.DataType) -> Any:
     return found if pa.types.is_map(kind) else {to_column(name): value for name, value in found}
 
 
-# --- shapes -----------------------------------------------------------------------------------------------------------------------
+# --- shapes
 
 
 def aligned(array: Any, kind: pa.DataType) -> Any:

@@ -173,7 +173,7 @@ class _Explosion:
             found[:] = [self.erased.concerns(key) for key in keys.to_pylist()]
         return found
 
-    # --- by the column ----------------------------------------------------------------------------------------------------------------
+    # --- by the column
 
     def _columns(self, mutations: Any, decoded: mutation_columns.Decoded, slow: Bools) -> Batches:
         """Items of updates that only touch rows, all values of which are above suspicion. `slow` comes to name the other mutations."""
@@ -304,7 +304,7 @@ class _Explosion:
         }
         yield pa.RecordBatch.from_arrays([columns[name] for name in ITEMS.names], schema=ITEMS)
 
-    # --- one by one -------------------------------------------------------------------------------------------------------------------
+    # --- one by one
 
     def _mutation(self, mutation: dict[str, Any], version: int, error: WritetimeError | None) -> Iterator[dict[str, Any]]:
         """The items of one mutation's updates, one by one. `error`: why it cannot be decoded, if that is known."""

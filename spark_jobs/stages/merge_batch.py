@@ -126,7 +126,7 @@ class PlainRows:
             plain[end] &= (rows.pks[end], rows.names[end]) not in self._given_back
         return np.array(plain, bool)
 
-    # --- out -------------------------------------------------------------------------------------------------------------------------
+    # --- out
 
     def _applied(self, rows: _Rows, items: Ints, done: Any, found: row_batches.Joined) -> list[pa.RecordBatch]:
         """As `join` counts updates: those of one item here, of the others each item is named."""

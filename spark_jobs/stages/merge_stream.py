@@ -245,7 +245,7 @@ class _ShardJoin:
     def _item(row: dict[str, Any], part: Any) -> Item:
         return Item(row["ts"], row["content"], (row["content"], row["parts"]), row["copies"], part)
 
-    # --- out -------------------------------------------------------------------------------------------------------------------------
+    # --- out
 
     def _numbered(self, key: bytes, outputs: Iterable[Output]) -> Iterator[dict[str, Any]]:
         """Rows of FOLDED. An event is held until it is known whether it is the last of its row."""

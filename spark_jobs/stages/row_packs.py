@@ -78,7 +78,7 @@ def packed(table_id: bytes | None, bucket: int | None, rows: pa.RecordBatch) -> 
     return {"table_id": table_id, "bucket": bucket, "rows": pack(rows)}
 
 
-# --- there and back -----------------------------------------------------------------------------------------------------------------
+# --- there and back
 
 
 def packing(route: Callable[[Batches], Batches]) -> Callable[[Batches], Batches]:
@@ -153,7 +153,7 @@ def _of_kinds(batch: pa.RecordBatch) -> Iterator[tuple[str | None, pa.RecordBatc
         yield kind, whole(parts)
 
 
-# --- order --------------------------------------------------------------------------------------------------------------------------
+# --- order
 
 Key = Callable[[pa.RecordBatch], Any]
 

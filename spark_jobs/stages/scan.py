@@ -140,7 +140,7 @@ def key_bucket(key: bytes, buckets: int) -> int:
     return zlib.crc32(key) % buckets
 
 
-# --- which segments go into one task ----------------------------------------------------------------------------------------------
+# --- which segments go into one task
 
 
 def groups(segments: Sequence[SegmentInput]) -> list[list[int]]:
@@ -214,7 +214,7 @@ def tasks(
     return spark.range(0, len(rows), numPartitions=max(1, len(rows))).mapInArrow(read, schema=from_arrow_schema(schema))
 
 
-# --- a segment as arrays ----------------------------------------------------------------------------------------------------------
+# --- a segment as arrays
 
 
 class _Frames(NamedTuple):
@@ -434,7 +434,7 @@ def _peek(body: bytes) -> tuple[int, UUID, bytes, int]:
     return count, table_id, key, key_at
 
 
-# --- survey -----------------------------------------------------------------------------------------------------------------------
+# --- survey
 
 
 def surveyor(bucket_url: str, keystore: Path | None = None) -> Callable[[Batches], Batches]:
@@ -483,7 +483,7 @@ def _surveyed(kind: str, segment: int, position: int, body: bytes | None, detail
     return {"kind": kind, "segment": segment, "position": position, "body": body, "detail": detail}
 
 
-# --- route ------------------------------------------------------------------------------------------------------------------------
+# --- route
 
 
 def router(routes: Routes, bucket_url: str, keystore: Path | None = None, only: Only | None = None) -> Callable[[Batches], Batches]:

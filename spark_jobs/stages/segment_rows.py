@@ -88,7 +88,7 @@ class Source:
     found: Scan
 
 
-# --- generic ----------------------------------------------------------------------------------------------------------------------
+# --- generic
 
 
 def generic_rows(source: Source, schema: Schema, wanted: Wanted) -> Iterator[pa.RecordBatch]:
@@ -286,7 +286,7 @@ def _ttl(array: Any) -> Any:
     return pc.if_else(pc.equal(array, NO_TTL), None, array)
 
 
-# --- typed ------------------------------------------------------------------------------------------------------------------------
+# --- typed
 
 
 def typed_schema(table: Table, schema: Schema) -> pa.Schema:

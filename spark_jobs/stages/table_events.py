@@ -22,7 +22,7 @@ Event = dict[str, Any]
 TRUNCATE = "t"
 
 
-# --- events that are no row's -----------------------------------------------------------------------------------------------------
+# --- events that are no row's
 
 
 def truncation(*, truncated_at: int, now: int, nodes: Sequence[str], expected: int, file: str | None, pos: int | None) -> Event:
@@ -63,7 +63,7 @@ def bounds(shape: RowShape, tombstone: RangeTombstone, shown: Callable[[dict[str
     return {"start": prefix(start), "end": prefix(end), **inclusive}
 
 
-# --- within collections -----------------------------------------------------------------------------------------------------------
+# --- within collections
 
 
 def changed_elements(shape: RowShape, event: Mapping[str, Any]) -> dict[str, Any]:

@@ -136,7 +136,7 @@ class EventColumns:
         mask = None if side.rows.there.all() else pa.array(~side.rows.there)
         return pa.StructArray.from_arrays(arrays, fields=list(self.shape.row_type), mask=mask)
 
-    # --- keys -------------------------------------------------------------------------------------------------------------
+    # --- keys
 
     def _keys(self, pk: Any, before: ShownRows, after: ShownRows) -> tuple[list[Any], list[Any], list[Any]] | None:
         """The columns of the key that a row has, of the one before and of the one after."""
@@ -155,7 +155,7 @@ class EventColumns:
         )
         return [*partition, *last], [*partition, *old], [*partition, *new]
 
-    # --- values -----------------------------------------------------------------------------------------------------------
+    # --- values
 
     def _values(self, kind: CqlType, data: Any, places: Places) -> Any:
         """Values of one cell each, or of keys."""
@@ -250,7 +250,7 @@ class EventColumns:
             return None if found is None else np.lexsort((found[0], rows))
         return slice(None) if name in _IN_BYTE_ORDER else None
 
-    # --- what is told of them ---------------------------------------------------------------------------------------------
+    # --- what is told of them
 
     def _shows(self, column: _Column, old: Any, new: Any, before: _Side, after: _Side) -> Flags:
         """By row: whether the column's value changed, and that can be seen."""

@@ -133,7 +133,7 @@ def _udt_elements(kind: UdtType, paths: Values, values: Values) -> Mask:
     return found
 
 
-# --- simple types -----------------------------------------------------------------------------------------------------------------
+# --- simple types
 
 
 def _native(kind: NativeType, values: Values) -> Mask:
@@ -182,7 +182,7 @@ def _fits(kind: CqlType, value: bytes) -> bool:
     return True
 
 
-# --- types made of others ---------------------------------------------------------------------------------------------------------
+# --- types made of others
 
 
 class _Parts:
@@ -246,7 +246,7 @@ def _may_be_key(kind: CqlType) -> bool:
     return isinstance(kind, NativeType) and kind.name in INJECTIVE
 
 
-# --- keys -------------------------------------------------------------------------------------------------------------------------
+# --- keys
 
 
 def sound_keys(kinds: Sequence[CqlType], keys: Values) -> Mask:

@@ -217,7 +217,7 @@ def _chunks(items: Sequence[T], size: int) -> Iterator[Sequence[T]]:
         yield items[at : at + size]
 
 
-# --- writing ----------------------------------------------------------------------------------------------------------------------
+# --- writing
 
 
 def upsert(uri: str, base: int, batch: int, records: Iterable[Record], store: Store, lease: str, **timing: float) -> Written:
@@ -498,7 +498,7 @@ def _says_absent(error: Exception) -> bool:
     return "not found" in str(error).lower()
 
 
-# --- maintenance ------------------------------------------------------------------------------------------------------------------
+# --- maintenance
 
 
 def cleanup(uri: str, keep_versions: Collection[int], store: Store, lease: str, **timing: float) -> int:

@@ -104,7 +104,7 @@ def shown(out: str) -> list[tuple[int, list[str]]]:
     return [(line["seg"], [update["table"] for update in line["updates"]]) for line in lines(out)]
 
 
-# --- dump -------------------------------------------------------------------------------------------------------------------------
+# --- dump
 
 
 def test_only_captured_tables_unless_asked(run: Run, folder: Path) -> None:
@@ -463,7 +463,7 @@ def test_a_codec_whose_library_is_missing(run: Run, tmp_path: Path, monkeypatch:
     assert "writetime[spark]" in err
 
 
-# --- verify -----------------------------------------------------------------------------------------------------------------------
+# --- verify
 
 
 def test_good_segments(run: Run, folder: Path) -> None:
@@ -561,7 +561,7 @@ def test_a_growing_segment_is_good_as_far_as_it_is_synced(run: Run, tmp_path: Pa
     assert found["frames"] == len(DDL)
 
 
-# --- schema -----------------------------------------------------------------------------------------------------------------------
+# --- schema
 
 
 def test_what_the_log_teaches(run: Run, folder: Path) -> None:
@@ -615,7 +615,7 @@ def test_tables_that_are_told_only_in_part_are_named(run: Run, tmp_path: Path) -
     assert "schema snapshot" in err
 
 
-# --- all ---------------------------------------------------------------------------------------------------------------------------
+# --- all
 
 
 @pytest.mark.parametrize("command", ["dump", "verify", "schema"])

@@ -129,7 +129,7 @@ def decoded_one_by_one(image: bytes, frames: Iterable[Frame], schema: Schema, ve
             continue
 
 
-# --- bodies ----------------------------------------------------------------------------------------------------------------------
+# --- bodies
 
 BOUNDARIES = ROWS + bytes.fromhex(
     "02 01 0001 00 00000001 00 00  02 02 0001 00 00000003 00 00 05 00  02 05 0001 00 00000007 05 00 00 00  02 06 0000 00 00  01"
@@ -323,7 +323,7 @@ def test_flipped_bytes(body: bytes) -> None:
     both(changed, version=8)
 
 
-# --- what hypothesis finds -------------------------------------------------------------------------------------------------------
+# --- what hypothesis finds
 
 
 @settings(max_examples=examples(80), deadline=None)
@@ -422,7 +422,7 @@ def test_the_recorded_ring(tmp_path: Path) -> None:
     assert seen["cells"] > 5_000
 
 
-# --- schema ----------------------------------------------------------------------------------------------------------------------
+# --- schema
 
 
 def test_unknown_tables_and_columns_are_told_apart() -> None:
@@ -484,7 +484,7 @@ def test_the_same_name_may_be_static_and_regular() -> None:
     assert unflatten(chunk)[0][1] == mutation
 
 
-# --- chunks and places -----------------------------------------------------------------------------------------------------------
+# --- chunks and places
 
 
 @pytest.mark.parametrize(
@@ -596,7 +596,7 @@ def test_engines_that_disagree_are_a_bug(monkeypatch: pytest.MonkeyPatch) -> Non
         list(decode(b"x", [Frame(13, 0, 0, 1)], SCHEMA, version=7, engine="numba"))
 
 
-# --- what stands where -----------------------------------------------------------------------------------------------------------
+# --- what stands where
 
 
 @pytest.mark.parametrize("engine", ENGINES)

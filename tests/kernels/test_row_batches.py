@@ -179,7 +179,7 @@ def test_groups_that_cannot_be_are_refused(engine: Engine, groups: list[int]) ->
         row_batches.join(pa.array(groups, pa.int32()), items, pa.nulls(2, pa.binary()), now=1, engine=engine)
 
 
-# --- pack --------------------------------------------------------------------------------------------------------------------------
+# --- pack
 
 SCHEMA = Schema(tables={WITH_STATICS.id: WITH_STATICS})
 CODES = Dictionaries.of(SCHEMA)

@@ -74,7 +74,7 @@ def mutation(*updates: PartitionUpdate) -> bytes:
     return encode_mutation(Mutation(updates), BOTH)
 
 
-# --- what is left of a mutation -----------------------------------------------------------------------------------------------------
+# --- what is left of a mutation
 
 
 def test_of_a_mutation_the_other_tables_stay_to_the_byte() -> None:
@@ -132,7 +132,7 @@ def test_what_a_batch_leaves_out_is_what_is_cut_out(writes: list[tuple[bytes, in
         assert erased.concerns(key) == (key == KEY)
 
 
-# --- the archive --------------------------------------------------------------------------------------------------------------------
+# --- the archive
 
 
 @pytest.fixture
@@ -222,7 +222,7 @@ def test_a_damaged_range_that_may_hold_the_key_is_told(store: Store) -> None:
     assert segment_object.read(store, name) == bytes(damaged)
 
 
-# --- quarantine, notes, requests ----------------------------------------------------------------------------------------------------
+# --- quarantine, notes, requests
 
 
 def test_pieces_of_quarantine(store: Store) -> None:

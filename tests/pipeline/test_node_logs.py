@@ -504,7 +504,7 @@ def test_a_record_that_cannot_be_read_is_told_and_holds_up_no_other(ring: Ring) 
     assert [text.split(":")[0] for text in document.not_understood] == [ring.ref("a", 1).incoming]
 
 
-# --- segments that grow -----------------------------------------------------------------------------------------------------------
+# --- segments that grow
 
 
 def test_parts_are_read_again_as_long_as_the_whole_file_is_not_there(ring: Ring) -> None:

@@ -83,7 +83,7 @@ def rebuilt(store: LocalStore, **options: int) -> Rebuild:
     return chains.finish(store, CLUSTER, rebuild, history(store, CLUSTER).last, NOW, {})
 
 
-# --- planning refuses -----------------------------------------------------------------------------------------------------------------
+# --- planning refuses
 
 
 def test_batches_that_are_gone_do_not_begin_at_one_again(store: LocalStore) -> None:
@@ -151,7 +151,7 @@ def test_batches_from_before_a_rebuild_are_refused(store: LocalStore) -> None:
     assert planned(store).number == 4
 
 
-# --- the archive ------------------------------------------------------------------------------------------------------------------------
+# --- the archive
 
 
 def test_an_archive_that_is_whole(store: LocalStore) -> None:
@@ -219,7 +219,7 @@ def test_a_rebuild_that_goes_partial_half_way_notes_what_is_missing_by_then(stor
     assert manifest.chain == changed.chain
 
 
-# --- numbers ----------------------------------------------------------------------------------------------------------------------------
+# --- numbers
 
 
 def test_a_chain_begins_above_every_number_in_the_bucket(store: LocalStore) -> None:
@@ -250,7 +250,7 @@ def test_state_begins_where_no_shard_lies(store: LocalStore) -> None:
     assert first_generation(manifest) == rebuild.chain.generation == 18
 
 
-# --- batches ----------------------------------------------------------------------------------------------------------------------------
+# --- batches
 
 
 def test_batches_go_through_the_archive_by_the_hour_and_build_on_each_other(store: LocalStore) -> None:
@@ -387,7 +387,7 @@ def test_batches_of_before_have_no_chain(store: LocalStore) -> None:
     assert planned(store).chain is None
 
 
-# --- voids ----------------------------------------------------------------------------------------------------------------------------
+# --- voids
 
 
 def test_an_open_batch_of_the_chain_before_is_voided(store: LocalStore) -> None:

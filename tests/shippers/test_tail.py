@@ -372,8 +372,7 @@ def test_a_note_that_cannot_be_written_stops_nothing(store: LocalStore, folder: 
     assert each.reached(segment.ref) == segment.ends[2]
 
 
-# --- the agent ----------------------------------------------------------------------------------------------
-# ----------------------
+# --- the agent
 
 
 @pytest.fixture

@@ -71,7 +71,7 @@ def test_a_row_that_leaves_the_filter_is_deleted_and_one_that_comes_is_created()
     assert [ordinal for ordinal, _ in found] == [None, 2, 3, 4, 5]
 
 
-# --- a whole pipeline -------------------------------------------------------------------------------------------------------------
+# --- a whole pipeline
 
 RULES = {
     "salt": "a salt that is a secret",

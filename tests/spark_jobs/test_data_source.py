@@ -79,7 +79,7 @@ def rows_of(options: dict[str, str], *columns: str) -> list[dict[str, Any]]:
     return [row for batch in batches for row in batch.to_pylist()]
 
 
-# --- the recording, with Spark ----------------------------------------------------------------------------------------------------
+# --- the recording, with Spark
 
 
 def said(line: dict[str, Any]) -> Iterator[tuple[Any, ...]]:
@@ -199,7 +199,7 @@ def test_what_is_wrong_is_said_at_planning(spark: SparkSession, options: dict[st
         spark.read.format("cassandra_commitlog").options(**options).load()
 
 
-# --- segments made for it, without Spark ------------------------------------------------------------------------------------------
+# --- segments made for it, without Spark
 
 
 def written(folder: Path, *mutations: Mutation | bytes, tables: tuple[Table, ...] = (ORDERS, KEYS_ONLY, EVERYTHING, COUNTS)) -> str:

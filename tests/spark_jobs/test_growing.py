@@ -217,7 +217,7 @@ def test_what_could_not_be_read_waits_for_the_whole_file(mark: Mark, taken: bool
         assert [segment.tail for segment in planned.segments] == [None, None]
 
 
-# --- the whole job ----------------------------------------------------------------------------------------------------------------
+# --- the whole job
 
 
 @dataclass

@@ -443,7 +443,7 @@ def test_events_of_rows_under_a_delete_of_many_begin_behind_it(versions: Version
     assert {line: row["seq"] is None for line, row in last.items()} == {1: False, 2: True, 3: False}
 
 
-# --- both ways of each stage ------------------------------------------------------------------------------------------------------------
+# --- both ways of each stage
 
 
 def many(random: Random, size: int) -> list[Mutation]:

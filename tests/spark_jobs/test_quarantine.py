@@ -151,7 +151,7 @@ def test_names_say_how_many() -> None:
     assert json.dumps(ref.quarantined(1, 9, 300)).endswith('/0000000001-9-300"')
 
 
-# --- bytes that workers put -------------------------------------------------------------------------------------------------------
+# --- bytes that workers put
 
 
 BODIES = [b"\1" + TABLE.bytes + b"\4key%d" % at + b"x" * (10 if at else 2 * frame_ranges.BROUGHT) for at in range(150)]

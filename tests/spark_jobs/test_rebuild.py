@@ -76,7 +76,7 @@ def test_tables_come_back(tmp_path: Path) -> None:
     assert sum(map(len, order.current.values())) > 0
 
 
-# --- a made-up ring -----------------------------------------------------------------------------------------------------------------
+# --- a made-up ring
 
 
 def with_kafka(ring: Ring, broker: str, prefix: str) -> PipelineConfig:

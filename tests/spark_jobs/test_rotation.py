@@ -152,7 +152,7 @@ def test_a_table_that_is_added_while_the_pipeline_runs(tmp_path: Path) -> None:
     assert ring.current() == {(1, 1): {"name": 9, "amount": 1}, (2, 1): {"name": 2}, (3, 1): {"name": 3}}
 
 
-# --- credentials --------------------------------------------------------------------------------------------------------------------
+# --- credentials
 
 
 def test_each_connection_to_the_ring_takes_the_password_that_holds_then(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -227,7 +227,7 @@ def damaged(data: bytes, *places: int) -> bytes:
     return bytes(changed)
 
 
-# --- against what real nodes wrote ------------------------------------------------------------------------------------------------
+# --- against what real nodes wrote
 
 
 @pytest.fixture(scope="module")
@@ -284,7 +284,7 @@ def test_nodes_tell_of_themselves(ring: Bucket) -> None:
     assert all(row["body"][1:17] == LOCAL.id.bytes for row in rows if row["kind"] == "local")
 
 
-# --- any content, any order -------------------------------------------------------------------------------------------------------
+# --- any content, any order
 
 STRANGER = table("stranger", 99, {"id": "int", "v": "text"})
 EVERY = schema_of(*SCHEMA.tables.values(), STRANGER)
@@ -390,7 +390,7 @@ def test_what_was_packed_since_it_was_pinned_is_read_all_the_same(tmp_path: Path
     assert json.loads(done["detail"])["kind"] == "CorruptSection"
 
 
-# --- segments that are read again -------------------------------------------------------------------------------------------------
+# --- segments that are read again
 
 
 def test_of_a_segment_that_is_read_again_only_what_is_asked_for_comes(tmp_path: Path) -> None:
@@ -439,7 +439,7 @@ def test_what_cannot_be_read_again_is_no_empty_segment(tmp_path: Path) -> None:
         bucket.routed(routes, only={0: (frozenset([ORDERS.id]), 1)})
 
 
-# --- tasks ------------------------------------------------------------------------------------------------------------------------
+# --- tasks
 
 
 def inputs(*segments: tuple[int, int, int]) -> list[SegmentInput]:

@@ -220,7 +220,7 @@ def test_a_shard_is_a_sorted_dictionary(
     assert shard.get([*batches[0], start]) == {key: known[key] for key in {*batches[0], start} if key in known}
 
 
-# --- batches that are run again, die, race and sleep ----------------------------------------------------------------------------------
+# --- batches that are run again, die, race and sleep
 
 
 def test_a_batch_writes_once_however_often_it_is_run(place: Place) -> None:
@@ -421,7 +421,7 @@ def test_a_commit_that_came_between_is_noticed(place: Place, monkeypatch: pytest
     assert len(place.all(place.upsert(first.version, 2, numbered(range(5), b"new")).version)) == 5
 
 
-# --- over many batches ----------------------------------------------------------------------------------------------------------------
+# --- over many batches
 
 
 def test_many_batches_leave_few_files_and_an_index_that_knows_all(place: Place, monkeypatch: pytest.MonkeyPatch) -> None:

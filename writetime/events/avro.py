@@ -175,7 +175,7 @@ def _digits_of(kind: NativeType, options: Options) -> tuple[int, int] | None:
     return options.decimal if kind.name == "decimal" else None
 
 
-# --- values -----------------------------------------------------------------------------------------------------------------------
+# --- values
 
 
 def to_avro_value(kind: CqlType, value: Any, options: Options = LOSSLESS) -> Any:
@@ -291,7 +291,7 @@ _FROM_AVRO: Final[dict[str, Callable[[Any], Any]]] = {
 }
 
 
-# --- rows -------------------------------------------------------------------------------------------------------------------------
+# --- rows
 
 
 @dataclass(frozen=True)

@@ -260,7 +260,7 @@ def with_dropped(table: Table) -> Table:
     return replace(table, columns={**dropped, **table.columns})
 
 
-# --- filters ----------------------------------------------------------------------------------------------------------------------
+# --- filters
 
 
 @dataclass(frozen=True, slots=True)

@@ -84,7 +84,7 @@ def form_of(format: Format, numbers: Numbers) -> Form:
     return AvroForm(numbers) if format == "avro" else JsonForm(numbers)
 
 
-# --- JSON -------------------------------------------------------------------------------------------------------------------------
+# --- JSON
 
 
 class Json:
@@ -218,7 +218,7 @@ def _connect_struct(name: str | None, fields: Mapping[str, dict[str, Any]]) -> d
     return {"type": "struct", "fields": listed, "optional": True, **({} if name is None else {"name": name})}
 
 
-# --- Avro -------------------------------------------------------------------------------------------------------------------------
+# --- Avro
 
 
 def avro_schemas(shape: Shape, about: About, *, wide: bool) -> Schemas:
@@ -332,7 +332,7 @@ def codec_of(format: Format, shape: Shape, topic: str, registered: Registered, *
     return AvroCodec(*registered[wide])
 
 
-# --- records that are no row's ----------------------------------------------------------------------------------------------------
+# --- records that are no row's
 
 
 @dataclass(frozen=True, slots=True)

@@ -91,7 +91,7 @@ def refuse_merged_keys(kind: CollectionType, value: Any, out: list[tuple[Any, An
         raise DecodeError(f"different keys of a {kind} would become equal", operation=operation)
 
 
-# --- numbers ----------------------------------------------------------------------------------------------------------------------
+# --- numbers
 
 
 def integer_text(value: int) -> str:
@@ -142,7 +142,7 @@ def to_base64(value: bytes) -> str:
     return base64.b64encode(value).decode("ascii")
 
 
-# --- days and moments -------------------------------------------------------------------------------------------------------------
+# --- days and moments
 
 
 def iso_date(days: int) -> str:

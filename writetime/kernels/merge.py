@@ -85,7 +85,7 @@ _LIVENESS, _DELETION, _SHADOWABLE, _SIMPLE_CELL, _COMPLEX_DELETION, _ELEMENT = (
 _i64: Any = np.int64
 
 
-# --- one row at a time -------------------------------------------------------------------------------------------------------------
+# --- one row at a time
 
 MERGE, LIVE, NEXT_EXPIRY, MAX_TIMESTAMP, TIES, JOIN, PACK, SHOW, SPLIT, DIFFER = range(10)
 
@@ -131,7 +131,7 @@ def _do_single(arguments: Ints) -> None:
         answer[1] = cur[A + BAD]
 
 
-# --- many small folds --------------------------------------------------------------------------------------------------------------
+# --- many small folds
 
 LACKING_STATES: Final = -3
 LACKING_VERSIONS: Final = -4
@@ -284,7 +284,7 @@ def _show(this: Joining, state: int, state_end: int, rules: Rules) -> int:
     return 0
 
 
-# --- the one outermost function ----------------------------------------------------------------------------------------------------
+# --- the one outermost function
 
 
 @kept

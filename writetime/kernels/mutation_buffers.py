@@ -55,7 +55,7 @@ from writetime.kernels.mutation_kernel import (
 from writetime.kernels.pointers import words
 from writetime.kernels.segment_walk import Frames
 
-# --- the schema as arrays --------------------------------------------------------------------------------------------------------
+# --- the schema as arrays
 
 
 def tables_of(schema: Schema, dictionaries: Dictionaries) -> Tables:
@@ -107,7 +107,7 @@ def _starts(lengths: Sequence[int]) -> Ints:
     return np.concatenate((np.zeros(1, np.int64), np.cumsum(np.array(lengths, np.int64))))
 
 
-# --- frames to chunks ------------------------------------------------------------------------------------------------------------
+# --- frames to chunks
 
 
 class Places(NamedTuple):
@@ -257,7 +257,7 @@ def _output(room: dict[int, int], size: int) -> Output:
     )
 
 
-# --- arrays to Arrow -------------------------------------------------------------------------------------------------------------
+# --- arrays to Arrow
 
 
 def _batches(out: Output, n: list[int], codes: Dictionaries) -> tuple[Any, ...]:
@@ -356,7 +356,7 @@ def _lists(lists: Lists, size: int, values: int, filled: int, valid: Any = None)
     return pa.Array.from_buffers(CLUSTERING, size, [_valid(valid), pa.py_buffer(lists.list_end[: size + 1])], children=[items])
 
 
-# --- ahead of time ---------------------------------------------------------------------------------------------------------------
+# --- ahead of time
 
 
 def compile_ahead() -> float:

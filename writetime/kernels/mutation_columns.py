@@ -187,7 +187,7 @@ def too_large(message: str) -> CorruptFrame:
     return CorruptFrame(f"{message}: the offsets of Arrow's batches cannot count it", operation="decode frames")
 
 
-# --- mutations to batches -------------------------------------------------------------------------------------------------------
+# --- mutations to batches
 
 
 def flatten(mutations: Iterable[tuple[int, Mutation]], dictionaries: Dictionaries, failures: Iterable[Failure] = ()) -> Decoded:
@@ -257,7 +257,7 @@ def _batch(schema: Any, rows: list[tuple[Any, ...]], dictionaries: Dictionaries)
     return pa.RecordBatch.from_arrays(arrays, schema=schema)
 
 
-# --- and back -------------------------------------------------------------------------------------------------------------------
+# --- and back
 
 
 def unflatten(decoded: Decoded) -> list[tuple[int, Mutation]]:

@@ -199,7 +199,7 @@ _i64: Any = np.int64
 _u64: Any = np.uint64
 
 
-# --- numbers ---------------------------------------------------------------------------------------------------------------------
+# --- numbers
 
 
 @compiled
@@ -283,7 +283,7 @@ def _copy(source: Bytes, start: int, length: int, target: Bytes, at: int) -> int
     return at + length
 
 
-# --- schema ----------------------------------------------------------------------------------------------------------------------
+# --- schema
 
 
 @compiled
@@ -350,7 +350,7 @@ def _columns(
     return count, pos
 
 
-# --- clusterings -----------------------------------------------------------------------------------------------------------------
+# --- clusterings
 
 
 @compiled
@@ -402,7 +402,7 @@ def _add_list(lists: Lists, at: int, counter: int, buf: Bytes, size: int, scratc
     return True
 
 
-# --- rows ------------------------------------------------------------------------------------------------------------------------
+# --- rows
 
 
 @compiled
@@ -563,7 +563,7 @@ def _new_row(out: Rows, size: int, buf: Bytes, scratch: Scratch, n: Ints) -> boo
     return _add_list(out.clustering, at, CLUSTERING, buf, size, scratch, n)
 
 
-# --- range tombstones ------------------------------------------------------------------------------------------------------------
+# --- range tombstones
 
 
 @compiled
@@ -604,7 +604,7 @@ def _marker(
     return True, pos
 
 
-# --- partition updates -----------------------------------------------------------------------------------------------------------
+# --- partition updates
 
 
 @compiled

@@ -158,7 +158,7 @@ def _column(this: Showing, name: int, length: int, likely: int) -> int:
     return this.columns
 
 
-# --- keys of partitions ------------------------------------------------------------------------------------------------------------
+# --- keys of partitions
 
 
 class Splitting(NamedTuple):
@@ -196,7 +196,7 @@ def split_keys(arguments: Ints) -> None:
             return
 
 
-# --- what differs ------------------------------------------------------------------------------------------------------------------
+# --- what differs
 
 
 class Held(NamedTuple):

@@ -204,7 +204,7 @@ def _is_deletion(item: bytes, shows: bytes) -> bool:
     return row.deletion is not None and not (written and shows != NOTHING)
 
 
-# --- the compiled engine: Arrow to arrays and back -----------------------------------------------------------------------------------
+# --- the compiled engine: Arrow to arrays and back
 
 
 def _active_columns(timestamps: Any, times: Any, size: int) -> tuple[Any, Any, Any]:

@@ -61,7 +61,7 @@ class Rules(NamedTuple):
     now: int
 
 
-# --- numbers and bytes -------------------------------------------------------------------------------------------------------------
+# --- numbers and bytes
 
 
 @compiled
@@ -115,7 +115,7 @@ def equal(left: Bytes, a: int, a_length: int, right: Bytes, b: int, b_length: in
     return True
 
 
-# --- reading entries ---------------------------------------------------------------------------------------------------------------
+# --- reading entries
 
 
 @compiled
@@ -221,7 +221,7 @@ def _take(cur: Ints, o: int) -> None:
     cur[W + RANK], cur[W + TIED] = cur[o + RANK], cur[o + TIED]
 
 
-# --- writing entries ---------------------------------------------------------------------------------------------------------------
+# --- writing entries
 
 
 @compiled
@@ -284,7 +284,7 @@ def _write(buf: Bytes, cur: Ints, o: int, out: Bytes, pos: int, room: int) -> in
     return pos
 
 
-# --- cells -------------------------------------------------------------------------------------------------------------------------
+# --- cells
 
 
 @compiled
@@ -360,7 +360,7 @@ def _reconcile(buf: Bytes, cur: Ints, o: int, rules: Rules, spare: int, room: in
     return end
 
 
-# --- counters ----------------------------------------------------------------------------------------------------------------------
+# --- counters
 
 
 @compiled
@@ -477,7 +477,7 @@ def _shard_stays(buf: Bytes, a_kind: int, a: int, b_kind: int, b: int) -> bool:
     return _long(buf, a + 24) >= _long(buf, b + 24)
 
 
-# --- rows --------------------------------------------------------------------------------------------------------------------------
+# --- rows
 
 
 @compiled

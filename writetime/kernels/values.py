@@ -203,7 +203,7 @@ def _decimal(data: Bytes, at: int, length: int, out: Bytes, pos: int) -> int:
     return end
 
 
-# --- values made of others ---------------------------------------------------------------------------------------------------------
+# --- values made of others
 
 
 class Taking(NamedTuple):

@@ -85,7 +85,7 @@ def read_shelved(store: Store, cluster: str) -> Shelved | None:
     return Shelved.read(store, layout.shelved(cluster))
 
 
-# --- packing ------------------------------------------------------------------------------------------------
+# --- packing
 
 
 class Packed(NamedTuple):
@@ -160,7 +160,7 @@ def _note_packed(store: Store, info: ObjectInfo, held: ObjectInfo) -> None:
     raise _busy(info.name)
 
 
-# --- expiring -----------------------------------------------------------------------------------------------
+# --- expiring
 
 
 def to_let_go(store: Store, cluster: str, kept_from: datetime) -> Iterator[ObjectInfo]:
@@ -192,7 +192,7 @@ def _expired(entry: LedgerEntry) -> LedgerEntry:
     return entry.model_copy(update={**changed, "history": [*entry.history, step]})
 
 
-# --- shared steps -------------------------------------------------------------------------------------------
+# --- shared steps
 
 
 def _entry(store: Store, name: str) -> tuple[LedgerEntry | None, int]:

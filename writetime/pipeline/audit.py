@@ -44,7 +44,7 @@ _SHORT: Final = 10
 _STEPS: Final = 72
 
 
-# --- what was held ------------------------------------------------------------------------------------------
+# --- what was held
 
 
 class Held(Document):
@@ -77,7 +77,7 @@ class Group(Document):
         return all(node.held_crc32 == node.expected_crc32 for node in self.nodes)
 
 
-# --- what came of a node's log ------------------------------------------------------------------------------
+# --- what came of a node's log
 
 
 class Came(NamedTuple):
@@ -146,7 +146,7 @@ def _minute(minute: int) -> str:
     return f"{datetime.fromtimestamp(minute * 60, UTC):%Y-%m-%d %H:%M}Z"
 
 
-# --- gaps ---------------------------------------------------------------------------------------------------
+# --- gaps
 
 
 class Gap(Document):
@@ -212,7 +212,7 @@ def to_read(found: Iterable[Gap], which: Which, most: int) -> tuple[dict[str, li
     return dict(chosen), len(places[most:])
 
 
-# --- the report ---------------------------------------------------------------------------------------------
+# --- the report
 
 
 class TableAudit(Document):

@@ -178,7 +178,7 @@ class Search:
         return b"" if update.table_id not in self.captured and self.may_be_in(encoded) else None
 
 
-# --- the archive --------------------------------------------------------------------------------------------
+# --- the archive
 
 
 def archive_objects(store: Store, cluster: str) -> list[str]:
@@ -296,7 +296,7 @@ def _note(store: Store, held: ObjectInfo) -> None:
     store.put(ledger, entry.model_copy(update=changed).to_bytes(), if_generation=info.generation)
 
 
-# --- quarantine ---------------------------------------------------------------------------------------------
+# --- quarantine
 
 
 class Piece(NamedTuple):
@@ -351,7 +351,7 @@ def erase_piece(store: Store, piece: Piece, batch: int) -> None:
         return
 
 
-# --- incomplete rows ----------------------------------------------------------------------------------------
+# --- incomplete rows
 
 
 def incomplete_rows(store: Store, cluster: str, search: Search, *, erase: bool) -> int:

@@ -134,7 +134,7 @@ def expect_whole(found: Archive, cluster: str) -> None:
     )
 
 
-# --- the chain ----------------------------------------------------------------------------------------------
+# --- the chain
 
 
 def seen(store: Store, cluster: str, ledger: int) -> int:
@@ -222,7 +222,7 @@ def _give_up(store: Store, cluster: str, number: int) -> None:
         log.warning("voided open batch of the previous chain", batch=number)
 
 
-# --- its batches --------------------------------------------------------------------------------------------
+# --- its batches
 
 
 @dataclass

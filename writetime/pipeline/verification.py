@@ -51,7 +51,7 @@ _LOWEST: Final = -(2**63)
 _RING: Final = 2**64
 
 
-# --- rows ---------------------------------------------------------------------------------------------------
+# --- rows
 
 
 @dataclass(frozen=True, slots=True)
@@ -151,7 +151,7 @@ def verdict(found: Sequence[Difference], looked_at: int, before: int) -> Verdict
     return "drift" if any((looked_at if each.evidence is None else each.evidence) <= before for each in found) else "unsettled"
 
 
-# --- what is read -------------------------------------------------------------------------------------------
+# --- what is read
 
 
 def sampled(ranges: Sequence[Range], share: float, seed: int) -> list[Range]:
@@ -189,7 +189,7 @@ def are_ties(found: Sequence[Difference], own: Row | None, static: Row | None, n
     return all(not stands if each.kind == "row too many" else each.column in tied for each in found)
 
 
-# --- the report ---------------------------------------------------------------------------------------------
+# --- the report
 
 
 class Finding(Document):

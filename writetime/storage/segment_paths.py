@@ -116,7 +116,7 @@ def _is_url(path: str) -> bool:
     return "://" in path and not path.startswith("file://")
 
 
-# --- disk -------------------------------------------------------------------------------------------------------------------------
+# --- disk
 
 
 @dataclass(frozen=True, slots=True)
@@ -174,7 +174,7 @@ def _id(name: str, place: _Place) -> int | None:
     return int.from_bytes(header[_ID_OFFSET:], "big", signed=True) if len(header) == _ID_END else None
 
 
-# --- buckets ----------------------------------------------------------------------------------------------------------------------
+# --- buckets
 
 
 @dataclass(frozen=True, slots=True)

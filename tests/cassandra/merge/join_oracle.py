@@ -58,7 +58,7 @@ def update(**parts: object) -> PartitionUpdate:
     return PartitionUpdate(TABLE_ID, KEY, **parts)  # type: ignore[arg-type]
 
 
-# --- strategies: few timestamps, few values, so that ties are the rule ---------------------------------------------------------------
+# --- strategies: few timestamps, few values, so that ties are the rule
 
 timestamps = st.integers(0, 4)
 seconds = st.integers(100, 102)
@@ -144,7 +144,7 @@ counter_updates = st.builds(
 )
 
 
-# --- the oracle ----------------------------------------------------------------------------------------------------------------------
+# --- the oracle
 
 Fact = tuple[str, bytes | None, bytes, int, int, int]
 """column, path, value, timestamp, ttl, local deletion time"""

@@ -175,7 +175,7 @@ def test_counters_fold_to_where_merging_ends(history: list[PartitionUpdate]) -> 
     assert replay(result.changes) == shown_by(result.state, NOW)
 
 
-# --- single steps --------------------------------------------------------------------------------------------------------------------
+# --- single steps
 
 
 def at(c: int, d: int = 0) -> Clustering:

@@ -290,7 +290,7 @@ def test_both_engines_fold_alike(history: list[PartitionUpdate], now: int) -> No
     assert (one.head, one.rows, one.expiries) == (other.head, other.rows, other.expiries)
 
 
-# --- single steps --------------------------------------------------------------------------------------------------------------------
+# --- single steps
 
 
 def at(c: int, d: int = 0) -> Clustering:
@@ -386,7 +386,7 @@ def test_a_row_that_lived_for_two_seconds_shows_for_two_seconds() -> None:
     assert run(Store(), named([update(rows=(row,))]), BARE_ORDER, now=NOW, since=60).events == []
 
 
-# --- what is read, and what is held ----------------------------------------------------------------------------------------------------
+# --- what is read, and what is held
 
 
 def test_no_more_is_read_than_a_batch_touches() -> None:

@@ -49,7 +49,7 @@ def _compiled() -> None:
     kernel.compile_ahead()
 
 
-# --- rows that tie, and rows at the ends of all ranges ------------------------------------------------------------------------------
+# --- rows that tie, and rows at the ends of all ranges
 
 numbers = st.sampled_from([NO_TIMESTAMP, NO_TIMESTAMP + 1, -1, 0, 1, 63, 64, 2**31, LONG - 1, LONG])
 times = st.sampled_from([0, 1, 100, 0xFFFFFFFE, NO_DELETION_TIME])
@@ -128,7 +128,7 @@ def test_what_was_written_at_once_takes_few_bytes() -> None:
     assert len(row_codec.encode(row)) == 11 + 15 + 21 * (8 + 8 + 3)
 
 
-# --- one against the other ---------------------------------------------------------------------------------------------------------
+# --- one against the other
 
 
 @pytest.mark.parametrize("engine", ENGINES)
@@ -190,7 +190,7 @@ def test_nothing_is_no_row(engine: Engine) -> None:
     assert row_codec.max_timestamp(b"", engine=engine) == NO_TIMESTAMP
 
 
-# --- counters ----------------------------------------------------------------------------------------------------------------------
+# --- counters
 
 ids = st.sampled_from([bytes(15) + b"\1", bytes(15) + b"\2", b"\xff" * 16])
 counts = st.sampled_from([-(2**63), -1, 0, 1, LONG])
@@ -224,7 +224,7 @@ def test_counters_good_odd_and_damaged(engine: Engine, a: Row, b: Row, active: D
     )
 
 
-# --- damage ------------------------------------------------------------------------------------------------------------------------
+# --- damage
 
 damage = st.tuples(st.integers(0, 200), st.integers(0, 255), st.booleans())
 
@@ -249,7 +249,7 @@ def test_damaged_bytes_are_refused_or_mean_something(row: Row, other: Row, damag
         assert refused[0] == refused[1]
 
 
-# --- the laws ----------------------------------------------------------------------------------------------------------------------
+# --- the laws
 
 triples = st.tuples(rows, rows, rows).map(lambda found: [Row((b"k",), *_parts(row)) for row in found])
 

@@ -32,7 +32,7 @@ def table_of(*columns: tuple[str, bool]) -> Table:
     return replace(make_table(KEYS[0], *clustering), keyspace="k")
 
 
-# --- one value ------------------------------------------------------------------------------------------------------------------------
+# --- one value
 
 # Values of few bits, so that two of them are often equal or differ only in the last part.
 FEW: dict[str, st.SearchStrategy[Any]] = {
@@ -194,7 +194,7 @@ def test_keys_are_stored_and_stay() -> None:
     assert keys.end(Bound((i32(1),), True)).hex() == "0102018000000103"
 
 
-# --- tuples and user types --------------------------------------------------------------------------------------------------------------
+# --- tuples and user types
 
 
 def fields(*parts: bytes | None) -> bytes:
@@ -301,7 +301,7 @@ def test_a_tuple_of_nulls_alone_has_a_key_of_its_own() -> None:
     assert keys.key((b"",)) < keys.key((fields(None, None),)) < keys.key((fields(None, b""),))
 
 
-# --- clusterings and ranges -----------------------------------------------------------------------------------------------------------
+# --- clusterings and ranges
 
 COLUMNS = st.lists(
     st.tuples(st.sampled_from(["int", "text", "decimal", "boolean", "timeuuid", "frozen<list<text>>", "frozen<addr>"]), st.booleans()),

@@ -51,7 +51,7 @@ def type_of(text: str) -> CqlType:
     return parse_type(text, "k", TYPES)
 
 
-# --- texts --------------------------------------------------------------------------------------------------------------------------
+# --- texts
 
 SHAPES: list[tuple[str, int | None, bool]] = [
     ("int", 4, False),
@@ -157,7 +157,7 @@ def test_quoted_names(name: str, text: str) -> None:
     assert kind.name == name
 
 
-# --- values -------------------------------------------------------------------------------------------------------------------------
+# --- values
 
 VALUES: list[tuple[str, str, Any]] = [
     ("int", "fffffffe", -2),
@@ -333,7 +333,7 @@ def test_any_bytes_are_a_value_or_an_error_of_ours(typed: tuple[str, Any], raw: 
             assert error.operation in ("decode a value", "order a value", "read a vint")  # noqa: PT017 - any outcome but another error is fine
 
 
-# --- order --------------------------------------------------------------------------------------------------------------------------
+# --- order
 
 
 def encoded(text: str, *values: Any) -> list[bytes]:
@@ -406,7 +406,7 @@ def test_numbers_order_as_numbers(data: st.DataObject, name: str) -> None:
         assert kind.sort_key(kind.encode(a)) < kind.sort_key(kind.encode(b))
 
 
-# --- cells to values ----------------------------------------------------------------------------------------------------------------
+# --- cells to values
 
 
 def cells(*elements: tuple[bytes, bytes]) -> list[Cell]:

@@ -83,7 +83,7 @@ def test_the_log_wins_over_what_was_read_of_the_same_cell() -> None:
     assert merge_rows(Row(KEY, cells=(read,)), Row(KEY, cells=(logged,))).cells == (logged,)
 
 
-# --- liveness -----------------------------------------------------------------------------------------------------------------------
+# --- liveness
 
 
 def test_a_row_that_only_the_opaque_liveness_shows_is_to_be_read_again() -> None:
@@ -105,7 +105,7 @@ def test_a_later_reading_does_not_doubt_what_the_log_knows_in_full() -> None:
     assert Comparison(first=True).row(state, ring, READING) == Row(KEY, unknown_marker.liveness(AS_OF))
 
 
-# --- lists --------------------------------------------------------------------------------------------------------------------------
+# --- lists
 
 LISTS = Comparison(lists=frozenset({"l"}))
 
@@ -152,7 +152,7 @@ def test_whatever_a_list_was_its_elements_become_the_rings(held: list[tuple[byte
     assert LISTS.row(after, Row(KEY, cells=ours(*there)), READING) is None
 
 
-# --- counters -----------------------------------------------------------------------------------------------------------------------
+# --- counters
 
 COUNTS = Comparison(counter=True)
 LEADER = Shard(b"a" * 16, 3, 10)

@@ -84,7 +84,7 @@ def finish(store: Store, run: Run, *numbers: int) -> Run:
     return runs.update(store, run, NOW)
 
 
-# --- ranges -------------------------------------------------------------------------------------------------------------------------
+# --- ranges
 
 
 @given(tokens=st.lists(st.integers(LOWEST, HIGHEST), max_size=20), wanted=st.integers(1, 50))
@@ -113,7 +113,7 @@ def test_what_is_no_range_is_refused(text: str) -> None:
         parse_part(text)
 
 
-# --- runs ---------------------------------------------------------------------------------------------------------------------------
+# --- runs
 
 
 def test_a_run_is_gone_on_with_until_it_is_finished(store: MemoryStore) -> None:
@@ -159,7 +159,7 @@ def test_an_unknown_table_is_refused(store: MemoryStore) -> None:
         table(store, "shop.nothing")
 
 
-# --- what is due --------------------------------------------------------------------------------------------------------------------
+# --- what is due
 
 
 def due(store: Store, settings: PipelineConfig) -> list[str]:
@@ -263,7 +263,7 @@ def test_names_of_tables_stay_in_their_places() -> None:
     assert layout.bootstrap_prefix("c", "a/b", "t.x") in odd
 
 
-# --- command ------------------------------------------------------------------------------------------------------------------------
+# --- command
 
 
 def test_the_command_shows_the_runs_so_far(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

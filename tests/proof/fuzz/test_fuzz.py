@@ -81,7 +81,7 @@ def test_what_segments_of_the_corpus_hold(start: Seed) -> None:
         assert bytes(again) == start.content
 
 
-# --- structure first, then damage -----------------------------------------------------------------------------------------------------
+# --- structure first, then damage
 
 
 hurts = st.lists(st.tuples(st.integers(0, 400), st.sampled_from([b"\0", b"\xff", b"\x80", *map(write_unsigned, BOMBS)])), max_size=3)
@@ -106,7 +106,7 @@ def test_updates_of_every_shape_hurt_in_any_place(found: list[PartitionUpdate], 
 _CHECKER = Checker(corpus())
 
 
-# --- what the fuzzer must notice --------------------------------------------------------------------------------------------------------
+# --- what the fuzzer must notice
 
 
 def broken_by(monkeypatch: pytest.MonkeyPatch, count: int = 150) -> set[str]:

@@ -33,7 +33,7 @@ from writetime.cassandra.types.types import parse_type
 from writetime.errors import DecodeError
 from writetime.events.arrow import arrow_type, to_arrow_value
 
-# --- the ring's answer ----------------------------------------------------------------------------------------------------------------
+# --- the ring's answer
 
 
 def test_a_table_that_cassandra_itself_cannot_read_is_named_and_the_others_are_read(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -54,7 +54,7 @@ def test_a_table_that_cassandra_itself_cannot_read_is_named_and_the_others_are_r
     assert "failed to execute" in found.unreadable["proof.broken"]
 
 
-# --- the schedule ---------------------------------------------------------------------------------------------------------------------
+# --- the schedule
 
 
 @pytest.mark.parametrize("seed", range(20))
@@ -127,7 +127,7 @@ def test_without_chaos_nobody_goes_away() -> None:
     assert not {"stop", "kill", "alone", "join", "leave", "replace", *HELD} & {step.what for step in schedule(1, 2000, chaos=False)}
 
 
-# --- segments that are held -----------------------------------------------------------------------------------------------------------
+# --- segments that are held
 
 _SCHEMA = schema_of(ORDERS)
 _SEGMENT = [encode_mutation(insert(ORDERS, number, {"name": name}, 7), _SCHEMA) for number, name in enumerate(("one", "held", "two"))]
@@ -159,7 +159,7 @@ def test_a_garbled_frame_is_whole_and_of_its_table_and_cannot_be_decoded() -> No
         decode_mutation(garbled, _SCHEMA)
 
 
-# --- values ---------------------------------------------------------------------------------------------------------------------------
+# --- values
 
 VALUES: list[tuple[str, str, Any]] = [
     ("int", "Int32Type", -5),
@@ -201,7 +201,7 @@ def test_near_is_not_the_same() -> None:
     assert check.same({"a": 1, "b": None}, {"a": 1})
 
 
-# --- the comparison -------------------------------------------------------------------------------------------------------------------
+# --- the comparison
 
 ONE = {"p": 1, "v": "a"}
 TWO = {"p": 1, "v": "b"}
@@ -267,7 +267,7 @@ def test_a_truncate_ends_all_rows() -> None:
     assert found(RING, [RING], events) == set()
 
 
-# --- shrinking and sabotages ----------------------------------------------------------------------------------------------------------
+# --- shrinking and sabotages
 
 
 def test_shrinking_finds_a_short_prefix_and_few_kinds() -> None:

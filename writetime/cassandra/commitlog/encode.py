@@ -173,7 +173,7 @@ class _Writer:
         as_cassandra = sorted(columns, key=lambda column: (column.complex, column_order(column.name)))
         return as_cassandra if _keeps_cell_order(as_cassandra, rows) else names_first
 
-    # --- rows and markers -------------------------------------------------------------------------------------------------------
+    # --- rows and markers
 
     def _unfiltereds(self, columns: list[ColumnShape]) -> list[bytes]:
         rows, markers = list(self.update.rows), _markers(self.update.range_tombstones)
@@ -263,7 +263,7 @@ class _Writer:
             parts.append(self._value(cell.value, None if column.complex else column.length(cell.timestamp)))
         return b"".join(parts)
 
-    # --- numbers and bytes ------------------------------------------------------------------------------------------------------
+    # --- numbers and bytes
 
     def _timestamp(self, timestamp: int) -> bytes:
         if not -(2**63) <= timestamp < 2**63:

@@ -227,7 +227,7 @@ class _Reader:
         self.shape = shape
         self.bases = Bases(EPOCH_MICROS, EPOCH_SECONDS, NO_TTL, version >= UNSIGNED_TIMES_VERSION)
 
-    # --- partition update -------------------------------------------------------------------------------------------------------
+    # --- partition update
 
     def partition_update(self, pos: int) -> tuple[PartitionUpdate, int]:
         table_id = UUID(bytes=self.take(pos, 16)[0])
@@ -309,7 +309,7 @@ class _Reader:
             raise self.malformed("a range tombstone is not closed", at)
         return tuple(rows), tuple(tombstones), pos
 
-    # --- range tombstones -------------------------------------------------------------------------------------------------------
+    # --- range tombstones
 
     def _marker(
         self, pos: int, opened: tuple[Bound, DeletionTime] | None, tombstones: list[RangeTombstone]
@@ -337,7 +337,7 @@ class _Reader:
         deletion, pos = self._deletion(pos)
         return (Bound(values, opens), deletion), pos
 
-    # --- rows -------------------------------------------------------------------------------------------------------------------
+    # --- rows
 
     def _static_row(self, pos: int, columns: list[ColumnShape]) -> tuple[Row, int]:
         flags, pos = self.byte(pos)
@@ -452,7 +452,7 @@ class _Reader:
             value, pos = self.value(pos, None if column.complex else column.length(timestamp))
         return Cell(column.name, timestamp, value, path, ttl, deletion_time), pos
 
-    # --- numbers and bytes ------------------------------------------------------------------------------------------------------
+    # --- numbers and bytes
 
     def _timestamp(self, pos: int) -> tuple[int, int]:
         delta, pos = read_unsigned(self.body, pos)

@@ -143,7 +143,7 @@ class Blocks:
             yield [("  row", ""), *self._clustering(table, row.clustering or ()), *_row_changes(row, time)]
             yield from self._cells(table, row, time)
 
-    # --- keys -------------------------------------------------------------------------------------------------------------------
+    # --- keys
 
     def _key(self, table: Table, key: bytes) -> list[Span]:
         columns = table.partition_key
@@ -170,7 +170,7 @@ class Blocks:
             return [(open_end, "")]
         return [*self._named(table, table.clustering, bound.values), (" (included)" if bound.inclusive else " (excluded)", "")]
 
-    # --- cells ------------------------------------------------------------------------------------------------------------------
+    # --- cells
 
     def _cells(self, table: Table, row: Row, time: int | None) -> Iterator[list[Span]]:
         by_column: dict[str, list[tuple[str, list[Span]]]] = {}

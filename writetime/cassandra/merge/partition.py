@@ -205,7 +205,7 @@ class _Folding:
         self._shown = sum(self._visible(identity) is not None for identity in self._rows) if order.has_statics else 0
         self._changes: list[RowChange] = []
 
-    # --- steps ---------------------------------------------------------------------------------------------------------------------
+    # --- steps
 
     def apply(self, sourced: SourcedUpdate) -> bool:
         """Merge one update and record the visible changes. Returns False if the state did not change."""
@@ -250,7 +250,7 @@ class _Folding:
             changes=tuple(self._changes),
         )
 
-    # --- the parts of an update ----------------------------------------------------------------------------------------------------
+    # --- the parts of an update
 
     def _delete_partition(self, update: PartitionUpdate, before: _Before) -> bool:
         if not self._deletions.delete_partition(update.deletion):
@@ -304,7 +304,7 @@ class _Folding:
         self._shown += (self._visible(identity) is not None) - (shown is not None)
         return True
 
-    # --- what shows ----------------------------------------------------------------------------------------------------------------
+    # --- what shows
 
     def _visible(self, identity: Hashable) -> VisibleRow | None:
         row = self._rows.get(identity)

@@ -267,7 +267,7 @@ class _Partition:
             yield from self._taken(b"", self._alone_at_start(self.coverage), partition, self.net(self._statics_alone(self.coverage)))
         yield from self._head_record(update, shown)
 
-    # --- the clock -------------------------------------------------------------------------------------------------------------------
+    # --- the clock
 
     def moment(self, item: Item) -> Moment:
         second = min(item.ts // MICROSECONDS, self.settings.now)
@@ -294,7 +294,7 @@ class _Partition:
         # After the start, whatever the timestamp of the drop.
         return since, -1, max([1, *times]), b""
 
-    # --- the head --------------------------------------------------------------------------------------------------------------------
+    # --- the head
 
     def _fold_head(self, items: Iterable[Item]) -> Generator[Output, None, PartitionUpdate | None]:
         """Fold the head's items. Returns the new update of the head."""
@@ -343,7 +343,7 @@ class _Partition:
     def _falls_due(self, row: bytes) -> bool:
         return self.settings.since is not None and self.expiry(row, self.start) is not None
 
-    # --- rows ------------------------------------------------------------------------------------------------------------------------
+    # --- rows
 
     def _fold_row(self, key: bytes, old: bytes, items: Iterable[Item]) -> Iterator[Output]:
         """Fold one row through all its moments."""
@@ -393,7 +393,7 @@ class _Partition:
         if first is not None and last is not None and first.before != last.after:
             yield replace(last, before=first.before)
 
-    # --- static content --------------------------------------------------------------------------------------------------------------
+    # --- static content
 
     def _reads_everything(self) -> bool:
         """Whether static content changes, which affects all rows, or exists while the number of visible rows

@@ -82,7 +82,7 @@ _column: Final = cache(column_name)
 """Cached: there are few column names, and every cell has one."""
 
 
-# --- to and fro ------------------------------------------------------------------------------------------------------------------
+# --- to and fro
 
 
 def encode(row: Row) -> bytes:
@@ -267,7 +267,7 @@ class _Reader:
         return MalformedMutation(f"a flat row of {len(self.buf)} bytes: {what}", operation="read a flat row", position=self.pos)
 
 
-# --- what can be done with them ----------------------------------------------------------------------------------------------------
+# --- what can be done with them
 
 
 def merge(

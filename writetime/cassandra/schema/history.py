@@ -400,7 +400,7 @@ def _add(known: set[_T], more: Iterable[_T]) -> bool:
     return len(known) > before
 
 
-# --- facts to schema --------------------------------------------------------------------------------------------------------------
+# --- facts to schema
 
 
 class _View:
@@ -776,7 +776,7 @@ def _bytes(values: Clustering) -> tuple[bytes, ...]:
     return values if None not in values else tuple(value or b"" for value in values)  # type: ignore[return-value]
 
 
-# --- facts to JSON and back -------------------------------------------------------------------------------------------------------
+# --- facts to JSON and back
 
 
 def _partition_to_json(table: str, keyspace: str, facts: _PartitionFacts) -> dict[str, Any]:

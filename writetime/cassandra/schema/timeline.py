@@ -80,7 +80,7 @@ def _timestamp(mutation: Mutation) -> int:
     return max(times)
 
 
-# --- descriptions of changes ------------------------------------------------------------------------------------------------------
+# --- descriptions of changes
 
 
 def differences(before: Schema, after: Schema) -> Iterator[Difference]:

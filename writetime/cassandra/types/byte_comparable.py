@@ -156,7 +156,7 @@ def _reversed(encode: Encoder) -> Encoder:
     return lambda data: encode(data).translate(_COMPLEMENT)
 
 
-# --- simple types -----------------------------------------------------------------------------------------------------------------
+# --- simple types
 
 
 def _escaped(data: bytes) -> bytes:
@@ -272,7 +272,7 @@ _NATIVE: Final[dict[str, Encoder]] = {
 """All other types are ordered by their bytes."""
 
 
-# --- compound types ---------------------------------------------------------------------------------------------------------------
+# --- compound types
 
 
 def _part(encode: Encoder, data: bytes | None) -> bytes:

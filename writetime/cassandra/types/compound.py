@@ -68,7 +68,7 @@ class CustomType(CqlType):
         return bytes(value)
 
 
-# --- compound types ---------------------------------------------------------------------------------------------------------------
+# --- compound types
 
 
 def _read_value(data: bytes, pos: int) -> tuple[bytes | None, int]:

@@ -149,7 +149,7 @@ _NATIVE: Final[dict[str, Callable[[Any], str]]] = {
 }
 
 
-# --- parsing ----------------------------------------------------------------------------------------------------------------------
+# --- parsing
 
 
 def parse_literal(kind: CqlType, text: str) -> Any:

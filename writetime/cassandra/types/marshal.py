@@ -205,7 +205,7 @@ def _joined(components: Sequence[Component]) -> bytes:
     return b"".join(part.header + struct.pack(">H", len(part.value)) + part.value + struct.pack(">b", part.end) for part in components)
 
 
-# --- class texts ------------------------------------------------------------------------------------------------------------------
+# --- class texts
 
 
 def class_type(text: str) -> CqlType:

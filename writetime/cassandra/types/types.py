@@ -71,7 +71,7 @@ __all__ = [
 Types = Mapping[tuple[str, str], UserType]
 
 
-# --- type texts -------------------------------------------------------------------------------------------------------------------
+# --- type texts
 
 _TOKEN = re.compile(r"""\s*("(?:[^"]|"")*"|'[^']*'|[A-Za-z_][A-Za-z0-9_]*|\d+|[<>,.])""")
 _PUNCTUATION: Final = frozenset("<>,.")
@@ -203,7 +203,7 @@ class _Parser:
         return SchemaError(message, operation="parse a type", obj=self.text)
 
 
-# --- cells to one value -----------------------------------------------------------------------------------------------------------
+# --- cells to one value
 
 
 class Held(Protocol):

@@ -67,7 +67,7 @@ class Comparison:
         old = state or Row(None)
         return self._news(old, Row(None, cells=self._cells(old, ring, reading)))
 
-    # --- a row that is not there -------------------------------------------------------------------------------------------------------
+    # --- a row that is not there
 
     def _gone(self, old: Row, reading: Reading) -> Row | None:
         """A tombstone with the timestamp of the youngest data that the reading should have returned."""
@@ -81,7 +81,7 @@ class Comparison:
             return None
         return Row(old.clustering, deletion=DeletionTime(max(phantoms), reading.now))
 
-    # --- cells -------------------------------------------------------------------------------------------------------------------------
+    # --- cells
 
     def _cells(self, old: Row, ring: Sequence[Cell], reading: Reading) -> tuple[Cell, ...]:
         held = {(cell.column, cell.path): cell for cell in old.cells}

@@ -81,7 +81,7 @@ class RangeDone(Document):
     objects: list[str]
 
 
-# --- ranges -------------------------------------------------------------------------------------------------
+# --- ranges
 
 
 def parse_part(text: str) -> Range:
@@ -131,7 +131,7 @@ def split_parts(tokens: Sequence[int], parts: Sequence[Range], wanted: int) -> l
     return [each for start, end in parts for each in split(tokens, (start, end), max(1, wanted * (end - start) // whole))]
 
 
-# --- runs ---------------------------------------------------------------------------------------------------
+# --- runs
 
 
 def begin(store: Store, cluster: str, table: Table, *, part: Range | None, ranges: Sequence[Range], consistency: str, now: datetime) -> Run:
@@ -215,7 +215,7 @@ def update(store: Store, run: Run, now: datetime) -> Run:
     return after
 
 
-# --- what is due --------------------------------------------------------------------------------------------
+# --- what is due
 
 
 class Captured(Document):
