@@ -7,10 +7,12 @@ from datetime import timedelta
 from airflow.sdk import DAG
 from writetime_operators import (
     ArchiveBatchOperator,
+    ArchiveLastOperator,
     BatchJobOperator,
     FailedSegmentsOperator,
     FailedTablesOperator,
     PlanBatchOperator,
+    ReleaseOperator,
     SegmentOperator,
     TableOperator,
 )
@@ -19,9 +21,12 @@ from writetime_settings import settings
 RUNBOOK = """
 ### cdc_ingest
 Plans a batch over all incoming segments, runs it in Spark until it is sealed, and archives the segments. Skips if there is nothing to do.
+First it archives the last batch, if its run was interrupted, and releases held segments whose schema is known by now.
 
 | red square | what it means | what to do |
 |---|---|---|
+| `archive_last` | a segment of the batch before could not be moved; no batch is planned until it is | the message names the object; clear the task, then `plan` |
+| `release` | a held segment could not be checked, for example because the keystore is missing; batches run without it | fix what the message names; the next run tries again |
 | `plan` | the bucket or the configuration cannot be read | see the message; fix it, then clear the task |
 | `ingest` | the batch was not sealed; nothing is lost or duplicated | see the last error in the log, then clear the task: the same batch runs again |
 | `archive` | a segment could not be moved | the message names the object; clear the task |
@@ -42,7 +47,10 @@ for pipeline in settings():
         doc_md=RUNBOOK,
         default_args=pipeline.defaults | {"retries": 2, "retry_delay": timedelta(seconds=30)},
     ):
-        plan = PlanBatchOperator(task_id="plan", doc_md="Plan the next batch, or return the open one again.")
+        archive_last = ArchiveLastOperator(task_id="archive_last", doc_md="Archive the last batch if its run was interrupted.")
+        release = ReleaseOperator(task_id="release", doc_md="Release segments that waited for a schema that is known now.")
+        # If one of them fails, batches still run: planning itself refuses while the last batch is not archived.
+        plan = PlanBatchOperator(task_id="plan", trigger_rule="all_done", doc_md="Plan the next batch, or return the open one again.")
         ingest = BatchJobOperator(task_id="ingest", job="ingest", batch=BATCH, outlets=[pipeline.outbox])
         archive = ArchiveBatchOperator(task_id="archive", batch=BATCH, outlets=[pipeline.tables])
         failed = FailedSegmentsOperator(task_id="failed_segments", batch=BATCH)
@@ -56,7 +64,7 @@ for pipeline in settings():
         table = TableOperator.partial(
             task_id="table", retries=0, map_index_template="{{ table }}", doc_md="Failed: this table needs an operator. See the runbook."
         ).expand_kwargs(refused.output)
-        plan >> ingest >> archive
+        [archive_last, release] >> plan >> ingest >> archive
         # In parallel to `archive`: bad segments are reported even if archiving fails.
         ingest >> [failed, refused]
         failed >> segment

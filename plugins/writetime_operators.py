@@ -32,7 +32,7 @@ from writetime.config.airflow import SETTING
 from writetime.config.pipeline import PipelineConfig, load
 from writetime.errors import BatchBusy, WritetimeError
 from writetime.monitoring.watch import watch
-from writetime.pipeline.archiver import archive, mark_for_retry
+from writetime.pipeline.archiver import archive, archive_last, mark_for_retry
 from writetime.pipeline.batch_history import Batches
 from writetime.pipeline.bootstrap.run import due
 from writetime.pipeline.documents import Manifest
@@ -113,20 +113,37 @@ class PipelineOperator(BaseOperator):
         return manifest
 
 
+class ArchiveLastOperator(PipelineOperator):
+    """Archive the last sealed batch if its run was interrupted before that. XCom: the result of each object."""
+
+    def execute(self, context: Context) -> dict[str, str]:
+        config, store = self.pipeline()
+        try:
+            return dict(archive_last(store, config.cluster.name))
+        except WritetimeError as error:
+            raise failure(error) from error
+
+
+class ReleaseOperator(PipelineOperator):
+    """Release held segments that only waited for a schema that is known by now. XCom: their objects."""
+
+    def execute(self, context: Context) -> list[str]:
+        config, store = self.pipeline()
+        try:
+            keystore = config.cluster.commitlog_keystore
+            keys = None if keystore is None else Keystore.from_environment(keystore)
+            released = release(store, config.cluster.name, config.columns.rules, keys)
+        except WritetimeError as error:
+            raise failure(error) from error
+        self.log.info("released from quarantine: %s", ", ".join(released) or "nothing")
+        return released
+
+
 class PlanBatchOperator(PipelineOperator):
     """Plan the next batch over incoming segments and expired rows. XCom: its number. Skips if there is nothing to do."""
 
     def execute(self, context: Context) -> int:
         config, store = self.pipeline()
-        try:
-            keystore = config.cluster.commitlog_keystore
-            released = release(
-                store, config.cluster.name, config.columns.rules, None if keystore is None else Keystore.from_environment(keystore)
-            )
-        except WritetimeError as error:
-            raise failure(error) from error
-        if released:
-            self.log.info("released from quarantine, the schema is known now: %s", ", ".join(released))
         plan = partial(plan_ingest, max_segments=config.segments_per_batch, largest=config.largest_segment)
         manifest = self.planned(plan, "there are no new segments and no captured rows have expired")
         if manifest.kind != "ingest" and store_clock(store, config.cluster.name) - manifest.created_at < _OTHERS_TURN:
@@ -147,12 +164,21 @@ class TurnOperator(PipelineOperator, BaseSensorOperator):
 
     def poke(self, context: Context) -> PokeReturnValue:
         try:
+            self._archive_last()
             return PokeReturnValue(is_done=True, xcom_value=self.number(context))
         except AirflowException as error:
             if not isinstance(error.__cause__, BatchBusy):
                 raise
             self.log.info("waiting, another batch is open: %s", error)
             return PokeReturnValue(is_done=False)
+
+    def _archive_last(self) -> None:
+        """In each poke, because batches of other DAGs are sealed while this task waits."""
+        config, store = self.pipeline()
+        try:
+            archive_last(store, config.cluster.name)
+        except WritetimeError as error:
+            raise failure(error) from error
 
     @abstractmethod
     def number(self, context: Context) -> int:

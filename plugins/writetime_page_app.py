@@ -40,6 +40,7 @@ from writetime.pipeline.documents import Manifest
 from writetime.pipeline.maintenance_report import read_maintained
 from writetime.pipeline.planner import expect_replayable, read_sealed
 from writetime.pipeline.quarantine import contents
+from writetime.pipeline.quarantine.record import list_records, read_record
 from writetime.pipeline.segment_check import known_schema
 from writetime.pipeline.void import expect_open, void
 from writetime.storage import layout, segment_object
@@ -257,18 +258,20 @@ def _add_check_views(app: FastAPI, shown: Shown, access: Access) -> None:
 def _add_quarantine_views(app: FastAPI, shown: Shown, access: Access) -> None:
     @app.get("/quarantine")
     def quarantine_records(request: Request, cursor: str = "") -> Response:
-        found, following = contents.quarantined(shown.open_batches(), cursor=cursor)
+        found, following = list_records(shown.open_batches(), cursor=cursor)
         return _page(request, "quarantine", records=found, more=urlencode({"cursor": following}) if following else "")
 
+    # The second path is that of links to version 0.1.
+    @app.get("/quarantine/record")
     @app.get("/quarantine/piece")
-    def piece(request: Request, name: str) -> Response:
+    def quarantine_record(request: Request, name: str) -> Response:
         batches = shown.open_batches()
-        kept = contents.piece(batches, name)
-        if kept is None:
+        record = read_record(batches, name)
+        if record is None:
             raise HTTPException(404, "Quarantine record not found.")
         values = access.shows_values and access.may_trigger(request.state.page_user, shown.ingest)
-        look = contents.look(batches, kept, known_schema(batches.store, batches.cluster), shown.rules(), values=values)
-        return _page(request, "piece", kept=kept, look=look)
+        look = contents.look(batches, record, known_schema(batches.store, batches.cluster), shown.rules(), values=values)
+        return _page(request, "quarantine_record", record=record, look=look)
 
 
 # --- actions

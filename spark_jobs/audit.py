@@ -26,7 +26,6 @@ from collections import Counter, defaultdict
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
-from fnmatch import fnmatchcase
 from itertools import groupby
 from operator import itemgetter
 from pathlib import Path
@@ -195,11 +194,7 @@ class Audit:
         self.store, self.cluster = open_store(config.bucket), config.cluster.name
         learner = known_schema(self.store, self.cluster)
         self.schema = learner.schema()
-        self.captured = frozenset(
-            table_id
-            for table_id in learner.cdc_ever
-            if table_id in self.schema.tables and self._wanted(self.schema.tables[table_id].full_name)
-        )
+        self.captured = frozenset(table.id for table in learner.captured(config.tables.captures))
         self.ranges = audit.ranges(ranges)
 
     def report(self, now: datetime) -> AuditReport:
@@ -236,11 +231,6 @@ class Audit:
             groups=groups[:MOST_GROUPS],
             step=step,
         )
-
-    def _wanted(self, name: str) -> bool:
-        tables = self.config.tables
-        included = any(fnmatchcase(name, pattern) for pattern in tables.include)
-        return included and not any(fnmatchcase(name, pattern) for pattern in tables.exclude)
 
     def _tables(self) -> list[Any]:
         return [self.schema.tables[table_id] for table_id in self.captured]

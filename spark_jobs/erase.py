@@ -20,7 +20,7 @@ from writetime.cassandra.types.types import parse_type
 from writetime.config.pipeline import PipelineConfig
 from writetime.errors import BatchError, ConfigError, DecodeError
 from writetime.events.json import from_json_value
-from writetime.pipeline.archiver import archive
+from writetime.pipeline.archiver import archive, archive_last
 from writetime.pipeline.erase import Outcome
 from writetime.pipeline.erasures import Request
 from writetime.pipeline.planner import (
@@ -47,7 +47,7 @@ def parse_key(learner: SchemaLearner, full_name: str, text: str) -> Key:
     """The key in the JSON object `text`: all columns of the partition key, or of the primary key, by name, as events tell them.
     ConfigError."""
     schema = learner.schema()
-    found = [table for table in schema.tables.values() if table.full_name == full_name and table.id in learner.cdc_ever]
+    found = learner.captured(lambda name: name == full_name)
     if not found:
         raise ConfigError("no table of that name is captured", operation=_OPERATION, obj=full_name, hint="KEYSPACE.TABLE, as CQL has it.")
     table = max(found, key=lambda each: (not each.dropped, each.dropped_at or 0, str(each.id)))
@@ -122,6 +122,7 @@ def spark_session_of(config: PipelineConfig) -> SparkSession:
 
 def _run_batch(config: PipelineConfig, store: Store, spark: SparkSession, request: Request) -> Outcome:
     cluster = config.cluster.name
+    archive_last(store, cluster)
     manifest = plan_erase(store, cluster, request, now=store_clock(store, cluster))
     sealed = ingest.run(config, manifest.number, spark)
     archive(store, cluster, sealed.number)

@@ -21,7 +21,6 @@ from collections import Counter, defaultdict
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
-from fnmatch import fnmatchcase
 from itertools import groupby
 from typing import Any
 from uuid import UUID
@@ -37,7 +36,7 @@ from spark_jobs.maintain import maintain
 from spark_jobs.session import spark_session
 from spark_jobs.sinks import voids
 from spark_jobs.sinks.iceberg import Fence, Warehouse
-from spark_jobs.sinks.quarantine import KEPT, Keeping, Wanted, keeper
+from spark_jobs.sinks.quarantine import STORED, QuarantineWriter, Wanted, frame_writer
 from spark_jobs.sinks.unwritable_tables import COMMITTERS, commit_each, without_unwritable
 from spark_jobs.stages import table_events
 from spark_jobs.stages.arrow_runs import by_shard
@@ -87,7 +86,6 @@ from writetime.errors import (
 )
 from writetime.events.masking import rejection_reason
 from writetime.pipeline import erasures, node_logs, pinned
-from writetime.pipeline.archiver import released
 from writetime.pipeline.batch_report import batch_text
 from writetime.pipeline.completeness import begun, is_late, node_ends
 from writetime.pipeline.documents import (
@@ -102,12 +100,15 @@ from writetime.pipeline.documents import (
     SegmentOutcome,
     Settled,
     ShardVersions,
+    released_objects,
     total,
 )
 from writetime.pipeline.erasures import Erased
 from writetime.pipeline.identity import owner
 from writetime.pipeline.planner import not_voided, read_manifest, read_schema, read_sealed, seal
+from writetime.pipeline.quarantine.kinds import QuarantineKind
 from writetime.pipeline.quarantine.published import of_batch, with_bytes
+from writetime.pipeline.quarantine.record import note_of
 from writetime.pipeline.rebuild import expect_readable
 from writetime.pipeline.truncations import Purged
 from writetime.pipeline.void import voided_before
@@ -120,8 +121,6 @@ from writetime.untrusted import SCHEMA
 log = structlog.get_logger()
 
 _EVENTS_PER_TASK = 20_000
-_OF_ONE_FRAME = frozenset({"corrupt_frame", "DecodeError", "UnknownTable", "UnknownColumn", "MalformedMutation", "SchemaError"})
-"""Kinds of problems that concern one frame: all other frames of the segment were read."""
 _WRITTEN = pa.schema([("table_id", pa.binary()), ("bucket", pa.int32()), ("version", pa.int64()), ("earliest_expiry", pa.int64())])
 
 
@@ -261,7 +260,10 @@ class Batch:
     def _pin_absent(self, surveyed: DataFrame) -> None:
         """Hold what is gone of the segments to what was gone when the batch first read them."""
         problems = surveyed.filter("kind = 'problem'").select("segment", F.get_json_object("detail", "$.kind").alias("what"))
-        gone = {self.manifest.segments[row.segment].object for row in problems.filter("what = 'gone'").distinct().collect()}
+        gone = {
+            self.manifest.segments[row.segment].object
+            for row in problems.filter(F.col("what") == QuarantineKind.GONE.value).distinct().collect()
+        }
         if self.manifest.kind == "rebuild":
             gone |= self._unreadable(surveyed)
             expect_readable(self.store, self.manifest, gone)
@@ -272,8 +274,8 @@ class Batch:
         self.absent = frozenset(gone)
 
     def _unreadable(self, surveyed: DataFrame) -> set[str]:
-        """Packed segments that cannot be unpacked: of these not a byte is there, where a damaged section has its bytes."""
-        is_section = F.get_json_object("detail", "$.kind") == "CorruptSection"
+        """Packed segments that cannot be unpacked: their problem has no bytes, that of a damaged section has some."""
+        is_section = F.get_json_object("detail", "$.kind") == QuarantineKind.UNREADABLE_SECTION.value
         nothing = (F.col("kind") == "problem") & is_section & (F.length("body") == 0)
         return {self.manifest.segments[row.segment].object for row in surveyed.filter(nothing).select("segment").distinct().collect()}
 
@@ -314,11 +316,11 @@ class Batch:
         else:
             again = False
         schema = learner.schema()
-        wanted = [table for table in schema.tables.values() if table.id in learner.cdc_ever and self._wanted(table)]
+        wanted = learner.captured(self.config.tables.captures)
         self.refused = self._refused(wanted, schema)
         captured = [table for table in wanted if table.id not in self.refused]
         if again:
-            self.earlier = [table for table in schema.tables.values() if table.id in learner.cdc_ever]
+            self.earlier = learner.captured()
         self._compare(known, schema, captured)
         return schema, sorted(captured, key=lambda table: (table.full_name, str(table.id)))
 
@@ -370,11 +372,6 @@ class Batch:
             # It stays where it is, and the seal tells of it: no other table waits for it.
             log.error("schema snapshot refused", batch=self.manifest.number, snapshot=name, reason=str(error))
             self.snapshots_refused[name] = str(error)
-
-    def _wanted(self, table: Table) -> bool:
-        tables = self.config.tables
-        included = any(fnmatchcase(table.full_name, pattern) for pattern in tables.include)
-        return included and not any(fnmatchcase(table.full_name, pattern) for pattern in tables.exclude)
 
     def _node_records(self, surveyed: DataFrame) -> Iterator[tuple[int, bytes]]:
         for row in surveyed.filter("kind = 'local'").select("segment", "body").toLocalIterator():
@@ -579,18 +576,18 @@ class Batch:
         return found
 
     def _note_problems(self, surveyed: DataFrame, folded: DataFrame, schema: Schema) -> None:
-        """Keep the bytes of everything that could not be used, and note it against its segment; and what can be used by now."""
+        """Quarantine everything that could not be used, and record it, and what is settled, in the outcome of its segment."""
         done = surveyed.filter("kind = 'done'").select("segment", "detail").collect()
         counts = {row.segment: json.loads(row.detail) for row in done}
-        keeping = Keeping(self.store, self.manifest, schema)
+        writer = QuarantineWriter(self.store, self.manifest, schema)
         torn: dict[int, int] = defaultdict(int)
         for number, position, body, text in self._bad_ranges(surveyed, folded):
             detail = json.loads(text)
-            if detail["kind"] == "torn_tail" and self.manifest.segments[number].ending == "after-crash":
+            if detail["kind"] == QuarantineKind.TORN_TAIL and self.manifest.segments[number].ending == "after-crash":
                 torn[number] += detail["size"]
             else:
-                keeping.add(number, position, body, detail)
-        problems = keeping.finish(self._keep)
+                writer.add(number, position, body, detail)
+        problems = writer.finish(self._store_frames)
         for index, segment in enumerate(self.manifest.segments):
             found = sorted(problems.get(index, ()), key=lambda p: (p.position, p.size, p.kind, p.message))
             taken = {name: counts[index][name] for name in ("frames", "updates", "mark", "skipped", "differs") if name in counts[index]}
@@ -602,18 +599,19 @@ class Batch:
                 log.error("segment differs from its parts", object=segment.object, batch=self.manifest.number)
             self.outcomes[index] = outcome
 
-    def _keep(self, wanted: Mapping[int, Wanted]) -> list[dict[str, int]]:
-        """Have workers read these segments again, and put into quarantine what did not come along."""
+    def _store_frames(self, wanted: Mapping[int, Wanted]) -> list[dict[str, int]]:
+        """Let workers read these segments again and store the wanted bytes. Rows of STORED. BatchError if
+        frames are missing."""
         segments = pinned.as_pinned(self.segments, self.absent)
         members = [some for group in groups(segments) if (some := [index for index in group if index in wanted])]
-        keep = keeper(wanted, self.config.bucket, self.config.cluster.commitlog_keystore, puts=self.manifest.namespace is None)
-        rows = [row.asDict() for row in tasks(self.spark, segments, members, keep, KEPT).collect()]
-        # Notes have authority, and that took a while.
+        write = frame_writer(wanted, self.config.bucket, self.config.cluster.commitlog_keystore, puts=self.manifest.namespace is None)
+        rows = [row.asDict() for row in tasks(self.spark, segments, members, write, STORED).collect()]
+        # Another driver may have sealed the batch meanwhile; the notes, which come next, must not be overwritten.
         self._expect_open()
         if lacking := [row for row in rows if not row["frames"]]:
             raise BatchError(
                 f"frames up to position {lacking[0]['last']} are missing",
-                operation="keep what could not be used",
+                operation="quarantine frames",
                 obj=segments[lacking[0]["segment"]].object,
                 position=lacking[0]["position"],
                 hint="Put the segment back, then run the batch again.",
@@ -633,11 +631,11 @@ class Batch:
                     yield copy.segment, copy.position, None if row.state is None else bytes(row.state), row.detail
 
     def _settle(self, segment: SegmentInput, problems: list[Problem]) -> list[Settled]:
-        """The pieces of earlier batches that this one could use; their notes say so from now on."""
+        """The quarantine records of earlier batches that this one could use. Notes in them that they are settled."""
         if self.manifest.namespace is not None:
             return []
-        if not {problem.kind for problem in problems} <= _OF_ONE_FRAME or (problems and segment.ref.node.origin == "retry"):
-            # Who knows what lay in a damaged range. What is retried by itself is one frame.
+        if not all(problem.kind.is_single_frame for problem in problems) or (problems and segment.ref.node.origin == "retry"):
+            # The contents of a damaged range are unknown. A retried object holds frames of one record only.
             return []
         bad = {problem.quarantined_as for problem in problems}
         many = [problem for problem in problems if problem.frames > 1]
@@ -652,11 +650,11 @@ class Batch:
         return found
 
     def _notes_of(self, segment: SegmentInput) -> list[str]:
-        """Names of the notes on pieces that come in with the segment once more, if it is not its first time."""
+        """Names of the notes of the segment's earlier quarantine records, if it was ingested before."""
         if segment.ref.node.origin == "retry":
             held = self.store.head(segment.object)
-            piece = held.metadata.get("piece") if held is not None else None
-            return [piece.removesuffix(".bin") + ".json"] if piece else []
+            record = held.metadata.get("piece") if held is not None else None
+            return [note_of(record)] if record else []
         mark = self.base.growing.get(segment.ref.growing) if self.base and not segment.grows else None
         if (self.base and segment.object in self.base.held) or (mark is not None and not mark.sound):
             return [info.name for info in self.store.list(segment.ref.quarantine) if info.name.endswith(".json")]
@@ -832,7 +830,7 @@ class Batch:
     def _seal(self, state: dict[str, ShardVersions]) -> Sealed:
         accounting = self._accounting()
         taken_in = {segment.object for segment in self.manifest.segments}
-        done_with = taken_in | released(self.store, self.manifest.cluster)
+        done_with = taken_in | released_objects(self.store, self.manifest.cluster)
         still_held = [name for name in (self.base.held if self.base else []) if name not in done_with]
         failed = [o.object for o in self.outcomes.values() if not o.ok and self.manifest.kind == "ingest"]
         sealed = Sealed(

@@ -57,7 +57,8 @@ from writetime.pipeline.documents import Sealed
 from writetime.pipeline.identity import owner
 from writetime.pipeline.planner import history, read_manifest, read_schema, read_sealed
 from writetime.pipeline.publish_progress import Published, read_published, write_published
-from writetime.pipeline.quarantine.published import Piece, of_batch, unsent, with_bytes
+from writetime.pipeline.quarantine.published import of_batch, unsent, with_bytes
+from writetime.pipeline.quarantine.record import QuarantineRecord
 from writetime.pipeline.segment_check import known_schema
 from writetime.storage import layout, open_store
 from writetime.storage.store import Store
@@ -286,13 +287,12 @@ class Outbox:
         """Kafka records of the batches that are not known to be sent, each publisher's share in one partition, in the order they have to
         go; and what cannot be sent, by the table's full name. All incarnations of a name are one topic: none goes ahead of another."""
         learner = read_schema(self.store, self.config.cluster.name, self.upto)
-        schema = learner.schema()
         addresses = read_manifest(self.store, self.config.cluster.name, self.upto).nodes
         warehouse = Warehouse(self.spark, self.config.catalog.name if self.config.catalog else "")
         found: dict[str, list[Incarnation]] = defaultdict(list)
         refused: dict[str, WritetimeError] = {}
         topics: dict[str, str] = {}
-        for table in (schema.tables[table_id] for table_id in sorted(learner.cdc_ever) if table_id in schema.tables):
+        for table in learner.captured():
             try:
                 if changes := warehouse.open_changes(table, self.voided):
                     topics[table.full_name] = self._topic(table)
@@ -373,15 +373,15 @@ class Outbox:
         return records, {}
 
     def _quarantine_records(self, known: Published) -> tuple[list[tuple[Any, ...]], QuarantineTopic | None, dict[str, WritetimeError]]:
-        """RECORDS of the pieces in quarantine that are not known to be told of, all of one publisher; how the topic is told of such, if it
-        may have to be; and why not."""
+        """RECORDS of the quarantine records that are not known to be sent, all of one publisher; their topic, if
+        anything may have to be sent to it; and what cannot be sent, by topic."""
         topic = quarantine_topic(self.kafka.topic_prefix)
         if not self.config.quarantine.topic:
             return [], None, {}
         found = [
-            (number, ordinal, piece)
+            (number, ordinal, record)
             for number in range(known.sent(topic) + 1, self.upto + 1)
-            for ordinal, piece in enumerate(self._records_of(number), start=1)
+            for ordinal, record in enumerate(self._records_of(number), start=1)
         ]
         if not found and self.kafka.oversized != "quarantine":
             return [], None, {}
@@ -392,13 +392,13 @@ class Outbox:
                 raise
             return [], None, {topic: error}
         records = []
-        for number, ordinal, piece in found:
-            key, value = quarantine.record(piece)
-            op = PUT_ASIDE if piece.settled_in is None else "settled"
+        for number, ordinal, record in found:
+            key, value = quarantine.record(record)
+            op = PUT_ASIDE if record.settled_in is None else "settled"
             records.append((0, topic, topic, number, ordinal, bytearray(key), bytearray(value), op, False, None))
         return records, quarantine, {}
 
-    def _records_of(self, number: int) -> list[Piece]:
+    def _records_of(self, number: int) -> list[QuarantineRecord]:
         """What a sealed batch has put into quarantine, and what it has settled."""
         cluster = self.config.cluster.name
         sealed = read_sealed(self.store, cluster, number)
@@ -429,7 +429,7 @@ class Outbox:
                 continue
             learner, last = read_schema(self.store, cluster, number), held.crc32c
             after = learner.schema()
-            captured = {t for t in learner.cdc_ever if t in after.tables and self.config.tables.captures(after.tables[t].full_name)}
+            captured = {table.id for table in learner.captured(self.config.tables.captures)}
             for ordinal, each in enumerate(ddl(before, after, captured), start=1):
                 yield number, ordinal, read_manifest(self.store, cluster, number).now, each
             before = after

@@ -165,8 +165,7 @@ class Job:
     def _clear(self, last: int) -> None:
         """Empty the tables for which the chain has brought no rows."""
         assert self.config.catalog is not None
-        learner = read_schema(self.store, self.cluster, last)
-        tables = [table for table in learner.schema().tables.values() if table.id in learner.cdc_ever]
+        tables = read_schema(self.store, self.cluster, last).captured()
         warehouse = Warehouse(
             self.spark,
             self.config.catalog.name,

@@ -168,6 +168,10 @@ class Live:
             return  # omitted
         if operation.needs_all_up:
             self._all_up()
+        if operation.serial:
+            # A conditional write that times out may have reached one node alone. If that node then gives its range
+            # away, the cluster has lost the write, and its log still has it: neither answer is wrong.
+            self._changed()
         if operation.after_batch:
             self._ship_everything()
             self._do_batch(self.ring.nodes[0])

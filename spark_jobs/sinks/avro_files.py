@@ -73,11 +73,10 @@ def to_files(config: PipelineConfig, files: FilesConfig, store: Store, spark: Sp
     batches then, and the next run writes them again, the same."""
     upto = sealed.number
     learner = read_schema(store, config.cluster.name, upto)
-    schema = learner.schema()
     addresses = read_manifest(store, config.cluster.name, upto).nodes
     warehouse = Warehouse(spark, config.catalog.name if config.catalog else "")
     events, failed = 0, None
-    for table in (schema.tables[table_id] for table_id in sorted(learner.cdc_ever) if table_id in schema.tables):
+    for table in learner.captured():
         try:
             with spark_failures(table.full_name):
                 if (changes := warehouse.open_changes(table, sealed.voided)) is not None:

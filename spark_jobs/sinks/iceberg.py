@@ -14,7 +14,7 @@ from __future__ import annotations
 import json
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from datetime import UTC, datetime
 from threading import Condition, Lock
 from typing import Any, Literal
@@ -53,7 +53,8 @@ from writetime.pipeline.documents import Chain
 from writetime.pipeline.identity import Owner
 from writetime.pipeline.pinned import VerdictAdded, addition
 from writetime.pipeline.planner import not_voided, read_sealed
-from writetime.pipeline.quarantine.published import Piece
+from writetime.pipeline.quarantine.published import table_row
+from writetime.pipeline.quarantine.record import QuarantineRecord
 from writetime.storage.store import Store
 
 Facts = Literal["map", "struct", "none"]
@@ -150,7 +151,7 @@ QUARANTINE = pa.schema(
         ("bytes", pa.binary()),
     ]
 )
-"""A piece in quarantine, see `writetime.pipeline.quarantine.published.Piece`. One row a `name`."""
+"""A quarantine record, see `writetime.pipeline.quarantine.published.table_row`. One row per `name`."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -561,9 +562,9 @@ class Warehouse:
         held = self._held(name)
         return name if held is not None and held.properties.get(_ID_PROPERTY) == _QUARANTINE_ID else None
 
-    def write_quarantine(self, quarantined: Sequence[Piece], batch: int) -> None:
-        """Bring the rows of these pieces, all of one cluster, to what is told of them by now. A table of the name that somebody else made
-        is left alone: the bucket has all that it would say, so nothing has to wait for it."""
+    def write_quarantine(self, quarantined: Sequence[QuarantineRecord], batch: int) -> None:
+        """Insert or update the rows of these records, all of one cluster. If the table was not created by writetime, nothing is written and
+        an error is logged: the bucket has everything, so no batch has to wait for it."""
         with self.fenced(batch):
             for attempt in range(1, _ATTEMPTS + 1):
                 try:
@@ -574,7 +575,7 @@ class Warehouse:
                     if attempt == _ATTEMPTS or not _is_conflict(error):
                         raise
 
-    def _write_quarantine(self, quarantined: Sequence[Piece], batch: int) -> None:
+    def _write_quarantine(self, quarantined: Sequence[QuarantineRecord], batch: int) -> None:
         name, columns = self._name(OWN_NAMESPACE, _QUARANTINE_ID), from_arrow_schema(QUARANTINE)
         held = self._held(name)
         if held is None:
@@ -585,7 +586,7 @@ class Warehouse:
             )
             return
         seen, _ = self._look_at(held, batch, shared=True)
-        rows = [{**asdict(piece), "at": datetime.fromtimestamp(piece.at, UTC)} for piece in quarantined]
+        rows = [table_row(record) | {"at": datetime.fromtimestamp(record.at or 0, UTC)} for record in quarantined]
         given = self.spark.createDataFrame(pa.Table.from_pylist(rows, schema=QUARANTINE), schema=columns)
         # As in `_last_rows`: the fence is looked at when the table that the MERGE reads is long loaded.
         given = given.mapInArrow(_passed(self.fence, batch, lambda batches: batches), schema=columns)

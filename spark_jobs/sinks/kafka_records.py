@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Mapping
-from dataclasses import asdict, dataclass, field
+from dataclasses import dataclass, field
 from functools import partial
 from typing import Any, Final, Literal, NamedTuple
 
@@ -37,7 +37,9 @@ from writetime.events.serialization import (
     codec_of,
     form_of,
 )
-from writetime.pipeline.quarantine.published import Piece, record
+from writetime.pipeline.quarantine.kinds import QuarantineKind
+from writetime.pipeline.quarantine.published import table_row, topic_record
+from writetime.pipeline.quarantine.record import QuarantineRecord
 from writetime.storage import layout, open_store
 from writetime.storage.checksum import crc32c
 from writetime.storage.store import ObjectInfo, Store
@@ -86,14 +88,14 @@ class Oversized:
 
 @dataclass(frozen=True, slots=True)
 class QuarantineTopic:
-    """The topic that is told of pieces in quarantine, and how: in which format, for Avro with the ids of its schemas."""
+    """The topic of quarantine records: its format, and for Avro the ids of its schemas."""
 
     topic: str
     format: Format
     ids: tuple[int, int] | None
 
-    def record(self, piece: Piece) -> tuple[bytes, bytes]:
-        return QUARANTINED.record(self.format, *record(piece), self.ids)
+    def record(self, record: QuarantineRecord) -> tuple[bytes, bytes]:
+        return QUARANTINED.record(self.format, *topic_record(record), self.ids)
 
 
 class Aside(NamedTuple):
@@ -190,10 +192,10 @@ class Encoder:
     def _put_aside(self, store: Store, row: Mapping[str, Any], pair: Pair, rule: Oversized) -> Aside:
         key, value = (part or b"" for part in pair)
         stem = layout.unpublishable(rule.cluster, self.topic, row["batch"], row["ordinal"])
-        piece = Piece(
+        record = QuarantineRecord(
             name=f"{stem}.bin",
             cluster=rule.cluster,
-            kind="oversized",
+            kind=QuarantineKind.OVERSIZED,
             message=f"{len(key) + len(value)} bytes are more than the {rule.limit} that a message may have",
             size=len(value),
             batch=row["batch"],
@@ -203,17 +205,17 @@ class Encoder:
             ordinal=row["ordinal"],
         )
         about = {
-            "kind": piece.kind,
+            "kind": str(record.kind),
             "topic": self.topic,
             "sequence": [row["batch"], row["ordinal"]],
-            "message": piece.message,
-            "size": piece.size,
+            "message": record.message,
+            "size": record.size,
             "key": key.hex(),
-            "piece": asdict(piece),
+            "piece": table_row(record),
         }
         store.put(f"{stem}.bin", value)
         store.put(f"{stem}.json", json.dumps(about, indent=1).encode())
-        return Aside((None, None), self.topic) if rule.quarantine is None else Aside(rule.quarantine.record(piece), rule.quarantine.topic)
+        return Aside((None, None), self.topic) if rule.quarantine is None else Aside(rule.quarantine.record(record), rule.quarantine.topic)
 
     def shapes(self, stored: pa.Schema) -> Callable[[str], Shape]:
         """What gives the shape of a version. PublishError for one that nothing says what it is."""

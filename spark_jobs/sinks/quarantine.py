@@ -4,10 +4,10 @@ together.
 Strategy: for each kind of problem and table, the first `frame_ranges.NAMED` frames of a batch become single
 quarantine records; further frames of a segment form one record
 (`writetime.pipeline.quarantine.frame_ranges`). The driver writes the bytes of few, small frames. For all
-others it knows positions only, and workers read the segments again and write the bytes (`keeper`), so neither
-Spark nor the driver holds the frames of a hot table. Names and bytes follow from the manifest alone, so every
-run writes the same objects. The driver writes the notes after all bytes are stored. Objects are written in
-parallel."""
+others it knows positions only, and workers read the segments again and write the bytes (`frame_writer`), so
+neither Spark nor the driver holds the frames of a hot table. Names and bytes follow from the manifest alone,
+so every run writes the same objects. The driver writes the notes after all bytes are stored, because a note
+is what makes a record. Objects are written in parallel."""
 
 from __future__ import annotations
 
@@ -26,6 +26,7 @@ from spark_jobs.stages.scan import Batches, Reader, Segment, chunked
 from writetime.cassandra.schema.model import Schema
 from writetime.pipeline.documents import Manifest, Problem
 from writetime.pipeline.quarantine import frame_ranges
+from writetime.pipeline.quarantine.kinds import QuarantineKind
 from writetime.storage import layout
 from writetime.storage.concurrency import at_once
 from writetime.storage.store import Store
@@ -35,37 +36,37 @@ _PENDING: Final = 1000
 _Group = tuple[int, str, str]
 """Index of a segment, kind of problem, id of the table."""
 
-KEPT: Final = pa.schema([(name, pa.int64()) for name in ("segment", "group", "position", "size", "frames", "last")])
-"""A piece each that a worker has put. No `frames`: those of the group are not to be had."""
+STORED: Final = pa.schema([(name, pa.int64()) for name in ("segment", "group", "position", "size", "frames", "last")])
+"""One row per record whose bytes a worker has stored. `frames` is 0 if frames of the group are missing."""
 
 
 @dataclass(slots=True)
 class Wanted:
-    """What a worker is to put of one segment: damaged ranges by position and size, and groups of frames, by `frame_ranges.places`, with
-    whether each is a piece of its own."""
+    """What a worker has to store of one segment: damaged ranges by position and size, and groups of frames, as
+    `frame_ranges.places` and whether each frame is a record of its own."""
 
     ranges: set[tuple[int, int]] = field(default_factory=set)
     groups: list[tuple[bytes, bool]] = field(default_factory=list)
 
 
-Keep = Callable[[Mapping[int, Wanted]], Iterable[Mapping[str, int]]]
-"""Has workers put what is wanted of segments, by their index; rows of KEPT."""
+StoreFrames = Callable[[Mapping[int, Wanted]], Iterable[Mapping[str, int]]]
+"""Lets workers store what is wanted, by index of the segment; returns rows of STORED."""
 
 
-def keeper(wanted: Mapping[int, Wanted], bucket_url: str, keystore: Path | None, *, puts: bool) -> Callable[[Batches], Batches]:
-    """SEGMENTS -> KEPT. Without `puts` pieces are only counted."""
+def frame_writer(wanted: Mapping[int, Wanted], bucket_url: str, keystore: Path | None, *, puts: bool) -> Callable[[Batches], Batches]:
+    """SEGMENTS -> STORED. Without `puts`, records are only counted."""
 
-    def keep_batches(batches: Batches) -> Batches:
+    def write_batches(batches: Batches) -> Batches:
         reader = Reader(bucket_url, keystore)
         for places in reader.segments(batches):
             for place in places:
                 store = reader.store if puts else None
-                yield from chunked(_kept(reader.open(place), place["object"], wanted[place["segment"]], store), KEPT)
+                yield from chunked(_stored(reader.open(place), place["object"], wanted[place["segment"]], store), STORED)
 
-    return keep_batches
+    return write_batches
 
 
-def _kept(segment: Segment, obj: str, wanted: Wanted, store: Store | None) -> Iterator[dict[str, int]]:
+def _stored(segment: Segment, obj: str, wanted: Wanted, store: Store | None) -> Iterator[dict[str, int]]:
     ref, at = layout.SegmentRef.from_object(obj), segment.frames.position
 
     def put(indexes: list[int]) -> tuple[list[int], list[tuple[range, int]]]:
@@ -90,7 +91,7 @@ def _kept(segment: Segment, obj: str, wanted: Wanted, store: Store | None) -> It
 
 @dataclass(slots=True)
 class _Frames:
-    """Frames of a group: those whose bytes have come, by position with the reason and the bytes; positions of the others."""
+    """Frames of a group: `brought` are those whose bytes came with them, by position: reason and bytes. `others`: positions of the rest."""
 
     brought: dict[int, tuple[str, bytes]] = field(default_factory=dict)
     others: set[int] = field(default_factory=set)
@@ -101,7 +102,7 @@ class _Frames:
         return sorted(self.others.union(self.brought))
 
     def reason(self, position: int, frames: int = 1) -> str:
-        """Why the frame at that position cannot be used, or the many from there on."""
+        """Why the frame at that position, or that many frames from there on, cannot be used."""
         own = self.brought.get(position)
         if frames == 1 and own is not None:
             return own[0]
@@ -109,23 +110,24 @@ class _Frames:
         return frame_ranges.message(reason for _, reason in found)
 
 
-class Keeping:
-    """Gathers what could not be used, and keeps it. What is only compared (`namespace`) leaves no objects."""
+class QuarantineWriter:
+    """Collects what a batch could not use, and writes it. A batch in a shadow namespace writes no objects."""
 
     def __init__(self, store: Store, manifest: Manifest, schema: Schema) -> None:
         self._store, self._manifest, self._schema = store, manifest, schema
         self._frames: dict[_Group, _Frames] = defaultdict(_Frames)
         self._ranges: dict[tuple[int, int, int, str], tuple[dict[str, Any], bytes | None]] = {}
         self._wanted: dict[int, Wanted] = defaultdict(Wanted)
-        self._asked: dict[int, list[tuple[str, str, _Frames]]] = defaultdict(list)
+        self._groups: dict[int, list[tuple[str, str, _Frames]]] = defaultdict(list)
         self._pending: list[tuple[str, bytes]] = []
         self._notes: list[tuple[str, bytes]] = []
         self._bytes = 0
         self._problems: dict[int, list[Problem]] = defaultdict(list)
 
     def add(self, segment: int, position: int, body: bytes | None, detail: dict[str, Any]) -> None:
-        """One range or frame, its bytes if they have come; or a piece of many frames (`frames` in the detail), whose bytes a worker has
-        put; or frames by their places (`places` in the detail, which are the bytes then)."""
+        """Add one damaged range or frame, with its bytes if they came along; or a record of many frames (`frames`
+        in the detail), whose bytes a worker has stored; or frames by position (`places` in the detail: the body is
+        `frame_ranges.places`)."""
         if "table_id" not in detail or "frames" in detail:
             size = detail.get("size", len(body or b""))
             self._ranges.setdefault((segment, position, size, json.dumps(detail, sort_keys=True)), (detail, body))
@@ -140,21 +142,22 @@ class Keeping:
             return
         frames.reasons.append((position, detail["message"]))
 
-    def finish(self, keep: Keep) -> dict[int, list[Problem]]:
-        """All problems, once their bytes are kept. `keep` is called at most once, before any note is put."""
+    def finish(self, store_frames: StoreFrames) -> dict[int, list[Problem]]:
+        """Write everything; returns the problems by index of the segment. `store_frames` is called at most
+        once, before any note is written."""
         mine = self._divide()
-        for row in keep(self._wanted) if self._wanted else ():
-            kind, table_id, frames = self._asked[row["segment"]][row["group"]]
+        for row in store_frames(self._wanted) if self._wanted else ():
+            kind, table_id, frames = self._groups[row["segment"]][row["group"]]
             self._note_frames((row["segment"], kind, table_id), frames, row["position"], row["size"], row["frames"], row["last"])
         for group, frames, single in mine:
-            self._keep_here(group, frames, single=single)
+            self._store_here(group, frames, single=single)
         for (segment, position, size, _), (detail, body) in self._ranges.items():
             self._note(segment, position, size, detail, None if "frames" in detail else body)
         self._flush()
         return self._problems
 
     def _divide(self) -> list[tuple[_Group, _Frames, bool]]:
-        """Which groups are kept here, and whether each frame of them is a piece of its own. The others are left to the workers."""
+        """The groups that the driver stores, and whether each of their frames is a record of its own. Workers store the others."""
         mine, named = [], Counter[tuple[str, str]]()
         for (segment, position, size, _), (_, body) in self._ranges.items():
             if body is None:
@@ -166,13 +169,13 @@ class Keeping:
             named[kind, table_id] += count if single else 0
             if frames.others:
                 self._wanted[segment].groups.append((frame_ranges.places(frames.positions), single))
-                self._asked[segment].append((kind, table_id, frames))
+                self._groups[segment].append((kind, table_id, frames))
             else:
                 mine.append(((segment, kind, table_id), frames, single))
         self._frames.clear()
         return mine
 
-    def _keep_here(self, group: _Group, frames: _Frames, *, single: bool) -> None:
+    def _store_here(self, group: _Group, frames: _Frames, *, single: bool) -> None:
         positions = frames.positions
         bodies = [frames.brought[position][1] for position in positions]
         ones = [(at, at + 1) for at in range(len(positions))]
@@ -183,20 +186,20 @@ class Keeping:
     def _note_frames(
         self, group: _Group, frames: _Frames, position: int, size: int, number: int, last: int, body: bytes | None = None
     ) -> None:
-        """Take in a piece of so many frames, from `position` to `last`."""
+        """Add a record of that many frames, from `position` to `last`."""
         segment, kind, table_id = group
         detail = {"kind": kind, "message": frames.reason(position, number), "table_id": table_id}
         self._note(segment, position, size, detail | ({"frames": number, "last": last} if number > 1 else {}), body)
 
     def _note(self, segment: int, position: int, size: int, detail: dict[str, Any], body: bytes | None) -> None:
-        """Take in a piece, and its bytes unless a worker has put them."""
+        """Add a record, and its bytes unless a worker has stored them."""
         frames = detail.get("frames", 1)
         about = self._manifest.segments[segment]
         stem = about.ref.quarantined(position, size, frames)
         table_id = UUID(detail["table_id"]) if "table_id" in detail else None
         table = self._schema.tables.get(table_id) if table_id else None
         problem = Problem(
-            kind=detail["kind"],
+            kind=QuarantineKind(detail["kind"]),
             position=position,
             size=size,
             message=detail["message"],
@@ -209,7 +212,6 @@ class Keeping:
         self._problems[segment].append(problem)
         if problem.quarantined_as is not None:
             note = {**problem.model_dump(mode="json"), "batch": self._manifest.number, "object": about.object, **detail}
-            # The note comes last: without it nobody finds the bytes.
             self._pending += [] if body is None else [(f"{stem}.bin", body)]
             self._notes += [(f"{stem}.json", json.dumps(note, indent=1).encode())]
             self._bytes += len(body or b"")

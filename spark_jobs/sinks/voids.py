@@ -69,6 +69,5 @@ def _captured(store: Store, manifest: Manifest, batches: Iterable[int]) -> list[
     found: dict[UUID, Table] = {}
     for number in sorted(set(batches) - {0}):
         if store.head(layout.batch_object(manifest.cluster, number, "schema")) is not None:
-            learner = read_schema(store, manifest.cluster, number)
-            found |= {table.id: table for table in learner.schema().tables.values() if table.id in learner.cdc_ever}
+            found |= {table.id: table for table in read_schema(store, manifest.cluster, number).captured()}
     return sorted(found.values(), key=lambda table: (table.full_name, str(table.id)))

@@ -256,9 +256,9 @@ class Erasing:
         waiting = self._in_objects(bucket.waiting_objects(self.store, self.cluster), search, bucket.in_segment, keys)
         self._expect_open()
         quarantined = list(bucket.quarantine_records(self.store, self.cluster, search))
-        self._erase_bytes(warehouse, [piece.info.name for piece in quarantined])
-        for piece in quarantined:
-            bucket.erase_piece(self.store, piece, number)
+        self._erase_bytes(warehouse, [record.info.name for record in quarantined])
+        for record in quarantined:
+            bucket.erase_record(self.store, record, number)
         incomplete = bucket.incomplete_rows(self.store, self.cluster, search, erase=True)
         events, not_erased = self._events_outside(warehouse, erase=True)
         records = sum(1 for shard in self.shards() for _ in self._records(shard))

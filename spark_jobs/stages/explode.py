@@ -57,6 +57,7 @@ from writetime.errors import DecodeError, WritetimeError
 from writetime.kernels import mutation_columns, mutation_decoder, row_batches
 from writetime.pipeline.erasures import Erased
 from writetime.pipeline.quarantine import frame_ranges
+from writetime.pipeline.quarantine.kinds import of_error
 from writetime.pipeline.truncations import Cuts, Verdict
 
 ITEMS: Final = pa.schema(
@@ -311,14 +312,14 @@ class _Explosion:
         copies, digest = mutation["copies"], mutation["digest"]
         total = len(copies) * mutation["updates"]
         if isinstance(error, DecodeError):
-            yield from self._refuse(mutation, type(error).__name__, str(error))
+            yield from self._refuse(mutation, error)
             return
         try:
             decoded = decode_mutation(mutation["body"], self.plan.schema, version=version)
             updates = [(ordinal, update) for ordinal, update in enumerate(decoded.updates) if update.table_id == self.table.id]
             items = [list(self._items(update, digest + ordinal.to_bytes(4, "big"), copies)) for ordinal, update in updates]
         except DecodeError as reason:
-            yield from self._refuse(mutation, type(reason).__name__, str(reason))
+            yield from self._refuse(mutation, reason)
             return
         self.counts["duplicate"] += total - len(items)
         for (_, update), of_update in zip(updates, items, strict=True):
@@ -334,10 +335,11 @@ class _Explosion:
                 if verdict == "undecided":
                     yield from (self._out("undecided", item=item["pk"] + item["row"]) for item in of_update)
 
-    def _refuse(self, mutation: dict[str, Any], kind: str, message: str) -> Iterator[dict[str, Any]]:
+    def _refuse(self, mutation: dict[str, Any], error: DecodeError) -> Iterator[dict[str, Any]]:
         """A mutation that cannot be used: the first ones of a shard go on as they are. Of a table that is written to all the time, and of
         which a column is unknown, all of them would not fit through the driver: of the others there are places only."""
         body, copies, updates = mutation["body"], mutation["copies"], mutation["updates"]
+        kind, message = of_error(error), str(error)
         if self.brought < frame_ranges.NAMED and len(body) <= frame_ranges.BROUGHT:
             self.brought += 1
             yield self._out("quarantined", copies=copies, updates=len(copies) * updates, item=body, detail=self._detail(kind, message))

@@ -58,6 +58,7 @@ from writetime.errors import (
 from writetime.kernels import mutation_columns, mutation_decoder
 from writetime.pipeline.documents import Mark, PartInput, SegmentInput, Tail
 from writetime.pipeline.quarantine import frame_ranges
+from writetime.pipeline.quarantine.kinds import QuarantineKind, of_error
 from writetime.storage import layout, open_store, segment_object
 from writetime.storage.checksum import crc32c
 from writetime.storage.store import Store
@@ -276,19 +277,19 @@ class Reader:
         try:
             read = self._read(place, tail) if tail else _Read(content(self.store, place))
         except ObjectNotFound as error:
-            return _unreadable(number, "gone", b"", error, {} if tail is None else _stuck(tail))
+            return _unreadable(number, b"", error, {} if tail is None else _stuck(tail))
         except SegmentError as error:
-            return _unreadable(number, type(error).__name__, b"", error, {})
+            return _unreadable(number, b"", error, {})
         try:
             found = scan(read.buffer, name=f"{place['object']}.log" if read.grown else place["object"], keys=self.keys, begin=read.begin)
         except SegmentError as error:
-            return _unreadable(number, type(error).__name__, read.buffer[read.start :], error, {} if tail is None else _stuck(tail))
+            return _unreadable(number, read.buffer[read.start :], error, {} if tail is None else _stuck(tail))
         segment = _segment(number, found, read)
         if len(segment.tables) > frame_ranges.MOST_TABLES:
             most = f"it has frames of {len(segment.tables)} tables, more than {frame_ranges.MOST_TABLES}"
             refused = UnsupportedSegment(most, operation="read a segment", obj=place["object"])
             taken = {} if tail is None else _stuck(tail)
-            return _unreadable(number, type(refused).__name__, read.buffer[read.start :], refused, taken)
+            return _unreadable(number, read.buffer[read.start :], refused, taken)
         return segment
 
     def _read(self, place: dict[str, Any], tail: Tail) -> _Read:
@@ -341,9 +342,9 @@ def _stuck(tail: Tail) -> dict[str, Any]:
     return {"mark": (tail.after or Mark()).model_copy(update={"logical": None, "sound": False}).model_dump()} if tail.parts else {}
 
 
-def _unreadable(number: int, kind: str, buffer: bytes, error: WritetimeError, taken: dict[str, Any]) -> Segment:
+def _unreadable(number: int, buffer: bytes, error: WritetimeError, taken: dict[str, Any]) -> Segment:
     nothing = np.zeros(0, np.int64)
-    problems = [_problem(number, kind, 0, buffer, str(error))]
+    problems = [_problem(number, of_error(error), 0, buffer, str(error))]
     return Segment(number, b"", _Frames(*(nothing for _ in _Frames._fields)), [], 0, problems, taken)
 
 
@@ -351,7 +352,7 @@ def _segment(number: int, found: Scan, read: _Read) -> Segment:
     frames, ids, refused = _peeked(found)
     problems = [_problem(number, each.kind, each.position, each.body, each.message) for each in refused]
     # A torn tail of a finished segment is loss too: the node will write no more of it.
-    problems += [_problem(number, item.kind, item.position, found.lost(item), str(item.error)) for item in found.problems]
+    problems += [_problem(number, QuarantineKind(item.kind), item.position, found.lost(item), str(item.error)) for item in found.problems]
     tables = pa.Array.from_buffers(pa.binary(16), len(ids), [None, pa.py_buffer(ids)]).dictionary_encode()
     codes = tables.indices.to_numpy(zero_copy_only=False).astype(np.int64)
     known = [UUID(bytes=table_id) for table_id in tables.dictionary.to_pylist()]
@@ -361,7 +362,7 @@ def _segment(number: int, found: Scan, read: _Read) -> Segment:
 class _Refused(NamedTuple):
     """A frame that does not say whose it is, or the range over very many of them."""
 
-    kind: str
+    kind: QuarantineKind
     position: int
     body: bytes
     message: str
@@ -397,13 +398,12 @@ def _named(found: Scan, refused: list[int], errors: list[DecodeError]) -> list[_
     if len(refused) <= MOST_PROBLEMS:
         places = [found.frames[at] for at in refused]
         return [
-            _Refused(type(error).__name__, place.position, found.body(place), str(error))
-            for place, error in zip(places, errors, strict=True)
+            _Refused(of_error(error), place.position, found.body(place), str(error)) for place, error in zip(places, errors, strict=True)
         ]
     start, end = found.frames[refused[0]].start, found.frames[refused[-1]].position
     message = f"{len(refused)} frames are no mutations; this is from the first to the last, and good frames between them are read"
     error = CorruptSection(f"{message}; the first: {errors[0]}", operation="read a segment", position=start)
-    return [_Refused("corrupt_section", start, found.image[start:end], str(error))]
+    return [_Refused(QuarantineKind.CORRUPT_SECTION, start, found.image[start:end], str(error))]
 
 
 def _columns(found: Scan) -> tuple[Ints, Ints, Ints]:
@@ -474,7 +474,7 @@ def _teaches(table_id: UUID) -> str | None:
     return "perhaps" if table_id not in TABLES and may_be_own(table_id) else None
 
 
-def _problem(segment: int, kind: str, position: int, body: bytes, message: str) -> dict[str, Any]:
+def _problem(segment: int, kind: QuarantineKind, position: int, body: bytes, message: str) -> dict[str, Any]:
     """With its bytes, whatever their number: see `_survey`."""
     return _surveyed("problem", segment, position, body, json.dumps({"kind": kind, "size": len(body), "message": message}))
 
@@ -576,7 +576,7 @@ class _Task:
 
     def _reason(self, table_id: UUID) -> dict[str, str]:
         if table_id in self.routes.refused:
-            return {"kind": "SchemaError", "message": self.routes.refused[table_id], "table_id": str(table_id)}
+            return {"kind": QuarantineKind.SCHEMA_ERROR, "message": self.routes.refused[table_id], "table_id": str(table_id)}
         name = str(table_id)
         return _detail(UnknownTable("no schema is known for this table id", operation="route a frame", obj=name, table_id=name), table_id)
 
@@ -751,7 +751,7 @@ def _read_past(body: bytes, version: int) -> dict[UUID, int] | None:
 
 def _detail(error: WritetimeError, first: UUID) -> dict[str, str]:
     unknown = error.table_id if isinstance(error, UnknownTable) else str(first)
-    return {"kind": type(error).__name__, "message": str(error), "table_id": unknown}
+    return {"kind": of_error(error), "message": str(error), "table_id": unknown}
 
 
 def _slices(image: bytes, starts: Ints, lengths: Ints) -> list[bytes]:

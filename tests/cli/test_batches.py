@@ -9,10 +9,11 @@ from typing import Any
 
 import pytest
 
+from tests.pipeline.planning import plan_ingest
 from tests.pipeline.test_planner import CLUSTER, NOW, seal, ship
 from writetime import cli
 from writetime.pipeline.documents import Manifest, Sealed
-from writetime.pipeline.planner import history, plan_ingest
+from writetime.pipeline.planner import history
 from writetime.storage import layout, open_store
 from writetime.storage.local import LocalStore
 

@@ -430,6 +430,8 @@ def test_policy(loaded: dict[str, Any]) -> None:
 def test_ingest_points_at_bad_segments_although_archiving_failed(loaded: dict[str, Any]) -> None:
     tasks = loaded["dags"]["cdc_ingest"]["tasks"]
     assert {name: task["down"] for name, task in tasks.items()} == {
+        "archive_last": ["plan"],
+        "release": ["plan"],
         "plan": ["ingest"],
         "ingest": ["archive", "failed_segments", "failed_tables"],
         "archive": [],
@@ -609,7 +611,7 @@ def test_tasks_take_slots_of_the_pools_that_are_configured(loaded: dict[str, Any
     def pools(found: dict[str, Any], dag_id: str) -> dict[str, str]:
         return {task_id: task["pool"] for task_id, task in found["dags"][dag_id]["tasks"].items()}
 
-    others = ("plan", "archive", "failed_segments", "segment", "failed_tables", "table")
+    others = ("archive_last", "release", "plan", "archive", "failed_segments", "segment", "failed_tables", "table")
     assert pools(several, "cdc_ingest__bets") == {"ingest": "spark", **dict.fromkeys(others, "cdc")}
     assert pools(several, "cdc_ingest__orders") == {"ingest": "cdc", **dict.fromkeys(others, "cdc")}
     assert pools(several, "cdc_verify__bets") == {"verify": "spark"}

@@ -11,7 +11,8 @@ from tests.storage.memory import MemoryStore
 from writetime.cassandra.schema.model import DroppedColumn, Schema
 from writetime.events.masking import Rules
 from writetime.pipeline.batch_history import Batches
-from writetime.pipeline.quarantine.contents import Look, look, look_at, piece, quarantined
+from writetime.pipeline.quarantine.contents import Look, look, look_at
+from writetime.pipeline.quarantine.record import list_records, read_record
 
 SECRETS = ("hunter2", "key-7", b"hunter2".hex(" "), b"key-7".hex(" "))
 
@@ -24,13 +25,14 @@ def at(body: bytes, rules: Rules | None = None, *, values: bool = True) -> Look:
     return look_at(body, bucket.learner(), rules or Rules(), version=7, values=values)
 
 
-def test_pieces_are_listed_with_their_reasons(batches: Batches) -> None:
-    (kept,), following = quarantined(batches)
+def test_records_are_listed_with_their_reasons(batches: Batches) -> None:
+    (kept,), following = list_records(batches)
     assert (kept.position, kept.kind, kept.message, kept.batch) == (4711, "MalformedMutation", "<script>boo</script>", 3)
-    assert (kept.node, kept.segment, following) == (bucket.NODES[0], bucket.ref(0, 6).segment.stem, "")
-    assert piece(batches, kept.name) == kept
-    assert piece(batches, "ledger/x.bin") is None
-    assert piece(batches, kept.name.replace("4711", "4712")) is None
+    assert (kept.datacenter, kept.node) == (bucket.NODES[0].datacenter, bucket.NODES[0].host_id)
+    assert (kept.segment, following) == (bucket.ref(0, 6).segment.stem, "")
+    assert read_record(batches, kept.name) == kept
+    assert read_record(batches, "ledger/x.bin") is None
+    assert read_record(batches, kept.name.replace("4711", "4712")) is None
 
 
 def test_pages_follow_each_other() -> None:
@@ -41,15 +43,15 @@ def test_pages_follow_each_other() -> None:
         store.put(f"{stem}.json", b"{}")
     store.put(bucket.ref(0, 1).quarantined(9, 9) + ".json", b"no JSON")
     batches = Batches(store, bucket.CLUSTER)
-    found, cursor = quarantined(batches, size=3)
-    more, end = quarantined(batches, size=3, cursor=cursor)
+    found, cursor = list_records(batches, size=3)
+    more, end = list_records(batches, size=3, cursor=cursor)
     assert [kept.position for kept in (*found, *more)] == [0, 1, 2, 3, 4]
     assert end == ""
-    assert quarantined(batches, size=3, cursor="ledger/")[0] == found
+    assert list_records(batches, size=3, cursor="ledger/")[0] == found
 
 
 def test_values_are_shown_only_if_they_are_asked_for(batches: Batches) -> None:
-    (kept,), _ = quarantined(batches)
+    (kept,), _ = list_records(batches)
     hidden, asked = (look(batches, kept, bucket.learner(), Rules(), values=values) for values in (False, True))
     assert not [secret for secret in SECRETS if secret in shown(hidden)]
     assert "note  7 bytes" in shown(hidden)
@@ -135,7 +137,7 @@ def test_only_single_frames_are_looked_at(kind: str, open_: bool) -> None:
     store.put(f"{stem}.bin", b"8 bytes." + bucket.mutation(bucket.ORDERS) + b"crc.")
     store.put(f"{stem}.json", f'{{"kind": "{kind}"}}'.encode())
     batches = Batches(store, bucket.CLUSTER)
-    (kept,), _ = quarantined(batches)
+    (kept,), _ = list_records(batches)
     found = look(batches, kept, bucket.learner(), Rules(), values=True)
     assert bool(found.hex) == open_
     assert bool(found.hidden) != open_
@@ -144,5 +146,5 @@ def test_only_single_frames_are_looked_at(kind: str, open_: bool) -> None:
 def test_bytes_that_are_gone_say_so() -> None:
     store = MemoryStore()
     store.put(bucket.ref(0, 1).quarantined(1, 1) + ".json", b'{"kind": "MalformedMutation"}')
-    (kept,), _ = quarantined(Batches(store, bucket.CLUSTER))
+    (kept,), _ = list_records(Batches(store, bucket.CLUSTER))
     assert look(Batches(store, bucket.CLUSTER), kept, bucket.learner(), Rules(), values=True).hidden == "its bytes do not exist any more"

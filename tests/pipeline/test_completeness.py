@@ -10,10 +10,11 @@ from uuid import UUID
 import pytest
 
 from tests.cassandra.merge.join_oracle import WITH_STATICS
+from tests.pipeline.planning import plan_ingest, plan_maintain
 from writetime.cassandra.schema.history import SchemaLearner
 from writetime.cli import main
 from writetime.errors import BatchError, ObjectNotFound
-from writetime.pipeline.archiver import archive, mark_for_retry, release, released
+from writetime.pipeline.archiver import archive, mark_for_retry, release
 from writetime.pipeline.completeness import ends_after, holds, is_late, node_ends, purge_clock
 from writetime.pipeline.documents import (
     Hold,
@@ -25,8 +26,9 @@ from writetime.pipeline.documents import (
     Sealed,
     SegmentOutcome,
     ShardVersions,
+    released_objects,
 )
-from writetime.pipeline.planner import history, plan_ingest, plan_maintain, read_sealed
+from writetime.pipeline.planner import history, read_sealed
 from writetime.storage import layout, open_store
 from writetime.storage.store import Store
 
@@ -182,7 +184,7 @@ def test_a_released_segment_holds_back_nothing_and_stays_in_the_archive(store: S
     assert past is not None
     assert past.held == []
     assert read_sealed(store, CLUSTER, past.number).held == [held]  # type: ignore[union-attr]
-    assert released(store, CLUSTER) == {held}
+    assert released_objects(store, CLUSTER) == {held}
     entry = LedgerEntry.read(store, layout.SegmentRef.from_object(held).ledger)
     assert entry is not None
     assert (entry.state, bool(entry.problems)) == ("archived", True)
@@ -207,7 +209,7 @@ def test_a_release_that_died_half_way_is_finished(store: Store, monkeypatch: pyt
             release(store, CLUSTER, held, "why")
     assert held not in found(store)
     assert release(store, CLUSTER, held, "why").reason == "why"
-    assert released(store, CLUSTER) == {held}
+    assert released_objects(store, CLUSTER) == {held}
 
 
 def test_what_is_not_held_is_not_released(store: Store) -> None:
@@ -229,4 +231,4 @@ def test_the_command_releases(store: Store, tmp_path: Path, capsys: pytest.Captu
     config.write_text(f"pipeline: p\ncluster: {{name: {CLUSTER}, datacenters: [dc1]}}\nbucket: {tmp_path / 'bucket'}\n", encoding="utf-8")
     assert main(["quarantine", "release", held, "--config", str(config), "--reason", "damaged for good"]) == 0
     assert "is archived as cdc_archive/" in capsys.readouterr().out
-    assert released(store, CLUSTER) == {held}
+    assert released_objects(store, CLUSTER) == {held}

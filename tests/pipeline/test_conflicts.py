@@ -13,6 +13,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tests.examples import examples
+from tests.pipeline.planning import plan_ingest
 from tests.pipeline.test_planner import (
     CLUSTER,
     NOW,
@@ -36,7 +37,7 @@ from writetime.pipeline.batch_history import Batches
 from writetime.pipeline.completeness import holds
 from writetime.pipeline.conflicts import Conflict, candidates, keep, undecided
 from writetime.pipeline.documents import Contents
-from writetime.pipeline.planner import plan_ingest, read_sealed
+from writetime.pipeline.planner import read_sealed
 from writetime.storage import layout
 from writetime.storage.checksum import crc32c
 from writetime.storage.local import LocalStore

@@ -225,7 +225,7 @@ def test_a_damaged_range_that_may_hold_the_key_is_told(store: Store) -> None:
 # --- quarantine, notes, requests
 
 
-def test_pieces_of_quarantine(store: Store) -> None:
+def test_records_of_quarantine(store: Store) -> None:
     mine, other = mutation(written(KEY, 1, 1)), mutation(written(OTHER, 1, 1))
     for stem, content in {
         REF.quarantined(100, 52): mine,
@@ -235,9 +235,9 @@ def test_pieces_of_quarantine(store: Store) -> None:
         store.put(f"{stem}.bin", content)
         store.put(f"{stem}.json", b'{"kind": "UnknownColumn"}')
     found = list(erase.quarantine_records(store, CLUSTER, search()))
-    assert [piece.left for piece in found] == [b"", frame_ranges.pack([other])]
-    for piece in found:
-        erase.erase_piece(store, piece, 4)
+    assert [record.left for record in found] == [b"", frame_ranges.pack([other])]
+    for record in found:
+        erase.erase_record(store, record, 4)
     assert list(erase.quarantine_records(store, CLUSTER, search())) == []
     assert store.head(f"{REF.quarantined(100, 52)}.bin") is None
     assert json.loads(store.read(f"{REF.quarantined(100, 52)}.json")) == {"kind": "UnknownColumn", "erased_in": 4}

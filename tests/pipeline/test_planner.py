@@ -16,10 +16,12 @@ import pytest
 from spark_jobs.stages.scan import _place, content
 from tests.cassandra.commitlog.examples import RANGES_TABLE
 from tests.cassandra.schema.examples import create_table
+from tests.pipeline.planning import plan_ingest, plan_maintain, plan_replay
 from writetime.cassandra.schema.history import SchemaLearner
 from writetime.errors import BatchBusy, BatchError, ObjectNotFound
+from writetime.pipeline import planner
 from writetime.pipeline.archive_packing import let_go, pack
-from writetime.pipeline.archiver import _settle, archive, mark_for_retry
+from writetime.pipeline.archiver import _settle, archive, archive_last, mark_for_retry
 from writetime.pipeline.documents import (
     Accounting,
     Ending,
@@ -33,18 +35,7 @@ from writetime.pipeline.documents import (
     TruncationRecord,
     total,
 )
-from writetime.pipeline.planner import (
-    EXPIRY_PAUSE,
-    History,
-    history,
-    plan_ingest,
-    plan_maintain,
-    plan_replay,
-    read_manifest,
-    read_schema,
-    read_sealed,
-    store_clock,
-)
+from writetime.pipeline.planner import EXPIRY_PAUSE, History, history, read_manifest, read_schema, read_sealed, store_clock
 from writetime.pipeline.publish_progress import Published, publish_due, write_published
 from writetime.storage import layout, open_store
 from writetime.storage.local import LocalStore
@@ -161,12 +152,31 @@ def test_an_unsealed_batch_is_handed_out_again(store: LocalStore) -> None:
     assert [segment.ref for segment in second.segments] == [ref(2)]
 
 
-def test_planning_finishes_the_archive_of_the_last_batch(store: LocalStore) -> None:
+def test_nothing_is_planned_before_the_last_batch_is_archived(store: LocalStore) -> None:
+    """Its segment, still under cdc/, would be ingested again."""
     name = ship(store, 1)
     seal(store, planned(store))
-    assert plan(store) is None
+    hours = {"start": NOW.replace(minute=0), "end": NOW.replace(minute=0) + timedelta(hours=1)}
+    for refused in (
+        lambda: planner.plan_ingest(store, CLUSTER, now=NOW),
+        lambda: planner.plan_maintain(store, CLUSTER, now=NOW),
+        lambda: planner.plan_replay(store, CLUSTER, **hours, now=NOW),
+    ):
+        with pytest.raises(BatchBusy, match="batch 1 is not archived yet") as raised:
+            refused()
+        assert raised.value.retriable
+    assert archive_last(store, CLUSTER) == {name: "archived"}
+    assert archive_last(store, CLUSTER) == {}
     assert store.head(name) is None
     assert ledger(store, 1).state == "archived"
+    assert planner.plan_ingest(store, CLUSTER, now=NOW) is None
+
+
+def test_a_chain_without_batches_has_nothing_to_archive(store: LocalStore) -> None:
+    assert archive_last(store, CLUSTER) == {}
+    ship(store, 1)
+    planned(store)
+    assert archive_last(store, CLUSTER) == {}, "the open batch is not sealed"
 
 
 def test_the_archive_is_by_the_hour_the_segment_was_sealed(store: LocalStore) -> None:

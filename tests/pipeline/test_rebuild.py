@@ -10,6 +10,7 @@ from pathlib import Path
 
 import pytest
 
+from tests.pipeline.planning import plan_ingest, plan_maintain, plan_replay
 from tests.pipeline.test_planner import (
     CLUSTER,
     NOW,
@@ -29,14 +30,7 @@ from writetime.pipeline.archiver import archive
 from writetime.pipeline.chains import Rebuild
 from writetime.pipeline.documents import Chain, Manifest
 from writetime.pipeline.node_logs import first_generation
-from writetime.pipeline.planner import (
-    history,
-    plan_ingest,
-    plan_maintain,
-    plan_replay,
-    read_manifest,
-    read_sealed,
-)
+from writetime.pipeline.planner import history, read_manifest, read_sealed
 from writetime.pipeline.publish_progress import Published, write_published
 from writetime.pipeline.void import void
 from writetime.storage import layout

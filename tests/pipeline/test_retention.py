@@ -179,12 +179,12 @@ def test_claims_of_one_prefix_as_they_age(store: LocalStore) -> None:
     assert found == [layout.claim("t.shop.large", 1, 1)]
 
 
-def test_pieces_that_a_voided_batch_had_settled_stay(store: LocalStore) -> None:
+def test_records_that_a_voided_batch_had_settled_stay(store: LocalStore) -> None:
     ref = layout.SegmentRef(layout.NodeName(CLUSTER, "dc1", "a"), layout.SegmentName(5, 7))
     for position, settled_in in ((1, 3), (2, 4), (3, None)):
-        piece = ref.quarantined(position, 9)
-        store.put(f"{piece}.bin", b"bytes")
-        store.put(f"{piece}.json", json.dumps({"settled_in": settled_in}).encode())
+        record = ref.quarantined(position, 9)
+        store.put(f"{record}.bin", b"bytes")
+        store.put(f"{record}.json", json.dumps({"settled_in": settled_in}).encode())
 
     def gone(*voided: int) -> list[str]:
         found = retention.settled(store, CLUSTER, datetime.now(UTC) + timedelta(days=1), voided)

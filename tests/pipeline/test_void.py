@@ -9,6 +9,7 @@ from uuid import uuid4
 
 import pytest
 
+from tests.pipeline.planning import plan_ingest, plan_maintain, plan_replay
 from tests.pipeline.test_planner import (
     CLUSTER,
     NODE,
@@ -27,14 +28,7 @@ from writetime.pipeline.archiver import archive
 from writetime.pipeline.completeness import node_ends
 from writetime.pipeline.documents import LocalDocument, Manifest, Sealed, SegmentInput
 from writetime.pipeline.node_logs import _Past
-from writetime.pipeline.planner import (
-    history,
-    plan_ingest,
-    plan_maintain,
-    plan_replay,
-    read_manifest,
-    read_sealed,
-)
+from writetime.pipeline.planner import history, read_manifest, read_sealed
 from writetime.pipeline.publish_progress import Published, publish_due, write_published
 from writetime.pipeline.void import void, voided_before
 from writetime.storage import layout, open_store

@@ -295,7 +295,7 @@ def test_what_is_settled_waits_for_nobody(own: Browser, tmp_path: Path) -> None:
     (note,) = [info.name for info in store.list(layout.quarantine_prefix(bucket.CLUSTER)) if info.name.endswith(".json")]
     store.put(note, json.dumps(json.loads(store.read(note)) | {"settled_in": 5}).encode())
     assert "settled in 5" in text(own.get("quarantine"))
-    (link,) = re.findall(r'href="/writetime/(quarantine/piece\?name=[^"]+)"', own.get("quarantine"))
+    (link,) = re.findall(r'href="/writetime/(quarantine/record\?name=[^"]+)"', own.get("quarantine"))
     assert "no action needed" in text(own.get(html.unescape(link)))
 
 
@@ -303,23 +303,23 @@ def test_what_is_settled_waits_for_nobody(own: Browser, tmp_path: Path) -> None:
 def test_values_in_quarantine_need_permission_and_configuration(browser: Browser, user: str, asked: bool, shown: bool) -> None:
     browser.guard.shows_values = asked
     found = browser.get("quarantine", user)
-    (link,) = re.findall(r'href="/writetime/(quarantine/piece\?name=[^"]+)"', found)
+    (link,) = re.findall(r'href="/writetime/(quarantine/record\?name=[^"]+)"', found)
     found = browser.get(html.unescape(link), user)
     assert "shop.orders" in found
     assert ("hunter2" in found) == shown
     assert ("68 75 6e 74" in found) == shown
 
 
-def test_pieces_that_are_none(browser: Browser) -> None:
+def test_records_that_are_none(browser: Browser) -> None:
     for name in (BAD.incoming, BAD.ledger, "quarantine/x.bin", "%00.bin"):
         browser.get(f"quarantine/piece?name={name.replace('%', '%25')}", status=404)
 
 
 def test_names_are_no_markup(browser: Browser) -> None:
-    piece = re.findall(r'href="/writetime/(quarantine/piece\?name=[^"]+)"', browser.get("quarantine"))[0]
+    record = re.findall(r'href="/writetime/(quarantine/record\?name=[^"]+)"', browser.get("quarantine"))[0]
     segment = f"segment?name={BAD.incoming.replace('%', '%25')}"
     hostile = ("segments?name=%22%3E%3Cscript%3Eboo", "segments?node=%3Cscript%3Eboo", "started?dag=cdc_ingest&run=%3Cscript%3Eboo")
-    for path in (*PAGES, html.unescape(piece), segment, *hostile, f"rerun?{segment.split('?')[1]}", "replay?start=%3Cscript%3Eboo"):
+    for path in (*PAGES, html.unescape(record), segment, *hostile, f"rerun?{segment.split('?')[1]}", "replay?start=%3Cscript%3Eboo"):
         found = browser.get(path)
         assert "<script>boo" not in found, path
         assert "<b>X" not in found, path
@@ -342,7 +342,7 @@ def test_what_a_browser_is_told(browser: Browser) -> None:
 # --- who may
 
 
-@pytest.mark.parametrize("path", [*PAGES, "started?dag=cdc_ingest&run=x", "rerun?name=x", "segment?name=x", "quarantine/piece?name=x"])
+@pytest.mark.parametrize("path", [*PAGES, "started?dag=cdc_ingest&run=x", "rerun?name=x", "segment?name=x", "quarantine/record?name=x"])
 def test_only_who_may_see_the_dag_sees_anything(browser: Browser, path: str) -> None:
     assert browser.client.get(f"/writetime/{path}").status_code == 401
     assert "Prod" not in browser.get(path, "stranger", 403)

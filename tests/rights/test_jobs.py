@@ -53,9 +53,9 @@ def plan(store: Store, node: NodeName) -> Manifest:
 def run(store: Store, node: NodeName, manifest: Manifest) -> Sealed:
     """What a batch leaves in the bucket; the first of its segments has no problem."""
     store.put(layout.batch_object(node.cluster, manifest.number, "schema"), b"{}", if_generation=0)
-    piece = of(node, 2).quarantined(4, 5)
-    store.put(f"{piece}.bin", b"bytes")
-    store.put(f"{piece}.json", b'{"settled_in": 1}')
+    record = of(node, 2).quarantined(4, 5)
+    store.put(f"{record}.bin", b"bytes")
+    store.put(f"{record}.json", b'{"settled_in": 1}')
     problem = Problem(kind="corrupt_frame", position=4, size=5, message="CRC")
     outcomes = [
         SegmentOutcome(

@@ -20,7 +20,7 @@ from writetime.monitoring import checks, ledger, metrics
 from writetime.monitoring.status import as_text
 from writetime.pipeline.batch_history import Batches
 from writetime.pipeline.planner import history
-from writetime.pipeline.quarantine import contents
+from writetime.pipeline.quarantine import record
 from writetime.pipeline.verification import VerifyReport
 from writetime.storage import layout
 
@@ -78,8 +78,8 @@ def views(batches: Batches) -> None:
         ledger.Query(minute=bucket.minute(3)),
     ):
         assert ledger.search(batches, query).rows, query
-    kept, _ = contents.quarantined(batches)
-    assert [contents.piece(batches, each.name) for each in kept] == kept
+    kept, _ = record.list_records(batches)
+    assert [record.read_record(batches, each.name) for each in kept] == kept
     assert kept
     assert checks.checks(batches)
 

@@ -1,4 +1,4 @@
-"""Segments that somebody has made up to cost much: each is one problem and one piece, and all others go on. Real Spark and Iceberg."""
+"""Segments that somebody has made up to cost much: each is one problem and one record, and all others go on. Real Spark and Iceberg."""
 
 from __future__ import annotations
 
@@ -96,7 +96,7 @@ def test_each_is_one_problem_and_all_others_go_on(tmp_path: Path) -> None:
         assert problem.size > frame_ranges.BROUGHT
         assert kept[str(problem.quarantined_as)] == problem.size
 
-    # A good copy settles it, as it settles any other piece.
+    # A good copy settles it, as it settles any other record.
     mended, good = ref(100), encode_segment(100, 7, [insert(100, 2, 3, name=3)])
     ring.store.put(mended.incoming, good, metadata={"sealed_at": START.isoformat()})
     mark_for_retry(ring.store, mended.incoming)

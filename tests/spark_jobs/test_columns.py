@@ -32,7 +32,7 @@ from writetime.cli import main
 from writetime.config.pipeline import ColumnsConfig, FilesConfig, KafkaConfig
 from writetime.pipeline.batch_history import Batches
 from writetime.pipeline.planner import read_manifest
-from writetime.pipeline.quarantine.contents import quarantined
+from writetime.pipeline.quarantine.record import list_records
 
 
 def told(rules: ColumnsConfig, *mutations: Mutation) -> list[tuple[int | None, dict[str, Any]]]:
@@ -122,11 +122,11 @@ def pages(pipeline: Pipeline) -> Iterator[tuple[str, str]]:
     access = Everybody()
     access.shows_values = True
     client = TestClient(build(Shown(pipeline.cluster, lambda: batches, lambda: pipeline.config.columns.rules), access))
-    found, _ = quarantined(batches)
+    found, _ = list_records(batches)
     assert found
     segments = [f"segment?{urlencode({'name': segment.object})}" for segment in read_manifest(pipeline.store, pipeline.cluster, 1).segments]
-    pieces = [f"quarantine/piece?{urlencode({'name': piece.name})}" for piece in found]
-    for address in ("", "segments", "batches", "batches/1", "tables", "quarantine", *segments, *pieces):
+    records = [f"quarantine/record?{urlencode({'name': record.name})}" for record in found]
+    for address in ("", "segments", "batches", "batches/1", "tables", "quarantine", *segments, *records):
         answer = client.get(f"/{address}")
         assert answer.status_code == 200, (address, answer.text)
         yield f"page {address}", answer.text
@@ -136,7 +136,7 @@ def commands(pipeline: Pipeline, folder: Path, capfd: pytest.CaptureFixture[str]
     """What the command line shows, with the pipeline's configuration."""
     config = folder / "masked.yaml"
     config.write_text(yaml.safe_dump(yaml.safe_load(pipeline.site.config.read_text()) | {"columns": RULES}))
-    found, _ = quarantined(Batches(pipeline.store, pipeline.cluster))
+    found, _ = list_records(Batches(pipeline.store, pipeline.cluster))
     segments = sorted(str(path) for path in (Path(pipeline.config.bucket) / "cdc_archive").rglob("*.log"))
     assert segments
     for command in (
@@ -146,7 +146,7 @@ def commands(pipeline: Pipeline, folder: Path, capfd: pytest.CaptureFixture[str]
         ["metrics", "--config", str(config)],
         ["config", "show", str(config)],
         ["quarantine", "list", "--config", str(config)],
-        *(["quarantine", "show", piece.name, "--values", "--config", str(config)] for piece in found),
+        *(["quarantine", "show", record.name, "--values", "--config", str(config)] for record in found),
     ):
         code = main(command)
         said = capfd.readouterr()
@@ -210,7 +210,9 @@ def test_a_search_through_every_output_finds_no_clear_value(
     assert any("delivered" in text for name, text in found.items() if name.startswith(f"unpacked {files.url}"))
     assert "hidden: " in found["dump --json --config"]
     assert any(
-        "the configuration hides columns" in text for name, text in found.items() if "quarantine/piece" in name or "quarantine show" in name
+        "the configuration hides columns" in text
+        for name, text in found.items()
+        if "quarantine/record" in name or "quarantine show" in name
     )
     assert any(name.startswith("Spark's") and "MapInArrow" in text for name, text in found.items())
     expected = [row for row in orders if row["status"] not in (None, "returned")]

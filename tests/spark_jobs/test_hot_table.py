@@ -9,10 +9,10 @@ from typing import Any
 import pytest
 
 from spark_jobs import ingest
-from spark_jobs.sinks.quarantine import KEPT
+from spark_jobs.sinks.quarantine import STORED
 from tests.cassandra.schema.examples import create_table
 from tests.spark_jobs.synthetic import CLUSTER, ORDERS, START, Ring, i32, insert, micros
-from tests.spark_jobs.test_quarantine_table import LATE, pieces, run, unknown
+from tests.spark_jobs.test_quarantine_table import LATE, records, run, unknown
 from writetime.cassandra.commitlog.encode import encode_mutation
 from writetime.cassandra.model import Cell, Liveness, Mutation, PartitionUpdate, Row
 from writetime.cassandra.schema.model import Column, Schema
@@ -23,13 +23,13 @@ from writetime.pipeline.batch_report import batch_text
 from writetime.pipeline.documents import Sealed
 from writetime.pipeline.planner import seal
 from writetime.pipeline.quarantine import frame_ranges
-from writetime.pipeline.quarantine.contents import quarantined
+from writetime.pipeline.quarantine.record import list_records
 from writetime.pipeline.quarantine.retry import release, retry
 
 pytestmark = [pytest.mark.spark, pytest.mark.timeout(900), pytest.mark.thorough]
 
 
-def test_many_frames_of_an_unknown_table_are_one_piece_until_they_come_in(tmp_path: Path) -> None:
+def test_many_frames_of_an_unknown_table_are_one_record_until_they_come_in(tmp_path: Path) -> None:
     ring = Ring.create(tmp_path, "a")
     ring.write(insert(1, 1, 1, name=1))
     for key in range(300):
@@ -43,10 +43,10 @@ def test_many_frames_of_an_unknown_table_are_one_piece_until_they_come_in(tmp_pa
     assert all(account.balanced for account in sealed.accounting)
     assert problem.quarantined_as is not None
     assert list(frame_ranges.unpack(ring.store.read(problem.quarantined_as))) == [unknown(key) for key in range(300)]
-    assert [row["name"] for row in pieces(ring)] == [problem.quarantined_as]
+    assert [row["name"] for row in records(ring)] == [problem.quarantined_as]
     assert "300 frames" in batch_text(sealed)
     assert sealed.held == [outcome.object]
-    refused = retry(ring.store, CLUSTER, quarantined(Batches(ring.store, CLUSTER))[0])
+    refused = retry(ring.store, CLUSTER, list_records(Batches(ring.store, CLUSTER))[0])
     assert list(refused.refused) == [problem.quarantined_as]
 
     ring.write(encode_mutation(create_table(LATE, micros(20)), Schema(tables=TABLES)))
@@ -57,10 +57,10 @@ def test_many_frames_of_an_unknown_table_are_one_piece_until_they_come_in(tmp_pa
     assert third.held == []
     assert [(each.quarantined_as, each.frames) for each in third.segments[0].settled] == [(problem.quarantined_as, 300)]
     assert {account.table: account.applied for account in third.accounting if account.applied} == {"shop.late": 300}
-    assert [row["settled_in"] for row in pieces(ring)] == [third.number]
+    assert [row["settled_in"] for row in records(ring)] == [third.number]
 
-    # A person may still ask for the piece alone: its frames are in the table, and change nothing.
-    again = retry(ring.store, CLUSTER, quarantined(Batches(ring.store, CLUSTER))[0])
+    # A person may still ask for the record alone: its frames are in the table, and change nothing.
+    again = retry(ring.store, CLUSTER, list_records(Batches(ring.store, CLUSTER))[0])
     assert (len(again.objects), again.refused) == (1, {})
     fourth = run(ring, 400)
     assert (fourth.events, fourth.held, fourth.segments[0].frames) == (0, [], 300)
@@ -74,7 +74,7 @@ def undecodable(key: int, size: int = 8) -> bytes:
     return encode_mutation(Mutation((PartitionUpdate(WIDER.id, i32(key), rows=(row,)),)), Schema(tables={WIDER.id: WIDER}))
 
 
-def test_many_frames_that_a_captured_table_cannot_decode_are_one_piece_in_each_log(tmp_path: Path) -> None:
+def test_many_frames_that_a_captured_table_cannot_decode_are_one_record_in_each_log(tmp_path: Path) -> None:
     """Their bytes are put by workers that read the segments again: through Spark go their places."""
     ring = Ring.create(tmp_path, "a", "b")
     ring.write(insert(1, 1, 1, name=1))
@@ -112,7 +112,7 @@ def test_a_driver_that_wakes_after_the_seal_puts_no_note(tmp_path: Path, monkeyp
     real, rival = ingest.tasks, []
 
     def sealed_meanwhile(*given: Any) -> Any:
-        if given[-1] is KEPT and not rival:
+        if given[-1] is STORED and not rival:
             store = ring.store
             rival.append(seal(store, CLUSTER, Sealed(number=1, kind="ingest", sealed_at=START, segments=[], accounting=[], state={})))
         return real(*given)

@@ -56,7 +56,8 @@ from writetime.events.naming import to_column
 from writetime.pipeline.documents import Sealed
 from writetime.pipeline.identity import Owner
 from writetime.pipeline.planner import seal
-from writetime.pipeline.quarantine.published import Piece
+from writetime.pipeline.quarantine.kinds import QuarantineKind
+from writetime.pipeline.quarantine.record import QuarantineRecord
 from writetime.storage.local import LocalStore
 from writetime.storage.store import Store
 
@@ -205,9 +206,10 @@ def test_partitions_whose_keys_read_alike_are_one_row_and_hold_up_nothing(wareho
     assert Counter(row["op"] for row in rows(warehouse, "shop__changes.alike")) == {"c": 2 + 2, "u": 2}
 
 
-def test_pieces_that_several_jobs_tell_of_at_once_are_all_there(warehouse: Warehouse) -> None:
+def test_records_that_several_jobs_tell_of_at_once_are_all_there(warehouse: Warehouse) -> None:
     def tell(number: int, settled_in: int | None = None) -> None:
-        warehouse.write_quarantine([Piece(f"piece {number}", "ring", "UnknownTable", "boo", 5, 1, NOW, settled_in=settled_in)], 1)
+        kind = QuarantineKind.UNKNOWN_TABLE
+        warehouse.write_quarantine([QuarantineRecord(f"record {number}", "ring", kind, "boo", 5, 1, NOW, settled_in=settled_in)], 1)
 
     with ThreadPoolExecutor(3) as pool:
         list(pool.map(tell, [*range(4), 1]))
@@ -215,7 +217,7 @@ def test_pieces_that_several_jobs_tell_of_at_once_are_all_there(warehouse: Wareh
     name = warehouse.quarantine()
     assert name is not None
     found = warehouse.spark.table(name).orderBy("name").collect()
-    assert [(row["name"], row["settled_in"]) for row in found] == [(f"piece {at}", 2 if at == 2 else None) for at in range(4)]
+    assert [(row["name"], row["settled_in"]) for row in found] == [(f"record {at}", 2 if at == 2 else None) for at in range(4)]
     assert [done.name for done in tidy(warehouse, [])] == [name.replace("`", "")] == ["lake._writetime.quarantine"]
     # Nobody waits for a table that somebody else has made.
     warehouse.spark.sql(f"ALTER TABLE {name} UNSET TBLPROPERTIES ('writetime.table-id')")

@@ -90,8 +90,8 @@ def test_and_another_topic_is_told_in_its_place(tmp_path: Path) -> None:
     store = LocalStore(tmp_path)
     assert told["size"] == len(store.read(name))
     # The warehouse is told the same, by the note.
-    (piece,) = unsent(store, "ring", 2, 3)
-    assert quarantine.record(piece) == (aside["key"], aside["value"])
+    (record,) = unsent(store, "ring", 2, 3)
+    assert quarantine.record(record) == (aside["key"], aside["value"])
     assert list(unsent(store, "ring", 3, 9)) == []
     assert encoded(tmp_path, "quarantine", rows, quarantine=quarantine) == [small, aside, after]
 

@@ -1,4 +1,4 @@
-"""What a hot table that nobody can use costs the driver: pieces and problems by range, not by frame. Without Spark."""
+"""What a hot table that nobody can use costs the driver: records and problems by range, not by frame. Without Spark."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from spark_jobs.sinks.quarantine import Keeping, Wanted, keeper
+from spark_jobs.sinks.quarantine import QuarantineWriter, Wanted, frame_writer
 from spark_jobs.stages.scan import SEGMENTS, surveyor
 from tests.storage.memory import MemoryStore
 from writetime.cassandra.commitlog.encode import encode_segment
@@ -30,7 +30,8 @@ from writetime.pipeline.documents import (
     may_contain,
 )
 from writetime.pipeline.quarantine import frame_ranges
-from writetime.pipeline.quarantine.contents import look, quarantined
+from writetime.pipeline.quarantine.contents import look
+from writetime.pipeline.quarantine.record import list_records
 from writetime.storage import layout, open_store
 
 NOW = datetime(2026, 5, 4, tzinfo=UTC)
@@ -54,20 +55,20 @@ def never(wanted: Mapping[int, Wanted]) -> list[dict[str, int]]:
 
 
 def kept(store: MemoryStore, frames: list[tuple[int, int, bytes, dict[str, Any]]], of: Manifest) -> dict[int, list[Problem]]:
-    keeping = Keeping(store, of, Schema(tables={}))
+    writer = QuarantineWriter(store, of, Schema(tables={}))
     for frame in frames:
-        keeping.add(*frame)
-    return keeping.finish(never)
+        writer.add(*frame)
+    return writer.finish(never)
 
 
-def test_a_few_frames_are_pieces_of_their_own() -> None:
+def test_a_few_frames_are_records_of_their_own() -> None:
     store = MemoryStore()
     problems = kept(store, [(0, at, b"x%d" % at, unknown()) for at in range(100)], manifest())[0]
     assert [(problem.frames, problem.last) for problem in problems] == [(1, None)] * 100
     assert len(list(store.list("quarantine/"))) == 200
 
 
-def test_many_frames_are_one_piece_and_one_problem() -> None:
+def test_many_frames_are_one_record_and_one_problem() -> None:
     store = MemoryStore()
     of = manifest()
     bodies = [b"x%d" % at * 100 for at in range(5000)]
@@ -77,9 +78,9 @@ def test_many_frames_are_one_piece_and_one_problem() -> None:
     assert problem.quarantined_as is not None
     assert list(frame_ranges.unpack(store.read(problem.quarantined_as))) == bodies
     assert len(list(store.list("quarantine/"))) == 2
-    ((piece,), _) = quarantined(Batches(store, "c"))
-    assert (piece.name, piece.position, piece.size, piece.kind) == (problem.quarantined_as, 0, problem.size, "UnknownTable")
-    assert "5000 frames of one table" in look(Batches(store, "c"), piece, None, None, values=True).hidden  # type: ignore[arg-type]
+    ((record,), _) = list_records(Batches(store, "c"))
+    assert (record.name, record.position, record.size, record.kind) == (problem.quarantined_as, 0, problem.size, "UnknownTable")
+    assert "5000 frames of one table" in look(Batches(store, "c"), record, None, None, values=True).hidden  # type: ignore[arg-type]
 
 
 def test_of_a_batch_the_first_hundred_of_a_table_are_named() -> None:
@@ -99,7 +100,7 @@ def test_what_is_only_compared_leaves_no_trace() -> None:
 
 
 def test_a_million_frames_leave_a_small_seal(monkeypatch: pytest.MonkeyPatch) -> None:
-    """As the workers hand them over: 12 segments of 32 MiB, in pieces of 4 MiB."""
+    """As the workers hand them over: 12 segments of 32 MiB, in records of 4 MiB."""
     store = MemoryStore()
     of = manifest(12)
     puts: list[str] = []
@@ -117,8 +118,8 @@ def test_a_million_frames_leave_a_small_seal(monkeypatch: pytest.MonkeyPatch) ->
     assert len(puts) == 12 * 8, "notes: the workers put the bytes"
 
 
-def test_a_later_batch_finds_single_pieces_of_before_among_the_many() -> None:
-    """A release before kept each frame as a piece: those of frames that still cannot be used are not settled."""
+def test_a_later_batch_finds_single_records_of_before_among_the_many() -> None:
+    """A release before kept each frame as a record: those of frames that still cannot be used are not settled."""
     many = Problem(kind="UnknownTable", position=10, size=9, message="m", table_id=TABLE, frames=5, last=50)
     for position, table, expected in ((10, TABLE, True), (50, TABLE, True), (51, TABLE, False), (9, TABLE, False), (20, OTHER, False)):
         assert many.covers({"position": position, "table_id": str(table)}) is expected
@@ -158,7 +159,7 @@ BODIES = [b"\1" + TABLE.bytes + b"\4key%d" % at + b"x" * (10 if at else 2 * fram
 
 
 class Workers:
-    """A segment in a store, and what `keeper` makes of it."""
+    """A segment in a store, and what `frame_writer` makes of it."""
 
     def __init__(self, folder: Path, data: bytes) -> None:
         self.store, self.manifest = open_store(str(folder)), manifest()
@@ -171,7 +172,7 @@ class Workers:
     def __call__(self, wanted: Mapping[int, Wanted]) -> list[dict[str, int]]:
         self.asked += 1
         assert [info.name for info in self.store.list("quarantine/") if info.name.endswith(".json")] == [], "bytes come before notes"
-        return [row for batch in keeper(wanted, self.url, None, puts=True)(self.given) for row in batch.to_pylist()]
+        return [row for batch in frame_writer(wanted, self.url, None, puts=True)(self.given) for row in batch.to_pylist()]
 
     def positions(self) -> list[int]:
         return [frame.position for frame in scan(self.store.read(self.manifest.segments[0].object)).frames]
@@ -180,13 +181,13 @@ class Workers:
 def test_workers_put_what_the_driver_has_places_of_only(tmp_path: Path) -> None:
     workers = Workers(tmp_path, encode_segment(1777000000000, 7, BODIES))
     at = workers.positions()
-    keeping = Keeping(workers.store, workers.manifest, Schema(tables={}))
+    writer = QuarantineWriter(workers.store, workers.manifest, Schema(tables={}))
     few, many = unknown(OTHER), unknown(TABLE)
-    keeping.add(0, at[0], None, few | {"size": len(BODIES[0])})
-    keeping.add(0, at[1], BODIES[1], few)
-    keeping.add(0, at[2], BODIES[2], many | {"message": "another one"})
-    keeping.add(0, at[3], frame_ranges.places(at[3:]), many | {"places": len(at) - 3})
-    problems = keeping.finish(workers)[0]
+    writer.add(0, at[0], None, few | {"size": len(BODIES[0])})
+    writer.add(0, at[1], BODIES[1], few)
+    writer.add(0, at[2], BODIES[2], many | {"message": "another one"})
+    writer.add(0, at[3], frame_ranges.places(at[3:]), many | {"places": len(at) - 3})
+    problems = writer.finish(workers)[0]
     assert workers.asked == 1
     assert [(problem.table_id, problem.position, problem.frames, problem.last) for problem in problems] == [
         (TABLE, at[2], 148, at[-1]),
@@ -203,11 +204,11 @@ def test_workers_put_what_the_driver_has_places_of_only(tmp_path: Path) -> None:
 def test_a_long_damaged_range_is_put_by_a_worker(tmp_path: Path) -> None:
     data = b"no segment at all" * 1000
     workers = Workers(tmp_path, data)
-    keeping = Keeping(workers.store, workers.manifest, Schema(tables={}))
+    writer = QuarantineWriter(workers.store, workers.manifest, Schema(tables={}))
     (row,) = [row for batch in surveyor(workers.url)(workers.given) for row in batch.to_pylist() if row["kind"] == "problem"]
     assert row["body"] is None
-    keeping.add(0, row["position"], row["body"], json.loads(row["detail"]))
-    (problem,) = keeping.finish(workers)[0]
+    writer.add(0, row["position"], row["body"], json.loads(row["detail"]))
+    (problem,) = writer.finish(workers)[0]
     assert workers.store.read(str(problem.quarantined_as)) == data
     assert problem.size == len(data)
 

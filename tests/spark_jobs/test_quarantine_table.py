@@ -39,7 +39,7 @@ def unknown(key: int) -> bytes:
     return encode_mutation(Mutation((update,)), Schema(tables={LATE.id: LATE}))
 
 
-def pieces(ring: Ring) -> list[dict[str, Any]]:
+def records(ring: Ring) -> list[dict[str, Any]]:
     catalog = SqlCatalog("lake", uri=f"sqlite:///{ring.folder / 'lake' / 'catalog.db'}")
     rows: list[dict[str, Any]] = catalog.load_table(("_writetime", "quarantine")).scan().to_arrow().to_pylist()
     return sorted(rows, key=lambda row: str(row["name"]))
@@ -51,7 +51,7 @@ def run(ring: Ring, now: float) -> Sealed:
     return sealed
 
 
-def test_a_piece_is_told_of_until_it_is_settled(tmp_path: Path, kafka_broker: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_record_is_told_of_until_it_is_settled(tmp_path: Path, kafka_broker: str, monkeypatch: pytest.MonkeyPatch) -> None:
     ring = Ring.create(tmp_path, "a")
     ring.write(insert(1, 1, 1, name=1))
     for key in (2, 3):
@@ -60,10 +60,10 @@ def test_a_piece_is_told_of_until_it_is_settled(tmp_path: Path, kafka_broker: st
     manifest = ring.plan(100)
     with dies_at(monkeypatch, "_commit_changes"):
         ingest.run(ring.config, manifest.number)
-    assert len(pieces(ring)) == 2
+    assert len(records(ring)) == 2
     sealed = run(ring, 100)
     (outcome,) = sealed.segments
-    found = pieces(ring)
+    found = records(ring)
     assert [row["name"] for row in found] == [problem.quarantined_as for problem in outcome.problems]
     (first, _) = found
     assert ring.store.read(first["name"]) == unknown(2)
@@ -93,25 +93,25 @@ def test_a_piece_is_told_of_until_it_is_settled(tmp_path: Path, kafka_broker: st
     ring.finish_and_ship(30)
     second = run(ring, 200)
     assert (second.segments[0].problems, second.held) == ([], [outcome.object])
-    assert [row["settled_in"] for row in pieces(ring)] == [None, None]
+    assert [row["settled_in"] for row in records(ring)] == [None, None]
     assert release(ring.store, CLUSTER, Rules()) == [outcome.object]
     third = run(ring, 300)
     assert third.held == []
-    assert [row["settled_in"] for row in pieces(ring)] == [third.number] * 2
-    assert [row["batch"] for row in pieces(ring)] == [sealed.number] * 2
-    assert [settled.quarantined_as for settled in third.segments[0].settled] == [row["name"] for row in pieces(ring)]
+    assert [row["settled_in"] for row in records(ring)] == [third.number] * 2
+    assert [row["batch"] for row in records(ring)] == [sealed.number] * 2
+    assert [settled.quarantined_as for settled in third.segments[0].settled] == [row["name"] for row in records(ring)]
 
-    # An event that is too large is a piece, too; of a topic that holds up nothing.
+    # An event that is too large is a record, too; of a topic that holds up nothing.
     topic = f"q{uuid.uuid4().hex[:8]}"
     given = {"bootstrap.servers": kafka_broker, "topic.prefix": topic, "partitions": 2, "oversized": "quarantine"}
     kafka = KafkaConfig.model_validate(given)
     config = ring.config.model_copy(update={"kafka": kafka})
     limits = {f"{topic}.shop.orders": 10, f"{topic}.shop.late": 1_000_000}
     monkeypatch.setattr(publish, "message_limits", lambda *_: (limits, {}))
-    # DDL of two tables and of a keyspace's, what the two pieces and the event are told by, and the rows of the late table.
+    # DDL of two tables and of a keyspace's, what the two records and the event are told by, and the rows of the late table.
     assert publish.run(config).waiting == {}
     large = layout.unpublishable(CLUSTER, f"{topic}.shop.orders", 1, 1) + ".bin"
-    rows = {row["name"]: row for row in pieces(ring)}
+    rows = {row["name"]: row for row in records(ring)}
     assert list(rows) == [*(row["name"] for row in found), large]
     assert (rows[large]["table"], rows[large]["topic"], rows[large]["kind"]) == ("shop.orders", f"{topic}.shop.orders", "oversized")
     told = [(json.loads(key), json.loads(value or b"")) for _, key, value in consume(kafka, f"{topic}.__quarantine")]
@@ -125,7 +125,7 @@ def test_a_piece_is_told_of_until_it_is_settled(tmp_path: Path, kafka_broker: st
     assert consume(kafka, f"{topic}.shop.orders") == []
     assert publish.run(config, everything=True).events == 0
     assert len(consume(kafka, f"{topic}.__quarantine")) == len(told)
-    assert pieces(ring) == list(rows.values())
+    assert records(ring) == list(rows.values())
 
     # By default it goes as a claim, and its value lies in the bucket as a consumer would have had it.
     claims = KafkaConfig.model_validate({**given, "topic.prefix": f"{topic}c", "oversized": "claim-check"})

@@ -1,4 +1,4 @@
-"""Which pieces of earlier batches a batch says that it could use, without Spark."""
+"""Which records of earlier batches a batch says that it could use, without Spark."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ REF = layout.SegmentRef(layout.NodeName("c", "dc1", "host-1"), layout.SegmentNam
 
 @pytest.fixture
 def store() -> MemoryStore:
-    """Two pieces of a segment are in quarantine since batch 2."""
+    """Two records of a segment are in quarantine since batch 2."""
     filled = MemoryStore()
     for position in (1, 2):
         note = {**problem(position).model_dump(), "batch": 2, "object": REF.incoming, "table_id": "8cbda380-e583-11f1-817f-f173fd8e050e"}
@@ -65,7 +65,7 @@ def test_a_segment_that_comes_for_the_first_time_settles_nothing(store: MemorySt
     assert settled(store, growing={REF.growing: Mark(position=5, logical=5, sound=False)}) == [(1, 2), (2, 2)]
 
 
-def test_a_frame_that_is_retried_alone_settles_its_piece(store: MemoryStore) -> None:
+def test_a_frame_that_is_retried_alone_settles_its_record(store: MemoryStore) -> None:
     again = layout.SegmentRef(layout.NodeName.made("c", "retry", "20260504~host-1"), layout.SegmentName(1, 8))
     store.put(again.incoming, b"frames", metadata={"piece": str(problem(2).quarantined_as)})
     assert settled(store, problem(7), of=again) == []

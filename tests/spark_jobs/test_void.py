@@ -353,7 +353,7 @@ def test_a_replay_into_a_namespace(tmp_path: Path, monkeypatch: pytest.MonkeyPat
     assert ring.current() == AFTER_MORE
 
 
-def test_pieces_in_quarantine_are_told_of_as_before(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_records_in_quarantine_are_told_of_as_before(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     ring = begun(tmp_path)
     ring.write(b"\x00 is no mutation")
     ring.finish_and_ship(120)
@@ -361,17 +361,17 @@ def test_pieces_in_quarantine_are_told_of_as_before(tmp_path: Path, monkeypatch:
     with dies_at(monkeypatch, "_seal"):
         ring.run(given_up)
 
-    def pieces() -> list[tuple[int, int | None]]:
+    def records() -> list[tuple[int, int | None]]:
         with session(ring) as spark:
             found = spark.sql("SELECT batch, settled_in FROM lake._writetime.quarantine ORDER BY name").collect()
         return [(row.batch, row.settled_in) for row in found]
 
-    assert pieces() == [(2, None), (2, None)]
+    assert records() == [(2, None), (2, None)]
     give_up(ring, 2)
     for segment in given_up.segments:
         ring.store.delete(segment.object)
     ring.batch(300)
-    assert pieces() == []
+    assert records() == []
 
 
 def test_files_hold_no_events_of_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -16,7 +16,7 @@ import typer
 if TYPE_CHECKING:
     from writetime.cassandra.commitlog.encryption.keystore import Keystore
     from writetime.cassandra.schema.history import SchemaLearner
-    from writetime.pipeline.quarantine.contents import Kept
+    from writetime.pipeline.quarantine.record import QuarantineRecord
     from writetime.storage.store import Store
 
 _Config = Annotated[Path, typer.Option("--config", "-c", help="The pipeline's YAML.", show_default=False)]
@@ -147,39 +147,41 @@ def _place(config: Path) -> tuple[Store, str, Keystore | None]:
     return open_store(pipeline.bucket), pipeline.cluster.name, None if keystore is None else Keystore.from_environment(keystore)
 
 
-def _records(store: Store, cluster: str) -> Iterator[Kept]:
+def _records(store: Store, cluster: str) -> Iterator[QuarantineRecord]:
     from writetime.pipeline.batch_history import Batches
-    from writetime.pipeline.quarantine.contents import quarantined
+    from writetime.pipeline.quarantine.record import list_records
 
     cursor = ""
     while True:
-        found, cursor = quarantined(Batches(store, cluster), cursor=cursor)
+        found, cursor = list_records(Batches(store, cluster), cursor=cursor)
         yield from found
         if not cursor:
             return
 
 
-def _named(store: Store, cluster: str, name: str) -> Kept:
+def _named(store: Store, cluster: str, name: str) -> QuarantineRecord:
     from writetime.errors import ConfigError
     from writetime.pipeline.batch_history import Batches
-    from writetime.pipeline.quarantine.contents import piece
+    from writetime.pipeline.quarantine.record import read_record
     from writetime.storage.layout import quarantine_prefix
 
     full = name if name.startswith("quarantine/") else f"{quarantine_prefix(cluster)}{name}"
-    found = piece(Batches(store, cluster), full)
+    found = read_record(Batches(store, cluster), full)
     if found is None:
         raise ConfigError("quarantine record not found", operation="read quarantine", obj=name, hint="See `writetime quarantine list`.")
     return found
 
 
-def _about(record: Kept) -> dict[str, Any]:
+def _about(record: QuarantineRecord) -> dict[str, Any]:
     fields = {
-        name: getattr(record, name) for name in ("name", "segment", "position", "size", "kind", "message", "batch", "object", "settled_in")
+        name: getattr(record, name)
+        for name in ("name", "segment", "position", "size", "kind", "message", "batch", "object", "settled_in", "node", "topic")
     }
-    return {**fields, "node": record.node.host_id if record.node else None, "topic": record.topic or None}
+    # An event that was not sent has an ordinal; this output has always shown it as its position.
+    return fields if record.topic is None else fields | {"segment": "", "position": record.ordinal, "object": ""}
 
 
-def _place_of(record: Kept) -> str:
+def _place_of(record: QuarantineRecord) -> str:
     if record.topic:
-        return f"event {record.position} of batch {record.batch}, {record.size} bytes, was not sent to {record.topic}"
+        return f"event {record.ordinal} of batch {record.batch}, {record.size} bytes, was not sent to {record.topic}"
     return f"{record.size} bytes at {record.position} of {record.object}, batch {record.batch or 'unknown'}"

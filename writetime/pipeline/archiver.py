@@ -29,6 +29,8 @@ from writetime.pipeline.documents import (
     SegmentOutcome,
     SegmentState,
 )
+from writetime.pipeline.planner import expect_settled, history
+from writetime.pipeline.quarantine.kinds import QuarantineKind
 from writetime.storage import layout, segment_object, segment_parts
 from writetime.storage.concurrency import at_once
 from writetime.storage.lease import Lease
@@ -67,6 +69,16 @@ def archive(store: Store, cluster: str, number: int) -> dict[str, Moved]:
         lease.check()
         store.put(done, b"{}\n")
     return moved
+
+
+def archive_last(store: Store, cluster: str) -> dict[str, Moved]:
+    """Archive the last sealed batch, in case its run was interrupted before that. Planning requires it: a
+    segment that is still under cdc/ would be ingested again, and would be missing from a replay.
+
+    Returns and raises as `archive`; also raises as `planner.expect_settled`."""
+    past = history(store, cluster)
+    expect_settled(store, cluster, past, "archive the last batch")
+    return archive(store, cluster, past.sealed.number) if past.sealed else {}
 
 
 def _settle_all(store: Store, cluster: str, sealed: Sealed, lease: Lease) -> dict[str, Moved]:
@@ -143,12 +155,6 @@ def release(store: Store, cluster: str, object_name: str, reason: str) -> Releas
     return done
 
 
-def released(store: Store, cluster: str) -> frozenset[str]:
-    """Released objects under cdc/ and frames/: the status and seals do not list them as held."""
-    found = (Release.read(store, info.name) for info in store.list(layout.released_prefix(cluster)))
-    return frozenset(each.object for each in found if each is not None)
-
-
 def _archive_as_it_is(store: Store, entry: LedgerEntry) -> ObjectInfo:
     """Archive the segment with its problems recorded, so that it does not count as fully merged."""
     info = store.head(entry.object)
@@ -216,7 +222,7 @@ def _copy(store: Store, segment: SegmentInput, target: str) -> ObjectInfo | None
 
 def _replaced(segment: SegmentInput) -> Problem:
     message = "replaced or deleted after the batch read it: its content is in the tables, but not in the archive"
-    return Problem(kind="replaced", position=0, size=segment.size, message=message)
+    return Problem(kind=QuarantineKind.REPLACED, position=0, size=segment.size, message=message)
 
 
 def _remove_parts(store: Store, found: Iterable[segment_parts.Part]) -> int:

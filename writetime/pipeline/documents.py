@@ -18,6 +18,7 @@ from writetime import untrusted
 from writetime.cassandra.commitlog.sections import Place
 from writetime.cassandra.merge.reconcile import Policy
 from writetime.errors import ObjectNotFound
+from writetime.pipeline.quarantine.kinds import QuarantineKind
 from writetime.storage import layout, segment_object, untrusted_objects
 from writetime.storage.checksum import crc32c
 from writetime.storage.segment_parts import Part
@@ -276,7 +277,7 @@ class Problem(Document):
     `last` that are kept as one record (`writetime.pipeline.quarantine.frame_ranges`); frames of other tables
     may lie between them."""
 
-    kind: str
+    kind: QuarantineKind
     position: int
     size: int
     message: str
@@ -573,6 +574,12 @@ class Release(Document):
     archived_as: str
     reason: str
     released_at: datetime
+
+
+def released_objects(store: Store, cluster: str) -> frozenset[str]:
+    """Released objects under cdc/ and frames/: the status and seals do not list them as held."""
+    found = (Release.read(store, info.name) for info in store.list(layout.released_prefix(cluster)))
+    return frozenset(each.object for each in found if each is not None)
 
 
 def total(accounts: Iterable[Accounting]) -> Accounting:

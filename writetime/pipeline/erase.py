@@ -36,6 +36,7 @@ from writetime.errors import DecodeError, ObjectNotFound, PreconditionFailed, Se
 from writetime.pipeline.documents import Contents, Document, LedgerEntry
 from writetime.pipeline.erasures import Erased
 from writetime.pipeline.quarantine import frame_ranges
+from writetime.pipeline.quarantine.record import note_of
 from writetime.storage import layout, segment_object
 from writetime.storage.checksum import crc32c
 from writetime.storage.store import ObjectInfo, Store
@@ -299,14 +300,14 @@ def _note(store: Store, held: ObjectInfo) -> None:
 # --- quarantine
 
 
-class Piece(NamedTuple):
+class ErasableRecord(NamedTuple):
     """A quarantine record that contains the key: `left` are the bytes that remain."""
 
     info: ObjectInfo
     left: bytes
 
 
-def quarantine_records(store: Store, cluster: str, search: Search) -> Iterator[Piece]:
+def quarantine_records(store: Store, cluster: str, search: Search) -> Iterator[ErasableRecord]:
     """The quarantine records with the key, of frames and damaged ranges. One that cannot be split is removed
     completely."""
     unpublished = layout.unpublishable_prefix(cluster)
@@ -318,10 +319,10 @@ def quarantine_records(store: Store, cluster: str, search: Search) -> Iterator[P
         except ObjectNotFound:
             continue
         if search.may_be_in(data):
-            yield Piece(info, _left_of_piece(info.name, data, search))
+            yield ErasableRecord(info, _left_of(info.name, data, search))
 
 
-def _left_of_piece(name: str, data: bytes, search: Search) -> bytes:
+def _left_of(name: str, data: bytes, search: Search) -> bytes:
     try:
         if layout.quarantined_frames(name) > 1:
             bodies = frame_ranges.unpack(data)
@@ -331,10 +332,10 @@ def _left_of_piece(name: str, data: bytes, search: Search) -> bytes:
     return b""
 
 
-def erase_piece(store: Store, piece: Piece, batch: int) -> None:
+def erase_record(store: Store, record: ErasableRecord, batch: int) -> None:
     """Remove the key's bytes from a quarantine record; if none are left, its note says that they were
     erased."""
-    note = piece.info.name.removesuffix(".bin") + ".json"
+    note = note_of(record.info.name)
     try:
         about: dict[str, Any] = json.loads(store.read(note))
     except ObjectNotFound:
@@ -342,10 +343,10 @@ def erase_piece(store: Store, piece: Piece, batch: int) -> None:
     if about:
         store.put(note, json.dumps(about | {"erased_in": batch}, indent=1).encode())
     try:
-        if piece.left:
-            store.put(piece.info.name, piece.left, if_generation=piece.info.generation)
+        if record.left:
+            store.put(record.info.name, record.left, if_generation=record.info.generation)
         else:
-            store.delete(piece.info.name, if_generation=piece.info.generation)
+            store.delete(record.info.name, if_generation=record.info.generation)
     except (ObjectNotFound, PreconditionFailed):
         # Another run of the batch did it.
         return

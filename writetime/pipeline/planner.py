@@ -5,7 +5,8 @@ Strategy: an open batch is always returned again before a new one is planned. Ot
 and never overwritten, so only one of two concurrent planners succeeds. Of growing segments, the parts that
 follow those of earlier batches are listed. A part after a gap waits; once the whole file has arrived, its
 parts are ignored. Segments that are held or in conflict are left out until an operator has cleared them.
-Segments that were archived before are recognized by the ledger. If nothing has arrived but a captured value
+Segments that were archived before are recognized by the ledger. Nothing is planned before the last batch is
+archived (`archiver.archive_last`). If nothing has arrived but a captured value
 has expired, a batch without segments publishes the expiry. Does not know Spark.
 """
 
@@ -26,7 +27,6 @@ from writetime.cassandra.schema.history import SchemaLearner
 from writetime.errors import BatchBusy, BatchError, ObjectNotFound, PreconditionFailed
 from writetime.events.naming import is_shadow_name, namespace_clash
 from writetime.pipeline import chains, conflicts
-from writetime.pipeline.archiver import archive, released
 from writetime.pipeline.completeness import holds
 from writetime.pipeline.conflicts import Conflict
 from writetime.pipeline.documents import (
@@ -41,6 +41,7 @@ from writetime.pipeline.documents import (
     SegmentInput,
     Tail,
     may_contain,
+    released_objects,
 )
 from writetime.pipeline.erasures import Request, read_request
 from writetime.pipeline.node_facts import NodeFacts, read_facts
@@ -90,7 +91,7 @@ def history(store: Store, cluster: str) -> History:
             sealed = effective(store, cluster, found)
             if sealed is not None:
                 # Segments that were released since are not held any more; the next seal leaves them out.
-                held = sorted(set(sealed.held) - released(store, cluster)) if sealed.held else []
+                held = sorted(set(sealed.held) - released_objects(store, cluster)) if sealed.held else []
                 sealed = sealed.model_copy(update={"held": held})
             return History(last, sealed, voided=found.void is not None and number == last)
     return History(last, None)
@@ -175,10 +176,10 @@ def plan_ingest(store: Store, cluster: str, *, now: datetime, max_segments: int 
     Objects of more than `largest` bytes are ignored, so that nobody with write access can exhaust the memory
     of the workers."""
     past = history(store, cluster)
-    _expect_settled(store, cluster, past, "plan a batch")
+    expect_settled(store, cluster, past, "plan a batch")
     if past.open:
         return read_manifest(store, cluster, past.last)
-    _finish(store, cluster, past)
+    _expect_archived(store, cluster, past, "plan a batch")
     held, marks = _held(store, cluster, past.sealed, now), past.sealed.growing if past.sealed else {}
     partly = [(ref, part) for ref, part in segment_parts.found(store, layout.parts_prefix(cluster)) if part.end <= largest]
     whole: set[str] = set()
@@ -223,7 +224,7 @@ def plan_replay(
     the rows in it. The purge horizon does not apply to it."""
     chain = cluster if namespace is None else layout.shadow_chain(cluster, namespace)
     past = history(store, chain)
-    _expect_settled(store, cluster, past if namespace is None else history(store, cluster), "plan a replay")
+    expect_settled(store, cluster, past if namespace is None else history(store, cluster), "plan a replay")
     interval = (start.astimezone(UTC), end.astimezone(UTC))
     begun = namespace is None or past.sealed is not None
     if past.open and begun:
@@ -234,7 +235,7 @@ def plan_replay(
     expect_replayable(past.sealed if namespace is None else history(store, cluster).sealed, start, cluster, shadow=namespace is not None)
     if namespace is not None:
         _expect_free(store, cluster, namespace)
-    _finish(store, chain, past)
+    _expect_archived(store, chain, past, "plan a replay")
     segments = []
     for hour in _hours(start, end):
         found = segment_object.every(store, layout.archive_hour_prefix(cluster, hour))
@@ -316,14 +317,14 @@ def plan_maintain(store: Store, cluster: str, *, now: datetime) -> Manifest | No
     It keeps the clock of the last batch: what has expired since then is reported by the next ingest, and
     must not be purged before."""
     past = history(store, cluster)
-    _expect_settled(store, cluster, past, "plan maintenance")
+    expect_settled(store, cluster, past, "plan maintenance")
     if past.open:
         if (open_batch := read_manifest(store, cluster, past.last)).kind == "maintain":
             return open_batch
         raise _busy(store, cluster, past, "plan maintenance")
     if past.sealed is None or not past.sealed.state:
         return None
-    _finish(store, cluster, past)
+    _expect_archived(store, cluster, past, "plan maintenance")
     return _create(store, cluster, past, "maintain", [], [], now, holding=holds(store, cluster, past.sealed))
 
 
@@ -335,7 +336,7 @@ def plan_erase(store: Store, cluster: str, request: Request, *, now: datetime) -
     archived segments; BatchError if there is no batch yet."""
     operation = "plan an erasure"
     past = history(store, cluster)
-    _expect_settled(store, cluster, past, operation)
+    expect_settled(store, cluster, past, operation)
     if past.open:
         open_batch = read_manifest(store, cluster, past.last)
         found = read_request(store, cluster, open_batch.id) if open_batch.kind == "erase" else None
@@ -345,7 +346,7 @@ def plan_erase(store: Store, cluster: str, request: Request, *, now: datetime) -
     if past.sealed is None:
         raise BatchError("no batch is sealed yet", operation=operation, obj=cluster, hint="Nothing of the key has come in.")
     _expect_no_open_replay(store, cluster, operation)
-    _finish(store, cluster, past)
+    _expect_archived(store, cluster, past, operation)
     batch_id = uuid4()
     # First: whoever finds the batch open can finish it.
     store.put(layout.erasure_request(cluster, str(batch_id)), request.to_bytes(), if_generation=0)
@@ -394,9 +395,10 @@ def plan_rebuild(store: Store, cluster: str, chain: Chain, segments: list[Segmen
     return _create(store, cluster, past, "rebuild", segments, snapshots, now, answers=answers, chained=chain)
 
 
-def _expect_settled(store: Store, cluster: str, past: History, operation: str) -> None:
-    """BatchBusy while a rebuild is under way. BatchError if the batches are not those that ledger, archive or the last rebuild speak of:
-    a batch that began at 1 again would stand behind what warehouse and Kafka have."""
+def expect_settled(store: Store, cluster: str, past: History, operation: str) -> None:
+    """Raise BatchBusy while a rebuild is under way, and BatchError if the batches in the bucket are not those
+    that the ledger, the archive or the last rebuild name: batches numbered from 1 again would be older than
+    what the warehouse and Kafka have."""
     rebuild = chains.current(store, cluster)
     if rebuild is not None and rebuild.finished_at is None:
         raise chains.under_way(rebuild, operation, cluster)
@@ -434,11 +436,18 @@ def _expect_not_behind(horizon: int | None, start: datetime, cluster: str) -> No
     )
 
 
-def _finish(store: Store, cluster: str, past: History) -> None:
-    """Archive the last sealed batch if it was interrupted before: its segments in cdc/ would be ingested
-    again, and would be missing from a replay."""
-    if past.sealed:
-        archive(store, cluster, past.sealed.number)
+def _expect_archived(store: Store, cluster: str, past: History, operation: str) -> None:
+    """BatchBusy until the last sealed batch is archived: its segments under cdc/ would be ingested again, and
+    would be missing from a replay."""
+    if past.sealed is None or store.head(layout.batch_object(cluster, past.sealed.number, "archived")):
+        return
+    if read_manifest(store, cluster, past.sealed.number).kind == "ingest":
+        raise BatchBusy(
+            f"batch {past.sealed.number} is not archived yet",
+            operation=operation,
+            obj=layout.batch_object(cluster, past.sealed.number, "sealed"),
+            hint="It is archived by the next run of cdc_ingest.",
+        )
 
 
 def _create(

@@ -22,6 +22,7 @@ from writetime.errors import DecodeError, SchemaError, SegmentError, UnknownTabl
 from writetime.pipeline.documents import Ending, LedgerEntry, Problem, SegmentInput
 from writetime.pipeline.planner import history, read_schema
 from writetime.pipeline.quarantine import frame_ranges
+from writetime.pipeline.quarantine.kinds import QuarantineKind, of_error
 from writetime.storage import layout
 from writetime.storage.store import Store
 from writetime.untrusted import SCHEMA
@@ -37,10 +38,10 @@ def check_segment(store: Store, cluster: str, name: str, keys: Keystore | None =
     try:
         found = scan(buffer, name=name, keys=keys)
     except SegmentError as error:
-        return [Problem(kind=type(error).__name__, position=0, size=len(buffer), message=str(error))]
+        return [Problem(kind=of_error(error), position=0, size=len(buffer), message=str(error))]
     crashed = _ending(store, name) == "after-crash"
     damaged = [
-        Problem(kind=p.kind, position=p.position, size=p.size, message=str(p.error))
+        Problem(kind=QuarantineKind(p.kind), position=p.position, size=p.size, message=str(p.error))
         for p in found.problems
         if not (crashed and p.kind == "torn_tail")
     ]
@@ -96,7 +97,7 @@ def _undecodable(found: Scan, learner: SchemaLearner) -> Iterator[Problem]:
             yield _problem(frame, body, error)
     if (tables := len({table_id for *_, table_id in peeked})) > frame_ranges.MOST_TABLES:
         most = f"frames of {tables} tables, more than {frame_ranges.MOST_TABLES}"
-        yield Problem(kind="UnsupportedSegment", position=0, size=len(found.file), message=most)
+        yield Problem(kind=QuarantineKind.UNSUPPORTED_SEGMENT, position=0, size=len(found.file), message=most)
         return
     schema, captured = learner.schema(), learner.cdc_ever
     for frame, body, count, table_id in peeked:
@@ -110,7 +111,7 @@ def _undecodable(found: Scan, learner: SchemaLearner) -> Iterator[Problem]:
 
 
 def _problem(frame: Frame, body: bytes, error: DecodeError | SchemaError) -> Problem:
-    return Problem(kind=type(error).__name__, position=frame.position, size=len(body), message=str(error))
+    return Problem(kind=of_error(error), position=frame.position, size=len(body), message=str(error))
 
 
 def _expect_known(table_id: UUID, schema: Schema) -> None:

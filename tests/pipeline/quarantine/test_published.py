@@ -1,4 +1,4 @@
-"""What is told of pieces in quarantine: each once, and bytes only of what may be seen."""
+"""What is told of records in quarantine: each once, and bytes only of what may be seen."""
 
 from __future__ import annotations
 
@@ -14,7 +14,9 @@ from tests.monitoring import bucket
 from tests.storage.memory import MemoryStore
 from writetime.config.pipeline import PipelineConfig
 from writetime.pipeline.documents import Manifest, Problem, SegmentOutcome, Settled
-from writetime.pipeline.quarantine.published import MOST_BYTES, Piece, of_batch, record, with_bytes
+from writetime.pipeline.quarantine.kinds import QuarantineKind
+from writetime.pipeline.quarantine.published import MOST_BYTES, of_batch, topic_record, with_bytes
+from writetime.pipeline.quarantine.record import QuarantineRecord
 
 REF = bucket.ref(0, 1)
 MANIFEST = Manifest(
@@ -33,19 +35,19 @@ def settled(position: int) -> Settled:
 
 def told(*outcomes: dict[str, Any]) -> list[tuple[int | None, int, int | None, str, str | None]]:
     found = of_batch(MANIFEST, [SegmentOutcome(object=REF.incoming, **outcome) for outcome in outcomes])
-    assert len({piece.name for piece in found}) == len(found)
-    assert {piece.object for piece in found} == {REF.incoming}
-    return [(piece.position, piece.batch, piece.settled_in, piece.message, piece.table) for piece in found]
+    assert len({record.name for record in found}) == len(found)
+    assert {record.object for record in found} == {REF.incoming}
+    return [(record.position, record.batch, record.settled_in, record.message, record.table) for record in found]
 
 
-def test_a_frame_with_rows_of_two_tables_is_one_piece() -> None:
+def test_a_frame_with_rows_of_two_tables_is_one_record() -> None:
     problems = [problem(1, "one", "shop.a"), problem(1, "other", "shop.b"), problem(1, "other", "shop.b"), problem(2)]
     assert told({"problems": problems}) == [(1, 7, None, "one; other", "shop.a, shop.b"), (2, 7, None, "boo", None)]
     # An earlier release did not keep all of them.
     assert told({"problems": [problem(2), problem(3).model_copy(update={"quarantined_as": None})]}) == [(2, 7, None, "boo", None)]
 
 
-def test_a_piece_that_is_settled_has_the_batch_that_could_not_use_it_and_the_one_that_could() -> None:
+def test_a_record_that_is_settled_has_the_batch_that_could_not_use_it_and_the_one_that_could() -> None:
     found = told({"settled": [settled(1), settled(2)]}, {"problems": [problem(2)]})
     assert found == [(2, 7, None, "boo", None), (1, 3, 7, "boo", None)]
 
@@ -76,11 +78,11 @@ def test_bytes_are_told_of_what_may_be_seen_only(
     store = MemoryStore()
     name = f"{REF.quarantined(1, len(data))}.bin"
     store.put(name, data)
-    piece = Piece(name, bucket.CLUSTER, kind, "boo", len(data), 7, 9, segment=REF.segment.stem)
+    record = QuarantineRecord(name, bucket.CLUSTER, QuarantineKind(kind), "boo", len(data), 7, 9, segment=REF.segment.stem)
     document = {"pipeline": "p", "cluster": {"name": bucket.CLUSTER, "datacenters": ["dc1"]}, "bucket": str(tmp_path), "tables": tables}
     config = PipelineConfig.model_validate({**document, "columns": columns, "quarantine": {"bytes": "captured"}})
-    ((with_them,), (later,)) = (with_bytes([each], store, bucket.learner(), config) for each in (piece, replace(piece, settled_in=8)))
+    ((with_them,), (later,)) = (with_bytes([each], store, bucket.learner(), config) for each in (record, replace(record, settled_in=8)))
     assert (with_them.bytes, later.bytes) == (data if seen else None, None)
-    assert record(with_them)[1]["bytes"] == (base64.b64encode(data).decode() if seen else None)
+    assert topic_record(with_them)[1]["bytes"] == (base64.b64encode(data).decode() if seen else None)
     asked = PipelineConfig.model_validate({**document, "columns": columns})
-    assert with_bytes([piece], store, bucket.learner(), asked) == [piece]
+    assert with_bytes([record], store, bucket.learner(), asked) == [record]

@@ -28,7 +28,7 @@ from writetime.pipeline.documents import (
     SegmentOutcome,
 )
 from writetime.pipeline.planner import plan_ingest
-from writetime.pipeline.quarantine.contents import Kept, quarantined
+from writetime.pipeline.quarantine.record import QuarantineRecord, list_records
 from writetime.pipeline.quarantine.retry import release, retry
 from writetime.storage import layout
 from writetime.storage.local import LocalStore
@@ -80,8 +80,8 @@ def store() -> MemoryStore:
     return filled
 
 
-def records(store: Store) -> list[Kept]:
-    return quarantined(Batches(store, bucket.CLUSTER))[0]
+def records(store: Store) -> list[QuarantineRecord]:
+    return list_records(Batches(store, bucket.CLUSTER))[0]
 
 
 def taken_in(store: Store) -> list[str]:
@@ -204,7 +204,7 @@ def test_damaged_bytes_are_never_retried_as_frames(store: MemoryStore) -> None:
     store.put(f"{stem}.bin", b"abc")
     store.put(f"{stem}.json", json.dumps({"kind": "corrupt_section", "message": "x", "object": REF.incoming}).encode())
     report_schema(store)
-    (damaged,) = (piece for piece in records(store) if piece.kind == "corrupt_section")
+    (damaged,) = (record for record in records(store) if record.kind == "corrupt_section")
     assert "damaged" in retry(store, bucket.CLUSTER, [damaged]).refused[damaged.name]
 
 
@@ -236,7 +236,7 @@ def test_the_commands(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> Non
     assert "still cannot be read" in error
     report_schema(place)
     assert "the next batch reads" in ran("retry", "--all")[1]
-    assert ran("show", "no/such/piece")[0] == 2
+    assert ran("show", "no/such/record")[0] == 2
     assert ran("retry")[0] == 2
 
 

@@ -27,7 +27,7 @@ from __future__ import annotations
 
 import json
 from bisect import bisect_left, bisect_right
-from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field, replace
 from functools import lru_cache
@@ -316,6 +316,13 @@ class SchemaLearner:
     def cdc_ever(self) -> frozenset[UUID]:
         """Ids of the tables that had cdc=true at some time of their incarnation."""
         return frozenset().union(*(self._of(keyspace).cdc_ever for _, keyspace in self._facts))
+
+    def captured(self, accepts: Callable[[str], bool] = lambda full_name: True) -> list[Table]:
+        """The captured tables, by id: known tables that had cdc=true at some time of their incarnation and
+        whose full name (keyspace.table) `accepts`. A table that is dropped, or whose cdc is off by now, is
+        among them: its earlier writes were captured."""
+        tables = self.schema().tables
+        return [tables[id_] for id_ in sorted(self.cdc_ever & tables.keys()) if accepts(tables[id_].full_name)]
 
     @property
     def cdc_back(self) -> dict[UUID, int]:

@@ -12,7 +12,6 @@ from __future__ import annotations
 import secrets
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from datetime import UTC, datetime
-from fnmatch import fnmatchcase
 from itertools import pairwise
 from typing import Final
 from uuid import UUID
@@ -242,7 +241,7 @@ def due(store: Store, config: PipelineConfig, now: datetime | None = None) -> li
         return []
     learner = known_schema(store, cluster)
     schema = learner.schema()
-    captured = [table for table in schema.tables.values() if table.cdc and not table.dropped and _wanted(table, config)]
+    captured = [table for table in schema.tables.values() if table.cdc and not table.dropped and config.tables.captures(table.full_name)]
     found = list(runs(store, cluster))
     finished = read_to_the_end(found)
     open_runs = _begun(found)
@@ -296,12 +295,6 @@ def no_longer_due(store: Store, cluster: str, table: Table) -> None:
     before = Captured.read(store, _captured(cluster))
     if before is not None and table.id in before.due:
         store.put(_captured(cluster), before.model_copy(update={"due": [each for each in before.due if each != table.id]}).to_bytes())
-
-
-def _wanted(table: Table, config: PipelineConfig) -> bool:
-    tables = config.tables
-    included = any(fnmatchcase(table.full_name, pattern) for pattern in tables.include)
-    return included and not any(fnmatchcase(table.full_name, pattern) for pattern in tables.exclude)
 
 
 def table_named(schema: Schema, full_name: str) -> Table:

@@ -1,4 +1,4 @@
-"""List quarantine records, and show one without revealing secrets.
+"""Show the contents of a quarantine record without revealing secrets.
 
 A segment holds every keyspace of its node, including password hashes, so only data of captured tables is
 shown. Values are shown on request only, and what the pipeline's `columns` hides is never shown: for a table
@@ -11,9 +11,8 @@ from __future__ import annotations
 import json
 from collections.abc import Iterator, Mapping, Set
 from dataclasses import dataclass, replace
-from datetime import datetime
 from itertools import islice
-from typing import Any, Final, Protocol
+from typing import Final, Protocol
 from uuid import UUID
 
 from writetime.cassandra.commitlog.mutation import decode_mutation
@@ -26,37 +25,14 @@ from writetime.cassandra.types.literal import micros_text
 from writetime.errors import DecodeError, ObjectNotFound, SchemaError
 from writetime.events.masking import Hiding, Rules, TableRules, with_dropped
 from writetime.pipeline.batch_history import Batches
-from writetime.storage import layout
-from writetime.storage.concurrency import at_once
+from writetime.pipeline.quarantine.kinds import QuarantineKind
+from writetime.pipeline.quarantine.record import QuarantineRecord
 
-PAGE: Final = 50
 _SHOWN: Final = 4096
 """Maximum bytes shown in hex, and lines shown decoded."""
 _LINES: Final = 400
 _FRAME_HEAD, _FRAME_TAIL = 8, 4
 """Bytes of a frame before its body (length, CRC) and after it (CRC)."""
-_RANGES: Final = frozenset({"corrupt_section", "torn_tail"})
-
-
-@dataclass(frozen=True, slots=True)
-class Kept:
-    """A quarantine record. `name`: the object with its bytes; `position` and `size` in bytes of the segment.
-    `settled_in`: the batch that could use it, after `batch` could not; `retried_at`: when an operator last
-    requested a retry. The record of an unsent event has no node, but its `topic`, its batch, and its ordinal
-    as `position`."""
-
-    name: str
-    node: layout.NodeName | None
-    segment: str
-    position: int
-    size: int
-    kind: str
-    message: str
-    batch: int | None
-    object: str
-    settled_in: int | None = None
-    retried_at: datetime | None = None
-    topic: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,23 +46,6 @@ class Look:
     hex: tuple[str, ...] = ()
 
 
-def quarantined(batches: Batches, *, cursor: str = "", size: int = PAGE) -> tuple[list[Kept], str]:
-    """Records by name (node, segment, position), and the cursor of the next page; empty if there is none."""
-    start = cursor if cursor.startswith(layout.quarantine_prefix(batches.cluster)) else ""
-    listed = batches.store.list(layout.quarantine_prefix(batches.cluster), start_after=start)
-    notes = [info.name for info in islice((info for info in listed if info.name.endswith(".json")), size + 1)]
-    voided = batches.voided() if notes else frozenset()
-    kept = [piece for piece in at_once(lambda name: _read(batches, name, voided), notes[:size]) if piece is not None]
-    return kept, notes[size - 1] if len(notes) > size else ""
-
-
-def piece(batches: Batches, name: str) -> Kept | None:
-    """The record with that object; None if it does not exist or the name is not a record's."""
-    if not name.startswith(layout.quarantine_prefix(batches.cluster)) or not name.endswith(".bin"):
-        return None
-    return _read(batches, name.removesuffix(".bin") + ".json", batches.voided())
-
-
 class Known(Protocol):
     """The known schema, as in `SchemaLearner`."""
 
@@ -96,21 +55,21 @@ class Known(Protocol):
     def cdc_ever(self) -> Set[UUID]: ...
 
 
-def look(batches: Batches, kept: Kept, learner: Known, rules: Rules, *, values: bool) -> Look:
+def look(batches: Batches, record: QuarantineRecord, learner: Known, rules: Rules, *, values: bool) -> Look:
     """The visible content of a record. `values`: show hex, keys and cells as well, except those that `rules`
     hide."""
     try:
-        data = batches.store.read(kept.name, end=16 << 20)
+        data = batches.store.read(record.name, end=16 << 20)
     except ObjectNotFound:
         return Look(hidden="its bytes do not exist any more")
-    if kept.topic:
+    if record.topic:
         return look_at_event(data, values=values)
-    if (frames := layout.quarantined_frames(kept.name)) > 1:
-        return Look(hidden=f"{frames} frames of one table, kept as one record: only single frames are shown")
-    body = body_of(kept.kind, data)
+    if record.frames > 1:
+        return Look(hidden=f"{record.frames} frames of one table, kept as one record: only single frames are shown")
+    body = body_of(record, data)
     if body is None:
         return Look(hidden="it is a damaged range, not a single frame: it may hold any keyspace")
-    return look_at(body, learner, rules, version=_version(kept), values=values)
+    return look_at(body, learner, rules, version=record.version, values=values)
 
 
 def look_at_event(data: bytes, *, values: bool) -> Look:
@@ -180,73 +139,11 @@ def _without_dropped(mutation: Mutation, tables: Mapping[UUID, Table]) -> Mutati
     return replace(mutation, updates=tuple(map(update, mutation.updates)))
 
 
-def _read(batches: Batches, name: str, voided: Set[int]) -> Kept | None:
-    """The record of that note. None if the note is deleted or invalid. A record settled by a voided batch
-    counts as waiting."""
-    parts = name.split("/")
-    if name.startswith(layout.unpublishable_prefix(batches.cluster)):
-        return _read_event(batches, name)
-    if len(parts) != 6:
-        return None
-    try:
-        about: dict[str, Any] = json.loads(batches.store.read(name))
-        position, size = (int(text) for text in parts[5].removesuffix(".json").split("-")[:2])
-    except (ObjectNotFound, ValueError):
-        return None
-    batch = about.get("batch")
-    return Kept(
-        name=name.removesuffix(".json") + ".bin",
-        node=layout.NodeName(batches.cluster, layout.unpart(parts[2]), layout.unpart(parts[3])),
-        segment=parts[4],
-        position=position,
-        size=size,
-        kind=str(about.get("kind", "")),
-        message=str(about.get("message", "")),
-        batch=batch if isinstance(batch, int) else None,
-        object=str(about.get("object", "")),
-        settled_in=None if (settled_in := about.get("settled_in")) in voided else settled_in,
-        retried_at=_moment(about.get("retried_at")),
-    )
-
-
-def _read_event(batches: Batches, name: str) -> Kept | None:
-    """The record of an unsent event, from its note."""
-    try:
-        about: dict[str, Any] = json.loads(batches.store.read(name))
-        batch, ordinal = (int(number) for number in about["sequence"])
-    except (ObjectNotFound, ValueError, KeyError, TypeError):
-        return None
-    return Kept(
-        name=name.removesuffix(".json") + ".bin",
-        node=None,
-        segment="",
-        position=ordinal,
-        size=int(about.get("size") or 0),
-        kind=str(about.get("kind", "")),
-        message=str(about.get("message", "")),
-        batch=batch,
-        object="",
-        topic=str(about.get("topic", "")),
-    )
-
-
-def _moment(text: Any) -> datetime | None:
-    try:
-        return datetime.fromisoformat(text)
-    except (TypeError, ValueError):
-        return None
-
-
-def body_of(kind: str, data: bytes) -> bytes | None:
-    """The mutation in a record of that kind, if it is one."""
-    if kind == "corrupt_frame":
+def body_of(record: QuarantineRecord, data: bytes) -> bytes | None:
+    """The mutation in a record of one frame; None if its bytes are something else."""
+    if record.kind is QuarantineKind.CORRUPT_FRAME:
         return data[_FRAME_HEAD : len(data) - _FRAME_TAIL]
-    return None if kind in _RANGES or not kind[:1].isupper() or kind.endswith("Segment") else data
-
-
-def _version(kept: Kept) -> int:
-    """The descriptor version of a record's segment."""
-    return layout.SegmentName.parse(f"{kept.segment}.log").version
+    return data if record.kind.is_mutation else None
 
 
 def hex_lines(body: bytes) -> tuple[str, ...]:

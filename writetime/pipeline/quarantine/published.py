@@ -12,7 +12,7 @@ from __future__ import annotations
 import json
 from base64 import b64encode
 from collections.abc import Iterator, Sequence, Set
-from dataclasses import dataclass, fields, replace
+from dataclasses import dataclass, replace
 from typing import Any, Final
 from uuid import UUID
 
@@ -21,59 +21,52 @@ from writetime.cassandra.schema.model import Schema
 from writetime.config.pipeline import PipelineConfig
 from writetime.pipeline.documents import Manifest, Problem, SegmentOutcome
 from writetime.pipeline.quarantine.contents import look_at
+from writetime.pipeline.quarantine.kinds import QuarantineKind
+from writetime.pipeline.quarantine.record import QuarantineRecord
 from writetime.storage import layout
 from writetime.storage.store import Store
 
 MOST_BYTES: Final = 64 << 10
 """Records with more bytes are published without them, because sinks may reject large values."""
+FIELDS: Final = (
+    "name",
+    "cluster",
+    "kind",
+    "message",
+    "size",
+    "batch",
+    "at",
+    "datacenter",
+    "node",
+    "segment",
+    "position",
+    "table",
+    "object",
+    "topic",
+    "ordinal",
+    "settled_in",
+    "bytes",
+)
+"""Fields of a published record, in the order of the quarantine table."""
 
 
-_WHOLE_FRAMES: Final = frozenset({"DecodeError", "UnknownTable", "UnknownColumn", "MalformedMutation", "SchemaError"})
-
-
-@dataclass(frozen=True, slots=True)
-class Piece:
-    """A published quarantine record. `name`: the object with its bytes, and its key; `position` and `size`
-    in bytes of the segment `object`; `table`: full name or id, if known. A record of an unsent event has no
-    segment, but `topic`, `batch` and `ordinal`. `batch`: the last batch that could not use it; `settled_in`:
-    the one that could, None while the record waits. `at`: that batch's clock, s since the epoch."""
-
-    name: str
-    cluster: str
-    kind: str
-    message: str
-    size: int
-    batch: int
-    at: int
-    datacenter: str | None = None
-    node: str | None = None
-    segment: str | None = None
-    position: int | None = None
-    table: str | None = None
-    object: str | None = None
-    topic: str | None = None
-    ordinal: int | None = None
-    settled_in: int | None = None
-    bytes: bytes | None = None
-
-
-def of_batch(manifest: Manifest, outcomes: Sequence[SegmentOutcome]) -> list[Piece]:
+def of_batch(manifest: Manifest, outcomes: Sequence[SegmentOutcome]) -> list[QuarantineRecord]:
     """The records that a batch could not use, and those of earlier batches that it could, by segment and
     position. Several problems of one frame (with rows of two tables) are one record."""
-    found: dict[str, Piece] = {}
+    found: dict[str, QuarantineRecord] = {}
     for outcome in outcomes:
         for problem in (problem for problem in outcome.problems if problem.quarantined_as is not None):
-            piece = _piece(manifest, outcome.object, problem, manifest.number)
-            found[piece.name] = _both(found[piece.name], piece) if piece.name in found else piece
+            record = _record(manifest, outcome.object, problem, manifest.number)
+            found[record.name] = _both(found[record.name], record) if record.name in found else record
     for settled in (settled for outcome in outcomes for settled in outcome.settled):
-        piece = replace(_piece(manifest, settled.object, settled, settled.batch), settled_in=manifest.number)
-        found.setdefault(piece.name, piece)
+        record = replace(_record(manifest, settled.object, settled, settled.batch), settled_in=manifest.number)
+        found.setdefault(record.name, record)
     return list(found.values())
 
 
-def _piece(manifest: Manifest, segment: str, problem: Problem, batch: int) -> Piece:
+def _record(manifest: Manifest, segment: str, problem: Problem, batch: int) -> QuarantineRecord:
     ref = layout.SegmentRef.from_object(segment)
-    return Piece(
+    return QuarantineRecord(
         name=str(problem.quarantined_as),
         cluster=manifest.cluster,
         kind=problem.kind,
@@ -90,40 +83,39 @@ def _piece(manifest: Manifest, segment: str, problem: Problem, batch: int) -> Pi
     )
 
 
-def _both(one: Piece, other: Piece) -> Piece:
+def _both(one: QuarantineRecord, other: QuarantineRecord) -> QuarantineRecord:
     def both(first: str | None, second: str | None, between: str) -> str:
         return between.join(dict.fromkeys([*(first.split(between) if first else ()), *([second] if second else [])]))
 
     return replace(one, message=both(one.message, other.message, "; "), table=both(one.table, other.table, ", ") or None)
 
 
-def unsent(store: Store, cluster: str, since: int, upto: int) -> Iterator[Piece]:
+def unsent(store: Store, cluster: str, since: int, upto: int) -> Iterator[QuarantineRecord]:
     """Records of unsent events of the batches in (`since`, `upto`], from their notes. Notes of earlier
     versions, without a record, are left out."""
     for info in store.list(layout.unpublishable_prefix(cluster)):
         if info.name.endswith(".json") and since < layout.unpublishable_batch(info.name) <= upto:
             about = json.loads(store.read(info.name)).get("piece")
             if about is not None:
-                yield Piece(**about)
+                yield QuarantineRecord(**about | {"kind": QuarantineKind(about["kind"])})
 
 
-def with_bytes(records: Sequence[Piece], store: Store, schema: SchemaLearner, config: PipelineConfig) -> list[Piece]:
+def with_bytes(records: Sequence[QuarantineRecord], store: Store, schema: SchemaLearner, config: PipelineConfig) -> list[QuarantineRecord]:
     """The records, if configured with their bytes: only waiting records that are one complete frame of
     captured tables without hidden columns or rows. A damaged range may belong to another table than it
     names."""
     if config.quarantine.bytes == "none":
         return list(records)
     known = schema.schema()
-    captured = {table_id for table_id in schema.cdc_ever & known.tables.keys() if config.tables.captures(known.tables[table_id].full_name)}
+    captured = {table.id for table in schema.captured(config.tables.captures)}
     found = []
-    for piece in records:
-        single = piece.segment is not None and piece.kind in _WHOLE_FRAMES and layout.quarantined_frames(piece.name) == 1
-        if piece.settled_in is None and single and piece.size <= MOST_BYTES:
-            data = store.read(piece.name)
-            version = layout.SegmentName.parse(f"{piece.segment}.log").version
-            if look_at(data, _Known(known, captured), config.columns.rules, version=version, values=True).hex:
-                piece = replace(piece, bytes=data)
-        found.append(piece)
+    for record in records:
+        single = record.segment is not None and record.kind.is_mutation and record.frames == 1
+        if record.settled_in is None and single and record.size <= MOST_BYTES:
+            data = store.read(record.name)
+            if look_at(data, _Known(known, captured), config.columns.rules, version=record.version, values=True).hex:
+                record = replace(record, bytes=data)
+        found.append(record)
     return found
 
 
@@ -138,8 +130,14 @@ class _Known:
         return self.known
 
 
-def record(piece: Piece) -> tuple[dict[str, Any], dict[str, Any]]:
-    """Key and value of the published record, as in `formats.QUARANTINED`."""
-    shown = {field.name: getattr(piece, field.name) for field in fields(Piece) if field.name not in ("at", "bytes")}
-    data = None if piece.bytes is None else b64encode(piece.bytes).decode()
-    return {"name": piece.name}, {**shown, "ts_ms": piece.at * 1000, "bytes": data}
+def table_row(record: QuarantineRecord) -> dict[str, Any]:
+    """The record's row in the quarantine table, `at` in s since the epoch. The note of an event that was not
+    sent holds the same, without bytes."""
+    return {name: getattr(record, name) for name in FIELDS} | {"kind": str(record.kind)}
+
+
+def topic_record(record: QuarantineRecord) -> tuple[dict[str, Any], dict[str, Any]]:
+    """Key and value of the record in the quarantine topic, as in `serialization.QUARANTINED`."""
+    value = table_row(record)
+    at, data = value.pop("at"), value.pop("bytes")
+    return {"name": record.name}, value | {"ts_ms": at * 1000, "bytes": None if data is None else b64encode(data).decode()}

@@ -33,14 +33,14 @@ from writetime.pipeline.bootstrap.frames import FramesWriter
 from writetime.pipeline.documents import LedgerEntry, Problem
 from writetime.pipeline.planner import history, read_schema
 from writetime.pipeline.quarantine import frame_ranges
-from writetime.pipeline.quarantine.contents import Kept, body_of
+from writetime.pipeline.quarantine.contents import body_of
+from writetime.pipeline.quarantine.kinds import QuarantineKind
+from writetime.pipeline.quarantine.record import QuarantineRecord, note_of
 from writetime.pipeline.segment_check import check_segment, known_schema
 from writetime.storage.concurrency import at_once
-from writetime.storage.layout import NodeName, SegmentName, SegmentRef, quarantined_frames, schema_looked_at
+from writetime.storage.layout import NodeName, SegmentRef, schema_looked_at
 from writetime.storage.store import Store
 
-_WAIT_FOR_SCHEMA: Final = frozenset({"UnknownTable", "UnknownColumn", "SchemaError"})
-"""Kinds of problems that a newer schema may solve."""
 _OF_EVENTS: Final = (
     "an event cannot be sent after later events of its table. Its value is in this object and in the changes "
     "table. To send all events of the table again, to a new topic: raise the limit or set kafka.oversized, then trigger cdc_publish with "
@@ -59,27 +59,27 @@ class Retried:
     refused: dict[str, str]
 
 
-def retry(store: Store, cluster: str, records: Sequence[Kept], keys: Keystore | None = None) -> Retried:
+def retry(store: Store, cluster: str, records: Sequence[QuarantineRecord], keys: Keystore | None = None) -> Retried:
     """Let the next batch read these records again."""
     learner = known_schema(store, cluster)
     segments: list[str] = []
     refused: dict[str, str] = {}
-    objects_of = {piece.object for piece in records if piece.object}
+    objects_of = {record.object for record in records if record.object}
     whole = {name for name in objects_of if _waits(store, name) and not check_segment(store, cluster, name, keys)}
     for name in sorted(whole):
         mark_for_retry(store, name)
         segments.append(name)
     objects = []
-    for piece in (piece for piece in records if piece.object not in whole):
-        if piece.topic:
-            refused[piece.name] = _OF_EVENTS
+    for record in (record for record in records if record.object not in whole):
+        if record.topic:
+            refused[record.name] = _OF_EVENTS
             continue
         try:
-            objects.append(_put_frame(store, cluster, piece, learner))
+            objects.append(_put_frame(store, cluster, record, learner))
         except _REFUSALS as error:
-            refused[piece.name] = str(error)
-    for piece in (piece for piece in records if piece.name not in refused):
-        _note(store, piece)
+            refused[record.name] = str(error)
+    for record in (record for record in records if record.name not in refused):
+        _note_retry(store, record)
     return Retried(segments, objects, refused)
 
 
@@ -129,12 +129,12 @@ def _release_each(
             mark_for_retry(store, name)
             released.append(name)
         elif about:
-            store.put(_note_name(entry.problems[0]), json.dumps({**about, "tried_with": digest}, indent=1).encode())
+            store.put(note_of(str(entry.problems[0].quarantined_as)), json.dumps({**about, "tried_with": digest}, indent=1).encode())
     return released
 
 
 def _waits_for_schema(entry: LedgerEntry) -> bool:
-    return bool(entry.problems) and all(problem.kind in _WAIT_FOR_SCHEMA and problem.quarantined_as for problem in entry.problems)
+    return bool(entry.problems) and all(problem.kind.waits_for_schema and problem.quarantined_as for problem in entry.problems)
 
 
 def _tables_of(store: Store, entry: LedgerEntry) -> set[UUID] | None:
@@ -176,14 +176,10 @@ def _about(table_id: UUID, schema: Schema) -> str:
     return repr((table, sorted((name, repr(each)) for name, each in schema.types.items() if name[0] == table.keyspace)))
 
 
-def _note_name(problem: Problem) -> str:
-    return (problem.quarantined_as or "").removesuffix(".bin") + ".json"
-
-
 def _note_of(store: Store, problem: Problem) -> dict[str, Any]:
     """The note of a quarantine record; empty if it was deleted."""
     try:
-        return dict(json.loads(store.read(_note_name(problem))))
+        return dict(json.loads(store.read(note_of(str(problem.quarantined_as)))))
     except ObjectNotFound:
         return {}
 
@@ -193,45 +189,43 @@ def _waits(store: Store, name: str) -> bool:
     return entry is not None and entry.state == "quarantined" and store.head(name) is not None
 
 
-def _put_frame(store: Store, cluster: str, piece: Kept, learner: SchemaLearner) -> str:
+def _put_frame(store: Store, cluster: str, record: QuarantineRecord, learner: SchemaLearner) -> str:
     """The object with the record's frame. DecodeError or SchemaError if it still cannot be decoded,
     SegmentError if it is not a frame."""
-    data = store.read(piece.name)
-    bodies = list(_bodies(piece, data))
-    if not bodies or piece.kind == "corrupt_frame":
+    bodies = list(_bodies(record, store.read(record.name)))
+    if not bodies or record.kind is QuarantineKind.CORRUPT_FRAME:
         hint = "Replace the segment by an intact copy."
-        raise CorruptFrame("the frame is damaged", operation="retry a frame", obj=piece.object, position=piece.position, hint=hint)
-    assert piece.node is not None
-    version = SegmentName.parse(f"{piece.segment}.log").version
+        raise CorruptFrame("the frame is damaged", operation="retry a frame", obj=record.object, position=record.position, hint=hint)
     schema = learner.schema()
     for body in bodies:
-        decode_mutation(body, schema, version=version)
+        decode_mutation(body, schema, version=record.version)
     now = datetime.now(UTC)
-    run = f"{now:%Y%m%dT%H%M%SZ}-{secrets.token_hex(2)}~{piece.node.host_id}"
-    about = {"retry_of": piece.object, "position": str(piece.position), "piece": piece.name}
-    writer = FramesWriter(store, NodeName.made(cluster, "retry", run), _sealed_at(store, piece, now), version=version, metadata=about)
+    run = f"{now:%Y%m%dT%H%M%SZ}-{secrets.token_hex(2)}~{record.node}"
+    # The key is older than the word "record".
+    about = {"retry_of": str(record.object), "position": str(record.position), "piece": record.name}
+    sealed_at = _sealed_at(store, record, now)
+    writer = FramesWriter(store, NodeName.made(cluster, "retry", run), sealed_at, version=record.version, metadata=about)
     for body in bodies:
         writer.add(body)
     writer.flush()
     return writer.objects[0]
 
 
-def _bodies(piece: Kept, data: bytes) -> Iterator[bytes]:
+def _bodies(record: QuarantineRecord, data: bytes) -> Iterator[bytes]:
     """The mutations in a record; none if it holds no complete frame."""
-    if quarantined_frames(piece.name) > 1:
+    if record.frames > 1:
         yield from frame_ranges.unpack(data)
-    elif (body := body_of(piece.kind, data)) is not None:
+    elif (body := body_of(record, data)) is not None:
         yield body
 
 
-def _sealed_at(store: Store, piece: Kept, now: datetime) -> datetime:
+def _sealed_at(store: Store, record: QuarantineRecord, now: datetime) -> datetime:
     """When the node finished the segment: a later TRUNCATE took its writes."""
-    entry = LedgerEntry.read(store, SegmentRef.from_object(piece.object).ledger)
+    entry = LedgerEntry.read(store, SegmentRef.from_object(str(record.object)).ledger)
     return entry.sealed_at if entry else now
 
 
-def _note(store: Store, piece: Kept) -> None:
-    name = piece.name.removesuffix(".bin") + ".json"
-    about = json.loads(store.read(name))
+def _note_retry(store: Store, record: QuarantineRecord) -> None:
+    about = json.loads(store.read(record.note))
     about["retried_at"] = datetime.now(UTC).isoformat()
-    store.put(name, json.dumps(about, indent=1).encode())
+    store.put(record.note, json.dumps(about, indent=1).encode())
