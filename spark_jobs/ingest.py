@@ -68,8 +68,7 @@ from spark_jobs.stages.typed_events import EventPlan, of_no_row, typed
 from spark_jobs.state.shards import Written, upsert
 from writetime.cassandra.commitlog.system_mutations import decode_own
 from writetime.cassandra.merge.clustering import dropped_columns
-from writetime.cassandra.merge.partition import MICROSECONDS
-from writetime.cassandra.model import Mutation
+from writetime.cassandra.model import MICROSECONDS, Mutation
 from writetime.cassandra.schema.history import SchemaLearner
 from writetime.cassandra.schema.model import Schema, Table
 from writetime.cassandra.schema.node_metadata import Truncation

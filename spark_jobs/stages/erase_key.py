@@ -39,8 +39,8 @@ from writetime.cassandra.commitlog.encryption.keystore import Keystore
 from writetime.cassandra.merge import row_codec
 from writetime.cassandra.merge.clustering import ClusteringOrder
 from writetime.cassandra.merge.liveness import live_cells, visible
-from writetime.cassandra.merge.partition import max_timestamp
 from writetime.cassandra.merge.partition_head import decode_head
+from writetime.cassandra.merge.reconcile import max_timestamp
 from writetime.cassandra.model import PartitionUpdate
 from writetime.cassandra.schema.history import SchemaLearner
 from writetime.cassandra.schema.model import Schema, Table

@@ -47,7 +47,7 @@ from writetime.cassandra.commitlog.frames import BODY_OFFSET
 from writetime.cassandra.commitlog.mutation import column_name, decode_mutation
 from writetime.cassandra.commitlog.segment import Frame
 from writetime.cassandra.merge import row_codec
-from writetime.cassandra.merge.partition import max_timestamp
+from writetime.cassandra.merge.reconcile import max_timestamp
 from writetime.cassandra.merge.row_codec import Engine
 from writetime.cassandra.merge.tombstone_gc import newer_than
 from writetime.cassandra.model import NO_TIMESTAMP, NO_TTL, PartitionUpdate

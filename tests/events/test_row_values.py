@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import struct
+from typing import Any
 from uuid import UUID
 
 import pytest
@@ -17,13 +18,13 @@ from tests.cassandra.merge.join_oracle import (
     make_table,
     update,
 )
+from tests.cassandra.merge.partition import PartitionState, RowChange, SourcedUpdate, fold
 from writetime.cassandra.merge.counters import Shard, encode_context
 from writetime.cassandra.merge.liveness import VisibleRow
-from writetime.cassandra.merge.partition import PartitionState, SourcedUpdate, fold
 from writetime.cassandra.model import Cell, DeletionTime, Liveness, Row
 from writetime.cassandra.schema.model import Column
 from writetime.errors import MalformedMutation
-from writetime.events.row_values import TableView, operation, split_partition_key
+from writetime.events.row_values import TableView, _shown, operation, split_partition_key
 
 VIEW = TableView(WITH_STATICS, {})
 PLACE = (i32(1), i32(2))
@@ -54,8 +55,11 @@ def test_a_row_has_all_its_columns_keys_first() -> None:
 
 
 def test_facts_are_those_of_the_columns_that_have_a_value() -> None:
-    assert VIEW.cell_facts(ROW) == {"t": (3, None), "a": (10, 200), "b": (11, None), "m": (15, 300)}
-    assert VIEW.cell_facts(None) == {}
+    created = event_of(RowChange(PLACE, None, ROW, None, 15, None))
+    assert created["writetime"] == {"t": 3, "a": 10, "b": 11, "m": 15}
+    assert created["expires_at"] == {"a": 200, "m": 300}
+    deleted = event_of(RowChange(PLACE, ROW, None, None, 16, None))
+    assert deleted["writetime"] == deleted["expires_at"] == {}
 
 
 def test_static_content_alone_has_no_clustering() -> None:
@@ -103,6 +107,11 @@ def test_counters_are_sums() -> None:
     assert TableView(COUNTERS, {}).row_values(KEY, row) == {"p": 7, "c": 1, "d": 2, "sn": None, "n": 3}
 
 
+def event_of(change: RowChange) -> dict[str, Any]:
+    before, after = (_shown(row) for row in (change.before, change.after))
+    return VIEW.event_of(KEY, before, after, ts_micro=change.ts_micro, reason=change.reason)
+
+
 def test_events_tell_created_updated_and_deleted() -> None:
     steps = [
         update(rows=(Row(PLACE, liveness=Liveness(1), cells=(Cell("a", 1, i32(1)),)),)),
@@ -110,7 +119,7 @@ def test_events_tell_created_updated_and_deleted() -> None:
         update(rows=(Row(PLACE, deletion=DeletionTime(3, 1)),)),
     ]
     changes = fold(PartitionState(), [SourcedUpdate(step) for step in steps], order=VIEW.order, now=NOW).changes
-    created, updated, deleted = (VIEW.event(KEY, change) for change in changes)
+    created, updated, deleted = (event_of(change) for change in changes)
     nothing = {"s": None, "t": None, "b": None, "m": None}
     first, second = ({"p": 7, "c": 1, "d": 2, "a": value, **nothing} for value in (1, 2))
     key = {"p": 7, "c": 1, "d": 2}

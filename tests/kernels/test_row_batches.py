@@ -23,6 +23,7 @@ from tests.cassandra.merge.join_oracle import (
     updates,
     updates_of,
 )
+from tests.cassandra.merge.partition import PartitionState, SourcedUpdate, fold
 from tests.examples import examples
 from writetime.cassandra.commitlog.mutation_json import learn
 from writetime.cassandra.commitlog.segment import scan
@@ -30,8 +31,7 @@ from writetime.cassandra.merge import row_codec
 from writetime.cassandra.merge.clustering import ClusteringOrder
 from writetime.cassandra.merge.counters import Shard, encode_context
 from writetime.cassandra.merge.liveness import VisibleRow
-from writetime.cassandra.merge.partition import PartitionState, SourcedUpdate, fold, max_timestamp
-from writetime.cassandra.merge.reconcile import Policy, settle_row
+from writetime.cassandra.merge.reconcile import Policy, max_timestamp, settle_row
 from writetime.cassandra.merge.row_codec import Engine
 from writetime.cassandra.model import Cell, DeletionTime, Mutation, PartitionUpdate, Row
 from writetime.cassandra.schema.history import SchemaLearner

@@ -9,8 +9,8 @@ from pathlib import Path
 import pytest
 
 from proof.recording.recording import Recording
+from tests.cassandra.commitlog.dump import dump_lines
 from writetime.cassandra.commitlog import redact
-from writetime.cassandra.commitlog.mutation_json import dump_lines
 from writetime.cassandra.commitlog.segment import scan
 
 

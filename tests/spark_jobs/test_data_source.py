@@ -22,6 +22,7 @@ from proof.recording.recording import Recording
 from spark_jobs.data_source import OPTIONS, CassandraCommitlog
 from spark_jobs.session import spark_session
 from spark_jobs.stages.segment_rows import GENERIC, KINDS
+from tests.cassandra.commitlog.dump import dump_lines
 from tests.cassandra.commitlog.packed import PACKINGS, pack
 from tests.cassandra.schema.examples import change, create_keyspace, create_table, schema_row
 from tests.damage import flip_a_byte_of_a_captured_frame
@@ -29,7 +30,6 @@ from tests.spark_jobs.examples import COUNTS, EVERYTHING, KEYS_ONLY, ORDERS, SCH
 from tests.spark_jobs.pipeline import Pipeline
 from writetime.cassandra.commitlog.encode import encode_mutation, encode_segment
 from writetime.cassandra.commitlog.frames import encode_frame
-from writetime.cassandra.commitlog.mutation_json import dump_lines
 from writetime.cassandra.model import (
     Bound,
     Cell,

@@ -20,10 +20,10 @@ from tests.cassandra.merge.join_oracle import (
     update,
     updates,
 )
+from tests.cassandra.merge.partition import PartitionState, SourcedUpdate, fold
 from writetime.cassandra.merge import row_codec
 from writetime.cassandra.merge.clustering import ClusteringOrder
 from writetime.cassandra.merge.liveness import VisibleRow, visible_rows
-from writetime.cassandra.merge.partition import PartitionState, SourcedUpdate, fold
 from writetime.cassandra.merge.partition_fold import Head
 from writetime.cassandra.merge.partition_head import decode_head, encode_head
 from writetime.cassandra.model import Cell, DeletionTime, Liveness, PartitionUpdate, Row

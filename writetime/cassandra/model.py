@@ -18,6 +18,8 @@ NO_DELETION_TIME: Final = 2**63 - 1
 """Local deletion time of a cell that is neither a tombstone nor expiring (Cassandra:
 Cell.NO_DELETION_TIME)."""
 
+MICROSECONDS: Final = 1_000_000
+"""µs per second."""
 NO_TIMESTAMP: Final = -(2**63)
 """Timestamp of absent liveness and of a deletion that deletes nothing."""
 

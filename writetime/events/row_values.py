@@ -14,7 +14,6 @@ from typing import Any, Literal
 from writetime.cassandra.merge.clustering import Clustering, ClusteringOrder
 from writetime.cassandra.merge.counters import total
 from writetime.cassandra.merge.liveness import ByColumn, ShownCell, VisibleRow, by_column
-from writetime.cassandra.merge.partition import RowChange
 from writetime.cassandra.schema.model import Column, Table, UserType
 from writetime.cassandra.types.types import CollectionType, CqlType, assemble, parse_type
 from writetime.errors import MalformedMutation
@@ -55,10 +54,6 @@ class TableView:
         self._statics = typed(table.static_columns)
         self._regulars = typed(table.regular_columns)
         self._columns = self._statics + self._regulars
-
-    def event(self, partition_key: bytes, change: RowChange) -> dict[str, Any]:
-        """The change as plain values (`event_of`)."""
-        return self.event_of(partition_key, _shown(change.before), _shown(change.after), ts_micro=change.ts_micro, reason=change.reason)
 
     def event_of(
         self, partition_key: bytes, before: Shown | None, after: Shown | None, *, ts_micro: int, reason: str | None
@@ -102,11 +97,6 @@ class TableView:
             part = clustering[at] if clustering is not None else None
             values[column.name] = None if part is None else column.type.decode(part)
         return values
-
-    def cell_facts(self, row: VisibleRow | None) -> dict[str, Fact]:
-        """Writetime and expiry of each column that has a value. Of the elements of a collection or user type:
-        the latest writetime, and the earliest expiry, which is when the value changes next."""
-        return self._facts(self._cells(_shown(row)))
 
     def changed(self, before: VisibleRow | None, after: VisibleRow | None) -> tuple[str, ...]:
         """Names of the static and regular columns whose value differs, in the order of `row_values`. A value

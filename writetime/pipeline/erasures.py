@@ -22,7 +22,7 @@ from hashlib import blake2b
 from typing import Final
 from uuid import UUID
 
-from writetime.cassandra.merge.partition import max_timestamp
+from writetime.cassandra.merge.reconcile import max_timestamp
 from writetime.cassandra.merge.tombstone_gc import newer_than
 from writetime.cassandra.model import PartitionUpdate, Row
 from writetime.cassandra.types.byte_comparable import HEAD, RowKeys, record_key

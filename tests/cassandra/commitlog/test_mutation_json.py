@@ -7,6 +7,7 @@ from uuid import UUID
 
 import pytest
 
+from tests.cassandra.commitlog.dump import dump_lines
 from tests.cassandra.commitlog.examples import (
     SCHEMA,
     STATICS_BODY,
@@ -17,7 +18,7 @@ from tests.cassandra.commitlog.examples import (
 )
 from tests.cassandra.schema.examples import change, create_table, ddl_bodies, deleted_row, schema_row
 from writetime.cassandra.commitlog.encode import encode_mutation, encode_segment
-from writetime.cassandra.commitlog.mutation_json import Failure, dump_lines
+from writetime.cassandra.commitlog.mutation_json import Failure
 from writetime.cassandra.model import Cell, DeletionTime, Mutation, PartitionUpdate, Row
 from writetime.cassandra.schema.model import Column, Schema, Table
 from writetime.cassandra.schema.system_tables import SCHEMA_TABLES, system_table_id

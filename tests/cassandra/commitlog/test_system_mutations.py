@@ -7,10 +7,10 @@ from uuid import UUID
 
 import pytest
 
+from tests.cassandra.commitlog.dump import dump_lines
 from tests.cassandra.commitlog.examples import STATICS_TABLE
 from tests.cassandra.schema.examples import change, create_keyspace, create_table
 from writetime.cassandra.commitlog.encode import encode_mutation, encode_segment
-from writetime.cassandra.commitlog.mutation_json import dump_lines
 from writetime.cassandra.commitlog.system_mutations import decode_own, is_schema_change
 from writetime.cassandra.model import (
     Cell,

@@ -10,7 +10,6 @@ from typing import Literal
 from writetime.cassandra.merge import row_codec
 from writetime.cassandra.merge.clustering import Clustering, ClusteringOrder
 from writetime.cassandra.merge.liveness import VisibleRow
-from writetime.cassandra.merge.partition import max_timestamp
 from writetime.cassandra.merge.partition_fold import (
     Applied,
     Deleted,
@@ -24,7 +23,7 @@ from writetime.cassandra.merge.partition_fold import (
     Shown,
     fold,
 )
-from writetime.cassandra.merge.reconcile import Policy
+from writetime.cassandra.merge.reconcile import Policy, max_timestamp
 from writetime.cassandra.model import PartitionUpdate, Row
 from writetime.cassandra.types.byte_comparable import RowKeys
 

@@ -7,9 +7,8 @@ from itertools import pairwise
 import pytest
 
 from tests.cassandra.merge.join_oracle import KEYS, i32, make_table, update
+from tests.cassandra.merge.partition import merge_updates, rows_needed
 from writetime.cassandra.merge.clustering import Clustering, ClusteringOrder
-from writetime.cassandra.merge.partition import rows_needed
-from writetime.cassandra.merge.reconcile import merge_updates
 from writetime.cassandra.model import Bound, Cell, DeletionTime, Row
 from writetime.cassandra.schema.model import Column, DroppedColumn
 

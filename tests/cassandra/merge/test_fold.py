@@ -22,18 +22,10 @@ from tests.cassandra.merge.join_oracle import (
     updates,
     updates_of,
 )
+from tests.cassandra.merge.partition import FoldResult, PartitionState, RowChange, SourcedUpdate, fold, merge_updates, rows_needed
 from writetime.cassandra.merge.clustering import Clustering, ClusteringOrder
 from writetime.cassandra.merge.liveness import VisibleRow, visible_rows
-from writetime.cassandra.merge.partition import (
-    FoldResult,
-    PartitionState,
-    RowChange,
-    SourcedUpdate,
-    fold,
-    max_timestamp,
-    rows_needed,
-)
-from writetime.cassandra.merge.reconcile import merge_updates
+from writetime.cassandra.merge.reconcile import max_timestamp
 from writetime.cassandra.model import (
     Bound,
     Cell,

@@ -21,10 +21,11 @@ from tests.cassandra.merge.join_oracle import (
     update,
     updates,
 )
+from tests.cassandra.merge.partition import merge_updates
 from writetime.cassandra.merge.clustering import ClusteringOrder
 from writetime.cassandra.merge.counters import decode_context, total
 from writetime.cassandra.merge.liveness import visible_rows
-from writetime.cassandra.merge.reconcile import Policy, merge_updates
+from writetime.cassandra.merge.reconcile import Policy
 from writetime.cassandra.model import (
     Bound,
     Cell,

@@ -29,6 +29,7 @@ from tests.cassandra.merge.join_oracle import (
     update,
     updates,
 )
+from tests.cassandra.merge.partition import PartitionState, SourcedUpdate, fold, merge_updates
 from tests.cassandra.merge.streaming import (
     Change,
     Result,
@@ -41,7 +42,6 @@ from tests.examples import examples
 from writetime.cassandra.merge import row_codec
 from writetime.cassandra.merge.clustering import Clustering, ClusteringOrder
 from writetime.cassandra.merge.liveness import VisibleRow, visible_rows
-from writetime.cassandra.merge.partition import PartitionState, SourcedUpdate, fold, max_timestamp
 from writetime.cassandra.merge.partition_fold import (
     Event,
     Head,
@@ -51,7 +51,7 @@ from writetime.cassandra.merge.partition_fold import (
     Versions,
 )
 from writetime.cassandra.merge.partition_fold import fold as stream_fold
-from writetime.cassandra.merge.reconcile import Policy, merge_updates
+from writetime.cassandra.merge.reconcile import Policy, max_timestamp
 from writetime.cassandra.model import (
     Bound,
     Cell,

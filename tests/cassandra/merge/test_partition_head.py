@@ -11,9 +11,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tests.cassandra.merge.join_oracle import NOW, WITH_STATICS, updates
+from tests.cassandra.merge.partition import PartitionState, SourcedUpdate, fold
 from writetime.cassandra.commitlog.encode import encode_update
 from writetime.cassandra.merge.clustering import ClusteringOrder
-from writetime.cassandra.merge.partition import PartitionState, SourcedUpdate, fold
 from writetime.cassandra.merge.partition_fold import Head
 from writetime.cassandra.merge.partition_head import decode_head, encode_head
 from writetime.cassandra.model import Cell, DeletionTime, PartitionUpdate, Row

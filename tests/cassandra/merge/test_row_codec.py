@@ -24,8 +24,7 @@ from tests.examples import examples
 from writetime.cassandra.merge import row_codec
 from writetime.cassandra.merge.counters import Shard, ShardKind, encode_context
 from writetime.cassandra.merge.liveness import by_column, visible
-from writetime.cassandra.merge.partition import max_timestamp
-from writetime.cassandra.merge.reconcile import Policy, merge_rows, settle_row
+from writetime.cassandra.merge.reconcile import Policy, max_timestamp, merge_rows, settle_row
 from writetime.cassandra.merge.row_codec import Engine
 from writetime.cassandra.model import (
     NO_DELETION_TIME,

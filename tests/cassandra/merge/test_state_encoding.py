@@ -8,10 +8,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tests.cassandra.merge.join_oracle import COUNTERS, NOW, WITH_STATICS, counter_updates, updates
+from tests.cassandra.merge.partition import PartitionState, SourcedUpdate, fold
 from writetime.cassandra.commitlog.encode import encode_update
 from writetime.cassandra.commitlog.mutation import decode_mutation
 from writetime.cassandra.merge.clustering import ClusteringOrder
-from writetime.cassandra.merge.partition import PartitionState, SourcedUpdate, fold
 from writetime.cassandra.model import PartitionUpdate
 from writetime.cassandra.schema.model import Schema, Table
 

@@ -20,9 +20,9 @@ from tests.cassandra.merge.join_oracle import (
     update,
     updates,
 )
+from tests.cassandra.merge.partition import PartitionState, SourcedUpdate, fold
 from writetime.cassandra.merge.clustering import ClusteringOrder
 from writetime.cassandra.merge.liveness import VisibleRow, visible_rows
-from writetime.cassandra.merge.partition import MICROSECONDS, PartitionState, SourcedUpdate, fold
 from writetime.cassandra.merge.tombstone_gc import (
     MARGIN,
     RowPurger,
@@ -33,6 +33,7 @@ from writetime.cassandra.merge.tombstone_gc import (
     purge_head,
 )
 from writetime.cassandra.model import (
+    MICROSECONDS,
     NO_TIMESTAMP,
     Bound,
     Cell,

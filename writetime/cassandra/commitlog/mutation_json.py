@@ -11,14 +11,14 @@ concatenated and not built from dictionaries, which halves the time.
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from functools import lru_cache
 from uuid import UUID
 
 from writetime.cassandra.commitlog.encode import column_order
 from writetime.cassandra.commitlog.mutation import decode_mutation
-from writetime.cassandra.commitlog.segment import Frame, Scan, peek, scan
+from writetime.cassandra.commitlog.segment import Frame, Scan, peek
 from writetime.cassandra.commitlog.system_mutations import COMPUTED, decode_own, is_schema_change
 from writetime.cassandra.model import (
     Bound,
@@ -51,26 +51,6 @@ class Failure:
 Wanted = Callable[[UUID, bytes], bool]
 """Whether to show the update of a table (by id) with that partition key. Also called for unknown table
 ids."""
-
-
-def dump_lines(segments: Sequence[tuple[str, bytes]], learner: SchemaLearner | None = None) -> Iterator[str | Failure]:
-    """Lines of all valid frames of the segments, given as (file name, content) in log order.
-
-    The schema of `learner` and of all segments is learnt before the first line. Raises SegmentError for a
-    file that is not a readable segment; damage inside is skipped (see `segment.scan`).
-    """
-    learner = learner or SchemaLearner()
-    scans = [scan(content, name=name) for name, content in segments]
-    for found in scans:
-        yield from learn(found, learner)
-    known = learner.schema()
-    lines = Lines(known, learner.cdc_ever)
-    for found in scans:
-        for frame, decoded in decode(found, known):
-            if not isinstance(decoded, Failure):
-                yield lines.line(found, frame, decoded)
-            elif not is_schema_change(found.body(frame)):
-                yield decoded
 
 
 def learn(found: Scan, learner: SchemaLearner) -> list[Failure]:

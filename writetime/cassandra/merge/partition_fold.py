@@ -36,12 +36,13 @@ from typing import Any, Final, Generic, Literal, NamedTuple, Protocol, TypedDict
 
 from writetime.cassandra.merge import row_codec
 from writetime.cassandra.merge.clustering import ClusteringOrder
-from writetime.cassandra.merge.partition import MICROSECONDS, Reason
 from writetime.cassandra.merge.range_tombstones import PartitionDeletions
 from writetime.cassandra.merge.reconcile import POLICY, Policy, merge_static_rows
 from writetime.cassandra.merge.row_codec import NOTHING, STATIC, Engine
-from writetime.cassandra.model import Bound, DeletionTime, PartitionUpdate, RangeTombstone, Row
+from writetime.cassandra.model import MICROSECONDS, Bound, DeletionTime, PartitionUpdate, RangeTombstone, Row
 
+Reason = Literal["row_delete", "range_delete", "partition_delete", "static", "expiry", "alter"]
+"""Why a row changed whose own cells were not written."""
 Versions = Literal["each", "last"]
 Deletes = Literal["rows", "one"]
 T = TypeVar("T")

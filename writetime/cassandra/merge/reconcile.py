@@ -1,14 +1,13 @@
 """Last write wins exactly as in Cassandra 3.11-5.0: cells, liveness, deletions, rows, partitions.
 
 Every merge is associative, commutative and idempotent on *settled* values, that is values without anything
-that their own deletions shadow (`settle_row`, `merge_updates` of a value with itself). Every merge settles
+that their own deletions shadow (`settle_row`). Every merge settles
 its result. Copies of replicas, replays and late arrivals can therefore be merged in any order. Three features
 of Cassandra do not follow these laws, there or here: a counter that is deleted and used again, local counter
 shards (`counters`), and the shadowable row deletions of 3.x materialized views.
 
 No function uses a clock: an expired cell is merged like any other and hides older ones (`liveness` decides
-what is visible). Types are not needed; from the schema only whether it is a counter table (`counter`) and,
-for whole partitions, the clustering order.
+what is visible). Types are not needed; from the schema only whether it is a counter table (`counter`).
 
 For cells with equal timestamps the release of the nodes decides (`Policy`). The policy "4.0" applies to 4.0
 and later. In 3.11 a cell that has expired by the node's clock wins against a live one, so the result depends
@@ -22,13 +21,11 @@ db/rows/Row.Merger, db/rows/RangeTombstoneList.
 
 from __future__ import annotations
 
-from collections.abc import Hashable, Iterable
+from collections.abc import Iterable
 from dataclasses import replace
 from typing import Final, Literal
 
-from writetime.cassandra.merge.clustering import ClusteringOrder
 from writetime.cassandra.merge.counters import merge_contexts
-from writetime.cassandra.merge.range_tombstones import PartitionDeletions
 from writetime.cassandra.model import (
     EXPIRED_LIVENESS_TTL,
     NO_DELETION_TIME,
@@ -167,26 +164,6 @@ def settle_row(row: Row, *, active: DeletionTime | None = None, counter: bool = 
     return merge_rows(Row(row.clustering), row, active=active, counter=counter, policy=policy)
 
 
-def merge_updates(a: PartitionUpdate, b: PartitionUpdate, order: ClusteringOrder, *, policy: Policy = POLICY) -> PartitionUpdate:
-    """The settled merge of two updates of the same partition: deletions united, rows merged, shadowed content
-    removed, rows in clustering order.
-
-    Only the partition deletion shadows the static row, ranges do not. If equal clusterings have different
-    bytes (decimal 1.0 and 1.00 compare as equal), those of `a` are kept.
-    """
-    deletions = PartitionDeletions(order)
-    deletions.delete_partition(merge_deletions(a.deletion, b.deletion))
-    for tombstone in (*a.range_tombstones, *b.range_tombstones):
-        deletions.delete_range(tombstone)
-    return replace(
-        a,
-        deletion=deletions.partition,
-        static_row=merge_static_rows(a.static_row, b.static_row, active=deletions.partition, counter=order.counter, policy=policy),
-        rows=_merge_clustered((*a.rows, *b.rows), deletions, order, policy),
-        range_tombstones=deletions.tombstones(),
-    )
-
-
 def merge_static_rows(a: Row | None, b: Row | None, *, active: DeletionTime | None, counter: bool, policy: Policy = POLICY) -> Row | None:
     """The settled merge of two static rows, None if nothing is left. `active` is the partition deletion."""
     if a is None and b is None:
@@ -194,17 +171,6 @@ def merge_static_rows(a: Row | None, b: Row | None, *, active: DeletionTime | No
     nothing = Row(None)
     merged = merge_rows(a or nothing, b or nothing, active=active, counter=counter, policy=policy)
     return None if merged.is_empty else merged
-
-
-def _merge_clustered(rows: Iterable[Row], deletions: PartitionDeletions, order: ClusteringOrder, policy: Policy) -> tuple[Row, ...]:
-    merged: dict[Hashable, Row] = {}
-    for row in rows:
-        identity = order.identity(row.clustering or ())
-        active = deletions.covering(order.key(row.clustering or ()))
-        known = merged.get(identity) or Row(row.clustering)
-        merged[identity] = merge_rows(known, row, active=active, counter=order.counter, policy=policy)
-    kept = [row for row in merged.values() if not row.is_empty]
-    return tuple(sorted(kept, key=lambda row: order.key(row.clustering or ())))
 
 
 def _merge_cells(a: Iterable[Cell], b: Iterable[Cell], *, counter: bool, policy: Policy) -> tuple[Cell, ...]:
@@ -250,3 +216,22 @@ def _alive(cells: tuple[Cell, ...], strongest: DeletionTime | None, complex_dele
     floor = NO_TIMESTAMP - 1 if strongest is None else strongest.marked_for_delete_at
     floors = {column: by.marked_for_delete_at for column, by in complex_deletions.items()}
     return tuple(cell for cell in cells if cell.timestamp > floors.get(cell.column, floor))
+
+
+def max_timestamp(update: PartitionUpdate) -> int:
+    """The greatest timestamp in the update, µs; NO_TIMESTAMP if it holds none."""
+    latest = NO_TIMESTAMP if update.deletion is None else update.deletion.marked_for_delete_at
+    for tombstone in update.range_tombstones:
+        latest = max(latest, tombstone.deletion.marked_for_delete_at)
+    for row in update.rows if update.static_row is None else (update.static_row, *update.rows):
+        latest = max(latest, *_timestamps(row))
+    return latest
+
+
+def _timestamps(row: Row) -> Iterable[int]:
+    yield NO_TIMESTAMP if row.liveness is None else row.liveness.timestamp
+    yield NO_TIMESTAMP if row.deletion is None else row.deletion.marked_for_delete_at
+    for deletion in row.complex_deletions.values():
+        yield deletion.marked_for_delete_at
+    for cell in row.cells:
+        yield cell.timestamp

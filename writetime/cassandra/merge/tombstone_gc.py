@@ -20,10 +20,10 @@ from dataclasses import replace
 from typing import Final
 
 from writetime.cassandra.merge.clustering import ClusteringOrder
-from writetime.cassandra.merge.partition import MICROSECONDS
 from writetime.cassandra.merge.range_tombstones import PartitionDeletions
 from writetime.cassandra.merge.reconcile import settle_row
 from writetime.cassandra.model import (
+    MICROSECONDS,
     NO_DELETION_TIME,
     NO_TIMESTAMP,
     NO_TTL,

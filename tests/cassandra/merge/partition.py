@@ -1,5 +1,5 @@
-"""The state machine of one partition: folds a batch's updates into its state and returns the changes that
-SELECT sees.
+"""The join of one partition, written plainly, as an oracle for `partition_fold` and the kernels: folds a
+batch's updates into its state and returns the changes that SELECT sees.
 
 The state of a partition is itself an update: a *head* (partition deletion, range tombstones, static row) and
 one row per clustering, tombstones included, so that a late older write loses against them. Folding applies
@@ -17,16 +17,13 @@ from bisect import bisect_left, bisect_right, insort
 from collections import Counter
 from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Literal
 
 from writetime.cassandra.merge.clustering import Clustering, ClusteringOrder, Position
 from writetime.cassandra.merge.liveness import VisibleRow, live_cells, statics_alone, visible, with_statics
+from writetime.cassandra.merge.partition_fold import Reason
 from writetime.cassandra.merge.range_tombstones import PartitionDeletions
-from writetime.cassandra.merge.reconcile import POLICY, Policy, merge_rows, merge_static_rows, settle_row
-from writetime.cassandra.model import NO_TIMESTAMP, Cell, PartitionUpdate, RangeTombstone, Row
-
-Reason = Literal["row_delete", "range_delete", "partition_delete", "static", "expiry", "alter"]
-MICROSECONDS = 1_000_000
+from writetime.cassandra.merge.reconcile import POLICY, Policy, max_timestamp, merge_deletions, merge_rows, merge_static_rows, settle_row
+from writetime.cassandra.model import MICROSECONDS, Cell, PartitionUpdate, RangeTombstone, Row
 
 
 @dataclass(frozen=True, slots=True)
@@ -136,25 +133,6 @@ def fold(
     for number in _writetime_order(updates):
         applied[number] = folding.apply(updates[number])
     return folding.result(tuple(Outcome(sourced.source, done) for sourced, done in zip(updates, applied, strict=True)))
-
-
-def max_timestamp(update: PartitionUpdate) -> int:
-    """The greatest timestamp in the update, µs; NO_TIMESTAMP if it holds none."""
-    latest = NO_TIMESTAMP if update.deletion is None else update.deletion.marked_for_delete_at
-    for tombstone in update.range_tombstones:
-        latest = max(latest, tombstone.deletion.marked_for_delete_at)
-    for row in update.rows if update.static_row is None else (update.static_row, *update.rows):
-        latest = max(latest, *_timestamps(row))
-    return latest
-
-
-def _timestamps(row: Row) -> Iterable[int]:
-    yield NO_TIMESTAMP if row.liveness is None else row.liveness.timestamp
-    yield NO_TIMESTAMP if row.deletion is None else row.deletion.marked_for_delete_at
-    for deletion in row.complex_deletions.values():
-        yield deletion.marked_for_delete_at
-    for cell in row.cells:
-        yield cell.timestamp
 
 
 def _writetime_order(updates: Sequence[SourcedUpdate]) -> list[int]:
@@ -429,3 +407,34 @@ def _last_expiry(rows: Iterable[Row | None], since: int, now: int) -> int:
             ends += (cell.local_deletion_time for cell in row.cells if cell.is_expiring)
             ends += () if row.liveness is None else (row.liveness.expires_at,)
     return max((end for end in ends if since < end <= now), default=now)
+
+
+def merge_updates(a: PartitionUpdate, b: PartitionUpdate, order: ClusteringOrder, *, policy: Policy = POLICY) -> PartitionUpdate:
+    """The settled merge of two updates of the same partition: deletions united, rows merged, shadowed content
+    removed, rows in clustering order.
+
+    Only the partition deletion shadows the static row, ranges do not. If equal clusterings have different
+    bytes (decimal 1.0 and 1.00 compare as equal), those of `a` are kept.
+    """
+    deletions = PartitionDeletions(order)
+    deletions.delete_partition(merge_deletions(a.deletion, b.deletion))
+    for tombstone in (*a.range_tombstones, *b.range_tombstones):
+        deletions.delete_range(tombstone)
+    return replace(
+        a,
+        deletion=deletions.partition,
+        static_row=merge_static_rows(a.static_row, b.static_row, active=deletions.partition, counter=order.counter, policy=policy),
+        rows=_merge_clustered((*a.rows, *b.rows), deletions, order, policy),
+        range_tombstones=deletions.tombstones(),
+    )
+
+
+def _merge_clustered(rows: Iterable[Row], deletions: PartitionDeletions, order: ClusteringOrder, policy: Policy) -> tuple[Row, ...]:
+    merged: dict[Hashable, Row] = {}
+    for row in rows:
+        identity = order.identity(row.clustering or ())
+        active = deletions.covering(order.key(row.clustering or ()))
+        known = merged.get(identity) or Row(row.clustering)
+        merged[identity] = merge_rows(known, row, active=active, counter=order.counter, policy=policy)
+    kept = [row for row in merged.values() if not row.is_empty]
+    return tuple(sorted(kept, key=lambda row: order.key(row.clustering or ())))
