@@ -23,7 +23,7 @@ from rich.table import Table
 from benchmarks import data
 from benchmarks.report import report
 from tests.cassandra.commitlog.packed import repack
-from writetime.config.pipeline import ArchiveConfig
+from writetime.config.archive import ArchiveConfig
 from writetime.pipeline.archive_packing import pack
 from writetime.pipeline.documents import LedgerEntry
 from writetime.storage import layout, segment_object

@@ -42,7 +42,10 @@ from tools.console import say
 from tools.errors import ToolError
 from writetime.cassandra.commitlog.encode import encode_segment
 from writetime.cassandra.commitlog.segment import scan
-from writetime.config.pipeline import CatalogConfig, ClusterConfig, PipelineConfig, SparkConfig
+from writetime.config.airflow import SparkConfig
+from writetime.config.cluster import ClusterConfig
+from writetime.config.pipeline import PipelineConfig
+from writetime.config.warehouse import CatalogConfig
 from writetime.pipeline.documents import Manifest, Sealed, total
 from writetime.pipeline.planner import plan_ingest
 from writetime.storage import layout, open_store

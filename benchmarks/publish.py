@@ -43,7 +43,8 @@ from tools import jars
 from tools.console import say, step
 from tools.errors import ToolError
 from tools.services.kafka import Kafka
-from writetime.config.pipeline import KafkaConfig, PipelineConfig
+from writetime.config.kafka import KafkaConfig
+from writetime.config.pipeline import PipelineConfig
 from writetime.pipeline.planner import read_schema
 from writetime.pipeline.publish_progress import Published
 from writetime.storage import open_store

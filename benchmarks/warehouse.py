@@ -29,7 +29,10 @@ from spark_jobs.sinks.iceberg import Warehouse, current_schema, merge_statement
 from spark_jobs.stages.table_rows import RowShape
 from tools import ROOT
 from writetime.cassandra.schema.model import Column, Schema, Table
-from writetime.config.pipeline import CatalogConfig, ClusterConfig, PipelineConfig, SparkConfig, WarehouseConfig
+from writetime.config.airflow import SparkConfig
+from writetime.config.cluster import ClusterConfig
+from writetime.config.pipeline import PipelineConfig
+from writetime.config.warehouse import CatalogConfig, WarehouseConfig
 
 Writes = Literal["merge-on-read", "copy-on-write"]
 BATCHES = 3

@@ -14,7 +14,8 @@ from airflow.sdk import BaseNotifier, Context
 from airflow.sdk.exceptions import AirflowException
 from writetime_page import link
 
-from writetime.config.pipeline import NotifierConfig, PipelineConfig, load
+from writetime.config.airflow import NotifierConfig
+from writetime.config.pipeline import PipelineConfig, load
 from writetime.errors import ConfigError
 
 NOTIFIED_BEFORE: Final = "writetime_notified_before"

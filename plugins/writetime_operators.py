@@ -28,7 +28,7 @@ from writetime_page import address, link
 from writetime_settings import table_asset
 
 from writetime.cassandra.commitlog.encryption.keystore import Keystore
-from writetime.config.airflow import SETTING
+from writetime.config.installation import SETTING
 from writetime.config.pipeline import PipelineConfig, load
 from writetime.errors import BatchBusy, WritetimeError
 from writetime.monitoring.watch import watch

@@ -25,7 +25,7 @@ from fastapi import FastAPI, HTTPException, Request
 from writetime_page_app import INGEST, REPLAY, Shown, Started, build, build_all
 from writetime_settings import dag_id
 
-from writetime.config.airflow import SETTING, Pipeline, files, pipelines
+from writetime.config.installation import SETTING, Pipeline, files, pipelines
 from writetime.errors import ConfigError
 from writetime.pipeline.batch_history import Batches
 from writetime.storage import open_store

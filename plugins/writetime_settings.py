@@ -1,7 +1,7 @@
 """Parse-time settings of the DAGs, from the pipelines' YAMLs: names, schedules and task defaults. Opens no store.
 
 Strategy: a DAG file creates its DAG once for each item of `settings()`. With one file in WRITETIME_CONFIG the DAGs have
-their plain names; with several, `__<pipeline>` is appended (`writetime.config.airflow`). An invalid YAML yields no DAGs
+their plain names; with several, `__<pipeline>` is appended (`writetime.config.installation`). An invalid YAML yields no DAGs
 and does not affect other pipelines; `raise_problems` turns it into an import error, which Airflow shows at the top of
 every page. The YAMLs are read at each parse, so a change needs no restart."""
 
@@ -16,8 +16,8 @@ from typing import Any
 from airflow.sdk import Asset, AssetAlias, AssetOrTimeSchedule, CronTriggerTimetable
 from writetime_notices import Notice, notifier
 
-from writetime.config.airflow import SETTING, Pipeline, Pipelines, pipelines
-from writetime.config.pipeline import AirflowConfig
+from writetime.config.airflow import AirflowConfig
+from writetime.config.installation import SETTING, Pipeline, Pipelines, pipelines
 from writetime.errors import ConfigError
 
 

@@ -18,7 +18,7 @@ from pathlib import Path
 from threading import Event
 
 from shippers.folder import Found
-from writetime.config.pipeline import ShipConfig
+from writetime.config.node import ShipConfig
 from writetime.errors import ShipError
 
 _DEFAULT_SPACE = 4 << 30

@@ -17,7 +17,7 @@ from collections.abc import Callable, Iterable
 from typing import Any
 
 from writetime.cassandra.token_ring import token
-from writetime.config.pipeline import FillerConfig
+from writetime.config.node import FillerConfig
 from writetime.errors import ConfigError
 
 WRITE_BYTES = 128 << 10

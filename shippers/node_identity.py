@@ -22,7 +22,8 @@ from shippers.filler import fill
 from shippers.schema_snapshot import plain, schema_version, take_snapshot
 from shippers.truncations import take_truncations
 from writetime.cassandra.cdc_settings import CdcSettings
-from writetime.config.pipeline import FillerConfig, NodeConfig, PipelineConfig
+from writetime.config.node import FillerConfig, NodeConfig
+from writetime.config.pipeline import PipelineConfig
 from writetime.errors import ConfigError, ShipError
 from writetime.storage import layout
 

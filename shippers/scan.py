@@ -14,7 +14,7 @@ from shippers import after_crash, disk_space, metrics, spill
 from shippers.disk_space import Level, Space
 from shippers.folder import Found, State, classify, look
 from shippers.node_identity import answers
-from writetime.config.pipeline import NodeConfig
+from writetime.config.node import NodeConfig
 from writetime.errors import ShipError
 
 OURS = (State.COMPLETED, State.AFTER_CRASH)

@@ -53,7 +53,8 @@ from writetime.cassandra.model import Row
 from writetime.cassandra.schema.model import Schema, Table
 from writetime.cassandra.types.byte_comparable import HEAD, PAST_RECORDS, RowKeys, record_key, split_record_key
 from writetime.cassandra.types.types import CollectionType, parse_type
-from writetime.config.pipeline import CqlConfig, PipelineConfig, SnapshotConfig, load
+from writetime.config.cluster import CqlConfig, SnapshotConfig
+from writetime.config.pipeline import PipelineConfig, load
 from writetime.errors import BatchError, ConfigError, ObjectNotFound, PreconditionFailed, WritetimeError
 from writetime.events.row_values import split_partition_key
 from writetime.pipeline.bootstrap import run as runs

@@ -24,7 +24,7 @@ from cassandra.protocol import ResultMessage, SyntaxException, _ProtocolHandler
 from cassandra.query import BoundStatement
 from tenacity import Retrying, retry_if_exception, stop_after_attempt, wait_exponential_jitter
 
-from writetime.config.pipeline import CqlConfig
+from writetime.config.cluster import CqlConfig
 from writetime.errors import BatchError, ConfigError
 from writetime.pipeline.bootstrap.rows import MICROSECONDS, Answer, Reading
 

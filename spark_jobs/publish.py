@@ -46,7 +46,8 @@ from spark_jobs.spark_errors import spark_failures
 from writetime import __version__
 from writetime.cassandra.schema.ddl import Ddl, ddl
 from writetime.cassandra.schema.model import Table
-from writetime.config.pipeline import KafkaConfig, PipelineConfig, load
+from writetime.config.kafka import KafkaConfig
+from writetime.config.pipeline import PipelineConfig, load
 from writetime.errors import ConfigError, PublishError, SchemaError, WritetimeError
 from writetime.events import envelope
 from writetime.events.envelope import quarantine_topic

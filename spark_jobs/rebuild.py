@@ -25,7 +25,8 @@ from spark_jobs.sinks import kafka
 from spark_jobs.sinks.avro_files import last_filed
 from spark_jobs.sinks.iceberg import Fence, Warehouse
 from spark_jobs.sinks.unwritable_tables import commit_each
-from writetime.config.pipeline import KafkaConfig, PipelineConfig
+from writetime.config.kafka import KafkaConfig
+from writetime.config.pipeline import PipelineConfig
 from writetime.errors import BatchBusy, ConfigError
 from writetime.pipeline import chains
 from writetime.pipeline import rebuild as planning

@@ -47,7 +47,8 @@ from writetime.cassandra.model import Row
 from writetime.cassandra.schema.model import Schema, Table
 from writetime.cassandra.types.byte_comparable import RowKeys, record_key, split_record_key
 from writetime.cassandra.types.types import CqlType, parse_type
-from writetime.config.pipeline import CqlConfig, PipelineConfig, load
+from writetime.config.cluster import CqlConfig
+from writetime.config.pipeline import PipelineConfig, load
 from writetime.errors import BatchError, ConfigError
 from writetime.events.arrow import from_arrow_value, plain_values
 from writetime.events.masking import Rules, TableRules

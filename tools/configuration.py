@@ -27,7 +27,7 @@ One YAML describes a pipeline; shipper, jobs and DAGs all read it. Unknown keys 
 which key is wrong and why. `${NAME}` in any text is replaced from the environment: secrets belong there. Relative paths are meant from the
 file's folder. [pipeline.example.yaml](pipeline.example.yaml) is one to begin with.
 
-This page is made from the models in `writetime/config/pipeline.py` by `python -m tools.configuration`.
+This page is made from the models in `writetime/config/` by `python -m tools.configuration`.
 """
 _NAMES = {str: "text", int: "integer", float: "number", bool: "true or false", Path: "path", SecretStr: "secret text", ByteSize: "size"}
 

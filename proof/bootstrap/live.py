@@ -39,7 +39,8 @@ from proof.ring.pipeline import DATACENTER, Pipeline, _Replaced
 from spark_jobs import bootstrap
 from tools import ROOT
 from tools.console import say
-from writetime.config.pipeline import CqlConfig, PipelineConfig, SnapshotConfig
+from writetime.config.cluster import CqlConfig, SnapshotConfig
+from writetime.config.pipeline import PipelineConfig
 from writetime.pipeline.bootstrap.run import HIGHEST, LOWEST, Run, finished_ranges, runs
 from writetime.storage import layout
 

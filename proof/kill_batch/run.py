@@ -45,7 +45,9 @@ from proof.recording.recording import Recording
 from tools import ROOT
 from tools.console import say
 from tools.services.kafka import Kafka
-from writetime.config.pipeline import ColumnsConfig, EventsConfig, PipelineConfig
+from writetime.config.kafka import EventsConfig
+from writetime.config.pipeline import PipelineConfig
+from writetime.config.tables import ColumnsConfig
 from writetime.events import envelope
 from writetime.events.naming import to_changes_namespace, to_column
 from writetime.pipeline import chains, pinned

@@ -18,7 +18,9 @@ from typing import Any, BinaryIO
 from proof.kill_shipper import sabotage
 from shippers.agent import Agent, Mode
 from shippers.cli import configure_log, stop_on_signals
-from writetime.config.pipeline import ClusterConfig, NodeConfig, PipelineConfig, ShipConfig
+from writetime.config.cluster import ClusterConfig
+from writetime.config.node import NodeConfig, ShipConfig
+from writetime.config.pipeline import PipelineConfig
 from writetime.errors import ChecksumMismatch, PreconditionFailed, StoreError, StoreUnavailable
 from writetime.storage import local
 from writetime.storage.local import LocalStore

@@ -37,7 +37,8 @@ from tests.spark_jobs.conf import spark_conf
 from tools import ROOT
 from writetime.cassandra.commitlog.segment import peek, scan
 from writetime.cassandra.merge.tombstone_gc import purge_before
-from writetime.config.pipeline import NodeConfig, PipelineConfig, ShipConfig
+from writetime.config.node import NodeConfig, ShipConfig
+from writetime.config.pipeline import PipelineConfig
 from writetime.pipeline import completeness, planner
 from writetime.pipeline.archiver import archive, mark_for_retry, release
 from writetime.pipeline.documents import Manifest, Sealed

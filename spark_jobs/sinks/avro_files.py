@@ -31,7 +31,8 @@ from spark_jobs.sinks.kafka_records import Encoder, Incarnation
 from spark_jobs.spark_errors import spark_failures
 from spark_jobs.stages.scan import Batches
 from writetime.cassandra.schema.model import Table
-from writetime.config.pipeline import EventsConfig, FilesConfig, PipelineConfig
+from writetime.config.kafka import EventsConfig, FilesConfig
+from writetime.config.pipeline import PipelineConfig
 from writetime.errors import ChecksumMismatch, WritetimeError
 from writetime.events.envelope import About, rows_of
 from writetime.events.serialization import avro_schemas, avro_value, row_name

@@ -46,7 +46,7 @@ from spark_jobs.stages.table_rows import EXPIRES_AT, OP, WRITETIME, RowShape, ch
 from writetime.cassandra.merge.clustering import EQUAL_ONLY_TO_ITSELF
 from writetime.cassandra.schema.fingerprint import describe, schema_version
 from writetime.cassandra.schema.model import Schema, Table
-from writetime.config.pipeline import WarehouseConfig
+from writetime.config.warehouse import WarehouseConfig
 from writetime.errors import BatchBusy, BatchError
 from writetime.events.naming import OWN_NAMESPACE, to_changes_namespace, to_column, to_namespace
 from writetime.pipeline.documents import Chain

@@ -24,7 +24,7 @@ from spark_jobs.stages.scan import Batches
 from spark_jobs.stages.table_rows import RowShape
 from writetime.cassandra.schema.fingerprint import described
 from writetime.cassandra.schema.model import Schema, Table
-from writetime.config.pipeline import EventsConfig, KafkaConfig
+from writetime.config.kafka import EventsConfig, KafkaConfig
 from writetime.errors import PreconditionFailed, PublishError
 from writetime.events.converters import JSON, Form, Numbers
 from writetime.events.envelope import About, Shape, rows_of

@@ -15,7 +15,7 @@ from typing import Any, Self
 
 import httpx
 
-from writetime.config.pipeline import KafkaConfig
+from writetime.config.kafka import KafkaConfig
 from writetime.errors import ConfigError, PublishError
 from writetime.events.avro import Avro
 from writetime.events.serialization import schema_text

@@ -23,7 +23,7 @@ from pyspark.sql import functions as F
 from spark_jobs.sinks.iceberg import Warehouse
 from spark_jobs.sinks.schema_evolution import quoted
 from writetime.cassandra.schema.model import Table
-from writetime.config.pipeline import WarehouseConfig
+from writetime.config.warehouse import WarehouseConfig
 from writetime.events.naming import to_column
 from writetime.pipeline.maintenance_report import Files, Tidied
 

@@ -37,7 +37,8 @@ from tests.spark_jobs.conf import spark_conf
 from tools import ROOT
 from tools.services.airflow import Airflow
 from tools.services.kafka import Kafka
-from writetime.config.pipeline import SparkConfig, load
+from writetime.config.airflow import SparkConfig
+from writetime.config.pipeline import load
 from writetime.pipeline.audit import AuditReport
 from writetime.pipeline.bootstrap.run import runs as bootstrap_runs
 from writetime.pipeline.maintenance_report import read_maintained

@@ -13,7 +13,7 @@ import pytest
 from pydantic import ValidationError
 
 from writetime.cassandra.schema.model import Column, Table
-from writetime.config.pipeline import ColumnsConfig
+from writetime.config.tables import ColumnsConfig
 from writetime.events.masking import Rules, algorithm, parse_filter
 
 COLUMNS = {"Id": "uuid", "at": "timestamp", "name": "text", "Total": "decimal", "tags": "set<text>", "n": "int", "a.b": "blob"}

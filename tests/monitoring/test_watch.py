@@ -11,7 +11,7 @@ import pytest
 
 from tests.monitoring import bucket
 from tests.storage.memory import MemoryStore
-from writetime.config.pipeline import WatchConfig
+from writetime.config.airflow import WatchConfig
 from writetime.monitoring import nodes
 from writetime.monitoring.watch import Trouble, watch
 from writetime.pipeline.batch_history import Batches

@@ -27,7 +27,7 @@ from tests.pipeline.test_planner import (
 )
 from tests.storage.memory import MemoryStore
 from writetime.cli import main
-from writetime.config.pipeline import WatchConfig
+from writetime.config.airflow import WatchConfig
 from writetime.errors import BatchError, ObjectNotFound
 from writetime.monitoring.ignored import ignored
 from writetime.monitoring.nodes import ring

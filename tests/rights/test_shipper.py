@@ -18,7 +18,9 @@ from shippers.upload import Outcome
 from tests.rights.places import PLACES, RIGHTS_FIRST, S3, GcsPlace, Place, at
 from tests.shippers.conftest import FakeLink, Folder
 from writetime.cassandra.commitlog.encode import encode_segment
-from writetime.config.pipeline import ClusterConfig, NodeConfig, PipelineConfig, ShipConfig
+from writetime.config.cluster import ClusterConfig
+from writetime.config.node import NodeConfig, ShipConfig
+from writetime.config.pipeline import PipelineConfig
 from writetime.errors import ObjectNotFound, PreconditionFailed, StoreError, StoreUnavailable
 from writetime.storage import layout, segment_parts
 from writetime.storage import s3 as s3_module

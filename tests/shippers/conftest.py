@@ -13,7 +13,9 @@ import pytest
 
 from shippers.agent import Agent
 from writetime.cassandra.cdc_settings import CdcSettings
-from writetime.config.pipeline import ClusterConfig, FillerConfig, NodeConfig, PipelineConfig
+from writetime.config.cluster import ClusterConfig
+from writetime.config.node import FillerConfig, NodeConfig
+from writetime.config.pipeline import PipelineConfig
 from writetime.errors import ShipError
 from writetime.storage.layout import NodeName, SegmentName, SegmentRef
 from writetime.storage.local import LocalStore

@@ -24,7 +24,9 @@ from typing import Any
 from proof.harness.cassandra import VERSIONS, Ring
 from shippers.agent import Agent
 from shippers.node_identity import Link
-from writetime.config.pipeline import ClusterConfig, NodeConfig, PipelineConfig, ShipConfig
+from writetime.config.cluster import ClusterConfig
+from writetime.config.node import NodeConfig, ShipConfig
+from writetime.config.pipeline import PipelineConfig
 from writetime.storage import open_store
 
 FOLDER = Path(__file__).resolve().parents[1] / "recordings" / "shippers"

@@ -22,7 +22,8 @@ from tests.shippers.conftest import FakeLink, Folder
 from tests.shippers.test_tail import growing
 from writetime.cassandra.schema.history import SchemaLearner
 from writetime.cassandra.schema.snapshot import read as read_snapshot
-from writetime.config.pipeline import PipelineConfig, ShipConfig
+from writetime.config.node import ShipConfig
+from writetime.config.pipeline import PipelineConfig
 from writetime.pipeline.documents import SegmentInput
 from writetime.pipeline.node_facts import read_facts
 from writetime.pipeline.planner import plan_ingest

@@ -19,7 +19,8 @@ from typer.testing import CliRunner
 
 from shippers import metrics
 from writetime.cli import build
-from writetime.config.pipeline import ShipConfig, load
+from writetime.config.node import ShipConfig
+from writetime.config.pipeline import load
 
 ROOT = Path(__file__).resolve().parents[2]
 UNIT = ROOT / "deploy" / "systemd" / "writetime-ship.service"

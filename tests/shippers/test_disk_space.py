@@ -23,7 +23,8 @@ from tests.shippers.conftest import FakeLink, Folder, ref
 from tests.shippers.faults import FaultyStore
 from tests.shippers.test_agent import changed, puts
 from tests.storage.memory import Fault, MemoryStore
-from writetime.config.pipeline import NodeConfig, PipelineConfig, ShipConfig
+from writetime.config.node import NodeConfig, ShipConfig
+from writetime.config.pipeline import PipelineConfig
 from writetime.errors import ShipError, StoreUnavailable
 from writetime.storage.checksum import crc32c
 from writetime.storage.layout import SegmentName

@@ -22,7 +22,8 @@ from shippers.node_identity import Link
 from tests.shippers.conftest import FakeLink, Folder
 from tests.shippers.test_agent import changed
 from writetime.cassandra.token_ring import HIGHEST, LOWEST, Member, Ownership, token
-from writetime.config.pipeline import FillerConfig, NodeConfig, PipelineConfig, ShipConfig
+from writetime.config.node import FillerConfig, NodeConfig, ShipConfig
+from writetime.config.pipeline import PipelineConfig
 from writetime.errors import ConfigError
 from writetime.storage.local import LocalStore
 

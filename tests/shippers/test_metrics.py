@@ -27,7 +27,8 @@ from tests.shippers.test_agent import changed, failing
 from tests.shippers.test_disk_space import Down, stuck
 from tests.shippers.test_upload import take_in
 from writetime.cli import build
-from writetime.config.pipeline import PipelineConfig, ShipConfig
+from writetime.config.node import ShipConfig
+from writetime.config.pipeline import PipelineConfig
 from writetime.errors import ConfigError
 from writetime.storage.checksum import crc32c
 from writetime.storage.local import LocalStore

@@ -11,7 +11,8 @@ import pytest
 from shippers import node_identity
 from shippers.node_identity import Link, NodeFacts, merge
 from tests.shippers.conftest import FakeLink
-from writetime.config.pipeline import NodeConfig, PipelineConfig
+from writetime.config.node import NodeConfig
+from writetime.config.pipeline import PipelineConfig
 from writetime.errors import ConfigError, ShipError
 
 FACTS = FakeLink().facts_now

@@ -21,7 +21,9 @@ from shippers.open_file_probe import nobody_writes
 from shippers.upload import Outcome
 from writetime.cassandra.cdc_settings import CdcSettings
 from writetime.cassandra.schema.history import SchemaLearner
-from writetime.config.pipeline import ClusterConfig, NodeConfig, PipelineConfig, ShipConfig
+from writetime.config.cluster import ClusterConfig
+from writetime.config.node import NodeConfig, ShipConfig
+from writetime.config.pipeline import PipelineConfig
 from writetime.errors import ConfigError, ShipError
 from writetime.storage import layout, segment_parts
 from writetime.storage.layout import SegmentRef

@@ -26,7 +26,8 @@ from shippers.report import Reported
 from tests.shippers.conftest import NODE, FakeLink, Folder, ref
 from tests.shippers.faults import FaultyStore
 from writetime.cassandra.cdc_settings import CdcSettings
-from writetime.config.pipeline import PipelineConfig, ShipConfig
+from writetime.config.node import ShipConfig
+from writetime.config.pipeline import PipelineConfig
 from writetime.errors import StoreError, StoreUnavailable
 from writetime.storage.local import LocalStore
 

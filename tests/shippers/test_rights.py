@@ -17,7 +17,8 @@ from shippers.upload import Outcome
 from tests.shippers.conftest import NODE, FakeLink, Folder, ref
 from tests.shippers.faults import FaultyStore
 from tests.shippers.test_tail import growing, shipped
-from writetime.config.pipeline import PipelineConfig, ShipConfig
+from writetime.config.node import ShipConfig
+from writetime.config.pipeline import PipelineConfig
 from writetime.errors import StoreError
 from writetime.storage import layout
 from writetime.storage.checksum import crc32c

@@ -21,7 +21,8 @@ from shippers.disk_space import Level, Space
 from shippers.folder import Found, State
 from tests.shippers.conftest import Folder, ref
 from tests.shippers.test_disk_space import Down
-from writetime.config.pipeline import NodeConfig, PipelineConfig, ShipConfig
+from writetime.config.node import NodeConfig, ShipConfig
+from writetime.config.pipeline import PipelineConfig
 from writetime.errors import ShipError
 from writetime.storage.layout import SegmentName
 from writetime.storage.local import LocalStore

@@ -22,7 +22,8 @@ from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.x509.oid import NameOID
 
 from shippers.node_identity import Link
-from writetime.config.pipeline import NodeConfig, TlsConfig, load
+from writetime.config.node import NodeConfig, TlsConfig
+from writetime.config.pipeline import load
 from writetime.errors import ConfigError, ShipError
 
 pytestmark = pytest.mark.thorough

@@ -19,7 +19,8 @@ from spark_jobs.sinks.kafka import _OWNER_KEY, Position, read_progress
 from tests.spark_jobs.synthetic import CLUSTER, Ring, delete_partition, folded, insert, update
 from tests.spark_jobs.test_kafka import consume
 from tools import ROOT
-from writetime.config.pipeline import KafkaConfig, PipelineConfig
+from writetime.config.kafka import KafkaConfig
+from writetime.config.pipeline import PipelineConfig
 from writetime.events.envelope import progress_topic
 from writetime.pipeline.archiver import archive
 from writetime.pipeline.planner import read_manifest

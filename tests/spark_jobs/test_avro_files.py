@@ -19,7 +19,7 @@ from tests.spark_jobs.examples import THEN, insert, schema_of, table
 from tests.spark_jobs.pipeline import Pipeline
 from tests.spark_jobs.test_iceberg import events
 from writetime.cassandra.schema.history import SchemaLearner
-from writetime.config.pipeline import FilesConfig
+from writetime.config.kafka import FilesConfig
 from writetime.errors import ConfigError
 from writetime.pipeline.publish_progress import Published, read_published
 

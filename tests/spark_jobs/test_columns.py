@@ -29,7 +29,8 @@ from tests.spark_jobs.test_kafka import consume
 from tools import ROOT, verify
 from writetime.cassandra.model import Mutation
 from writetime.cli import main
-from writetime.config.pipeline import ColumnsConfig, FilesConfig, KafkaConfig
+from writetime.config.kafka import FilesConfig, KafkaConfig
+from writetime.config.tables import ColumnsConfig
 from writetime.pipeline.batch_history import Batches
 from writetime.pipeline.planner import read_manifest
 from writetime.pipeline.quarantine.record import list_records

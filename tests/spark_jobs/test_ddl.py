@@ -32,7 +32,7 @@ from writetime.cassandra.model import DeletionTime, Mutation
 from writetime.cassandra.schema.fingerprint import schema_version
 from writetime.cassandra.schema.history import SchemaLearner
 from writetime.cassandra.schema.model import Column, DroppedColumn, Table, UserType
-from writetime.config.pipeline import WarehouseConfig
+from writetime.config.warehouse import WarehouseConfig
 from writetime.errors import BatchError, PublishError
 from writetime.events.envelope import About
 from writetime.pipeline.publish_progress import Published, read_published

@@ -17,7 +17,7 @@ from spark_jobs.stages import erase_key
 from tests.spark_jobs.bytes_of import holders
 from tests.spark_jobs.synthetic import CLUSTER, ORDERS, START, Ring, delete_partition, delete_row, insert, update
 from writetime import cli
-from writetime.config.pipeline import KafkaConfig
+from writetime.config.kafka import KafkaConfig
 from writetime.errors import BatchBusy, BatchError, ConfigError
 from writetime.pipeline import archive_packing
 from writetime.pipeline import rebuild as archive_of

@@ -50,7 +50,7 @@ from tests.spark_jobs.pipeline import Pipeline
 from writetime.cassandra.model import Cell, DeletionTime, Mutation, PartitionUpdate, Row
 from writetime.cassandra.schema.model import Column, DroppedColumn, Schema, Table, UserType
 from writetime.cassandra.types.types import Duration
-from writetime.config.pipeline import WarehouseConfig
+from writetime.config.warehouse import WarehouseConfig
 from writetime.errors import BatchBusy, BatchError
 from writetime.events.naming import to_column
 from writetime.pipeline.documents import Sealed

@@ -31,7 +31,7 @@ from spark_jobs.sinks.kafka import (
     message_limits,
     read_progress,
 )
-from writetime.config.pipeline import KafkaConfig
+from writetime.config.kafka import KafkaConfig
 from writetime.errors import PublishError
 from writetime.events.envelope import progress_topic, quarantine_topic
 from writetime.pipeline.documents import Manifest

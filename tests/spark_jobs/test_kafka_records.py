@@ -13,7 +13,7 @@ from spark_jobs.sinks.kafka_records import Encoder, Oversized, QuarantineTopic
 from spark_jobs.stages.table_rows import RowShape, changes_schema
 from tests.spark_jobs.examples import schema_of, table
 from writetime.cassandra.schema.fingerprint import describe
-from writetime.config.pipeline import KafkaConfig
+from writetime.config.kafka import KafkaConfig
 from writetime.events.envelope import About
 from writetime.pipeline.quarantine.published import unsent
 from writetime.storage.checksum import crc32c

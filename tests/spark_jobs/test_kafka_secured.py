@@ -22,7 +22,7 @@ from spark_jobs.sinks.kafka import (
 from tests.shippers.test_tls import Identity, identity
 from tests.spark_jobs.test_kafka import consume, numbers, rows, send
 from tools.services.kafka import Kafka
-from writetime.config.pipeline import KafkaConfig
+from writetime.config.kafka import KafkaConfig
 from writetime.errors import PublishError
 
 pytestmark = [pytest.mark.kafka, pytest.mark.timeout(300), pytest.mark.thorough]

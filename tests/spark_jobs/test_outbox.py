@@ -18,7 +18,9 @@ from spark_jobs.spark_errors import spark_failures
 from tests.cassandra.schema.examples import create_table
 from tests.spark_jobs.examples import table
 from writetime.cassandra.schema.history import SchemaLearner
-from writetime.config.pipeline import FilesConfig, KafkaConfig, PipelineConfig, QuarantineConfig, TablesConfig
+from writetime.config.kafka import FilesConfig, KafkaConfig, QuarantineConfig
+from writetime.config.pipeline import PipelineConfig
+from writetime.config.tables import TablesConfig
 from writetime.errors import ConfigError, PublishError, StoreUnavailable
 from writetime.pipeline.documents import Accounting, Manifest, Sealed
 from writetime.pipeline.publish_progress import Published, read_published, write_published

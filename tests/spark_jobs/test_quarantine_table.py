@@ -21,7 +21,7 @@ from writetime.cassandra.commitlog.encode import encode_mutation
 from writetime.cassandra.model import Liveness, Mutation, PartitionUpdate, Row
 from writetime.cassandra.schema.model import Column, Schema, Table
 from writetime.cassandra.schema.system_tables import TABLES
-from writetime.config.pipeline import KafkaConfig
+from writetime.config.kafka import KafkaConfig
 from writetime.events.masking import Rules
 from writetime.pipeline.archiver import archive
 from writetime.pipeline.documents import Sealed

@@ -23,7 +23,8 @@ from tests.spark_jobs.pipeline import Pipeline
 from tests.spark_jobs.synthetic import CLUSTER, START, Ring, delete_row, folded, insert, update
 from tests.spark_jobs.test_kafka import consume
 from writetime import cli
-from writetime.config.pipeline import KafkaConfig, PipelineConfig
+from writetime.config.kafka import KafkaConfig
+from writetime.config.pipeline import PipelineConfig
 from writetime.errors import BatchBusy, BatchError
 from writetime.pipeline import chains
 from writetime.pipeline.planner import history, read_manifest

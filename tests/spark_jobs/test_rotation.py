@@ -17,7 +17,8 @@ from tests.cassandra.commitlog.packed import make_keystore, repack
 from tests.spark_jobs.synthetic import CLUSTER, ORDERS, START, Ring, insert, update
 from writetime.cassandra.commitlog.encryption.keystore import PASSWORD_VARIABLE
 from writetime.cassandra.types.types import parse_type
-from writetime.config.pipeline import ColumnsConfig, CqlConfig, TablesConfig
+from writetime.config.cluster import CqlConfig
+from writetime.config.tables import ColumnsConfig, TablesConfig
 from writetime.events.masking import Mask
 from writetime.pipeline.archiver import archive
 from writetime.pipeline.planner import plan_replay

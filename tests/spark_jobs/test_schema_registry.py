@@ -15,7 +15,7 @@ from typing import Any, ClassVar
 import pytest
 
 from spark_jobs.sinks.schema_registry import Registry
-from writetime.config.pipeline import KafkaConfig
+from writetime.config.kafka import KafkaConfig
 from writetime.errors import ConfigError, PublishError
 
 ROW = {"type": "record", "name": "Row", "namespace": "shop.orders", "fields": [{"name": "id", "type": ["null", "int"], "default": None}]}

@@ -9,7 +9,7 @@ import pytest
 
 from tests.spark_jobs.synthetic import CLUSTER, Ring, insert
 from writetime.cassandra.types.byte_comparable import split_record_key
-from writetime.config.pipeline import CqlConfig
+from writetime.config.cluster import CqlConfig
 from writetime.monitoring.status import as_document, as_text
 from writetime.pipeline.batch_history import Batches
 from writetime.storage import layout

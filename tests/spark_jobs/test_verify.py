@@ -21,16 +21,12 @@ from spark_jobs import ingest
 from spark_jobs.session import spark_session
 from spark_jobs.verify import Options, Verification
 from tests.spark_jobs.conf import spark_conf
-from writetime.config.pipeline import (
-    CatalogConfig,
-    ClusterConfig,
-    CqlConfig,
-    NodeConfig,
-    PipelineConfig,
-    SnapshotConfig,
-    SparkConfig,
-    TablesConfig,
-)
+from writetime.config.airflow import SparkConfig
+from writetime.config.cluster import ClusterConfig, CqlConfig, SnapshotConfig
+from writetime.config.node import NodeConfig
+from writetime.config.pipeline import PipelineConfig
+from writetime.config.tables import TablesConfig
+from writetime.config.warehouse import CatalogConfig
 from writetime.pipeline.planner import plan_ingest
 from writetime.pipeline.verification import TableResult, VerifyReport
 from writetime.storage import open_store

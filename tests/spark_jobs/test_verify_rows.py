@@ -20,7 +20,8 @@ from writetime.cassandra.merge.reconcile import merge_rows
 from writetime.cassandra.model import Cell, Row
 from writetime.cassandra.schema.model import Column, ColumnKind, Schema, Table
 from writetime.cassandra.types.byte_comparable import RowKeys, record_key
-from writetime.config.pipeline import CqlConfig, PipelineConfig
+from writetime.config.cluster import CqlConfig
+from writetime.config.pipeline import PipelineConfig
 from writetime.events.masking import Rules
 from writetime.pipeline.verification import Compared, Difference, Shown
 from writetime.storage import open_store

@@ -19,7 +19,7 @@ from spark_jobs.sinks.iceberg import Fence, Warehouse
 from spark_jobs.sinks.schema_evolution import IcebergTable
 from tests.spark_jobs.pipeline import dies_at
 from tests.spark_jobs.synthetic import CLUSTER, ORDERS, START, Ring, delete_row, folded, insert, update
-from writetime.config.pipeline import FilesConfig
+from writetime.config.kafka import FilesConfig
 from writetime.errors import BatchBusy, BatchError
 from writetime.pipeline.archiver import archive
 from writetime.pipeline.documents import Manifest

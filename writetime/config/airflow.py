@@ -1,119 +1,106 @@
-"""The pipelines of an Airflow installation: the YAML files named by one setting.
-
-    /etc/writetime/orders.yaml                           one pipeline
-    /etc/writetime/orders.yaml:/etc/writetime/bets.yaml  several, separated as in PATH
-    /etc/writetime/pipelines                             several: all *.yaml and *.yml files of the folder, even if there is only one
-
-Strategy: each file is loaded separately. An invalid one is reported and left out; the others stay. Two
-pipelines that use the same resource are both left out, because either may be the wrong one. Must not know a
-store or Airflow.
-"""
+"""The keys `spark` and `airflow`: how jobs are submitted, scheduled and watched."""
 
 from __future__ import annotations
 
-import os
-from collections import defaultdict
-from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
-from pathlib import Path
-from typing import Final
+from typing import Annotated, Any, Literal
 
-from writetime.config.pipeline import PipelineConfig, load
-from writetime.errors import ConfigError
+from pydantic import Field, SecretStr
 
-SETTING: Final = "WRITETIME_CONFIG"
-"""The environment variable of scheduler, DAG processor, workers and API server."""
-_SUFFIXES: Final = (".yaml", ".yml")
+from writetime.config.base import Model
 
 
-@dataclass(frozen=True, slots=True)
-class Pipeline:
-    """A pipeline and its file."""
+class SparkConfig(Model):
+    """How Spark is started for the jobs."""
 
-    path: Path
-    config: PipelineConfig
-
-    @property
-    def name(self) -> str:
-        """Unique within `Pipelines.found`."""
-        return self.config.pipeline
-
-
-@dataclass(frozen=True, slots=True)
-class Pipelines:
-    """`found`: valid pipelines in the order of their files. `several`: whether pipeline names appear in DAG
-    ids; not if the setting is a single file. `problems`: errors of the others."""
-
-    several: bool
-    found: tuple[Pipeline, ...]
-    problems: tuple[ConfigError, ...]
+    master: str = Field(default="local[2]", description="Spark master, unless the Airflow connection defines it.")
+    shuffle_partitions: int = Field(default=4, ge=1, description="Partitions of the shuffle by key bucket.")
+    conf: dict[str, str] = Field(default={}, description="Spark options, passed through.")
+    submit: dict[str, str] = Field(
+        default={},
+        description="Options that spark-submit needs before a job starts, when `conf` is too late: spark.driver.memory, "
+        "spark.archives, spark.pyspark.python, spark.kubernetes.*, spark.yarn.*. They appear in the command "
+        "line and the task log: no secrets here.",
+    )
 
 
-def pipelines(setting: str | None) -> Pipelines:
-    """The pipelines of a value of WRITETIME_CONFIG; none if it is not set."""
-    paths, problems = files(setting), []
-    found: list[Pipeline] = []
-    if setting and not paths:
-        problems.append(
-            ConfigError(
-                "no pipeline file found", operation="find the pipelines", obj=setting, hint=f"Add a *.yaml file, or correct {SETTING}."
-            )
-        )
-    for path in paths:
-        try:
-            found.append(Pipeline(path, load(path)))
-        except ConfigError as error:
-            problems.append(error)
-    clashes = list(_clashes(found))
-    taken_out = {path for path, _ in clashes}
-    kept = tuple(pipeline for pipeline in found if pipeline.path not in taken_out)
-    return Pipelines(_is_several(setting), kept, (*problems, *(error for _, error in clashes)))
+class NotifierConfig(Model):
+    """An Airflow notifier, such as those of the providers for mail or chat."""
+
+    notifier: str = Field(
+        description="Import path of the class: airflow.providers.smtp.notifications.smtp.SmtpNotifier.",
+        pattern=r"^[A-Za-z_]\w*(\.[A-Za-z_]\w*)+$",
+    )
+    options: dict[str, Any] = Field(
+        default={},
+        description="Arguments. Strings may contain Airflow templates; `{{ told }}` is the report: what happened, where, why, next step.",
+    )
+    secrets: dict[str, SecretStr] = Field(default={}, description="Secret arguments; write ${NAME}.")
 
 
-def files(setting: str | None) -> tuple[Path, ...]:
-    """The files in a value of WRITETIME_CONFIG without duplicates, existing or not."""
-    named: dict[Path, None] = {}
-    for part in _parts(setting):
-        path = Path(part)
-        for each in sorted(p for p in path.iterdir() if p.suffix in _SUFFIXES and p.is_file()) if path.is_dir() else (path,):
-            named[each] = None
-    return tuple(named)
+class WatchConfig(Model):
+    """Conditions that fail cdc_watch. The alert rules for Prometheus (deploy/prometheus/rules.yml) have the
+    same limits."""
+
+    schedule: str | None = Field(default="*/15 * * * *", description="Cron expression of cdc_watch (UTC); null: only when triggered.")
+    late_minutes: Annotated[float, Field(gt=0)] | Literal["auto"] | None = Field(
+        default="auto",
+        description="Minutes since a node completed its newest shipped segment. auto: the time in which the node, at its "
+        "rate, fills half of its cdc_total_space, between 30 minutes and a day, or six hours if either is "
+        "unknown; null: not checked.",
+    )
+    space: Literal["warn", "alarm"] | None = Field(
+        default="warn", description="Level of a node's disk space (`node.ship.warn_at`, `alarm_at`) that fails the task; null: not checked."
+    )
+    settings: bool = Field(
+        default=True,
+        description="Whether to fail on nodes with settings that make Cassandra drop captured writes (`cdc_enabled: "
+        "false`, `cdc_block_writes: false`).",
+    )
+    stuck_minutes: float | None = Field(default=30, gt=0, description="Maximum minutes that a batch may be open; null: not checked.")
+    backlog_segments: int | None = Field(
+        default=2000, ge=1, le=2000, description="Maximum number of segments waiting in the bucket; null: not checked."
+    )
+    unpublished_batches: int | None = Field(
+        default=10, ge=1, le=60, description="Maximum number of sealed batches per table with events not yet in Kafka; null: not checked."
+    )
 
 
-def _parts(setting: str | None) -> list[str]:
-    return [part for part in (setting or "").split(os.pathsep) if part]
+class AirflowConfig(Model):
+    """Schedules and ownership of the DAGs."""
 
-
-def _is_several(setting: str | None) -> bool:
-    parts = _parts(setting)
-    return len(parts) > 1 or any(Path(part).is_dir() for part in parts)
-
-
-def _clashes(found: Sequence[Pipeline]) -> Iterator[tuple[Path, ConfigError]]:
-    """The files that use the same resource as another one, each with its error."""
-    claims: dict[tuple[str, str], list[Pipeline]] = defaultdict(list)
-    for pipeline in found:
-        for claim in _claims(pipeline.config):
-            claims[claim].append(pipeline)
-    for (what, value), by in claims.items():
-        if len(by) > 1:
-            for pipeline in by:
-                others = ", ".join(str(other.path) for other in by if other is not pipeline)
-                yield (
-                    pipeline.path,
-                    ConfigError(
-                        f"{what} {value} is also used by {others}",
-                        operation="compare the pipelines",
-                        obj=str(pipeline.path),
-                        hint="None of them runs until each has its own.",
-                    ),
-                )
-
-
-def _claims(config: PipelineConfig) -> Iterator[tuple[str, str]]:
-    """Resources that pipelines cannot share: the name (DAG ids and assets), the cluster (batches), the topic
-    prefix."""
-    yield "the name", f"`{config.pipeline}`"
-    yield "the cluster", f"`{config.cluster.name}` in {config.bucket.rstrip('/')}"
-    if config.kafka is not None:
-        yield "the topic prefix", f"`{config.kafka.topic_prefix}` at {config.kafka.bootstrap_servers}"
+    owner: str = Field(default="writetime", description="Owner of the DAGs.")
+    pool: str | None = Field(default=None, min_length=1, description="Airflow pool of all tasks; null: default_pool. The pool must exist.")
+    spark_pool: str | None = Field(
+        default=None,
+        min_length=1,
+        description="Airflow pool of tasks that run a Spark job; null: `pool`. Pipelines with the same pool share its slots.",
+    )
+    spark_connection: str = Field(
+        default="spark_writetime", min_length=1, description="Airflow connection of type `spark` that defines where jobs run."
+    )
+    job_hours: float = Field(
+        default=24.0,
+        gt=0,
+        description="Hours after which a task's job is killed and retried, so that a hanging job does not block others. A "
+        "longer job (reading a huge table) resumes where it stopped.",
+    )
+    ingest_schedule: str | None = Field(default="* * * * *", description="Cron expression of cdc_ingest (UTC); null: only when triggered.")
+    publish_fallback: str | None = Field(
+        default="*/5 * * * *", description="Cron expression (UTC) of cdc_publish, in addition to the seal of each batch; null: none."
+    )
+    bootstrap_schedule: str | None = Field(
+        default="*/10 * * * *",
+        description="Cron expression (UTC) of cdc_bootstrap, which looks for tables that are due and rows to be read "
+        "again; null: only when triggered.",
+    )
+    maintain_schedule: str | None = Field(
+        default="17 3 * * *", description="Cron expression of cdc_maintain (UTC); null: only when triggered."
+    )
+    verify_schedule: str | None = Field(
+        default=None, description="Cron expression of cdc_verify (UTC), which requires cluster.cql; null: only when triggered."
+    )
+    audit_schedule: str | None = Field(default=None, description="Cron expression of cdc_audit (UTC); null: only when triggered.")
+    watch: WatchConfig = WatchConfig()
+    on_failure: list[NotifierConfig] = Field(
+        default=[], description="Notifiers that are called when a task of any DAG fails after its retries."
+    )

@@ -11,7 +11,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 
-from writetime.config.pipeline import WatchConfig
+from writetime.config.airflow import WatchConfig
 from writetime.monitoring.nodes import LISTED, NodeStatus, RingStatus, ring_with_late_nodes
 from writetime.monitoring.status import span
 from writetime.monitoring.tables import tables

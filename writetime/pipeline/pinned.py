@@ -22,14 +22,10 @@ from uuid import UUID
 import structlog
 from pydantic import Field
 
-from writetime.config.pipeline import (
-    ColumnsConfig,
-    EventsConfig,
-    PipelineConfig,
-    QuarantineConfig,
-    TablesConfig,
-    WarehouseConfig,
-)
+from writetime.config.kafka import EventsConfig, QuarantineConfig
+from writetime.config.pipeline import PipelineConfig
+from writetime.config.tables import ColumnsConfig, TablesConfig
+from writetime.config.warehouse import WarehouseConfig
 from writetime.errors import BatchBusy, BatchError, PreconditionFailed
 from writetime.pipeline.documents import Document, Manifest, RefusedTable, SegmentInput, Unwritable
 from writetime.storage import layout

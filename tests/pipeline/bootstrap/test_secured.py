@@ -30,7 +30,8 @@ from spark_jobs import bootstrap
 from spark_jobs.cassandra_reader import KEY_PASSWORD, PASSWORD
 from spark_jobs.cassandra_reader import Ring as Reader
 from tests.shippers.test_tls import Identity, identity
-from writetime.config.pipeline import CqlConfig, CqlTlsConfig, NodeConfig, ShipConfig, TlsConfig
+from writetime.config.cluster import CqlConfig, CqlTlsConfig
+from writetime.config.node import NodeConfig, ShipConfig, TlsConfig
 from writetime.errors import BatchError, ShipError
 
 pytestmark = [pytest.mark.cassandra, pytest.mark.spark, pytest.mark.timeout(600), pytest.mark.thorough]

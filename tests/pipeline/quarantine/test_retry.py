@@ -15,7 +15,7 @@ from writetime.cassandra.commitlog.encode import encode_segment
 from writetime.cassandra.commitlog.segment import scan
 from writetime.cassandra.schema.history import SchemaLearner
 from writetime.cli import main
-from writetime.config.pipeline import ColumnsConfig
+from writetime.config.tables import ColumnsConfig
 from writetime.events.masking import Rules
 from writetime.pipeline.archiver import archive
 from writetime.pipeline.batch_history import Batches

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from writetime.config.airflow import files, pipelines
+from writetime.config.installation import files, pipelines
 
 
 def write(folder: Path, file: str, name: str, *, cluster: str = "", bucket: str = "", more: str = "") -> Path:

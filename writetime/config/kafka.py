@@ -1,0 +1,139 @@
+"""The keys `events`, `kafka`, `files` and `quarantine`: change events and where they go."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Literal
+
+from pydantic import Field, SecretStr, model_validator
+
+from writetime.config.base import Model
+
+
+class EventsConfig(Model):
+    """Content of change events."""
+
+    versions: Literal["each", "last"] = Field(
+        default="each",
+        description="each: one event per distinct version of a row, in writetime order. last: one event per row and "
+        "batch, from the old to the new version.",
+    )
+    deletes: Literal["rows", "one"] = Field(
+        default="rows",
+        description="rows: a range or partition delete becomes one event per deleted row. one: a single event without "
+        "rows, whose key holds the prefix.",
+    )
+    shape: Literal["flat", "cells"] = Field(
+        default="flat",
+        description="flat: a column of a row is its value. cells: a column is {value, deletion_ts, set, writetime}, in "
+        "Kafka only; the changes tables have columns for writetimes and expiries.",
+    )
+
+
+class KafkaConfig(Model):
+    """Publishing of change events to Kafka."""
+
+    bootstrap_servers: str = Field(alias="bootstrap.servers", description="host:port, comma separated.")
+    topic_prefix: str = Field(
+        alias="topic.prefix", description="Topics are <topic.prefix>.<keyspace>.<table>.", pattern=r"^[A-Za-z0-9._-]+$"
+    )
+    publishers: int = Field(default=2, ge=1, le=64, description="Fixed number of transactional publishers; each owns a share of the keys.")
+    partitions: int = Field(default=4, ge=1, description="Partitions of a topic that writetime creates.")
+    replication_factor: int = Field(
+        default=-1,
+        ge=-1,
+        alias="replication.factor",
+        description="Replication factor of a topic that writetime creates; -1: the broker's default.",
+    )
+    tombstones_on_delete: bool = Field(
+        default=True, alias="tombstones.on.delete", description="A delete event is followed by a null record."
+    )
+    skipped_operations: list[Literal["c", "u", "d", "t"]] = Field(
+        default=[],
+        alias="skipped.operations",
+        description="Operations (`op`) that are not published; the changes tables contain them. A compacted topic does not accept `t`.",
+    )
+    format: Literal["json", "json-schema", "avro"] = Field(
+        default="json",
+        description="json: plain. json-schema: with a Kafka Connect schema in each record. avro: Confluent's wire format, with a registry.",
+    )
+    decimal_handling_mode: Literal["string", "precise", "double"] = Field(
+        default="string",
+        alias="decimal.handling.mode",
+        description="Format of varint and decimal. string: all digits, exact. precise: {scale, value} as Debezium's "
+        "VariableScaleDecimal. double: the nearest double.",
+    )
+    oversized: Literal["wait", "claim-check", "quarantine"] = Field(
+        default="claim-check",
+        description="Handling of an event above the maximum message size. claim-check: it is stored in the bucket, and an "
+        "event without rows refers to it. quarantine: it is quarantined and not sent. wait: its table waits, "
+        "others continue.",
+    )
+    include_schema_changes: bool = Field(
+        default=True, alias="include.schema.changes", description="DDL of captured tables is published to the topic <topic.prefix>."
+    )
+    heartbeat_interval_ms: int = Field(
+        default=0,
+        ge=0,
+        alias="heartbeat.interval.ms",
+        description="Minimum interval between heartbeats of a publishing run, with or without events; 0: no heartbeats.",
+    )
+    heartbeat_topics_prefix: str = Field(
+        default="__debezium-heartbeat",
+        alias="topic.heartbeat.prefix",
+        description="Heartbeats go to <topic.heartbeat.prefix>.<topic.prefix>.",
+        pattern=r"^[A-Za-z0-9._-]+$",
+    )
+    headers: bool = Field(default=True, description="Records have the headers writetime.table, writetime.op and writetime.sequence.")
+    schema_registry_url: str | None = Field(
+        default=None,
+        alias="schema.registry.url",
+        description="Base URL of the registry's Confluent API. Subjects are <topic>-key and <topic>-value.",
+        pattern=r"^https?://[^@\s]+$",
+    )
+    schema_registry_user_info: SecretStr | None = Field(
+        default=None,
+        alias="schema.registry.basic.auth.user.info",
+        description="user:password for the registry; write ${NAME} and set it in the environment.",
+    )
+    schema_registry_ca: Path | None = Field(
+        default=None, alias="schema.registry.ssl.ca.location", description="PEM of the authorities that are trusted for the registry."
+    )
+    schema_registry_certificate: Path | None = Field(
+        default=None, alias="schema.registry.ssl.certificate.location", description="PEM of the client certificate for the registry."
+    )
+    schema_registry_key: Path | None = Field(
+        default=None, alias="schema.registry.ssl.key.location", description="Its private key; default: in the certificate's file."
+    )
+    producer: dict[str, str | int | bool] = Field(
+        default={}, repr=False, description="librdkafka producer options, passed through (TLS, SASL, tuning)."
+    )
+
+    @model_validator(mode="after")
+    def _avro_has_a_registry(self) -> KafkaConfig:
+        if self.format == "avro" and self.schema_registry_url is None:
+            raise ValueError("`format: avro` needs `schema.registry.url`")
+        return self
+
+
+class FilesConfig(Model):
+    """Events as Avro files, instead of Kafka or in addition."""
+
+    url: str = Field(description="gs://…, s3://… or a folder: <url>/<keyspace>.<table>/<batch>-….avro, <url>/_published.json.")
+    decimal_handling_mode: Literal["string", "precise", "double"] = Field(
+        default="string", alias="decimal.handling.mode", description="Format of varint and decimal, as in `kafka`."
+    )
+
+
+class QuarantineConfig(Model):
+    """Where quarantine records (segments, frames, oversized events) are reported, besides the bucket."""
+
+    table: bool = Field(default=True, description="With a `catalog`: its table _writetime.quarantine has a row per quarantine record.")
+    topic: bool = Field(
+        default=True, description="With `kafka`: each quarantine record is published to the topic <topic.prefix>.__quarantine."
+    )
+    bytes: Literal["none", "captured"] = Field(
+        default="none",
+        description="Whether both contain the bytes. none: the location in the bucket only. captured: bytes of whole "
+        "frames up to 64 KiB that contain captured tables only, without columns hidden by `columns`.",
+    )

@@ -1,0 +1,146 @@
+"""The key `node`: the settings of the shipper on a node."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Literal
+
+from pydantic import ByteSize, Field, SecretStr, model_validator
+
+from writetime.config.base import Model
+
+
+class FillerConfig(Model):
+    """For Cassandra 3.11: writes that fill the commit log of an idle node, so that its segments are
+    completed."""
+
+    table: str = Field(
+        description="keyspace.table for these writes, with `key int PRIMARY KEY, filler blob`, a default_time_to_live and "
+        "no cdc, in a keyspace with one replica in one datacenter.",
+        pattern=r"^[a-z][a-z0-9_]*\.[a-z][a-z0-9_]*$",
+    )
+    every_seconds: float = Field(default=300.0, gt=0, description="Interval; no write if a segment was shipped since the last one.")
+    segment_size: ByteSize = Field(
+        default=ByteSize(32 << 20), gt=0, description="Bytes per write: the node's commitlog_segment_size (32 MiB by default)."
+    )
+
+    @property
+    def keyspace(self) -> str:
+        return self.table.partition(".")[0]
+
+    @property
+    def name(self) -> str:
+        return self.table.partition(".")[2]
+
+
+class ShipConfig(Model):
+    """Limits of the shipper, and what it does when disk space is short. Sizes in bytes, or as text: 4GiB,
+    500MB."""
+
+    cdc_total_space: ByteSize | None = Field(
+        default=None,
+        gt=0,
+        description="The node's setting of this name; absent: read from the node, else Cassandra's default (4 GiB, at "
+        "most an eighth of the disk).",
+    )
+    warn_at: float = Field(default=0.5, gt=0, le=1, description="Share of cdc_total_space in use at which the rate limit is lifted.")
+    alarm_at: float = Field(
+        default=0.8,
+        gt=0,
+        le=1,
+        description="Share of cdc_total_space in use that is an alarm; files are spilled if `when_store_is_down` is spill.",
+    )
+    disk_reserve: ByteSize | None = Field(
+        default=None,
+        description="Free bytes on the disk of cdc_raw below which it is an alarm and nothing is spilled; below twice as "
+        "many, a warning. Default: 1 GiB for both, but nothing is spilled into the last 15 % of the disk.",
+    )
+    rate: ByteSize | None = Field(
+        default=None, gt=0, description="Maximum bytes per second, averaged over some segments, while disk space is sufficient."
+    )
+    when_store_is_down: Literal["keep", "spill"] = Field(
+        default="spill",
+        description="Handling of completed segments at an alarm while the store is unavailable. spill: they are renamed "
+        "into spill_dir, which frees cdc_total_space without a copy, and are shipped from there; at "
+        "disk_reserve, Cassandra refuses CDC writes. keep: they stay, and Cassandra refuses CDC writes when "
+        "cdc_total_space is full. Neither deletes anything.",
+    )
+    spill_dir: Path | None = Field(
+        default=None,
+        description="Folder on the file system and mount of cdc_raw, outside of it; default: `spill` in state_dir. If it "
+        "changes, segments in the old folder are shipped from there.",
+    )
+    after_crash_seconds: float = Field(
+        default=300.0,
+        ge=0,
+        description="How long the shipper leaves to the node a segment that is not completed and not open for writing: "
+        "the node completes most of them when it starts again. Then the segment is shipped as it is.",
+    )
+    tail_seconds: float | None = Field(
+        default=None,
+        gt=0,
+        description="How often the synced bytes of a growing segment are shipped as a part; null: segments are shipped "
+        "only when completed. With parts every byte is uploaded twice, and each interval creates an object "
+        "per node.",
+    )
+    filler: FillerConfig | None = Field(
+        default=None,
+        description="Absent: nothing is written to the node. Useful with Cassandra 3.11 only, which moves a segment into "
+        "cdc_raw when it is full; for later versions use tail_seconds. Requires node.address.",
+    )
+    listen: str | None = Field(
+        default="127.0.0.1:9464",
+        description="host:port of /metrics (Prometheus) and /healthz; null: none. Not used with --once and --drain.",
+        pattern=r"^(\[[0-9A-Fa-f:.]+\]|[^\s:\[\]]+):\d{1,5}$",
+    )
+    nice: int = Field(default=10, ge=0, le=19, description="Niceness of the process, which also lowers its disk priority.")
+
+    @model_validator(mode="after")
+    def _warns_before_it_alarms(self) -> ShipConfig:
+        if self.warn_at > self.alarm_at:
+            raise ValueError(f"warn_at ({self.warn_at}) is above alarm_at ({self.alarm_at})")
+        return self
+
+
+class TlsConfig(Model):
+    """TLS to the node (client_encryption_options). All files are PEM."""
+
+    ca: Path | None = Field(default=None, description="Certificates of the authorities that are trusted; default: the system's.")
+    certificate: Path | None = Field(default=None, description="Client certificate, if the node requires one.")
+    key: Path | None = Field(default=None, description="Its private key; default: in the file of the certificate.")
+    key_password: SecretStr | None = Field(default=None, description="The key's password; write ${NAME} and set it in the environment.")
+    server_name: str | None = Field(default=None, description="Expected name in the node's certificate; default: node.address.")
+
+    @model_validator(mode="after")
+    def _a_key_has_its_certificate(self) -> TlsConfig:
+        if self.certificate is None and (self.key is not None or self.key_password is not None):
+            raise ValueError("a key without a certificate")
+        return self
+
+
+class NodeConfig(Model):
+    """Settings of the node. Only the shipper reads this part."""
+
+    cdc_raw: Path = Field(description="The node's cdc_raw_directory.")
+    host_id: str | None = Field(default=None, description="Host id; read from the node if absent.")
+    datacenter: str | None = Field(default=None, description="Datacenter; read from the node if absent.")
+    address: str | None = Field(default=None, description="CQL address of this node; without it the node is not queried.")
+    connect: bool = Field(default=True, description="false: do not query the node; this file holds all that is needed.")
+    port: int = Field(default=9042, ge=1, le=65535, description="CQL port.")
+    username: str | None = Field(default=None, description="CQL user.")
+    password: SecretStr | None = Field(default=None, description="CQL password; write ${NAME} and set it in the environment.")
+    tls: TlsConfig | None = Field(default=None, description="Absent: not encrypted. `{}` trusts the system's authorities.")
+    schema_file: Path | None = Field(default=None, description="Schema snapshot to ship if the node cannot be queried.")
+    state_dir: Path | None = Field(default=None, description="Folder of the shipper's own files; default: next to cdc_raw.")
+    poll_seconds: float = Field(default=5.0, gt=0, description="Seconds between two scans of cdc_raw.")
+    ship: ShipConfig = ShipConfig()
+
+    @property
+    def state(self) -> Path:
+        """The shipper's own folder on the node."""
+        return self.state_dir or self.cdc_raw.parent / f"{self.cdc_raw.name}.writetime"
+
+    @property
+    def spill(self) -> Path:
+        """The folder of spilled segments."""
+        return self.ship.spill_dir or self.state / "spill"

@@ -1,0 +1,108 @@
+"""The keys `tables` and `columns`: what is captured, and what of it is published."""
+
+from __future__ import annotations
+
+import re
+from fnmatch import fnmatchcase
+from typing import Any
+
+from pydantic import Field, SecretStr, field_validator, model_validator
+
+from writetime.config.base import Model
+from writetime.events import masking
+
+
+class TablesConfig(Model):
+    """Which tables are captured. Only tables with `cdc = true`, now or before, can be."""
+
+    include: list[str] = Field(default=["*.*"], description="keyspace.table patterns; `*` stands for any text.")
+    exclude: list[str] = Field(default=[], description="Patterns that are excluded.")
+
+    def captures(self, full_name: str) -> bool:
+        """Whether a table, as keyspace.table, is captured if it has cdc."""
+        included = any(fnmatchcase(full_name, pattern) for pattern in self.include)
+        return included and not any(fnmatchcase(full_name, pattern) for pattern in self.exclude)
+
+    @field_validator("include", "exclude")
+    @classmethod
+    def _patterns_have_a_keyspace(cls, patterns: list[str]) -> list[str]:
+        for pattern in patterns:
+            if "." not in pattern:
+                raise ValueError(f"`{pattern}` is not a keyspace.table pattern; did you mean `{pattern}.*`?")
+        return patterns
+
+
+class ColumnsConfig(Model):
+    """Which columns and rows are published, and how. Further keys: `column.mask.hash.<algorithm>.with.salt`,
+    `column.mask.with.<n>.chars` and `column.truncate.to.<n>.chars`. Patterns are regular expressions for the
+    whole of keyspace.table.column, as a list or separated by commas."""
+
+    include: list[str] = Field(default=[], alias="column.include.list", description="Only these columns, and all keys.")
+    exclude: list[str] = Field(default=[], alias="column.exclude.list", description="All columns but these.")
+    hashes: dict[str, list[str]] = Field(default={}, description="Columns that are hashed, by algorithm.")
+    masks: dict[int, list[str]] = Field(default={}, description="Columns replaced by asterisks, by number of asterisks.")
+    cuts: dict[int, list[str]] = Field(default={}, description="Texts that are truncated, by number of characters kept.")
+    salt: SecretStr | None = Field(default=None, description="Salt of the hashes; write ${NAME} and set it in the environment.")
+    rows: dict[str, str] = Field(
+        default={}, description="Filter of published rows by keyspace.table: a Python expression such as `region == 'eu' and total > 3`."
+    )
+
+    @model_validator(mode="before")
+    @classmethod
+    def _gathers_by_number(cls, given: Any) -> Any:
+        if not isinstance(given, dict):
+            return given
+        plain: dict[str, Any] = {}
+        for key, value in given.items():
+            where, found = next(((name, m[1]) for name, each in _BY_NUMBER.items() if (m := each.fullmatch(str(key)))), (key, None))
+            value = [each.strip() for each in value.split(",")] if isinstance(value, str) and str(key).startswith("column.") else value
+            if found is None:
+                plain[where] = value
+            else:
+                plain[where] = {**plain.get(where, {}), found: value}
+        return plain
+
+    @field_validator("include", "exclude")
+    @classmethod
+    def _are_patterns(cls, patterns: list[str]) -> list[str]:
+        for pattern in patterns:
+            try:
+                re.compile(pattern)
+            except re.error as error:
+                raise ValueError(f"`{pattern}` is not a regular expression: {error}") from error
+        return patterns
+
+    @field_validator("hashes", "masks", "cuts")
+    @classmethod
+    def _hold_patterns(cls, by_number: dict[Any, list[str]]) -> dict[Any, list[str]]:
+        for patterns in by_number.values():
+            cls._are_patterns(patterns)
+        return {masking.algorithm(key) if isinstance(key, str) else key: patterns for key, patterns in by_number.items()}
+
+    @field_validator("rows")
+    @classmethod
+    def _are_filters(cls, rows: dict[str, str]) -> dict[str, str]:
+        for text in rows.values():
+            masking.parse_filter(text)
+        return rows
+
+    @model_validator(mode="after")
+    def _fits_together(self) -> ColumnsConfig:
+        if self.include and self.exclude:
+            raise ValueError("column.include.list and column.exclude.list exclude each other")
+        if self.hashes and (self.salt is None or not self.salt.get_secret_value()):
+            raise ValueError("hashes need a `salt`: write ${NAME} and set it in the environment")
+        return self
+
+    @property
+    def rules(self) -> masking.Rules:
+        """The rules as the library takes them."""
+        salt = self.salt.get_secret_value() if self.salt else ""
+        return masking.Rules(self.include, self.exclude, self.hashes, self.masks, self.cuts, self.rows, salt)
+
+
+_BY_NUMBER = {
+    "hashes": re.compile(r"column\.mask\.hash(?:\.v2)?\.([\w-]+)\.with\.salt"),
+    "masks": re.compile(r"column\.mask\.with\.(\d+)\.chars"),
+    "cuts": re.compile(r"column\.truncate\.to\.(\d+)\.chars"),
+}
