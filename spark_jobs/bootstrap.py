@@ -1,19 +1,18 @@
-"""The bootstrap job: read tables from the ring, and put what is news into the bucket as frames, which the
-next batch folds in.
+"""The bootstrap job: read tables from the cluster, and write what the pipeline lacks to the bucket as frames,
+which the next batch ingests.
 
     spark-submit bootstrap.py --config FILE --table ks.t [--token-range A:B]     a table, or a part of it
-    spark-submit bootstrap.py --config FILE --due                                the tables that ought to be read by themselves
-    spark-submit bootstrap.py --config FILE --touched                            the rows that batches have noted, once more
+    spark-submit bootstrap.py --config FILE --due                                the tables that are due
+    spark-submit bootstrap.py --config FILE --touched                            the incomplete rows that batches recorded
 
-Strategy: a table is read range by range, each by one worker, which is given what the state holds of the range
-and puts frames only for what differs (`writetime.pipeline.bootstrap.difference`). So a second run adds
-nothing, counters and lists are compared with what is known of them, and what the state has and the ring does
-not show is found on the way; it is asked for once more before it gets its tombstone. A finished range is
-noted by its worker, and not read again. Nobody has to stop writing, to the ring or to the pipeline: frames
+Strategy: a table is read token range by token range, each by one worker. The worker compares the range with
+the state and writes frames only for differences (`writetime.pipeline.bootstrap.difference`). A second run
+therefore adds nothing, and counters and lists are compared with what is known of them. A row that the state
+has and the cluster does not return is read once more before it gets a tombstone. A worker records each
+finished range, which is not read again. Writes to the cluster and the pipeline may continue meanwhile: frames
 merge with the log in any order.
 
-Exit code: 0 all read, 1 not.
-"""
+Exit code: 0 everything was read, 1 something was not."""
 
 from __future__ import annotations
 
@@ -139,7 +138,7 @@ def run(
 
 @contextmanager
 def _going_on(name: str, failed: list[WritetimeError]) -> Iterator[None]:
-    """Log why a table cannot be read, and keep it in `failed`: others go on."""
+    """Log why a table cannot be read, and record it in `failed`, so that others continue."""
     try:
         yield
     except (WritetimeError, PySparkException) as error:
@@ -149,7 +148,8 @@ def _going_on(name: str, failed: list[WritetimeError]) -> Iterator[None]:
 
 
 def read_again(config: PipelineConfig, spark: SparkSession, parts: Mapping[str, Sequence[runs.Range]]) -> Iterator[Run | WritetimeError]:
-    """Read parts of tables (by full name) at ALL; of each, in their order, the run, or why there is none: others go on."""
+    """Read parts of tables (by full name) at ALL. Returns, in their order, the run or the reason why there is
+    none."""
     if config.cluster.cql is None:
         raise ConfigError("`cluster.cql` is missing", operation="read from the ring", hint="Say in the pipeline's YAML where the ring is.")
     snapshot = config.snapshot.model_copy(update={"consistency": "ALL"})
@@ -162,7 +162,7 @@ def read_again(config: PipelineConfig, spark: SparkSession, parts: Mapping[str, 
 
 
 def _of_worker(error: PySparkException, name: str) -> WritetimeError:
-    """What has failed in Spark, an error of ours without its class."""
+    """The error in a Spark worker, in its own class if it is one of writetime's."""
     reason = why(error)
     reason = reason.partition(": ")[2] if reason.startswith(OURS) else reason
     return BatchError(reason, operation="read a table from the ring", obj=name, retriable=True)
@@ -186,12 +186,12 @@ class Bootstrap:
         self.schema: Schema = known_schema(self.store, self.cluster).schema()
         self.sealed: Sealed | None = history(self.store, self.cluster).sealed
         before = read_manifest(self.store, self.cluster, self.sealed.number) if self.sealed else None
-        # By which the next batch will merge what is read.
+        # The rule by which the next batch merges what is read.
         self._policy = merge_rule(read_facts(self.store, self.cluster), base=before)
 
     def read_table(self, table: Table, parts: Sequence[runs.Range] | None = None) -> Run:
-        """Begin a run of the table, or of parts of the ring (in order, apart from each other), or go on with one, until all its ranges
-        are read."""
+        """Start a run of the table or of parts of the token ring (in order, disjoint), or resume one, until
+        all its ranges are read."""
         now = datetime.now(UTC)
         snapshot = self.config.snapshot
         plan = self._plan(table)
@@ -213,8 +213,8 @@ class Bootstrap:
         return run
 
     def read_incomplete_rows(self, failed: list[WritetimeError]) -> int:
-        """Read the rows again that batches have noted; how many these are. Why those of a table were not is added to `failed`; its notes
-        stay then."""
+        """Read the rows again that batches recorded as incomplete; returns their number. The errors of tables
+        that could not be read are added to `failed`, and their records stay."""
         by_table: dict[tuple[UUID, bool], dict[str, None]] = {}
         notes: dict[tuple[UUID, bool], list[ObjectInfo]] = defaultdict(list)
         for info in self.store.list(layout.incomplete_rows_prefix(self.cluster)):
@@ -234,14 +234,14 @@ class Bootstrap:
 
     def _forget(self, notes: Iterable[ObjectInfo]) -> None:
         for info in notes:
-            # Another run has read the same, or a batch has noted it once more.
+            # Another run has read the same, or a batch has recorded it again.
             with suppress(ObjectNotFound, PreconditionFailed):
                 self.store.delete(info.name, if_generation=info.generation)
 
-    # --- how
+    # --- planning
 
     def _plan(self, table: Table) -> ReadPlan:
-        """What workers are told of a table. BatchError if the ring has another one under its name."""
+        """The read plan of a table. BatchError if the cluster has another table under its name."""
         snapshot, datacenter = self.config.snapshot, self.config.cluster.datacenters[0]
         first = table.id not in runs.read_to_the_end(runs.runs(self.store, self.cluster, table.keyspace, table.name))
         plan = ReadPlan(self.config.bucket, self.cql, datacenter, snapshot, self.schema, table.id, first, self._policy)
@@ -257,7 +257,7 @@ class Bootstrap:
         return plan
 
     def _shards(self, table: Table) -> list[tuple[str, int]]:
-        """Where the table's state is, and its version, of every shard that there is."""
+        """Path and version of every shard of the table's state."""
         return [] if self.sealed is None else shards_of(self.config, self.sealed, table.id)
 
     def _read(self, plan: ReadPlan, run: Run, wanted: list[int]) -> None:
@@ -272,7 +272,7 @@ class Bootstrap:
             places = self.spark.createDataFrame(context.parallelize(shards, len(shards)), schema="uri string, version long")
             found = markers.unionByName(places.mapInArrow(_by_range(run, frozenset(wanted)), schema=schema))
         readers = min(len(wanted), self.config.snapshot.readers)
-        # A range's marker comes first: nulls do.
+        # A range's marker comes first, because nulls sort first.
         sorted_ = found.repartition(readers, "range").sortWithinPartitions("range", "key")
         done = sorted_.mapInArrow(_reader(plan, run, readers), schema=from_arrow_schema(_DONE)).collect()
         if missing := set(wanted) - {row.range for row in done}:
@@ -281,7 +281,7 @@ class Bootstrap:
             )
 
     def _read_keys(self, table: Table, keys: list[bytes], *, whole: bool) -> int:
-        """`whole`: a row that no replica has is gone, so all are asked."""
+        """`whole`: read at ALL, because a row counts as deleted only if no replica has it."""
         assert self.sealed is not None
         plan, shards = self._plan(table), self._shards(table)
         if whole:
@@ -323,7 +323,7 @@ def _log(run: Run) -> None:
 
 
 def _by_range(run: Run, wanted: frozenset[int]) -> Callable[[Batches], Batches]:
-    """Shards -> their records, each with the range that its partition is of."""
+    """Shards to their records, each with the token range of its partition."""
     ends = [end for _, end in run.ranges]
 
     def records(batches: Batches) -> Batches:
@@ -342,7 +342,7 @@ def _by_range(run: Run, wanted: frozenset[int]) -> Callable[[Batches], Batches]:
 
 
 def _reader(plan: ReadPlan, run: Run, readers: int) -> Callable[[Batches], Batches]:
-    """_RECORDS, sorted, -> _DONE."""
+    """_RECORDS, sorted, to _DONE."""
 
     def read(batches: Batches) -> Batches:
         rows = (row for batch in batches for row in batch.to_pylist())
@@ -390,7 +390,8 @@ class ReadPlan:
 
 @dataclass
 class TableReader:
-    """Reads rows of a table from the ring; puts frames for what differs from their states. To be left by `with`, which puts the last."""
+    """Reads rows of a table from the cluster and writes frames for the differences from their states. A
+    context manager: leaving it writes the last frames."""
 
     plan: ReadPlan
     node: layout.NodeName
@@ -430,7 +431,7 @@ class TableReader:
         return self._writer.objects
 
     def read(self, part: runs.Range, states: Mapping[bytes, bytes]) -> None:
-        """All rows of a range; `states`, what is remembered of them by record key."""
+        """Read all rows of a range. `states`: the state by record key."""
         rest = dict(states)
         last: bytes | None = None
         for page in self._ring.pages(self._selection.of_range(), [_bigint(token) for token in part], self._as_of):
@@ -444,13 +445,14 @@ class TableReader:
                     self._row(row.key, state, row, page.reading)
             self.rows += len(page.rows)
             self._pause()
-        # Asked for once more: only what is not there now either was deleted.
+        # Read once more: only a row that is missing in both reads was deleted.
         reading = Reading(self._as_of, self._as_of // MICROSECONDS)
         self.again([(key, state) for key, state in sorted(rest.items()) if self._is_phantom(key, state, reading)])
 
     def again(self, records: Sequence[tuple[bytes, bytes]]) -> None:
-        """Record keys and states: ask the ring for the row of each, or for its partition's static cells; some at once, since an answer of
-        one row is mostly waited for. A record without a state was forgotten since."""
+        """Read the row of each record key from the cluster again, or the static cells of its partition;
+        several at once, because a query for one row is mostly waiting. Takes record keys and states; a record
+        without a state was removed since."""
         with ThreadPoolExecutor(_ASKED_AT_ONCE) as pool:
             for at in range(0, len(records), _ASKED_BETWEEN_PAUSES):
                 some = records[at : at + _ASKED_BETWEEN_PAUSES]
@@ -500,11 +502,11 @@ class TableReader:
             self._writer.add(frame(self.plan.table, self.plan.schema, key, row))
 
     def _now(self, reading: Reading) -> Reading:
-        """Of an answer without rows the clock is not known: that of the beginning is early enough."""
+        """The time of the query; for a result without rows, the time at its start, which is early enough."""
         return reading if reading.now > 0 else Reading(self._as_of, self._as_of // MICROSECONDS)
 
     def _pause(self) -> None:
-        """Keep to this reader's share of the rate."""
+        """Wait so that this reader keeps to its share of the rate limit."""
         rate = self.plan.snapshot.rows_per_second
         if rate is not None:
             ahead = (self.rows + self._asked) / (rate / self.readers) - (time.monotonic() - self._began)

@@ -1,10 +1,9 @@
-"""CQL to the ring: the only module of the jobs that knows Cassandra's driver. Answers are raw bytes, a row a
-tuple.
+"""CQL queries to the cluster: the only module of the jobs that imports Cassandra's driver. Results are rows of
+raw bytes, as tuples.
 
-Strategy: values go out and come in as bytes, since that is what a log holds as well; the driver has no Python
-value for all that CQL has. Pages are asked for one by one, each again while it fails in a way that may pass.
-Passwords are read here, on the worker, and from nowhere but the environment.
-"""
+Strategy: values are sent and received as bytes, which is also what a log holds, because the driver has no
+Python value for some CQL values. Pages are requested one by one, and a page is requested again after an error
+that may be temporary. Passwords are read on the worker, from the environment only."""
 
 from __future__ import annotations
 

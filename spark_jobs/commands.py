@@ -1,5 +1,5 @@
-"""The commands `writetime bootstrap`, `rebuild`, `erase`, `verify-tables` and `audit`. Imports Spark and the
-driver when one runs: the command line loads this module for its help alone."""
+"""The commands `writetime bootstrap`, `rebuild`, `erase`, `verify-tables` and `audit`. Spark and the driver are
+imported when a command runs, because the command line loads this module for its help, too."""
 
 from __future__ import annotations
 

@@ -1,16 +1,16 @@
-"""The process from which Spark's Python workers are forked, with all that they need already there.
-`spark.python.daemon.module`.
+"""The process from which Spark forks its Python workers, with everything they need already loaded
+(`spark.python.daemon.module`).
 
-Strategy: Spark's own daemon does the work. Before it begins, two things are done once that every worker would
-do anew, and workers are many: an idle one ends after a minute.
+Strategy: Spark's own daemon does the work. Before it starts, two things are done once that each worker would
+otherwise repeat; there are many workers, because an idle one ends after a minute.
 
-- What our stages import, compiled code included, is imported. A fork has it at once.
-- Archives go from the path to modules. Before each task a worker lets Python forget which modules there are (importlib.invalidate_caches),
-  and for an archive that means to read its directory again: pyspark.zip, and spark-core's jar with its thousands of classes, were half of
-  what workers did in a small batch. An installed pyspark needs neither.
+- The modules of the stages are imported, including the compiled kernels. A forked worker has them at once.
+- Archives are removed from the module path. Before each task, a worker invalidates Python's import caches
+  (importlib.invalidate_caches) and then reads the directory of each archive again: pyspark.zip and the jar of
+  spark-core, with thousands of classes, took half of a worker's time in a small batch. An installed pyspark
+  needs neither.
 
-Nothing here may start a thread: of these a fork has none. Knows no job.
-"""
+Nothing here may start a thread: a forked process does not inherit threads. Knows no job."""
 
 from __future__ import annotations
 

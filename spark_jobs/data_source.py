@@ -1,15 +1,14 @@
 """Segments as a DataFrame, for notebooks: `spark.read.format("cassandra_commitlog").load(path)`.
 
     spark.dataSource.register(CassandraCommitlog)
-    spark.read.format("cassandra_commitlog").load("cdc_raw")                                    generic: a cell or deletion a row
-    spark.read.format("cassandra_commitlog").option("table", "shop.orders").load("cdc_raw")     typed: a changed row of that table a row
+    spark.read.format("cassandra_commitlog").load("cdc_raw")                                    generic: one row per cell or deletion
+    spark.read.format("cassandra_commitlog").option("table", "shop.orders").load("cdc_raw")     typed: one row per changed row of the table
 
-Strategy: planning reads all segments once for the schema that they teach; then paths travel, one partition
-each, and the bytes are opened in the workers. Rows are made in `changes`. `pushFilters` is left out on
-purpose: Spark refuses a source that has it unless spark.sql.python.filterPushdown.enabled is set; the options
-say what to read instead. Writes nothing. It knows no pipeline, and shows all that the bytes say, unless the
-option `config` names one: then it shows of tables what the pipeline lets out.
-"""
+Strategy: planning reads all segments once to learn the schema. Then each path is a partition, and workers
+read the bytes. Rows are built in `stages.segment_rows`. `pushFilters` is not implemented, because Spark
+rejects a source that has it unless spark.sql.python.filterPushdown.enabled is set; options select what to
+read instead. Writes nothing. Knows no pipeline and shows everything in the segments, unless the option
+`config` names a pipeline: then only what the pipeline publishes is shown."""
 
 from __future__ import annotations
 

@@ -1,16 +1,15 @@
 """The ingest job: run one planned batch to its seal. `spark-submit ingest.py --config FILE --batch N
 [--namespace NAME]`
 
-    manifest ─► survey ─► learn schema and truncates ─► route ─► shuffle by (table, key bucket) ─► explode ─► sort ─► join ─┬─► quarantine
-                                                                                                                            ├─► changes
-                                                                                                                            ├─► state
-                                                                                                                            ├─► current
-                                                                                                                            └─► seal
+    manifest ─► survey ─► learn schema and truncates ─► route ─► shuffle by (table, key bucket) ─► explode ─► sort ─► merge ─┬─► quarantine
+                                                                                                                             ├─► changes
+                                                                                                                             ├─► state
+                                                                                                                             ├─► current
+                                                                                                                             └─► seal
 
 Everything before the commits only reads pinned versions, and every commit is idempotent, so an unsealed batch
-may be run again from any point of death; the seal is the last step and is created, never overwritten. Exit
-code: 0 sealed (or was already), 1 not.
-"""
+can be run again after a crash at any point. The seal is the last step; it is created and never overwritten.
+Exit code: 0 the batch is sealed, 1 it is not."""
 
 from __future__ import annotations
 
@@ -138,8 +137,8 @@ def main(arguments: list[str] | None = None) -> int:
 
 
 def run(config: PipelineConfig, number: int, session: SparkSession | None = None) -> Sealed:
-    """Run the batch, or give the outcome of one that is already sealed. A `session` that is given goes on after it. BatchError if the batch
-    was voided."""
+    """Run the batch and return its seal; if it is sealed already, return the existing one. A given `session`
+    stays open. BatchError if the batch was voided."""
     store = open_store(config.bucket)
     done = read_sealed(store, config.cluster.name, number)
     if done is not None:
@@ -214,13 +213,13 @@ class Batch:
         surveyed = self._survey().persist()
         self._pin_absent(surveyed)
         schema, captured = self._learn(surveyed)
-        # What is read again may be elsewhere by now, if another driver was faster.
+        # Another driver may have moved segments that are read again.
         self._expect_open()
         self.local = node_logs.settle(self.store, self.manifest, self.base, self._node_records(surveyed), captured, self._drops(surveyed))
         self.ending = {table.id for table in captured if table.dropped and not self._shard_versions(table).ended}
         for reason in self.local.not_understood:
             log.error("node log could not be decoded", batch=self.manifest.number, reason=reason)
-        # Bodies of mutations go through once, and only what comes of them is kept.
+        # Bodies of mutations are read once; only their results are cached.
         folded = self._fold(self._route(schema, captured), schema, captured).persist()
         self._account(surveyed, folded, schema)
         self._expect_open()
@@ -242,22 +241,23 @@ class Batch:
 
     @property
     def segments(self) -> list[SegmentInput]:
-        """All that the batch reads, in the order of their indexes."""
+        """Everything that the batch reads, in the order of the indexes."""
         return node_logs.all_segments(self.manifest, self.local)
 
     def _of_origin(self, *origins: layout.Origin) -> frozenset[int]:
-        """Indexes of the segments whose frames come from there."""
+        """Indexes of the segments whose frames have that origin."""
         return frozenset(index for index, segment in enumerate(self.segments) if segment.ref.node.origin in origins)
 
     def _survey(self) -> DataFrame:
-        """What the segments hold, and the mutations that teach."""
+        """The contents of the segments as counts, and the mutations of schema and node tables."""
         self.absent = pinned.absent(self.store, self.manifest)
         segments = pinned.as_pinned(self.manifest.segments, self.absent)
         survey = surveyor(self.config.bucket, self.config.cluster.commitlog_keystore)
         return tasks(self.spark, segments, groups(segments), survey, SURVEY)
 
     def _pin_absent(self, surveyed: DataFrame) -> None:
-        """Hold what is gone of the segments to what was gone when the batch first read them."""
+        """Pin the set of missing segments: what was missing when the batch first read them is missing in
+        every run."""
         problems = surveyed.filter("kind = 'problem'").select("segment", F.get_json_object("detail", "$.kind").alias("what"))
         gone = {
             self.manifest.segments[row.segment].object
@@ -267,7 +267,7 @@ class Batch:
             gone |= self._unreadable(surveyed)
             expect_readable(self.store, self.manifest, gone)
         if gone:
-            # Archived by now, if another driver was faster.
+            # Another driver may have sealed the batch and archived them.
             self._expect_open()
         pinned.pin_absent(self.store, self.manifest, gone)
         self.absent = frozenset(gone)
@@ -286,7 +286,8 @@ class Batch:
         return Fence(self.store, self.manifest.cluster, self.additions)
 
     def _learn(self, surveyed: DataFrame) -> tuple[Schema, list[Table]]:
-        """Fold what the log and the snapshots say of the schema into what was known, and keep it for the next batch."""
+        """Apply the schema facts of logs and snapshots to the known schema, and store the result for the next
+        batch."""
         learner = read_schema(self.store, self.manifest.cluster, self.base.number if self.base else 0)
         known = learner.schema()
         for name in self.manifest.schema_snapshots:
@@ -302,7 +303,7 @@ class Batch:
                 understood[version, body] = own.mutation
                 later.update(own.unknown)
             except DecodeError as error:
-                # Routing meets the same frame with the same error and quarantines it.
+                # Routing finds the same error in this frame and quarantines it.
                 log.warning("schema change could not be decoded", batch=self.manifest.number, **error.as_dict())
         self.drops = {key: drops for key, mutation in understood.items() if (drops := learner.drops(mutation))}
         if later:
@@ -324,7 +325,7 @@ class Batch:
         return schema, sorted(captured, key=lambda table: (table.full_name, str(table.id)))
 
     def _refused(self, wanted: list[Table], schema: Schema) -> dict[UUID, RefusedTable]:
-        """Those of the tables that the batch goes without: all its runs the same ones."""
+        """The wanted tables that this batch rejects; the same in all its runs."""
         warehouse, rules = self._warehouse(), self.config.columns.rules
         known = pinned.verdicts(self.store, self.manifest).refused
         asked = [table for table in wanted if table.id not in known]
@@ -341,11 +342,12 @@ class Batch:
         return {table.id: verdicts.refused[table.id] for table in wanted if table.id in verdicts.refused}
 
     def _shown(self, table: Table, schema: Schema) -> Table:
-        """The table as the warehouse and all behind it see it."""
+        """The table as the warehouse and later stages see it."""
         return self.config.columns.rules.of(table, schema.types).shown()
 
     def _compare(self, known: Schema, schema: Schema, captured: list[Table]) -> None:
-        """Note what has become of each table since it was last captured: mostly by the base, of which `known` is the schema."""
+        """Record how each table has changed since it was last captured, usually by the base, whose schema is
+        `known`."""
         cluster, last = self.manifest.cluster, self.manifest.base
         schemas, clocks = {last: known}, {}
         for table in captured:
@@ -368,7 +370,7 @@ class Batch:
             received = int(info.created.timestamp() * 1_000_000) if info is not None else latest
             learner.apply_snapshot(document, latest=latest, received=received)
         except SchemaError as error:
-            # It stays where it is, and the seal tells of it: no other table waits for it.
+            # It is recorded in the seal; no other table waits for it.
             log.error("schema snapshot refused", batch=self.manifest.number, snapshot=name, reason=str(error))
             self.snapshots_refused[name] = str(error)
 
@@ -377,7 +379,7 @@ class Batch:
             yield row.segment, bytes(row.body)
 
     def _drops(self, surveyed: DataFrame) -> dict[str, set[Truncation]]:
-        """Where the nodes' logs drop tables, by host id."""
+        """The positions at which nodes' logs drop tables, by host id."""
         if not self.drops:
             return {}
         found: dict[str, set[Truncation]] = defaultdict(set)
@@ -388,7 +390,7 @@ class Batch:
         return found
 
     def _route(self, schema: Schema, captured: list[Table]) -> DataFrame:
-        """Mutations of captured tables, and a row for each shard in which something may have expired."""
+        """Mutations of captured tables, and one row for each shard in which something may have expired."""
         segments = self.segments
         buckets = {table.id: len(self._shard_versions(table).buckets) for table in captured}
         route = router(
@@ -408,7 +410,7 @@ class Batch:
         return routed.unionByName(self.spark.createDataFrame(due, schema=from_arrow_schema(PACKED)))
 
     def _due(self, captured: list[Table]) -> Iterator[tuple[bytes, int]]:
-        # Of an incarnation that is over all rows went at once.
+        # All rows of a dropped incarnation were deleted at once.
         for table in (table for table in captured if not table.dropped):
             known = self._shard_versions(table)
             expires = known.expires or [self.manifest.now] * len(known.buckets)
@@ -426,7 +428,8 @@ class Batch:
     # --- folding
 
     def _purged(self, captured: list[Table]) -> dict[bytes, Purged]:
-        """What stays out of tables as it comes again, or too late: what beat it may have been purged since."""
+        """What is left out of tables when it is read again or late: the data that superseded it may have been
+        purged since."""
         late, again = self._late(), self.manifest.kind == "replay"
         found = {}
         for table in captured:
@@ -440,14 +443,16 @@ class Batch:
         return found
 
     def _erased(self) -> dict[bytes, Erased]:
-        """Keys of which earlier writes stay out, as they come again or too late. Replays into a namespace have numbers of their own."""
+        """Keys whose earlier writes are left out when they are read again or late. Replays into a shadow
+        namespace have batch numbers of their own."""
         namespace = self.manifest.namespace
         before = self.manifest.number if namespace is None else None
         return erasures.load(self.store, layout.live(self.manifest.cluster, namespace), before=before)
 
     def _late(self) -> frozenset[int]:
-        """Indexes of the segments that come in for the first time, after a purge that took their logs to be in. What was held is none of
-        them: it holds back the purge of all that it may contain."""
+        """Indexes of segments that are read for the first time after a purge that assumed their logs were
+        complete. Held segments are not among them: they hold back the purge of every table that they may
+        contain."""
         horizon = self.base.horizon if self.base else None
         if self.base is None or horizon is None:
             return frozenset()
@@ -462,7 +467,7 @@ class Batch:
         return found
 
     def _fold(self, routed: DataFrame, schema: Schema, captured: list[Table]) -> DataFrame:
-        """Take the mutations of each shard apart, and join what comes of them into its state."""
+        """Explode the mutations of each shard and merge the items into its state."""
         segments, events = self.segments, self.config.events
         cuts = node_logs.cuts(self.local, segments, self._purged(captured))
         explode = exploder(ExplodePlan(schema, _versions(segments), cuts, erased=self._erased()))
@@ -493,17 +498,19 @@ class Batch:
         return self.config.state_url(layout.state_shard(self.manifest.cluster, str(table_id), generation, bucket))
 
     def _expected_replicas(self, schema: Schema, table: Table) -> int:
-        """How many nodes of the shipping datacenters ought to hold each row (design: only those count)."""
+        """How many nodes of the shipping datacenters should hold each row; nodes of other datacenters do not
+        count."""
         keyspace = schema.keyspaces.get(table.keyspace)
         replication = keyspace.replication if keyspace else {}
         asked = ["replication_factor"] if "replication_factor" in replication else self.config.cluster.datacenters
         # "3/1" is three replicas, one of them transient.
         return sum(int(replication.get(name, "0").split("/")[0]) for name in asked)
 
-    # --- what became of everything
+    # --- accounting
 
     def _account(self, surveyed: DataFrame, folded: DataFrame, schema: Schema) -> None:
-        """Count every partition update once; AccountingMismatch if one of any table went missing between where it was read and the join."""
+        """Count every partition update once. AccountingMismatch if an update of any table was lost between
+        reading and merging."""
         done = [json.loads(row.detail) for row in surveyed.filter("kind = 'done'").select("detail").collect()]
         scanned = sum(each["updates"] for each in done)
         read = _single_updates(done, schema)
@@ -533,7 +540,7 @@ class Batch:
         )
 
     def _account_shards(self, folded: DataFrame) -> list[str]:
-        """Take over what the shards have counted; what is wrong with it."""
+        """Add the counts of the shards to the accounts; returns what does not match."""
         wrong = []
         counts: dict[tuple[str, bytes, int], dict[str, int]] = defaultdict(lambda: defaultdict(int))
         for row in folded.filter("kind = 'account'").select("table", "table_id", "bucket", "detail").collect():
@@ -543,7 +550,7 @@ class Batch:
         applied_several = {(bytes(row.table_id), row.bucket): row.n for row in several}
         for (table, table_id, bucket), count in counts.items():
             applied = count["applied"] + applied_several.get((table_id, bucket), 0)
-            # What a TRUNCATE, a purged tombstone or an erasure took was superseded by it.
+            # Data removed by a TRUNCATE, a purged tombstone or an erasure counts as superseded.
             superseded = count["folded"] - applied + count["truncated"] + count["purged"] + count["erased"]
             account = {"duplicate": count["duplicate"], "applied": applied, "superseded": superseded}
             for name, number in (account | {"events": count["events"], "ties": count["ties"], "undecided": count["undecided"]}).items():
@@ -553,14 +560,14 @@ class Batch:
             self.events[table_id, bucket] = count["events"]
             if count["made"] != count["items"] or applied > count["folded"]:
                 wrong.append(f"{table}, bucket {bucket}: {dict(count)}")
-        # A replay counts what it leaves out as superseded; of a time in which the table was not captured it may have been news.
+        # A replay counts what it leaves out as superseded, although writes from before the capture may be new.
         self._warn_of("purged", "left out, as what is purged may have beaten it", counts)
         self._warn_of("erased", "left out, as its key was erased", counts)
         self._warn_of("undecided", "kept, as no record of the node says whether a TRUNCATE took it", counts)
         return wrong
 
     def _warn_of(self, name: str, what: str, counts: Mapping[tuple[str, bytes, int], Mapping[str, int]]) -> None:
-        """Log how many updates of each table were counted under that name, if any were."""
+        """Log the number of updates counted under that name by table, if there are any."""
         found: Counter[str] = Counter()
         for (table, *_), count in counts.items():
             found[table] += count.get(name, 0)
@@ -625,7 +632,7 @@ class Batch:
         refused = folded.filter("kind = 'quarantined'")
         for row in refused.select("copies", "state", "detail").toLocalIterator():
             for copy in row.copies:
-                # What is read again was noted by the batch that it came with.
+                # Segments that are read again were recorded by their own batch.
                 if copy.segment < len(self.manifest.segments):
                     yield copy.segment, copy.position, None if row.state is None else bytes(row.state), row.detail
 
@@ -668,7 +675,7 @@ class Batch:
         of_tables: list[dict[str, Any]] = []
         for _, incarnations in groupby(captured, key=lambda table: table.full_name):
             start = 0
-            # The incarnation that goes on comes last: its events are the younger ones.
+            # The existing incarnation comes last: its events are newer.
             for table in sorted(incarnations, key=lambda table: (not table.dropped, table.dropped_at or 0, str(table.id))):
                 if table.id in self.local.opened:
                     start += 1
@@ -738,7 +745,7 @@ class Batch:
     def _commit_changes(self, events: DataFrame, schema: Schema, captured: list[Table]) -> None:
         warehouse = self._warehouse()
         with_events = {table.id for table in captured if self.accounts[table.label]["events"]}
-        # A name may have been taken since, or the configuration changed: what was told comes again with a later batch.
+        # A name may be taken or the configuration may have changed since: the events come again with a later batch.
         for table in (table for table in self.earlier if table.id not in with_events):
             warehouse.take_back(table, self.manifest.number)
 
@@ -750,14 +757,15 @@ class Batch:
         commit_each(captured, commit)
 
     def _of_table(self, events: DataFrame, table: Table) -> DataFrame:
-        """A table's events, few of them in one task: what a task costs is more than what they do."""
+        """A table's events, few of them in one task: starting a task costs more than converting few
+        events."""
         tasks = 1 + self.accounts[table.label]["events"] // _EVENTS_PER_TASK
         return events.filter(F.col("table_id") == F.lit(bytearray(table.id.bytes))).coalesce(tasks)
 
     def _commit_state(self, folded: DataFrame, captured: list[Table]) -> dict[str, ShardVersions]:
         """Upsert each changed shard, one task per shard, and collect the versions for the next batch."""
         number, bucket_url = self.manifest.number, self.config.bucket
-        # Of what was read from the ring nothing has to be read again because of that.
+        # Rows that were read from the cluster need not be read again for that reason.
         noted = self.config.cluster.cql is not None and not any(s.ref.node.origin != "log" for s in self.manifest.segments)
         cluster, now = self.manifest.cluster, self.manifest.now
         places = {key: (*place, self._lease(table, key[1])) for table in captured for key, place in self._shards(table).items()}
@@ -787,7 +795,8 @@ class Batch:
         return state
 
     def _note_undecided(self, folded: DataFrame) -> None:
-        """Note the rows of which no record says whether a TRUNCATE took what the batch has of them, to be read from the ring again."""
+        """Record the rows for which no record says whether a TRUNCATE removed them, so that they are read
+        from the cluster again."""
         if self.config.cluster.cql is None or not any(account["undecided"] for account in self.accounts.values()):
             return
         number, cluster, bucket_url = self.manifest.number, self.manifest.cluster, self.config.bucket
@@ -812,10 +821,10 @@ class Batch:
         def commit(table: Table) -> None:
             if table.id in self.ending:
                 warehouse.empty_current(table, self.manifest.number)
-                # Unless another incarnation has the name, which comes later if it is written to.
+                # Unless another incarnation has the name; it follows when it is written to.
                 self.rows.setdefault(table.full_name, None)
                 log.info("current rows of a dropped table emptied", table=table.label, batch=self.manifest.number)
-            # The rows of an incarnation that is over went with its DROP; only its changes are history.
+            # The rows of a dropped incarnation were deleted by its DROP; only its changes table remains.
             elif (self.accounts[table.label]["events"] or table.label in self.untold) and not table.dropped:
                 write = warehouse.replace_current if table.id in self.local.opened else warehouse.merge_current
                 write(self._shown(table, schema), schema, self._of_table(events, table), self.manifest.number)
@@ -854,13 +863,15 @@ class Batch:
         return seal(self.store, self.manifest.cluster, sealed)
 
     def _kept_from(self) -> int | None:
-        """From which hour on the archive is whole, as far as earlier batches and the rebuild that began the chain know."""
+        """The hour from which the archive is complete, as far as earlier batches and the rebuild that began
+        the chain know."""
         chain = self.manifest.chain
         known = (self.base.kept_from if self.base else None, chain.kept_from if chain else None)
         return max((at for at in known if at is not None), default=None)
 
     def _undecided(self, accounting: Iterable[Accounting]) -> dict[str, int]:
-        """What stays in doubt: of before, but for tables that are built anew, and of this batch, if nobody reads it from the ring again."""
+        """What remains undecided: of earlier batches, except for rebuilt tables, and of this batch, unless it
+        is read from the cluster again."""
         found = Counter(self.base.undecided if self.base else {})
         for table in self.rebuilt:
             found.pop(table, None)
@@ -869,7 +880,7 @@ class Batch:
         return dict(sorted((+found).items()))
 
     def _growing(self) -> dict[str, Mark]:
-        """How far segments of which there are parts only are taken in, after this batch."""
+        """How far segments that exist only as parts are ingested after this batch."""
         marks = dict(self.base.growing if self.base else {})
         for index, segment in enumerate(self.manifest.segments):
             if (mark := self.outcomes[index].mark) is not None:
@@ -898,7 +909,8 @@ class Batch:
 
 
 def _single_updates(done: list[dict[str, Any]], schema: Schema) -> Counter[str]:
-    """How many frames of one update the survey has counted, by what the table is called in accounts. Those of the schema are parsed."""
+    """The number of surveyed frames with one update, by table name as in the accounts. Frames of schema
+    tables are left out, because they are parsed."""
     found: Counter[str] = Counter()
     for each in done:
         for name, (*_, single) in each["tables"].items():
@@ -909,19 +921,19 @@ def _single_updates(done: list[dict[str, Any]], schema: Schema) -> Counter[str]:
 
 
 def unlike(read: Mapping[str, int], accounting: list[Accounting]) -> list[str]:
-    """The tables of which other numbers of updates were read than accounted for, each with both numbers."""
+    """The tables whose number of updates read differs from the number accounted for, with both numbers."""
     came_in = {account.table: account.updates_in for account in accounting}
     differing = [table for table in sorted({*read, *came_in}) if read.get(table, 0) != came_in.get(table, 0)]
     return [f"{table}: {read.get(table, 0)} were read, {came_in.get(table, 0)} are accounted for" for table in differing]
 
 
 def _marker(table_id: bytes, bucket: int) -> dict[str, Any]:
-    """A row of ROUTED that only says that there is the shard."""
+    """A row of ROUTED without a mutation, so that the shard is visited."""
     return {"kind": "shard", "table_id": table_id, "bucket": bucket}
 
 
 def _reshaped(before: Schema, schema: Schema, table: Table) -> bool:
-    """Whether DDL has come in that may concern the table."""
+    """Whether this batch contains DDL that may affect the table."""
 
     def types(of: Schema) -> dict[str, Any]:
         return {name: kind for (keyspace, name), kind in of.types.items() if keyspace == table.keyspace}
@@ -930,13 +942,13 @@ def _reshaped(before: Schema, schema: Schema, table: Table) -> bool:
 
 
 def _altered(before: Schema, schema: Schema, table: Table) -> Table | None:
-    """The table as it was, if other columns count as dropped by now."""
+    """The table as it was, if other columns count as dropped now."""
     old = before.tables.get(table.id)
     return None if old is None or dropped_columns(old) == dropped_columns(table) else old
 
 
 def _versions(segments: list[SegmentInput]) -> list[int]:
-    """Of the commit log, by index of the segment."""
+    """Commit log versions by index of the segment."""
     return [segment.ref.segment.version for segment in segments]
 
 

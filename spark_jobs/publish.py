@@ -1,11 +1,10 @@
-"""The publish job: drain the outbox to Kafka, each event once. `spark-submit publish.py --config FILE`
+"""The publish job: send the events of sealed batches to Kafka, each once. `spark-submit publish.py --config FILE`
 
-Strategy: the changes tables are the outbox; events of sealed batches are shared out by key among a small
-fixed number of transactional publishers. Each first fences whatever may be left of a dead one
-(init_transactions), then reads how far it got from the progress topic, and only then decides what to send;
-events and the new progress commit in one transaction. So a rerun from any point of death leaves each event
-once for `read_committed` consumers, in order per key. Exit code: 0 drained, 1 not.
-"""
+Strategy: the changes tables are the outbox. Events are distributed by key among a small, fixed number of
+transactional publishers. A publisher first fences any earlier owner of its transactional id
+(init_transactions), then reads its progress from the progress topic, and only then selects what to send.
+Events and new progress are committed in one transaction. After a crash at any point, a rerun therefore leaves
+each event once for `read_committed` consumers, in order per key. Exit code: 0 everything is sent, 1 not."""
 
 from __future__ import annotations
 
@@ -94,8 +93,8 @@ def main(arguments: list[str] | None = None) -> int:
 
 
 def run(config: PipelineConfig, *, everything: bool = False, again: Sequence[str] = ()) -> Published:
-    """Publish every event of the sealed batches that Kafka, and the files, do not hold yet; to Kafka, those of the tables `again` from the
-    beginning. Neither waits for the other: what fails of the files is raised when Kafka has its events."""
+    """Publish every event of sealed batches that Kafka or the files lack; for Kafka, events of the tables
+    `again` are published from the beginning. A failure of the files is raised after Kafka has its events."""
     if config.kafka is None and config.files is None:
         raise ConfigError(
             "neither `kafka` nor `files` is configured", operation="publish", hint="Say in the pipeline's YAML where events go."
@@ -133,8 +132,8 @@ def run(config: PipelineConfig, *, everything: bool = False, again: Sequence[str
 
 
 class _Sinks:
-    """Where events go, and which of these lack something of the batches up to the one `sealed`. `everything`:
-    look at all of it."""
+    """Where events are published, and which sinks lack events of the batches up to `sealed`. `everything`:
+    disregard the recorded progress."""
 
     def __init__(self, config: PipelineConfig, store: Store, sealed: Sealed, everything: bool) -> None:
         self.config, self.store, self.sealed = config, store, sealed
@@ -160,7 +159,8 @@ class _Sinks:
         return start if everything else max(start, filed), None
 
     def to_files(self, spark: SparkSession, published: Published) -> tuple[Published, WritetimeError | None]:
-        """Write the files. How far events are now, where there is no Kafka to say that; and what has failed, which holds up nothing."""
+        """Write the files. Returns the progress, which counts if there is no Kafka, and the error, which does
+        not delay Kafka."""
         assert self.config.files is not None
         try:
             done = to_files(self.config, self.config.files, self.store, spark, self._filed, self.sealed)
@@ -182,13 +182,15 @@ def _known(store: Store, cluster: str, upto: int) -> Published | None:
 
 
 def _beginning(store: Store, cluster: str, upto: int) -> Published:
-    """What is known where there is no note: nothing is sent, and of a chain that a rebuild began nothing is to be, up to its last batch."""
+    """Progress without a record: nothing is sent. In a chain that a rebuild began, batches up to its last one
+    are not sent at all."""
     return Published(batch=chains.begins_after(store, cluster, upto), events=0)
 
 
 def _forget(config: PipelineConfig, kafka: KafkaConfig, store: Store, tables: Sequence[str], upto: int) -> None:
-    """Let these tables have been sent up to no batch, in Kafka and by the note: whatever happens then, a later run goes on with them. What
-    an earlier attempt has let so is left as it is, or what that one has sent would go out once more."""
+    """Reset the progress of these tables, in Kafka and in the bucket, so that a later run continues even
+    after a crash. What an earlier attempt has reset is left as it is, otherwise the events it sent since
+    would be sent twice."""
     cluster = config.cluster.name
     found = {table.full_name: table for table in known_schema(store, cluster).schema().tables.values()}
     if unknown := [name for name in tables if name not in found]:
@@ -204,7 +206,7 @@ def _forget(config: PipelineConfig, kafka: KafkaConfig, store: Store, tables: Se
 
 
 def _with_heartbeat(config: PipelineConfig, kafka: KafkaConfig, store: Store, published: Published) -> Published:
-    """Send a heartbeat if it is time for one, and note it."""
+    """Send a heartbeat if one is due, and record it."""
     now = int(time.time() * 1000)
     if not kafka.heartbeat_interval_ms or now - published.heartbeat < kafka.heartbeat_interval_ms:
         return published
@@ -216,7 +218,7 @@ def _with_heartbeat(config: PipelineConfig, kafka: KafkaConfig, store: Store, pu
 
 
 def _ids_of(kafka: KafkaConfig, topic: str, plain: Plain) -> tuple[int, int] | None:
-    """Ids of the schemas of records that are no row's; None if the format has none."""
+    """Schema ids of records that do not belong to a row; None if the format has no schema ids."""
     if kafka.format != "avro":
         return None
     schemas = plain.schemas()
@@ -241,9 +243,10 @@ class Outbox:
         self.owner = owner(store, config.cluster.name, config.pipeline)
 
     def drain(self, *, everything: bool) -> Published:
-        """Send what is not in Kafka yet. `everything` disregards the note of how far publishing is known to be.
+        """Send what Kafka lacks. `everything` disregards the recorded progress.
 
-        What cannot be sent holds up nothing else. If it may go out later by itself, its error is raised when the rest is out."""
+        An event that cannot be sent does not delay other tables. If it may be sent by a later run, its error
+        is raised after everything else is sent."""
         cluster = self.config.cluster.name
         known = None if everything else _known(self.store, cluster, self.upto)
         published = self.send(known or self._from_the_start())
@@ -251,13 +254,15 @@ class Outbox:
         return published
 
     def _from_the_start(self) -> Published:
-        """Nothing is known to be sent, but for what is not to be; tables that are to be sent again are so from their beginning."""
+        """Progress for sending everything, except batches that are not sent at all; tables that are sent
+        again start from their beginning."""
         start = _beginning(self.store, self.config.cluster.name, self.upto)
         note = _known(self.store, self.config.cluster.name, self.upto) if start.batch else None
         return start if note is None else start.model_copy(update={"waiting": note.waiting, "heartbeat": note.heartbeat})
 
     def send(self, known: Published) -> Published:
-        """Send what is not `known` to be in Kafka, nor in it; how far it is then. Errors as `drain`."""
+        """Send what is neither `known` to be in Kafka nor in Kafka's own progress; returns the new progress.
+        Raises as `drain`."""
         cluster = self.config.cluster.name
         publisher = Publisher(self.kafka, Chain(self.config.bucket, cluster, self.upto, self.first), self.owner)
         records, refused = self._records(known)
@@ -280,13 +285,14 @@ class Outbox:
         )
 
     def _named(self, topic: str) -> str:
-        """Whose topic it is: a table's full name, or, of a topic that is no table's, its own."""
+        """The full name of the table whose topic it is; the topic itself if it is not a table's."""
         prefix = self.kafka.topic_prefix
         return topic if topic in (prefix, quarantine_topic(prefix)) else ".".join(from_topic(topic)[1:])
 
     def _records(self, known: Published) -> tuple[DataFrame | None, dict[str, WritetimeError]]:
-        """Kafka records of the batches that are not known to be sent, each publisher's share in one partition, in the order they have to
-        go; and what cannot be sent, by the table's full name. All incarnations of a name are one topic: none goes ahead of another."""
+        """Kafka records of the batches that are not known to be sent: each publisher's share in one
+        partition, in sending order; and the errors of what cannot be sent, by full table name. All
+        incarnations of a name share a topic and are sent in order."""
         learner = read_schema(self.store, self.config.cluster.name, self.upto)
         addresses = read_manifest(self.store, self.config.cluster.name, self.upto).nodes
         warehouse = Warehouse(self.spark, self.config.catalog.name if self.config.catalog else "")
@@ -345,7 +351,8 @@ class Outbox:
         return silent
 
     def _ddl(self, known: Published) -> tuple[list[tuple[Any, ...]], dict[str, WritetimeError]]:
-        """RECORDS of the DDL that is not known to be told; all of one publisher, whose progress makes them go once. And why not."""
+        """RECORDS of the DDL that is not known to be sent, all of one publisher, whose progress ensures that
+        they are sent once; and the errors."""
         topic = self.kafka.topic_prefix
         if not self.kafka.include_schema_changes:
             return [], {}
@@ -400,7 +407,7 @@ class Outbox:
         return records, quarantine, {}
 
     def _records_of(self, number: int) -> list[QuarantineRecord]:
-        """What a sealed batch has put into quarantine, and what it has settled."""
+        """The records that a sealed batch quarantined, and those that it settled."""
         cluster = self.config.cluster.name
         sealed = read_sealed(self.store, cluster, number)
         outcomes = [outcome for outcome in sealed.segments if outcome.problems or outcome.settled] if sealed else []
@@ -410,21 +417,23 @@ class Outbox:
         return with_bytes(quarantined, self.store, read_schema(self.store, cluster, number), self.config)
 
     def _write_quarantine(self, known: Published) -> None:
-        """Tell the quarantine table of the events that were put aside. Before it is noted that they are done: the next run would do it."""
+        """Write unsent events to the quarantine table. This happens before progress is recorded, so that the
+        next run repeats it after a crash."""
         if self.kafka.oversized == "quarantine" and self.config.quarantine.table and self.config.catalog is not None:
             since = min([known.batch, *known.waiting.values()])
             if quarantined := list(unsent(self.store, self.config.cluster.name, since, self.upto)):
                 Warehouse(self.spark, self.config.catalog.name).write_quarantine(quarantined, self.upto)
 
     def _statements(self, since: int) -> Iterator[tuple[int, int, int, Ddl]]:
-        """Batch, ordinal, the batch's clock and the statement, of what the batches after `since` have learnt of captured tables."""
+        """Batch, ordinal, the batch's clock, and DDL statement, for the schema changes of captured tables in
+        the batches after `since`."""
         cluster = self.config.cluster.name
-        # Before the first batch of a chain nothing is known.
+        # Nothing is known before the first batch of a chain.
         before, last = read_schema(self.store, cluster, since if since >= self.first else 0).schema(), None
         for number in range(since + 1, self.upto + 1):
             if number in self.voided:
                 continue
-            # What has not changed is not read again.
+            # An unchanged schema is not read again.
             held = self.store.head(layout.batch_object(cluster, number, "schema"))
             if held is None or held.crc32c == last:
                 continue
@@ -436,19 +445,19 @@ class Outbox:
             before = after
 
     def _expected(self, known: Published) -> set[str]:
-        """Full names of the tables with events that the last run does not know to be sent: by the seals since, and by its note."""
+        """Full names of the tables with events that the last run does not know to be sent, by the seals since
+        then and by the recorded progress."""
         cluster = self.config.cluster.name
         note = _known(self.store, cluster, self.upto) or known
         seals = (read_sealed(self.store, cluster, number) for number in range(note.batch + 1, self.upto + 1))
         with_events = (account.table for sealed in seals if sealed is not None for account in sealed.accounting if account.events)
-        # Of an incarnation that is over its id comes behind the name (Table.label).
+        # The label of a dropped incarnation is its name and its id (Table.label).
         tables = note.waiting.keys() - {self.kafka.topic_prefix, quarantine_topic(self.kafka.topic_prefix)}
         return {label.partition("@")[0] for label in with_events} | tables
 
     def _encoders(self, found: Mapping[str, list[Incarnation]], known: Published) -> tuple[dict[UUID, Encoder], dict[str, WritetimeError]]:
-        """What makes records of each incarnation's events, by its id; and the tables with events that nothing
-        says the schema of, or whose schema a registry refuses: looked up before a task, where it would stop
-        all tables, meets them."""
+        """The encoder of each incarnation's events, by id; and the errors of tables whose schema is unknown
+        or rejected by the registry. They are found here because an error in a task would stop all tables."""
         encoders: dict[UUID, Encoder] = {}
         refused: dict[str, WritetimeError] = {}
         with Registry(self.kafka) if self.kafka.format == "avro" else nullcontext() as registry:
@@ -465,8 +474,8 @@ class Outbox:
         return encoders, refused
 
     def _used(self, found: Mapping[str, list[Incarnation]], known: Published) -> list[tuple[Incarnation, list[tuple[str, bool]]]]:
-        """Of each incarnation the schema versions of its new events, with whether some of them show what
-        dropped columns held: incarnations of one name and versions in the order of their events."""
+        """The schema versions of each incarnation's new events, and whether some of them have values in
+        dropped columns. Incarnations of a name, and versions, are in the order of their events."""
         incarnations = [(name, incarnation) for name, of_name in found.items() for incarnation in of_name]
         if not incarnations:
             return []
@@ -487,7 +496,8 @@ class Outbox:
         return [(incarnations[at][1], versions_used) for at, versions_used in used.items()]
 
     def _new(self, table: Table, since: int) -> Column:
-        """Which rows of its changes table are the incarnation's and not known to be sent."""
+        """The condition for the rows of the changes table that belong to the incarnation and are not known to
+        be sent."""
         return (F.col("batch") > since) & (F.col("batch") <= self.upto) & (F.col("table_id") == str(table.id))
 
     def _table_records(self, incarnation: Incarnation, encoder: Encoder, since: int) -> DataFrame:
@@ -497,7 +507,7 @@ class Outbox:
         wanted = self._new(incarnation.table, since) & ~F.col("op").isin(self.kafka.skipped_operations)
         rows = changes.rows.filter(wanted).withColumn("publisher", self._share(F.col("key"), changes.rows))
         if incarnation.table.dropped:
-            # What comes in of an incarnation after its DROP was told is history: by then the topic may be another incarnation's.
+            # Events of an incarnation after its DROP are not sent: the topic may belong to another incarnation by then.
             end = changes.rows.filter("op = 't' AND reason = 'drop'").agg(F.min(F.struct("batch", "ordinal")).alias("end"))
             rows = rows.crossJoin(F.broadcast(end)).filter("end IS NULL OR struct(batch, ordinal) <= end").drop("end")
         if self.kafka.tombstones_on_delete and any(may_be_respelled(column.type) for column in incarnation.table.clustering):
@@ -505,12 +515,13 @@ class Outbox:
         return rows.mapInArrow(encoder, schema=from_arrow_schema(RECORDS))
 
     def _share(self, key: Column, rows: DataFrame) -> Column:
-        """Which publisher a key is of."""
+        """The publisher of a key."""
         return F.pmod(F.xxhash64(_hashable(key, rows.schema["key"].dataType)), F.lit(self.kafka.publishers)).cast("int")
 
     def _with_former_keys(self, rows: DataFrame) -> DataFrame:
-        """With the column `former`: of a row that one write has spelled otherwise, the key that it had. Its last record has to go, and that
-        is its own publisher's to do, after what that one has sent of it: if it is another one, in a row of its own."""
+        """Add the column `former`: the previous key of a row whose key was written in another spelling. Its
+        last record must be deleted by the publisher of the previous key, after that publisher's own records;
+        if that is another publisher, in a row of its own."""
         key = rows.schema["key"].dataType
         assert isinstance(key, StructType)
         old = F.struct(*(F.col("before").getField(name).alias(name) for name in key.names))
@@ -526,7 +537,7 @@ class Outbox:
 
 
 def _hashable(value: Column, kind: DataType) -> Column:
-    """The value as Spark hashes it, which does not take maps: as the lists of pairs that they are."""
+    """The value in a form that Spark can hash: maps as lists of pairs."""
     if isinstance(kind, StructType):
         return F.struct(*(_hashable(value.getField(field.name), field.dataType) for field in kind))
     if isinstance(kind, ArrayType):
@@ -538,7 +549,7 @@ def _hashable(value: Column, kind: DataType) -> Column:
 
 
 def _shows_dropped(incarnation: Incarnation) -> Column:
-    """Whether a row shows what a column held that its own version does not have."""
+    """Whether a row has a value in a column that its own schema version lacks."""
     shows = F.lit(False)
     for version, fields in incarnation.dropped().items():
         for name in fields:

@@ -1,9 +1,8 @@
-"""The Spark session of every job: the Iceberg catalog by configuration, workers with the driver's own
+"""The Spark session of every job: the configured Iceberg catalog, and Python workers with the driver's
 interpreter.
 
-What belongs to a deployment (master, jars, memory) comes from spark-submit; what belongs to the pipeline is
-set here.
-"""
+Settings of the deployment (master, jars, memory) come from spark-submit; settings of the pipeline are set
+here."""
 
 from __future__ import annotations
 

@@ -1,7 +1,6 @@
 """What batches write to.
 
-iceberg             current rows and changes, in Iceberg; `schema_evolution`, `table_maintenance`,
-`unwritable_tables`, `voids` kafka               topics and transactions; `kafka_records` makes the records,
-`schema_registry` registers their schemas avro_files          events as Avro files quarantine          what a
-batch could not use
-"""
+iceberg        current rows and changes; `schema_evolution`, `table_maintenance`, `unwritable_tables`, `voids`
+kafka          topics and transactions; `kafka_records` encodes events, `schema_registry` registers schemas
+avro_files     events as Avro files
+quarantine     what a batch could not use"""

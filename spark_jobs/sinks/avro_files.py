@@ -1,13 +1,12 @@
-"""Events as Avro files: a sink that needs no service. What `cdc_publish` writes where `files` is configured.
+"""Events as Avro files: a sink that needs no service. `cdc_publish` writes them if `files` is configured.
 
     <url>/<keyspace>.<table>/<batch>-<table id>-<schema version>-<part>.avro
 
-Strategy: each batch's events of a table go into files of their own, object containers with the schema inside,
-in the order of events; a part holds those of a fixed range of ordinals. So a file is named by what is in it
-and is the same in every run: a rerun writes the same bytes over it, and nothing is told twice.
-`<url>/_published.json` says up to which batch all is there; it is written last, and readers who go by it see
-whole batches only. Knows Spark; not who reads.
-"""
+Strategy: the events of a batch and a table are written to files of their own (object container files, with
+the schema inside), in the order of events; a part holds a fixed range of ordinals. A file's name follows from
+its content, so a rerun writes the same bytes again and no event appears twice. `<url>/_published.json` holds
+the last batch that is complete. It is written last; readers that follow it see whole batches only. Knows
+Spark; does not know the readers."""
 
 from __future__ import annotations
 

@@ -1,5 +1,5 @@
-"""Runs of equal values in sorted record batches, and binary columns put together: what the stages of a batch
-share of Arrow and numpy."""
+"""Runs of equal values in sorted record batches, and concatenation of binary columns: the Arrow and numpy
+helpers that the stages share."""
 
 from __future__ import annotations
 

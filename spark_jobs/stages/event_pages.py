@@ -1,10 +1,9 @@
-"""Pages of events: what one holds, and what the sinks take of it.
+"""Pages of events: their schema, and what the sinks read from them.
 
-A page is some events of one table as a record batch (`page_schema`), packed as all rows are that travel
-(`packs`): a few MB in one value. Events are typed into pages (`events`, `event_columns`), counted by what
-stands beside them (PAGES), and go from pages to the tables column by column, without a Python object per row.
-Knows no Iceberg and no flat rows.
-"""
+A page is a record batch with some events of one table (`page_schema`), packed like all rows that travel
+(`row_packs`): a few MB in one value. `typed_events` and `typed_columns` fill pages; PAGES has their counts in
+columns of its own. Sinks write pages to tables column by column, without a Python object per row. Does not
+know Iceberg."""
 
 from __future__ import annotations
 

@@ -1,10 +1,10 @@
-"""Rows that nothing but their own items touches, joined all at once: most rows of most batches.
+"""Merges rows that depend on nothing but their own items, many at once: most rows of most batches.
 
-Strategy: where the state holds no head of a partition and a batch brings none, rows depend on nothing else;
-those in which nothing expires meanwhile are merged by one call of the compiled join
-(`writetime.kernels.row_batches.join`), their events and records put together as arrays. All others are given
-back and go the way of `stream`, which says what has to come out. A row goes one way with all its items: the
-last row of a stretch waits for the next one, and a row that would wait too long is given back for good."""
+Strategy: if neither the state nor the batch has a head of a partition, its rows are independent of each other.
+Those in which nothing expires are merged by one call of the compiled join
+(`writetime.kernels.row_batches.join`), and their events and records are built as arrays. All other rows are
+returned to `merge_stream`, which defines the result. All items of a row are merged in the same way: the last
+row of a stretch waits for the next stretch, and a row that would wait too long is returned for good."""
 
 from __future__ import annotations
 

@@ -1,15 +1,14 @@
-"""The join as a stage: items, sorted by row and writetime, into the state; events, state records and accounts
-out of it.
+"""The merge as a stage: items, sorted by row and writetime, are merged into the state; the output is events, state
+records and accounts.
 
-Strategy: a function from record batches to record batches, ITEMS in the order of `explode.ORDER`, one shard's
-in one run. Partitions are folded one after the other as streams (`writetime.cassandra.merge.partition_fold`),
-so that neither a partition nor a row has to fit in memory. The records that a stretch of items needs are
-asked of the shard all at once; ranges are read as they are folded. What expires in a partition without items
-is found by the shard. Rows that nothing but their own items touches, which are most, are joined all at once
-(`plain`), with equal results (`engine="python"`: none are). Nothing is written here, and what comes out
-depends only on the items and the pinned state, so a task may be run any number of times. Events go out raw
-(`events` gives them types), those of a row one after the other.
-"""
+Strategy: a function from record batches to record batches. Input: ITEMS in the order of `explode.ORDER`, one
+shard per run. Partitions are folded one after the other as streams
+(`writetime.cassandra.merge.partition_fold`), so neither a partition nor a row has to fit in memory. The state
+records for a stretch of items are read from the shard in one call; ranges are read while they are folded.
+Expiries in partitions without items are found by the shard. Rows that depend on nothing but their own items,
+which are most, are merged at once (`merge_batch`), with equal results (`engine="python"`: none are). Nothing
+is written here, and the output depends only on the items and the pinned state, so a task may run several
+times. Events are raw (`typed_events` adds types); those of a row follow one another."""
 
 from __future__ import annotations
 

@@ -1,16 +1,15 @@
-"""Rows on their way through Spark: packed by the batch, so that it moves some large values and not a million
-small ones.
+"""Rows on their way through Spark, packed by the batch, so that Spark moves a few large values instead of a
+million small ones.
 
-Strategy: between Python's stages Spark takes every row of a batch apart and puts it together again, which
-costs more than what the stages do with them. So the rows of a shard travel as record batches in Arrow's
-stream format, a few MB in one value, and what Spark would have sorted is sorted here: in memory, or, where
-that is not enough, in runs that lie in a file until they are merged.
+Strategy: between two Python stages Spark takes every row of a batch apart and puts it together again, which
+costs more than the stages themselves. So the rows of a shard travel as record batches in Arrow's stream
+format, a few MB per value. What Spark would have sorted is sorted here: in memory, or, if that does not
+suffice, in sorted runs in a file that are merged.
 
-    packing     SEGMENTS -> ROUTED       becomes  SEGMENTS -> PACKED
-    folding     ROUTED -> ITEMS -> FOLDED  becomes  PACKED -> FOLDED, of which events and records are packed
+    packing     SEGMENTS -> ROUTED         becomes  SEGMENTS -> PACKED
+    folding     ROUTED -> ITEMS -> FOLDED  becomes  PACKED -> FOLDED, with events and records packed
 
-Knows which columns order rows, and nothing else of what is in them.
-"""
+Knows the columns by which rows are ordered, and nothing else of their contents."""
 
 from __future__ import annotations
 

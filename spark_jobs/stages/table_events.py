@@ -1,10 +1,9 @@
-"""What the stream tells of what happened: events that are no row's, and what changed within collections.
+"""Events that do not belong to one row, and the elements that changed within collections.
 
-Events are dictionaries as fold and sinks exchange them: `key`, `before`, `after` (rows by the warehouse's
-column names, values as Arrow takes them), `op`, `reason`, `changed` (CQL names), `writetime`, `expires_at`,
-`ts_micro`, `now`, `nodes`, `replicas_expected`, `file`, `pos`, and, of a range delete that is one event,
-`bounds`. Pure functions; knows neither Spark nor what becomes of events.
-"""
+Events are dictionaries, as merge and sinks exchange them: `key`, `before`, `after` (rows by the warehouse's
+column names, with Arrow values), `op`, `reason`, `changed` (CQL names), `writetime`, `expires_at`, `ts_micro`,
+`now`, `nodes`, `replicas_expected`, `file`, `pos`, and `bounds` for a range delete that is one event. Pure
+functions; knows neither Spark nor the sinks."""
 
 from __future__ import annotations
 

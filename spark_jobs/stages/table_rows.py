@@ -1,8 +1,7 @@
-"""Rows of a table as Arrow takes them: the columns of a CQL table by name, with their types, and their values
-converted.
+"""Rows of a table for Arrow: the columns of a CQL table by name, with their types and converted values.
 
-One mapping (writetime.events.type_mapping) says what a CQL type becomes, one (writetime.events.naming) how
-its columns are called; fold, warehouse and outbox share them here. Knows neither Spark nor Iceberg."""
+`writetime.events.type_mapping` defines the type of a column, `writetime.events.naming` its name; merge,
+warehouse and outbox share both through this module. Knows neither Spark nor Iceberg."""
 
 from __future__ import annotations
 

@@ -1,10 +1,10 @@
-"""Events of one table typed by columns: a page of them without a Python object per value.
+"""Types the events of one table by column: a page without a Python object per value.
 
-Strategy: compiled code says where the cells of all rows stand (`writetime.kernels.projection`), and each
-column becomes an Arrow array of its own: nearly all by `writetime.events.arrow_columns`; what that does not
-know one by one, as `events` makes them, each but once a page. What changed is seen in bytes first, as there.
-The readable twin of it all is `events.TypedEvents.event`: a page in which anything is not as it mostly is,
-None here, goes that way. Knows no rules: nothing is hidden here."""
+Strategy: compiled code finds the cells of all rows (`writetime.kernels.projection`), and each column becomes
+an Arrow array. Nearly all columns are converted by `writetime.events.arrow_columns`; other values are
+converted one by one, each distinct value once per page. Changed columns are found by comparing bytes. The
+readable equivalent is `typed_events.TypedEvents.event`: for a page with any unusual value the result here is
+None, and the page is typed there. Knows no masking rules: nothing is hidden here."""
 
 from __future__ import annotations
 

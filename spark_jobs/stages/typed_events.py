@@ -1,8 +1,8 @@
-"""From raw events to typed ones, on the way to the sinks. A function for `mapInArrow`.
+"""Raw events to typed events, on the way to the sinks. A function for `mapInArrow`.
 
-In: packs (`state`) of FOLDED rows of the kinds `event` and `deletion`. Out: pages of them (`pages`), in the
-order in which they came: columns and rows as `writetime.events.masking` lets them out. Every value was looked
-at when it came in (`explode`), so nothing can fail here."""
+Input: packs (`state`) of FOLDED rows of the kinds `event` and `deletion`. Output: pages (`event_pages`) in
+the same order, with the columns and rows that `writetime.events.masking` lets through. `explode` has validated
+every value, so no conversion can fail here."""
 
 from __future__ import annotations
 

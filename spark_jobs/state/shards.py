@@ -1,20 +1,23 @@
 """State shards: what is remembered of one key bucket of one incarnation of a table, as a Lance dataset.
 
-Strategy: a shard is read at the version that a manifest pins, and written once a batch. Records stand under
-their record keys (`writetime.cassandra.types.byte_comparable`), so that a partition is an interval of keys,
-head first and rows in clustering order, and so is what a range deletes. A B-tree index finds keys; no
+Strategy: a shard is read at the version that a manifest pins, and written once per batch. Records are keyed
+by their record keys (`writetime.cassandra.types.byte_comparable`), so a partition is an interval of keys, the
+head first and rows in clustering order, and so is a range that is deleted. A B-tree index finds keys; no
 function here reads a whole shard, and only the result of `get` has to fit in memory.
 
-**Writing.** What counts is not the newest version of a dataset but the one that the seal of a batch names. A write is a chain of commits on
-top of the pinned base: whatever stands on the base (left by an attempt that died, or by a rival) is first undone by a restore; then records
-are merged in, forgotten ones deleted, now and then files compacted. After each commit the version must be the very next: Lance rebases a
-commit on whatever came between, and would double keys without a word. The end of the chain is then noted in the shard's lease, which is one
-conditional write: of any number of processes that write one batch at once, one's version counts, and all return it.
+**Writing.** The valid version of a dataset is the one that the seal of a batch names, not the newest. A write
+is a chain of commits on the pinned base. Commits that are already on the base (from an attempt that crashed,
+or from another driver) are undone first, by a restore. Then records are merged in, deleted ones are removed,
+and sometimes files are compacted. After each commit the version must be the next one, because Lance rebases a
+commit on any commit in between, and would silently duplicate keys. The end of the chain is then recorded in
+the shard's lease by one conditional write: of several processes that write the same batch, the version of one
+is valid, and all return it.
 
-**Memory.** How many records are in memory at once is bounded, and so are the bytes of their states: about `HELD`, or one larger state.
+**Memory.** The number of records in memory is bounded, and so are the bytes of their states: about `HELD`, or
+one larger state.
 
 Columns: key (unique, indexed), state (bytes, not decoded here), expires_at (s since the epoch: the next
-expiry of the record; null: never). Knows no Spark, is called inside its tasks; knows neither types nor rows.
+expiry of the record; null: never). Runs inside Spark tasks but does not know Spark; knows neither types nor rows.
 """
 
 from __future__ import annotations
