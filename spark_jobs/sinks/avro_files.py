@@ -62,15 +62,15 @@ def files_up_to(files: FilesConfig) -> int:
 
 
 def last_filed(files: FilesConfig) -> int:
-    """The highest batch of which there is a file, whole or not; 0 without any."""
+    """The highest batch with a file, complete or not; 0 without any."""
     found = (re.fullmatch(r"[^/]+/([0-9]{10,18})-[^/]+[.]avro", info.name) for info in open_store(files.url).list(""))
     return max([files_up_to(files), *(int(each[1]) for each in found if each)])
 
 
 def to_files(config: PipelineConfig, files: FilesConfig, store: Store, spark: SparkSession, since: int, sealed: Sealed) -> Filed:
-    """Write the events of the batches after `since`, up to the one `sealed`, without those that were voided.
-    What cannot be written of one table is raised when the others are there: the note says so of none of these
-    batches then, and the next run writes them again, the same."""
+    """Write the events of the batches after `since`, up to `sealed`, without those of voided batches. An
+    error in one table is raised after the others are written: then none of these batches is recorded as
+    complete, and the next run writes the same files again."""
     upto = sealed.number
     learner = read_schema(store, config.cluster.name, upto)
     addresses = read_manifest(store, config.cluster.name, upto).nodes
@@ -95,7 +95,8 @@ def to_files(config: PipelineConfig, files: FilesConfig, store: Store, spark: Sp
 
 @dataclass(slots=True)
 class FileWriter:
-    """Writes the events of one incarnation, all of a file in one run of rows, in order. Travels to the executors."""
+    """Writes the events of one incarnation; all events of a file come in one run of rows, in order. It is
+    sent to executors."""
 
     encoder: Encoder
     url: str
@@ -126,14 +127,15 @@ class FileWriter:
 
 def _packed(name: str, schema: Any, values: Iterable[Any]) -> bytes:
     out = io.BytesIO()
-    # A marker of its own for each file, and the same in each run.
+    # The sync marker differs between files and is the same in each run.
     marker = hashlib.md5(name.encode(), usedforsecurity=False).digest()
     fastavro.writer(out, fastavro.parse_schema(schema), values, codec="deflate", sync_marker=marker)
     return out.getvalue()
 
 
 def files_with(store: Store, table: Table, places: Iterable[tuple[int, int]]) -> list[str]:
-    """Names of the files, in the store of `files.url`, that hold events of the table at these places (batch, ordinal)."""
+    """Names of the files in the store of `files.url` that hold events of the table at these positions (batch,
+    ordinal)."""
     wanted = set(places)
     folder = f"{part_of(table.keyspace)}.{part_of(table.name)}"
     listed = (info.name for batch in sorted({batch for batch, _ in wanted}) for info in store.list(f"{folder}/{batch:010d}-"))
@@ -141,8 +143,8 @@ def files_with(store: Store, table: Table, places: Iterable[tuple[int, int]]) ->
 
 
 def without_events(store: Store, name: str, places: Iterable[tuple[int, int]]) -> None:
-    """Write the file anew, without the events at these places. ChecksumMismatch, with nothing written, if the others would not be the
-    same."""
+    """Write the file again without the events at these positions. ChecksumMismatch, with nothing written, if
+    the other events would change."""
     gone, content = set(places), store.read(name)
     kept = [event for event in _events(content) if _place(event) not in gone]
     made = _packed(name, fastavro.reader(io.BytesIO(content)).writer_schema, kept)
@@ -166,7 +168,8 @@ def _rows(batches: Batches) -> Iterator[dict[str, Any]]:
 
 
 def _write(writer: FileWriter, incarnation: Incarnation, since: int, upto: int) -> int:
-    """Write the incarnation's events of the batches after `since`, up to `upto`; how many. A file's rows are in one task."""
+    """Write the incarnation's events of the batches after `since`, up to `upto`; returns their number. The
+    rows of a file are in one task."""
     rows = incarnation.changes.rows.filter(F.col("batch").between(since + 1, upto) & (F.col("table_id") == str(incarnation.table.id)))
     parted = rows.withColumn("part", F.floor((F.col("ordinal") - 1) / EVENTS_PER_FILE).cast("long"))
     gathered = parted.repartition("batch", "schema_version", "part").sortWithinPartitions("batch", "schema_version", "part", "ordinal")

@@ -93,7 +93,7 @@ _LONGEST = 300  # characters of Iceberg's reason: it may list every file
 _PROPERTIES = {
     "format-version": "2",
     "commit.retry.num-retries": "20",
-    # Each commit writes a new metadata.json with all snapshots; Iceberg leaves the old ones where they are.
+    # Each commit writes a new metadata.json with all snapshots; Iceberg does not delete the old ones.
     "write.metadata.delete-after-commit.enabled": "true",
     "write.metadata.previous-versions-max": "100",
 }
@@ -106,12 +106,13 @@ _MIXED = "some, but not all, rows match"
 
 
 def current_schema(shape: RowShape, facts: Facts = "map") -> pa.Schema:
-    """Current rows: the table's columns, then writetime (µs) and expiry (s since the epoch) of each that has a value."""
+    """Schema of current rows: the table's columns, then writetime (µs) and expiry (s since the epoch) of each
+    column with a value."""
     return pa.schema([*shape.row_type, *((name, kind) for kind in _facts_type(shape, facts) for name in (WRITETIME, EXPIRES_AT))])
 
 
 def _facts_type(shape: RowShape, facts: Facts) -> list[pa.DataType]:
-    """The one type of both, or none."""
+    """The type of the columns for writetimes and expiries; None if there are none."""
     if facts == "map":
         return [pa.map_(pa.string(), pa.int64())]
     columns = [(to_column(name), pa.int64()) for name in shape.columns if name not in shape.keys]
@@ -119,8 +120,8 @@ def _facts_type(shape: RowShape, facts: Facts) -> list[pa.DataType]:
 
 
 def changes_rows(shape: RowShape) -> dict[Path, int]:
-    """Which parts of a changes table are rows, with the number of their columns that go by place (see
-    spark_jobs.sinks.schema_evolution)."""
+    """The structs of a changes table that are rows, and the number of their columns that are matched by
+    position (see spark_jobs.sinks.schema_evolution)."""
     keys, clustering = len(shape.keys), len(shape.table.clustering)
     parts: dict[Path, int] = {("key",): keys, ("before",): keys, ("after",): keys}
     return {(): 0, **parts, ("bounds", "start"): clustering, ("bounds", "end"): clustering}
@@ -156,11 +157,13 @@ QUARANTINE = pa.schema(
 
 @dataclass(frozen=True, slots=True)
 class Fence:
-    """Holds a driver back that wakes up when another one has sealed its batch: what later batches wrote is not its to undo. And one that
-    does not know of a table that another run of the batch goes without: it knows of as many `additions` to the verdicts.
+    """Stops a delayed driver whose batch was sealed by another one: it must not undo what later batches
+    wrote. Also stops a driver that does not know all tables that another run of the batch rejected: it knows
+    the first `additions` verdicts.
 
-    Later batches begin when this one is sealed. So a table that was loaded before the seal was looked at holds this batch and earlier ones
-    only; and Iceberg refuses a commit to a table that has changed since it was loaded. Both together leave no gap."""
+    Later batches begin after this one is sealed. So a table that was loaded before the seal was checked holds
+    this batch and earlier ones only, and Iceberg rejects a commit to a table that has changed since it was
+    loaded. Together, this leaves no gap."""
 
     store: Store
     cluster: str
@@ -178,15 +181,16 @@ class Fence:
 
 @dataclass(frozen=True, slots=True)
 class Changes:
-    """One incarnation's changes at one snapshot, and what each schema version in them is (see `writetime.cassandra.schema.fingerprint`)."""
+    """The changes of one incarnation at one snapshot, and the definition of each schema version in them (see
+    `writetime.cassandra.schema.fingerprint`)."""
 
     rows: DataFrame
     versions: dict[str, dict[str, Any]]
 
 
 class _Notes:
-    """What snapshots that SQL makes tell of themselves is a setting of the session: statements that tell the same go on at once, others
-    wait for them."""
+    """Summary properties of snapshots that SQL creates are a setting of the Spark session: statements with
+    equal properties run at the same time, others wait."""
 
     def __init__(self, spark: SparkSession) -> None:
         self._spark = spark
@@ -208,7 +212,7 @@ class _Notes:
         finally:
             with self._changed:
                 self._users -= 1
-                # First, for what follows may fail; nobody wakes up before it is done.
+                # First, because the next steps may fail; no other driver continues before it is done.
                 self._changed.notify_all()
                 if not self._users:
                     for key in about:
@@ -216,11 +220,12 @@ class _Notes:
 
 
 class Warehouse:
-    """The tables of one catalog. Whoever writes to them in a batch that others may run as well gives a `fence`. Several threads may, each
-    to tables of another name. `cells`: changes tell when cells were written, and when they expire. `beside`: the namespace that a replay
-    goes into, beside the live tables. `owner`: the pipeline that writes, whose the tables are from then on; a table of another is
-    somebody else's. `batch_id`: the id of the batch that writes; `chain`: what it belongs to, if a rebuild has begun that. At its first
-    commit to a table a chain replaces all that an earlier one has left there."""
+    """The tables of one catalog. Writers of a batch that other drivers may run too pass a `fence`. Several
+    threads may write, each to tables of another name. `cells`: changes include writetimes and expiries.
+    `beside`: the shadow namespace of a replay. `owner`: the pipeline that writes and owns its tables; tables
+    of other owners are left alone. `batch_id`: the id of the batch that writes; `chain`: its chain, if a
+    rebuild began it. With its first commit to a table, a chain replaces everything that an earlier chain
+    wrote."""
 
     def __init__(
         self,
@@ -248,25 +253,25 @@ class Warehouse:
         self._making = Lock()
 
     def changes_of(self, table: Table) -> str | None:
-        """Name of the table that holds this incarnation's changes, or None if there is none yet."""
+        """Name of the table with this incarnation's changes; None if it does not exist."""
         plain = to_column(table.name)
         names = [self._name(self._changes_in(table), called) for called in (plain, _incarnation_name(plain, table.id))]
         held = ((name, self._held(name)) for name in names)
         return next((name for name, found in held if found is not None and found.properties.get(_ID_PROPERTY) == str(table.id)), None)
 
     def current_of(self, table: Table) -> str | None:
-        """Name of the table that holds this incarnation's current rows, or None if there is none."""
+        """Name of the table with this incarnation's current rows; None if it does not exist."""
         name = self._name(self._current_in(table), to_column(table.name))
         held = self._held(name)
         return name if held is not None and held.properties.get(_ID_PROPERTY) == str(table.id) else None
 
     def rows(self, table: Table) -> int | None:
-        """How many current rows this incarnation has, if its table tells (`IcebergTable.rows`)."""
+        """Number of current rows of this incarnation, if its table states it (`IcebergTable.rows`)."""
         held = self._held(self._name(self._current_in(table), to_column(table.name)))
         return held.rows if held is not None and held.properties.get(_ID_PROPERTY) == str(table.id) else None
 
     def rejection_reason(self, table: Table) -> str | None:
-        """Why nothing can be written for the table, or None: a name that it needs is taken by a table that somebody else made."""
+        """Why nothing can be written for the table: a table of another owner has its name; None if it can."""
         namespaces = (self._current_in(table), self._changes_in(table))
         try:
             for namespace in namespaces:
@@ -276,8 +281,8 @@ class Warehouse:
         return None
 
     def open_changes(self, table: Table, voided: Iterable[int] = ()) -> Changes | None:
-        """This incarnation's changes as they are now, without those of batches that were `voided`, or None if there
-        are none yet. BatchError, retriable, if another incarnation took the name meanwhile."""
+        """This incarnation's current changes without those of `voided` batches; None if there are none.
+        BatchError (retriable) if another incarnation took the name in the meantime."""
         name = self.changes_of(table)
         held = None if name is None else IcebergTable(self.spark, name)
         if held is None or held.snapshot is None:
@@ -287,7 +292,7 @@ class Warehouse:
         if properties.get(_ID_PROPERTY) != str(table.id):
             raise moved
         try:
-            # A snapshot is of one table: what has the name by now must be that one.
+            # A snapshot belongs to one table: the table of this name must still be that one.
             rows = self.spark.sql(f"SELECT * FROM {name} VERSION AS OF {held.snapshot}")
         except PySparkException as error:
             raise moved from error
@@ -297,7 +302,8 @@ class Warehouse:
         return Changes(rows, {version: json.loads(text) for version, text in texts.items()})
 
     def write_changes(self, table: Table, schema: Schema, events: DataFrame, batch: int) -> None:
-        """Put the batch's events of the table, PAGES, in; what an earlier attempt of the same batch left is replaced."""
+        """Write the batch's events of the table, PAGES; they replace those of an earlier attempt of the
+        batch."""
         with self.fenced(batch):
             shape = RowShape.of(table, schema)
             held = self._changes(shape, schema, batch)
@@ -312,11 +318,11 @@ class Warehouse:
             except Py4JJavaError as error:
                 if _MIXED not in str(error):
                     raise
-                # Compaction has put what an earlier attempt left into one file with events of other batches.
+                # Compaction has merged an earlier attempt's events into a file with events of other batches.
                 self._exchange_events(held, rows, batch)
 
     def take_back(self, table: Table, batch: int) -> None:
-        """Take away what an earlier attempt of the batch wrote into this incarnation's changes, if anything."""
+        """Remove the changes that an earlier attempt of the batch wrote for this incarnation."""
         with self.fenced(batch):
             name = self.changes_of(table)
             held = None if name is None else IcebergTable(self.spark, name)
@@ -328,8 +334,8 @@ class Warehouse:
             self._remove_events(held, seen, batch, batch, self._about(batch))
 
     def _remove_events(self, held: IcebergTable, seen: int, gone: int, batch: int, about: Mapping[str, str]) -> None:
-        """Take the events of the batch `gone` out of a changes table, if nobody has written such since the
-        snapshot `seen`."""
+        """Remove the events of batch `gone` from a changes table, unless it was written since snapshot
+        `seen`."""
         nothing = self.spark.createDataFrame([], held.columns)
         try:
             self._overwrite(held.name, seen, nothing, F.col("batch") == gone, about)
@@ -340,15 +346,13 @@ class Warehouse:
             with self._notes.applied(about):
                 self.spark.sql(f"DELETE FROM {held.name} WHERE batch = {gone}")
 
-    # --- what voided batches have left
+    # --- reverting voided batches
 
     def take_back_voided(self, table: Table, voided: Mapping[int, UUID | None], batch: int) -> list[str]:
-        """Take back what batches that were `voided` have committed of this incarnation: their events go from its
-        changes, its current rows are rolled back to where they were before. Names of the tables that this
-        changes.
-
-        BatchError if rows of another batch stand above theirs: nobody can tell these apart. BatchBusy if
-        somebody writes meanwhile."""
+        """Revert what `voided` batches committed for this incarnation: their events are removed from its
+        changes, and its current rows are rolled back to the snapshot before. Returns the names of the changed
+        tables. BatchError if rows of another batch were written on top, because they cannot be separated.
+        BatchBusy if the table is being written."""
         with self.fenced(batch):
             done = []
             for name in self._places_of(self._changes_in(table), table):
@@ -359,8 +363,8 @@ class Warehouse:
             return done
 
     def is_settled(self, table: Table, voided: Mapping[int, UUID | None], batch: int) -> bool:
-        """Whether no rows of a voided batch stand in this incarnation's current rows, and none of this batch were
-        rolled back with such."""
+        """Whether this incarnation's current rows contain no rows of a voided batch, and no rows of this
+        batch were rolled back with such rows."""
         mine = {batch: self.batch_id}
         for name in self._places_of(self._current_in(table), table):
             held = IcebergTable(self.spark, name)
@@ -373,8 +377,8 @@ class Warehouse:
         return True
 
     def take_back_voided_records(self, cluster: str, voided: Mapping[int, UUID | None], batch: int) -> None:
-        """The same of the quarantine table: what voided batches of the cluster could not use goes, and what
-        they had settled waits."""
+        """Revert voided batches of the cluster in the quarantine table: their records are removed, and
+        records that they settled wait again."""
         name = self.quarantine()
         held = None if name is None else self._held(name)
         found = _left_by(held.lineage, voided) if held is not None else []
@@ -387,13 +391,13 @@ class Warehouse:
             log.info("quarantine of a voided batch taken back", batch=batch, voided=number)
 
     def _places_of(self, namespace: str, table: Table) -> list[str]:
-        """Names of the tables in a namespace that hold this incarnation's rows: the plain one, or the one that it
-        was moved to."""
+        """Names of the tables in a namespace that hold this incarnation's rows: under the plain name, or
+        under the name that it was moved to."""
         plain = to_column(table.name)
         found = []
         for name in (self._name(namespace, called) for called in (plain, _incarnation_name(plain, table.id))):
             properties = {} if (held := self._held(name)) is None else held.properties
-            # What is another pipeline's this one goes without.
+            # A table of another pipeline is left alone.
             theirs = self.owner is not None and self.owner.other(properties.get(_OWNER_PROPERTY)) is not None
             if properties.get(_ID_PROPERTY) == str(table.id) and not theirs:
                 found.append(name)
@@ -417,7 +421,7 @@ class Warehouse:
             return False
         last = found[-1]
         first, gone = lineage[last], lineage[: last + 1]
-        # What this very batch has written on top is written again: it is not sealed.
+        # Rows that this batch wrote on top are written again: it is not sealed.
         mine = {**voided, batch: self.batch_id}
         others = [each.summary for each in gone if each.summary.get("operation") != "replace" and _batch_of(each.summary, mine) is None]
         number = _batch_of(first.summary, voided)
@@ -441,15 +445,16 @@ class Warehouse:
     # --- current rows
 
     def merge_current(self, table: Table, schema: Schema, events: DataFrame, batch: int) -> None:
-        """Bring the current rows to where the batch's last event of each row leaves them."""
+        """Merge the last event of each row in the batch into the current rows."""
         self._write_current(table, schema, events, batch, anew=False)
 
     def replace_current(self, table: Table, schema: Schema, events: DataFrame, batch: int) -> None:
-        """Of a table that was truncated: the rows that the batch's events leave take the place of all that were there, in one commit."""
+        """For a truncated table: replace all current rows by those that result from the batch's events, in
+        one commit."""
         self._write_current(table, schema, events, batch, anew=True)
 
     def empty_current(self, table: Table, batch: int) -> None:
-        """Of a table that was dropped: take its current rows away, if it has any. Iceberg's snapshots keep what they were."""
+        """For a dropped table: delete its current rows, if any. Iceberg's snapshots keep them."""
         with self.fenced(batch):
             _, held = self._place(self._current_in(table), table, batch)
             seen, done = (None, True) if held is None else self._look_at(held, batch)
@@ -471,7 +476,7 @@ class Warehouse:
             if (table.static_columns and table.clustering) or any(may_be_respelled(table.columns[key].type) for key in shape.keys):
                 rows = _one_of_each_key(rows, shape)
             if anew or seen is None or self._succeeds(held):
-                # Nothing to merge with, which is what merging costs most for.
+                # There is nothing to merge with, and the scan for it is the expensive part.
                 kept = rows.filter(F.col(OP) != "d")
                 self._overwrite(held.name, seen, _as_stored(kept, held.columns), F.lit(True), self._about(batch, "rows"))
             else:
@@ -479,8 +484,8 @@ class Warehouse:
             self._take_over(held, batch)
 
     def clear_former(self, table: Table, batch: int) -> None:
-        """Take away what an earlier chain has left in this incarnation's tables, where this one has brought
-        no rows up to `batch`, its last."""
+        """Delete what an earlier chain left in this incarnation's tables, if this chain wrote no rows to them
+        up to `batch`, its last one."""
         with self.fenced(batch):
             for name in (self.changes_of(table), self.current_of(table)):
                 held = None if name is None else self._held(name)
@@ -493,7 +498,8 @@ class Warehouse:
                 self._take_over(held, batch)
 
     def seen(self) -> int:
-        """The highest number of a batch that the pipeline's tables tell of: by their snapshots, and by the rows of changes."""
+        """The highest batch number in the pipeline's tables, by their snapshots and by the rows of
+        changes."""
         highest = 0
         for name in self._own_tables():
             held = self._held(name)
@@ -501,13 +507,13 @@ class Warehouse:
                 continue
             highest = max([highest, *(int(each.get(_BATCH_PROPERTY, 0)) for each in held.summaries)])
             if {"batch", "ordinal"} <= set(held.columns.names) and held.snapshot is not None:
-                # Snapshots expire; a batch of which rows are left does not.
+                # Snapshots expire; the batch numbers in the rows of changes do not.
                 ((last,),) = self.spark.sql(f"SELECT max(batch) FROM {name}").collect()
                 highest = max(highest, last or 0)
         return highest
 
     def _own_tables(self) -> Iterator[str]:
-        """Names of the tables in the catalog that are the pipeline's, or that nobody has claimed."""
+        """Names of the tables in the catalog that belong to the pipeline or have no owner."""
         for (namespace,) in self.spark.sql(f"SHOW NAMESPACES IN {quoted(self.catalog)}").collect():
             if namespace == OWN_NAMESPACE or "." in namespace:
                 # Of all pipelines; of none.
@@ -525,7 +531,7 @@ class Warehouse:
                     yield name
 
     def _overwrite(self, name: str, seen: int | None, rows: DataFrame, where: Column, properties: Mapping[str, str]) -> None:
-        """Put the rows in the place of those that are there, if nobody has written such since the snapshot `seen`."""
+        """Replace the rows that match, unless they were written since snapshot `seen`."""
         writer = rows.writeTo(name).option("isolation-level", "serializable")
         if seen is not None:
             writer = writer.option("validate-from-snapshot-id", str(seen))
@@ -534,7 +540,7 @@ class Warehouse:
         writer.overwrite(where)
 
     def _exchange_events(self, held: IcebergTable, rows: DataFrame, batch: int) -> None:
-        """Put a batch's events in the place of those that it has there, one by one. Dying between the two steps loses nothing."""
+        """Replace a batch's events one by one. A crash between the two steps loses nothing."""
         self._expect_open(batch)
         with self._viewed(rows) as view, self._notes.applied(self._about(batch)):
             self.spark.sql(
@@ -548,7 +554,7 @@ class Warehouse:
             self.spark.sql(merge_statement(name, view, shape, columns))
 
     def follow(self, table: Table, schema: Schema, batch: int) -> None:
-        """Bring the tables that there are to the shape that the ring's table has by now, if the batch writes none of its rows."""
+        """Evolve the existing tables to the cluster's table if the batch writes none of its rows."""
         with self.fenced(batch):
             shape = RowShape.of(table, schema)
             if self.changes_of(table) is not None:
@@ -557,7 +563,7 @@ class Warehouse:
                 self._current(shape, schema, batch)
 
     def quarantine(self) -> str | None:
-        """Name of the quarantine table, or None if there is none."""
+        """Name of the quarantine table; None if it does not exist."""
         name = self._name(OWN_NAMESPACE, _QUARANTINE_ID)
         held = self._held(name)
         return name if held is not None and held.properties.get(_ID_PROPERTY) == _QUARANTINE_ID else None
@@ -571,7 +577,7 @@ class Warehouse:
                     self._write_quarantine(quarantined, batch)
                     break
                 except (PySparkException, Py4JJavaError) as error:
-                    # Another job of the pipeline, or another pipeline, has told of its own meanwhile.
+                    # Another job or pipeline has written its own records in the meantime.
                     if attempt == _ATTEMPTS or not _is_conflict(error):
                         raise
 
@@ -588,12 +594,12 @@ class Warehouse:
         seen, _ = self._look_at(held, batch, shared=True)
         rows = [table_row(record) | {"at": datetime.fromtimestamp(record.at or 0, UTC)} for record in quarantined]
         given = self.spark.createDataFrame(pa.Table.from_pylist(rows, schema=QUARANTINE), schema=columns)
-        # As in `_last_rows`: the fence is looked at when the table that the MERGE reads is long loaded.
+        # As in `_last_rows`: the fence is checked after the table that the MERGE reads was loaded.
         given = given.mapInArrow(_passed(self.fence, batch, lambda batches: batches), schema=columns)
         if seen is None:
             self._overwrite(name, seen, given, F.lit(True), self._about(batch))
             return
-        # The cluster as a literal: rows of other ones, which another pipeline may write meanwhile, are no conflict.
+        # The cluster as a literal, so that rows of other clusters, written by other pipelines, are no conflict.
         with self._viewed(given) as view, self._notes.applied(self._about(batch)):
             self.spark.sql(
                 f"MERGE INTO {name} t USING {view} s ON t.cluster = {_text(quarantined[0].cluster)} AND t.name = s.name "
@@ -603,7 +609,7 @@ class Warehouse:
     # --- shapes
 
     def _changes(self, shape: RowShape, schema: Schema, batch: int) -> IcebergTable:
-        """The table for this incarnation's changes, made or brought to the shape that it has to have."""
+        """The table for this incarnation's changes, created or evolved as needed."""
         table = shape.table
         name, held = self._place(self._changes_in(table), table, batch)
         wanted = {f"{_SCHEMA_PROPERTY}{schema_version(table, schema.types)}": json.dumps(describe(table, schema.types))}
@@ -614,7 +620,8 @@ class Warehouse:
         return held
 
     def _current(self, shape: RowShape, schema: Schema, batch: int) -> tuple[IcebergTable, Facts]:
-        """The table for this incarnation's current rows, as above, and how it keeps facts of cells: as it did when it was made."""
+        """The table for this incarnation's current rows, created or evolved as needed, and its format of cell
+        facts, which stays as it was at creation."""
         table = shape.table
         name, held = self._place(self._current_in(table), table, batch)
         facts: Any = self.layout.cell_facts if held is None else held.properties.get(_FACTS_PROPERTY, "map")
@@ -641,7 +648,7 @@ class Warehouse:
         return {f"write.{command}.mode": self.layout.writes for command in ("merge", "update", "delete")}
 
     def _evolve(self, held: IcebergTable, columns: StructType, rows: Mapping[Path, int], wanted: Mapping[str, str], batch: int) -> None:
-        """Bring the table to the columns, and its properties to what is told."""
+        """Evolve the table to the columns, and set its properties."""
         plan = steps(columns, held.columns, rows)
         properties = held.properties
         refill = json.loads(properties.get(_REFILL_PROPERTY, "{}")) | (plan.replaced if rows.get(()) else {})
@@ -651,7 +658,7 @@ class Warehouse:
             held.evolve(plan, news, lambda: self._expect_open(batch))
 
     def _refill(self, held: IcebergTable, columns: Mapping[str, str], batch: int) -> None:
-        """Give columns that were made anew the values that were set aside."""
+        """Fill columns that were created again with the values that were set aside."""
         kinds = {field.name: field.dataType for field in held.columns}
         sets = ", ".join(f"{quoted(new)} = {converted(quoted(old), kinds[old], kinds[new])}" for new, old in columns.items())
         lacking = " OR ".join(f"({quoted(new)} IS NULL AND {quoted(old)} IS NOT NULL)" for new, old in columns.items())
@@ -661,8 +668,9 @@ class Warehouse:
         held.evolve(Steps(), {_REFILL_PROPERTY: "{}"}, lambda: self._expect_open(batch))
 
     def _take_dropped(self, held: IcebergTable, facts: Facts, dropped: Mapping[str, int], batch: int) -> None:
-        """Set columns that the ring has dropped to null, in rows that nobody touches too: values written later than the drop (they were
-        ahead of the clock) stay, for they come back when the column is added again. Without writetimes all go."""
+        """Set columns that were dropped in the cluster to null, in unchanged rows too. Values written later
+        than the drop (with a clock that was ahead) stay, because they reappear when the column is added
+        again. Without writetimes all values are removed."""
         stored = set(held.columns.names)
         gone = {column: at for column, at in dropped.items() if to_column(column) in stored}
         if gone:
@@ -673,10 +681,9 @@ class Warehouse:
     # --- the rest
 
     def _last_rows(self, held: IcebergTable, shape: RowShape, columns: pa.Schema, events: DataFrame, batch: int) -> DataFrame:
-        """The rows as the batch leaves them, with what to do with each in the column OP; and the keys that a row had meanwhile, if there
-        can be more than one.
-
-        They are made while the commit's job runs, when the table that a MERGE reads is long loaded: their maker looks at the fence."""
+        """The rows after the batch, with the action for each in column OP; and the keys that a row had in
+        between, if there can be several. They are produced while the commit's job runs, after the table of a
+        MERGE was loaded, and only after the fence was checked."""
         stored = held.columns
         rows = StructType([stored[column] for column in columns.names]).add(OP, "string")
         respelled = [to_column(column.name) for column in shape.table.clustering if may_be_respelled(column.type)]
@@ -684,11 +691,11 @@ class Warehouse:
         return (events if respelled else events.filter("last > 0")).mapInArrow(made, schema=rows)
 
     def _look_at(self, held: IcebergTable, batch: int, *, shared: bool = False) -> tuple[int | None, bool]:
-        """The snapshot that readers of the table see now, which is of no later batch, and whether the batch's rows are in it. Other
-        pipelines write to a `shared` table as well."""
+        """The snapshot that readers of the table see now, which must not be of a later batch, and whether it
+        contains the batch's rows. Other pipelines may write to a `shared` table."""
         held.refresh()
         summaries, lineage = held.commits()
-        # What was rolled back is in the table no more.
+        # Commits that were rolled back are not visible.
         seen = held.snapshot, _has_batch([each.summary for each in lineage], batch)
         self._expect_open(batch)
         if self.batch_id is not None and not shared:
@@ -697,8 +704,9 @@ class Warehouse:
         return seen
 
     def _expect_own_chain(self, name: str, summaries: list[dict[str, str]], batch: int) -> None:
-        """BatchError if the table holds a batch of a chain that this one does not succeed: one above the open one, one of its number with
-        another id, or one at or above the first of this chain that is not of it."""
+        """BatchError if the table holds a batch of a chain that this one does not succeed: a batch above the
+        open one, one of its number with another id, or one at or above the first batch of this chain that is
+        not part of it."""
         first, mine = (self.chain.first, str(self.chain.id)) if self.chain else (1, None)
         for each in summaries:
             number, batch_id = int(each.get(_BATCH_PROPERTY, 0)), each.get(_BATCH_ID_PROPERTY)
@@ -712,7 +720,7 @@ class Warehouse:
                 )
 
     def _expect_no_later_chain(self, held: IcebergTable, batch: int) -> None:
-        """The same by what the table says, which outlives its snapshots."""
+        """The same check by the properties of the table, which outlive its snapshots."""
         found, first = _chain_of(held), self.chain.first if self.chain else 0
         if found and found["first"] >= max(first, 1) and (self.chain is None or found["id"] != str(self.chain.id)):
             raise BatchError(
@@ -723,7 +731,7 @@ class Warehouse:
             )
 
     def _about(self, batch: int, step: str | None = None) -> dict[str, str]:
-        """What a snapshot tells of itself."""
+        """The summary properties of a snapshot."""
         summary = {_BATCH_PROPERTY: str(batch)}
         if self.batch_id is not None:
             summary[_BATCH_ID_PROPERTY] = str(self.batch_id)
@@ -732,11 +740,12 @@ class Warehouse:
         return summary if step is None else {**summary, _STEP_PROPERTY: step}
 
     def _succeeds(self, held: IcebergTable) -> bool:
-        """Whether all that the table holds is an earlier chain's."""
+        """Whether everything in the table is from an earlier chain."""
         return self.chain is not None and _chain_of(held).get("id") != str(self.chain.id)
 
     def _take_over(self, held: IcebergTable, batch: int) -> None:
-        """Note that what the table holds is this chain's by now. Dying before that, the batch replaces all once more, with the same."""
+        """Record that the table's content belongs to this chain now. After a crash before that, the batch
+        replaces everything again with the same rows."""
         if self.chain is None or not self._succeeds(held):
             return
         about = {"id": str(self.chain.id), "first": self.chain.first}
@@ -745,11 +754,12 @@ class Warehouse:
         held.evolve(Steps(), properties, lambda: self._expect_open(batch))
 
     def _claim(self) -> dict[str, str]:
-        """What says on a table whose it is."""
+        """The properties of a table that name its owner."""
         return {} if self.owner is None else {_OWNER_PROPERTY: self.owner.model_dump_json()}
 
     def _incarnation_of(self, held: IcebergTable) -> str:
-        """Id of the Cassandra table whose rows the table holds. BatchError of a table that is not this pipeline's."""
+        """Id of the Cassandra table whose rows the table holds. BatchError if the table does not belong to
+        this pipeline."""
         incarnation = _incarnation(held)
         other = self.owner.other(held.properties.get(_OWNER_PROPERTY)) if self.owner else None
         if other is not None:
@@ -767,7 +777,8 @@ class Warehouse:
 
     @contextmanager
     def fenced(self, batch: int) -> Iterator[None]:
-        """What others were faster with fails in many ways; that the batch is sealed says it best. If it is not, they may be at it."""
+        """A batch that another driver has sealed may fail here in many ways: raise the error that says so. If
+        it is not sealed, the other driver may still be running."""
         try:
             yield
         except Exception as error:
@@ -783,7 +794,7 @@ class Warehouse:
 
     @contextmanager
     def _viewed(self, rows: DataFrame) -> Iterator[str]:
-        """A name by which SQL knows the rows meanwhile."""
+        """A temporary view of the rows for SQL."""
         view = f"rows_{uuid4().hex}"
         rows.createOrReplaceTempView(view)
         try:
@@ -801,12 +812,9 @@ class Warehouse:
         return ".".join(quoted(piece) for piece in (self.catalog, namespace, table))
 
     def _place(self, namespace: str, table: Table, batch: int) -> tuple[str, IcebergTable | None]:
-        """Name of the table for this incarnation, and the table if it is there.
-
-        The plain name belongs to the incarnation that goes on. When a table was created anew, what the plain
-        name held so far moves to a name with the old id: its columns may have other types, and its history
-        stays readable.
-        """
+        """Name of the table for this incarnation, and the table if it exists. The plain name belongs to the
+        existing incarnation. If a table was created again, the content under the plain name moves to a name
+        with the old id: its columns may have other types, and its history stays readable."""
         called = to_column(table.name)
         plain = self._name(namespace, called)
         held = self._held(plain)
@@ -816,16 +824,16 @@ class Warehouse:
             held = self._held(plain)
             incarnation = None if held is None else self._incarnation_of(held)
         elif incarnation not in (None, str(table.id)):
-            # The new name stands without its catalog: Spark would take that for a namespace.
+            # The new name is given without the catalog, which Spark would take for a namespace.
             aside = f"{quoted(namespace)}.{quoted(_incarnation_name(called, UUID(incarnation)))}"
-            # If another driver has done so meanwhile, the name is taken.
+            # If another driver has renamed it in the meantime, the name is taken.
             self._expect_open(batch)
             self.spark.sql(f"ALTER TABLE {plain} RENAME TO {aside}")
             held = None
         return plain, held
 
     def _held(self, name: str) -> IcebergTable | None:
-        """The table of that name as it is now, if there is one."""
+        """The table of that name, if it exists."""
         if not self.spark.catalog.tableExists(name):
             return None
         held = IcebergTable(self.spark, name)
@@ -852,8 +860,9 @@ def _is_conflict(error: PySparkException | Py4JJavaError) -> bool:
 
 
 def _as_stored(rows: DataFrame, columns: StructType) -> DataFrame:
-    """The rows with exactly these columns: those that they lack (dropped ones) are null. Where a column lacks or stands elsewhere, Spark
-    makes the values of all anew, field by field, which it cannot do with a map whose keys hold maps."""
+    """The rows with exactly these columns; missing ones (dropped columns) are null. If a column is missing or
+    at another position, Spark builds all values again field by field, which fails for a map whose keys
+    contain maps."""
     here = set(rows.columns)
     return rows.select(
         [F.col(quoted(field.name)) if field.name in here else F.lit(None).cast(field.dataType).alias(field.name) for field in columns]
@@ -873,7 +882,7 @@ def _incarnation(held: IcebergTable) -> str:
 
 
 def _chain_of(held: IcebergTable) -> dict[str, Any]:
-    """Of the chain whose rows the table holds its `id` and `first`; empty if no rebuild has begun it."""
+    """`id` and `first` of the chain whose rows the table holds; empty if no rebuild began it."""
     found: dict[str, Any] = json.loads(held.properties.get(_CHAIN_PROPERTY, "{}"))
     return found
 
@@ -883,7 +892,7 @@ def _has_batch(summaries: list[dict[str, str]], batch: int) -> bool:
 
 
 def _batch_of(summary: Mapping[str, str], batches: Mapping[int, UUID | None]) -> int | None:
-    """Which of these batches has made the snapshot; None if none has."""
+    """Which of these batches made the snapshot; None if none of them did."""
     number, batch_id = int(summary.get(_BATCH_PROPERTY, 0)), summary.get(_BATCH_ID_PROPERTY)
     if number not in batches or (batch_id is not None and batches[number] is not None and batch_id != str(batches[number])):
         return None
@@ -891,12 +900,12 @@ def _batch_of(summary: Mapping[str, str], batches: Mapping[int, UUID | None]) ->
 
 
 def _rows_in(summaries: Sequence[Mapping[str, str]], batches: Mapping[int, UUID | None]) -> list[int]:
-    """Where, in a table's commits, these batches have brought current rows."""
+    """The positions in a table's commits at which these batches wrote current rows."""
     return [at for at, summary in enumerate(summaries) if summary.get(_STEP_PROPERTY) == "rows" and _batch_of(summary, batches) is not None]
 
 
 def _left_by(lineage: Sequence[Kept], voided: Mapping[int, UUID | None]) -> list[int]:
-    """Those of the voided batches that have committed to the table, and were not taken back since."""
+    """The voided batches that committed to the table and have not been reverted."""
     done: set[int] = set()
     found: set[int] = set()
     for summary in (each.summary for each in lineage):
@@ -908,7 +917,7 @@ def _left_by(lineage: Sequence[Kept], voided: Mapping[int, UUID | None]) -> list
 
 
 def _undone(gone: Sequence[Kept]) -> dict[str, str]:
-    """Properties that make the next batch take the steps again that are rolled back with the rows."""
+    """Properties that let the next batch repeat the steps that are rolled back with the rows."""
     properties: dict[str, str] = {}
     # The oldest last: what was to be refilled then is.
     for summary in (each.summary for each in gone):
@@ -929,7 +938,7 @@ def _incarnation_name(name: str, incarnation: UUID) -> str:
 
 
 def merge_statement(name: str, view: str, shape: RowShape, stored: pa.Schema) -> str:
-    # A row of static content alone has null clusterings: hence the null-safe comparison.
+    # Static content alone has null clusterings, which need the null-safe comparison.
     same = " AND ".join(f"{comparable('t', key)} <=> {comparable('s', key)}" for key in shape.key_type)
     columns = [quoted(column) for column in stored.names]
     updates = ", ".join(f"t.{column} = s.{column}" for column in columns)
@@ -943,24 +952,26 @@ def merge_statement(name: str, view: str, shape: RowShape, stored: pa.Schema) ->
 
 
 def may_be_respelled(kind: str) -> bool:
-    """Whether bytes that differ can be one value. Then a clustering may be one to Cassandra and two to the warehouse, as 1.0 and 1.00 are:
-    a row that is deleted and written again comes back with the other one. And two partitions may be one to the warehouse, as those of the
-    varint 1 in one byte and in two are, which no reader can tell apart."""
+    """Whether different bytes can be equal values. Then one clustering in Cassandra may be two in the
+    warehouse, such as 1.0 and 1.00: a row that is deleted and written again has the other spelling. And two
+    partitions may be one in the warehouse, such as a varint 1 of one byte and of two, which no reader can
+    distinguish."""
     return kind not in EQUAL_ONLY_TO_ITSELF
 
 
 def _one_of_each_key(rows: DataFrame, shape: RowShape) -> DataFrame:
-    """Of rows with one key in the warehouse the one that stays.
-
-    A clustering of no bytes (`blobAsInt(0x)`) reads as null, and so does that of static content alone. The latter shows only while its
-    partition has no row: of both at most one is there when a batch ends, and the other's going must not take it away. Nor must the going
-    of a row that came back as it had been spelled. Of rows in partitions whose keys read alike, any one stays."""
+    """One row per key of the warehouse. A clustering of no bytes (`blobAsInt(0x)`) reads as null, and so does
+    the clustering of static content alone. Static content alone is visible only while its partition has no
+    row, so at most one of both exists when a batch ends, and the deletion of the other must not remove it.
+    The same holds for a row that is written again in its former spelling. If partition keys read alike, any
+    one of their rows is kept."""
     key = Window.partitionBy(*(F.expr(comparable("s", column)) for column in shape.key_type)).orderBy(F.col(OP) == "d")
     return rows.alias("s").withColumn("_place", F.row_number().over(key)).filter("_place = 1").drop("_place")
 
 
 def comparable(side: str, key: pa.Field) -> str:
-    """A key column as Spark can tell it from others as Cassandra does: maps it does not compare at all, and 0.0 and -0.0 are one to it."""
+    """A key column in a form that Spark compares as Cassandra does: Spark does not compare maps, and treats
+    0.0 and -0.0 as equal."""
     column = f"{side}.{quoted(key.name)}"
     return (
         f"to_json(struct({column}), map('ignoreNullFields', 'false'))"
@@ -970,13 +981,13 @@ def comparable(side: str, key: pa.Field) -> str:
 
 
 def _holds(kind: pa.DataType, *wanted: Callable[[pa.DataType], bool]) -> bool:
-    """Whether a type is one of those, or is made of one."""
+    """Whether a type is one of those or contains one."""
     inner = (kind.field(at).type for at in range(kind.num_fields))
     return any(is_it(kind) for is_it in wanted) or any(_holds(each, *wanted) for each in inner)
 
 
 def _drop_statement(name: str, facts: Facts, dropped: Mapping[str, int]) -> str:
-    """`dropped`: by CQL name, up to which writetime (µs) values go."""
+    """`dropped`: the writetime (µs) up to which values are removed, by CQL name."""
 
     def goes(column: str, at: int) -> str:
         if facts == "none":
@@ -1000,12 +1011,12 @@ def _drop_statement(name: str, facts: Facts, dropped: Mapping[str, int]) -> str:
 
 
 def _text(value: str) -> str:
-    """The text as a literal of Spark SQL."""
+    """The text as an SQL literal."""
     return "'" + value.replace("\\", "\\\\").replace("'", "\\'") + "'"
 
 
 def _passed(fence: Fence | None, batch: int, made: Callable[[Batches], Batches]) -> Callable[[Batches], Batches]:
-    """The rows that are made, once the fence has been looked at."""
+    """The rows, produced after the fence has been checked."""
 
     def rows(batches: Batches) -> Batches:
         if fence is not None:

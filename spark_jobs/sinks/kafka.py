@@ -84,7 +84,7 @@ _OWNER_KEY = b"__pipeline"
 
 
 class Position(NamedTuple):
-    """The last event of a stream that was sent, and the id of its batch, if that has one."""
+    """The last event of a stream that was sent, and the id of its batch, if it has one."""
 
     batch: int
     ordinal: int
@@ -93,8 +93,8 @@ class Position(NamedTuple):
 
 @dataclass(frozen=True)
 class Chain:
-    """The batches whose events are published: in which bucket, of which cluster, and the last one that is sealed. What was sent of batches
-    before the `first` was of chains that this one succeeds."""
+    """The batches whose events are published: the bucket, the cluster, and the last sealed batch. Progress in
+    batches before `first` belongs to chains that this one succeeds."""
 
     bucket: str
     cluster: str
@@ -126,20 +126,22 @@ Headers = list[tuple[str, str | bytes | None]]
 
 
 def client_options(kafka: KafkaConfig) -> dict[str, Any]:
-    """What every client of this pipeline shares: where the brokers are, and what `kafka.producer` says of the way to them."""
+    """Options that all clients of this pipeline share: the brokers, and the connection options of
+    `kafka.producer`."""
     shared = {option: value for option, value in kafka.producer.items() if option.startswith(_OF_EVERY_CLIENT)}
     return {"bootstrap.servers": kafka.bootstrap_servers, **shared}
 
 
 def ensure_topics(kafka: KafkaConfig, topics: list[str]) -> dict[str, PublishError]:
-    """Create the topics that are missing; those that exist keep their settings. Returns those that Kafka does not make, and why."""
+    """Create missing topics; existing ones keep their settings. Returns the topics that Kafka refuses to
+    create, with the error."""
     errors: list[KafkaError] = []
     options: dict[str, Any] = {**client_options(kafka), "error_cb": errors.append}
     admin = AdminClient(options)
     try:
         present = admin.list_topics(timeout=_TIMEOUT_SECONDS).topics
     except KafkaException as error:
-        # Which says only that there was no answer; why, the client tells aside.
+        # It only says that there was no answer; the client reports the reason separately.
         admin.poll(0)
         why = next((KafkaException(each) for each in errors if each.code() in _REFUSED_CLIENT), error)
         raise _failure("list the topics", kafka.bootstrap_servers, why) from error
@@ -169,7 +171,7 @@ def ensure_topics(kafka: KafkaConfig, topics: list[str]) -> dict[str, PublishErr
             if topic == progress:
                 raise refused[topic] from error
         except TimeoutError as error:
-            # Not Kafka's answer, but that there was none in time.
+            # This is a time-out of the client, not an answer from Kafka.
             refused[topic] = PublishError(
                 f"no answer within {_TIMEOUT_SECONDS:.0f} s", operation="create a topic", obj=topic, retriable=True, hint=_WAIT
             )
@@ -179,7 +181,8 @@ def ensure_topics(kafka: KafkaConfig, topics: list[str]) -> dict[str, PublishErr
 
 
 def _check_keeps(admin: AdminClient, progress: str) -> None:
-    """PublishError if Kafka lets the publishers' progress expire: with it goes what keeps a rerun from sending events again."""
+    """PublishError if Kafka deletes the publishers' progress after a time: without it, a rerun would send
+    events again."""
     try:
         policy = _settings(admin, [progress])[progress]()["cleanup.policy"].value
     except KafkaException as error:
@@ -197,15 +200,16 @@ def _check_keeps(admin: AdminClient, progress: str) -> None:
 
 
 def _settings(admin: AdminClient, topics: Iterable[str]) -> dict[str, Callable[[], dict[str, ConfigEntry]]]:
-    """Ask for the settings of topics; what gives a topic's, or raises KafkaException, by topic. `admin` has to live until then."""
+    """Request the settings of topics. Returns a function that returns a topic's settings or raises
+    KafkaException. `admin` must stay open until then."""
     resources = [ConfigResource(ResourceType.TOPIC, topic) for topic in topics]
     asked = admin.describe_configs(resources) if resources else {}
     return {resource.name: partial(future.result, timeout=_TIMEOUT_SECONDS) for resource, future in asked.items()}
 
 
 def message_limits(kafka: KafkaConfig, topics: Iterable[str]) -> tuple[dict[str, int], dict[str, PublishError]]:
-    """How many bytes key and value of a record may have, by topic: what the producer and the topic allow, less what a record has beside.
-    And the topics that do not tell, and why."""
+    """Maximum bytes of a record's key and value by topic: the limits of producer and topic, less a record's
+    overhead. Also the topics whose limit is unknown, with the error."""
     own = int(kafka.producer.get("message.max.bytes", _LIBRDKAFKA_MAX))
     admin = AdminClient(client_options(kafka))
     limits: dict[str, int] = {}
@@ -228,7 +232,7 @@ def message_limits(kafka: KafkaConfig, topics: Iterable[str]) -> tuple[dict[str,
 
 
 def send_heartbeat(kafka: KafkaConfig, key: bytes, value: bytes) -> None:
-    """One record on the heartbeat topic, which is made if it is missing."""
+    """Send one record to the heartbeat topic, which is created if it is missing."""
     topic = heartbeat_topic(kafka)
     if (refused := ensure_topics(kafka, [topic])).get(topic) is not None:
         raise refused[topic]
@@ -244,7 +248,7 @@ def heartbeat_topic(kafka: KafkaConfig) -> str:
 
 
 def clashes(present: Iterable[str], wanted: Iterable[str]) -> dict[str, PublishError]:
-    """The wanted topics that Kafka would not make because of another, be it present or wanted, too."""
+    """The wanted topics whose names collide with another existing or wanted topic."""
     new = set(wanted).difference(present)
     return {
         topic: PublishError(
@@ -260,7 +264,7 @@ def clashes(present: Iterable[str], wanted: Iterable[str]) -> dict[str, PublishE
 
 @dataclass(frozen=True)
 class Sent:
-    """How many events a publisher sent, and, by stream, why it could not go on there."""
+    """How many events a publisher sent, and, by stream, why it stopped."""
 
     events: int
     stuck: dict[str, PublishError] = field(default_factory=dict)
@@ -268,15 +272,15 @@ class Sent:
 
 @dataclass(frozen=True)
 class Publisher:
-    """Sends the shares of one or more publishers; travels to the executors, hence holds configuration only. Without a `chain` progress is
-    taken as it is; without an `owner` the topics are anybody's."""
+    """Sends the shares of one or more publishers. It is sent to executors, so it holds configuration only.
+    Without a `chain`, progress is not checked; without an `owner`, neither are the owners of topics."""
 
     kafka: KafkaConfig
     chain: Chain | None = None
     owner: Owner | None = None
 
     def send_all(self, rows: Iterable[Any]) -> Iterator[Sent]:
-        """Rows of RECORDS, each publisher's in one run and in order. Yields what became of each run."""
+        """Send rows of RECORDS, each publisher's in one run and in order. Yields the result of each run."""
         for publisher, run in groupby(rows, key=lambda row: row.publisher):
             try:
                 yield self._send(publisher, run)
@@ -287,7 +291,8 @@ class Publisher:
         return f"{self.kafka.topic_prefix}.publisher.{publisher}"
 
     def _producer(self, publisher: int) -> Producer:
-        """The publisher's producer, which fences all earlier ones of the same name and has ended what they left open."""
+        """The publisher's producer. It fences all earlier ones of the same name and settles what they left
+        open."""
         producer = Producer(
             {
                 "linger.ms": 20,
@@ -330,7 +335,7 @@ class Publisher:
         return {stream: error for stream, error in found.items() if error is not None}
 
     def _claim(self, producer: Producer, publisher: int, owner: Owner) -> None:
-        """Note whose the topics are: what a version before this one began is taken over."""
+        """Record the owner of the topics; topics of an earlier version without an owner are adopted."""
         log.info("topics claimed for this pipeline", prefix=self.kafka.topic_prefix, publisher=publisher, pipeline=str(owner.id))
         producer.begin_transaction()
         value = owner.model_dump_json().encode()
@@ -338,8 +343,8 @@ class Publisher:
         producer.commit_transaction(_TIMEOUT_SECONDS)
 
     def _send_chunk(self, producer: Producer, publisher: int, rows: list[Any], stuck: dict[str, PublishError]) -> int:
-        """Send the rows in one transaction; how many went. A topic with an event that the producer or the broker refuses goes no further,
-        and is put to `stuck`."""
+        """Send the rows in one transaction; returns how many were sent. A topic with an event that the
+        producer or broker rejects is added to `stuck` and stops."""
         while True:
             producer.begin_transaction()
             sent, failed = self._produce_chunk(producer, publisher, rows, stuck)
@@ -348,17 +353,18 @@ class Publisher:
                 return sent
             producer.abort_transaction(_TIMEOUT_SECONDS)
             progress = progress_topic(self.kafka.topic_prefix)
-            # With the transaction go the events that had not gone out: that is no reason.
+            # Aborting the transaction purges unsent events: that is not a reason.
             failed = [each for each in failed if each[0].code() not in _GONE_WITH_OTHERS] or failed
             if fatal := [error for error, topic in failed if topic in ("", progress) or error.code() not in _OF_ONE_TOPIC]:
                 raise KafkaException(fatal[0])
-            # Each time round at least one topic fewer.
+            # Each iteration has at least one topic fewer.
             stuck.update({topic: _refused(topic, error) for error, topic in failed})
 
     def _produce_chunk(
         self, producer: Producer, publisher: int, rows: list[Any], stuck: dict[str, PublishError]
     ) -> tuple[int, list[tuple[KafkaError, str]]]:
-        """Hand over the rows and how far they reach; how many, and what the broker has refused, with the topic."""
+        """Produce the rows and the progress. Returns their number, and the broker's rejection with its
+        topic."""
         failed: list[tuple[KafkaError, str]] = []
 
         def delivered(error: KafkaError | None, message: Message) -> None:
@@ -393,13 +399,13 @@ class Publisher:
                 value = self._progress(position)
                 _produce(producer, progress_topic(self.kafka.topic_prefix), stream.encode(), value, delivered, partition=publisher)
         except KafkaException:
-            # A transaction of which an event was refused takes no more: that is the reason then.
+            # A transaction with a rejected event accepts no more events: the rejection is the reason.
             if not failed:
                 raise
         deadline = time.monotonic() + _TIMEOUT_SECONDS
         while not failed and producer.flush(1.0) and time.monotonic() < deadline:
             pass
-        # Aborting adds to them.
+        # Aborting adds to these errors.
         return sent, list(failed)
 
     def _progress(self, reached: Position) -> bytes:
@@ -408,7 +414,8 @@ class Publisher:
 
 
 def expect_own(kafka: KafkaConfig, owner: Owner) -> None:
-    """PublishError if the topics of the prefix are another pipeline's. To be asked before a publisher is made: it would end that one's."""
+    """PublishError if the topics of the prefix belong to another pipeline. Call it before a publisher starts,
+    because that would fence the other pipeline's publisher."""
     for number in range(kafka.publishers):
         _expect_own(kafka, owner, _read_progress(kafka, number, settled=False)[1])
 
@@ -425,8 +432,8 @@ def _expect_own(kafka: KafkaConfig, owner: Owner | None, claimed: bytes | None) 
 
 
 def last_sent(kafka: KafkaConfig, owner: Owner | None = None) -> int:
-    """The highest batch that any publisher's progress names; 0 if nothing was ever sent. PublishError if it cannot be read to its end, or
-    is another pipeline's."""
+    """The highest batch in any publisher's progress; 0 if nothing was sent. PublishError if progress cannot
+    be read completely or belongs to another pipeline."""
     progress = progress_topic(kafka.topic_prefix)
     try:
         topics = AdminClient(client_options(kafka)).list_topics(timeout=_TIMEOUT_SECONDS).topics
@@ -441,7 +448,7 @@ def last_sent(kafka: KafkaConfig, owner: Owner | None = None) -> int:
 
 
 def forget(kafka: KafkaConfig, streams: Iterable[str]) -> None:
-    """Let every publisher's progress in these streams be none: all their events go out again."""
+    """Reset every publisher's progress in these streams, so that all their events are sent again."""
     progress = progress_topic(kafka.topic_prefix)
     try:
         for number in range(kafka.publishers):
@@ -449,14 +456,14 @@ def forget(kafka: KafkaConfig, streams: Iterable[str]) -> None:
             producer.begin_transaction()
             for stream in streams:
                 _produce(producer, progress, stream.encode(), None, None, partition=number)
-            # Which fails if a record has not been delivered.
+            # It fails if a record was not delivered.
             producer.commit_transaction(_TIMEOUT_SECONDS)
     except KafkaException as error:
         raise _failure("forget the publishers' progress", progress, error) from error
 
 
 def chunks(rows: Iterable[Any]) -> Iterator[list[Any]]:
-    """Rows of RECORDS by the transaction."""
+    """Rows of RECORDS by transaction."""
     chunk: list[Any] = []
     held = 0
     for row in rows:
@@ -471,7 +478,7 @@ def chunks(rows: Iterable[Any]) -> Iterator[list[Any]]:
 
 @lru_cache(maxsize=1024)
 def _table(topic: str) -> bytes:
-    """The table whose topic it is, as `<keyspace>.<table>`."""
+    """The table of the topic, as `<keyspace>.<table>`."""
     return ".".join(from_topic(topic)[1:]).encode("utf-8", "backslashreplace")
 
 
@@ -484,7 +491,7 @@ def _produce(
     partition: int = _BY_KEY,
     headers: Headers | None = None,
 ) -> None:
-    # What Spark hands over is a bytearray.
+    # Spark passes a bytearray.
     named, record = (None if part is None else bytes(part) for part in (key, value))
     while True:
         try:
@@ -518,13 +525,14 @@ def _refused(topic: str, error: KafkaError) -> PublishError:
 
 
 def read_progress(kafka: KafkaConfig, publisher: int) -> dict[str, Position]:
-    """Committed progress of one publisher, by stream. PublishError, retriable, if a transaction is open there: what it will have been is
-    not known yet."""
+    """Committed progress of one publisher, by stream. PublishError (retriable) if a transaction is open,
+    because its outcome is unknown."""
     return _read_progress(kafka, publisher)[0]
 
 
 def _read_progress(kafka: KafkaConfig, publisher: int, *, settled: bool = True) -> tuple[dict[str, Position], bytes | None]:
-    """The same, and whose the topics are. Only if it is to be `settled` has it to be the very end of the partition."""
+    """Committed progress and the owner of the topics. With `settled`, the partition must be read to its very
+    end."""
     consumer = Consumer(
         {
             **client_options(kafka),
@@ -567,7 +575,8 @@ def _read_progress(kafka: KafkaConfig, publisher: int, *, settled: bool = True) 
 
 
 def _expect_end(kafka: KafkaConfig, publisher: int, stable: int) -> None:
-    """PublishError if there is more in the partition than readers of committed records see up to the offset `stable`."""
+    """PublishError if the partition continues after offset `stable`, the end for readers of committed
+    records."""
     partition = TopicPartition(progress_topic(kafka.topic_prefix), publisher)
     admin = AdminClient(client_options(kafka))
     latest: Any = OffsetSpec
@@ -584,8 +593,8 @@ def _expect_end(kafka: KafkaConfig, publisher: int, stable: int) -> None:
 
 
 def _meant(error: KafkaException | SystemError) -> KafkaException:
-    """The client's own error. What it raises while it calls back, as of a producer that a later one has fenced, is a SystemError to Python,
-    with that for a cause."""
+    """The client's own error. Python raises errors in callbacks, such as that of a fenced producer, as
+    SystemError with the client's error as cause."""
     meant = error if isinstance(error, KafkaException) else error.__cause__
     if not isinstance(meant, KafkaException):
         raise error

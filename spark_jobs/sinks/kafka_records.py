@@ -54,7 +54,7 @@ Versions = Mapping[str, Mapping[str, Any]]
 
 @dataclass(frozen=True, slots=True)
 class Incarnation:
-    """One incarnation of a table: its changes as they are now, what its events share, and the topic that they go to."""
+    """One incarnation of a table: its current changes, what its events share, and their topic."""
 
     table: Table
     changes: Changes
@@ -66,7 +66,7 @@ class Incarnation:
         return to_arrow_schema(self.changes.rows.schema)
 
     def dropped(self) -> dict[str, list[str]]:
-        """By schema version the fields of rows that hold what its dropped columns held."""
+        """By schema version, the fields of rows with values of dropped columns."""
         if not self.changes.versions:
             return {}
         stored = self.stored
@@ -76,8 +76,9 @@ class Incarnation:
 
 @dataclass(frozen=True, slots=True)
 class Oversized:
-    """What becomes of a record whose key and value have more bytes than `limit`: it is left where the sender meets it, put into the bucket
-    with an event in its place that says where, or put into the quarantine of `cluster`, of which another topic `tells`."""
+    """The policy for a record whose key and value exceed `limit` bytes: it stays and blocks its topic; or it
+    is stored in the bucket, and an event with its location is sent instead; or it is put into the quarantine
+    of `cluster`, whose topic is `quarantine`."""
 
     policy: Literal["wait", "claim-check", "quarantine"]
     limit: int
@@ -99,7 +100,7 @@ class QuarantineTopic:
 
 
 class Aside(NamedTuple):
-    """A record that goes to another topic in the place of an event. Without a value nothing does."""
+    """A record that is sent to another topic instead of an event. Without a value, nothing is sent."""
 
     pair: Pair
     topic: str
@@ -107,7 +108,7 @@ class Aside(NamedTuple):
 
 @dataclass(slots=True)
 class Encoder:
-    """Makes RECORDS of one incarnation's rows, which come with their `publisher`. Travels to the executors."""
+    """Encodes RECORDS of one incarnation's rows, which have their `publisher`. It is sent to executors."""
 
     versions: Versions
     about: About
@@ -133,12 +134,13 @@ class Encoder:
         )
 
     def learn(self, version: str, wide: bool, registry: Registry | None) -> None:
-        """Get ready for events of a version, some of which may be wide. PublishError if nothing says what the version is, or the registry
-        refuses its schemas; SchemaError for a user type that nobody has defined."""
+        """Prepare for events of a version; `wide`: some of them have values in dropped columns. PublishError
+        if the version is unknown or the registry rejects its schemas; SchemaError for an unknown user
+        type."""
         shape = self.shapes(self.stored)(version)
         if registry is None:
             return
-        # The plain one last: it is what the subject's latest schema should be.
+        # The narrow schema last, so that it is the subject's latest one.
         for each in (True, False) if wide else (False,):
             schemas = avro_schemas(shape, self.about, wide=each)
             ids = tuple(registry.id_of(f"{self.topic}-{part}", getattr(schemas, part)) for part in ("key", "value"))
@@ -168,17 +170,18 @@ class Encoder:
                 "key": [key for key, _ in pairs],
                 "value": [value for _, value in pairs],
                 "op": [PUT_ASIDE if at in aside else row["op"] for at, row in enumerate(rows)],
-                # Of a delete of many rows the key is no row's: there is nothing that a tombstone would take away.
+                # The key of a delete of many rows is not a row's key, so it needs no tombstone.
                 "deletes": [at not in aside and row["op"] == "d" and row["before"] is not None for at, row in enumerate(rows)],
                 "former": [known[row["schema_version"]].key(row["former"]) if row.get("former") else None for row in rows],
             }
             records = pa.RecordBatch.from_pydict(columns, schema=RECORDS)
-            # What went to the quarantine, of which nobody is told, has no value.
+            # A quarantined event without a quarantine topic has no value.
             sent = pc.or_(pc.is_valid(records["value"]), pc.is_valid(records["former"]))
             yield records.filter(sent) if records["value"].null_count else records
 
     def _fitting(self, row: Mapping[str, Any], pair: Pair, known: Mapping[str, _Version], rule: Oversized) -> Pair | Aside:
-        """The record, or what goes in its place. What is put aside is there before anything says so, and is the same in every run."""
+        """The record, or what is sent instead. An oversized value is stored before anything refers to it, and
+        is the same in every run."""
         key, value = pair
         size = len(key or b"") + len(value or b"")
         if value is None or size <= rule.limit:
@@ -218,7 +221,7 @@ class Encoder:
         return Aside((None, None), self.topic) if rule.quarantine is None else Aside(rule.quarantine.record(record), rule.quarantine.topic)
 
     def shapes(self, stored: pa.Schema) -> Callable[[str], Shape]:
-        """What gives the shape of a version. PublishError for one that nothing says what it is."""
+        """A function that returns the shape of a version. PublishError for an unknown version."""
         return _shapes(self.versions, self.about, stored, form=form_of(self.format, self.numbers), cells=self.cells)
 
     def _version(self, version: str, shape: Shape) -> _Version:
@@ -243,17 +246,18 @@ class _Version:
         return codec.key(self.shape.key(row)), codec.value(self.shape.value(row, self.about))
 
     def key(self, key: Mapping[str, Any]) -> bytes | None:
-        """A key by itself, as the table has it."""
+        """An encoded key, from a key of the table."""
         return self.codecs[False].key(self.shape.key({"key": key}))
 
     def claim(self, row: Mapping[str, Any], **where: Any) -> bytes:
-        """The value that stands for one that lies elsewhere."""
+        """The value of an event whose content is in the bucket."""
         return self.codecs[self.shape.is_wide(row)].value(self.shape.claim(row, self.about, **where))
 
 
 def _claimed(store: Store, name: str, value: bytes) -> ObjectInfo:
-    """The object that holds the value. What another run left under the name stays if it is another value: it may have been sent in another
-    format. The same is put again, since objects are kept by their age, and that run may not have come to send its claim."""
+    """Store the value as an object. If another run stored a different value under the name, that one stays:
+    it may have been sent in another format. An equal value is stored again, because objects are deleted by
+    age, and the earlier run may have crashed before it sent the claim."""
     crc = crc32c(value)
     try:
         return store.put(name, value, if_generation=0)
@@ -263,7 +267,8 @@ def _claimed(store: Store, name: str, value: bytes) -> ObjectInfo:
 
 
 def _shapes(versions: Versions, about: About, stored: pa.Schema, *, form: Form = JSON, cells: bool = False) -> Callable[[str], Shape]:
-    """What gives the shape of a version. PublishError for one that the changes table does not tell of."""
+    """A function that returns the shape of a version. PublishError for a version that the changes table does
+    not define."""
     rows = {version: _row_shape(described(text, about.keyspace, about.table)) for version, text in versions.items()}
 
     def shape(version: str) -> Shape:

@@ -47,7 +47,8 @@ _WIDER: Final[set[tuple[type[DataType], type[DataType]]]] = {(IntegerType, LongT
 
 @dataclass(frozen=True)
 class Steps:
-    """What leads from one shape to another. Paths of what is renamed are as they were, of all else as they are after that."""
+    """The steps from one shape to another. Paths of renames are those before the renames; all other paths are
+    those after."""
 
     aside: list[tuple[Path, str]] = field(default_factory=list)
     renamed: list[tuple[Path, str]] = field(default_factory=list)
@@ -56,7 +57,8 @@ class Steps:
 
     @property
     def replaced(self) -> dict[str, str]:
-        """Columns of the top that are made anew, with the names under which their values were set aside."""
+        """Top-level columns that are created again, with the names under which their values were set
+        aside."""
         new = {path for path, _ in self.added if len(path) == 1}
         return {path[0]: name for path, name in self.aside if path in new}
 
@@ -75,13 +77,13 @@ class _Clash(Exception):
 
 
 def steps(wanted: StructType, stored: StructType, rows: Mapping[Path, int]) -> Steps:
-    """What `stored` has to undergo to hold rows of `wanted`. `rows`: the structs that are rows of the table, by path (`()` is the top),
-    with how many of their columns, the first ones, go by place."""
+    """The steps after which `stored` can hold rows of `wanted`. `rows`: the structs that are rows of the
+    table, by path (`()` is the top), with the number of their first columns that are matched by position."""
     return _of_row(wanted, stored, rows, (), ())
 
 
 def _of_row(wanted: StructType, stored: StructType, rows: Mapping[Path, int], was: Path, now: Path) -> Steps:
-    """`was` and `now` are the row's path before and after renames."""
+    """`was` and `now`: the row's path before and after renames."""
     found = Steps()
     keys = rows[was]
     taken = {*stored.names, *wanted.names}
@@ -125,7 +127,7 @@ def _of_column(wanted: DataType, stored: DataType, rows: Mapping[Path, int], was
 
 
 def _of_fields(wanted: StructType, stored: StructType, rows: Mapping[Path, int], was: Path, now: Path) -> Steps:
-    """Fields of a user type or tuple, all by place."""
+    """Steps for the fields of a user type or tuple, all matched by position."""
     found = Steps()
     for old, each in zip(stored.fields, wanted.fields, strict=False):
         found.take(_of_column(each.dataType, old.dataType, rows, (*was, old.name), (*now, each.name)))
@@ -136,7 +138,7 @@ def _of_fields(wanted: StructType, stored: StructType, rows: Mapping[Path, int],
 
 
 def _aside(name: str, taken: set[str]) -> str:
-    """A name that is free. It begins with `_`, as no plain name of a column does (`names.to_column`)."""
+    """An unused name. It begins with `_`, as no column's own name does (`names.to_column`)."""
     number = 1
     while (free := f"_was_{number}_{name}") in taken:
         number += 1
@@ -145,7 +147,8 @@ def _aside(name: str, taken: set[str]) -> str:
 
 
 def converted(value: str, stored: DataType, wanted: DataType, depth: int = 0) -> str:
-    """SQL that makes a value of one type one of another, in which structs have got more fields: what Iceberg cannot do in place."""
+    """SQL that converts a value to a type whose structs have more fields, which Iceberg cannot do in
+    place."""
     if isinstance(wanted, StructType) and isinstance(stored, StructType):
         parts = []
         for place, each in enumerate(wanted.fields):
@@ -164,7 +167,7 @@ def converted(value: str, stored: DataType, wanted: DataType, depth: int = 0) ->
 
 
 def type_ddl(kind: DataType) -> str:
-    """The type as Spark SQL takes it."""
+    """The type in Spark SQL's syntax."""
     if isinstance(kind, StructType):
         return "STRUCT<" + ", ".join(f"{quoted(field.name)}: {type_ddl(field.dataType)}" for field in kind) + ">"
     if isinstance(kind, ArrayType):
@@ -179,8 +182,8 @@ def quoted(name: str) -> str:
 
 
 class Kept(NamedTuple):
-    """A commit to a table: its snapshot, the one before it, whether that one is kept too, and what it says of
-    itself."""
+    """A commit to a table: its snapshot, the snapshot before it, whether that one is kept too, and its
+    summary."""
 
     id: int
     parent: int | None
@@ -189,7 +192,7 @@ class Kept(NamedTuple):
 
 
 class IcebergTable:
-    """One table of the catalog, for what SQL cannot do at once."""
+    """One table of the catalog, for operations that SQL cannot do in one commit."""
 
     def __init__(self, spark: SparkSession, name: str) -> None:
         self._spark = spark
@@ -199,14 +202,14 @@ class IcebergTable:
 
     @property
     def properties(self) -> dict[str, str]:
-        # As one text: each entry would be a question to the JVM, and the end of them an exception.
+        # As one text: each entry would be a call to the JVM, and the end of the iteration an exception.
         found: dict[str, str] = json.loads(
             self._java("org.apache.iceberg.util.JsonUtil").mapper().writeValueAsString(self._table.properties())
         )
         return found
 
     def refresh(self) -> None:
-        """Look at the catalog again: Spark keeps tables for a while."""
+        """Read the table from the catalog again, because Spark caches tables."""
         self._table.refresh()
 
     @property
@@ -215,14 +218,15 @@ class IcebergTable:
 
     @property
     def snapshot(self) -> int | None:
-        """Id of the snapshot that readers see; None if nothing was ever written to it."""
+        """Id of the snapshot that readers see; None if the table was never written."""
         found = self._table.currentSnapshot()
         return None if found is None else int(found.snapshotId())
 
     @property
     def rows(self) -> int | None:
-        """How many rows readers see, as the last commit tells without a look at data: records, without those that deletes by position take.
-        A delete whose file maintenance has rewritten counts until that tidies it up too. None if the commit does not tell."""
+        """Number of rows that readers see, by the last commit's summary, without reading data: records less
+        position deletes. A delete whose file maintenance has rewritten still counts until maintenance removes
+        it. None if the summary lacks it."""
         found = self._table.currentSnapshot()
         if found is None:
             return 0
@@ -234,17 +238,17 @@ class IcebergTable:
 
     @property
     def summaries(self) -> list[dict[str, str]]:
-        """What the commits that are kept tell of themselves, the latest last."""
+        """Summaries of the kept commits, the newest last."""
         return self.commits()[0]
 
     @property
     def lineage(self) -> list[Kept]:
-        """The commits that readers see the outcome of, the latest first, as far as they are kept. What was
-        rolled back is none of them."""
+        """The commits whose result readers see, the newest first, as far as they are kept. Commits that were
+        rolled back are not included."""
         return self.commits()[1]
 
     def commits(self) -> tuple[list[dict[str, str]], list[Kept]]:
-        """`summaries` and `lineage`, by one look: a table's metadata may be long."""
+        """`summaries` and `lineage` with one read, because a table's metadata may be large."""
         metadata = json.loads(self._java("org.apache.iceberg.TableMetadataParser").toJson(self._table.operations().current()))
         kept = {each["snapshot-id"]: each for each in metadata.get("snapshots", ())}
         found: list[Kept] = []
@@ -255,11 +259,9 @@ class IcebergTable:
         return [each["summary"] for each in kept.values()], found
 
     def roll_back(self, seen: int, target: int | None, properties: Mapping[str, str], check: Callable[[], None]) -> None:
-        """Let readers see the snapshot `target` again (None: no rows at all), and set the properties, in one
-        commit. `check` is called when the table is fixed that has `seen` for its snapshot: whatever anybody
-        commits later makes it fail.
-
-        ManageSnapshots would try again on top of that, and take it away too."""
+        """Roll back to snapshot `target` (None: no rows) and set the properties, in one commit. `check` is
+        called once the table with snapshot `seen` is loaded: any later commit makes the roll-back fail.
+        ManageSnapshots would retry on top of that commit, and remove it too."""
         operations = self._table.operations()
         base = operations.refresh()
         now = base.currentSnapshot()
@@ -278,8 +280,8 @@ class IcebergTable:
         self._spark.catalog.refreshTable(self.name)
 
     def evolve(self, plan: Steps, properties: Mapping[str, str], check: Callable[[], None]) -> None:
-        """Take the steps and set the properties: readers see all of it or nothing. `check` is called when the table that this begins with
-        is fixed: columns that anybody changes later make it fail."""
+        """Apply the steps and set the properties; readers see all of it or nothing. `check` is called once
+        the table is loaded: a later change of columns makes this fail."""
         transaction = self._table.newTransaction()
         check()
         # Each at once, so that two columns may swap their names; first what makes room for the others.
@@ -295,7 +297,7 @@ class IcebergTable:
         self._spark.catalog.refreshTable(self.name)
 
     def empty(self, about: Mapping[str, str]) -> None:
-        """Take all rows away. The snapshot's summary tells what it is `about`."""
+        """Delete all rows. `about`: the summary properties of the snapshot."""
         taken = self._table.newDelete().deleteFromRowFilter(self._java("org.apache.iceberg.expressions.Expressions").alwaysTrue())
         for name, value in about.items():
             taken.set(name, value)
@@ -316,13 +318,13 @@ class IcebergTable:
         return (".".join(path[:-1]),) if len(path) > 1 else ()
 
     def _type(self, kind: DataType) -> Any:
-        # As the one column of a row: by itself a struct would become a schema, which no column can have for its type.
+        # As the only column of a row: a struct alone would become a schema, which is not a column type.
         row = self._java("org.apache.spark.sql.types.DataType").fromJson(StructType([StructField("it", kind)]).json())
         return self._java("org.apache.iceberg.spark.SparkSchemaUtil").convert(row).findType("it")
 
 
 @lru_cache(maxsize=64)
 def _java_class(spark: SparkSession, name: str) -> Any:
-    """A class of the JVM by its full name, of which every part is a question to the JVM."""
+    """A JVM class by its full name; each part of a name is a call to the JVM."""
     session: Any = spark
     return reduce(getattr, name.split("."), session._jvm)

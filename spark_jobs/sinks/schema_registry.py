@@ -61,7 +61,7 @@ class Registry:
 
     def _registered(self, subject: str, text: str) -> int:
         verdict = self._post(f"/compatibility/subjects/{subject}/versions/latest?verbose=true", subject, {"schema": text})
-        # A subject that is new has nothing to be compatible with.
+        # A new subject has no schema to be compatible with.
         if verdict is not None and not verdict["is_compatible"]:
             raise _incompatible(subject, "; ".join(map(str, verdict.get("messages") or ())))
         answer = self._post(f"/subjects/{subject}/versions", subject, {"schema": text})
@@ -70,7 +70,7 @@ class Registry:
         return int(answer["id"])
 
     def _post(self, path: str, subject: str, body: dict[str, Any]) -> dict[str, Any] | None:
-        """The answer; None if there is no such subject, version or schema."""
+        """The response; None if the subject, version or schema does not exist."""
         try:
             answer = self._client.post(self.url + path, json=body)
         except httpx.HTTPError as error:

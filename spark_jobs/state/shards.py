@@ -82,7 +82,7 @@ Gone = Callable[[bytes, bytes], bool]
 
 
 def shards_of(config: PipelineConfig, sealed: Sealed, table_id: UUID) -> list[tuple[str, int]]:
-    """Where the table's state is as of that seal, and its version, of every shard that there is."""
+    """Path and version of every existing shard of the table's state as of that seal."""
     if (versions := sealed.state.get(str(table_id))) is None:
         return []
     cluster, generation = config.cluster.name, versions.generation
@@ -94,7 +94,7 @@ def shards_of(config: PipelineConfig, sealed: Sealed, table_id: UUID) -> list[tu
 
 
 class Record(NamedTuple):
-    """One record as it is stored. An empty `state` is to be forgotten. `expires_at`: s since the epoch, or None."""
+    """One stored record. An empty `state` deletes the record. `expires_at`: s since the epoch, or None."""
 
     key: bytes
     state: bytes
@@ -102,7 +102,8 @@ class Record(NamedTuple):
 
 
 class Written(NamedTuple):
-    """What a batch has left of a shard: its version, and the second at which the first of its records expires (None: none does)."""
+    """What a batch wrote to a shard: the version, and the first expiry of its records in s since the epoch
+    (None: none expires)."""
 
     version: int
     earliest_expiry: int | None
@@ -116,14 +117,15 @@ class Shard:
         self._dataset = _at(uri, version) if version else None
 
     def get(self, keys: Iterable[bytes]) -> dict[bytes, bytes]:
-        """Record key -> state, of those that are there."""
+        """State by record key, for existing records."""
         found: dict[bytes, bytes] = {}
         for _, some in self.get_parts(sorted(set(keys))):
             found.update(some)
         return found
 
     def get_parts(self, keys: Sequence[bytes]) -> Iterator[tuple[Sequence[bytes], dict[bytes, bytes]]]:
-        """`get` bit by bit, of ascending keys: the next of them, and what is there of these, which are about `HELD` bytes at most."""
+        """`get` in parts, for ascending keys: yields the next keys and their existing records, about `HELD`
+        bytes at most."""
         at, size = 0, LOOKED_UP
         while at < len(keys):
             some = keys[at : at + size]
@@ -133,7 +135,7 @@ class Shard:
                 continue
             yield some, dict(_pairs(found))
             at += len(some)
-            # As many as are half of what can be held, if the next ones are like these.
+            # Half of what fits in memory, if the next records are like these.
             size = min(LOOKED_UP, max(1, HELD // 2 * len(some) // max(1, found.nbytes)))
 
     def scan(self, start: bytes, end: bytes) -> Iterator[tuple[bytes, bytes]]:
@@ -141,9 +143,10 @@ class Shard:
         return self.scan_all([(start, end)])
 
     def scan_all(self, intervals: Sequence[tuple[bytes, bytes]]) -> Iterator[tuple[bytes, bytes]]:
-        """`scan` of each interval, one after the other. They ascend and do not overlap; of small ones, many are asked for at once."""
+        """`scan` of each interval in turn. Intervals ascend and do not overlap; several small ones are read
+        by one query."""
         for some in _chunks(intervals, ASKED):
-            # A few more than are wanted, so that it shows whether they were all.
+            # A few more than wanted, to see whether there are more.
             found = self._hold(_in_any(some), limit=STREAMED + 1)
             if found is not None and found.num_rows <= STREAMED:
                 yield from _pairs(found.sort_by("key"))
@@ -157,7 +160,7 @@ class Shard:
             yield from self._scan_piece(*piece)
 
     def _scan_piece(self, start: bytes, end: bytes, *, any_size: bool = False) -> Iterator[tuple[bytes, bytes]]:
-        """`scan` of so few records that their keys can be held; their states may be too many bytes."""
+        """`scan` of an interval whose keys fit in memory; their states may not."""
         found = self._hold(_in_any([(start, end)]), any_size=any_size)
         if found is not None:
             yield from _pairs(found.sort_by("key"))
@@ -168,18 +171,19 @@ class Shard:
             yield from self._scan_piece(*part, any_size=len(keys) <= CUT)
 
     def due(self, now: int) -> Iterator[bytes]:
-        """Keys of the records of which something has expired at `now` (s), ascending."""
+        """Keys of the records in which something has expired at `now` (s), ascending."""
         yield from sorted(self._read(["key"], pc.field("expires_at") <= now)["key"].to_pylist())
 
     def earliest_expiry(self) -> int | None:
-        """The second at which the first of its records expires; None if none does. Reads a column: `Written` tells it without."""
+        """The first expiry in s since the epoch; None if nothing expires. Reads a column, unlike
+        `Written`."""
         if self._dataset is None:
             return None
         batches = self._dataset.scanner(columns=["expires_at"], filter=pc.field("expires_at").is_valid()).to_batches()
         return min((pc.min(batch["expires_at"]).as_py() for batch in batches if batch.num_rows), default=None)
 
     def _parts(self, start: bytes, end: bytes) -> Iterator[tuple[bytes, bytes]]:
-        """The interval cut into pieces of about `STREAMED` records."""
+        """The interval in parts of about `STREAMED` records."""
         assert self._dataset is not None
         sample: list[bytes] = []
         for batch in self._dataset.scanner(columns=["key"], filter=_in_any([(start, end)])).to_batches():
@@ -193,7 +197,7 @@ class Shard:
         return self._dataset.scanner(columns=columns, filter=condition).to_table()
 
     def _hold(self, condition: pc.Expression | str, *, limit: int | None = None, any_size: bool = False) -> pa.Table | None:
-        """Keys and states of some records; None if these are more bytes than are to be held."""
+        """Keys and states of some records; None if they exceed the memory bound."""
         wanted = ["key", "state"]
         if self._dataset is None:
             return SCHEMA.empty_table().select(wanted)
@@ -224,12 +228,11 @@ def _chunks(items: Sequence[T], size: int) -> Iterator[Sequence[T]]:
 
 
 def upsert(uri: str, base: int, batch: int, records: Iterable[Record], store: Store, lease: str, **timing: float) -> Written:
-    """Write a batch's records (unique keys) on top of version `base` (0 = the shard does not exist yet); what is there now.
-
-    Idempotent, whoever runs it how often and at once: the first to finish decides. `lease` names the shard's lease in the store
-    (`layout.state_lease`); `timing` goes to `Lease`. LeaseLost (retriable) if another process is at it, or was faster while this one slept;
-    BatchError if the shard has gone on past this batch, or this batch wrote it from another base, or other records.
-    """
+    """Write a batch's records (unique keys) on version `base` (0: the shard does not exist yet) and return
+    the result. Idempotent, also if several processes run it at once: the first to finish decides. `lease`
+    names the shard's lease in the store (`layout.state_lease`); `timing` is passed to `Lease`. LeaseLost
+    (retriable) if another process is writing, or finished while this one was suspended; BatchError if the
+    shard was written by a later batch, or if this batch wrote it from another base or with other records."""
     summed = _Summed(records)
     if (done := _written(notes(store, lease), uri, base, batch, summed)) is not None:
         return done
@@ -241,7 +244,7 @@ def upsert(uri: str, base: int, batch: int, records: Iterable[Record], store: St
             work.write(summed)
             work.tidy()
         except (OSError, RuntimeError):
-            # Lance refuses a commit that cannot stand on what came between. If that was a rival's, the lease tells.
+            # Lance rejects a commit that conflicts with one in between. The lease tells whether that was another driver's.
             held.check()
             raise
         done = Written(work.version, _earliest_expiry(work, held.notes))
@@ -265,7 +268,7 @@ def rewrite(uri: str, base: int, batch: int, gone: Gone, store: Store, lease: st
 
 
 def _rewritten(found: dict[str, Any], uri: str, base: int, batch: int) -> Written | None:
-    """What the batch has rewritten, if it has."""
+    """The version that the batch has rewritten; None if it has not."""
     last = found.get("batch", batch - 1)
     if last < batch:
         return None
@@ -276,7 +279,7 @@ def _rewritten(found: dict[str, Any], uri: str, base: int, batch: int) -> Writte
 
 
 class _Summed:
-    """Records that are read once, and what tells them from others, in whatever order they come."""
+    """An iterator over records that also computes an order-independent digest of them."""
 
     def __init__(self, records: Iterable[Record]) -> None:
         self._records = records
@@ -290,18 +293,20 @@ class _Summed:
 
     @property
     def digest(self) -> str:
-        """Of those that have been read."""
+        """The digest of the records read so far."""
         return f"{self._sum % 2**128:032x}"
 
 
 def _earliest_expiry(work: _Chain, noted: dict[str, Any]) -> int | None:
-    """Of the shard as it is now. If nothing expired in the base, only what was written counts, and the column need not be read."""
+    """The first expiry in the current version. If nothing expires in the base, only the written records
+    count, and the column is not read."""
     nothing_expired = not work.base or (noted.get("version") == work.base and noted["earliest_expiry"] is None)
     return work.earliest_written if nothing_expired else Shard(work.uri, work.version).earliest_expiry()
 
 
 def _written(found: dict[str, Any], uri: str, base: int, batch: int, records: _Summed) -> Written | None:
-    """What the batch has written, if it has; reads the records then, which have to be the same."""
+    """The version that the batch has written; None if it has not. Reads the records to check that they are
+    the same."""
     last = found.get("batch", batch - 1)
     if last < batch:
         return None
@@ -367,13 +372,13 @@ class _Chain:
         self._advance(made)
 
     def tidy(self) -> None:
-        """Few files, and those without many deleted records."""
+        """Compact files, and rewrite files with many deleted records."""
         if self._dataset is not None and len(self._dataset.get_fragments()) > FRAGMENTS:
             self._dataset.optimize.compact_files(target_rows_per_fragment=FRAGMENT_ROWS, materialize_deletions_threshold=DELETED)
             self._advance_neutrally()
 
     def _create(self) -> None:
-        """An empty shard. What an attempt before has left is no base: it is written over."""
+        """Create an empty shard. What an earlier attempt left is overwritten."""
         before = _newest(self.uri)
         self._lease.check()
         try:
@@ -407,7 +412,7 @@ class _Chain:
         self._advance(lance.LanceDataset.commit(self._dataset, transaction, read_version=self.version))
 
     def _index(self) -> None:
-        """Let the index know what came in: a small part of its own, until parts are many."""
+        """Update the index: new records form a small part of their own until there are many parts."""
         parts = self._dataset.stats.index_stats(INDEX)["num_indices"]
         self._dataset.optimize.optimize_indices(num_indices_to_merge=0 if parts < INDEX_PARTS else parts)
         self._advance_neutrally()
@@ -418,7 +423,7 @@ class _Chain:
         self._dataset, self.version = dataset, dataset.version
 
     def _advance_neutrally(self) -> None:
-        """Past commits that change no record, whosever they are."""
+        """Skip commits that change no record, whoever made them."""
         for version in range(self.version + 1, self._dataset.version + 1):
             if not _is_neutral(self._dataset, version):
                 raise self._disturbed()
@@ -441,7 +446,7 @@ def _is_neutral(dataset: Any, version: int) -> bool:
 
 
 def _tables(records: Iterable[Record], uri: str) -> Iterator[pa.Table]:
-    """Records in pieces, each of at most `WRITTEN` records and about `HELD` bytes."""
+    """Records as tables of at most `WRITTEN` records and about `HELD` bytes."""
     some: list[Record] = []
     size = 0
     for record in records:
@@ -455,7 +460,7 @@ def _tables(records: Iterable[Record], uri: str) -> Iterator[pa.Table]:
 
 
 def _table(records: list[Record], uri: str) -> pa.Table:
-    """BatchError if a key comes twice: Lance would keep both."""
+    """Records as a table. BatchError for a duplicate key, because Lance would keep both."""
     table = pa.table([pa.array(column, field.type) for column, field in zip(zip(*records, strict=True), SCHEMA, strict=True)], SCHEMA)
     if pc.count_distinct(table["key"]).as_py() != table.num_rows:
         raise BatchError("duplicate record key", operation="write a state shard", obj=uri, hint="This is a defect of writetime.")
@@ -464,7 +469,8 @@ def _table(records: list[Record], uri: str) -> pa.Table:
 
 @lru_cache(maxsize=1)
 def _session() -> Any:
-    """Keeps pages of indices for who asks next in this process: the write of a batch asks for the keys that its look-up asked for."""
+    """A Lance session that caches index pages in this process: writing a batch looks up the keys that reading
+    it looked up."""
     return lance.Session(  # type: ignore[attr-defined]
         index_cache_size_bytes=CACHED, metadata_cache_size_bytes=CACHED // 4
     )
@@ -505,11 +511,9 @@ def _says_absent(error: Exception) -> bool:
 
 
 def cleanup(uri: str, keep_versions: Collection[int], store: Store, lease: str, **timing: float) -> int:
-    """Remove the versions of a shard that are not to be kept, and the files that only they need; bytes freed.
-
-    What the last batch wrote is kept, and so are what it started from, for if it is not sealed it may have to do so again, and Lance's
-    newest version. Files of a write that never came to an end go after a week.
-    """
+    """Remove unneeded versions of a shard and the files that only they use; returns the bytes freed. Kept are
+    the version of the last batch, the version that it started from, because it may have to start again if it
+    is not sealed, and Lance's newest version. Files of unfinished writes are removed after a week."""
     with Lease(store, lease, **timing) as held:
         if not _newest(uri):
             return 0
@@ -520,14 +524,14 @@ def cleanup(uri: str, keep_versions: Collection[int], store: Store, lease: str, 
 
 
 def forget(uri: str, version: int, store: Store, lease: str, **timing: float) -> int:
-    """Remove all of a shard but that version, what was left by writes that never came to an end too; bytes freed. To be called when the
-    version is sealed, and no batch is open."""
+    """Remove everything but that version, including what unfinished writes left; returns the bytes freed.
+    Call it only when the version is sealed and no batch is open."""
     with Lease(store, lease, **timing):
         newest = _newest(uri)
         if newest != version:
             raise LeaseLost(f"version {newest} came after version {version}", operation="forget a shard's past", obj=uri)
         dataset = lance.dataset(uri)
         gone = [found["version"] for found in dataset.versions() if found["version"] != version]
-        # With an age, since by their numbers only versions go, and not what never became one.
+        # By age: by number, only versions are removed, not the files of unfinished writes.
         freed = dataset.cleanup_old_versions(versions=gone).bytes_removed if gone else 0
         return int(freed + dataset.cleanup_old_versions(timedelta(0), delete_unverified=True).bytes_removed)
