@@ -35,7 +35,7 @@ _HINT: Final = "Check cluster.cql, the user's rights, and that all nodes are up:
 
 
 class Page(NamedTuple):
-    """Some rows of an answer; `reading`: what can be said of when they were read."""
+    """Some rows of a result; `reading`: what is known of the time of reading."""
 
     rows: list[Answer]
     reading: Reading
@@ -56,14 +56,15 @@ class _RawHandler(_ProtocolHandler):  # type: ignore[misc]
 
 
 class Ring:
-    """A session on the ring, at one consistency. `as_of`: see `Reading`. Methods raise BatchError, retriable where a retry may help."""
+    """A session with the cluster, at one consistency level. `as_of`: see `Reading`. Methods raise BatchError,
+    retriable where a retry may help."""
 
     def __init__(self, config: CqlConfig, *, datacenter: str, consistency: str = "ALL", page_rows: int = 1000, attempts: int = 8) -> None:
         self._page_rows, self._attempts = page_rows, attempts
         self._address = f"{', '.join(config.contact_points)}, port {config.port}"
         profile = ExecutionProfile(
             load_balancing_policy=TokenAwarePolicy(DCAwareRoundRobinPolicy(local_dc=datacenter)),
-            # A page that failed is asked for again here, as a whole.
+            # A failed page is requested again here, as a whole.
             retry_policy=FallthroughRetryPolicy(),
             consistency_level=ConsistencyLevel.name_to_value[consistency],
             request_timeout=config.request_seconds,
@@ -71,7 +72,7 @@ class Ring:
         self._cluster = Cluster(
             config.contact_points,
             port=config.port,
-            # The newest that all supported versions speak.
+            # The newest protocol version that all supported releases have.
             protocol_version=4,
             ssl_context=_tls(config),
             auth_provider=PlainTextAuthProvider(config.username, os.environ.get(PASSWORD, "")) if config.username else None,
@@ -82,7 +83,7 @@ class Ring:
         )
         self._session = self._retried("connect to the ring", self._cluster.connect)
         self._release = self._text("SELECT release_version FROM system.local")
-        # After what is read above: no answer has Python's values from here on.
+        # After the queries above, because results are raw bytes from here on.
         self._session.client_protocol_handler = _RawHandler
         self._prepared: dict[str, Any] = {}
 
@@ -92,15 +93,15 @@ class Ring:
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
         self._cluster.shutdown()
 
-    # --- about the ring
+    # --- about the cluster
 
     @property
     def has_element_times(self) -> bool:
-        """Whether WRITETIME and TTL can be asked of what is not frozen: from 5.0 on (CASSANDRA-8877)."""
+        """Whether WRITETIME and TTL work for unfrozen collections: from 5.0 on (CASSANDRA-8877)."""
         return int(self._release.split(".")[0]) >= 5
 
     def tokens(self) -> list[int]:
-        """Of all nodes. BatchError for a partitioner other than Murmur3."""
+        """Tokens of all nodes. BatchError for a partitioner other than Murmur3."""
         found = self._cluster.metadata.token_map
         ring = found.ring if found else []
         if not ring or not all(isinstance(token, Murmur3Token) for token in ring):
@@ -108,7 +109,7 @@ class Ring:
         return [int(token.value) for token in ring]
 
     def table_id(self, keyspace: str, table: str) -> bytes | None:
-        """As the ring has it now; None if there is no such table."""
+        """The id of the table in the cluster now; None if there is no such table."""
         rows = self.rows(
             "SELECT id FROM system_schema.tables WHERE keyspace_name = ? AND table_name = ?", [keyspace.encode(), table.encode()], 0
         ).rows
@@ -117,7 +118,7 @@ class Ring:
     # --- rows
 
     def rows(self, query: str, values: Sequence[bytes | None], as_of: int) -> Page:
-        """All rows of a small answer."""
+        """All rows of a small result."""
         found: list[Answer] = []
         reading = Reading(as_of, 0)
         for page in self.pages(query, values, as_of):
@@ -126,7 +127,8 @@ class Ring:
         return Page(found, reading)
 
     def pages(self, query: str, values: Sequence[bytes | None], as_of: int) -> Iterator[Page]:
-        """An answer page by page. The last column of a row has to be the coordinator's clock in ms, if TTLs are asked for."""
+        """A result page by page. If TTLs are selected, the last column must be the coordinator's clock in
+        ms."""
         if query not in self._prepared:
             self._prepared[query] = self._retried("prepare a question", lambda: self._session.prepare(query))
         state: bytes | None = None
@@ -143,7 +145,7 @@ class Ring:
         result = self._session.execute(bound, paging_state=state)
         rows: list[Answer] = [tuple(row) for row in result.current_rows]
         elapsed = time.monotonic() - before
-        # The coordinator looked at its clock after we asked and before it made the row: so early at least, and never later than that.
+        # The coordinator read its clock after the request and before it made the row: the time is in between.
         clock = min((int.from_bytes(row[-1], "big", signed=True) for row in rows if row[-1] and len(row[-1]) == 8), default=0)
         return rows, Reading(as_of, int((clock / 1000) - elapsed)), result.paging_state
 
@@ -170,7 +172,7 @@ def token_of(key: bytes) -> int:
 
 
 def as_of(margin_seconds: float) -> int:
-    """µs since the epoch: what was written before then shows in what is read from now on."""
+    """µs since the epoch: everything written before that time is visible in later reads."""
     return int((time.time() - margin_seconds) * MICROSECONDS)
 
 
@@ -186,7 +188,7 @@ def _tls(config: CqlConfig) -> ssl.SSLContext | None:
         context = ssl.create_default_context(cafile=config.tls.ca)
         context.check_hostname = config.tls.check_hostname
         if config.tls.certificate is not None:
-            # None would make OpenSSL ask at the terminal.
+            # None would make OpenSSL prompt at the terminal.
             context.load_cert_chain(config.tls.certificate, config.tls.key, os.environ.get(KEY_PASSWORD, ""))
     except OSError as error:
         raise ConfigError(f"cannot be used: {error}", operation="read cluster.cql.tls", obj=", ".join(config.contact_points)) from error

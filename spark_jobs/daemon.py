@@ -40,7 +40,8 @@ _NEEDED: Final = ("pyspark", "py4j", "spark_jobs", "writetime")
 
 
 def without_archives(path: Sequence[str]) -> list[str]:
-    """The path without its archives, if all that workers need is to be found elsewhere; without jars anyway: no module lies in them."""
+    """The module path without archives, if everything that workers need is installed elsewhere; always
+    without jars, which contain no modules."""
     lean = [entry for entry in path if not entry.endswith((".zip", ".jar"))]
     if all(PathFinder.find_spec(name, lean) for name in _NEEDED):
         return lean
@@ -48,7 +49,7 @@ def without_archives(path: Sequence[str]) -> list[str]:
 
 
 def import_ahead() -> None:
-    """Have modules and machine code in memory."""
+    """Import modules and load compiled kernels."""
     for name in AHEAD:
         importlib.import_module(name)
     for name in COMPILED if importlib.util.find_spec("numba") is not None else ():
@@ -56,10 +57,10 @@ def import_ahead() -> None:
 
 
 def main() -> None:
-    """Be Spark's daemon, until Spark closes the standard input."""
+    """Run Spark's daemon until Spark closes the standard input."""
     sys.path[:] = without_archives(sys.path)
     sys.path_importer_cache.clear()
-    # Lance warns of every fork. What it starts, it starts when it is first used: in a worker.
+    # Lance warns about every fork. It starts its threads when it is first used, in a worker.
     warnings.filterwarnings("ignore", message="lance is not fork-safe")
     import_ahead()
     importlib.import_module("pyspark.daemon").manager()

@@ -60,14 +60,14 @@ _HINT: Final = 'Leave out the option table to see it as a row of kind problem, o
 
 @dataclass(frozen=True)
 class Segment(InputPartition):
-    """What travels to a worker: where a segment is."""
+    """A partition: the location of a segment."""
 
     path: str
 
 
 @dataclass(frozen=True)
 class Plan:
-    """What is the same for all partitions."""
+    """What all partitions share."""
 
     paths: tuple[str, ...]
     schema: Schema
@@ -86,7 +86,8 @@ class Plan:
 
 
 class CassandraCommitlog(DataSource):
-    """See the module's docstring; the options are `OPTIONS`. Column pruning is by .schema(…) with fewer columns."""
+    """See the module's docstring; the options are `OPTIONS`. Columns are pruned by .schema(…) with fewer
+    columns."""
 
     def __init__(self, options: dict[str, str]) -> None:
         super().__init__(options)
@@ -98,13 +99,13 @@ class CassandraCommitlog(DataSource):
 
     @property
     def plan(self) -> Plan:
-        # It goes with this object from the process that infers the schema to the one that plans the read.
+        # Sent with this object from the process that infers the schema to the one that plans the read.
         if self._plan is None:
             self._plan = _plan(self.options)
         return self._plan
 
     def schema(self) -> StructType:
-        """GENERIC, or the table's columns and what is said of a row. Opens all segments."""
+        """GENERIC, or the table's columns and the facts about a row. Opens all segments."""
         return from_arrow_schema(_arrow_schema(self.plan))
 
     def reader(self, schema: StructType) -> DataSourceReader:
@@ -149,7 +150,7 @@ class Reader(DataSourceReader):
             yield self._visible(batch)
 
     def _visible(self, batch: pa.RecordBatch) -> pa.RecordBatch:
-        """The columns that are asked for of GENERIC rows, without what is not for everybody."""
+        """The requested columns of GENERIC rows, without what the pipeline hides."""
         shown = batch if self.plan.rules is None else Hidden(self.plan.rules, self.plan.schema).without(batch)
         return shown.select(self.columns)
 
@@ -193,12 +194,12 @@ def _plan(options: Mapping[str, str]) -> Plan:
 
 
 def _expect_shown(rules: TableRules, selection: Selection) -> None:
-    """ConfigError if rows of the table cannot be shown as the pipeline wants it."""
+    """ConfigError if the pipeline's rules do not allow the table's rows to be shown."""
     reason, hint = rules.rejection_reason(), ""
     if selection.captured is not None and rules.table.id not in selection.captured:
         reason, hint = "the pipeline does not capture it", "Set the option allTables to see it all the same"
     elif rules.filter is not None:
-        # An update does not tell of the columns that it leaves alone.
+        # An update does not contain the columns that it leaves unchanged.
         reason = "the pipeline filters its rows, and a mutation does not hold whole rows"
         hint = "Read the warehouse's tables"
     if reason is not None:
@@ -217,7 +218,7 @@ def _learn(each: segment_paths.Input, learner: SchemaLearner, keystore: str | No
     try:
         found = _scan(each.where, each.read(), keystore)
     except SegmentError as error:
-        # Reading meets the same file with the same error and tells of it.
+        # Reading the file raises the same error and reports it.
         log.warning("schema not read from segment", **error.as_dict())
         return
     for failure in learn(found, learner):
@@ -229,7 +230,7 @@ def _scan(path: str, content: bytes, keystore: str | None) -> Scan:
 
 
 def _one_table(schema: Schema, selection: Selection, asked: str) -> Table:
-    """The table's incarnation that goes on; or the only one."""
+    """The existing incarnation of the table, or the only one."""
     incarnations = [schema.tables[table_id] for table_id in selection.tables or ()]
     living = [table for table in incarnations if not table.dropped] or incarnations
     if len(living) == 1:

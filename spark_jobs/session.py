@@ -28,12 +28,13 @@ def spark_session(config: PipelineConfig, name: str) -> SparkSession:
 
 
 def lineage_name(name: str) -> str:
-    """What a catalog of lineage calls the job: the same for all its batches, where Spark's own pages tell them apart."""
+    """The job's name in a lineage catalog: the same for all its batches, unlike the name on Spark's own
+    pages."""
     return re.sub(r" batch \d+$", "", name).replace(" ", "_")
 
 
 def options(config: PipelineConfig) -> dict[str, str]:
-    """What Spark is told of the pipeline. ConfigError if nothing says where its tables live."""
+    """Spark's options for the pipeline. ConfigError if no catalog is configured."""
     catalog = config.catalog
     if catalog is None:
         raise ConfigError("`catalog` is missing", operation="start Spark", hint="Say in the pipeline's YAML where the tables live.")
@@ -46,33 +47,34 @@ def options(config: PipelineConfig) -> dict[str, str]:
         f"{prefix}.warehouse": catalog.warehouse,
         **({f"{prefix}.jdbc.schema-version": "V1"} if catalog.type == "jdbc" else {}),
         **_file_io(prefix, catalog.warehouse),
-        # A table made anew under an old name must not lie among the files of the one that was moved aside.
+        # A table that is created again must not share a folder with the one that was renamed.
         f"{prefix}.unique-table-location": "true",
         **{f"{prefix}.{name}": value for name, value in catalog.options.items()},
         **{f"{prefix}.{name}": value.get_secret_value() for name, value in catalog.secrets.items()},
-        # Spark's own pattern, and what Iceberg calls a client's secret: neither page nor event log shows them.
+        # Spark's own pattern and Iceberg's client secrets: redacted on pages and in event logs.
         "spark.redaction.regex": _redacted(catalog.secrets),
-        # CQL tells "Name" from name.
+        # CQL distinguishes "Name" from name.
         "spark.sql.caseSensitive": "true",
         "spark.sql.session.timeZone": "UTC",
         "spark.sql.shuffle.partitions": str(config.spark.shuffle_partitions),
         "spark.sql.adaptive.enabled": "false",
-        # A mutation may be as large as half a segment: what travels to a worker at once is bounded by rows and by bytes.
+        # A mutation may be as large as half a segment, so Arrow batches are bounded by rows and by bytes.
         "spark.sql.execution.arrow.maxRecordsPerBatch": "2000",
         "spark.sql.execution.arrow.maxBytesPerBatch": "64m",
         "spark.ui.showConsoleProgress": "false",
         **({"spark.python.daemon.module": "spark_jobs.daemon"} if _is_local(config) else {}),
-        # What is kept between stages is read a moment later, and is mostly digests and values: packing it costs more than it saves.
+        # Data between stages is read at once and compresses badly: compression would cost more than it saves.
         "spark.sql.inMemoryColumnarStorage.compressed": "false",
-        # The job's own lines are what a person looks for in the task's log; Spark's are a thousand a second.
+        # Operators look for the job's own lines in the task's log; Spark would add a thousand per second.
         "spark.log.level": "WARN",
         **config.spark.conf,
     }
 
 
 def _file_io(prefix: str, warehouse: str) -> dict[str, str]:
-    """By what Iceberg reads and writes files, where the warehouse is a bucket of Google's: left alone, it asks Hadoop, which knows no `gs:`
-    unless a connector is installed. A server that names its warehouse otherwise (`rest`) says so itself, or `catalog.options` does."""
+    """Iceberg's file access for a warehouse in Google Cloud Storage. By default it uses Hadoop, which
+    supports `gs:` only with a connector. With a catalog server (`rest`), the server or `catalog.options`
+    decides."""
     return {f"{prefix}.io-impl": "org.apache.iceberg.gcp.gcs.GCSFileIO"} if warehouse.startswith("gs://") else {}
 
 
@@ -82,11 +84,11 @@ def _redacted(secrets: Iterable[str]) -> str:
 
 
 def _is_local(config: PipelineConfig) -> bool:
-    """Whether workers run on this machine, where what the driver imports can be imported before any task has told how. On a cluster whose
-    machines have writetime installed, the daemon may be set by hand (`spark.conf`)."""
+    """Whether workers run on this machine, where they can import what the driver imports. On a cluster whose
+    machines have writetime installed, the daemon may be set in `spark.conf`."""
     master = config.spark.conf.get("spark.master")
     if master is None and "PYSPARK_GATEWAY_PORT" in os.environ:
-        # spark-submit has started the JVM, and knows.
+        # spark-submit has started the JVM with its log level.
         SparkContext._ensure_initialized()
         master = SparkConf().get("spark.master")
     return master is None or master.startswith("local")

@@ -17,7 +17,7 @@ Shard = tuple[bytes | None, int | None]
 
 
 def starts(batch: Any, columns: Sequence[str]) -> Ints:
-    """Where the rows begin that differ from the one before in any of the columns."""
+    """The rows that differ from the row before in any of the columns."""
     size = batch.num_rows
     changes = np.zeros(size, bool)
     changes[:1] = True
@@ -30,7 +30,7 @@ def starts(batch: Any, columns: Sequence[str]) -> Ints:
 
 
 def by_shard(batches: Iterable[pa.RecordBatch]) -> Iterator[tuple[Shard, Iterator[pa.RecordBatch]]]:
-    """The rows of each (table_id, bucket) of batches that are sorted by it."""
+    """The rows of each (table_id, bucket), from batches that are sorted by it."""
 
     def runs() -> Iterator[tuple[Shard, pa.RecordBatch]]:
         for batch in batches:
@@ -44,19 +44,19 @@ def by_shard(batches: Iterable[pa.RecordBatch]) -> Iterator[tuple[Shard, Iterato
 
 
 def whole(batches: Sequence[pa.RecordBatch]) -> pa.RecordBatch:
-    """Some batches as one."""
+    """Several batches as one."""
     return batches[0] if len(batches) == 1 else pa.concat_batches(batches)
 
 
 def fixed(values: npt.NDArray[np.uint8]) -> Any:
-    """A binary array of rows of bytes, all of one length."""
+    """A binary array from rows of bytes of equal length."""
     size, width = values.shape
     ends = np.arange(size + 1, dtype=np.int32) * np.int32(width)
     return pa.Array.from_buffers(pa.binary(), size, [None, pa.py_buffer(ends), pa.py_buffer(np.ascontiguousarray(values))])
 
 
 def lengths(array: Any) -> Ints:
-    """Bytes of each value of a binary array; 0 of a null."""
+    """Bytes of each value of a binary array; 0 for null."""
     return pc.binary_length(array).fill_null(0).to_numpy(zero_copy_only=False).astype(np.int64)  # type: ignore[no-any-return]
 
 
@@ -67,7 +67,7 @@ def record_keys(keys: Any) -> Any:
 
 
 def joined(left: Any, right: Any) -> Any:
-    """Of two binary arrays the values one behind the other."""
+    """The concatenated values of two binary arrays."""
     return pc.binary_join_element_wise(left, right, pa.scalar(b"", pa.binary()))
 
 

@@ -33,8 +33,9 @@ _OF_THE_BATCH: Final = ("batch", "table_id", "schema_version")
 
 
 def page_schema(shape: RowShape) -> pa.Schema:
-    """Events: `last` says of one that it is the last of its row in the batch, which only current rows need to know; the rest is what a
-    table of changes holds, as far as the events themselves say it. `ordinal` is null for what the stream does not tell."""
+    """Schema of events. `last`: whether an event is the last of its row in the batch, needed by current rows
+    only. The other columns are those of a changes table, as far as events have them. `ordinal` is null for
+    events that are not published."""
     columns = changes_schema(shape)
     return pa.schema([("last", pa.bool_()), *(field for field in columns if field.name not in _OF_THE_BATCH)])
 
@@ -46,7 +47,8 @@ def page_row(table_id: bytes, page: pa.RecordBatch) -> dict[str, Any]:
 
 
 def page_of(shape: RowShape, events: Iterable[tuple[int | None, bool, Event]]) -> pa.RecordBatch:
-    """A page of events as dictionaries (see `telling`), each with its ordinal, and whether it is the last of its row."""
+    """A page of events given as dictionaries (see `table_events`), each with its ordinal and whether it is
+    the last of its row."""
     rows = [{**_row(event), "ordinal": ordinal, "last": last} for ordinal, last, event in events]
     return pa.RecordBatch.from_pylist(rows, schema=page_schema(shape))
 
@@ -71,12 +73,12 @@ def pages(batches: Batches) -> Batches:
 
 
 def change_rows(columns: pa.Schema, about: Mapping[str, Any], *, cells: bool) -> Callable[[Batches], Batches]:
-    """PAGES -> rows of a table of changes with these columns. `about`: what the sink knows, by column. `cells`: whether changes tell when
-    cells were written, and when they expire."""
+    """PAGES to rows of a changes table with these columns. `about`: what the sink adds, by column. `cells`:
+    whether changes include writetimes and expiries of cells."""
 
     def rows(batches: Batches) -> Batches:
         for page in pages(batches):
-            # What has no ordinal is for current rows only.
+            # Events without an ordinal are for current rows only.
             numbered = _filtered(page, pc.is_valid(page["ordinal"]))
             if numbered.num_rows:
                 yield pa.RecordBatch.from_arrays([column(numbered, field) for field in columns], schema=columns)
@@ -95,8 +97,8 @@ def change_rows(columns: pa.Schema, about: Mapping[str, Any], *, cells: bool) ->
 
 
 def last_rows(columns: pa.Schema, respelled: Sequence[str]) -> Callable[[Batches], Batches]:
-    """PAGES -> what becomes of current rows, with these columns, of which OP is one. `respelled`: the key columns that can be spelled
-    otherwise before than after."""
+    """PAGES to actions on current rows, with these columns, one of which is OP. `respelled`: the key columns
+    whose spelling may differ before and after."""
 
     def rows(batches: Batches) -> Batches:
         for page in pages(batches):
@@ -110,7 +112,7 @@ def last_rows(columns: pa.Schema, respelled: Sequence[str]) -> Callable[[Batches
 
 
 def _last_rows(page: pa.RecordBatch, columns: pa.Schema) -> Iterator[pa.RecordBatch]:
-    """What is left of each row; of one that is gone its key."""
+    """The resulting row of each key; for a deleted row its key."""
     there = pc.is_valid(page["after"])
     kept = _filtered(page.select(["after", "op", "writetime", "expires_at"]), pc.and_(page["last"], there))
     gone = _filtered(page.select(["key"]), pc.and_not(page["last"], there))
@@ -123,13 +125,13 @@ def _last_rows(page: pa.RecordBatch, columns: pa.Schema) -> Iterator[pa.RecordBa
 
 
 def _filtered(page: pa.RecordBatch, mask: Any) -> pa.RecordBatch:
-    """Those for which the mask is true: mostly all, or none, which costs nothing."""
+    """Values where the mask is true; free if all or none are."""
     count = mask.true_count
     return page if count == len(mask) else page.filter(mask) if count else page.slice(0, 0)
 
 
 def _batch(rows: Any, values: Mapping[str, Any], columns: pa.Schema) -> pa.RecordBatch:
-    """Rows, an array of structs, with some values beside them. There is nothing that is no fact: what a row lacks is null otherwise."""
+    """Rows, an array of structs, with further columns. Columns that a row lacks are null."""
     found = dict(zip((field.name for field in rows.type), rows.flatten(), strict=True)) | dict(values)
     return pa.RecordBatch.from_arrays(
         [aligned(found[field.name], field.type) if field.name in found else _nothing(field, len(rows)) for field in columns],
@@ -147,7 +149,8 @@ def _no_facts(kind: pa.DataType) -> Any:
 
 
 def _facts(found: Any, kind: pa.DataType) -> Any:
-    """Facts of cells, an array of maps by CQL name, as the table keeps them: so, or as a struct by the names of its columns."""
+    """Facts of cells, an array of maps by CQL name, in the table's format: as maps, or as structs by column
+    name."""
     if pa.types.is_map(kind):
         return found
     names = found.keys.dictionary_encode()
@@ -167,7 +170,7 @@ def _facts(found: Any, kind: pa.DataType) -> Any:
 
 
 def _events(page: pa.RecordBatch) -> Iterator[Event]:
-    """Of a page's events what current rows need, as dictionaries."""
+    """The events of a page as dictionaries, with what current rows need."""
     names = ("last", "key", "before", "after", "op", "writetime", "expires_at")
     columns = [plain_values(page[name]) for name in names]
     for values in zip(*columns, strict=True):
@@ -175,12 +178,13 @@ def _events(page: pa.RecordBatch) -> Iterator[Event]:
 
 
 def _rows_of(event: Event, respelled: Sequence[str], columns: pa.Schema) -> Iterator[dict[str, Any]]:
-    """What an event does to current rows: the last one of a row in the batch leaves one there, and each may take one away, of which a key
-    that is spelled otherwise by now is one. A deletion that stands for many rows has none of its own."""
+    """The actions of an event on current rows: the last event of a row in the batch leaves a row, and each
+    event may remove one, such as the row under its former spelling. A deletion of many rows has no row of its
+    own."""
     before, after, key, last = event["before"], event["after"], event["key"], event["last"]
     kinds = {name: columns.field(name).type for name in (WRITETIME, EXPIRES_AT) if name in columns.names}
     nothing = {**{name: _no_facts(kind) for name, kind in kinds.items()}, OP: "d"}
-    # By what they look like: NaN is not equal to itself, wherever in a value it is.
+    # By their text, because NaN does not equal itself, wherever it is in a value.
     if before is not None and (after is None or any(repr(before[name]) != repr(key[name]) for name in respelled)):
         yield {**{name: before[name] for name in key}, **nothing}
     elif last and after is None:
@@ -198,7 +202,7 @@ def _plain_facts(found: list[tuple[str, int]], kind: pa.DataType) -> Any:
 
 
 def aligned(array: Any, kind: pa.DataType) -> Any:
-    """The same values as another type holds them: fields of structs by their names, those that lack null, and numbers of another width.
+    """The values in another type: fields of structs by name, missing ones null, and numbers of another width.
     ArrowInvalid for a number that does not fit."""
     if array.type == kind:
         return array
@@ -219,5 +223,5 @@ def _fields(structs: Any) -> list[Any]:
 
 
 def _around(array: Any, kind: pa.DataType, values: Any) -> Any:
-    """Other values in the places of a list's or a map's."""
+    """A list or map array with other values in its places."""
     return pa.Array.from_buffers(kind, len(array), array.buffers()[:2], array.null_count, array.offset, children=[values])

@@ -89,7 +89,8 @@ ORDER: Final = ("table_id", "bucket", "pk", "row", "ts", "content")
 
 @dataclass(frozen=True, slots=True)
 class ExplodePlan:
-    """What the stage is told: the schema in force, the commit log version of each segment, and what TRUNCATEs and purges took."""
+    """The input of the stage: the schema in force, the commit log version of each segment, and what TRUNCATEs
+    and purges removed."""
 
     schema: Schema
     versions: list[int]
@@ -100,7 +101,8 @@ class ExplodePlan:
 
 
 def exploder(plan: ExplodePlan) -> Callable[[Batches], Batches]:
-    """ROUTED -> ITEMS. A row of the kind `shard` only says that there is the shard, which may have nothing but what expires."""
+    """ROUTED to ITEMS. A row of the kind `shard` only names a shard, which may have nothing but expiring
+    records."""
 
     def explode_batches(batches: Batches) -> Batches:
         for (table_id, bucket), run in by_shard(batches):
@@ -123,7 +125,8 @@ def _passed(row: dict[str, Any]) -> dict[str, Any]:
 
 @dataclass(slots=True)
 class _Refused:
-    """Frames of a segment that cannot be used for one kind of reason, beyond those that are passed on whole."""
+    """Frames of a segment that cannot be used for the same kind of reason, beyond those that are passed on
+    with their bytes."""
 
     message: str
     updates: int = 0
@@ -153,7 +156,7 @@ class _Explosion:
         yield from chunked([*self._places(), self._out("account", detail=json.dumps(dict(self.counts)))], ITEMS)
 
     def _chunk(self, mutations: Any, version: int) -> Batches:
-        """Items of mutations of one version: by the column where that will do, else one by one."""
+        """Items of mutations of one version: by column where possible, else one by one."""
         slow = np.ones(mutations.num_rows, bool)
         errors: dict[int, WritetimeError] = {}
         if self.plan.engine != "python" and self.purged is None:
@@ -168,16 +171,17 @@ class _Explosion:
         yield from chunked((item for at, mutation in given for item in self._mutation(mutation, version, errors.get(at))), ITEMS)
 
     def _of_erased_keys(self, keys: Any) -> Bools:
-        """Which mutations are of keys of which something was erased: these go one by one."""
+        """Which mutations have keys with erased data: they are processed one by one."""
         found = np.zeros(len(keys), bool)
         if self.erased is not None:
             found[:] = [self.erased.concerns(key) for key in keys.to_pylist()]
         return found
 
-    # --- by the column
+    # --- by column
 
     def _columns(self, mutations: Any, decoded: mutation_columns.Decoded, slow: Bools) -> Batches:
-        """Items of updates that only touch rows, all values of which are above suspicion. `slow` comes to name the other mutations."""
+        """Items of updates that only write rows and whose values are all certainly valid. `slow` receives the
+        other mutations."""
         of_mutation = decoded.updates["position"].to_numpy()
         mine = _equals(decoded.updates["table"], self.table.id.bytes)
         of_update = decoded.rows["update"].to_numpy()
@@ -200,7 +204,7 @@ class _Explosion:
         yield from self._fast_items(mutations, decoded, kept, names)
 
     def _suspects(self, decoded: mutation_columns.Decoded, asked: Bools) -> Bools:
-        """Which of the rows that are asked about may hold something that cannot be used."""
+        """Which of the given rows may hold something that cannot be used."""
         suspects = np.zeros(len(asked), bool)
         found = decoded.cells
         of_row = found["row"].to_numpy()
@@ -219,7 +223,7 @@ class _Explosion:
             elif self.table.is_counter:
                 good = sound_contexts(values.some(at))
             else:
-                # Nobody sees what a dropped column holds.
+                # Values of a dropped column are not published.
                 continue
             suspects[of_row[at[~good]]] = True
         return suspects | self._odd_clusterings(decoded.rows["clustering"], asked)
@@ -245,14 +249,14 @@ class _Explosion:
         return odd
 
     def _row_names(self, clusterings: Any, asked: Bools) -> _Names:
-        """Keys of the rows that are asked about."""
+        """Keys of the given rows."""
         found: list[bytes | None] = [None] * len(asked)
         at = np.flatnonzero(asked)
         for row, values in zip(at.tolist(), clusterings.take(pa.array(at)).to_pylist(), strict=True):
             try:
                 found[row] = self.checks.keys.key(tuple(values))
             except DecodeError:
-                # What can be shown cannot always be ordered.
+                # A value that can be shown may still have no order.
                 continue
         keys = pa.array(found, pa.binary())
         return _Names(keys, asked & keys.is_null().to_numpy(zero_copy_only=False))
@@ -308,7 +312,7 @@ class _Explosion:
     # --- one by one
 
     def _mutation(self, mutation: dict[str, Any], version: int, error: WritetimeError | None) -> Iterator[dict[str, Any]]:
-        """The items of one mutation's updates, one by one. `error`: why it cannot be decoded, if that is known."""
+        """The items of one mutation's updates, one by one. `error`: why it cannot be decoded, if known."""
         copies, digest = mutation["copies"], mutation["digest"]
         total = len(copies) * mutation["updates"]
         if isinstance(error, DecodeError):
@@ -336,8 +340,9 @@ class _Explosion:
                     yield from (self._out("undecided", item=item["pk"] + item["row"]) for item in of_update)
 
     def _refuse(self, mutation: dict[str, Any], error: DecodeError) -> Iterator[dict[str, Any]]:
-        """A mutation that cannot be used: the first ones of a shard go on as they are. Of a table that is written to all the time, and of
-        which a column is unknown, all of them would not fit through the driver: of the others there are places only."""
+        """Quarantine a mutation. The first ones of a shard are passed on with their bytes. If a column of a
+        busy table is unknown, all of its mutations would not fit in the driver: of the others only positions
+        are passed on."""
         body, copies, updates = mutation["body"], mutation["copies"], mutation["updates"]
         kind, message = of_error(error), str(error)
         if self.brought < frame_ranges.NAMED and len(body) <= frame_ranges.BROUGHT:
@@ -360,15 +365,15 @@ class _Explosion:
         return json.dumps({"kind": kind, "message": message, "table_id": str(self.table.id), **more})
 
     def _verdict(self, copies: list[dict[str, int]], ts: int) -> Verdict:
-        """Whether a TRUNCATE took an update; counts those of which the nodes' records do not say."""
+        """Whether a TRUNCATE removed an update; counts those that the nodes' records leave undecided."""
         verdict = self.plan.cuts.decide(self.table.id.bytes, [(copy["segment"], copy["position"]) for copy in copies], ts)
         if verdict == "undecided":
             self.counts["undecided"] += 1
         return verdict
 
     def _items(self, update: PartitionUpdate, content: bytes, copies: list[dict[str, int]]) -> Iterator[dict[str, Any]]:
-        """None at all if all of it was erased, or what was purged may have beaten it. DecodeError if anything else in the update cannot
-        be used."""
+        """The items of an update; none if all of it was erased, or if purged data may have superseded it.
+        DecodeError if something else in the update cannot be used."""
         left = self._left(update)
         if left is None:
             return
@@ -387,7 +392,7 @@ class _Explosion:
             yield self._out("item", **about, row=row, parts=len(parts), copies=copies, item=item)
 
     def _left(self, update: PartitionUpdate) -> PartitionUpdate | None:
-        """The update without what was erased of its key; None if nothing is left."""
+        """The update without what was erased; None if nothing is left."""
         if self.erased is None:
             return update
         return self.erased.left(update, self.checks.keys, counter=self.table.is_counter)
@@ -397,7 +402,7 @@ class _Explosion:
 
 
 class _Names(NamedTuple):
-    """Row keys (binary), null where none was asked for and for those that have none, which are `nameless`."""
+    """Row keys (binary); null if not requested, and for rows without a key, which are `nameless`."""
 
     keys: Any
     nameless: Bools
@@ -405,7 +410,7 @@ class _Names(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Bodies:
-    """Bodies of mutations one behind the other, as the decoder takes them: a frame's position is its number."""
+    """Concatenated bodies of mutations, as the decoder reads them; a frame's position is its number."""
 
     image: bytes
     frames: list[Frame]
@@ -420,7 +425,7 @@ class Bodies:
 
 
 def _chunks(batches: Batches) -> Batches:
-    """The same rows in batches of some size; copies of one mutation stay together."""
+    """The rows in batches of about equal size; copies of one mutation stay together."""
     pending: list[pa.RecordBatch] = []
     size = 0
     for batch in batches:
@@ -438,7 +443,8 @@ def _chunks(batches: Batches) -> Batches:
 
 
 def _merged(rows: Any) -> Any:
-    """One row a mutation, with all its copies, ascending. Several tasks may have found the same."""
+    """One row per mutation, with all its copies in ascending order. Several tasks may have found the same
+    mutation."""
     first = starts(rows, ("key", "digest"))
     if len(first) == rows.num_rows:
         return rows
@@ -456,7 +462,7 @@ def _first_segments(copies: Any) -> Any:
 
 
 def _equals(codes: Any, value: bytes) -> Bools:
-    """Which of a dictionary array's values are this one."""
+    """Which values of a dictionary array equal this one."""
     known = codes.dictionary.to_pylist()
     wanted = known.index(value) if value in known else -1
     same: Bools = codes.indices.to_numpy() == wanted

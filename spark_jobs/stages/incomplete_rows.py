@@ -22,7 +22,7 @@ class IncompleteRows:
         self._keys: list[str] = []
 
     def of(self, records: Iterable[Record]) -> Iterator[Record]:
-        """Yield the records unchanged, and remember the incomplete ones."""
+        """Yield the records unchanged, and remember those that are incomplete."""
         for record in records:
             if record.state and is_unknown(record.state, self._now, head=split_record_key(record.key)[1] == HEAD):
                 self._keys.append(record.key.hex())

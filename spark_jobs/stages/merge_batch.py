@@ -40,14 +40,14 @@ _BYTES_PER_BATCH: Final = 4 << 20
 
 
 class Part(NamedTuple):
-    """Rows of FOLDED for the plain rows of some items, and the items of all others."""
+    """Rows of FOLDED for the plain rows among some items, and the items of all other rows."""
 
     done: list[pa.RecordBatch]
     rest: pa.RecordBatch | None
 
 
 class PlainRows:
-    """One shard's plain rows. `counts` are those of the whole shard's join: events are numbered by them."""
+    """One shard's plain rows. `counts` are those of the whole shard's merge, by which events are numbered."""
 
     def __init__(
         self,
@@ -60,15 +60,15 @@ class PlainRows:
     ) -> None:
         self.settings, self.shard, self.about, self.schema, self.counts, self.untold = settings, shard, about, schema, counts, untold
         self._waiting: pa.RecordBatch | None = None
-        # The rows of which a part has gone to the stream: that of the last message, and that of this one.
+        # Rows with items that went to the stream: that of the last message, and that of this one.
         self._given_back: list[tuple[bytes, bytes] | None] = [None, None]
         self._last: tuple[bytes, bool] = (b"", False)
-        # The partition of the row that comes after all that has been taken, if there is one yet.
+        # The partition of the row after the last one taken, if it is known yet.
         self.next: bytes | None = None
 
     def take(self, items: pa.RecordBatch | None, *, enough: Callable[[], bool] = lambda: False) -> Iterator[Part]:
-        """The next items of the shard, or None after the last: part by part, of which the states fit into memory. While there is `enough`,
-        no row is plain."""
+        """The next items of the shard, or None after the last, in parts whose states fit in memory. While
+        there is `enough`, no row is plain."""
         parts = [part for part in (self._waiting, items) if part is not None and part.num_rows]
         self._waiting = None
         self.next = None
@@ -116,7 +116,8 @@ class PlainRows:
         return Part(out, rows.items.take(pa.array(rest)) if len(rest) else None)
 
     def _plain(self, rows: _Rows, known: dict[bytes, bytes]) -> npt.NDArray[np.bool_]:
-        """Rows of partitions without a head, but for those of which a part is given back, or was."""
+        """Rows of partitions without a head, except those of which an item is or was returned to the
+        stream."""
         headed = {pk for pk, name in zip(rows.pks, rows.names, strict=True) if not name}
         if self._last[1]:
             headed.add(self._last[0])
@@ -126,10 +127,10 @@ class PlainRows:
             plain[end] &= (rows.pks[end], rows.names[end]) not in self._given_back
         return np.array(plain, bool)
 
-    # --- out
+    # --- output
 
     def _applied(self, rows: _Rows, items: Ints, done: Any, found: row_batches.Joined) -> list[pa.RecordBatch]:
-        """As `join` counts updates: those of one item here, of the others each item is named."""
+        """Count updates as `join` does: those of one item here; for the others each item is named."""
         applied = items[found.applied.to_numpy(zero_copy_only=False) & done]
         parts = rows.items["parts"].to_numpy()[applied]
         self.counts["applied"] += int((parts == 1).sum())
@@ -162,7 +163,7 @@ class PlainRows:
         )
 
     def _numbered(self, copies: Any) -> Any:
-        """The numbers of the next events; null of those that the stream does not tell."""
+        """The numbers of the next events; null for those that are not published."""
         hidden = np.array([untold(each, self.untold) for each in copies.to_pylist()], bool) if self.untold else np.zeros(len(copies), bool)
         first = self.counts["events"]
         numbered = len(hidden) - int(hidden.sum())
@@ -186,7 +187,7 @@ class PlainRows:
         return self._batches("record", key=pa.array(written, pa.binary()), state=states, expires_at=pa.array(expiries, pa.int64()))
 
     def _batches(self, kind: str, **columns: Any) -> list[pa.RecordBatch]:
-        """Rows of that kind, in messages of bounded size."""
+        """Rows of that kind, in batches of bounded size."""
         size = len(next(iter(columns.values())))
         same = {"kind": kind, **self.about}
         arrays = [
@@ -203,8 +204,8 @@ class PlainRows:
 
 
 class _Rows:
-    """Items by the row that they are of: for each row its partition, its name in it, its key, and whether two items of it are of one
-    moment, which makes one event; for each item the number of its row."""
+    """Items by row: for each row its partition, its name in it, its key, and whether two of its items have
+    the same timestamp, which makes one event; for each item the number of its row."""
 
     def __init__(self, items: pa.RecordBatch, begins: Ints) -> None:
         self.items, self.begins = items, begins
@@ -223,13 +224,14 @@ class _Rows:
 
 
 def untold(copies: Sequence[dict[str, int]] | None, segments: frozenset[int]) -> bool:
-    """Whether a mutation stands in these segments only."""
+    """Whether a mutation occurs in these segments only."""
     return bool(segments and copies) and all(copy["segment"] in segments for copy in copies or ())
 
 
 def looked_up(shard: Shard, rows: Sequence[tuple[bytes, bytes]]) -> Iterator[tuple[int, int, dict[bytes, bytes]]]:
-    """The records of some rows, given by the keys of their heads and their own, ascending, and of those heads. Part by part, each of which
-    fits into memory: its first row and the one after its last, by number, and what is there of their records."""
+    """The records of some rows, given by the ascending keys of their heads and their own, and of those heads.
+    Yields parts that fit in memory: the first row, the row after the last, by number, and the existing
+    records."""
     keys = list(dict.fromkeys(key for row in rows for key in row))
     at = 0
     head: dict[bytes, bytes] = {}
@@ -239,5 +241,5 @@ def looked_up(shard: Shard, rows: Sequence[tuple[bytes, bytes]]) -> Iterator[tup
         if end > at:
             yield at, end, known
         at = end
-        # The head of a partition may have come with rows before.
+        # The head of a partition may have come with earlier rows.
         head = {rows[at][0]: known[rows[at][0]]} if at < len(rows) and rows[at][0] in known else {}

@@ -89,11 +89,10 @@ _BYTES_AT_HAND = 16 << 20
 
 @dataclass(frozen=True, slots=True)
 class FoldPlan:
-    """What a task is told: the schema, between which seconds its clock runs, which version of which shard to read, what events to make.
-
-    `dropped_before`: by id, of tables of which other columns count as dropped than for the batch before, what did. Of these all that is in
-    the shard is looked at. `since_of`: by id, of tables that sat out some batches, where their clock has stood since. `untold`: indexes of
-    segments, and the stream does not tell what comes of these alone."""
+    """The input of a task: the schema, the seconds between which its clock advances, the shard and version to
+    read, and the events to make. `dropped_before`: by id, the columns that counted as dropped in the batch
+    before, for tables where they differ now; all their records are read. `since_of`: by id, the clock of
+    tables that skipped some batches. `untold`: indexes of segments whose changes alone make no events."""
 
     schema: Schema
     now: int
@@ -109,7 +108,7 @@ class FoldPlan:
 
 
 def joiner(plan: FoldPlan) -> Callable[[Batches], Batches]:
-    """ITEMS -> FOLDED."""
+    """ITEMS to FOLDED."""
 
     def join_batches(batches: Batches) -> Batches:
         for (table_id, bucket), run in by_shard(batches):
@@ -122,7 +121,7 @@ def joiner(plan: FoldPlan) -> Callable[[Batches], Batches]:
 
 
 def _messages(outputs: Iterable[dict[str, Any] | pa.RecordBatch]) -> Batches:
-    """Rows, some of which are batches already, as batches."""
+    """Rows as batches; some are batches already."""
     for are_batches, run in groupby(outputs, key=lambda output: isinstance(output, pa.RecordBatch)):
         if are_batches:
             yield from run
@@ -131,7 +130,7 @@ def _messages(outputs: Iterable[dict[str, Any] | pa.RecordBatch]) -> Batches:
 
 
 def _stretches(batches: Batches) -> Iterator[pa.RecordBatch | None]:
-    """The same rows in stretches worth a look-up each; None when there are no more."""
+    """The rows in stretches that are each looked up at once; None after the last."""
     pending: list[pa.RecordBatch] = []
     rows = size = 0
     for batch in batches:
@@ -180,7 +179,7 @@ class _ShardJoin:
     def run(self, batches: Batches) -> Iterator[dict[str, Any] | pa.RecordBatch]:
         passed: list[dict[str, Any] | pa.RecordBatch] = []
         given = _Peekable(groupby(self._items(batches, passed), key=lambda row: row["pk"]))
-        # What expires in a table that was dropped is no news: all its rows went at once.
+        # Expiries in a dropped table make no events: all its rows were deleted at once.
         asked = () if self.table.dropped else self.state.due()
         due = _Peekable(groupby(asked, key=lambda key: record_key(split_record_key(key)[0])))
         while heads := [ahead.next[0] for ahead in (given, due) if ahead.next is not None]:
@@ -196,11 +195,12 @@ class _ShardJoin:
         yield self._out("account", detail=json.dumps(self.counts, sort_keys=True))
 
     def _items(self, batches: Batches, passed: list[dict[str, Any] | pa.RecordBatch]) -> Iterator[dict[str, Any]]:
-        """The items that are to be folded one by one, their records looked up. What is none, and what has been joined by the column, goes
-        to `passed`; so that this does not become more and more, a row of no partition comes where one may stand, and where none may for
-        long, items come that could have been joined by the column."""
+        """The items to be folded one by one, with their records looked up. Rows that are not items, and
+        results of the merge by column, go to `passed`. So that `passed` stays small, a row without a
+        partition is yielded where one may stand; where none may for long, items are yielded that could have
+        been merged by column."""
         last = _NO_PARTITIONS[0]
-        # Two of one partition in a row would be one group, which ends when another begins.
+        # Two groups of one partition in a row would be one group, which ends when the next begins.
         nobody = cycle(_NO_PARTITIONS)
 
         def enough() -> bool:
@@ -244,10 +244,10 @@ class _ShardJoin:
     def _item(row: dict[str, Any], part: Any) -> Item:
         return Item(row["ts"], row["content"], (row["content"], row["parts"]), row["copies"], part)
 
-    # --- out
+    # --- output
 
     def _numbered(self, key: bytes, outputs: Iterable[Output]) -> Iterator[dict[str, Any]]:
-        """Rows of FOLDED. An event is held until it is known whether it is the last of its row."""
+        """Rows of FOLDED. An event is held back until it is known whether it is the last of its row."""
         held: Event | None = None
         for output in outputs:
             if isinstance(output, Event):
@@ -290,7 +290,8 @@ class _ShardJoin:
             yield self._out("deletion", seq=self._next(), last=False, pk=key, before=encoded, **about)
 
     def _applied(self, content: bytes, parts: int) -> Iterator[dict[str, Any]]:
-        """An update of one item is counted here; of one of several, the driver counts those that are named."""
+        """Count an update of one item here; updates of several items are named, and the driver counts
+        them."""
         if parts == 1:
             self.counts["applied"] += 1
         else:
@@ -309,7 +310,8 @@ class _ShardJoin:
 
 
 class _State:
-    """The shard as the fold asks for it: by key out of what was looked up in advance, by range, and what falls due."""
+    """The shard as the fold reads it: by key from the records looked up in advance, by range, and by
+    expiry."""
 
     def __init__(self, shard: Shard, plan: FoldPlan, *, everything: bool) -> None:
         self.shard, self.plan, self.everything = shard, plan, everything
@@ -319,14 +321,15 @@ class _State:
         self._asked: set[bytes] = set()
 
     def looked_up(self, items: list[dict[str, Any]]) -> Iterator[list[dict[str, Any]]]:
-        """The items bit by bit; their records and those of their heads are ready when they are given."""
+        """The items in parts; when a part is returned, its records and those of its heads are ready."""
         rows = [(item["pk"], item["pk"] + item["row"]) for item in items]
         for start, end, found in looked_up(self.shard, rows):
             self._of_items, self._asked = found, {key for row in rows[start:end] for key in row}
             yield items[start:end]
 
     def due(self) -> Iterator[bytes]:
-        """Keys of records that fall due in this batch, ascending; they and their heads are ready when they are given."""
+        """Keys of records that expire in this batch, ascending; when they are returned, they and their heads
+        are ready."""
         if self.everything:
             yield from self._partitions()
             return
@@ -338,10 +341,11 @@ class _State:
                 yield from chunk[start:end]
 
     def _partitions(self) -> Iterator[bytes]:
-        """Keys of the heads of all partitions, there or not. Their records are ready, unless they are many."""
+        """Keys of the heads of all partitions, existing or not. Their records are ready, unless there are
+        many."""
         for pk, run in groupby(self.shard.scan(b"", PAST_RECORDS), key=lambda record: record_key(split_record_key(record[0])[0])):
             some = _few(run)
-            # Whoever folds a partition may have looked at the next one already.
+            # The fold of a partition may have peeked at the next one already.
             last = dict([*self._at_hand.items()][-1:])
             self._at_hand = {**last, **({} if some is None else {pk: some})}
             self._of_due = {key: state for records in self._at_hand.values() for key, state in records.items()}
@@ -362,7 +366,7 @@ class _State:
 
 
 def _few(records: Iterable[tuple[bytes, bytes]]) -> dict[bytes, bytes] | None:
-    """Some records, unless they are many."""
+    """Some records; None if there are many."""
     found: dict[bytes, bytes] = {}
     size = 0
     for key, state in records:
@@ -388,7 +392,8 @@ class _Rows:
 
 
 class _Peekable:
-    """Groups as `itertools.groupby` gives them, of which the next one's key can be looked at; none is skipped before it is read."""
+    """Groups like those of `itertools.groupby`, with a look at the key of the next one; no group may be
+    skipped before it is read."""
 
     def __init__(self, groups: Iterable[tuple[bytes, Iterable[Any]]]) -> None:
         self._groups = iter(groups)

@@ -67,7 +67,7 @@ def unpacked(values: Iterable[bytes]) -> Batches:
 
 
 def records(batches: Batches) -> Iterator[Record]:
-    """The state records of FOLDED rows that stand for them."""
+    """The state records in packed FOLDED rows."""
     for batch in unpacked(value for found in batches for value in found["state"].to_pylist()):
         yield from map(Record, *(batch[name].to_pylist() for name in Record._fields))
 
@@ -77,11 +77,11 @@ def packed(table_id: bytes | None, bucket: int | None, rows: pa.RecordBatch) -> 
     return {"table_id": table_id, "bucket": bucket, "rows": pack(rows)}
 
 
-# --- there and back
+# --- packing and unpacking
 
 
 def packing(route: Callable[[Batches], Batches]) -> Callable[[Batches], Batches]:
-    """SEGMENTS -> PACKED, of a function to ROUTED."""
+    """SEGMENTS to PACKED, from a function to ROUTED."""
 
     def pack_batches(batches: Batches) -> Batches:
         for batch in route(batches):
@@ -92,7 +92,7 @@ def packing(route: Callable[[Batches], Batches]) -> Callable[[Batches], Batches]
 
 
 def _of_shards(batch: pa.RecordBatch) -> Iterator[tuple[tuple[bytes | None, int | None], pa.RecordBatch]]:
-    """The rows of each shard. What has no bucket is of none."""
+    """The rows of each shard. A row without a bucket belongs to none."""
     none = batch.filter(pc.is_null(batch["bucket"]))
     if none.num_rows:
         yield (None, None), none
@@ -105,7 +105,8 @@ def _of_shards(batch: pa.RecordBatch) -> Iterator[tuple[tuple[bytes | None, int 
 
 
 def folding(explode: Callable[[Batches], Batches], join: Callable[[Batches], Batches]) -> Callable[[Batches], Batches]:
-    """PACKED, sorted by shard -> FOLDED, of functions from ROUTED to ITEMS and from these to FOLDED."""
+    """PACKED, sorted by shard, to FOLDED, from a function from ROUTED to ITEMS and one from ITEMS to
+    FOLDED."""
 
     def fold_batches(batches: Batches) -> Batches:
         for (_, bucket), run in by_shard(batches):
@@ -143,7 +144,7 @@ def _pack_row(kind: str, about: dict[str, Any], rows: list[pa.RecordBatch]) -> p
 
 
 def _of_kinds(batch: pa.RecordBatch) -> Iterator[tuple[str | None, pa.RecordBatch]]:
-    """Rows by the kind of pack that they go into, those of each in their order."""
+    """Rows by the kind of their pack, in their order."""
     begins = starts(batch, ["kind"])
     ends = [*begins[1:].tolist(), batch.num_rows]
     kinds = [_KINDS.get(kind) for kind in batch["kind"].take(pa.array(begins)).to_pylist()]
@@ -158,20 +159,22 @@ Key = Callable[[pa.RecordBatch], Any]
 
 
 def by_digest(routed: pa.RecordBatch) -> Any:
-    """Sort key of ROUTED: copies of one mutation stand side by side."""
+    """Sort key of ROUTED: copies of one mutation are adjacent."""
     return pc.fill_null(joined(record_keys(routed["key"]), routed["digest"]), b"")
 
 
 def by_place(items: pa.RecordBatch) -> Any:
-    """Sort key of ITEMS: `explode.ORDER`, as one value. What is no item stands anywhere."""
-    # No partition's key begins another. A row's may, in tables whose clusterings have fewer values than columns.
+    """Sort key of ITEMS: `explode.ORDER` as one value. The position of rows that are not items does not
+    matter."""
+    # No partition's key is a prefix of another. A row's may be, if clusterings have fewer values than columns.
     rows = joined(pc.replace_substring(items["row"], b"\0", b"\0\xff"), pa.scalar(b"\0\0", pa.binary()))
     times = fixed((items["ts"].to_numpy().view(np.uint64) ^ np.uint64(1 << 63)).astype(">u8").view(np.uint8).reshape(-1, 8))
     return pc.binary_join_element_wise(items["pk"], rows, times, items["content"], pa.scalar(b"", pa.binary()))
 
 
 def in_order(batches: Batches, key: Key) -> Batches:
-    """All rows, ascending by their keys (binary), in batches of bounded size. What is too much for memory lies in a file meanwhile."""
+    """All rows, ascending by their keys (binary), in batches of bounded size. Rows beyond the memory limit
+    are kept in a file."""
     runs: list[Iterator[pa.RecordBatch]] = []
     pending: list[pa.RecordBatch] = []
     size = 0
@@ -195,7 +198,7 @@ def _sorted(batches: list[pa.RecordBatch], key: Key) -> Iterator[pa.RecordBatch]
 
 
 def _filed(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-    """The same batches out of a file, to which they are written at once."""
+    """The same batches, written to a file at once and read from it."""
     folder = os.environ.get("SPARK_LOCAL_DIRS", "").split(",")[0]
     file = tempfile.TemporaryFile(dir=folder or None)  # noqa: SIM115 - it is read as long as the batches are
     first = next(batches)
@@ -212,7 +215,8 @@ def _read(file: Any) -> Iterator[pa.RecordBatch]:
 
 
 def _merged(runs: list[Iterator[pa.RecordBatch]], key: Key) -> Iterator[pa.RecordBatch]:
-    """Sorted runs as one: time and again all that is not after the least of what the runs' batches at hand end with."""
+    """Merge sorted runs: repeatedly yields everything up to the smallest last key of the runs' current
+    batches."""
     heads = [(batch, key(batch), run) for run in runs if (batch := next(run, None)) is not None]
     while heads:
         bound = min(keys[-1].as_py() for _, keys, _ in heads)

@@ -121,8 +121,8 @@ Only = Mapping[int, tuple[frozenset[UUID], int]]
 
 @dataclass(frozen=True, slots=True)
 class Routes:
-    """What routing needs: the schema in force, the tables that are captured with their number of key buckets, the commit log
-    version of each segment of the manifest, and the tables that ought to be captured but cannot be, with the reason."""
+    """The input of routing: the schema in force, the captured tables with their number of key buckets, the
+    commit log version of each segment of the manifest, and the rejected tables with the reason."""
 
     schema: Schema
     buckets: dict[UUID, int]
@@ -137,15 +137,17 @@ class Routes:
 
 
 def key_bucket(key: bytes, buckets: int) -> int:
-    """The key bucket of a partition key: the same on every machine and in every version, since state shards are named by it."""
+    """The key bucket of a partition key. It is the same on every machine and in every version, because state
+    shards are named by it."""
     return zlib.crc32(key) % buckets
 
 
-# --- which segments go into one task
+# --- groups of segments
 
 
 def groups(segments: Sequence[SegmentInput]) -> list[list[int]]:
-    """Indexes of segments, ascending in each group: one segment a node, of about the same time, as long as bytes allow."""
+    """Groups of segment indexes, ascending in each group: one segment per node, of about the same time,
+    within a limit of bytes."""
     order = sorted(range(len(segments)), key=lambda index: (segments[index].sealed_at, segments[index].object))
     made: list[_Group] = []
     for index in order:
@@ -184,12 +186,12 @@ def _place(index: int, segment: SegmentInput) -> dict[str, Any]:
 
 
 def content(store: Store, place: Mapping[str, Any]) -> bytes:
-    """The whole segment that a place of SEGMENTS names. ObjectNotFound, CorruptSection."""
+    """The whole segment at a place of SEGMENTS. ObjectNotFound, CorruptSection."""
     return segment_object.read_pinned(store, place["object"], place["crc32c"])
 
 
 def _read_part(store: Store, part: PartInput, start: int, end: int) -> bytes:
-    """Bytes [start, end) of a pinned part. ObjectNotFound if it is gone, or holds other bytes."""
+    """Bytes [start, end) of a pinned part. ObjectNotFound if it does not exist or has other bytes."""
     info = store.head(part.object)
     if info is None or not part.is_in(info):
         raise ObjectNotFound("it is gone, or has other bytes than were pinned", operation="read a part", obj=part.object)
@@ -203,7 +205,7 @@ def tasks(
     function: Callable[[Batches], Batches],
     schema: pa.Schema,
 ) -> DataFrame:
-    """What `function` (of SEGMENTS, to `schema`) makes of the groups, a task each."""
+    """Apply `function` (SEGMENTS to `schema`) to the groups, one task each."""
     from pyspark.sql.pandas.types import from_arrow_schema
 
     rows = task_rows(segments, members)
@@ -211,7 +213,7 @@ def tasks(
     def read(batches: Batches) -> Batches:
         return function(rows[number] for batch in batches for number in batch["id"].to_pylist())
 
-    # The JVM counts. Rows of ours would go through a Python worker of their own before they come to the one that reads.
+    # The range is counted in the JVM: rows from Python would pass through another Python worker first.
     return spark.range(0, len(rows), numPartitions=max(1, len(rows))).mapInArrow(read, schema=from_arrow_schema(schema))
 
 
@@ -219,7 +221,8 @@ def tasks(
 
 
 class _Frames(NamedTuple):
-    """Frames that say whose they are, in log order: as in `writetime.kernels.segment_walk.Walk`, `table` being an index into `tables`."""
+    """Frames with a readable table id, in log order, as in `writetime.kernels.segment_walk.Walk`; `table` is
+    an index into `tables`."""
 
     position: Ints
     offset: Ints
@@ -249,8 +252,9 @@ class Segment:
         return self.image[offset : offset + int(self.frames.key_length[at])]
 
     def put_together(self, indexes: Sequence[int], obj: str, store: Store | None) -> Iterator[tuple[range, int]]:
-        """Put these frames into quarantine, many in a piece: which of the indexes each piece has, and its bytes. Without a store they are
-        only counted. Names and bytes follow from the frames, so putting them again changes nothing; without a note they say nothing."""
+        """Store these frames in quarantine, several per record. Yields the indexes in each record and its
+        bytes. Without a store they are only counted. Names and bytes follow from the frames, so storing them
+        again changes nothing; without a note they have no effect."""
         ref = layout.SegmentRef.from_object(obj)
         for start, end in frame_ranges.runs(self.frames.length[list(indexes)].tolist()):
             some = indexes[start:end]
@@ -293,7 +297,7 @@ class Reader:
         return segment
 
     def _read(self, place: dict[str, Any], tail: Tail) -> _Read:
-        """What there is behind the mark, at its place in the file."""
+        """The bytes after the mark, at their position in the file."""
         after = tail.after or Mark()
         if not tail.parts:
             buffer = content(self.store, place)
@@ -313,8 +317,8 @@ class Reader:
 
 
 class _Read(NamedTuple):
-    """A segment's bytes, of which those before `after` were taken in. `grown`, if they come from parts: how far they go. `differs`: the
-    whole file does not begin with what the parts had held."""
+    """A segment's bytes; those before `after` were ingested earlier. `grown`: the end position, if they come
+    from parts. `differs`: the whole file does not begin with the bytes of its parts."""
 
     buffer: bytes
     after: Mark | None = None
@@ -330,7 +334,7 @@ class _Read(NamedTuple):
         return self.after.position if self.after else 0
 
     def taken(self, found: Scan) -> dict[str, Any]:
-        """What a SegmentOutcome says of it."""
+        """The fields of a SegmentOutcome."""
         if self.grown is None:
             return {"skipped": self.after.frames} if self.after else {"differs": True} if self.differs else {}
         mark = self.grown.model_copy(update={"logical": found.end, "frames": self.grown.frames + len(found.frames)})
@@ -338,7 +342,7 @@ class _Read(NamedTuple):
 
 
 def _stuck(tail: Tail) -> dict[str, Any]:
-    """Of parts that cannot be read: what was taken in before stays what it is, and no more comes of parts."""
+    """For parts that cannot be read: the ingested position stays, and no further parts are ingested."""
     return {"mark": (tail.after or Mark()).model_copy(update={"logical": None, "sound": False}).model_dump()} if tail.parts else {}
 
 
@@ -351,7 +355,7 @@ def _unreadable(number: int, buffer: bytes, error: WritetimeError, taken: dict[s
 def _segment(number: int, found: Scan, read: _Read) -> Segment:
     frames, ids, refused = _peeked(found)
     problems = [_problem(number, each.kind, each.position, each.body, each.message) for each in refused]
-    # A torn tail of a finished segment is loss too: the node will write no more of it.
+    # A torn tail of a finished segment is a loss too: the node will not complete it.
     problems += [_problem(number, QuarantineKind(item.kind), item.position, found.lost(item), str(item.error)) for item in found.problems]
     tables = pa.Array.from_buffers(pa.binary(16), len(ids), [None, pa.py_buffer(ids)]).dictionary_encode()
     codes = tables.indices.to_numpy(zero_copy_only=False).astype(np.int64)
@@ -360,7 +364,7 @@ def _segment(number: int, found: Scan, read: _Read) -> Segment:
 
 
 class _Refused(NamedTuple):
-    """A frame that does not say whose it is, or the range over very many of them."""
+    """A frame without a readable table id, or the range over many of them."""
 
     kind: QuarantineKind
     position: int
@@ -369,14 +373,15 @@ class _Refused(NamedTuple):
 
 
 def _peeked(found: Scan) -> tuple[_Frames, npt.NDArray[np.uint8], list[_Refused]]:
-    """The frames that say whose they are, the ids of their tables (16 bytes a row), and the others with the reason."""
+    """The frames with a readable table id, the ids of their tables (16 bytes per row), and the other frames
+    with the reason."""
     position, offset, length = _columns(found)
     count, ids, key_offset, key_length = _peeks(found)
     refused: list[int] = []
     errors: list[DecodeError] = []
     for at in np.flatnonzero((count < 1) | (count > length)).tolist():
         try:
-            # The compiled walk has no words, and refuses numbers that are written longer than need be.
+            # The compiled walk gives no reasons, and rejects integers that are encoded with unnecessary bytes.
             updates, table_id, key, key_at = _peek(found.body(found.frames[at]))
         except DecodeError as error:
             refused.append(at)
@@ -394,7 +399,8 @@ def _peeked(found: Scan) -> tuple[_Frames, npt.NDArray[np.uint8], list[_Refused]
 
 
 def _named(found: Scan, refused: list[int], errors: list[DecodeError]) -> list[_Refused]:
-    """Frames that do not say whose they are, by their indexes, or, if they are very many, the range from the first to the last."""
+    """Frames without a readable table id, by index; if there are too many, the range from the first to the
+    last."""
     if len(refused) <= MOST_PROBLEMS:
         places = [found.frames[at] for at in refused]
         return [
@@ -415,7 +421,7 @@ def _columns(found: Scan) -> tuple[Ints, Ints, Ints]:
 
 
 def _peeks(found: Scan) -> tuple[Ints, npt.NDArray[np.uint8], Ints, Ints]:
-    """Number of updates (0 where it is not to be had), table ids, key offsets and lengths."""
+    """Number of updates (0 if unknown), table ids, key offsets and lengths."""
     peeks = getattr(found.frames, "peeks", None)
     if peeks is None:
         nothing = np.zeros((4, len(found.frames)), np.int64)
@@ -425,7 +431,7 @@ def _peeks(found: Scan) -> tuple[Ints, npt.NDArray[np.uint8], Ints, Ints]:
 
 
 def _peek(body: bytes) -> tuple[int, UUID, bytes, int]:
-    """As `peek`, and where the key is."""
+    """As `peek`, and the position of the key."""
     count, table_id, key = peek(body)
     if not 0 < count <= len(body):
         raise MalformedMutation(f"a mutation of {count} partition updates", operation="peek into a mutation", position=0)
@@ -438,7 +444,8 @@ def _peek(body: bytes) -> tuple[int, UUID, bytes, int]:
 
 
 def surveyor(bucket_url: str, keystore: Path | None = None) -> Callable[[Batches], Batches]:
-    """SEGMENTS -> SURVEY. `keystore` is a file on the worker, whose environment has the password: neither key nor password travels."""
+    """SEGMENTS to SURVEY. `keystore` is a file on the worker, and its password is in the worker's
+    environment: neither keys nor passwords are sent."""
 
     def survey_batches(batches: Batches) -> Batches:
         reader = Reader(bucket_url, keystore)
@@ -451,7 +458,7 @@ def surveyor(bucket_url: str, keystore: Path | None = None) -> Callable[[Batches
 
 def _survey(segment: Segment) -> Iterator[dict[str, Any]]:
     for problem in segment.problems:
-        # A segment that cannot be read at all, for want of a key say, is one damaged range: all of it would not fit through the driver.
+        # A segment that cannot be read at all (its key is missing, say) is one damaged range, too large for the driver.
         yield problem if len(problem["body"]) <= frame_ranges.BROUGHT else problem | {"body": None}
     frames = segment.frames
     teaching = {code: kind for code, table_id in enumerate(segment.tables) if (kind := _teaches(table_id))}
@@ -468,14 +475,14 @@ def _survey(segment: Segment) -> Iterator[dict[str, Any]]:
 
 
 def _teaches(table_id: UUID) -> str | None:
-    """The kind of a frame by its first table: `perhaps` if that may be one of a later Cassandra's own."""
+    """The kind of a frame by its first table; `perhaps` if it may be a system table of a later Cassandra."""
     if table_id in SCHEMA_TABLES or table_id == LOCAL.id:
         return "local" if table_id == LOCAL.id else "schema"
     return "perhaps" if table_id not in TABLES and may_be_own(table_id) else None
 
 
 def _problem(segment: int, kind: QuarantineKind, position: int, body: bytes, message: str) -> dict[str, Any]:
-    """With its bytes, whatever their number: see `_survey`."""
+    """A problem with its bytes, whatever their number: see `_survey`."""
     return _surveyed("problem", segment, position, body, json.dumps({"kind": kind, "size": len(body), "message": message}))
 
 
@@ -487,7 +494,7 @@ def _surveyed(kind: str, segment: int, position: int, body: bytes | None, detail
 
 
 def router(routes: Routes, bucket_url: str, keystore: Path | None = None, only: Only | None = None) -> Callable[[Batches], Batches]:
-    """SEGMENTS -> ROUTED. `keystore` as for `surveyor`."""
+    """SEGMENTS to ROUTED. `keystore` as for `surveyor`."""
 
     def route_batches(batches: Batches) -> Batches:
         reader = Reader(bucket_url, keystore)
@@ -504,7 +511,7 @@ def router(routes: Routes, bucket_url: str, keystore: Path | None = None, only: 
 
 
 def _not_read_again(segment: Segment, place: dict[str, Any]) -> BatchError:
-    """An earlier batch could read it: without its frames a table would lack rows, and nobody would be told."""
+    """An earlier batch could read the segment: without its frames a table would silently lack rows."""
     reason = json.loads(segment.problems[0]["detail"])["message"]
     return BatchError(
         f"a truncated table needs this segment again: {reason}",
@@ -519,7 +526,8 @@ _Bad = tuple[int, int, str]
 
 
 class _Task:
-    """Gathers what the segments of one task hold: distinct mutations in the order of their first copies, and all their places."""
+    """Collects the contents of one task's segments: distinct mutations in the order of their first copies,
+    and all their positions."""
 
     def __init__(self, routes: Routes, only: Only, store: Store) -> None:
         self.routes, self.only, self.store = routes, only, store
@@ -535,13 +543,13 @@ class _Task:
         self._bad: dict[tuple[UUID, str], list[_Bad]] = {}
 
     def take(self, segment: Segment, obj: str) -> None:
-        """Take in the next segment, of that object; they come in the order of their numbers."""
+        """Add the next segment, of that object; segments come in the order of their numbers."""
         frames = segment.frames
         wanted = np.ones(len(frames.table), bool)
         parsed = frames.updates > 1
         only = self.only.get(segment.number)
         if only is None:
-            # A mutation of the schema is parsed too: if nothing could be learnt from it, that has to show.
+            # A schema mutation is parsed too: an error in it must be reported.
             parsed |= self._of(segment, lambda table_id: table_id in SCHEMA_TABLES)
         else:
             wanted = (frames.position > only[1]) & (parsed | self._of(segment, lambda table_id: table_id in only[0]))
@@ -554,7 +562,7 @@ class _Task:
 
     @staticmethod
     def _of(segment: Segment, is_it: Callable[[UUID], bool]) -> npt.NDArray[np.bool_]:
-        """Which frames have a first table of that kind."""
+        """The frames whose first table is of that kind."""
         kinds = np.array([is_it(table_id) for table_id in segment.tables], bool)
         return kinds[segment.frames.table]
 
@@ -581,7 +589,7 @@ class _Task:
         return _detail(UnknownTable("no schema is known for this table id", operation="route a frame", obj=name, table_id=name), table_id)
 
     def _take_parsed(self, segment: Segment, at: Ints, only: frozenset[UUID] | None) -> None:
-        """Frames whose tables show when they are parsed."""
+        """Add frames whose tables are known only after parsing."""
         keys: list[bytes] = []
         entries: list[tuple[int, int, int]] = []
         counted = self.parsed if only is None else self.reread
@@ -608,7 +616,7 @@ class _Task:
         self._keep(segment, columns[:, 0], columns[:, 1], columns[:, 2], keys)
 
     def _parse(self, segment: Segment, at: Ints) -> Iterator[tuple[int, dict[UUID, int] | WritetimeError]]:
-        """By index of a frame its tables with the number of their updates, in their order, or why there are none."""
+        """By index of a frame: its tables in order, with the number of their updates, or the error."""
         frames = segment.frames
         places = [
             Frame(position, offset - BODY_OFFSET, offset, length)
@@ -630,13 +638,15 @@ class _Task:
             yield index, found[place.position]
 
     def _refuse(self, frames: Iterable[tuple[int, int]], table_id: UUID, detail: dict[str, str]) -> None:
-        """Frames of the segment that is being taken in, by index with the number of their updates of that table."""
+        """Quarantine frames of the current segment, by index, with the number of their updates of that
+        table."""
         bad = self._bad.setdefault((table_id, json.dumps(detail | {"message": ""})), [])
         bad.extend((index, updates, detail["message"]) for index, updates in frames)
 
     def _keep_bad(self, segment: Segment, obj: str, *, kept: bool) -> None:
-        """Frames that cannot be used, each as a row. Of a table that has many in the segment, many are in a row and their bytes
-        are put from here: all of a hot table would not fit through the driver."""
+        """Frames that cannot be used, one per row. If a table has many of them in the segment, many are in
+        one row and their bytes are stored from here, because those of a hot table would not fit in the
+        driver."""
         for (table_id, text), frames in self._bad.items():
             frames.sort()
             found = self._together(segment, frames, obj, kept=kept) if len(frames) > frame_ranges.NAMED else _apart(segment, frames)
@@ -669,7 +679,8 @@ class _Task:
         return [_digest(image[start:end]) for start, end in zip(starts.tolist(), ends.tolist(), strict=True)]
 
     def _keep(self, segment: Segment, at: Ints, tables: Ints, updates: Ints, keys: list[bytes]) -> None:
-        """Note the places of captured mutations, and take over those that are new. A key begins with the digest."""
+        """Record the positions of captured mutations, and keep those that are new. A key begins with the
+        digest."""
         known, before = self.ordinals, len(self.ordinals)
         ordinals = np.array([known.setdefault(key, len(known)) for key in keys], np.int64)
         self.copies.append((ordinals, np.full(len(ordinals), segment.number, np.int64), segment.frames.position[at]))
@@ -682,7 +693,7 @@ class _Task:
             self.fresh.append(self._columns(segment, at[some], tables[some], updates[some], [keys[i] for i in some.tolist()]))
 
     def _columns(self, segment: Segment, at: Ints, tables: Ints, updates: Ints, keys: list[bytes]) -> list[Any]:
-        """The columns of ROUTED but `copies`."""
+        """The columns of ROUTED except `copies`."""
         frames, size = segment.frames, len(at)
         key_values = _slices(segment.image, frames.key_offset[at], frames.key_length[at])
         buckets = np.array([self.routes.buckets[table_id] for table_id in self.tables], np.int64)[tables]
@@ -702,7 +713,7 @@ class _Task:
         ]
 
     def batches(self) -> Batches:
-        """All of it, in messages of bounded size."""
+        """All rows, in batches of bounded size."""
         copies = self._copies()
         start = 0
         while self.fresh:
@@ -742,7 +753,8 @@ def _digest(body: bytes | memoryview) -> bytes:
 
 
 def _read_past(body: bytes, version: int) -> dict[UUID, int] | None:
-    """The tables of a schema change that only a later Cassandra's schema describes in full, with the number of their updates."""
+    """The tables, with the number of their updates, of a schema change that only a later Cassandra's schema
+    describes completely."""
     try:
         return dict(Counter(decode_own(body, version=version).tables)) if is_schema_change(body) else None
     except DecodeError:

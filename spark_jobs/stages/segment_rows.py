@@ -81,7 +81,7 @@ _NAMES: Final = ("utf-8", "surrogateescape")
 
 @dataclass(frozen=True, slots=True)
 class Source:
-    """A segment that was scanned, and the name that its rows bear."""
+    """A scanned segment, and the name that its rows have."""
 
     name: str
     found: Scan
@@ -91,7 +91,8 @@ class Source:
 
 
 def generic_rows(source: Source, schema: Schema, wanted: Wanted) -> Iterator[pa.RecordBatch]:
-    """GENERIC rows of the updates that are wanted. What cannot be read or decoded is a row of kind `problem`, at the end of its batch."""
+    """GENERIC rows of the wanted updates. What cannot be read or decoded becomes a row of kind `problem` at
+    the end of its batch."""
     found = source.found
     names = _Names(schema, wanted)
     frames = [frame for frame in found.frames if _may_be_wanted(found.body(frame), schema, wanted)]
@@ -107,8 +108,9 @@ def generic_rows(source: Source, schema: Schema, wanted: Wanted) -> Iterator[pa.
 
 
 class Hidden:
-    """What of generic rows is not for everybody, by the rules of a pipeline: values and elements of columns that are masked or stay inside,
-    keys that are masked, all of a table whose rows are filtered, and the bytes of problems, which may be anything."""
+    """Hides in generic rows what the rules of a pipeline do not publish: values and elements of masked or
+    excluded columns, masked keys, everything of a table with a row filter, and the bytes of problems, which
+    may be anything."""
 
     def __init__(self, rules: Rules, schema: Schema) -> None:
         self._columns: dict[str, list[str] | None] = {}
@@ -122,7 +124,7 @@ class Hidden:
                 self._keys.add(str(table_id))
 
     def without(self, batch: pa.RecordBatch) -> pa.RecordBatch:
-        """GENERIC rows without it."""
+        """GENERIC rows without what is hidden."""
         values = pc.equal(batch["kind"], "problem")
         for table_id, columns in self._columns.items():
             of_table = pc.fill_null(pc.equal(batch["table_id"], table_id), False)
@@ -138,7 +140,7 @@ class Hidden:
 
 
 def unreadable(name: str, error: WritetimeError, content: bytes) -> pa.RecordBatch:
-    """The row of a file of which nothing can be read."""
+    """The row of a file that cannot be read at all."""
     row = dict.fromkeys(GENERIC.names) | {"segment": name, "position": 0, "kind": "problem", "value": content, "error": str(error)}
     return pa.RecordBatch.from_pylist([row], schema=GENERIC)
 
@@ -149,7 +151,8 @@ def _problem(source: Source, position: int, error: WritetimeError, lost: bytes) 
 
 
 def _may_be_wanted(body: bytes, schema: Schema, wanted: Wanted) -> bool:
-    """Whether a frame has to be decoded. One of several updates always has: only its first is seen without."""
+    """Whether a frame has to be decoded. A frame of several updates always has, because only its first table
+    is known before."""
     try:
         count, table_id, key = peek(body)
     except DecodeError:
@@ -158,13 +161,14 @@ def _may_be_wanted(body: bytes, schema: Schema, wanted: Wanted) -> bool:
 
 
 def _slices(batch: pa.RecordBatch) -> Iterator[pa.RecordBatch]:
-    """Parts of a batch that the way to the JVM takes well."""
+    """Parts of a batch in a size that suits the transfer to the JVM."""
     for start in range(0, batch.num_rows, 16 * _PER_BATCH):
         yield batch.slice(start, 16 * _PER_BATCH)
 
 
 class _Names:
-    """Names of the tables of a schema by code, as `mutation_columns.Dictionaries` numbers them, and which of them are wanted."""
+    """Names of the tables of a schema by code, as `mutation_columns.Dictionaries` numbers them, and which of
+    them are wanted."""
 
     def __init__(self, schema: Schema, wanted: Wanted) -> None:
         self.schema, self.wanted = schema, wanted
@@ -174,7 +178,8 @@ class _Names:
 
 
 def _generic(chunk: mutation_columns.Decoded, source: Source, names: _Names) -> pa.RecordBatch:
-    """The five tables of a chunk as one, in log order: of a partition its deletions, then rows as they stand."""
+    """The five tables of a chunk as one, in log order: a partition's deletions, then its rows in their
+    order."""
     updates, rows = chunk.updates, chunk.rows
     of_row = rows["update"].to_numpy()
     cells_row = chunk.cells["row"].to_numpy()
@@ -289,9 +294,8 @@ def _ttl(array: Any) -> Any:
 
 
 def typed_schema(table: Table, schema: Schema) -> pa.Schema:
-    """The table's columns, by the names and types that the warehouse gives them, and what is said of the row.
-
-    Raises SchemaError if a column's type is not known."""
+    """The table's columns, with the names and types of the warehouse, and the facts about a row. SchemaError
+    if a column's type is unknown."""
     shape = RowShape.of(table, schema)
     clustering = pa.struct([shape.key_type.field(to_column(column.name)) for column in table.clustering])
     bounds = [("start", clustering), ("start_inclusive", pa.bool_()), ("end", clustering), ("end_inclusive", pa.bool_())]
@@ -319,8 +323,8 @@ def typed_rows(
     failed: Callable[[WritetimeError], None],
     rules: Rules | None = None,
 ) -> Iterator[pa.RecordBatch]:
-    """Rows of one table as `rules` show it, of its columns `columns` by their names in `typed_schema`. `failed` is told of what cannot be
-    read, decoded or shown; unless it raises, that is passed over."""
+    """Rows of one table as `rules` publish it, with `columns` named as in `typed_schema`. `failed` is called
+    with what cannot be read, decoded or shown, which is skipped unless it raises."""
     of_table = (rules or Rules()).of(table, schema.types)
     view = _TypedRows(source, table, schema, of_table)
     full = typed_schema(of_table.shown(), schema)
@@ -349,7 +353,7 @@ def typed_rows(
 
 
 def _concerns(body: bytes, table: Table) -> bool:
-    """Whether a mutation that does not decode may have touched the table."""
+    """Whether a mutation that cannot be decoded may affect the table."""
     try:
         count, table_id, _ = peek(body)
     except DecodeError:
@@ -422,7 +426,7 @@ class _TypedRows:
         return total(live[0].value) if str(kind) == "counter" else assemble(kind, live)
 
     def _element(self, name: str, cell: Cell) -> str:
-        """What was deleted, as CQL writes it: v, m['key'], u.field."""
+        """The deleted element in CQL's syntax: v, m['key'], u.field."""
         kind: CqlType = self.shape.columns[name]
         if cell.path is None or name in self.masked:
             return name

@@ -21,17 +21,18 @@ Event = dict[str, Any]
 TRUNCATE = "t"
 
 
-# --- events that are no row's
+# --- events that do not belong to a row
 
 
 def truncation(*, truncated_at: int, now: int, nodes: Sequence[str], expected: int, file: str | None, pos: int | None) -> Event:
-    """TRUNCATE, at `truncated_at` (µs), as the nodes in `nodes` logged it: no key, no rows, `op` t."""
+    """A TRUNCATE at `truncated_at` (µs), logged by the nodes in `nodes`: no key, no rows, `op` t."""
     source = {"nodes": list(nodes), "replicas_expected": expected, "file": file, "pos": pos}
     return {**_of_no_row(truncated_at, now), **source, "op": TRUNCATE, "reason": "truncate", "key": None}
 
 
 def drop(*, dropped_at: int, now: int, expected: int) -> Event:
-    """DROP TABLE, at `dropped_at` (µs): as a TRUNCATE, and the last event of the table's incarnation. It is no node's own."""
+    """A DROP TABLE at `dropped_at` (µs): like a TRUNCATE, and the last event of the table's incarnation. It
+    has no node."""
     source = {"nodes": [], "replicas_expected": expected, "file": None, "pos": None}
     return {**_of_no_row(dropped_at, now), **source, "op": TRUNCATE, "reason": "drop", "key": None}
 
@@ -49,8 +50,8 @@ def _of_no_row(ts_micro: int, now: int) -> Event:
 
 
 def bounds(shape: RowShape, tombstone: RangeTombstone, shown: Callable[[dict[str, Any]], dict[str, Any] | None]) -> dict[str, Any]:
-    """Where a range begins and ends, as `deletion` takes it; `shown` makes of values by CQL name what the warehouse holds. DecodeError for
-    a value that is none of its column's type."""
+    """Start and end of a range, as `deletion` takes them; `shown` converts values by CQL name to those of the
+    warehouse. DecodeError for a value that is invalid for its column's type."""
 
     def prefix(bound: Bound) -> dict[str, Any] | None:
         named = zip(shape.table.clustering, bound.values, strict=False)
@@ -62,7 +63,7 @@ def bounds(shape: RowShape, tombstone: RangeTombstone, shown: Callable[[dict[str
     return {"start": prefix(start), "end": prefix(end), **inclusive}
 
 
-# --- within collections
+# --- changes within collections
 
 
 def changed_elements(shape: RowShape, event: Mapping[str, Any]) -> dict[str, Any]:
@@ -86,12 +87,13 @@ def changed_elements(shape: RowShape, event: Mapping[str, Any]) -> dict[str, Any
 
 
 def differ(old: Any, new: Any) -> bool:
-    """Whether values show differently: a value of no bytes is null in the types that know no such value, and to Python 0.0 is -0.0."""
+    """Whether values are shown differently: a value of no bytes is null in types without such a value, and
+    Python treats 0.0 and -0.0 as equal."""
     return bool(old != new) or repr(old) != repr(new)
 
 
 def _same(old: Any, new: Any) -> bool:
-    """Whether they show alike: to Python NaN is not itself, and 0.0 is -0.0."""
+    """Whether values are shown alike: in Python NaN does not equal itself, and 0.0 equals -0.0."""
     return bool(_hashable(old) == _hashable(new))
 
 
@@ -129,7 +131,7 @@ def _json(value: Any, convert: Convert | None) -> Any:
 
 
 def _common(old: Sequence[Any], new: Sequence[Any]) -> tuple[int, int]:
-    """How many elements two lists share at the start, and how many of the others at the end."""
+    """The number of equal elements at the start of two lists, and at the end of the rest."""
     most = min(len(old), len(new))
     start = next((at for at in range(most) if not _same(old[at], new[at])), most)
     end = next((at for at in range(most - start) if not _same(old[-1 - at], new[-1 - at])), most - start)
@@ -137,7 +139,7 @@ def _common(old: Sequence[Any], new: Sequence[Any]) -> tuple[int, int]:
 
 
 def _hashable(value: Any) -> Any:
-    """What stands for a value made of lists and dicts in a set; for a float, how it is written."""
+    """A hashable form of a value of lists and dicts; a float as its text."""
     if isinstance(value, dict):
         return tuple((name, _hashable(part)) for name, part in value.items())
     if isinstance(value, list | tuple):

@@ -49,7 +49,8 @@ class RowShape:
         return _struct(self.columns)
 
     def values(self, row: dict[str, Any] | None) -> dict[str, Any] | None:
-        """The row's Python values as Arrow takes them, by column of the warehouse. DecodeError for a value that Arrow cannot hold."""
+        """The row's values for Arrow, by column of the warehouse. DecodeError for a value that Arrow cannot
+        hold."""
         if row is None:
             return None
         named = self._converters
@@ -64,7 +65,7 @@ class RowShape:
 
 
 def changes_schema(shape: RowShape) -> pa.Schema:
-    """Change events as the outbox keeps them."""
+    """The schema of change events in the outbox."""
     row = shape.row_type
     prefix = pa.struct([shape.key_type.field(to_column(column.name)) for column in shape.table.clustering])
     bounds = [("start", prefix), ("start_inclusive", pa.bool_()), ("end", prefix), ("end_inclusive", pa.bool_())]
@@ -88,7 +89,7 @@ def changes_schema(shape: RowShape) -> pa.Schema:
             ("pos", pa.int64()),
             ("table_id", pa.string()),
             ("schema_version", pa.string()),
-            # By column of `after`, µs and s; null unless events tell of cells.
+            # By column of `after`, in µs and s; null unless events have facts of cells.
             ("writetime", pa.map_(pa.string(), pa.int64())),
             ("expires_at", pa.map_(pa.string(), pa.int64())),
             *([("bounds", pa.struct(bounds))] if shape.table.clustering else []),

@@ -45,7 +45,8 @@ _IN_ORDER_OF_NUMBERS: Final = frozenset({"tinyint", "smallint", "int", "bigint",
 
 @dataclass(frozen=True)
 class EventFacts:
-    """What is told of events beside their rows; see `events.EventPlan`. `read`: by segment, whether its frames were read from the ring."""
+    """Facts of events besides their rows; see `typed_events.EventPlan`. `read`: by segment, whether its
+    frames were read from the cluster."""
 
     now: int
     files: Sequence[str]
@@ -57,7 +58,7 @@ class EventFacts:
 
 @dataclass(frozen=True)
 class _Column:
-    """One static or regular column, with its number among those."""
+    """A static or regular column, with its number among them."""
 
     name: str
     kind: CqlType
@@ -67,13 +68,13 @@ class _Column:
 
     @property
     def is_distinguished(self) -> bool:
-        """Whether values of other bytes are seen to be others."""
+        """Whether different bytes are always visibly different values."""
         return isinstance(self.kind, NativeType) and self.kind.name in _DISTINGUISHED
 
 
 @dataclass(frozen=True)
 class _Side:
-    """What showed before, or shows after."""
+    """The visible row before or after."""
 
     rows: ShownRows
     statics: ShownRows
@@ -83,7 +84,7 @@ class _Side:
 
 
 class EventColumns:
-    """Makes pages of one table's events. `within`: the columns of which it is told what changed within."""
+    """Makes pages of one table's events. `within`: the columns whose changed elements are listed."""
 
     def __init__(self, shape: RowShape, within: Sequence[str], kernel: ModuleType) -> None:
         table = shape.table
@@ -100,7 +101,7 @@ class EventColumns:
         self.names = pa.array([column.name for column in self.columns], pa.string())
 
     def page(self, folded: pa.RecordBatch, start: int, facts: EventFacts) -> pa.RecordBatch | None:
-        """The events of FOLDED rows whose ordinals begin behind `start`."""
+        """The events of FOLDED rows with ordinals after `start`."""
         if pc.not_equal(folded["kind"], "event").true_count:
             return None
         before, after = self._side(folded["before"], folded["static_before"]), self._side(folded["after"], folded["static_after"])
@@ -139,7 +140,7 @@ class EventColumns:
     # --- keys
 
     def _keys(self, pk: Any, before: ShownRows, after: ShownRows) -> tuple[list[Any], list[Any], list[Any]] | None:
-        """The columns of the key that a row has, of the one before and of the one after."""
+        """The key columns of the row before and of the row after."""
         split = split_keys(self.kernel, pk, self.partition)
         if split is None:
             return None
@@ -176,7 +177,7 @@ class EventColumns:
         return pa.array(made, arrow_type(kind))
 
     def _pair(self, column: _Column, before: _Side, after: _Side) -> tuple[Any, Any]:
-        """What a column holds before and after."""
+        """A column's value before and after."""
         sides = before.of(column), after.of(column)
         if column.kind.multicell:
             cells: dict[Any, Any] = {}
@@ -207,7 +208,8 @@ class EventColumns:
         return pa.array(made, arrow_type(column.kind))
 
     def _by_elements(self, column: _Column, side: ShownRows) -> Any:
-        """Of the cells of all rows, those of each in the order of `assemble`; None if only one by one tells."""
+        """The cells of all rows, each row's in the order of `assemble`; None if they must be converted one by
+        one."""
         cells, count = side.of_column(column.at), side.count[column.at]
         rows, found = np.repeat(np.arange(len(count)), count), side.cells
         if isinstance(column.kind, UdtType):
@@ -235,7 +237,8 @@ class EventColumns:
         return cql_columns.structs(kind, side.data, at, length, there)
 
     def _order(self, kind: CollectionType, side: ShownRows, cells: Ints, rows: Ints) -> Any:
-        """The order of elements (`assemble`) of a column's cells; None if only one by one tells."""
+        """The order of elements (`assemble`) of a column's cells; None if they must be converted one by
+        one."""
         at, length = side.cells.path_at[cells], side.cells.path_length[cells]
         if np.any(length < 0):
             return None
@@ -250,10 +253,10 @@ class EventColumns:
             return None if found is None else np.lexsort((found[0], rows))
         return slice(None) if name in _IN_BYTE_ORDER else None
 
-    # --- what is told of them
+    # --- facts
 
     def _shows(self, column: _Column, old: Any, new: Any, before: _Side, after: _Side) -> Flags:
-        """By row: whether the column's value changed, and that can be seen."""
+        """By row: whether the column's value changed visibly."""
         kind = column.kind
         a, b = before.of(column), after.of(column)
         if not (a.count[column.at].any() or b.count[column.at].any()):
@@ -268,12 +271,12 @@ class EventColumns:
         return shows
 
     def _named(self, there: npt.NDArray[np.bool_]) -> Any:
-        """Names of columns, by row (of a matrix of rows and columns)."""
+        """Names of columns, by row (from a matrix of rows and columns)."""
         ends = np.concatenate((np.zeros(1, np.int32), np.cumsum(there.sum(axis=1), dtype=np.int32)))
         return pa.ListArray.from_arrays(pa.array(ends, pa.int32()), self.names.take(pa.array(np.nonzero(there)[1])))
 
     def _facts(self, side: _Side) -> dict[str, Any]:
-        """Writetime and expiry of what is there."""
+        """Writetime and expiry of columns with a value."""
         count, latest, soonest = (
             np.concatenate((getattr(side.statics, name), getattr(side.rows, name))).T for name in ("count", "latest", "soonest")
         )
@@ -288,7 +291,8 @@ class EventColumns:
         return pa.MapArray.from_arrays(named.offsets, named.values, pa.array(values[there]))
 
     def _elements(self, pairs: list[tuple[Any, Any]], shows: list[Flags], size: int) -> Any:
-        """What changed within, of rows in which an unfrozen collection or user type did and stays one."""
+        """The changed elements, for rows in which an unfrozen collection or user type changed and is not null
+        before or after."""
         events: dict[int, tuple[dict[str, Any], dict[str, Any], list[str]]] = {}
         for column, (old, new), changed in zip(self.columns, pairs, shows, strict=True):
             if not column.kind.multicell or column.name not in self.within or not changed.any():
@@ -317,7 +321,7 @@ def _matrix(columns: list[Flags], rows: int) -> npt.NDArray[np.bool_]:
 
 
 def _by_time(data: Any, at: Ints, rows: Ints) -> Ints:
-    """The order of lists' elements by their timeuuids (`native.timeuuid_key`)."""
+    """The order of list elements by their timeuuids (`native.timeuuid_key`)."""
     raw = data[at[:, None] + np.arange(16)]
     high, low = (np.ascontiguousarray(half).view(">u8")[:, 0].astype(np.uint64) for half in (raw[:, :8], raw[:, 8:] ^ 0x80))
     time = (
@@ -327,7 +331,7 @@ def _by_time(data: Any, at: Ints, rows: Ints) -> Ints:
 
 
 def _about(folded: pa.RecordBatch, start: int, facts: EventFacts, had: Flags, has: Flags) -> dict[str, Any]:
-    """What events say beside rows."""
+    """The facts of events besides their rows."""
     size = len(folded)
     copies = folded["copies"]
     counts = pc.list_value_length(copies).fill_null(0).to_numpy(zero_copy_only=False).astype(np.int64)
@@ -355,7 +359,7 @@ def _about(folded: pa.RecordBatch, start: int, facts: EventFacts, had: Flags, ha
 
 
 def _nodes(hosts: Sequence[str], segment: Ints, rows: Ints, size: int) -> Any:
-    """By row the hosts that hold a copy, sorted, each once. A host of "" is none."""
+    """By row, the sorted, distinct hosts that hold a copy. A host of "" is left out."""
     names = sorted({host for host in hosts if host})
     numbers = {host: number for number, host in enumerate(names)}
     of_segment = np.array([numbers.get(host, -1) for host in hosts] or [-1], np.int64)[segment]

@@ -44,9 +44,10 @@ _ROWS: Final = ("pk", "before", "static_before", "after", "static_after")
 
 @dataclass(frozen=True, slots=True)
 class EventPlan:
-    """What typing is told. `files` and `hosts` go by index of the segment among those that the batch reads; `expected` by table id;
-    `before`, too: as the batch before knew them, tables of which columns have been dropped since. `starts`: ordinals ahead of a shard's.
-    `read`, by index too: segments of frames that were read from the ring; what these bring is told as such. A host of "" is no node."""
+    """The input of typing. `files` and `hosts` are by index of the segment among those that the batch reads;
+    `expected` by table id; so is `before`: the tables as in the batch before, where columns have been dropped
+    since. `starts`: first ordinals of shards. `read`, by index: segments of frames that were read from the
+    cluster; their events have the op r. A host of "" is not a node."""
 
     schema: Schema
     now: int
@@ -60,7 +61,7 @@ class EventPlan:
 
 
 def typed(plan: EventPlan, engine: Engine = "auto") -> Callable[[Batches], Batches]:
-    """Packs -> PAGES, each a batch."""
+    """Packs to PAGES, one batch per pack."""
 
     def type_batches(batches: Batches) -> Batches:
         tables: dict[bytes | None, TypedEvents] = {}
@@ -86,7 +87,8 @@ def _parts(events: pa.RecordBatch) -> Batches:
 
 
 def of_no_row(shown: Table, schema: Schema, ordinal: int, event: table_events.Event) -> dict[str, Any]:
-    """An event that is no row's (see `telling`) as a row of PAGES. `shown`: the table as the rules let it out."""
+    """An event that does not belong to a row (see `table_events`) as a row of PAGES. `shown`: the table as
+    the rules publish it."""
     return page_row(shown.id.bytes, page_of(RowShape.of(shown, schema), [(ordinal, False, event)]))
 
 
@@ -96,14 +98,14 @@ class TypedEvents:
     def __init__(self, plan: EventPlan, table_id: UUID, engine: Engine = "auto") -> None:
         self.plan = plan
         self.table = plan.schema.tables[table_id]
-        # What a dropped column held is told once more: it is what changes.
+        # Values of a dropped column appear once more: they are what changes.
         whole = _with_dropped(self.table, plan.before.get(table_id.bytes, self.table), plan.schema)
         self.view = TableView(whole, plan.schema.types)
         self.clear = RowShape.of(whole, plan.schema)
         rules = plan.rules.of(whole, plan.schema.types)
         self.shape = RowShape.of(rules.shown(), plan.schema)
         kernel, self._few = row_codec.compiled(engine), _FEW if engine == "auto" else 0
-        # What rules hide is seen value by value.
+        # Hidden changes are found value by value.
         self._columns = None if kernel is None or rules else EventColumns(self.shape, list(self.table.columns), kernel)
         self._change, self._keeps, self._filters = rules.compiled(), rules.keeps(), rules.filter is not None
 
@@ -122,10 +124,10 @@ class TypedEvents:
     def _event(self, row: dict[str, Any], start: int) -> tuple[int | None, bool, table_events.Event]:
         """The event of a FOLDED row, with its ordinal and whether it is the last of its row."""
         event = self.event(row)
-        # What the stream does not tell has no place in it; nor has a row that a filter hides, before and after.
+        # Events that are not published have no ordinal; neither have rows that a filter hides before and after.
         hidden = row["kind"] != "deletion" and event["before"] is None and event["after"] is None
         ordinal = None if row["seq"] is None or hidden else start + row["seq"] + 1
-        # What a dropped column held has gone as a whole.
+        # Values of a dropped column are removed as a whole.
         within = {**event, "changed": [name for name in event["changed"] if name in self.table.columns]}
         elements = table_events.changed_elements(self.shape, within)
         return ordinal, row["last"], {**event, "changed_elements": encode(elements).decode() if elements else None}
@@ -152,7 +154,7 @@ class TypedEvents:
         return self.shape.values(self._change(values))
 
     def _filtered(self, event: Mapping[str, Any]) -> dict[str, Any]:
-        """Without the rows that are not shown: one that comes to be shown is created, one that no longer is, is deleted."""
+        """Apply the row filter: a row that begins to match is created, one that stops matching is deleted."""
         before, after = (row if row is not None and self._keeps(row) else None for row in (event["before"], event["after"]))
         if after is None:
             return {"before": before, "after": None, "op": "d", "writetime": {}, "expires_at": {}}
@@ -165,7 +167,7 @@ class TypedEvents:
         return table_events.deletion(key=key, within=within, ts_micro=row["ts"], now=self.plan.now, source=self._source(row["copies"]))
 
     def _source(self, copies: list[dict[str, int]] | None) -> dict[str, Any]:
-        """Who holds the mutation, and its first place. What expired was written by nobody: it has no place in any log."""
+        """The nodes that hold the mutation, and its first position. An expiry has no position in a log."""
         first = copies[0] if copies else None
         return {
             "nodes": sorted({host for copy in copies or () if (host := self.plan.hosts[copy["segment"]])}),
@@ -176,14 +178,14 @@ class TypedEvents:
 
 
 def _shows(column: str, before: dict[str, Any] | None, after: dict[str, Any] | None) -> bool:
-    """Whether what changed in Cassandra can be seen."""
+    """Whether the change is visible outside Cassandra."""
     if before is None or after is None:
         return (before or after or {}).get(column) is not None
     return table_events.differ(before[column], after[column])
 
 
 def _with_dropped(table: Table, before: Table, schema: Schema) -> Table:
-    """The table with the columns that it has lost, as far as their types are known."""
+    """The table with its dropped columns, as far as their types are known."""
     lost = {n: c for n, c in before.columns.items() if n not in table.columns and c.kind in ("static", "regular")}
     known = {name: column for name, column in lost.items() if not rejection_reason(replace(table, columns={name: column}), schema)}
     return replace(table, columns={**table.columns, **known})
