@@ -372,6 +372,7 @@ print("@@" + json.dumps([told, plan.reschedule, plan.timeout, wrong, found]))
 """
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize(("age", "whose"), [(1, "theirs"), (11, "ours")])
 def test_ingest_leaves_a_replay_to_its_own_dag_for_a_while(tmp_path: Path, age: int, whose: str) -> None:
     store = LocalStore(tmp_path / "bucket")
@@ -385,6 +386,7 @@ def test_ingest_leaves_a_replay_to_its_own_dag_for_a_while(tmp_path: Path, age: 
     assert found == 2 if whose == "ours" else "If it is not sealed 10 minutes after that, cdc_ingest runs it" in found
 
 
+@pytest.mark.thorough
 def test_a_batch_that_others_are_ahead_of_waits_without_a_retry(tmp_path: Path) -> None:
     """Of a backfill of a day all hours plan at once, and a batch takes minutes."""
     store = LocalStore(tmp_path / "bucket")

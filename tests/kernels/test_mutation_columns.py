@@ -283,6 +283,7 @@ if sys.argv[1:]:
 """
 
 
+@pytest.mark.thorough
 def test_nothing_behind_the_buffer_is_read() -> None:
     """Every cut of every body ends where memory ends: one byte further is a page that kills the process."""
     command = [sys.executable, "-c", GUARDED]

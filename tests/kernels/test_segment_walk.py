@@ -125,6 +125,7 @@ def test_a_cpu_without_multiplication_finds_the_same(monkeypatch: pytest.MonkeyP
     assert segment_walk.walk(content, 20, len(content), 3).as_python() == here == segment.walk(content, 20, len(content), 3)
 
 
+@pytest.mark.thorough
 def test_a_second_process_compiles_nothing(tmp_path: Path) -> None:
     """The first process fills the cache, for a plain CPU; the second finds all of it there."""
     program = (

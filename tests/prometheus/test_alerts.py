@@ -42,6 +42,7 @@ def test_each_alert_fires_for_its_cause_and_only_then(folder: Path) -> None:
     assert done.returncode == 0, done.stdout + done.stderr
 
 
+@pytest.mark.thorough
 def test_a_rule_that_cannot_fire_is_noticed(folder: Path) -> None:
     rules = (folder / "rules.yml").read_text(encoding="utf-8")
     ends_with_its_series = rules.replace(

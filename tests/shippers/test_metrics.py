@@ -113,6 +113,7 @@ def test_health_says_whether_the_loop_moves(served: Any) -> None:
     assert (code, json.loads(text)["alive"]) == (503, False)
 
 
+@pytest.mark.thorough
 def test_idle_connections_keep_nobody_from_being_answered(served: Any) -> None:
     server, _, _ = served
     host, port = server.address.split(":")

@@ -42,6 +42,7 @@ def told(ring: Ring, batch: int) -> list[tuple[int, str, str | None, list[str]]]
     return sorted(found, key=lambda event: (event[0], event[2] or ""))
 
 
+@pytest.mark.thorough
 @pytest.mark.spark
 @pytest.mark.timeout(900)
 def test_rows_that_nobody_writes_to_lose_what_was_dropped(tmp_path: Path) -> None:

@@ -98,6 +98,7 @@ RENAMED = table(
 )
 
 
+@pytest.mark.thorough
 def test_keys_and_fields_are_renamed_and_history_keeps_its_place(pipeline: Pipeline, warehouse: Warehouse) -> None:
     before = schema_of(RENAMED, types={("shop", "place"): PLACE})
     values = {"name": "n", "at": {"x": 1, "y": 2}, "all": [({"x": 1, "y": 2}, 5)]}
@@ -197,6 +198,7 @@ class Counting:
         yield Sent(sum(count for topic, count in topics.items() if topic not in stuck), stuck)
 
 
+@pytest.mark.thorough
 def test_a_table_that_cannot_be_published_holds_up_no_other(
     pipeline: Pipeline, spark: SparkSession, monkeypatch: pytest.MonkeyPatch
 ) -> None:

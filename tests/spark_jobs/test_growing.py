@@ -299,6 +299,7 @@ def test_every_event_comes_once_whether_with_a_part_or_with_the_file(tmp_path: P
     assert list(ring.store.list("cdc_parts/")) == []
 
 
+@pytest.mark.thorough
 @pytest.mark.spark
 @pytest.mark.timeout(600)
 def test_a_truncate_reads_parts_again(tmp_path: Path) -> None:

@@ -275,6 +275,7 @@ def test_an_event_that_the_broker_finds_too_large_holds_up_its_own_topic_only(ka
     assert sorted(numbers(consume(kafka, small))) == [1, 2, 3]
 
 
+@pytest.mark.thorough
 def test_publishers_keep_their_progress_apart(kafka: KafkaConfig, topic: str) -> None:
     share = rows(topic, [2, 4], publisher=0) + rows(topic, [1, 3], publisher=1)
     assert list(Publisher(kafka).send_all(share)) == [Sent(2), Sent(2)]
@@ -362,6 +363,7 @@ def test_progress_that_would_expire_is_refused(kafka: KafkaConfig) -> None:
         ensure_topics(kafka, [f"{kafka.topic_prefix}.shop.orders"])
 
 
+@pytest.mark.thorough
 def test_what_is_forgotten_goes_out_again_and_nothing_else(kafka: KafkaConfig, topic: str) -> None:
     other = f"{kafka.topic_prefix}.shop.other"
     assert ensure_topics(kafka, [other]) == {}

@@ -51,6 +51,7 @@ def with_before(spark: SparkSession, found: DataFrame, whole: Table, **values: A
     return pages(spark, rows)
 
 
+@pytest.mark.thorough
 def test_a_consumer_with_the_first_schema_reads_on_and_what_is_incompatible_waits_alone(
     tmp_path_factory: pytest.TempPathFactory, kafka_broker: str, schema_registry: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -334,6 +334,7 @@ def race(place: Place, base: int, batch: int, go: Any, out: Any) -> None:
             continue
 
 
+@pytest.mark.thorough
 def test_processes_that_write_one_batch_at_once_write_it_once(place: Place) -> None:
     first = place.upsert(0, 1, numbered(range(50, 150), b"old"))
     context = multiprocessing.get_context("spawn")

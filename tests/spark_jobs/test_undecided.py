@@ -15,6 +15,7 @@ from writetime.pipeline.batch_history import Batches
 from writetime.storage import layout
 
 
+@pytest.mark.thorough
 @pytest.mark.spark
 @pytest.mark.timeout(900)
 def test_rows_in_doubt_are_named_or_noted_to_be_read_again(tmp_path: Path) -> None:

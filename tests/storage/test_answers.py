@@ -167,6 +167,7 @@ def test_gcs(stub: gcs_stub.Stub, file: Path, call: str, seed: int, share: float
     require_right(lambda: CALLS[call](store, file))
 
 
+@pytest.mark.thorough
 @FUZZ
 @given(call=st.sampled_from(sorted(CALLS)), seed=SEEDS, share=SHARES)
 def test_s3(s3_memory: s3_stub.Stub, file: Path, call: str, seed: int, share: float) -> None:

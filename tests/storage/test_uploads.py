@@ -59,6 +59,7 @@ def start(url: str, *paths: Path) -> subprocess.Popen[str]:
     return subprocess.Popen([sys.executable, "-c", SEND, url, NAME, *map(str, paths)], stdout=subprocess.PIPE, text=True)
 
 
+@pytest.mark.thorough
 @pytest.mark.skipif(not Path("/proc/self/status").exists(), reason="the peak of a process's memory is read from /proc")
 def test_memory_does_not_grow_with_the_file(backend: Backend, tmp_path: Path) -> None:
     if backend.kind == "memory":

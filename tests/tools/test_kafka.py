@@ -73,6 +73,7 @@ def test_a_topic_that_nobody_made_is_an_error(kafka_broker: str) -> None:
     assert topic not in AdminClient({"bootstrap.servers": kafka_broker, "log_level": 0}).list_topics(timeout=30).topics
 
 
+@pytest.mark.thorough
 def test_what_was_written_is_there_after_a_restart_on_another_port(tmp_path: Path) -> None:
     with Kafka(tmp_path, port=0) as kafka:
         topic = make_topic(kafka.bootstrap)

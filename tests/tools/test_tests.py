@@ -49,6 +49,7 @@ def run(tmp_path: Path, bodies: tuple[str, str], *options: str) -> tuple[int, li
     return done.returncode, re.findall(r"::(test_\w+) (?:PASSED|FAILED) ", done.stdout)
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize(("bodies", "code"), [(("pass", "pass"), 0), (("pass", "assert 0"), 1), (("assert 0", "pass"), 1)])
 def test_each_test_is_run_once_and_what_fails_counts(tmp_path: Path, bodies: tuple[str, str], code: int) -> None:
     assert run(tmp_path, bodies) == (code, ["test_that_waits", "test_that_computes", "test_of_a_property"])

@@ -392,6 +392,7 @@ def seconds_to_learn(learner: SchemaLearner) -> float:
     return min(found)
 
 
+@pytest.mark.thorough
 def test_a_keyspace_with_much_churn_is_learnt_in_linear_time() -> None:
     # 0.06 s of CPU; it was 19 s when every table looked at the rows of all.
     assert seconds_to_learn(learner_of_churn()) < 0.3

@@ -201,6 +201,7 @@ def test_a_drop_in_a_lost_segment_is_told_by_a_whole_snapshot() -> None:
     assert told(whole(T + 10 * MINUTE, OTHER), whole(T + 20 * MINUTE, OTHER)).schema().tables[TABLE.id].dropped_at == T + 9 * MINUTE
 
 
+@pytest.mark.thorough
 def test_very_many_whole_snapshots_of_a_keyspace_with_much_churn() -> None:
     learner = learner_of_churn()
     for number in range(100):

@@ -290,6 +290,7 @@ def test_a_rule_that_is_none_is_refused_with_all_names() -> None:
         sabotage.apply("nothing")
 
 
+@pytest.mark.thorough
 def test_every_sabotage_finds_what_it_breaks() -> None:
     """In a process of its own: a rule stays broken."""
     assert len(sabotage.RULES) >= 12
