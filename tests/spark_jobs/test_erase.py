@@ -25,7 +25,7 @@ from writetime.pipeline.erase import Outcome
 from writetime.pipeline.planner import history, read_manifest
 from writetime.storage import layout
 
-pytestmark = [pytest.mark.spark, pytest.mark.drivers, pytest.mark.timeout(900), pytest.mark.thorough]
+pytestmark = [pytest.mark.spark, pytest.mark.timeout(900), pytest.mark.thorough]
 
 KEY, MARK, NEW = 0x5EC2E7A9, 0x6DA7C0DE, 0x71B2E55D
 """A partition key, and a value of its rows before and after it was erased, that stand nowhere else."""
