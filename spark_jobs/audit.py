@@ -118,7 +118,7 @@ def main(arguments: list[str] | None = None) -> int:
 
 
 class Rereading(NamedTuple):
-    """Which gaps' token ranges are read again from the ring, and how many ranges of tables at most."""
+    """Which gaps' token ranges are read again from the cluster, and the maximum number of ranges."""
 
     which: audit.Which = "none"
     most: int = MOST_REREAD
@@ -144,7 +144,7 @@ def run(
     spark = spark_session(config, f"writetime audit {config.pipeline}")
     try:
         report = Audit(config, spark, start, end, late, ranges).report(datetime.now(UTC))
-        # Reading takes its time, and the report does not wait for it.
+        # Reading takes long, so the report is stored first.
         audit.write_report(store, report)
         if reread.which != "none":
             report = read_again(config, spark, report, reread)
@@ -155,7 +155,7 @@ def run(
 
 
 def read_again(config: PipelineConfig, spark: SparkSession, report: AuditReport, asked: Rereading) -> AuditReport:
-    """Read ranges of the report's gaps again; the report with what came of that."""
+    """Read token ranges of the report's gaps again; returns the report with the results."""
     wanted, left_out = audit.to_read(report.gaps, asked.which, asked.most)
     parts = {table: [report.ranges[number] for number in numbers] for table, numbers in wanted.items()}
     done = []
@@ -168,7 +168,7 @@ def read_again(config: PipelineConfig, spark: SparkSession, report: AuditReport,
 
 
 def _expect_kept(config: PipelineConfig, start: datetime) -> None:
-    """What the archive has let go would look like a gap."""
+    """ConfigError if the archive has deleted part of the interval, which would look like a gap."""
     sealed = history(open_store(config.bucket), config.cluster.name).sealed
     if sealed is not None and sealed.kept_from is not None and start.timestamp() < sealed.kept_from:
         kept = datetime.fromtimestamp(sealed.kept_from, UTC)
@@ -240,7 +240,7 @@ class Audit:
         return dict(found.replication) if found else {"class": "LocalStrategy"}
 
     def _segments(self) -> Iterator[SegmentInput]:
-        """Those of nodes that may hold what was written in the interval, and what waits to be taken in."""
+        """Segments of nodes that may hold writes of the interval, archived or waiting."""
         hour = layout.hour_of(self.start) - timedelta(hours=1)
         while hour <= self.end + timedelta(hours=self.late):
             yield from _of_nodes(segment_object.every(self.store, layout.archive_hour_prefix(self.cluster, hour)))
@@ -256,7 +256,8 @@ class Audit:
         return tasks(self.spark, segments, [[at] for at in range(len(segments))], reading, _FOUND)
 
     def _members(self, segments: Sequence[SegmentInput], rows: Sequence[Mapping[str, Any]]) -> list[Member]:
-        """The ring's nodes, by what shippers said of them, what their own logs say, and what these say of the others."""
+        """The cluster's nodes, by the shippers' reports, by their own logs, and by what these contain about
+        other nodes."""
         facts: dict[str, LocalFacts] = defaultdict(LocalFacts)
         for row in rows:
             version = segments[row["segment"]].ref.segment.version
@@ -304,7 +305,7 @@ def _of_nodes(found: Iterable[ObjectInfo]) -> Iterator[SegmentInput]:
 
 
 def _add(members: dict[str, Member], host_id: str, node: Mapping[str, Any]) -> None:
-    """What is told of a node, unless it says too little."""
+    """Add a node's report, unless it is incomplete."""
     tokens = tuple(int(each) for each in node.get("tokens") or ())
     if host_id and tokens and node.get("data_center"):
         members[host_id] = Member(host_id, str(node["data_center"]), str(node.get("rack") or ""), tokens)
@@ -328,7 +329,8 @@ def _minute(at: datetime) -> int:
 
 @dataclass(frozen=True)
 class Scope:
-    """What is looked for: tables, minutes [start, end), ranges by their ends; nodes and versions of segments by their index."""
+    """What is read: tables, minutes [start, end), token ranges by their ends; nodes and versions of segments
+    by their index."""
 
     captured: frozenset[UUID]
     schema: Schema
@@ -340,7 +342,7 @@ class Scope:
 
 
 def holding(scope: Scope, bucket_url: str, keystore: Path | None) -> Callable[[Batches], Batches]:
-    """SEGMENTS -> _FOUND."""
+    """SEGMENTS to _FOUND."""
 
     def read(batches: Batches) -> Batches:
         store = open_store(bucket_url)
@@ -372,13 +374,14 @@ def _held(scope: Scope, store: Store, place: Mapping[str, Any], keys: Keystore |
             digest = hashlib.blake2b(body, digest_size=_DIGEST_BYTES).digest()
             place = {"table": scope.schema.tables[table_id].full_name, "range": place_of, "minute": minute, "token": at, "digest": digest}
             yield about | {"kind": "update"} | place
-    # Writetimes may be anything: a few of them must not decide.
+    # Writetimes are arbitrary: a few of them must not decide.
     first = int(np.percentile(minutes, 2)) if minutes else None
     yield about | {"kind": "segment", "minute": first, "token": int(not found.problems and not refused)}
 
 
 def _chosen(found: Scan, captured: frozenset[UUID]) -> tuple[list[Frame], list[Frame], int]:
-    """Frames that may hold updates of captured tables, those that tell of the ring, and how many say nothing sensible."""
+    """Frames that may hold updates of captured tables, frames that describe the cluster's topology, and the
+    number of unreadable ones."""
     frames: list[Frame] = []
     topology: list[Frame] = []
     refused = 0
@@ -425,7 +428,7 @@ def _latest(chunk: mutation_columns.Decoded) -> Any:
 
 
 def grouping(ownership: Ownership, replication: Mapping[str, Mapping[str, str]]) -> Callable[[Batches], Batches]:
-    """`update` rows of _FOUND, sorted by table, range and minute -> _GROUPS."""
+    """`update` rows of _FOUND, sorted by table, range and minute, to _GROUPS."""
 
     def group(batches: Batches) -> Batches:
         rows = (row for batch in batches for row in batch.to_pylist())

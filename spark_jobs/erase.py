@@ -36,7 +36,7 @@ _OPERATION: Final = "erase a key"
 
 
 class Key(NamedTuple):
-    """A key of a table as it was asked for. `clustering`: None for the whole partition."""
+    """A key of a table, as requested. `clustering`: None for the whole partition."""
 
     table: Table
     pk: bytes
@@ -44,8 +44,8 @@ class Key(NamedTuple):
 
 
 def parse_key(learner: SchemaLearner, full_name: str, text: str) -> Key:
-    """The key in the JSON object `text`: all columns of the partition key, or of the primary key, by name, as events tell them.
-    ConfigError."""
+    """The key in the JSON object `text`: all columns of the partition key or of the primary key, by name,
+    with values as in events. ConfigError if it is invalid."""
     schema = learner.schema()
     found = learner.captured(lambda name: name == full_name)
     if not found:
@@ -126,7 +126,7 @@ def _run_batch(config: PipelineConfig, store: Store, spark: SparkSession, reques
     manifest = plan_erase(store, cluster, request, now=store_clock(store, cluster))
     sealed = ingest.run(config, manifest.number, spark)
     archive(store, cluster, sealed.number)
-    # Another run of the batch may have sealed it, and be at this still.
+    # Another run of the batch may have sealed it and still be doing this.
     after_seal(config, store, spark, manifest, sealed, request)
     outcome = Outcome.read(store, layout.erasure_done(cluster, manifest.number))
     assert outcome is not None, "it is put before the seal"

@@ -91,7 +91,7 @@ def run(config: PipelineConfig, number: int) -> Sealed:
 
 
 class Task(NamedTuple):
-    """One shard to go through: what died before the second `before` goes."""
+    """One shard to purge: everything that died before the second `before` is removed."""
 
     table_id: UUID
     bucket: int
@@ -102,7 +102,7 @@ class Task(NamedTuple):
 
 
 def maintain(config: PipelineConfig, store: Store, spark: SparkSession, manifest: Manifest, base: Sealed) -> Sealed:
-    """Purge every shard, seal, and remove what no batch starts from any more."""
+    """Purge every shard, seal, and remove versions that no batch starts from any more."""
     cluster, number = manifest.cluster, manifest.number
     schema = read_schema(store, cluster, base.number).schema()
     tasks = list(tasks_of(config, manifest, base, schema))
@@ -133,7 +133,7 @@ def maintain(config: PipelineConfig, store: Store, spark: SparkSession, manifest
     }
     voided, tidied = voided_before(store, manifest, base), []
     if (warehouse := _warehouse(config, store, spark, manifest)) is not None:
-        # First: the snapshots to roll back to may expire.
+        # First, because the snapshots to roll back to may expire.
         voids.take_back(warehouse, store, manifest, voided)
         tidied = tidy_warehouse(warehouse, schema, base, number)
     carry_over(store, cluster, base.number, number)
@@ -177,8 +177,8 @@ def maintain(config: PipelineConfig, store: Store, spark: SparkSession, manifest
 
 
 def tasks_of(config: PipelineConfig, manifest: Manifest, base: Sealed, schema: Schema) -> Iterator[Task]:
-    """The shards that exist, each with how far it is purged. A table whose schema is lost stays as it is, and so does one that is not
-    captured now: what has expired there nobody has told."""
+    """The existing shards, each with its purge time. A table without a known schema is left unchanged, and so
+    is a table that is not captured now: its expiries have not been emitted."""
     for name, versions in sorted(base.state.items()):
         table_id = UUID(name)
         table = schema.tables.get(table_id) if versions.behind is None else None
@@ -198,7 +198,7 @@ def _warehouse(config: PipelineConfig, store: Store, spark: SparkSession, manife
 
 
 def tidy_warehouse(warehouse: Warehouse, schema: Schema, base: Sealed, number: int) -> list[Tidied]:
-    """Put files of the warehouse together, and let old snapshots go; what came of it."""
+    """Compact files of the warehouse and expire old snapshots; returns the results."""
     tables = [schema.tables[table_id] for table_id in map(UUID, sorted(base.state)) if table_id in schema.tables]
     found = tidy(warehouse, tables)
     for done in (each for each in found if not each.trouble):
@@ -208,7 +208,7 @@ def tidy_warehouse(warehouse: Warehouse, schema: Schema, base: Sealed, number: i
 
 
 class Purged(NamedTuple):
-    """What became of a shard, and the newest writetime (µs) of all that went."""
+    """The result of purging a shard, with the newest writetime (µs) that was removed."""
 
     written: Written
     newest: int
@@ -233,14 +233,14 @@ def purge_shard(store: Store, task: Task, schema: Schema, batch: int, now: int) 
 
 
 class Scanned(Protocol):
-    """A shard, as far as it is needed here."""
+    """The part of a shard's interface that purging needs."""
 
     def scan(self, start: bytes, end: bytes) -> Iterable[tuple[bytes, bytes]]: ...
 
 
 def purged(shard: Scanned, table: Table, schema: Schema, before: int, now: int) -> Iterator[tuple[Record, int]]:
-    """The records that change when all goes that died before the second `before`, each with the newest writetime (µs) that went of it;
-    `now` is the second up to which expiries are told."""
+    """The records that change when everything is removed that died before the second `before`, each with the
+    newest writetime (µs) removed from it; `now` is the second up to which expiries have been emitted."""
     order = ClusteringOrder(table, schema.types)
     partition: bytes | None = None
     rows = RowPurger(None, order, before)
@@ -267,21 +267,22 @@ def purged(shard: Scanned, table: Table, schema: Schema, before: int, now: int) 
 
 
 def _horizon(purged_before: list[int], base: Sealed) -> int | None:
-    """How far tombstones have been purged, in this batch or any before: what was purged once is gone, whatever gc_grace has become."""
+    """The time up to which tombstones have been purged, by this batch or any before: purged data does not
+    come back when gc_grace changes."""
     return max([*purged_before, *(() if base.horizon is None else (base.horizon,))], default=None)
 
 
 def _kept_from(config: PipelineConfig, manifest: Manifest, base: Sealed) -> int | None:
-    """Before which hour the archive lets go what it holds (`writetime.pipeline.archive_packing`) once this batch is sealed. It never goes
-    back."""
+    """The hour before which the archive may delete segments (`writetime.pipeline.archive_packing`) once this
+    batch is sealed. It never decreases."""
     days = config.archive.keep_days
     hour = [] if days is None else [int(layout.hour_of(datetime.fromtimestamp(manifest.now - days * 86400, UTC)).timestamp())]
     return max([*hour, *(() if base.kept_from is None else (base.kept_from,))], default=None)
 
 
 class Unneeded(NamedTuple):
-    """Where to clean: a shard, of which the versions are given that are to be kept; or all before a
-    generation of a table's incarnation (`lease` empty, `uri` the prefix of its state)."""
+    """What to clean: a shard, with the versions to keep; or all generations of a table's incarnation before
+    one (`lease` is empty, `uri` the prefix of its state)."""
 
     uri: str
     lease: str
@@ -289,7 +290,7 @@ class Unneeded(NamedTuple):
 
 
 def clean(config: PipelineConfig, spark: SparkContext, cluster: str, seals: list[Sealed]) -> None:
-    """Remove what none of these seals, the last ones, names: versions of shards, generations of tables."""
+    """Remove what none of the last seals names: versions of shards, generations of tables."""
     bucket_url, state_url = config.bucket, config.state or config.bucket
 
     def free(place: Unneeded) -> tuple[str, int, str]:
@@ -298,7 +299,7 @@ def clean(config: PipelineConfig, spark: SparkContext, cluster: str, seals: list
                 return place.uri, cleanup(place.uri, place.kept, open_store(bucket_url), place.lease, wait=_CLEANING_WAITS), ""
             return place.uri, remove_before(open_store(state_url), place.uri, *place.kept), ""
         except (WritetimeError, OSError, RuntimeError, ValueError) as error:
-            # Lance has no errors of its own.
+            # Lance raises no error classes of its own.
             return place.uri, 0, str(error)
 
     places = list(unneeded(config, cluster, seals))
@@ -310,7 +311,7 @@ def clean(config: PipelineConfig, spark: SparkContext, cluster: str, seals: list
 
 
 def unneeded(config: PipelineConfig, cluster: str, seals: list[Sealed]) -> Iterator[Unneeded]:
-    """Where something may lie that none of the seals names."""
+    """Shards and generations that may have something that none of the seals names."""
     kept: dict[tuple[str, int, int], set[int]] = defaultdict(set)
     oldest: dict[str, int] = {}
     for name, versions in (each for sealed in seals for each in sealed.state.items()):
@@ -327,7 +328,7 @@ def unneeded(config: PipelineConfig, cluster: str, seals: list[Sealed]) -> Itera
 
 
 def remove_before(store: Store, prefix: str, generation: int) -> int:
-    """Remove a table's state of the generations before that one; bytes freed."""
+    """Remove a table's state in the generations before that one; returns the bytes freed."""
     freed = 0
     for info in store.list(prefix):
         if layout.state_generation(info.name) >= generation:
@@ -335,14 +336,15 @@ def remove_before(store: Store, prefix: str, generation: int) -> int:
         try:
             store.delete(info.name)
         except ObjectNotFound:
-            # Another driver of this batch cleans, too.
+            # Another driver of this batch may be cleaning too.
             continue
         freed += info.size
     return freed
 
 
 def carry_over(store: Store, cluster: str, base: int, number: int) -> None:
-    """What was learnt up to the base is what is known after this batch. Created only: a driver that is late changes nothing."""
+    """Copy the base's schema as the schema of this batch. It is only created, so a delayed driver changes
+    nothing."""
     local = read_local(store, cluster, base).model_copy(update={"opened": [], "rereads": [], "not_understood": []})
     known = {"schema": store.read(layout.batch_object(cluster, base, "schema")), "local": local.to_bytes()}
     for what, content in known.items():

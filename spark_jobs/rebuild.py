@@ -90,7 +90,7 @@ def _begin(config: PipelineConfig, store: Store, spark: SparkSession, topics: st
 
 
 def _seen_outside(config: PipelineConfig, store: Store, spark: SparkSession, topics: str | None) -> list[int]:
-    """The highest number of a batch that warehouse, files and Kafka have seen."""
+    """The highest batch number in the warehouse, the files and Kafka."""
     who = owner(store, config.cluster.name, config.pipeline)
     if config.catalog is None:
         raise ConfigError("`catalog` is missing", operation="rebuild", hint="Say in the pipeline's YAML where the tables live.")
@@ -110,7 +110,7 @@ def _with_prefix(settings: KafkaConfig, topics: str) -> KafkaConfig:
 
 @dataclass(frozen=True, slots=True)
 class Closing(Fence):
-    """Holds a driver back that wakes up when another one has finished the rebuild."""
+    """Stops a delayed driver if another one has finished the rebuild."""
 
     def check(self, batch: int) -> None:
         if chains.unfinished(self.store, self.cluster) is None:
@@ -119,7 +119,7 @@ class Closing(Fence):
 
 @dataclass
 class Job:
-    """One process of a rebuild that is under way."""
+    """One process of a rebuild."""
 
     config: PipelineConfig
     store: Store
@@ -146,14 +146,15 @@ class Job:
         return chains.finish(self.store, self.cluster, self.rebuild, last, now, waiting)
 
     def _next(self, planner: planning.Planner) -> Manifest | None:
-        """The batch to run next. Looked at before and after: who is late must neither plan a batch nor run one."""
+        """The batch to run next. Checks before and after that the rebuild is current: a delayed driver must
+        neither plan nor run a batch."""
         self._expect_current()
         manifest = planner.next(store_clock(self.store, self.cluster))
         self._expect_current()
         return manifest
 
     def _expect_current(self) -> None:
-        """BatchBusy if another driver has begun a rebuild of its own, or has finished this one."""
+        """BatchBusy if another driver has begun a rebuild of its own or finished this one."""
         found = chains.unfinished(self.store, self.cluster)
         if found is None or found.chain.id != self.rebuild.chain.id:
             raise BatchBusy(
@@ -164,7 +165,7 @@ class Job:
             )
 
     def _clear(self, last: int) -> None:
-        """Empty the tables for which the chain has brought no rows."""
+        """Empty the tables that received no rows from the chain."""
         assert self.config.catalog is not None
         tables = read_schema(self.store, self.cluster, last).captured()
         warehouse = Warehouse(
@@ -181,8 +182,8 @@ class Job:
         commit_each(in_order, lambda table: warehouse.clear_former(table, last))
 
     def _publish(self, last: int) -> dict[str, str]:
-        """Send all events under the prefix that was asked for; by table, why those could not be that wait for
-        a person."""
+        """Publish all events under the requested prefix; returns, by table, the errors that need an
+        operator."""
         if self.rebuild.topics is None or self.config.kafka is None:
             return {}
         settings = _with_prefix(self.config.kafka, self.rebuild.topics)
@@ -194,7 +195,7 @@ class Job:
         return sent.reasons
 
     def _note_published(self, last: int) -> None:
-        """Nothing up to the last batch is to be sent to the topics that there are."""
+        """Record that nothing up to the last batch is to be sent to the existing topics."""
         before = read_published(self.store, self.cluster)
         note = Published(
             batch=last,

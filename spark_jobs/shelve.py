@@ -85,7 +85,8 @@ def run(config: PipelineConfig) -> Shelved:
 
 
 def spread(config: PipelineConfig, stack: ExitStack) -> tuple[PackAll, int]:
-    """What packs segments on Spark's workers, and how many it wants at once. Spark is stopped with the stack."""
+    """A function that packs segments on Spark's workers, and how many it takes at once. Spark is stopped with
+    the stack."""
     spark = spark_session(config, f"writetime shelve {config.pipeline}")
     stack.callback(spark.stop)
     context, pack_one = spark.sparkContext, packer(config)
@@ -97,7 +98,7 @@ def spread(config: PipelineConfig, stack: ExitStack) -> tuple[PackAll, int]:
 
 
 def packer(config: PipelineConfig) -> Callable[[str], Packed]:
-    """What packs one segment, on any machine."""
+    """A function that packs one segment, on any machine."""
     url, level = config.bucket, config.archive.compression_level
 
     def pack_one(name: str) -> Packed:
@@ -111,7 +112,7 @@ def packer(config: PipelineConfig) -> Callable[[str], Packed]:
 
 @dataclass(slots=True)
 class Care:
-    """One run over a cluster's archive. `over` says when time is up."""
+    """One run over a cluster's archive. `over` returns whether the time is up."""
 
     config: PipelineConfig
     store: Store
@@ -138,7 +139,7 @@ class Care:
             found = chain.from_iterable(
                 retention.batches(self.store, cluster, sealed, self._ago(settings.keep_batches_days), published(self.config, self.store))
             )
-            # One after the other: of a batch the manifest goes first.
+            # In sequence: the manifest of a batch is deleted first.
             finished &= self._each("batches", found, self._remove, threads=1)
         reports = retention.statuses(self.store, cluster, self.now - retention.STATUSES)
         if settings.keep_reports_days is not None:
@@ -147,7 +148,7 @@ class Care:
         if settings.keep_reports_days is not None:
             voided = voided_by_now(self.store, cluster, past)
             settled = retention.settled(self.store, cluster, self._ago(settings.keep_reports_days), voided)
-            # One after the other: of a piece the note goes last.
+            # In sequence: the note of a quarantine record is deleted last.
             finished &= self._each("quarantine", settled, self._remove, threads=1)
         if settings.keep_claims_days is not None and self.config.kafka is not None:
             claims = retention.claims(self.store, self.config.kafka.topic_prefix, self._ago(settings.keep_claims_days))
@@ -163,7 +164,8 @@ class Care:
         return retention.remove(self.store, info)
 
     def _each(self, what: str, found: Iterator[ObjectInfo], do: Callable[[ObjectInfo], int], *, threads: int = _AT_ONCE) -> bool:
-        """Do it to each, as long as there is time; whether there was enough. `do` gives the bytes that it freed."""
+        """Apply `do` to each item while there is time; returns whether all were done. `do` returns the bytes
+        that it freed."""
         with ThreadPoolExecutor(threads) as pool:
             while some := list(islice(found, _ROUND)):
                 if self.over():
@@ -202,7 +204,7 @@ class Care:
         return True
 
     def _packed_upto(self, hour: datetime | None) -> None:
-        """What came late lies in hours that were done before."""
+        """The hour up to which everything is packed; late segments are in hours that were done before."""
         self.upto = max((each for each in (self.upto, hour) if each is not None), default=None)
 
     def _came(self, packed: Packed) -> None:
@@ -225,7 +227,7 @@ class Care:
 
 
 def published(config: PipelineConfig, store: Store) -> int:
-    """The last batch that all sinks have done with: 0 if one has not begun."""
+    """The last batch that all sinks have finished; 0 if a sink has not started."""
     sinks = []
     if config.kafka is not None:
         note = read_published(store, config.cluster.name)
@@ -237,7 +239,7 @@ def published(config: PipelineConfig, store: Store) -> int:
 
 
 def as_line(shelved: Shelved) -> str:
-    """What the run came to, for people."""
+    """The result of the run as one line of text."""
     last = shelved.last
     packed = f"{last.packed.objects} segments packed, {last.packed.before} -> {last.packed.after} bytes"
     pruned = f"{last.ledger.objects} ledger entries and {last.batches.objects} documents of batches removed"

@@ -108,7 +108,8 @@ _FOUND: Final = pa.schema(
 
 @dataclass(frozen=True)
 class Options:
-    """What is compared, and how patiently. `at_rest`: nobody writes and all segments are in, so whatever differs is drift."""
+    """What is compared, and for how long. `at_rest`: nobody writes and all segments are ingested, so every
+    difference is drift."""
 
     tables: Sequence[str] = ()
     share: float = 1.0
@@ -161,7 +162,7 @@ def run(config: PipelineConfig, options: Options) -> VerifyReport:
 
 @dataclass(frozen=True)
 class Suspect:
-    """A row that differed at a look. `since` (µs): when it was first seen to differ just so."""
+    """A row that differed in a comparison. `since` (µs): when this difference was first seen."""
 
     token: int
     identity: str
@@ -174,7 +175,7 @@ class Suspect:
 
 @dataclass
 class Look:
-    """What one pass over a table has found: rows by range, and what differs by key."""
+    """The result of one pass over a table: rows by range, and differences by key."""
 
     at: int
     snapshot: int | None
@@ -184,7 +185,7 @@ class Look:
 
 @dataclass(frozen=True)
 class Subject:
-    """A table that is compared, what of it, and how."""
+    """A table to compare, with its ranges and columns."""
 
     table: Table
     name: str
@@ -231,7 +232,7 @@ class Verification:
         )
 
     def _tables(self) -> list[Table]:
-        """Those that were asked for, or all that are captured and have a state."""
+        """The requested tables, or all captured tables with a state."""
         if self.options.tables:
             return [_named(self.schema, name) for name in self.options.tables]
         sealed = history(self.store, self.cluster).sealed
@@ -239,7 +240,7 @@ class Verification:
         return [table for each in ids if (table := self.schema.tables.get(each)) is not None and not table.dropped]
 
     def _subject(self, table: Table) -> Subject:
-        """The table after its first look. BatchError if it cannot be compared."""
+        """The table after its first pass. BatchError if it cannot be compared."""
         name = Warehouse(self.spark, self.catalog).current_of(table)
         if name is None:
             raise BatchError("the table does not exist in the warehouse", operation="compare a table", obj=table.full_name)
@@ -259,7 +260,8 @@ class Verification:
         return Subject(table, name, plan, [self._look(name, plan, range(len(chosen)))])
 
     def _settle(self, subjects: Sequence[Subject], before: int) -> int:
-        """Look again at what differs once the horizon has passed the first looks, as long as there is time; the horizon then."""
+        """Compare differing rows again once the horizon has passed the first passes, while there is time;
+        returns the horizon."""
         deadline = time.monotonic() + self.options.wait
         while doubtful := [each for each in subjects if _doubtful(each, before)]:
             if time.monotonic() >= deadline:
@@ -276,7 +278,7 @@ class Verification:
         return before
 
     def _again(self, subject: Subject) -> Look:
-        """Another look at the ranges in which something differed; what did not differ before is no business of it."""
+        """Another pass over the ranges with differences; rows that did not differ before are ignored."""
         last = subject.looks[-1]
         every = range(len(subject.plan.ranges))
         wanted = every if hides_tokens(subject.plan.rules) else sorted({number for number, _ in last.suspects.values()})
@@ -302,7 +304,7 @@ class Verification:
         ordered = rows.repartition(self.config.spark.shuffle_partitions, "range", "key").sortWithinPartitions("range", "key")
         look: Look | None = None
         for row in ordered.mapInArrow(differing(compared), schema=from_arrow_schema(_FOUND)).toLocalIterator():
-            # Rows come when all of the ring has been read.
+            # Rows arrive after the whole range has been read.
             look = look or Look(as_of(0), snapshot)
             if row["key"] is None:
                 look.rows[row["range"]] = look.rows.get(row["range"], 0) + row["rows"]
@@ -361,8 +363,8 @@ _MOST_LOOKS: Final = 5
 
 
 def tied_rows(look: Look, shards: Sequence[tuple[str, int]], order: ClusteringOrder, elements: frozenset[str], now: int) -> set[str]:
-    """Keys of rows that differ only in cells of which the state says that a ring of Cassandra 3.11 may decide otherwise. `elements` are
-    the columns with a cell per element."""
+    """Keys of rows that differ only in cells that the state marks as ties, which a 3.11 cluster may resolve
+    otherwise. `elements`: the columns with a cell per element."""
     wanted = {
         key: suspect
         for key, (_, suspect) in look.suspects.items()
@@ -380,7 +382,7 @@ def tied_rows(look: Look, shards: Sequence[tuple[str, int]], order: ClusteringOr
 
 
 def _state_of(records: Mapping[bytes, bytes], key: bytes, order: ClusteringOrder) -> tuple[Row | None, Row | None]:
-    """The row of a record and its partition's static row, of what the state has of them."""
+    """The row of a record and the static row of its partition, as far as the state has them."""
     head = decode_head(records.get(_head_of(key), b""), order)
     static = head.update.static_row if head.update else None
     if _head_of(key) == key:
@@ -394,7 +396,7 @@ def _head_of(record: bytes) -> bytes:
 
 
 def _doubtful(subject: Subject, before: int) -> bool:
-    """Whether another look could tell more."""
+    """Whether another pass could change the result."""
     suspects = subject.looks[-1].suspects.values()
     return any(verification.verdict(each.differences, each.since, before) == "unsettled" for _, each in suspects)
 
@@ -429,7 +431,7 @@ def ring_of(config: PipelineConfig, cql: CqlConfig) -> Ring:
 
 
 class Plan:
-    """What a worker has to know to make either side's rows of a table."""
+    """What a worker needs to build the rows of either side."""
 
     def __init__(
         self, config: PipelineConfig, cql: CqlConfig, table: Table, types: Schema, ranges: Sequence[verification.Range], of_elements: bool
@@ -443,7 +445,7 @@ class Plan:
         return [name for name in stored if name in wanted]
 
     def compared(self, columns: Sequence[str]) -> Compared:
-        """What is compared of rows, `columns` being those that are read of the warehouse's table."""
+        """The columns that are compared; `columns` are those read from the warehouse's table."""
         shown = self.rules.shown().columns
         values = [column for column in self.table.columns.values() if column.kind in ("static", "regular") and column.name in shown]
         elements = self.elements & {column.name for column in values}
@@ -458,7 +460,7 @@ class Plan:
         return frozenset(column.name for column in values if self._kind(column.type).multicell)
 
     def ring_side(self) -> Callable[[Batches], Batches]:
-        """Numbers of ranges -> _SIDES."""
+        """Numbers of ranges to _SIDES."""
         config, cql, table, types, ranges, of_elements = self.config, self.cql, self.table, self.types, self.ranges, self.of_elements
 
         def read(batches: Batches) -> Batches:
@@ -470,7 +472,7 @@ class Plan:
         return read
 
     def our_side(self, wanted: set[int]) -> Callable[[Batches], Batches]:
-        """Rows of the warehouse -> _SIDES, of the wanted ranges."""
+        """Rows of the warehouse to _SIDES, of the wanted ranges."""
         table, types, ranges, of_elements, rules = self.table, self.types, self.ranges, self.of_elements, self.config.columns.rules
 
         def read(batches: Batches) -> Batches:
@@ -495,14 +497,14 @@ class Rows:
         self.selection = Selection(table, types.types, of_elements=of_elements)
         self.key = [column.name for column in table.partition_key]
         self.clustering = [column.name for column in table.clustering]
-        # What is masked in the warehouse names no record of the state.
+        # A masked key does not identify a record of the state.
         self.keys = None if {*self.key, *self.clustering} & found.hidden else RowKeys(table, types.types)
         self.numbers = {column.name for column in table.clustering if column.type == "decimal"}
         values = [*table.static_columns, *table.regular_columns]
         self.facts = {column.name: of_elements or not self.shape.columns[column.name].multicell for column in values}
         self.counters = {column.name for column in values if column.type == "counter"}
 
-    # --- the ring's
+    # --- the cluster's side
 
     def of_ring(self, ring: Ring, number: int, tokens: verification.Range) -> Iterator[dict[str, Any]]:
         bounds = [token.to_bytes(8, "big", signed=True) for token in tokens]
@@ -515,7 +517,7 @@ class Rows:
                     yield place | {"now": page.reading.now, "row": shown.to_bytes(), "record": None}
 
     def answered(self, answer: Sequence[bytes | None], now: int) -> tuple[str, int, Shown] | None:
-        """Key, token and document of a row of the ring; None if the pipeline's filter keeps it back."""
+        """Key, token and document of a row of the cluster; None if the pipeline's filter excludes it."""
         fields = iter(answer)
         raw = {name: next(fields) for name in self.shape.keys}
         writetime: dict[str, int] = {}
@@ -540,10 +542,10 @@ class Rows:
     def _value(self, name: str, raw: bytes | None) -> Any:
         if raw is None:
             return None
-        # An answer has the count; only a log has its shards.
+        # CQL returns a counter's value; only a log has its shards.
         return int.from_bytes(raw, "big", signed=True) if name in self.counters else self.shape.columns[name].decode(raw)
 
-    # --- the warehouse's
+    # --- the warehouse's side
 
     def of_lake(self, batch: pa.RecordBatch, ranges: Sequence[verification.Range], wanted: set[int]) -> Iterator[dict[str, Any]]:
         ends = [end for _, end in ranges]
@@ -560,7 +562,7 @@ class Rows:
                 yield {"range": number, "key": key, "ring": False, "token": token, "now": 0, "row": shown.to_bytes(), "record": record}
 
     def _record(self, pk: bytes, row: Mapping[str, Any]) -> bytes | None:
-        """The key of a row's record in the state; of static content that stands alone, of its partition's head."""
+        """The key of a row's record in the state; for static content alone, of its partition's head."""
         if self.keys is None:
             return None
         clustering = [row[to_column(name)] for name in self.clustering]
@@ -573,12 +575,12 @@ class Rows:
         return b"" if value is None else kind.encode(from_arrow_value(kind, value))
 
     def _facts_of(self, facts: Any) -> dict[str, int]:
-        """Facts of cells, kept as a map by CQL name, or as a struct by column."""
+        """Facts of cells, stored as a map by CQL name or as a struct by column."""
         if isinstance(facts, dict):
             return {name: facts[to_column(name)] for name in self.facts if facts.get(to_column(name)) is not None}
         return {name: value for name, value in facts or () if name in self.facts and name in self.shown.columns}
 
-    # --- of both
+    # --- comparison
 
     def _shown(self, row: Mapping[str, Any], writetime: dict[str, int], expires_at: dict[str, int]) -> tuple[str, Shown]:
         named = {name: self._plain(name, row.get(to_column(name))) for name in self.shown.columns}
@@ -590,7 +592,8 @@ class Rows:
 
 
 def hides_tokens(rules: TableRules) -> bool:
-    """Whether the warehouse does not tell a row's token, as a column of its partition key is hashed there."""
+    """Whether a row's token cannot be computed from the warehouse, because a partition key column is hashed
+    there."""
     return any(column.name in rules.hidden for column in rules.table.partition_key)
 
 
@@ -599,7 +602,8 @@ def _partition_key(parts: Sequence[bytes]) -> bytes:
 
 
 def _facts(raw: bytes | None, size: int, elements: bool) -> list[int]:
-    """Writetimes or TTLs of an answer: one, or a list with one for each element, of which some may be null."""
+    """Writetimes or TTLs of a result: one value, or a list with one per element, some of which may be
+    null."""
     if not raw:
         return []
     if not elements:
@@ -615,7 +619,7 @@ def _facts(raw: bytes | None, size: int, elements: bool) -> list[int]:
 
 
 def differing(compared: Compared) -> Callable[[Batches], Batches]:
-    """_SIDES, sorted by range and key -> _FOUND."""
+    """_SIDES, sorted by range and key, to _FOUND."""
 
     def compare(batches: Batches) -> Batches:
         yield from chunked(_differing(compared, (row for batch in batches for row in batch.to_pylist())), _FOUND)

@@ -37,7 +37,7 @@ MANY_DELETES = 2
 
 
 def tidy(warehouse: Warehouse, tables: Iterable[Table], *, now: datetime | None = None) -> list[Tidied]:
-    """Tidy the current rows and the changes of the tables, as far as these exist and the layout says; what came of it."""
+    """Maintain the current rows and the changes of the existing tables as configured; returns the results."""
     layout, found = warehouse.layout, []
     for label, name, order in _places(warehouse, tables):
         try:
@@ -48,7 +48,7 @@ def tidy(warehouse: Warehouse, tables: Iterable[Table], *, now: datetime | None 
                 _expire(warehouse.spark, name, layout, now or datetime.now(UTC))
             found.append(Tidied(name=_plain(name), before=before, after=count(warehouse.spark, name)))
         except (PySparkException, Py4JError) as error:
-            # It says most of why in its first line.
+            # The first line holds the reason.
             trouble = str(error).strip().partition("\n")[0]
             log.warning("table maintenance failed", table=label, name=name, error=trouble)
             found.append(Tidied(name=_plain(name), trouble=trouble))
@@ -56,7 +56,7 @@ def tidy(warehouse: Warehouse, tables: Iterable[Table], *, now: datetime | None 
 
 
 def count(spark: SparkSession, name: str) -> Files:
-    """What the table lies in now."""
+    """The number and bytes of the table's files."""
     files = spark.table(f"{name}.files")
     holds_rows, bytes_of_all = F.col("content") == 0, F.coalesce(F.sum("file_size_in_bytes"), F.lit(0))
     ((data, size, deletes),) = files.agg(F.count_if(holds_rows), bytes_of_all, F.count_if(~holds_rows)).collect()
@@ -64,7 +64,7 @@ def count(spark: SparkSession, name: str) -> Files:
 
 
 def _places(warehouse: Warehouse, tables: Iterable[Table]) -> Iterator[tuple[str, str, str | None]]:
-    """What people call the tables that there are, their names, and by what their rows are sorted; None: as they come."""
+    """The existing tables: display name, name, and sort order; None: unsorted."""
     for table in tables:
         if (name := warehouse.current_of(table)) is not None:
             keys = [column.name for column in (*table.partition_key, *table.clustering)]
@@ -95,8 +95,9 @@ def _expire(spark: SparkSession, name: str, layout: WarehouseConfig, now: dateti
 
 
 def scrub(spark: SparkSession, name: str, before: datetime) -> None:
-    """Leave of the table what its current snapshot shows, and nothing else: files with deleted rows are written anew, and so are the lists
-    of files, which have the least and greatest values of files that are gone; then all older snapshots go, with what only they need."""
+    """Reduce the table to what its current snapshot shows: files with deleted rows are rewritten, and so are
+    the manifests, which contain minima and maxima of removed files; then all older snapshots and their files
+    are deleted."""
     catalog, table = _split(name)
     options = "map('delete-file-threshold', '1', 'remove-dangling-deletes', 'true')"
     spark.sql(f"CALL {catalog}.system.rewrite_data_files(table => '{table}', options => {options})").collect()
@@ -109,36 +110,36 @@ def scrub(spark: SparkSession, name: str, before: datetime) -> None:
 
 
 def _rewrite_manifests(spark: SparkSession, name: str) -> None:
-    """Write the lists of files anew, without entries of files that are gone."""
+    """Rewrite the manifests without entries of removed files."""
     catalog, table = _split(name)
     statement = f"CALL {catalog}.system.rewrite_manifests(table => '{table}', use_caching => false)"
     spark.sql(statement).collect()
     gone, live = (spark.table(f"{name}.entries").filter(which).count() for which in ("status = 2", "status <> 2"))
     if gone and live:
-        # Iceberg leaves a single list as it is, unless it is to become two.
+        # Iceberg does not rewrite a single manifest, unless it is to become two.
         size = spark.table(f"{name}.manifests").agg(F.sum("length")).collect()[0][0]
         spark.sql(f"ALTER TABLE {name} SET TBLPROPERTIES ('{_MANIFEST_SIZE}' = '{max(1, size // 2)}')")
         spark.sql(statement).collect()
         spark.sql(f"ALTER TABLE {name} UNSET TBLPROPERTIES ('{_MANIFEST_SIZE}')")
     elif gone:
-        # The next commit leaves lists out in which no file is left.
+        # The next commit drops manifests without files.
         spark.table(name).limit(0).writeTo(name).overwrite(F.lit(False))
 
 
 def _committed(spark: SparkSession, name: str, count: int) -> datetime:
-    """When the last but so many of the table's snapshots was committed; long ago if there are not as many."""
+    """The commit time of the snapshot at that position from the end; long ago if there are fewer."""
     latest = spark.table(f"{name}.snapshots").select(F.unix_micros("committed_at").alias("at")).orderBy(F.desc("at")).limit(count)
     times = [row["at"] for row in latest.collect()]
     return datetime.fromtimestamp(times[-1] / 1_000_000 if len(times) == count else 0, UTC)
 
 
 def _plain(name: str) -> str:
-    """As people write it: our names need no quotes."""
+    """The name without quotes, which our names do not need."""
     return name.replace("`", "")
 
 
 def _split(name: str) -> tuple[str, str]:
-    """Catalog and table, the latter for a text."""
+    """Catalog and table, the latter as a text."""
     catalog, _, table = name.partition(".")
     return catalog, _text(table)
 

@@ -36,7 +36,8 @@ _LONGEST = 500
 
 
 class UnwritableTable(Exception):
-    """The warehouse refuses a table's rows, and would each time: all that the batch can do is to go without it."""
+    """The warehouse rejects a table's rows, and would again: the batch can only continue without the
+    table."""
 
     def __init__(self, table: Table, reason: str) -> None:
         super().__init__(f"{table.label}: {reason}")
@@ -44,7 +45,8 @@ class UnwritableTable(Exception):
 
 
 def without_unwritable(run: Callable[[], Sealed], store: Store, manifest: Manifest, spark: SparkSession) -> Sealed:
-    """Run the batch; once more without each table that the warehouse refuses, which is noted for all runs of it."""
+    """Run the batch, and again without each table that the warehouse rejects, which is recorded for all its
+    runs."""
     found = set()
     while True:
         try:
@@ -63,8 +65,8 @@ def without_unwritable(run: Callable[[], Sealed], store: Store, manifest: Manife
 
 
 def commit_each(captured: list[Table], commit: Callable[[Table], None]) -> None:
-    """Commit several tables at once. Lives of one name, which take it from each other, go one after the other. UnwritableTable for the
-    first whose rows Spark would refuse again."""
+    """Commit several tables at once. Incarnations of one name, which the name passes between, are committed
+    in sequence. UnwritableTable for the first table whose rows Spark would reject again."""
 
     def commit_incarnations(incarnations: list[Table]) -> None:
         for table in incarnations:
@@ -83,7 +85,7 @@ def commit_each(captured: list[Table], commit: Callable[[Table], None]) -> None:
 
 
 def why_never(error: PySparkException | Py4JJavaError) -> str | None:
-    """Why the same rows would be refused again; None if nothing says so."""
+    """Why the same rows would be rejected again; None if they may be accepted."""
     if isinstance(error, AnalysisException):
         return _first_line(str(error))
     causes = _causes(error.java_exception if isinstance(error, Py4JJavaError) else getattr(error, "_origin", None))
@@ -91,7 +93,7 @@ def why_never(error: PySparkException | Py4JJavaError) -> str | None:
 
 
 def _causes(thrown: Any) -> Iterator[Any]:
-    """A Java exception, that which caused it, and so on: a task's own comes last."""
+    """A Java exception and its causes; the exception of a task comes last."""
     while thrown is not None:
         yield thrown
         thrown = thrown.getCause()
@@ -101,7 +103,7 @@ def _sql_state(thrown: Any) -> str:
     try:
         return thrown.getSqlState() or ""
     except Py4JError:
-        # An exception of somebody else's has none.
+        # An exception of another library has none.
         return ""
 
 

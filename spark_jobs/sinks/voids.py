@@ -28,24 +28,23 @@ Voided = Mapping[int, UUID | None]
 
 
 def take_back(warehouse: Warehouse, store: Store, manifest: Manifest, voided: Voided) -> None:
-    """Take back what those of the `voided` batches have left of which a driver may still be about.
-
-    BatchError if rows of another batch stand above theirs; BatchBusy, and a retry helps, if somebody writes
-    meanwhile."""
+    """Revert what recent ones of the `voided` batches committed, whose drivers may still be running.
+    BatchError if rows of another batch were written on top; BatchBusy (retriable) if the table is being
+    written."""
     recent = _lately(manifest, voided)
     if not recent:
         return
     number = manifest.number
     if manifest.namespace is None:
         warehouse.take_back_voided_records(manifest.cluster, recent, number)
-    # Of those before the base all that they knew is in its schema, if it came again.
+    # The base's schema contains what earlier batches knew, if it was ingested again.
     tables = _captured(store, manifest, [*(each for each in recent if each > manifest.base), manifest.base, number])
     at_once(lambda table: warehouse.take_back_voided(table, recent, number), tables, workers=COMMITTERS)
 
 
 def expect_settled(warehouse: Warehouse, manifest: Manifest, voided: Voided, tables: Iterable[Table]) -> None:
     """BatchBusy if a driver of a voided batch has committed rows below this batch's own since `take_back`: a
-    rerun takes both back, and writes its own again."""
+    rerun reverts both and writes its own again."""
     recent = _lately(manifest, voided)
     if not recent:
         return
@@ -65,7 +64,7 @@ def _lately(manifest: Manifest, voided: Voided) -> dict[int, UUID | None]:
 
 
 def _captured(store: Store, manifest: Manifest, batches: Iterable[int]) -> list[Table]:
-    """The tables that any of these batches knows to be captured, as the last of them has them."""
+    """The captured tables of any of these batches, as in the last of them."""
     found: dict[UUID, Table] = {}
     for number in sorted(set(batches) - {0}):
         if store.head(layout.batch_object(manifest.cluster, number, "schema")) is not None:

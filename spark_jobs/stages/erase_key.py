@@ -78,7 +78,7 @@ _AHEAD: Final = timedelta(hours=1)
 
 
 def erase(config: PipelineConfig, store: Store, spark: SparkSession, manifest: Manifest, base: Sealed) -> Sealed:
-    """Run the batch to its seal. BatchError if the request is gone: only an open batch has one."""
+    """Run the batch to its seal. BatchError if its request does not exist: only an open batch has one."""
     cluster, number = manifest.cluster, manifest.number
     request = erasures.read_request(store, cluster, manifest.id)
     if request is None:
@@ -95,7 +95,7 @@ def erase(config: PipelineConfig, store: Store, spark: SparkSession, manifest: M
 
 
 def after_seal(config: PipelineConfig, store: Store, spark: SparkSession, manifest: Manifest, sealed: Sealed, request: Request) -> None:
-    """Remove what only batches before this one needed: older versions of the shards, and the key itself."""
+    """Remove what only earlier batches needed: older versions of the shards, and the request with the key."""
     work = Erasing.reading(config, store, spark, request, sealed)
     work.spread(list(work.shards()), lambda store, shard: forget(shard.uri, shard.version, store, shard.lease))
     state = open_store(config.state or config.bucket)
@@ -106,7 +106,7 @@ def after_seal(config: PipelineConfig, store: Store, spark: SparkSession, manife
 
 
 class ShardOf(NamedTuple):
-    """The shard of an incarnation of the table that holds the key."""
+    """The shard of one incarnation of the table that holds the key."""
 
     table: Table
     bucket: int
@@ -117,7 +117,8 @@ class ShardOf(NamedTuple):
 
 @dataclass
 class Erasing:
-    """One run over all that the pipeline holds of a key, as of the batch `base`. Without a `manifest` it only looks."""
+    """One run over everything that the pipeline holds of a key, as of the batch `base`. Without a `manifest`
+    it only searches."""
 
     config: PipelineConfig
     store: Store
@@ -150,14 +151,14 @@ class Erasing:
 
     @cached_property
     def incarnations(self) -> list[Table]:
-        """The incarnations of the table, as far as their keys are of the same types as the last one's."""
+        """The incarnations of the table whose keys have the same types as the last one's."""
         found = [table for table in self.schema.tables.values() if table.full_name == self.request.table]
         last = max(found, key=lambda each: (not each.dropped, each.dropped_at or 0, str(each.id)))
         return [table for table in found if _key_types(table) == _key_types(last)]
 
     @cached_property
     def row(self) -> bytes | None:
-        """The key of the row in the state, where only one is erased."""
+        """The key of the row in the state, if only one row is erased."""
         if (clustering := self.request.row) is None:
             return None
         return RowKeys(self.incarnations[0], self.schema.types).key(clustering)
@@ -184,7 +185,7 @@ class Erasing:
     # --- looking
 
     def look(self) -> Outcome:
-        """What there is of the key; nothing is changed."""
+        """Search for the key; nothing is changed."""
         until = int(store_clock(self.store, self.cluster).timestamp() * 1_000_000)
         search, warehouse = self.search(until), self._warehouse()
         keys = self.config.cluster.commitlog_keystore
@@ -218,7 +219,7 @@ class Erasing:
         return visible(row_codec.decode(state), now=now) is not None
 
     def _unpublished(self, warehouse: Warehouse) -> list[str]:
-        """Events of the key that have not gone to where events go, and would never."""
+        """Events of the key that have not been published yet, and would not be after the erasure."""
         places = []
         if self.config.kafka is not None:
             published = read_published(self.store, self.cluster)
@@ -308,7 +309,7 @@ class Erasing:
     # --- objects of the bucket
 
     def _in_objects(self, objects: list[str], search: Search, look: Callable[..., Found], keystore: Any) -> list[Found]:
-        """What those objects held that held anything, or that could not be looked into."""
+        """The results for objects that hold the key or could not be searched."""
 
         def each(store: Store, some: list[str]) -> list[Found]:
             keys = None if keystore is None else Keystore.from_environment(keystore)
@@ -318,16 +319,16 @@ class Erasing:
         return [each for some in found for each in some if each.frames or each.trouble]
 
     def spread(self, items: list[T], work: Callable[[Store, T], Any]) -> list[Any]:
-        """Has workers do the work for each item, a task each."""
+        """Run the work for each item in a worker, one task each."""
         url = self.config.bucket
         if not items:
             return []
         return self.spark.sparkContext.parallelize(items, len(items)).map(lambda item: work(open_store(url), item)).collect()
 
     def _events_outside(self, warehouse: Warehouse, *, erase: bool) -> tuple[int, list[str]]:
-        """How many objects hold events of the key beside the tables: those too large for their topic, those not sent, and files of
-        events; the last without those events, if it is to `erase`. And what could not be erased. To be called before the tables, which
-        say which events these are."""
+        """The number of objects outside the tables that hold events of the key: oversized events, unsent
+        events, and files of events, which are rewritten without them if `erase`; and what could not be
+        erased. Call it before the tables are changed, which identify these events."""
         found, troubles = 0, []
         for table in self.incarnations:
             if (name := warehouse.changes_of(table)) is None:
@@ -346,7 +347,7 @@ class Erasing:
         return found, troubles
 
     def _set_aside(self, table: Table, batch: int, ordinal: int) -> Iterator[str]:
-        """Objects with an event that was too large for its topic, or is not to be sent."""
+        """Objects with an event that was too large for its topic or was not sent."""
         if self.config.kafka is None:
             return
         topic = envelope.topic(self.config.kafka.topic_prefix, table.keyspace, table.name)
@@ -361,7 +362,7 @@ class Erasing:
     # --- state
 
     def shards(self) -> Iterator[ShardOf]:
-        """The shards that hold the key, or would, of the versions that the base names."""
+        """The shards that hold or would hold the key, at the versions that the base names."""
         for table in self.incarnations:
             versions = self.base.state.get(str(table.id))
             if versions is None or not versions.buckets:
@@ -408,7 +409,7 @@ class Erasing:
 
     @cached_property
     def _shown_key(self) -> pa.Table:
-        """The key as the tables have it: masked, where it is."""
+        """The key as in the tables: masked where the rules say so."""
         table, types = self.incarnations[0], self.schema.types
         rules = self.config.columns.rules.of(table, types)
         view, shape = TableView(table, types), RowShape.of(rules.shown(), self.schema)
@@ -428,7 +429,7 @@ class Erasing:
             self.spark.catalog.dropTempView(view)
 
     def _is_key(self, name: str) -> str:
-        """SQL: whether a row `t` of the table is of the key `s`."""
+        """SQL: whether a row `t` of the table has the key `s`."""
         side = "t.key" if "batch" in self.spark.table(name).columns and "key" in self.spark.table(name).columns else "t"
         return " AND ".join(f"{comparable(side, field)} <=> {comparable('s', field)}" for field in self._shown_key.schema)
 
@@ -443,7 +444,7 @@ class Erasing:
         return int(count)
 
     def _erase_rows(self, warehouse: Warehouse, name: str) -> int:
-        """Delete the key's rows, and all files that held them; how many rows there were."""
+        """Delete the key's rows and all files that held them; returns the number of rows."""
         self._expect_open()
         if count := self._count(name, ""):
             with self._key_view() as view:
@@ -477,7 +478,7 @@ def _latest(record: bytes, state: bytes, order: ClusteringOrder) -> int:
 
 
 def _without_events(store: Store, name: str, places: Iterable[tuple[int, int]]) -> str:
-    """What went wrong; "" if nothing did."""
+    """The error, or ""."""
     try:
         without_events(store, name, places)
     except WritetimeError as error:

@@ -41,7 +41,7 @@ _MOST_PARTS: Final = 256
 
 @dataclass(frozen=True, slots=True)
 class Values:
-    """Values as places in `data` (uint8): where each begins, and how many bytes it has."""
+    """Values in `data` (uint8), by start and length in bytes."""
 
     data: Any
     start: Ints
@@ -60,7 +60,8 @@ class Values:
         return [bytes(view[start:end]) for start, end in zip(self.start.tolist(), ends.tolist(), strict=True)]
 
     def number(self, size: int, start: Ints | None = None) -> Ints:
-        """The `size` bytes at the beginning of each value (or at `start`) as a signed number, big-endian; they must be there."""
+        """The first `size` bytes of each value (or those at `start`) as a signed big-endian integer; the
+        bytes must exist."""
         start = self.start if start is None else start
         number: Ints = self.data[start].astype(np.int64)
         if size > 1:
@@ -71,7 +72,7 @@ class Values:
 
     @classmethod
     def of(cls, array: Any) -> Self:
-        """A binary array's values; nulls have no bytes."""
+        """The values of a binary array; nulls have no bytes."""
         _, offsets, data = array.buffers()
         ends = np.frombuffer(offsets, np.int32, array.offset + len(array) + 1)[array.offset :].astype(np.int64)
         bytes_ = np.zeros(1, np.uint8) if data is None or data.size == 0 else np.frombuffer(data, np.uint8)
@@ -79,7 +80,7 @@ class Values:
 
 
 def sound(kind: CqlType, values: Values) -> Mask:
-    """Which values can certainly be decoded and shown, if `kind` is not multi-cell."""
+    """Which values can certainly be decoded and projected; `kind` must not be multi-cell."""
     if values.size == 0:
         return np.zeros(0, bool)
     if isinstance(kind, NativeType):
@@ -97,7 +98,7 @@ def sound(kind: CqlType, values: Values) -> Mask:
 
 
 def sound_elements(kind: CqlType, paths: Values, values: Values) -> Mask:
-    """Which cells certainly fit into a value of the multi-cell type."""
+    """Which cells are certainly valid elements of a value of the multi-cell type."""
     if isinstance(kind, UdtType):
         return _udt_elements(kind, paths, values)
     if not isinstance(kind, CollectionType):
@@ -111,7 +112,7 @@ def sound_elements(kind: CqlType, paths: Values, values: Values) -> Mask:
 
 
 def sound_contexts(values: Values) -> Mask:
-    """Which values are counters that can be merged, whatever column they are of."""
+    """Which values are counters that can be merged, whatever their column."""
     return np.fromiter((_merges(value) for value in values.slices()), bool, values.size)
 
 
@@ -182,18 +183,20 @@ def _fits(kind: CqlType, value: bytes) -> bool:
     return True
 
 
-# --- types made of others
+# --- composite types
 
 
 class _Parts:
-    """Goes through values that are made of parts behind i32 lengths. `good` sinks as errors are found; `at` is where each value is."""
+    """Iterates over values that consist of parts with i32 lengths. `good` is cleared where errors are found;
+    `at` is the position in each value."""
 
     def __init__(self, values: Values, start: Ints) -> None:
         self.values, self.at, self.end = values, start.copy(), values.start + values.length
         self.good: Mask = np.ones(values.size, bool)
 
     def next(self, which: Ints) -> tuple[Ints, Values, Ints]:
-        """The next part of those values: the values (by number) that have one and their parts, and the values whose part is null."""
+        """The next part of the given values: the values (by number) that have one, with their parts, and the
+        values whose part is null."""
         here = which[self.at[which] + 4 <= self.end[which]]
         self._lose(which, here)
         length = self.values.number(4, self.at[here])
@@ -216,7 +219,7 @@ class _Parts:
 
 
 def _fields(kinds: Sequence[CqlType], values: Values, *, exact: bool) -> Mask:
-    """Fields one after the other; those at the end may be missing."""
+    """Validate consecutive fields; trailing ones may be missing."""
     parts = _Parts(values, values.start)
     for kind in kinds:
         numbers, found, _ = parts.next(np.flatnonzero(parts.good & (parts.at < parts.end)))
@@ -250,7 +253,8 @@ def _may_be_key(kind: CqlType) -> bool:
 
 
 def sound_keys(kinds: Sequence[CqlType], keys: Values) -> Mask:
-    """Which partition keys can certainly be taken apart (`writetime.events.row_values.split_partition_key`) and shown."""
+    """Which partition keys can certainly be split (`writetime.events.row_values.split_partition_key`) and
+    projected."""
     if len(kinds) == 1:
         return sound(kinds[0], keys)
     at, end = keys.start.copy(), keys.start + keys.length

@@ -19,7 +19,7 @@ from writetime.events.row_values import TableView
 
 
 class Checks:
-    """What updates of one table may hold. `keys` gives rows and ends of ranges their keys."""
+    """Checks for updates of one table. `keys` encodes the keys of rows and of range ends."""
 
     def __init__(self, schema: Schema, table_id: UUID) -> None:
         self.table = schema.tables[table_id]
@@ -28,7 +28,7 @@ class Checks:
         self._view = TableView(self.table, schema.types)
 
     def update(self, update: PartitionUpdate) -> None:
-        """DecodeError for the first thing in the update that could not be used."""
+        """Raise DecodeError for the first invalid part of the update."""
         self.shape.values(self._view.key_values(update.key, None))
         for tombstone in update.range_tombstones:
             self._bound(update.key, tombstone.start, self.keys.start)
@@ -40,7 +40,7 @@ class Checks:
 
     def _row(self, key: bytes, row: VisibleRow) -> None:
         if self.table.is_counter:
-            # Cells of dropped columns are not shown, but merged they are.
+            # Cells of dropped columns are merged, although they are not projected.
             for cell in row.cells + row.static_cells:
                 total(cell.value)
         self.shape.values(self._view.row_values(key, row))
