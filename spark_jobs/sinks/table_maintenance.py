@@ -56,7 +56,7 @@ def tidy(warehouse: Warehouse, tables: Iterable[Table], *, now: datetime | None 
 
 
 def count(spark: SparkSession, name: str) -> Files:
-    """The number and bytes of the table's files."""
+    """The number of data and delete files and of snapshots, and the bytes of all files."""
     files = spark.table(f"{name}.files")
     holds_rows, bytes_of_all = F.col("content") == 0, F.coalesce(F.sum("file_size_in_bytes"), F.lit(0))
     ((data, size, deletes),) = files.agg(F.count_if(holds_rows), bytes_of_all, F.count_if(~holds_rows)).collect()
@@ -139,7 +139,7 @@ def _plain(name: str) -> str:
 
 
 def _split(name: str) -> tuple[str, str]:
-    """Catalog and table, the latter as a text."""
+    """Catalog and table, the latter escaped for an SQL literal."""
     catalog, _, table = name.partition(".")
     return catalog, _text(table)
 
