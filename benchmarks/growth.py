@@ -266,7 +266,8 @@ class Bench:
         self._fill_current(table, files)
 
     def _fill_shard(self, table: Table, versions: ShardVersions, bucket: int, records: list[pa.RecordBatch]) -> int:
-        """Append records to a shard, and note it in its lease as the write of batch 1; the shard's version."""
+        """Append records to a shard, and note it in its lease as the write of batch 1; the shard's
+        version."""
         uri = f"{self.config.bucket}/{layout.state_shard(CLUSTER, str(table.id), versions.generation, bucket)}"
         lease = layout.state_lease(CLUSTER, str(table.id), versions.generation, bucket)
         with Lease(self.store, lease) as held:

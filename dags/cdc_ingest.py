@@ -49,7 +49,8 @@ for pipeline in settings():
     ):
         archive_last = ArchiveLastOperator(task_id="archive_last", doc_md="Archive the last batch if its run was interrupted.")
         release = ReleaseOperator(task_id="release", doc_md="Release segments that waited for a schema that is known now.")
-        # If one of them fails, batches still run: planning itself refuses while the last batch is not archived.
+        # If one of them fails, batches still run: planning itself refuses while the last batch is not
+        # archived.
         plan = PlanBatchOperator(task_id="plan", trigger_rule="all_done", doc_md="Plan the next batch, or return the open one again.")
         ingest = BatchJobOperator(task_id="ingest", job="ingest", batch=BATCH, outlets=[pipeline.outbox])
         archive = ArchiveBatchOperator(task_id="archive", batch=BATCH, outlets=[pipeline.tables])

@@ -1,4 +1,5 @@
-"""Process the archived segments of some hours again. Wiring only; works with `airflow backfill create` and from the UI."""
+"""Process the archived segments of some hours again. Wiring only; works with `airflow backfill create` and
+from the UI."""
 
 from __future__ import annotations
 

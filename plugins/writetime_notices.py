@@ -1,9 +1,8 @@
 """Failure notifications through the Airflow notifiers that the pipeline's YAML lists (`airflow.on_failure`).
 
-Strategy: one callback serves all tasks. It reads the YAML only when a task fails, so that no secret is part of a
-DAG. It adds the failure text to the context as `told` and calls each notifier, whose texts are templates over that
-context. If one notifier fails, the others are still called.
-"""
+Strategy: one callback serves all tasks. It reads the YAML only when a task fails, so that no secret is part
+of a DAG. It adds the failure text to the context as `told` and calls each notifier, whose texts are templates
+over that context. If one notifier fails, the others are still called."""
 
 from __future__ import annotations
 
@@ -23,7 +22,8 @@ NOTIFIED_BEFORE: Final = "writetime_notified_before"
 
 
 class Notice:
-    """Failure callback of the tasks of one pipeline. `config`: path of its YAML; `page`: its path on the page."""
+    """Failure callback of the tasks of one pipeline. `config`: path of its YAML; `page`: its path on the
+    page."""
 
     def __init__(self, config: str, page: str = "") -> None:
         self.config = config
@@ -44,8 +44,8 @@ class Notice:
 
 
 def failure_text(context: Context, config: PipelineConfig, page: str = "") -> str:
-    """Lines of text: what failed, where, why and what to do next. They contain names and messages from the cluster: a
-    notifier that sends HTML has to escape them (`{{ told | e }}`)."""
+    """Lines of text: what failed, where, why and what to do next. They contain names and messages from the
+    cluster: a notifier that sends HTML has to escape them (`{{ told | e }}`)."""
     task = context["ti"]
     label = context.get("segment") or context.get("table")
     what = f"{task.dag_id}.{task.task_id}" + (f" of {label}" if label else "")
@@ -57,7 +57,8 @@ def failure_text(context: Context, config: PipelineConfig, page: str = "") -> st
 
 
 def notifier(wanted: NotifierConfig) -> BaseNotifier:
-    """The configured notifier. Raises ConfigError if it cannot be imported or does not accept these arguments."""
+    """The configured notifier. Raises ConfigError if it cannot be imported or does not accept these
+    arguments."""
     module, _, name = wanted.notifier.rpartition(".")
     secrets = {key: value.get_secret_value() for key, value in wanted.secrets.items()}
     try:

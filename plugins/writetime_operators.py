@@ -1,10 +1,9 @@
 """Airflow operators of writetime: thin wrappers around the core's batch functions and spark-submit.
 
-Strategy: an operator reads the YAML of its pipeline, calls the core and turns the result into an XCom, a skip or a
-failure. Spark jobs are started by path and never imported. Each task gets the path of the YAML and of the pipeline's
-page as `config` and `page` from its DAG's `default_args` (`writetime_settings`). Airflow executes every `.py` in this
-folder under its bare name.
-"""
+Strategy: an operator reads the YAML of its pipeline, calls the core and turns the result into an XCom, a skip
+or a failure. Spark jobs are started by path and never imported. Each task gets the path of the YAML and of
+the pipeline's page as `config` and `page` from its DAG's `default_args` (`writetime_settings`). Airflow
+executes every `.py` in this folder under its bare name."""
 
 from __future__ import annotations
 
@@ -58,7 +57,8 @@ SECRETS = ("WRITETIME_CQL_PASSWORD", "WRITETIME_CQL_KEY_PASSWORD", "WRITETIME_KE
 _MAX_LINES = 20
 """Maximum number of items that an error message lists."""
 _OTHERS_TURN = timedelta(minutes=10)
-"""How long cdc_ingest leaves an open batch to the DAG that planned it. Two drivers of one batch are safe, but waste CPU."""
+"""How long cdc_ingest leaves an open batch to the DAG that planned it. Two drivers of one batch are safe, but
+waste CPU."""
 _LOOPBACK = {"spark.driver.host": "127.0.0.1", "spark.driver.bindAddress": "127.0.0.1"}
 
 
@@ -75,8 +75,8 @@ def opened(path: str) -> tuple[PipelineConfig, Store]:
 
 
 def _take_own_secrets(pipeline: str) -> None:
-    """Let `<NAME>__<PIPELINE>` override `<NAME>`, since clusters have different passwords. The plain name is set in this
-    process, which runs this task only, and is inherited by the Spark driver."""
+    """Let `<NAME>__<PIPELINE>` override `<NAME>`, since clusters have different passwords. The plain name is
+    set in this process, which runs this task only, and is inherited by the Spark driver."""
     for name in SECRETS:
         own = os.environ.get(f"{name}__{pipeline.upper()}")
         if own is not None:
@@ -101,7 +101,8 @@ class PipelineOperator(BaseOperator):
         return opened(self.config)
 
     def planned(self, plan: Callable[..., Manifest | None], nothing: str) -> Manifest:
-        """The manifest that `plan` returns. Skips the task, with `nothing` as the reason, if there is nothing to do."""
+        """The manifest that `plan` returns. Skips the task, with `nothing` as the reason, if there is nothing
+        to do."""
         config, store = self.pipeline()
         try:
             cluster = config.cluster.name
@@ -114,7 +115,8 @@ class PipelineOperator(BaseOperator):
 
 
 class ArchiveLastOperator(PipelineOperator):
-    """Archive the last sealed batch if its run was interrupted before that. XCom: the result of each object."""
+    """Archive the last sealed batch if its run was interrupted before that. XCom: the result of each
+    object."""
 
     def execute(self, context: Context) -> dict[str, str]:
         config, store = self.pipeline()
@@ -140,7 +142,8 @@ class ReleaseOperator(PipelineOperator):
 
 
 class PlanBatchOperator(PipelineOperator):
-    """Plan the next batch over incoming segments and expired rows. XCom: its number. Skips if there is nothing to do."""
+    """Plan the next batch over incoming segments and expired rows. XCom: its number. Skips if there is
+    nothing to do."""
 
     def execute(self, context: Context) -> int:
         config, store = self.pipeline()
@@ -156,8 +159,8 @@ class PlanBatchOperator(PipelineOperator):
 
 
 class TurnOperator(PipelineOperator, BaseSensorOperator):
-    """Plan a batch as soon as no other one is open. XCom: its number. While it waits, it takes no slot and uses no retry:
-    the last hour of a backfill waits for all others."""
+    """Plan a batch as soon as no other one is open. XCom: its number. While it waits, it takes no slot and
+    uses no retry: the last hour of a backfill waits for all others."""
 
     def __init__(self, **kwargs: Any) -> None:
         super().__init__(**{"mode": "reschedule", "poke_interval": timedelta(seconds=15), "timeout": timedelta(days=1), **kwargs})
@@ -186,8 +189,8 @@ class TurnOperator(PipelineOperator, BaseSensorOperator):
 
 
 class PlanReplayOperator(TurnOperator):
-    """Plan a batch over the archived segments of an interval of hours. Skips if there are none. With `namespace`, the batch
-    writes to the tables of a shadow namespace."""
+    """Plan a batch over the archived segments of an interval of hours. Skips if there are none. With
+    `namespace`, the batch writes to the tables of a shadow namespace."""
 
     template_fields: Sequence[str] = ("start", "end", "namespace")
 
@@ -226,8 +229,8 @@ class PlanMaintainOperator(TurnOperator):
 
 
 class PlanBootstrapOperator(PipelineOperator):
-    """List the tables to read from the cluster: `table`, or those that are due. Skips if no table is due and no row is to be
-    read again."""
+    """List the tables to read from the cluster: `table`, or those that are due. Skips if no table is due and
+    no row is to be read again."""
 
     template_fields: Sequence[str] = ("table",)
 
@@ -251,7 +254,8 @@ class PlanBootstrapOperator(PipelineOperator):
 
 
 class SparkJobOperator(SparkSubmitOperator):
-    """Run one of the project's Spark jobs for a pipeline through spark-submit, with the locked jars. `config`: the YAML."""
+    """Run one of the project's Spark jobs for a pipeline through spark-submit, with the locked jars.
+    `config`: the YAML."""
 
     has_rivals = False
     """Whether another driver may run the same batch. Then any failure may be transient and is retried."""
@@ -287,13 +291,15 @@ class SparkJobOperator(SparkSubmitOperator):
         config, _ = opened(self.config)
         self.name = f"{self.name} {config.pipeline}"
         self.conf = (_LOOPBACK if _is_local(self._conn_id) else {}) | config.spark.submit | (self.conf or {})
-        # The driver inherits this from the process, which runs this task only. On Kubernetes the operator's env_vars
+        # The driver inherits this from the process, which runs this task only. On Kubernetes the operator's
+        # env_vars
         # are passed to the executors only, although the driver runs here.
         os.environ["PYTHONPATH"] = os.pathsep.join([str(ROOT), *filter(None, [os.environ.get("PYTHONPATH")])])
         self.submit(context)
 
     def submit(self, context: Context) -> None:
-        """Run the job. A failed job reports the reason and whether a retry helps; spark-submit returns only an exit code."""
+        """Run the job. A failed job reports the reason and whether a retry helps; spark-submit returns only
+        an exit code."""
         with listening() as result:
             try:
                 super().execute(context)
@@ -308,8 +314,8 @@ class SparkJobOperator(SparkSubmitOperator):
 
 
 def _is_local(connection: str) -> bool:
-    """Whether driver and executors run on this machine, so that loopback addresses suffice. On a cluster the executors
-    connect to the driver by its host name, unless `spark.submit` sets another address."""
+    """Whether driver and executors run on this machine, so that loopback addresses suffice. On a cluster the
+    executors connect to the driver by its host name, unless `spark.submit` sets another address."""
     return (BaseHook.get_connection(connection).host or "").startswith("local")
 
 
@@ -325,7 +331,8 @@ class BatchLink(BaseOperatorLink):
 
 
 class BatchJobOperator(SparkJobOperator):
-    """Run a planned batch until it is sealed; does nothing if it already is. `namespace`: the shadow namespace of a replay."""
+    """Run a planned batch until it is sealed; does nothing if it already is. `namespace`: the shadow
+    namespace of a replay."""
 
     template_fields: Sequence[str] = (*SparkJobOperator.template_fields, "batch", "namespace")
     operator_extra_links = (BatchLink(),)
@@ -351,7 +358,8 @@ class BatchOperator(PipelineOperator):
 
 
 class OutcomeOperator(BatchOperator):
-    """Fails if a replay left out a table that cannot be projected, or a range of a segment. All other rows are merged."""
+    """Fails if a replay left out a table that cannot be projected, or a range of a segment. All other rows
+    are merged."""
 
     def execute(self, context: Context) -> None:
         config, store = self.pipeline()
@@ -374,8 +382,9 @@ class OutcomeOperator(BatchOperator):
 
 
 class ArchiveBatchOperator(BatchOperator):
-    """Move a sealed batch's segments to the archive and write the ledger. XCom: the result of each object. An asset alias
-    among the outlets gets an asset for each changed table, as a hint for other DAGs; the seal is authoritative."""
+    """Move a sealed batch's segments to the archive and write the ledger. XCom: the result of each object. An
+    asset alias among the outlets gets an asset for each changed table, as a hint for other DAGs; the seal is
+    authoritative."""
 
     def execute(self, context: Context) -> dict[str, str]:
         if self.namespace:
@@ -394,8 +403,9 @@ class ArchiveBatchOperator(BatchOperator):
 
 
 class FailedSegmentsOperator(PipelineOperator):
-    """List the batch's segments that need an operator, as arguments of one mapped task each. Segments that only wait for a
-    rejected table are left out: the table has its own task. Only the first segment sends a notification."""
+    """List the batch's segments that need an operator, as arguments of one mapped task each. Segments that
+    only wait for a rejected table are left out: the table has its own task. Only the first segment sends a
+    notification."""
 
     template_fields: Sequence[str] = ("batch",)
 
@@ -427,8 +437,9 @@ class SegmentLink(BaseOperatorLink):
 
 
 class SegmentOperator(PipelineOperator):
-    """A segment that could not be read completely: fails until its object is good. When cleared, it checks the segment again
-    and lets the next batch read it. `place`, `of`: its number among the failed segments of the batch, and their count."""
+    """A segment that could not be read completely: fails until its object is good. When cleared, it checks
+    the segment again and lets the next batch read it. `place`, `of`: its number among the failed segments of
+    the batch, and their count."""
 
     template_fields: Sequence[str] = ("segment",)
     operator_extra_links = (SegmentLink(),)
@@ -493,8 +504,9 @@ class TableLink(BaseOperatorLink):
 
 
 class TableOperator(PipelineOperator):
-    """A table that a batch rejected: fails until the cause is fixed. When cleared, it checks the table again and lets the next
-    batch read the segments that wait for it. Only a batch can see problems in the warehouse; it reports them again."""
+    """A table that a batch rejected: fails until the cause is fixed. When cleared, it checks the table again
+    and lets the next batch read the segments that wait for it. Only a batch can see problems in the
+    warehouse; it reports them again."""
 
     template_fields: Sequence[str] = ("table", "table_id", "reason")
     operator_extra_links = (TableLink(),)
@@ -525,7 +537,8 @@ class TableOperator(PipelineOperator):
 
 
 class PublishDueOperator(PipelineOperator):
-    """Skips if all sealed batches are known to be in Kafka, unless `since` asks to compare all of them with Kafka."""
+    """Skips if all sealed batches are known to be in Kafka, unless `since` asks to compare all of them with
+    Kafka."""
 
     template_fields: Sequence[str] = ("since",)
 
@@ -543,8 +556,9 @@ class PublishDueOperator(PipelineOperator):
 
 
 class RejectedTablesOperator(PipelineOperator):
-    """List the tables whose events could not be published, as arguments of one mapped task each. Each table is notified once.
-    That is recorded in the bucket, because runs started by an asset have no date by which earlier XComs could be found."""
+    """List the tables whose events could not be published, as arguments of one mapped task each. Each table
+    is notified once. That is recorded in the bucket, because runs started by an asset have no date by which
+    earlier XComs could be found."""
 
     def execute(self, context: Context) -> list[dict[str, Any]]:
         config, store = self.pipeline()
@@ -559,7 +573,8 @@ class RejectedTablesOperator(PipelineOperator):
 
 
 class RejectedTableOperator(PipelineOperator):
-    """A table whose events could not be published: fails until a run of `cdc_publish` has sent them. Each run retries."""
+    """A table whose events could not be published: fails until a run of `cdc_publish` has sent them. Each run
+    retries."""
 
     template_fields: Sequence[str] = ("table",)
     operator_extra_links = (TableLink(),)
@@ -597,8 +612,8 @@ class CheckLink(BaseOperatorLink):
 
 
 class CheckJobOperator(SparkJobOperator):
-    """Run a read-only check job; fails if it finds a problem. Arguments that render empty are left out. With `asks_ring`, the
-    task skips if the pipeline has no `cluster.cql`."""
+    """Run a read-only check job; fails if it finds a problem. Arguments that render empty are left out. With
+    `asks_ring`, the task skips if the pipeline has no `cluster.cql`."""
 
     operator_extra_links = (CheckLink(),)
 
@@ -615,8 +630,8 @@ class CheckJobOperator(SparkJobOperator):
 
 
 class WatchOperator(PipelineOperator):
-    """Fails while something exceeds the limits of `airflow.watch`. A notification is sent only if there is a new problem; the
-    next run compares with the XCom `troubles`."""
+    """Fails while something exceeds the limits of `airflow.watch`. A notification is sent only if there is a
+    new problem; the next run compares with the XCom `troubles`."""
 
     def execute(self, context: Context) -> None:
         config, store = self.pipeline()

@@ -1,8 +1,7 @@
 """The plugin that adds writetime's page to Airflow's menu, under `/writetime` of the API server.
 
-Strategy: Airflow executes this file in each of its processes, so the app is imported and created only at the first request.
-For the same reason its modules (`writetime_page_*.py`) are listed in `.airflowignore`.
-"""
+Strategy: Airflow executes this file in each of its processes, so the app is imported and created only at the
+first request. For the same reason its modules (`writetime_page_*.py`) are listed in `.airflowignore`."""
 
 from __future__ import annotations
 

@@ -1,8 +1,9 @@
-"""The page's access to Airflow: the user, their permissions, and triggering a run. Only Airflow's login and permissions count.
+"""The page's access to Airflow: the user, their permissions, and triggering a run. Only Airflow's login and
+permissions count.
 
-Users who may see the DAG cdc_ingest may read the page; users who may trigger a DAG may do so from the page. Users who may
-trigger cdc_ingest also see values of quarantined data, unless airflow.cfg sets `[writetime] previews = shapes`.
-"""
+Users who may see the DAG cdc_ingest may read the page; users who may trigger a DAG may do so from the page.
+Users who may trigger cdc_ingest also see values of quarantined data, unless airflow.cfg sets `[writetime]
+previews = shapes`."""
 
 from __future__ import annotations
 
@@ -76,8 +77,8 @@ class AirflowAccess:
 
 
 class Pages:
-    """The app of the pipelines in WRITETIME_CONFIG, created again when one of their files changes. Until then stores and batches
-    stay open, since sealed batches do not change."""
+    """The app of the pipelines in WRITETIME_CONFIG, created again when one of their files changes. Until then
+    stores and batches stay open, since sealed batches do not change."""
 
     def __init__(self) -> None:
         self._lock = Lock()

@@ -1,10 +1,11 @@
-"""The page: nodes, segments, batches, tables, checks, quarantine, and three buttons. Rendered on the server; scripts are
-optional. With several pipelines, each one has its page under `pipeline/<name>/`, and the top page lists them.
+"""The page: nodes, segments, batches, tables, checks, quarantine, and three buttons. Rendered on the server;
+scripts are optional. With several pipelines, each one has its page under `pipeline/<name>/`, and the top page
+lists them.
 
-Strategy: every request needs an Airflow user with read permission. Only a POST changes anything: it must come from a page of
-the same origin and a user who may trigger the DAG. Names from nodes and forms are untrusted: templates escape them, and an
-object is looked up before its name is used. All data comes from `writetime.monitoring`. Knows Airflow only as `Access`.
-"""
+Strategy: every request needs an Airflow user with read permission. Only a POST changes anything: it must come
+from a page of the same origin and a user who may trigger the DAG. Names from nodes and forms are untrusted:
+templates escape them, and an object is looked up before its name is used. All data comes from
+`writetime.monitoring`. Knows Airflow only as `Access`."""
 
 from __future__ import annotations
 
@@ -132,7 +133,8 @@ def build(shown: Shown, access: Access, *, one_of_several: bool = False) -> Fast
 
 
 def build_all(pipelines: Sequence[Shown], problems: Sequence[str], access: Access) -> FastAPI:
-    """The app of several pipelines. Users see only pipelines that they may read; `problems` of files need read permission too."""
+    """The app of several pipelines. Users see only pipelines that they may read; `problems` of files need
+    read permission too."""
 
     def require(request: Request, user: Any) -> None:
         request.state.readable = [shown for shown in pipelines if access.may_read(user, shown.ingest)]
@@ -340,7 +342,8 @@ def _add_buttons(app: FastAPI, shown: Shown, access: Access) -> None:
 
 def _add_void(app: FastAPI, shown: Shown, access: Access) -> None:
     def open_batch(request: Request, number: int, namespace: str) -> tuple[Batches, Manifest]:
-        """The batches of the pipeline or of a shadow namespace, and the manifest of the open batch `number`."""
+        """The batches of the pipeline or of a shadow namespace, and the manifest of the open batch
+        `number`."""
         # Batches of a replay need permission for cdc_replay.
         _require_trigger(access, request, shown.replay if namespace else shown.ingest)
         if namespace and not is_shadow_name(namespace):
@@ -375,7 +378,8 @@ def _add_void(app: FastAPI, shown: Shown, access: Access) -> None:
             except BatchError as error:
                 raise HTTPException(409, str(error)) from error
             note = f"batch {number} was voided: {reason[:_LONGEST_REASON]}"
-            # The run reverts the commits of the batch; its note records the reason. A shadow namespace waits for the next replay.
+            # The run reverts the commits of the batch; its note records the reason. A shadow namespace waits
+            # for the next replay.
             return None if namespace else access.trigger(user, shown.ingest, {}, note)
 
         started = await run_in_threadpool(do)
@@ -385,8 +389,8 @@ def _add_void(app: FastAPI, shown: Shown, access: Access) -> None:
 
 
 def _require_own_origin(request: Request, access: Access) -> None:
-    """Protect against cross-site requests: another site must not use the cookie of a user. Browsers send the origin of a POST;
-    without one, or with a foreign one, it is refused."""
+    """Protect against cross-site requests: another site must not use the cookie of a user. Browsers send the
+    origin of a POST; without one, or with a foreign one, it is refused."""
     site, origin = request.headers.get("sec-fetch-site"), request.headers.get("origin")
     if site is not None:
         good = site == "same-origin"

@@ -1,5 +1,5 @@
-"""Coordinates of the page's charts: the lag plot, the heat maps, the bars in tables. The templates write the SVG, and the
-style sheet has the colours."""
+"""Coordinates of the page's charts: the lag plot, the heat maps, the bars in tables. The templates write the
+SVG, and the style sheet has the colours."""
 
 from __future__ import annotations
 
@@ -29,7 +29,8 @@ class Dot:
 
 @dataclass(frozen=True, slots=True)
 class Plot:
-    """`band`: points of the polygon between the lags of newest and oldest segment; `line`: those of the newest; `ticks`: (y, text)."""
+    """`band`: points of the polygon between the lags of newest and oldest segment; `line`: those of the
+    newest; `ticks`: (y, text)."""
 
     width: int
     height: int
@@ -42,7 +43,8 @@ class Plot:
 
 
 def lag_plot(batches: Sequence[BatchFacts], *, width: int = 960, height: int = 180) -> Plot | None:
-    """Seconds from the completion of a segment to the seal of its batch, over seal time. None with fewer than two batches."""
+    """Seconds from the completion of a segment to the seal of its batch, over seal time. None with fewer than
+    two batches."""
     found = [(batch, batch.lag) for batch in reversed(batches) if batch.lag is not None]
     if len(found) < 2:
         return None
@@ -121,7 +123,8 @@ def heat_map(coverage: Coverage, addresses: dict[layout.NodeName, str]) -> Heat 
 
 
 def completeness_map(held: Completeness) -> Heat:
-    """The share of expected mutations that each replica's log contained. `level5`: all; `level0`: none were expected."""
+    """The share of expected mutations that each replica's log contained. `level5`: all; `level0`: none were
+    expected."""
     left, size = 130, 16
     cells, labels = [], []
     for row, node in enumerate(held.nodes):
@@ -159,7 +162,8 @@ def bars(numbers: Sequence[int], *, width: int = 120, height: int = 22) -> str:
 
 
 def _level(frames: int, segments: int, most: int) -> int:
-    """On a square-root scale, which also shows differences between quiet nodes. A segment without frames has level 1."""
+    """On a square-root scale, which also shows differences between quiet nodes. A segment without frames has
+    level 1."""
     if not segments:
         return 0
     return max(1, math.ceil(_LEVELS * math.sqrt(frames / most))) if most else 1

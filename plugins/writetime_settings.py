@@ -1,9 +1,11 @@
-"""Parse-time settings of the DAGs, from the pipelines' YAMLs: names, schedules and task defaults. Opens no store.
+"""Parse-time settings of the DAGs, from the pipelines' YAMLs: names, schedules and task defaults. Opens no
+store.
 
-Strategy: a DAG file creates its DAG once for each item of `settings()`. With one file in WRITETIME_CONFIG the DAGs have
-their plain names; with several, `__<pipeline>` is appended (`writetime.config.installation`). An invalid YAML yields no DAGs
-and does not affect other pipelines; `raise_problems` turns it into an import error, which Airflow shows at the top of
-every page. The YAMLs are read at each parse, so a change needs no restart."""
+Strategy: a DAG file creates its DAG once for each item of `settings()`. With one file in WRITETIME_CONFIG the
+DAGs have their plain names; with several, `__<pipeline>` is appended (`writetime.config.installation`). An
+invalid YAML yields no DAGs and does not affect other pipelines; `raise_problems` turns it into an import
+error, which Airflow shows at the top of every page. The YAMLs are read at each parse, so a change needs no
+restart."""
 
 from __future__ import annotations
 
@@ -23,7 +25,8 @@ from writetime.errors import ConfigError
 
 @dataclass(frozen=True, slots=True)
 class Settings:
-    """Settings of one pipeline. `config`: path of its YAML, empty if there is none; `several`: whether DAG ids end in its name."""
+    """Settings of one pipeline. `config`: path of its YAML, empty if there is none; `several`: whether DAG
+    ids end in its name."""
 
     pipeline: str
     config: str
@@ -43,7 +46,8 @@ class Settings:
 
     @property
     def defaults(self) -> dict[str, Any]:
-        """Default arguments of all tasks. Operators read their pipeline from `config`, not from the worker's environment."""
+        """Default arguments of all tasks. Operators read their pipeline from `config`, not from the worker's
+        environment."""
         page = page_of(self.pipeline) if self.several else ""
         on_failure = {"on_failure_callback": Notice(self.config, page)} if self.airflow.on_failure else {}
         pools = {"pool": self.airflow.pool, "spark_pool": self.airflow.spark_pool or self.airflow.pool}
@@ -77,8 +81,8 @@ class Settings:
 
 
 def settings() -> Iterator[Settings]:
-    """The settings of each pipeline. Without WRITETIME_CONFIG the DAGs load with the pipeline name `unconfigured`, so that
-    the UI can show what is missing."""
+    """The settings of each pipeline. Without WRITETIME_CONFIG the DAGs load with the pipeline name
+    `unconfigured`, so that the UI can show what is missing."""
     known = _known()
     for pipeline in known.found:
         yield Settings(pipeline.name, str(pipeline.path), known.several, pipeline.config.airflow)
@@ -87,8 +91,9 @@ def settings() -> Iterator[Settings]:
 
 
 def raise_problems() -> None:
-    """Raise a ConfigError that lists the problems of all pipelines' YAMLs, if there are any. A pipeline with an invalid
-    YAML has no DAGs until it is fixed. One with an unusable notifier runs, but sends no notifications through it."""
+    """Raise a ConfigError that lists the problems of all pipelines' YAMLs, if there are any. A pipeline with
+    an invalid YAML has no DAGs until it is fixed. One with an unusable notifier runs, but sends no
+    notifications through it."""
     known = _known()
     problems = [*known.problems, *(problem for pipeline in known.found for problem in _unusable_notifiers(pipeline))]
     if problems:

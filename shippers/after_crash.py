@@ -83,7 +83,8 @@ def _refusal(folder: Path, item: Found, why: str, hint: str) -> ShipError:
 
 
 def _last_write(folder: Path, item: Found) -> float:
-    """The last write to the log or its idx, in s since the epoch: the mtime of a memory-mapped log may lag."""
+    """The last write to the log or its idx, in s since the epoch: the mtime of a memory-mapped log may
+    lag."""
     assert item.segment is not None
     try:
         return max(item.mtime, (folder / item.segment.idx_filename).stat().st_mtime)

@@ -247,7 +247,8 @@ class Agent:
         return self._stop.is_set()
 
     def _survive_round(self, mode: Mode) -> bool:
-        """Run a round. As a service, log its errors and continue, unless a later round cannot succeed either."""
+        """Run a round. As a service, log its errors and continue, unless a later round cannot succeed
+        either."""
         try:
             result = self.round(drain=mode is Mode.DRAIN)
             while result.cut_short and not self._stop.is_set():
@@ -338,7 +339,8 @@ class Agent:
             self._log.warning("failed to record the written node status", message=str(error), hint="Check node.state_dir.")
 
     def _in_order(self, view: View) -> list[tuple[Path, Found]]:
-        """Segments oldest first; if space is short, those in cdc_raw first, since only these free CDC space."""
+        """Segments oldest first; if space is short, those in cdc_raw first, since only these free CDC
+        space."""
         here = [(self._node.cdc_raw, item) for item in view.here if item.segment is not None]
         aside = [found for found in view.aside if found[1].segment is not None]
         if self._level is not Level.OK:
@@ -527,7 +529,8 @@ class Agent:
             self._log.warning("failed to ship the schema", **error.as_dict())
 
     def _new_snapshot(self) -> dict[str, Any] | None:
-        """The node's schema if it changed; while the node is unavailable, the configured schema file, once."""
+        """The node's schema if it changed; while the node is unavailable, the configured schema file,
+        once."""
         if self._link is not None:
             try:
                 return self._link.snapshot() if self._link.schema_version() != self._schema_version else None
@@ -757,7 +760,8 @@ def _crashed(item: Found) -> bool:
 
 
 def _about(item: Found) -> dict[str, str]:
-    """Object metadata on how the segment ended. After a crash, an incomplete last section is not corruption."""
+    """Object metadata on how the segment ended. After a crash, an incomplete last section is not
+    corruption."""
     about = {"ending": _AFTER_CRASH if _crashed(item) else "completed"}
     return about if item.synced is None else about | {"synced": str(item.synced)}
 

@@ -25,7 +25,8 @@ _DURATIONS = {"ms": 1, "s": 1_000, "m": 60_000, "h": 3_600_000, "d": 86_400_000}
 _MODE = re.compile(r"[a-z_]{1,32}")
 _FLAGS = {"true": True, "false": False}
 _PERIOD = {"periodic": "commitlog_sync_period", "group": "commitlog_sync_group_window"}
-"""The setting with the sync interval, by the mode of `commitlog_sync`. `batch` syncs before it acknowledges."""
+"""The setting with the sync interval, by the mode of `commitlog_sync`. `batch` syncs before it
+acknowledges."""
 _NAMES: Final = (
     "cdc_enabled",
     "cdc_block_writes",

@@ -82,7 +82,8 @@ def _tokens(session: Any) -> tuple[list[int], list[int]]:
 
 
 def _unfit(session: Any, config: FillerConfig) -> str | None:
-    """Why the table cannot be used, or None. With CDC, filler would fill the bucket; without a TTL, the disk."""
+    """Why the table cannot be used, or None. With CDC, filler would fill the bucket; without a TTL, the
+    disk."""
     table = "SELECT cdc, default_time_to_live FROM system_schema.tables WHERE keyspace_name = %s AND table_name = %s"
     if (row := session.execute(table, (config.keyspace, config.name)).one()) is None:
         return "the table does not exist"

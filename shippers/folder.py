@@ -48,11 +48,13 @@ class State(Enum):
     MOVED_IN = "moved in"
     """A segment of 3.11, complete on arrival. To ship and delete once no process has it open for writing."""
     AFTER_CRASH = "after a crash"
-    """Not completed and no longer open for writing: to ship and delete. Determined by `shippers.after_crash`."""
+    """Not completed and no longer open for writing: to ship and delete. Determined by
+    `shippers.after_crash`."""
     LEFTOVER_IDX = "leftover idx"
     """The idx of a completed segment whose log is gone: an earlier deletion was interrupted."""
     UNREADABLE = "unreadable"
-    """A segment whose idx cannot be read, so whether it is completed is unknown. An operator must repair it."""
+    """A segment whose idx cannot be read, so whether it is completed is unknown. An operator must repair
+    it."""
     FOREIGN = "foreign"
     """A file that the shipper does not recognize. Never changed."""
 

@@ -19,7 +19,8 @@ def lower_priority(nice: int) -> None:
 
 
 def forget(path: Path) -> None:
-    """Drop the file's pages from the page cache. Pages that another process has mapped and dirty pages stay."""
+    """Drop the file's pages from the page cache. Pages that another process has mapped and dirty pages
+    stay."""
     with contextlib.suppress(OSError):
         descriptor = os.open(path, os.O_RDONLY)
         try:

@@ -56,7 +56,8 @@ class NodeFacts:
 
 
 class Link:
-    """A CQL connection to one node. Every method raises ShipError (retriable) while the node is unavailable."""
+    """A CQL connection to one node. Every method raises ShipError (retriable) while the node is
+    unavailable."""
 
     def __init__(self, config: NodeConfig) -> None:
         self._config = config

@@ -58,7 +58,8 @@ def _file_system(descriptor: int) -> str | None:
 
 
 def type_of(mountinfo: str, mount: str) -> str | None:
-    """The file system type of a mount id (proc_pid_mountinfo(5): the first field, and the first after ` - `)."""
+    """The file system type of a mount id (proc_pid_mountinfo(5): the first field, and the first after ` -
+    `)."""
     for line in mountinfo.splitlines():
         number, _, rest = line.partition(" ")
         if number == mount:

@@ -147,7 +147,8 @@ def put_if_absent(store: Store, name: str, data: bytes | Path, metadata: Mapping
 
 
 def measure(ref: SegmentRef, folder: Path) -> Local:
-    """Size, CRC32C and identity of a segment's file. ShipError if it cannot be read or changes while it is."""
+    """Size, CRC32C and identity of a segment's file. ShipError if it cannot be read or changes while it
+    is."""
     log = folder / ref.segment.filename
     before = _stat(log)
     try:

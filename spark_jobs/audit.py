@@ -90,8 +90,8 @@ _FOUND: Final = pa.schema(
         ("node", pa.string()),
     ]
 )
-"""`segment` comes once a segment: in `minute` the first that it holds, in `token` whether it could be read whole. The `digest` of
-`topology` is a mutation of system.local or of system.peers*."""
+"""`segment` comes once a segment: in `minute` the first that it holds, in `token` whether it could be read
+whole. The `digest` of `topology` is a mutation of system.local or of system.peers*."""
 _GROUPS: Final = pa.schema([("group", pa.string())])
 
 
@@ -399,7 +399,8 @@ def _chosen(found: Scan, captured: frozenset[UUID]) -> tuple[list[Frame], list[F
 
 
 def _updates(found: Scan, frames: Sequence[Frame], scope: Scope, number: int) -> Iterator[tuple[UUID, bytes, int, bytes]]:
-    """Table, key, minute of the latest writetime, and bytes of the mutation, of each update that can be decoded."""
+    """Table, key, minute of the latest writetime, and bytes of the mutation, of each update that can be
+    decoded."""
     bodies = {frame.position: frame for frame in frames}
     for chunk in mutation_decoder.decode(found.image, frames, scope.schema, version=scope.versions[number]):
         latest = _latest(chunk)

@@ -113,8 +113,9 @@ def run(
     incomplete_rows: bool = False,
     notify: Callable[[Run], None] | None = None,
 ) -> list[Run]:
-    """Read the tables, or the due tables if none are given; then the incomplete rows. A failed read does not stop
-    the others: the first error is raised at the end. `notify` is called regularly with a run's progress."""
+    """Read the tables, or the due tables if none are given; then the incomplete rows. A failed read does not
+    stop the others: the first error is raised at the end. `notify` is called regularly with a run's
+    progress."""
     if config.cluster.cql is None:
         raise ConfigError("`cluster.cql` is missing", operation="read from the ring", hint="Say in the pipeline's YAML where the ring is.")
     spark = spark_session(config, f"writetime bootstrap {config.pipeline}")

@@ -1,5 +1,5 @@
-"""CQL queries to the cluster: the only module of the jobs that imports Cassandra's driver. Results are rows of
-raw bytes, as tuples.
+"""CQL queries to the cluster: the only module of the jobs that imports Cassandra's driver. Results are rows
+of raw bytes, as tuples.
 
 Strategy: values are sent and received as bytes, which is also what a log holds, because the driver has no
 Python value for some CQL values. Pages are requested one by one, and a page is requested again after an error

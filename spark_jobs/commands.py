@@ -1,5 +1,5 @@
-"""The commands `writetime bootstrap`, `rebuild`, `erase`, `verify-tables` and `audit`. Spark and the driver are
-imported when a command runs, because the command line loads this module for its help, too."""
+"""The commands `writetime bootstrap`, `rebuild`, `erase`, `verify-tables` and `audit`. Spark and the driver
+are imported when a command runs, because the command line loads this module for its help, too."""
 
 from __future__ import annotations
 
@@ -27,7 +27,8 @@ def bootstrap(
     status: Annotated[bool, typer.Option("--status", help="Only show the runs so far.")] = False,
     as_json: Annotated[bool, typer.Option("--json", help="Runs as JSON, one a line.")] = False,
 ) -> None:
-    """Read tables from the cluster while they are in use; the next batch ingests what is new. Resumes unfinished runs."""
+    """Read tables from the cluster while they are in use; the next batch ingests what is new. Resumes
+    unfinished runs."""
     from writetime.config.pipeline import load
     from writetime.errors import ConfigError
     from writetime.pipeline.bootstrap import run as runs
@@ -83,7 +84,8 @@ def rebuild(
     yes: Annotated[bool, typer.Option("--yes", "-y", help="Do not ask for confirmation.")] = False,
     as_json: Annotated[bool, typer.Option("--json", help="The rebuild's document as JSON.")] = False,
 ) -> None:
-    """Build state and tables again from the archive, as a new chain of batches. Resumes an unfinished rebuild."""
+    """Build state and tables again from the archive, as a new chain of batches. Resumes an unfinished
+    rebuild."""
     from spark_jobs import rebuild as job
     from writetime.config.pipeline import load
     from writetime.pipeline import chains
@@ -128,7 +130,8 @@ def erase(
     yes: Annotated[bool, typer.Option("--yes", "-y", help="Erase. Without it, the key is only searched for.")] = False,
     as_json: Annotated[bool, typer.Option("--json", help="Print the result as JSON.")] = False,
 ) -> None:
-    """Erase all data of a key that is deleted in the cluster: archive, state, tables, quarantine. Exit code 1 if data remains."""
+    """Erase all data of a key that is deleted in the cluster: archive, state, tables, quarantine. Exit code 1
+    if data remains."""
     from spark_jobs import erase as job
     from writetime.cli.batches import user
     from writetime.config.pipeline import load
@@ -156,7 +159,8 @@ def verify_tables(
     values: Annotated[bool, typer.Option("--values", help="Include the values of rows that differ in the report.")] = False,
     as_json: Annotated[bool, typer.Option("--json", help="The report as JSON.")] = False,
 ) -> None:
-    """Compare the current-row tables with the cluster: values, writetimes, expiries. Exit code 1 if rows drift."""
+    """Compare the current-row tables with the cluster: values, writetimes, expiries. Exit code 1 if rows
+    drift."""
     from spark_jobs import verify as job
     from writetime.config.pipeline import load
     from writetime.pipeline import verification

@@ -165,7 +165,8 @@ class Reader(DataSourceReader):
 
 
 def _plan(options: Mapping[str, str]) -> Plan:
-    """Find the segments and learn the schema from all of them. Raises ConfigError, StoreError, SchemaError."""
+    """Find the segments and learn the schema from all of them. Raises ConfigError, StoreError,
+    SchemaError."""
     unknown = sorted(set(options) - {name.lower() for name in OPTIONS} - set(OPTIONS) - {"paths"})
     if unknown:
         raise ConfigError(f"unknown options: {unknown}", operation="read a commit log", hint=f"Known options: {', '.join(OPTIONS)}")

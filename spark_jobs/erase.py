@@ -92,8 +92,8 @@ def _joined(parts: list[bytes]) -> bytes:
 def run(config: PipelineConfig, full_name: str, key: str, *, by: str, yes: bool = False, spark: SparkSession | None = None) -> Outcome:
     """Look for the key, and with `yes` erase it. Goes on with a batch that was begun for the same key.
 
-    ConfigError for a key that is none; BatchError while the ring holds the key, or its events are not published; BatchBusy while
-    another batch is open."""
+    ConfigError for a key that is none; BatchError while the ring holds the key, or its events are not
+    published; BatchBusy while another batch is open."""
     store, cluster = open_store(config.bucket), config.cluster.name
     past = history(store, cluster)
     if past.sealed is None:

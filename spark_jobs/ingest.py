@@ -175,15 +175,16 @@ def run(config: PipelineConfig, number: int, session: SparkSession | None = None
 
 @dataclass
 class Batch:
-    """One run of one batch. The stages fill in what is known of segments, tables and snapshots. `refused` are the tables whose
-    rows cannot be projected, with the reason. By table id: `reshaped` may be affected by DDL; `altered` have another
-    set of dropped columns now (the value is the table before); `since` is the second up to which the events of a
-    table go that the base did not capture; `ending` were dropped, and the DROP is not emitted yet. `events` counts
-    emitted events by shard. `earlier` are the tables for which an earlier attempt may have emitted events. By name:
-    `rebuilt` start with a new state; `untold` have changes that are not emitted; `rows` is the row count of changed
-    tables, None if unknown. `absent` are the missing segments, and `additions` the number of verdicts found after
-    the first run (`writetime.pipeline.pinned`). `drops` are the tables that a schema change drops, and when, by its
-    version and bytes. `voided` are the earlier batches without effect, with their ids."""
+    """One run of one batch. The stages fill in what is known of segments, tables and snapshots. `refused` are
+    the tables whose rows cannot be projected, with the reason. By table id: `reshaped` may be affected by
+    DDL; `altered` have another set of dropped columns now (the value is the table before); `since` is the
+    second up to which the events of a table go that the base did not capture; `ending` were dropped, and the
+    DROP is not emitted yet. `events` counts emitted events by shard. `earlier` are the tables for which an
+    earlier attempt may have emitted events. By name: `rebuilt` start with a new state; `untold` have changes
+    that are not emitted; `rows` is the row count of changed tables, None if unknown. `absent` are the missing
+    segments, and `additions` the number of verdicts found after the first run (`writetime.pipeline.pinned`).
+    `drops` are the tables that a schema change drops, and when, by its version and bytes. `voided` are the
+    earlier batches without effect, with their ids."""
 
     config: PipelineConfig
     store: Store
@@ -273,7 +274,8 @@ class Batch:
         self.absent = frozenset(gone)
 
     def _unreadable(self, surveyed: DataFrame) -> set[str]:
-        """Packed segments that cannot be unpacked: their problem has no bytes, that of a damaged section has some."""
+        """Packed segments that cannot be unpacked: their problem has no bytes, that of a damaged section has
+        some."""
         is_section = F.get_json_object("detail", "$.kind") == QuarantineKind.UNREADABLE_SECTION.value
         nothing = (F.col("kind") == "problem") & is_section & (F.length("body") == 0)
         return {self.manifest.segments[row.segment].object for row in surveyed.filter(nothing).select("segment").distinct().collect()}
@@ -560,7 +562,8 @@ class Batch:
             self.events[table_id, bucket] = count["events"]
             if count["made"] != count["items"] or applied > count["folded"]:
                 wrong.append(f"{table}, bucket {bucket}: {dict(count)}")
-        # A replay counts what it leaves out as superseded, although writes from before the capture may be new.
+        # A replay counts what it leaves out as superseded, although writes from before the capture may be
+        # new.
         self._warn_of("purged", "left out, as what is purged may have beaten it", counts)
         self._warn_of("erased", "left out, as its key was erased", counts)
         self._warn_of("undecided", "kept, as no record of the node says whether a TRUNCATE took it", counts)
@@ -582,7 +585,8 @@ class Batch:
         return found
 
     def _note_problems(self, surveyed: DataFrame, folded: DataFrame, schema: Schema) -> None:
-        """Quarantine everything that could not be used, and record it, and what is settled, in the outcome of its segment."""
+        """Quarantine everything that could not be used, and record it, and what is settled, in the outcome of
+        its segment."""
         done = surveyed.filter("kind = 'done'").select("segment", "detail").collect()
         counts = {row.segment: json.loads(row.detail) for row in done}
         writer = QuarantineWriter(self.store, self.manifest, schema)
@@ -612,7 +616,8 @@ class Batch:
         members = [some for group in groups(segments) if (some := [index for index in group if index in wanted])]
         write = frame_writer(wanted, self.config.bucket, self.config.cluster.commitlog_keystore, puts=self.manifest.namespace is None)
         rows = [row.asDict() for row in tasks(self.spark, segments, members, write, STORED).collect()]
-        # Another driver may have sealed the batch meanwhile; the notes, which come next, must not be overwritten.
+        # Another driver may have sealed the batch meanwhile; the notes, which come next, must not be
+        # overwritten.
         self._expect_open()
         if lacking := [row for row in rows if not row["frames"]]:
             raise BatchError(
@@ -637,7 +642,8 @@ class Batch:
                     yield copy.segment, copy.position, None if row.state is None else bytes(row.state), row.detail
 
     def _settle(self, segment: SegmentInput, problems: list[Problem]) -> list[Settled]:
-        """The quarantine records of earlier batches that this one could use. Notes in them that they are settled."""
+        """The quarantine records of earlier batches that this one could use. Notes in them that they are
+        settled."""
         if self.manifest.namespace is not None:
             return []
         if not all(problem.kind.is_single_frame for problem in problems) or (problems and segment.ref.node.origin == "retry"):
@@ -704,8 +710,9 @@ class Batch:
         return made.unionByName(self.spark.createDataFrame(pa.Table.from_pylist(of_tables, schema=PAGES), schema=from_arrow_schema(PAGES)))
 
     def _account_events(self, events: DataFrame, schema: Schema, captured: list[Table]) -> None:
-        """Compare the number of emitted events with the shards' counts; AccountingMismatch if they differ. Events
-        hidden by a filter are subtracted. Computes the events in all tasks, because few tasks write them."""
+        """Compare the number of emitted events with the shards' counts; AccountingMismatch if they differ.
+        Events hidden by a filter are subtracted. Computes the events in all tasks, because few tasks write
+        them."""
         made = events.groupBy("table_id").agg(F.sum("told").alias("n")).collect()
         numbers = {bytes(row.table_id): row.n for row in made}
         wrong = []
@@ -745,7 +752,8 @@ class Batch:
     def _commit_changes(self, events: DataFrame, schema: Schema, captured: list[Table]) -> None:
         warehouse = self._warehouse()
         with_events = {table.id for table in captured if self.accounts[table.label]["events"]}
-        # A name may be taken or the configuration may have changed since: the events come again with a later batch.
+        # A name may be taken or the configuration may have changed since: the events come again with a later
+        # batch.
         for table in (table for table in self.earlier if table.id not in with_events):
             warehouse.take_back(table, self.manifest.number)
 

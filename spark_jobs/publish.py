@@ -1,4 +1,5 @@
-"""The publish job: send the events of sealed batches to Kafka, each once. `spark-submit publish.py --config FILE`
+"""The publish job: send the events of sealed batches to Kafka, each once. `spark-submit publish.py --config
+FILE`
 
 Strategy: the changes tables are the outbox. Events are distributed by key among a small, fixed number of
 transactional publishers. A publisher first fences any earlier owner of its transactional id
@@ -145,7 +146,8 @@ class _Sinks:
         self.files_due = config.files is not None and self.not_filed is None and self._filed < upto
 
     def _files_up_to(self, everything: bool) -> tuple[int, WritetimeError | None]:
-        """The last batch written to the files, or the error that prevents reading it; other sinks continue."""
+        """The last batch written to the files, or the error that prevents reading it; other sinks
+        continue."""
         upto = self.sealed.number
         start = _beginning(self.store, self.config.cluster.name, upto).batch
         if self.config.files is None:
@@ -173,8 +175,8 @@ class _Sinks:
 
 
 def _known(store: Store, cluster: str, upto: int) -> Published | None:
-    """The recorded progress of Kafka. None if it was written by runs without Kafka, or belongs to another chain of
-    batches: then Kafka's own progress decides."""
+    """The recorded progress of Kafka. None if it was written by runs without Kafka, or belongs to another
+    chain of batches: then Kafka's own progress decides."""
     known, start = read_published(store, cluster), _beginning(store, cluster, upto)
     if known is not None and known.kafka and known.batch < start.batch:
         return start.model_copy(update={"heartbeat": known.heartbeat})
@@ -340,7 +342,8 @@ class Outbox:
     def _limit(
         self, encoders: Mapping[UUID, Encoder], topics: Sequence[str], quarantine: QuarantineTopic | None
     ) -> dict[str, PublishError]:
-        """Set the encoders' size limits and oversized policy. Returns the topics without a known limit, with the error."""
+        """Set the encoders' size limits and oversized policy. Returns the topics without a known limit, with
+        the error."""
         if self.kafka.oversized == "wait":
             return {}
         limits, silent = message_limits(self.kafka, topics)
@@ -381,8 +384,8 @@ class Outbox:
         return records, {}
 
     def _quarantine_records(self, known: Published) -> tuple[list[tuple[Any, ...]], QuarantineTopic | None, dict[str, WritetimeError]]:
-        """RECORDS of the quarantine records that are not known to be sent, all of one publisher; their topic, if
-        anything may have to be sent to it; and what cannot be sent, by topic."""
+        """RECORDS of the quarantine records that are not known to be sent, all of one publisher; their topic,
+        if anything may have to be sent to it; and what cannot be sent, by topic."""
         topic = quarantine_topic(self.kafka.topic_prefix)
         if not self.config.quarantine.topic:
             return [], None, {}
@@ -502,12 +505,14 @@ class Outbox:
 
     def _table_records(self, incarnation: Incarnation, encoder: Encoder, since: int) -> DataFrame:
         changes = incarnation.changes
-        # By the values of the key, not by what it looks like in JSON: neither DDL nor a release may give a key to another publisher, whose
+        # By the values of the key, not by what it looks like in JSON: neither DDL nor a release may give a
+        # key to another publisher, whose
         # progress is another.
         wanted = self._new(incarnation.table, since) & ~F.col("op").isin(self.kafka.skipped_operations)
         rows = changes.rows.filter(wanted).withColumn("publisher", self._share(F.col("key"), changes.rows))
         if incarnation.table.dropped:
-            # Events of an incarnation after its DROP are not sent: the topic may belong to another incarnation by then.
+            # Events of an incarnation after its DROP are not sent: the topic may belong to another
+            # incarnation by then.
             end = changes.rows.filter("op = 't' AND reason = 'drop'").agg(F.min(F.struct("batch", "ordinal")).alias("end"))
             rows = rows.crossJoin(F.broadcast(end)).filter("end IS NULL OR struct(batch, ordinal) <= end").drop("end")
         if self.kafka.tombstones_on_delete and any(may_be_respelled(column.type) for column in incarnation.table.clustering):

@@ -89,7 +89,8 @@ _SIDES: Final = pa.schema(
         ("record", pa.binary()),
     ]
 )
-"""A row of either side; `now` (s) of the ring's is its clock, `record` of ours the key of its record in the state."""
+"""A row of either side; `now` (s) of the ring's is its clock, `record` of ours the key of its record in the
+state."""
 _FOUND: Final = pa.schema(
     [
         ("range", pa.int32()),
@@ -103,7 +104,8 @@ _FOUND: Final = pa.schema(
         ("record", pa.binary()),
     ]
 )
-"""A row that differs, or that the table has `twice`; or, without a key, how many `rows` of a range have passed in a task."""
+"""A row that differs, or that the table has `twice`; or, without a key, how many `rows` of a range have
+passed in a task."""
 
 
 @dataclass(frozen=True)
@@ -440,7 +442,8 @@ class Plan:
         self.rules = config.columns.rules.of(table, types.types)
 
     def columns(self, stored: Sequence[str]) -> list[str]:
-        """Columns of the warehouse's table that are read: one that the ring has dropped stays there, and is nobody's business here."""
+        """Columns of the warehouse's table that are read: one that the ring has dropped stays there, and is
+        nobody's business here."""
         wanted = {to_column(name) for name in self.rules.shown().columns} | {WRITETIME, EXPIRES_AT}
         return [name for name in stored if name in wanted]
 
@@ -639,7 +642,8 @@ def _differing(compared: Compared, rows: Iterable[dict[str, Any]]) -> Iterator[d
             twice = sum(not row["ring"] for row in found) > 1
             if documents[0] == documents[1] and not twice:
                 continue
-            # Where the ring shows nothing there is no clock of its either: what was to expire by now may have.
+            # Where the ring shows nothing there is no clock of its either: what was to expire by now may
+            # have.
             now = ring["now"] if ring else int(time.time())
             shown, held = (None if document is None else Shown.from_bytes(document) for document in documents)
             if twice or verification.differences(compared, shown, held, now):

@@ -21,7 +21,8 @@ class Damaged:
 
 
 def flip_a_byte_of_a_captured_frame(folder: Path) -> Damaged:
-    """Flip a byte in the middle of a frame of a user's table, in the folder's fullest segment. The file's times stay."""
+    """Flip a byte in the middle of a frame of a user's table, in the folder's fullest segment. The file's
+    times stay."""
     path = max(folder.glob("CommitLog-*.log"), key=lambda log: len(user_frames(log.read_bytes())))
     original = path.read_bytes()
     frame = user_frames(original)[-1]
@@ -33,7 +34,8 @@ def flip_a_byte_of_a_captured_frame(folder: Path) -> Damaged:
 
 
 def user_frames(buffer: bytes) -> list[tuple[int, int]]:
-    """(offset, length) of the bodies of all frames of one update that is not to one of Cassandra's own tables."""
+    """(offset, length) of the bodies of all frames of one update that is not to one of Cassandra's own
+    tables."""
     bodies = ((f.body_offset, f.body_length) for f in scan(buffer).frames)
     peeked = ((offset, length, *peek(buffer[offset : offset + length])) for offset, length in bodies)
     return [(offset, length) for offset, length, count, table_id, _ in peeked if count == 1 and table_id not in TABLES]

@@ -1,8 +1,8 @@
-"""Start and stop fake-gcs-server, a GCS server for tests: `var/bin/fake-gcs-server` of the repository, or $FAKE_GCS_SERVER.
+"""Start and stop fake-gcs-server, a GCS server for tests: `var/bin/fake-gcs-server` of the repository, or
+$FAKE_GCS_SERVER.
 
-It honours if_generation_match on uploads only, and does not look at CRC32Cs that are sent; the few tests that need more run
-against `tests/storage/gcs_stub.py`. Does not build the server: `make test-gcs` does.
-"""
+It honours if_generation_match on uploads only, and does not look at CRC32Cs that are sent; the few tests that
+need more run against `tests/storage/gcs_stub.py`. Does not build the server: `make test-gcs` does."""
 
 from __future__ import annotations
 

@@ -1,8 +1,8 @@
 """Start and stop versitygw, an S3 server over a folder: `var/bin/versitygw` of the repository, or $VERSITYGW.
 
-It honours If-Match and If-None-Match on writes, completions and deletions, verifies CRC32Cs and signatures. The folder must lie on a file
-system with extended attributes. Does not build the server: `make test-s3` does.
-"""
+It honours If-Match and If-None-Match on writes, completions and deletions, verifies CRC32Cs and signatures.
+The folder must lie on a file system with extended attributes. Does not build the server: `make test-s3`
+does."""
 
 from __future__ import annotations
 
@@ -72,7 +72,8 @@ def program() -> Path | None:
 
 @contextlib.contextmanager
 def running(binary: Path, folder: Path, *options: str, port: int | None = None) -> Iterator[Server]:
-    """Run the server over `folder` on a loopback port, by default a free one. What it held when it was stopped it holds again."""
+    """Run the server over `folder` on a loopback port, by default a free one. What it held when it was
+    stopped it holds again."""
     port = ports.any_free() if port is None else port
     server = Server(f"http://127.0.0.1:{port}")
     (folder / "objects").mkdir(exist_ok=True)

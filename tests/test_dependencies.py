@@ -23,7 +23,8 @@ COMES_WITH = {
     "requests": "google-cloud-storage",
     "starlette": "apache-airflow",
 }
-"""Libraries that are part of what another one's users see: its errors, its base classes, what it is written with."""
+"""Libraries that are part of what another one's users see: its errors, its base classes, what it is written
+with."""
 NOT_IMPORTED = {
     "apache-airflow": "its modules come in apache-airflow-core and apache-airflow-task-sdk",
     "pandas": "PySpark wants it for mapInArrow, at a version that it works with",

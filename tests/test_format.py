@@ -27,7 +27,8 @@ PAGE = Path(__file__).resolve().parent.parent / "docs" / "format.md"
 
 
 class Example(NamedTuple):
-    """A hex block: the words behind `hex`, its lines as (bytes, remark), and the JSON block right behind it."""
+    """A hex block: the words behind `hex`, its lines as (bytes, remark), and the JSON block right behind
+    it."""
 
     words: list[str]
     lines: list[tuple[bytes, str]]

@@ -1,8 +1,9 @@
-"""Who may know whom, read from the source by AST; and that pyspark on disk is one package and not a mixture of two.
+"""Who may know whom, read from the source by AST; and that pyspark on disk is one package and not a mixture
+of two.
 
-Strategy: every import statement of every module is looked at, those inside functions too. A room may import `writetime`, itself
-and libraries; `writetime` imports no room and no heavyweight; DAGs import plugin modules by their bare names, as Airflow gives them.
-"""
+Strategy: every import statement of every module is looked at, those inside functions too. A room may import
+`writetime`, itself and libraries; `writetime` imports no room and no heavyweight; DAGs import plugin modules
+by their bare names, as Airflow gives them."""
 
 from __future__ import annotations
 
@@ -53,7 +54,8 @@ def modules(room: str) -> list[Path]:
 
 
 def parsed(path: Path) -> ast.Module:
-    """The module. Python 3.11 counts the depth of all threads' syntax trees as one, and stumbles when another thread compiles too."""
+    """The module. Python 3.11 counts the depth of all threads' syntax trees as one, and stumbles when another
+    thread compiles too."""
     text = path.read_text(encoding="utf-8")
     for _ in range(5):
         with suppress(SystemError):
@@ -62,7 +64,8 @@ def parsed(path: Path) -> ast.Module:
 
 
 def imports(path: Path) -> Iterator[str]:
-    """Dotted names that a module imports, `from a import b` as a.b. A relative import is named from its package."""
+    """Dotted names that a module imports, `from a import b` as a.b. A relative import is named from its
+    package."""
     package = path.relative_to(ROOT).parent.parts
     for node in ast.walk(parsed(path)):
         if isinstance(node, ast.Import):

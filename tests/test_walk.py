@@ -1,4 +1,5 @@
-"""A walk through the bucket with nothing but `ls` and `cat`, as the runbook has it: from a minute and a node to what became of it."""
+"""A walk through the bucket with nothing but `ls` and `cat`, as the runbook has it: from a minute and a node
+to what became of it."""
 
 from __future__ import annotations
 

@@ -1,4 +1,5 @@
-"""Retired words stay out of the product's identifiers, log events and error messages (docs/glossary.md has the words in use)."""
+"""Retired words stay out of the product's identifiers, log events and error messages (docs/glossary.md has
+the words in use)."""
 
 from __future__ import annotations
 

@@ -1,4 +1,5 @@
-"""Chromium and its driver, for browser tests: `python -m tools.chromium` installs them if they are missing."""
+"""Chromium and its driver, for browser tests: `python -m tools.chromium` installs them if they are
+missing."""
 
 from __future__ import annotations
 

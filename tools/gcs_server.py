@@ -1,4 +1,5 @@
-"""Build the GCS test server, fake-gcs-server, into var/bin: `python -m tools.gcs_server`. Does not start it."""
+"""Build the GCS test server, fake-gcs-server, into var/bin: `python -m tools.gcs_server`. Does not start
+it."""
 
 from __future__ import annotations
 

@@ -78,7 +78,8 @@ def s3_policy(role: Role) -> dict[str, Any]:
             places = [f"arn:aws:s3:::{BUCKET}/{_place(role, folder, OF_TAGS)}*" for folder in folders]
             statements.append(_allow(operation.capitalize(), actions, places))
     if role["create"]:
-        # PutObject and the end of an upload in parts make an object: not without `If-None-Match: *`. Parts have no
+        # PutObject and the end of an upload in parts make an object: not without `If-None-Match: *`. Parts
+        # have no
         # such header.
         conditions = {"Null": {"s3:if-none-match": "true"}, "Bool": {"s3:ObjectCreationOperation": "true"}}
         replace = {

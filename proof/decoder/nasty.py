@@ -177,7 +177,8 @@ def native_types(setting: Setting) -> Iterator[Item]:
 
 
 def nested_types(setting: Setting) -> Iterator[Item]:
-    """Tuples, UDTs and collections in each other, frozen or not; fields that are null or were not there yet."""
+    """Tuples, UDTs and collections in each other, frozen or not; fields that are null or were not there
+    yet."""
     yield f"CREATE TYPE {KEYSPACE}.inner (a int, b text)"
     yield f"CREATE TYPE {KEYSPACE}.outer (i frozen<inner>, l frozen<list<int>>, t frozen<tuple<int, text>>, m frozen<map<text, inner>>)"
     yield create(
@@ -306,7 +307,8 @@ def many_columns(setting: Setting) -> Iterator[Item]:
 
 
 def names(setting: Setting) -> Iterator[Item]:
-    """Names that need quotes: in any case, with spaces, quotes, and letters beyond ASCII and beyond the BMP."""
+    """Names that need quotes: in any case, with spaces, quotes, and letters beyond ASCII and beyond the
+    BMP."""
     quoted = ('"Größe"', '"two words"', '"say ""hi"""', '"select"', '"日本"', '"😀"', '"\uffee"', '"UPPER"', '"1st"', '"a.b/c%d"')
     columns = ", ".join(f"{name} {'map<text, int>' if number % 3 == 2 else 'text'}" for number, name in enumerate(quoted))
     for table in (f'{QUOTED_KEYSPACE}."Orders"', f"{QUOTED_KEYSPACE}.orders"):

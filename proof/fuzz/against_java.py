@@ -57,7 +57,8 @@ class Differs(AssertionError):
 
 
 def teaching_folder(folder: Path, material: Corpus) -> SchemaLearner:
-    """Write segments that teach the schema of the corpus, for either side to learn from; what we have learnt."""
+    """Write segments that teach the schema of the corpus, for either side to learn from; what we have
+    learnt."""
     from tests.cassandra.commitlog.examples import TABLES as EXAMPLES
 
     for staged in Recording.open().stage(folder / "staged").values():

@@ -222,7 +222,8 @@ class Checker:
             return None
 
     def _goes_around(self, mutation: Mutation) -> None:
-        """A decoded mutation can be encoded, or is rejected; the encoded bytes decode and encode to the same."""
+        """A decoded mutation can be encoded, or is rejected; the encoded bytes decode and encode to the
+        same."""
         try:
             written = encode_mutation(mutation, self.corpus.schema)
         except DecodeError:

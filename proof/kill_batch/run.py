@@ -206,7 +206,8 @@ class Kills(Orders):
         return middle, late
 
     def _restore(self, middle: Sequence[Segment], late: Sequence[Segment]) -> None:
-        """Restore `batches/` from before the last two batches: the next batch must be rejected; then rebuild."""
+        """Restore `batches/` from before the last two batches: the next batch must be rejected; then
+        rebuild."""
         folder = Path(self.config.bucket) / "batches"
         shutil.copytree(folder, self.folder / "backup")
         self._bring_in(middle[:1])
@@ -336,7 +337,8 @@ class Kills(Orders):
         raise AssertionError("plans never end")
 
     def _plans(self, job: str) -> Iterator[str]:
-        """The plan for each attempt: a point, `moment`, `rivals`, `outage` (of the broker), or `` for none."""
+        """The plan for each attempt: a point, `moment`, `rivals`, `outage` (of the broker), or `` for
+        none."""
         if self.rule is not None:
             rule = sabotage.RULES[self.rule]
             yield from [point for point in rule.points if point in (*_POINTS[job], *(_EXTRA if job == "publish" else ()))]

@@ -143,7 +143,8 @@ def _newest_state() -> None:
 
 
 def _no_batch_in_current() -> None:
-    """Whether a batch's rows are already in the current table is not checked, nor the snapshot that it read."""
+    """Whether a batch's rows are already in the current table is not checked, nor the snapshot that it
+    read."""
     from spark_jobs.sinks import iceberg
 
     def never(*_: Any) -> bool:

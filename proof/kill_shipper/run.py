@@ -116,7 +116,8 @@ class Run:
             os._exit(code)
 
     def _live(self, pid: int, seconds: float) -> bool:
-        """Run the shipper next to the node; whether it has killed itself in time. Any other exit is a defect."""
+        """Run the shipper next to the node; whether it has killed itself in time. Any other exit is a
+        defect."""
         deadline = time.monotonic() + seconds
         while True:
             ended, status = os.waitpid(pid, os.WNOHANG)

@@ -450,7 +450,8 @@ def create_tables(session: Session) -> None:
 
 
 def run(session: Session, seed: int, interruption: Interruption, say: Callable[[str], None]) -> Counter[str]:
-    """The whole workload on empty tables; how many statements of each kind were run. `session` writes at ALL."""
+    """The whole workload on empty tables; how many statements of each kind were run. `session` writes at
+    ALL."""
     shop = Shop(seed)
     runner = Runner(session)
     # The first of these follow the DDL so closely that they keep its segment in cdc_raw on every node.

@@ -169,7 +169,8 @@ class Live:
         if operation.needs_all_up:
             self._all_up()
         if operation.serial:
-            # A conditional write that times out may have reached one node alone. If that node then gives its range
+            # A conditional write that times out may have reached one node alone. If that node then gives its
+            # range
             # away, the cluster has lost the write, and its log still has it: neither answer is wrong.
             self._changed()
         if operation.after_batch:
@@ -551,7 +552,8 @@ class Live:
         self._change = self._aside.submit(change), after
 
     def _changed(self) -> None:
-        """Wait until the topology change is done: meanwhile the schema must not change and no node may leave."""
+        """Wait until the topology change is done: meanwhile the schema must not change and no node may
+        leave."""
         if self._change is not None:
             (done, after), self._change = self._change, None
             done.result()

@@ -56,7 +56,8 @@ def _module(name: str) -> Any:
 
 
 def _put(place: str, name: str, make: Callable[[Any], Any]) -> None:
-    """Replace the function of a module or class (`module:Class`) by `make(function)`, wherever it is bound."""
+    """Replace the function of a module or class (`module:Class`) by `make(function)`, wherever it is
+    bound."""
     module_name, _, class_name = place.partition(":")
     holder = getattr(_module(module_name), class_name) if class_name else _module(module_name)
     before = holder.__dict__[name]

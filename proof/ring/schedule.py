@@ -47,7 +47,8 @@ _CHANGES = 2000
 """Operations of a run from which on nodes join and leave."""
 _OPS_PER_OUTAGE = 2000
 _ALONE = 60
-"""Operations after which a node that was cut off is let back at the latest; what needs others ends it sooner."""
+"""Operations after which a node that was cut off is let back at the latest; what needs others ends it
+sooner."""
 
 
 @dataclass(frozen=True)

@@ -66,9 +66,9 @@ _BATCH_ID_PROPERTY = "writetime.batch-id"
 _CHAIN_PROPERTY = "writetime.chain"
 _STEP_PROPERTY = "writetime.step"
 _VOID_PROPERTY = "writetime.void"
-"""Of a snapshot: the batch that made it, its id, its chain's id, and whether it brought `rows`, took the values of
-`dropped` columns, as `refill` moved values to a column of another type, or took back what `void` batches had
-committed, of which it names the numbers."""
+"""Of a snapshot: the batch that made it, its id, its chain's id, and whether it brought `rows`, took the
+values of `dropped` columns, as `refill` moved values to a column of another type, or took back what `void`
+batches had committed, of which it names the numbers."""
 _SETTING = "spark.sql.iceberg.snapshot-property."
 _ID_PROPERTY = "writetime.table-id"
 _OWNER_PROPERTY = "writetime.pipeline"
@@ -78,9 +78,10 @@ _DROPPED_PROPERTY = "writetime.dropped"
 _REFILL_PROPERTY = "writetime.refill"
 _INCOMPLETE_PROPERTY = "writetime.incomplete"
 _SCHEMA_PROPERTY = "writetime.schema."
-"""Of a table: whose rows it holds, which pipeline it belongs to, how it keeps facts of cells, the key columns by their CQL names, the
-dropped columns whose values have been taken (name to µs), columns that wait for values that were set aside, the chain of batches whose
-rows it holds, whether that was rebuilt from an archive that lacked something, and, of changes, what each schema version in it means."""
+"""Of a table: whose rows it holds, which pipeline it belongs to, how it keeps facts of cells, the key columns
+by their CQL names, the dropped columns whose values have been taken (name to µs), columns that wait for
+values that were set aside, the chain of batches whose rows it holds, whether that was rebuilt from an archive
+that lacked something, and, of changes, what each schema version in it means."""
 _QUARANTINE_ID = "quarantine"
 """What the quarantine table has for an id."""
 _CONFLICTS = (
@@ -569,8 +570,9 @@ class Warehouse:
         return name if held is not None and held.properties.get(_ID_PROPERTY) == _QUARANTINE_ID else None
 
     def write_quarantine(self, quarantined: Sequence[QuarantineRecord], batch: int) -> None:
-        """Insert or update the rows of these records, all of one cluster. If the table was not created by writetime, nothing is written and
-        an error is logged: the bucket has everything, so no batch has to wait for it."""
+        """Insert or update the rows of these records, all of one cluster. If the table was not created by
+        writetime, nothing is written and an error is logged: the bucket has everything, so no batch has to
+        wait for it."""
         with self.fenced(batch):
             for attempt in range(1, _ATTEMPTS + 1):
                 try:
@@ -599,7 +601,8 @@ class Warehouse:
         if seen is None:
             self._overwrite(name, seen, given, F.lit(True), self._about(batch))
             return
-        # The cluster as a literal, so that rows of other clusters, written by other pipelines, are no conflict.
+        # The cluster as a literal, so that rows of other clusters, written by other pipelines, are no
+        # conflict.
         with self._viewed(given) as view, self._notes.applied(self._about(batch)):
             self.spark.sql(
                 f"MERGE INTO {name} t USING {view} s ON t.cluster = {_text(quarantined[0].cluster)} AND t.name = s.name "
@@ -633,7 +636,8 @@ class Warehouse:
             known = json.loads(held.properties.get(_DROPPED_PROPERTY, "{}"))
             news = {column: at for column, at in dropped.items() if at > known.get(column, at - 1)}
             if facts == "none":
-                # Of a column that is back only the fold can tell old values from new ones: its events take the old ones away. One of
+                # Of a column that is back only the fold can tell old values from new ones: its events take
+                # the old ones away. One of
                 # another type is made anew.
                 replaced = steps(columns, held.columns, current_rows(shape)).replaced
                 news = {c: at for c, at in news.items() if c not in table.columns or to_column(c) in replaced}

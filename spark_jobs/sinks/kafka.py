@@ -49,12 +49,14 @@ RECORDS = pa.schema(
         ("former", pa.binary()),
     ]
 )
-"""`stream`: the topic of whose events this is the one with that batch and ordinal, and by which progress goes. Its record may go to another
-`topic`. `former`: a key that is no more, the last record of which a tombstone takes away. A row without a `value` has nothing else."""
+"""`stream`: the topic of whose events this is the one with that batch and ordinal, and by which progress
+goes. Its record may go to another `topic`. `former`: a key that is no more, the last record of which a
+tombstone takes away. A row without a `value` has nothing else."""
 
 _EVENTS_PER_TRANSACTION = 5000
 _BYTES_PER_TRANSACTION = 32 << 20
-"""A transaction ends with the event that reaches either: it is held in memory, and has to be over before the broker's time for it is."""
+"""A transaction ends with the event that reaches either: it is held in memory, and has to be over before the
+broker's time for it is."""
 _TIMEOUT_SECONDS = 60.0
 _OF_ONE_TOPIC = (
     KafkaError.MSG_SIZE_TOO_LARGE,
@@ -75,7 +77,8 @@ _OF_EVERY_CLIENT = (
     *("socket.", "broker.", "client.", "metadata.", "topic.metadata.", "reconnect.", "retry.backoff.", "api.version."),
     *("receive.message.", "connections.", "log", "debug"),
 )
-"""How librdkafka's names of options begin that are neither a producer's nor a consumer's own (CONFIGURATION.md, column C/P: `*`)."""
+"""How librdkafka's names of options begin that are neither a producer's nor a consumer's own
+(CONFIGURATION.md, column C/P: `*`)."""
 _RECORD_OVERHEAD = 256  # a record's frame and its headers
 _GONE_WITH_OTHERS = (KafkaError._PURGE_QUEUE, KafkaError._PURGE_INFLIGHT)
 _BY_KEY = -1  # librdkafka's RD_KAFKA_PARTITION_UA: the partitioner decides
@@ -220,7 +223,8 @@ def message_limits(kafka: KafkaConfig, topics: Iterable[str]) -> tuple[dict[str,
             allowed = int(settings()["max.message.bytes"].value or own)
         except KafkaException as error:
             if error.args[0].code() in _REFUSED_QUERY:
-                # Who may not ask goes by what the producer allows. Were the topic's own limit less, the broker would refuse the event, and
+                # Who may not ask goes by what the producer allows. Were the topic's own limit less, the
+                # broker would refuse the event, and
                 # the table wait.
                 limits[topic] = own - overhead
                 log.warning("topic size limit cannot be read", topic=topic, right="DescribeConfigs")
@@ -297,7 +301,8 @@ class Publisher:
             {
                 "linger.ms": 20,
                 "compression.type": "lz4",
-                # As the Java client partitions, so that consumers may join our topics with those of Java producers.
+                # As the Java client partitions, so that consumers may join our topics with those of Java
+                # producers.
                 "partitioner": "murmur2_random",
                 **self.kafka.producer,
                 **client_options(self.kafka),

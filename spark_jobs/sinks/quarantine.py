@@ -1,5 +1,5 @@
-"""Writes to quarantine what a batch could not use: single frames, damaged ranges, and the frames of a hot table
-together.
+"""Writes to quarantine what a batch could not use: single frames, damaged ranges, and the frames of a hot
+table together.
 
 Strategy: for each kind of problem and table, the first `frame_ranges.NAMED` frames of a batch become single
 quarantine records; further frames of a segment form one record
@@ -42,8 +42,8 @@ STORED: Final = pa.schema([(name, pa.int64()) for name in ("segment", "group", "
 
 @dataclass(slots=True)
 class Wanted:
-    """What a worker has to store of one segment: damaged ranges by position and size, and groups of frames, as
-    `frame_ranges.places` and whether each frame is a record of its own."""
+    """What a worker has to store of one segment: damaged ranges by position and size, and groups of frames,
+    as `frame_ranges.places` and whether each frame is a record of its own."""
 
     ranges: set[tuple[int, int]] = field(default_factory=set)
     groups: list[tuple[bytes, bool]] = field(default_factory=list)
@@ -91,7 +91,8 @@ def _stored(segment: Segment, obj: str, wanted: Wanted, store: Store | None) -> 
 
 @dataclass(slots=True)
 class _Frames:
-    """Frames of a group: `brought` are those whose bytes came with them, by position: reason and bytes. `others`: positions of the rest."""
+    """Frames of a group: `brought` are those whose bytes came with them, by position: reason and bytes.
+    `others`: positions of the rest."""
 
     brought: dict[int, tuple[str, bytes]] = field(default_factory=dict)
     others: set[int] = field(default_factory=set)
@@ -125,9 +126,9 @@ class QuarantineWriter:
         self._problems: dict[int, list[Problem]] = defaultdict(list)
 
     def add(self, segment: int, position: int, body: bytes | None, detail: dict[str, Any]) -> None:
-        """Add one damaged range or frame, with its bytes if they came along; or a record of many frames (`frames`
-        in the detail), whose bytes a worker has stored; or frames by position (`places` in the detail: the body is
-        `frame_ranges.places`)."""
+        """Add one damaged range or frame, with its bytes if they came along; or a record of many frames
+        (`frames` in the detail), whose bytes a worker has stored; or frames by position (`places` in the
+        detail: the body is `frame_ranges.places`)."""
         if "table_id" not in detail or "frames" in detail:
             size = detail.get("size", len(body or b""))
             self._ranges.setdefault((segment, position, size, json.dumps(detail, sort_keys=True)), (detail, body))
@@ -157,7 +158,8 @@ class QuarantineWriter:
         return self._problems
 
     def _divide(self) -> list[tuple[_Group, _Frames, bool]]:
-        """The groups that the driver stores, and whether each of their frames is a record of its own. Workers store the others."""
+        """The groups that the driver stores, and whether each of their frames is a record of its own. Workers
+        store the others."""
         mine, named = [], Counter[tuple[str, str]]()
         for (segment, position, size, _), (_, body) in self._ranges.items():
             if body is None:

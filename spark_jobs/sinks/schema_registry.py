@@ -49,7 +49,8 @@ class Registry:
         self._client.close()
 
     def id_of(self, subject: str, schema: Avro) -> int:
-        """The schema's id under the subject, registered if it is new there. PublishError, not retriable, if it is not compatible."""
+        """The schema's id under the subject, registered if it is new there. PublishError, not retriable, if
+        it is not compatible."""
         text = schema_text(schema)
         if (subject, text) not in self._ids:
             self._ids[subject, text] = self._known(subject, text) or self._registered(subject, text)

@@ -29,7 +29,8 @@ from writetime.storage.store import Store
 log = structlog.get_logger()
 
 COMMITTERS = 4
-"""Tables that are looked at or written to at once: of a small commit the most is planning, and waiting for the catalog."""
+"""Tables that are looked at or written to at once: of a small commit the most is planning, and waiting for
+the catalog."""
 _OF_THE_ROWS = ("21", "22", "23")
 """Classes of SQLSTATE: cardinality violation, data exception, integrity constraint violation."""
 _LONGEST = 500

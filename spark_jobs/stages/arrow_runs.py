@@ -72,7 +72,8 @@ def joined(left: Any, right: Any) -> Any:
 
 
 def without_prefix(array: Any, size: int) -> Any:
-    """A binary array (no nulls) without the first `size` bytes of each value. pyarrow's binary_slice fails on arrays with an offset."""
+    """A binary array (no nulls) without the first `size` bytes of each value. pyarrow's binary_slice fails on
+    arrays with an offset."""
     sizes = lengths(array) - size
     offsets, data = array.buffers()[1:]
     starts_ = np.frombuffer(offsets, np.int32, array.offset + len(array) + 1)[array.offset : -1].astype(np.int64) + size

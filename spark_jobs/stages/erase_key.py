@@ -1,4 +1,5 @@
-"""Erases one key: removes all its data up to now from archive, quarantine, state and tables. `writetime erase`
+"""Erases one key: removes all its data up to now from archive, quarantine, state and tables. `writetime
+erase`
 
 Strategy: an erasure is a batch of its own kind, numbered and sealed like any other, so that nothing else
 writes at the same time, and any driver can run an unfinished one again. It reads no segments. First it
@@ -9,8 +10,7 @@ older snapshots need. After the seal it removes older versions of the shards, an
 one object that holds the key itself.
 
 A key that the cluster still holds is rejected: its next change would produce half a row. So current rows that
-readers see do not change. Every step can be repeated.
-"""
+readers see do not change. Every step can be repeated."""
 
 from __future__ import annotations
 

@@ -22,7 +22,8 @@ from writetime.events.arrow import plain_values
 from writetime.events.naming import to_column
 
 PAGES: Final = pa.schema([("table_id", pa.binary()), ("told", pa.int64()), ("last", pa.int64()), ("payload", pa.binary())])
-"""`told`: how many of the page's events the stream tells; `last`: how many are the last ones of their rows; `payload`: the page."""
+"""`told`: how many of the page's events the stream tells; `last`: how many are the last ones of their rows;
+`payload`: the page."""
 
 FIRST_MICROS: Final = -62_135_596_800_000_000
 LAST_MICROS: Final = 253_402_300_799_999_999

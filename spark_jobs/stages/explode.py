@@ -84,7 +84,8 @@ CHUNK_BYTES: Final = 4 << 20
 DIGEST_BYTES: Final = 16
 
 ORDER: Final = ("table_id", "bucket", "pk", "row", "ts", "content")
-"""In which the join takes items. `packs.by_place` is the same for those of one shard, as one value; tests hold it against this."""
+"""In which the join takes items. `packs.by_place` is the same for those of one shard, as one value; tests
+hold it against this."""
 
 
 @dataclass(frozen=True, slots=True)

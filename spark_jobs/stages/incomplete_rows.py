@@ -35,7 +35,7 @@ class IncompleteRows:
 
 
 def put_keys(store: Store, name: str, batch: int, table_id: bytes, keys: list[str], *, whole: bool = False) -> None:
-    """Write record keys (hex) to the store. `whole`: all replicas must be read, so a row that none of them holds
-    is deleted."""
+    """Write record keys (hex) to the store. `whole`: all replicas must be read, so a row that none of them
+    holds is deleted."""
     document = {"batch": batch, "table_id": str(UUID(bytes=table_id)), "keys": keys} | ({"whole": True} if whole else {})
     store.put(name, json.dumps(document, indent=1).encode() + b"\n")

@@ -1,7 +1,7 @@
 """Merges rows that depend on nothing but their own items, many at once: most rows of most batches.
 
-Strategy: if neither the state nor the batch has a head of a partition, its rows are independent of each other.
-Those in which nothing expires are merged by one call of the compiled join
+Strategy: if neither the state nor the batch has a head of a partition, its rows are independent of each
+other. Those in which nothing expires are merged by one call of the compiled join
 (`writetime.kernels.row_batches.join`), and their events and records are built as arrays. All other rows are
 returned to `merge_stream`, which defines the result. All items of a row are merged in the same way: the last
 row of a stretch waits for the next stretch, and a row that would wait too long is returned for good."""

@@ -1,5 +1,5 @@
-"""The merge as a stage: items, sorted by row and writetime, are merged into the state; the output is events, state
-records and accounts.
+"""The merge as a stage: items, sorted by row and writetime, are merged into the state; the output is events,
+state records and accounts.
 
 Strategy: a function from record batches to record batches. Input: ITEMS in the order of `explode.ORDER`, one
 shard per run. Partitions are folded one after the other as streams
@@ -53,7 +53,8 @@ from writetime.errors import BatchError, MalformedMutation
 
 FOLDED: Final = pa.schema(
     [
-        # event | deletion | record | applied | account | quarantined | not_ours | parsed | reread | undecided;
+        # event | deletion | record | applied | account | quarantined | not_ours | parsed | reread |
+        # undecided;
         # once packed (`packs`): events | records
         ("kind", pa.string()),
         ("table", pa.string()),

@@ -166,7 +166,8 @@ def by_digest(routed: pa.RecordBatch) -> Any:
 def by_place(items: pa.RecordBatch) -> Any:
     """Sort key of ITEMS: `explode.ORDER` as one value. The position of rows that are not items does not
     matter."""
-    # No partition's key is a prefix of another. A row's may be, if clusterings have fewer values than columns.
+    # No partition's key is a prefix of another. A row's may be, if clusterings have fewer values than
+    # columns.
     rows = joined(pc.replace_substring(items["row"], b"\0", b"\0\xff"), pa.scalar(b"\0\0", pa.binary()))
     times = fixed((items["ts"].to_numpy().view(np.uint64) ^ np.uint64(1 << 63)).astype(">u8").view(np.uint8).reshape(-1, 8))
     return pc.binary_join_element_wise(items["pk"], rows, times, items["content"], pa.scalar(b"", pa.binary()))

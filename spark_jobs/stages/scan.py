@@ -70,7 +70,8 @@ Batches = Iterable[pa.RecordBatch]
 
 _PLACE = pa.struct([("segment", pa.int32()), ("object", pa.string()), ("crc32c", pa.int64()), ("tail", pa.string())])
 SEGMENTS = pa.schema([("segments", pa.list_(_PLACE))])
-"""A task each: its segments by their index in the manifest, ascending. `tail` is a `Tail` as JSON, if the segment has one."""
+"""A task each: its segments by their index in the manifest, ascending. `tail` is a `Tail` as JSON, if the
+segment has one."""
 
 SURVEY = pa.schema(
     [
@@ -81,8 +82,9 @@ SURVEY = pa.schema(
         ("detail", pa.string()),  # JSON: of a problem its kind, size and message; of `done` the counts
     ]
 )
-"""`done` comes once a segment: `frames`, `updates`, `tables`: [frames, updates, frames of one update] by the table id of a frame's first
-update; and of what was taken in part by part, `mark`, `skipped` and `differs` as in a SegmentOutcome."""
+"""`done` comes once a segment: `frames`, `updates`, `tables`: [frames, updates, frames of one update] by the
+table id of a frame's first update; and of what was taken in part by part, `mark`, `skipped` and `differs` as
+in a SegmentOutcome."""
 
 COPIES = pa.list_(pa.struct([("segment", pa.int32()), ("position", pa.int64())]))
 ROUTED = pa.schema(
@@ -99,12 +101,13 @@ ROUTED = pa.schema(
         ("detail", pa.string()),
     ]
 )
-"""`update`: a distinct mutation of a task each, and each captured table in it; `copies` says where it stands, ascending,
-`updates` how many of its updates are the table's, in each copy. `quarantined`: one frame each, and each table in it that is
-not to be had, without its body but with its `size` in the detail if that is more than `frame_ranges.BROUGHT`; or many frames
-(`frames`), whose bytes are put already. `not_ours`: the number of `updates` of a table in a task, all copies counted. Of those
-before, but counted apart where they were read, for each table: `reread`, how many `updates` come from segments of an earlier
-batch, and `parsed`, of this batch's, how many from frames that had to be parsed."""
+"""`update`: a distinct mutation of a task each, and each captured table in it; `copies` says where it stands,
+ascending, `updates` how many of its updates are the table's, in each copy. `quarantined`: one frame each, and
+each table in it that is not to be had, without its body but with its `size` in the detail if that is more
+than `frame_ranges.BROUGHT`; or many frames (`frames`), whose bytes are put already. `not_ours`: the number of
+`updates` of a table in a task, all copies counted. Of those before, but counted apart where they were read,
+for each table: `reread`, how many `updates` come from segments of an earlier batch, and `parsed`, of this
+batch's, how many from frames that had to be parsed."""
 
 GROUP_BYTES = 128 << 20
 """Bytes of segments that one task reads, unless one alone has more."""
@@ -116,7 +119,8 @@ _DIGEST_BYTES = 16
 """128 bits of a cryptographic hash: nobody can make two mutations look like one."""
 
 Only = Mapping[int, tuple[frozenset[UUID], int]]
-"""By index of a segment: tables, and the position past which frames of them are wanted. All else in that segment is passed over."""
+"""By index of a segment: tables, and the position past which frames of them are wanted. All else in that
+segment is passed over."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -129,7 +133,8 @@ class Routes:
     versions: list[int]
     refused: dict[UUID, str] = field(default_factory=dict)
     keeps: bool = True
-    """Whether the workers put what is kept by many frames into quarantine; what is only compared leaves no trace there."""
+    """Whether the workers put what is kept by many frames into quarantine; what is only compared leaves no
+    trace there."""
 
     def name(self, table_id: UUID) -> str:
         table = self.schema.tables.get(table_id)
@@ -381,7 +386,8 @@ def _peeked(found: Scan) -> tuple[_Frames, npt.NDArray[np.uint8], list[_Refused]
     errors: list[DecodeError] = []
     for at in np.flatnonzero((count < 1) | (count > length)).tolist():
         try:
-            # The compiled walk gives no reasons, and rejects integers that are encoded with unnecessary bytes.
+            # The compiled walk gives no reasons, and rejects integers that are encoded with unnecessary
+            # bytes.
             updates, table_id, key, key_at = _peek(found.body(found.frames[at]))
         except DecodeError as error:
             refused.append(at)
@@ -458,7 +464,8 @@ def surveyor(bucket_url: str, keystore: Path | None = None) -> Callable[[Batches
 
 def _survey(segment: Segment) -> Iterator[dict[str, Any]]:
     for problem in segment.problems:
-        # A segment that cannot be read at all (its key is missing, say) is one damaged range, too large for the driver.
+        # A segment that cannot be read at all (its key is missing, say) is one damaged range, too large for
+        # the driver.
         yield problem if len(problem["body"]) <= frame_ranges.BROUGHT else problem | {"body": None}
     frames = segment.frames
     teaching = {code: kind for code, table_id in enumerate(segment.tables) if (kind := _teaches(table_id))}

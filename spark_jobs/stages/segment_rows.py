@@ -1,10 +1,10 @@
 """The content of a segment as rows of a table: generic ones (one per cell or deletion) or typed ones (one per
 changed row of one table).
 
-Strategy: generic rows are built from the decoder's Arrow batches column by column, without a Python object per
-cell; typed rows are built from mutations, because their values have to be decoded anyway. Both come in log
-order, in batches of bounded size, with their positions. Nothing is reconciled: a row shows what one mutation
-says, not what the table holds. Knows neither Spark nor the source of the bytes."""
+Strategy: generic rows are built from the decoder's Arrow batches column by column, without a Python object
+per cell; typed rows are built from mutations, because their values have to be decoded anyway. Both come in
+log order, in batches of bounded size, with their positions. Nothing is reconciled: a row shows what one
+mutation says, not what the table holds. Knows neither Spark nor the source of the bytes."""
 
 from __future__ import annotations
 

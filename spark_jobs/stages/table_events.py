@@ -1,9 +1,9 @@
 """Events that do not belong to one row, and the elements that changed within collections.
 
 Events are dictionaries, as merge and sinks exchange them: `key`, `before`, `after` (rows by the warehouse's
-column names, with Arrow values), `op`, `reason`, `changed` (CQL names), `writetime`, `expires_at`, `ts_micro`,
-`now`, `nodes`, `replicas_expected`, `file`, `pos`, and `bounds` for a range delete that is one event. Pure
-functions; knows neither Spark nor the sinks."""
+column names, with Arrow values), `op`, `reason`, `changed` (CQL names), `writetime`, `expires_at`,
+`ts_micro`, `now`, `nodes`, `replicas_expected`, `file`, `pos`, and `bounds` for a range delete that is one
+event. Pure functions; knows neither Spark nor the sinks."""
 
 from __future__ import annotations
 
@@ -38,9 +38,10 @@ def drop(*, dropped_at: int, now: int, expected: int) -> Event:
 
 
 def deletion(*, key: Mapping[str, Any], within: Mapping[str, Any] | None, ts_micro: int, now: int, source: Mapping[str, Any]) -> Event:
-    """A delete of many rows as one event. `key`: all key columns by the warehouse's names, with the partition's values set; `within`: of a
-    range `start`, `end` (clustering columns by name, those of the prefix set, or None) and `start_inclusive`, `end_inclusive`; None: the
-    whole partition. `source`: `nodes`, `replicas_expected`, `file`, `pos`."""
+    """A delete of many rows as one event. `key`: all key columns by the warehouse's names, with the
+    partition's values set; `within`: of a range `start`, `end` (clustering columns by name, those of the
+    prefix set, or None) and `start_inclusive`, `end_inclusive`; None: the whole partition. `source`: `nodes`,
+    `replicas_expected`, `file`, `pos`."""
     reason = "partition_delete" if within is None else "range_delete"
     return {**_of_no_row(ts_micro, now), **source, "op": "d", "reason": reason, "key": dict(key), "bounds": within and dict(within)}
 

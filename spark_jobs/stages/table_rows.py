@@ -20,8 +20,9 @@ from writetime.events.naming import to_column
 WRITETIME = "_writetime"
 EXPIRES_AT = "_expires_at"
 OP = "_op"
-"""Columns beside the table's own: writetime (µs) and expiry (s) of its columns by CQL name, and while rows are merged, what to do. No
-column of a table is called so: `to_column` puts `_` before names that are not plain only, and these are plain without it."""
+"""Columns beside the table's own: writetime (µs) and expiry (s) of its columns by CQL name, and while rows
+are merged, what to do. No column of a table is called so: `to_column` puts `_` before names that are not
+plain only, and these are plain without it."""
 
 
 @dataclass(frozen=True)

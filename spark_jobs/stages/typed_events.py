@@ -1,8 +1,8 @@
 """Raw events to typed events, on the way to the sinks. A function for `mapInArrow`.
 
 Input: packs (`state`) of FOLDED rows of the kinds `event` and `deletion`. Output: pages (`event_pages`) in
-the same order, with the columns and rows that `writetime.events.masking` lets through. `explode` has validated
-every value, so no conversion can fail here."""
+the same order, with the columns and rows that `writetime.events.masking` lets through. `explode` has
+validated every value, so no conversion can fail here."""
 
 from __future__ import annotations
 
@@ -33,7 +33,8 @@ from writetime.events.row_values import Shown, TableView
 
 READ: Final = "r"
 SNAPSHOT: Final = "snapshot"
-"""Op and reason of what was read from the ring, and that no log has told: rows that are new, and rows that were otherwise (op u)."""
+"""Op and reason of what was read from the ring, and that no log has told: rows that are new, and rows that
+were otherwise (op u)."""
 BYTES_PER_PAGE: Final = 16 << 20
 """Of what pages are made of, an event beside its rows counted as much as `_EVENT`."""
 _EVENT = 1 << 10
@@ -124,7 +125,8 @@ class TypedEvents:
     def _event(self, row: dict[str, Any], start: int) -> tuple[int | None, bool, table_events.Event]:
         """The event of a FOLDED row, with its ordinal and whether it is the last of its row."""
         event = self.event(row)
-        # Events that are not published have no ordinal; neither have rows that a filter hides before and after.
+        # Events that are not published have no ordinal; neither have rows that a filter hides before and
+        # after.
         hidden = row["kind"] != "deletion" and event["before"] is None and event["after"] is None
         ordinal = None if row["seq"] is None or hidden else start + row["seq"] + 1
         # Values of a dropped column are removed as a whole.

@@ -47,7 +47,8 @@ SCHEMA: Final = pa.schema([("key", pa.binary()), ("state", pa.binary()), ("expir
 ASKED: Final = 128
 """Intervals in one question to the index."""
 LOOKED_UP: Final = 16_384
-"""Keys in one question to the index: each reads the index's pages that hold one of them, and is compared with all of these."""
+"""Keys in one question to the index: each reads the index's pages that hold one of them, and is compared with
+all of these."""
 STREAMED: Final = 4096
 """Records of a scan that are in memory at once, at most."""
 HELD: Final = 64 << 20
@@ -55,15 +56,18 @@ HELD: Final = 64 << 20
 READ_AT_ONCE: Final = 128
 """Records that Lance reads before it looks whether they are too many bytes."""
 SLOWLY: Final[dict[str, Any]] = {"batch_size": READ_AT_ONCE, "batch_readahead": 1, "fragment_readahead": 1, "io_buffer_size": 32 << 20}
-"""How states are read. Lance would read ahead of who asks, without a limit of bytes; on few cores that takes longer, too."""
+"""How states are read. Lance would read ahead of who asks, without a limit of bytes; on few cores that takes
+longer, too."""
 CUT: Final = 8
 """What is too much to be held is asked for again in so many parts."""
 SAMPLED: Final = 64
-"""A scan of more looks at the keys first and remembers each of so many, to cut its interval where they are."""
+"""A scan of more looks at the keys first and remembers each of so many, to cut its interval where they
+are."""
 WRITTEN: Final = 250_000
 """Records that are merged in one commit, at most."""
 SEARCHED: Final = 5_000
-"""A merge finds its keys by the index if there are so many times as many in the shard; else it reads all keys, which is faster then."""
+"""A merge finds its keys by the index if there are so many times as many in the shard; else it reads all
+keys, which is faster then."""
 CACHED: Final = 512 << 20
 """Bytes of indices that a process keeps in memory at most."""
 INDEX: Final = "key_idx"
@@ -72,8 +76,8 @@ INDEX_PARTS: Final = 16
 FRAGMENTS: Final = 40
 FRAGMENT_ROWS: Final = 500_000
 DELETED: Final = 0.3
-"""More than `FRAGMENTS` files are compacted by the write that finds them: those of fewer than `FRAGMENT_ROWS` records, and those of which a
-share of `DELETED` is gone."""
+"""More than `FRAGMENTS` files are compacted by the write that finds them: those of fewer than `FRAGMENT_ROWS`
+records, and those of which a share of `DELETED` is gone."""
 
 
 T = TypeVar("T")
@@ -139,7 +143,8 @@ class Shard:
             size = min(LOOKED_UP, max(1, HELD // 2 * len(some) // max(1, found.nbytes)))
 
     def scan(self, start: bytes, end: bytes) -> Iterator[tuple[bytes, bytes]]:
-        """(record key, state) with start <= key < end, ascending. Holds some thousand records at a time, however many there are."""
+        """(record key, state) with start <= key < end, ascending. Holds some thousand records at a time,
+        however many there are."""
         return self.scan_all([(start, end)])
 
     def scan_all(self, intervals: Sequence[tuple[bytes, bytes]]) -> Iterator[tuple[bytes, bytes]]:
@@ -244,7 +249,8 @@ def upsert(uri: str, base: int, batch: int, records: Iterable[Record], store: St
             work.write(summed)
             work.tidy()
         except (OSError, RuntimeError):
-            # Lance rejects a commit that conflicts with one in between. The lease tells whether that was another driver's.
+            # Lance rejects a commit that conflicts with one in between. The lease tells whether that was
+            # another driver's.
             held.check()
             raise
         done = Written(work.version, _earliest_expiry(work, held.notes))
@@ -253,8 +259,9 @@ def upsert(uri: str, base: int, batch: int, records: Iterable[Record], store: St
 
 
 def rewrite(uri: str, base: int, batch: int, gone: Gone, store: Store, lease: str, **timing: float) -> Written:
-    """Write all records of version `base` anew, but for those that are `gone`: into new files, so that once the older versions are removed
-    (`forget`) nothing of them is left. Idempotent, as `upsert` is, and with the same errors."""
+    """Write all records of version `base` anew, but for those that are `gone`: into new files, so that once
+    the older versions are removed (`forget`) nothing of them is left. Idempotent, as `upsert` is, and with
+    the same errors."""
     if (done := _rewritten(notes(store, lease), uri, base, batch)) is not None:
         return done
     with Lease(store, lease, **timing) as held:

@@ -1,4 +1,5 @@
-"""Airflow's pages as a person sees them: headless Chromium that logs in, reads and clicks. For tests; knows no DAG."""
+"""Airflow's pages as a person sees them: headless Chromium that logs in, reads and clicks. For tests; knows
+no DAG."""
 
 from __future__ import annotations
 
@@ -34,7 +35,8 @@ _OPTIONS = (
 
 
 class Browser:
-    """One window. What is looked for may take a while to come; an AssertionError has what was there instead."""
+    """One window. What is looked for may take a while to come; an AssertionError has what was there
+    instead."""
 
     def __init__(self, driver: webdriver.Chrome, url: str, pictures: Path) -> None:
         self._driver, self._url, self._pictures = driver, url, pictures
@@ -61,7 +63,8 @@ class Browser:
         return float(self._wait(lambda: self._driver.execute_script(script), "a paint"))
 
     def open_menu(self, entry: str) -> None:
-        """Go to a plugin's page as people do: by Airflow's menu, which shows it in a frame. What follows is in that frame."""
+        """Go to a plugin's page as people do: by Airflow's menu, which shows it in a frame. What follows is
+        in that frame."""
         self._driver.get(self._url)
         self._wait(lambda: self._followed(entry), f"`{entry}` in the menu")
         self._driver.switch_to.frame(self._wait(lambda: self._shown("//iframe"), "the page's frame"))

@@ -1,11 +1,11 @@
-"""A node of Cassandra that is written to, Airflow's four processes on their schedule, and a person at a browser: `make test-airflow`.
+"""A node of Cassandra that is written to, Airflow's four processes on their schedule, and a person at a
+browser: `make test-airflow`.
 
-One story: ingest takes in on its schedule what the shipper has sent, but for one segment that came damaged. Its square is red, everything
-else is published. A person puts a good copy in its place and clears the square in Airflow's page. Then three hours are replayed from the
-archive by the command line, the other DAGs are triggered one by one, and the tables are held against the ring, before and after somebody
-has changed a row in them.
-Pictures of the pages go to var/test-airflow.
-"""
+One story: ingest takes in on its schedule what the shipper has sent, but for one segment that came damaged.
+Its square is red, everything else is published. A person puts a good copy in its place and clears the square
+in Airflow's page. Then three hours are replayed from the archive by the command line, the other DAGs are
+triggered one by one, and the tables are held against the ring, before and after somebody has changed a row in
+them. Pictures of the pages go to var/test-airflow."""
 
 from __future__ import annotations
 
@@ -92,7 +92,8 @@ class Live:
     # --- the node
 
     def write(self, first: int, sealed: datetime) -> None:
-        """Rows from `first` on, in segments that the node has finished, and that look as if that had been at `sealed`."""
+        """Rows from `first` on, in segments that the node has finished, and that look as if that had been at
+        `sealed`."""
         insert = self.session.prepare("INSERT INTO shop.orders (customer, id, amount, note) VALUES (?, ?, ?, ?)")
         before = {found.name for found in classify(look(self.node.cdc_raw)) if found.state is State.COMPLETED}
         for number in range(first, first + ROWS_AN_HOUR):
@@ -136,7 +137,8 @@ class Live:
         return 0 if found is None else found.number
 
     def events(self) -> Counter[tuple[int, str]]:
-        """How often Kafka has each event, by the order's id and op, as a reader of committed records sees it."""
+        """How often Kafka has each event, by the order's id and op, as a reader of committed records sees
+        it."""
         options = {"bootstrap.servers": self.kafka.bootstrap, "group.id": "test", "isolation.level": "read_committed"}
         consumer = Consumer({**options, "enable.partition.eof": True, "enable.auto.commit": False})
         partitions = consumer.list_topics(TOPIC, timeout=30).topics[TOPIC].partitions
@@ -242,7 +244,8 @@ def one_square_is_red(live: Live, damaged: Damaged) -> str:
 
 
 def cleared_in_the_page(live: Live, damaged: Damaged, run: str) -> None:
-    """A good copy, and a click: the square is green, the row comes with the next batch, and nothing comes twice."""
+    """A good copy, and a click: the square is green, the row comes with the next batch, and nothing comes
+    twice."""
     (held,) = [info.name for info in live.store.list("cdc/") if info.name.endswith(damaged.path.name)]
     (live.folder / "bucket" / held).write_bytes(damaged.original)
     live.browser.open_task("cdc_ingest", run, "segment", 0)
@@ -274,8 +277,8 @@ def three_hours_replayed_change_nothing(live: Live, hours: list[datetime]) -> No
 
 
 def the_others_look_and_change_nothing(live: Live, hours: list[datetime]) -> None:
-    """The only node held what it ought to; its table is read whole, and nothing is news; state, warehouse and archive are tidied; and the
-    node, whose last segment is older than a minute, is late."""
+    """The only node held what it ought to; its table is read whole, and nothing is news; state, warehouse and
+    archive are tidied; and the node, whose last segment is older than a minute, is late."""
     for dag in OTHERS:
         live.airflow.api.pause(dag, paused=False)
     start, end = (f"{time:%Y-%m-%dT%H:%M:00Z}" for time in (hours[0], datetime.now(UTC) + timedelta(minutes=1)))
@@ -346,7 +349,8 @@ def drift_is_red(live: Live) -> None:
 
 
 def nothing_shows_a_note(live: Live) -> None:
-    """Neither logs of tasks, nor Airflow's database with what tasks told each other and how they were called, nor any report."""
+    """Neither logs of tasks, nor Airflow's database with what tasks told each other and how they were called,
+    nor any report."""
     bucket = live.folder / "bucket"
     folders = [live.folder / "airflow", live.folder / "warehouse", *(each for each in bucket.iterdir() if each.name not in SECRET)]
     files = [file for folder in folders for file in folder.rglob("*") if file.is_file() and file.suffix != ".bin"]

@@ -1,7 +1,8 @@
-"""The page in a running Airflow, as a person uses it: by the menu, in a browser, in the dark, and its two buttons. `make test-airflow`.
+"""The page in a running Airflow, as a person uses it: by the menu, in a browser, in the dark, and its two
+buttons. `make test-airflow`.
 
-The bucket is a made-up one of some batches, so nothing has to be ingested first, and the DAGs stay paused: a button's run has to be there,
-as somebody's. Pictures of all views go to var/test-airflow."""
+The bucket is a made-up one of some batches, so nothing has to be ingested first, and the DAGs stay paused: a
+button's run has to be there, as somebody's. Pictures of all views go to var/test-airflow."""
 
 from __future__ import annotations
 

@@ -1,7 +1,8 @@
-"""The whole pipeline with Airflow's four processes, Spark and Kafka really running, and a damaged segment in the middle of it.
+"""The whole pipeline with Airflow's four processes, Spark and Kafka really running, and a damaged segment in
+the middle of it.
 
-One story in one test, because each step starts from what the last one left, and starting Airflow for each would take minutes.
-"""
+One story in one test, because each step starts from what the last one left, and starting Airflow for each
+would take minutes."""
 
 from __future__ import annotations
 
@@ -103,7 +104,8 @@ def test_a_damaged_segment_its_repair_and_a_backfill(story: Story) -> None:
         layout.SegmentName.parse(damaged.path.name),
     ).incoming
 
-    # All else goes on: the batch is sealed and archived, only the square of that segment is red, and it has its name.
+    # All else goes on: the batch is sealed and archived, only the square of that segment is red, and it has
+    # its name.
     run, state, tasks = story.run("cdc_ingest")
     assert state == "failed"
     assert {task: found["state"] for task, found in tasks.items()} == {
@@ -195,8 +197,8 @@ def names_hour(object_name: str) -> str:
 
 
 def _make_older(folders: Iterable[Path]) -> None:
-    """Let all segments have been sealed in the hour before this one: a backfill only takes hours that are over, and of this very hour the
-    DAG's own schedule has made an empty run."""
+    """Let all segments have been sealed in the hour before this one: a backfill only takes hours that are
+    over, and of this very hour the DAG's own schedule has made an empty run."""
     sealed_at = (datetime.now(UTC) - timedelta(hours=1)).replace(minute=10)
     for folder in folders:
         for file in folder.iterdir():

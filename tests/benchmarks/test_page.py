@@ -1,4 +1,5 @@
-"""The benchmark of the page builds a bucket that it can read, and asks for views that are there: small, so that figures mean nothing."""
+"""The benchmark of the page builds a bucket that it can read, and asks for views that are there: small, so
+that figures mean nothing."""
 
 from __future__ import annotations
 

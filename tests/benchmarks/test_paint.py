@@ -1,4 +1,5 @@
-"""The benchmark of the page in a browser asks for every view of a running Airflow: small, so that figures mean nothing."""
+"""The benchmark of the page in a browser asks for every view of a running Airflow: small, so that figures
+mean nothing."""
 
 from __future__ import annotations
 

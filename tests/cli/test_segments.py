@@ -318,7 +318,8 @@ def test_behind_the_synced_position_of_a_growing_segment(run: Run, tmp_path: Pat
 
 
 def test_cells_of_a_column_that_came_back_as_another_type(run: Run, tmp_path: Path) -> None:
-    """The last schema has the name as a blob; the old cells have no length, and are read as they were written."""
+    """The last schema has the name as a blob; the old cells have no length, and are read as they were
+    written."""
     back = change("k", columns=[column_row("dttl", "v", T + 9, "regular", "blob")])
     write(tmp_path, 1, [*DDL, body_of(TTL_FRAME), body(back)])
     found = [line for line in lines(run("dump", "--json", "--all-tables", tmp_path)[1]) if line["ks"] == "k"]

@@ -1,4 +1,5 @@
-"""Which YAMLs a value of WRITETIME_CONFIG names, and what becomes of those that are wrong or claim the same thing."""
+"""Which YAMLs a value of WRITETIME_CONFIG names, and what becomes of those that are wrong or claim the same
+thing."""
 
 from __future__ import annotations
 

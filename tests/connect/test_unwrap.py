@@ -1,4 +1,5 @@
-"""What consumers of Debezium's events make of ours: Kafka Connect's JsonConverter and Debezium's own ExtractNewRecordState, in a JVM."""
+"""What consumers of Debezium's events make of ours: Kafka Connect's JsonConverter and Debezium's own
+ExtractNewRecordState, in a JVM."""
 
 from __future__ import annotations
 

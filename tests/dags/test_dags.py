@@ -310,7 +310,8 @@ print("@@" + json.dumps(told))
 
 
 def test_squares_of_tables(tmp_path: Path) -> None:
-    """What the tasks find in a bucket: a table that could not be shown, and one whose events cannot be sent."""
+    """What the tasks find in a bucket: a table that could not be shown, and one whose events cannot be
+    sent."""
     store = LocalStore(tmp_path / "bucket")
     waits, damaged = seal(store, 1, [REFUSED], [problem(bucket.ORDERS)], [problem(None, "damage")], quarantined=1)
     seal(store, 2, [REFUSED])

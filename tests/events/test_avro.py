@@ -1,4 +1,5 @@
-"""Avro schemas and rows: names, named types, evolution, options. Values of all types are in test_round_trips."""
+"""Avro schemas and rows: names, named types, evolution, options. Values of all types are in
+test_round_trips."""
 
 from __future__ import annotations
 
@@ -150,7 +151,8 @@ def test_schemas_before_and_after_an_alter_understand_each_other() -> None:
 
 
 def test_a_table_of_three_hundred_columns() -> None:
-    """Of all types in turn, named as nobody should: fastavro takes it, and it reads what it wrote when it had half of them."""
+    """Of all types in turn, named as nobody should: fastavro takes it, and it reads what it wrote when it had
+    half of them."""
     kinds = ["frozen<person>", 'frozen<"Odd Name">', "map<int, frozen<addr>>", "tuple<int, duration>", *sorted(NATIVE.keys() - {"counter"})]
     columns = {"id": Column("id", "partition_key", "int", 0)}
     columns |= {name: Column(name, "regular", kinds[i % len(kinds)]) for i, name in enumerate(f"Col.{n} _x{n}_" for n in range(300))}

@@ -1,4 +1,5 @@
-"""Values of events, from what the warehouse holds: the forms of `writetime.events.json` and `writetime.events.avro`."""
+"""Values of events, from what the warehouse holds: the forms of `writetime.events.json` and
+`writetime.events.avro`."""
 
 from __future__ import annotations
 
@@ -64,7 +65,8 @@ def test_values_in_json(kind: str, held: Any, expected: Any) -> None:
 @settings(max_examples=examples(200), deadline=None)
 @given(typed_values(limits=IN_ARROW, empty_keys=False))
 def test_json_is_as_the_table_of_types_says(typed: tuple[str, Any]) -> None:
-    """But for zero-length values, which are what the warehouse made of them, and for maps with numbers of any size as keys."""
+    """But for zero-length values, which are what the warehouse made of them, and for maps with numbers of any
+    size as keys."""
     text, value = typed
     assume(not any(f"map<{name}," in text for name in ("varint", "decimal")))
     kind = kind_of(text)

@@ -114,7 +114,8 @@ def test_the_envelope() -> None:
 
 
 def test_an_event_shows_as_its_own_version_of_the_schema_has_it() -> None:
-    """Whatever has become of the table since: a key and a field renamed, columns dropped, made anew, and under the name of another."""
+    """Whatever has become of the table since: a key and a field renamed, columns dropped, made anew, and
+    under the name of another."""
     place, renamed = (
         UdtType("shop", "place", kinds(x="int", y="int"), False),
         pa.struct([("z", pa.int32()), ("y", pa.int32()), ("new", pa.int32())]),

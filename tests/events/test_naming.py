@@ -145,13 +145,15 @@ def test_no_column_is_called_as_one_of_icebergs_sparks_or_our_own(hidden: str) -
 
 
 def test_iceberg_takes_every_column_as_it_is() -> None:
-    """Iceberg writes what Java holds for neither letter nor digit as `_x<HEX>` in Parquet: "a①" there would meet a_x2460."""
+    """Iceberg writes what Java holds for neither letter nor digit as `_x<HEX>` in Parquet: "a①" there would
+    meet a_x2460."""
     kept = {unicodedata.category(c) for c in map(chr, range(0x20000)) if to_column(f"a{c}") == f"a{c}" and c != "_"}
     assert kept == {"Ll", "Lm", "Lo", "Lu", "Nd"}
 
 
 def test_no_two_characters_of_columns_are_one_letter() -> None:
-    """Over the two planes of Unicode that have letters with cases, as Java's equalsIgnoreCase and toLowerCase see it."""
+    """Over the two planes of Unicode that have letters with cases, as Java's equalsIgnoreCase and toLowerCase
+    see it."""
     stay = [c for c in map(chr, range(0x20000)) if to_column(f"a{c}") == f"a{c}"]
     assert len(stay) > 40_000
     for fold in (_one_letter, str.lower):

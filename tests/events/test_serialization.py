@@ -46,8 +46,8 @@ def changed(schema: pa.Schema, before: Any, after: Any, **more: Any) -> dict[str
 
 
 def read(data: bytes, writer: Any, reader: Any = None) -> Any:
-    """What a consumer reads who has the writer's schema from the registry, and perhaps one of its own; moments, days and ids as they are
-    on the wire."""
+    """What a consumer reads who has the writer's schema from the registry, and perhaps one of its own;
+    moments, days and ids as they are on the wire."""
     writer, reader = (
         json.loads(json.dumps(without_calendar(each)).replace('"logicalType": "uuid"', '"x": 1')) for each in (writer, reader)
     )

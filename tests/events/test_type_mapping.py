@@ -1,4 +1,5 @@
-"""The table of types: what it says is what is made, by us, by Spark and by Iceberg, and what the page shows."""
+"""The table of types: what it says is what is made, by us, by Spark and by Iceberg, and what the page
+shows."""
 
 from __future__ import annotations
 

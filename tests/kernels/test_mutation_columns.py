@@ -1,4 +1,5 @@
-"""Both decoders from bodies to Arrow on the same bodies: batches, errors and mutations must be exactly equal."""
+"""Both decoders from bodies to Arrow on the same bodies: batches, errors and mutations must be exactly
+equal."""
 
 from __future__ import annotations
 
@@ -686,7 +687,8 @@ def test_what_was_dropped_is_told_by_the_log() -> None:
 @pytest.mark.parametrize("back", ["varint", "blob", "int"])
 @pytest.mark.parametrize("kind", ["int", "text", "bigint"])
 def test_a_column_that_has_come_back_as_another_type(kind: str, back: str) -> None:
-    """Cells up to the drop are of the type in force then, later ones of that in force since, also beside each other in one mutation."""
+    """Cells up to the drop are of the type in force then, later ones of that in force since, also beside each
+    other in one mutation."""
     dropped = 1_700_000_000_000_100
     keys = {"p": Column("p", "partition_key", "int", 0), "c": Column("c", "clustering", "int", 0), "w": Column("w", "regular", "text")}
     old = Table("k", "t", UUID(int=5), {**keys, "v": Column("v", "regular", kind)})

@@ -88,7 +88,8 @@ def shown(row: VisibleRow | None) -> bytes:
 @given(st.lists(rows_updates, max_size=4), st.lists(rows, max_size=8))
 @pytest.mark.parametrize("engine", ["python", "numba"])
 def test_joining_is_what_a_fold_of_the_partition_does(engine: Engine, history: list[PartitionUpdate], items: list[Row]) -> None:
-    """Under the partition's deletion that is there already; but for rows that are left, because something of them expires."""
+    """Under the partition's deletion that is there already; but for rows that are left, because something of
+    them expires."""
     order = ClusteringOrder(WITHOUT_STATICS, {})
     begin = fold(PartitionState(), [SourcedUpdate(u) for u in history], order=order, now=101).state
     sourced = [SourcedUpdate(update(rows=(row,)), number) for number, row in enumerate(items)]

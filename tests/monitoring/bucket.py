@@ -1,4 +1,5 @@
-"""A bucket as a pipeline leaves it after some batches: documents, ledger, archive, quarantine. No segment in it has real contents."""
+"""A bucket as a pipeline leaves it after some batches: documents, ledger, archive, quarantine. No segment in
+it has real contents."""
 
 from __future__ import annotations
 
@@ -70,7 +71,8 @@ def mutation(*tables: UUID, note: bytes = b"hunter2") -> bytes:
 
 
 class Builder:
-    """Writes batches of `per_node` segments a node, one a minute; each has been archived, but for one that batch 3 has quarantined."""
+    """Writes batches of `per_node` segments a node, one a minute; each has been archived, but for one that
+    batch 3 has quarantined."""
 
     def __init__(self, put: Put, *, per_node: int = 2, bad: bool = True) -> None:
         self.put = put
@@ -170,7 +172,8 @@ def _accounts(number: int) -> Iterator[Accounting]:
 
 
 def small(folder: Path, batches: int = 8) -> None:
-    """A small pipeline's bucket in a folder; `sealed_at` is in the objects' metadata, as the shipper notes it."""
+    """A small pipeline's bucket in a folder; `sealed_at` is in the objects' metadata, as the shipper notes
+    it."""
     from writetime.storage.local import LocalStore
 
     store = LocalStore(folder)

@@ -73,7 +73,8 @@ def test_what_the_bucket_tells(folder: Path) -> None:
 
 
 def test_a_node_that_is_silent_for_long_keeps_its_sample(folder: Path) -> None:
-    """Without one the alert for a late node would end when no batch that is looked at has a segment of it any more."""
+    """Without one the alert for a late node would end when no batch that is looked at has a segment of it any
+    more."""
     store = LocalStore(folder)
     silent = layout.NodeName(bucket.CLUSTER, "dc1", "00000009-0000-4000-8000-000000000000")
     store.put(layout.node_facts(silent), b"{}")

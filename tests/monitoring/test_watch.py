@@ -82,7 +82,8 @@ def test_a_node_that_left_is_not_looked_for(store: MemoryStore) -> None:
 
 
 def test_one_looks_back_as_far_as_it_takes(store: MemoryStore, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A node whose last segments came before the batches of the last hour is not taken for one that never shipped."""
+    """A node whose last segments came before the batches of the last hour is not taken for one that never
+    shipped."""
     monkeypatch.setattr(nodes, "WINDOW", 1)
     monkeypatch.setattr(nodes.ring, "__kwdefaults__", {"last": 1, "now": None})
     asked: list[int] = []

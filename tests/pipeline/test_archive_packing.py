@@ -1,4 +1,5 @@
-"""Packing and letting go against a real folder store: nothing is lost wherever it dies, and a second attempt ends the same."""
+"""Packing and letting go against a real folder store: nothing is lost wherever it dies, and a second attempt
+ends the same."""
 
 from __future__ import annotations
 

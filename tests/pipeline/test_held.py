@@ -1,4 +1,5 @@
-"""What waits for a person costs neither seals nor planning: one object lists it, and the ledger is asked of what was cleared only."""
+"""What waits for a person costs neither seals nor planning: one object lists it, and the ledger is asked of
+what was cleared only."""
 
 from __future__ import annotations
 

@@ -1,4 +1,5 @@
-"""What lies in the bucket by mistake, or was written by a node that means harm, stops no planner and no archiver."""
+"""What lies in the bucket by mistake, or was written by a node that means harm, stops no planner and no
+archiver."""
 
 from __future__ import annotations
 

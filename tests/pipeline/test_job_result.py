@@ -37,7 +37,8 @@ def test_nobody_asked_nothing_left(monkeypatch: pytest.MonkeyPatch, tmp_path: Pa
 
 
 def test_a_process_of_its_own_tells_its_error() -> None:
-    """A real job, over a file that is not there: what goes to the task is its error, and that no retry helps."""
+    """A real job, over a file that is not there: what goes to the task is its error, and that no retry
+    helps."""
     command = [sys.executable, "-m", "spark_jobs.publish", "--config", "nowhere.yaml"]
     with listening() as heard:
         done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)

@@ -1,4 +1,5 @@
-"""What nodes say of themselves, as it is read: the newest status, or the one document of shippers up to 0.1."""
+"""What nodes say of themselves, as it is read: the newest status, or the one document of shippers up to
+0.1."""
 
 from __future__ import annotations
 

@@ -1,4 +1,5 @@
-"""What a batch makes of the nodes' own logs: which tables start anew, and what is read again for them. Against a real folder store."""
+"""What a batch makes of the nodes' own logs: which tables start anew, and what is read again for them.
+Against a real folder store."""
 
 from __future__ import annotations
 
@@ -205,7 +206,8 @@ def test_archived_segments_past_the_cut_are_read_again(ring: Ring) -> None:
     ring.ship("b", 3, 95, truncated(2, 40, 60.1))
     document = ring.batch()
     assert document.opened == [ORDERS.id, ITEMS.id]
-    # c has no record: what a and b logged before theirs tells which of its updates are copies of what is gone.
+    # c has no record: what a and b logged before theirs tells which of its updates are copies of what is
+    # gone.
     whole = {7: -1, 8: -1}
     assert reread(document) == dict.fromkeys(("a 1", "a 3", "b 1", "b 2", "b 9", "c 1", "c 2"), whole)
     again = [(s.ref.node.host_id, s.ref.segment.id) for s in all_segments(ring.batches[-1][0], document)[2:]]
@@ -317,7 +319,8 @@ def test_without_the_documents_of_old_batches_a_correction_builds_anew(ring: Rin
 
 
 def test_a_missing_record_that_changes_no_frame_opens_nothing(ring: Ring) -> None:
-    """The normal way: each node's record comes with the segment in which it was written, and not all in one batch."""
+    """The normal way: each node's record comes with the segment in which it was written, and not all in one
+    batch."""
     for node in "abc":
         ring.ship(node, 1, 1)
     ring.batch()

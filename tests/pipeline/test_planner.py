@@ -1,4 +1,5 @@
-"""Planning and archiving against a real folder store: what a batch takes in, and that every step may be repeated."""
+"""Planning and archiving against a real folder store: what a batch takes in, and that every step may be
+repeated."""
 
 from __future__ import annotations
 
@@ -686,7 +687,8 @@ def test_time_does_not_run_backwards(store: LocalStore) -> None:
 
 
 def test_the_time_of_planning_is_the_stores(store: LocalStore, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A driver whose clock is off must not tell as gone what is not, nor wait for what is due: a batch's clock never goes back."""
+    """A driver whose clock is off must not tell as gone what is not, nor wait for what is due: a batch's
+    clock never goes back."""
     put = store.put
     monkeypatch.setattr(store, "put", lambda *args, **named: replace(put(*args, **named), created=NOW))
     assert store_clock(store, CLUSTER) == NOW

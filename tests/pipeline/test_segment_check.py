@@ -95,7 +95,8 @@ def test_an_encrypted_segment_without_its_keystore(store: Store) -> None:
 
 
 def test_what_a_node_lost_in_a_crash_is_nothing_wrong(store: Store) -> None:
-    """A segment that ends so, and is held for something else, is good once that is mended: also as a copy that says nothing of a crash."""
+    """A segment that ends so, and is held for something else, is good once that is mended: also as a copy
+    that says nothing of a crash."""
     torn = segment(encode_mutation(insert(1), SCHEMA), encode_mutation(insert(2), SCHEMA))[:-40]
     info = store.put(NAME, torn, metadata={"ending": "after-crash"})
     assert kinds(store) == ["UnknownTable"]

@@ -1,4 +1,5 @@
-"""What nodes answer of their TRUNCATEs, as planning and batches take it in: a TRUNCATE whose segment no node kept is followed."""
+"""What nodes answer of their TRUNCATEs, as planning and batches take it in: a TRUNCATE whose segment no node
+kept is followed."""
 
 from __future__ import annotations
 

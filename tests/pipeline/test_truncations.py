@@ -115,8 +115,8 @@ def test_of_a_node_without_a_record_segments_outside_of_the_time_out_are_decided
 
 
 def test_two_truncates_of_which_different_nodes_tell() -> None:
-    """T1 noted by a alone, T2 ten seconds later by b alone: they look like one. Each node is cut at its own place, and what a
-    logged in between may have been taken by T2."""
+    """T1 noted by a alone, T2 ten seconds later by b alone: they look like one. Each node is cut at its own
+    place, and what a logged in between may have been taken by T2."""
     found = cuts({"a": [record(0)], "b": [record(10_000, 7, 300)]}, Source("a", 5, NEVER), Source("b", 7, NEVER))
     between, after = (AT + 5_000) * 1000, (AT + 10_000) * 1000 + 1
     verdicts = [found.verdict(TABLE.bytes, 0, position, at) for position in (100, 101) for at in (between, after)]
@@ -134,7 +134,8 @@ def test_an_older_place_of_a_node_that_left_no_record_of_the_last_truncate_holds
 
 
 A, B, C, D = 0, 1, 2, 3
-"""Nodes by the index of their segment: a and b left records, one second apart; c did not; d was started after."""
+"""Nodes by the index of their segment: a and b left records, one second apart; c did not; d was started
+after."""
 PAST, BEHIND = 100, 101
 
 
@@ -175,8 +176,9 @@ def test_only_the_last_truncate_counts_in_whatever_order_they_become_known() -> 
 @settings(deadline=None, max_examples=examples(300))
 @given(st.randoms(use_true_random=False), st.integers(2, 4), st.integers(1, 3), st.booleans())
 def test_whatever_records_are_lost_no_row_is_and_none_comes_back(rng: random.Random, nodes: int, number: int, old_writetimes: bool) -> None:
-    """A ring played in which notes get lost: what is called gone is gone, what is called kept stays. Only writes with old
-    writetimes may stay that an unnoted TRUNCATE took, on nodes that noted another one within its time-out."""
+    """A ring played in which notes get lost: what is called gone is gone, what is called kept stays. Only
+    writes with old writetimes may stay that an unnoted TRUNCATE took, on nodes that noted another one within
+    its time-out."""
     records: dict[str, list[Truncation]] = {}
     now, frames = AT, list[tuple[str, int, int, int]]()
     for generation in range(number + 1):
@@ -212,7 +214,8 @@ def frames_begin(frames: list[tuple[str, int, int, int]], generation: int) -> in
 @settings(deadline=None)
 @given(st.randoms(use_true_random=False), st.integers(1, 5), st.integers(1, 4))
 def test_with_all_records_the_cut_is_what_the_nodes_did(rng: random.Random, nodes: int, number: int) -> None:
-    """A ring played: each node logs, at its own pace, and notes its place at each TRUNCATE. All frames since the last stay, no other."""
+    """A ring played: each node logs, at its own pace, and notes its place at each TRUNCATE. All frames since
+    the last stay, no other."""
     records: dict[str, list[Truncation]] = {str(node): [] for node in range(nodes)}
     now, frames = AT, []
     for generation in range(number + 1):

@@ -1,7 +1,7 @@
-"""The page over a small bucket: what each part shows, that nothing of it can be made into markup, who may, and what the buttons do.
+"""The page over a small bucket: what each part shows, that nothing of it can be made into markup, who may,
+and what the buttons do.
 
-Airflow's part is a stand-in here; tests/airflow has the real one.
-"""
+Airflow's part is a stand-in here; tests/airflow has the real one."""
 
 from __future__ import annotations
 
@@ -539,7 +539,8 @@ def test_a_bucket_that_cannot_be_read_is_told(page: Any) -> None:
 
 @pytest.fixture
 def several(page: Any, folder: Path, tmp_path: Path) -> Browser:
-    """Two pipelines, and a file that is wrong. One has a bucket that cannot be read, the other a name that is a path of the page."""
+    """Two pipelines, and a file that is wrong. One has a bucket that cannot be read, the other a name that is
+    a path of the page."""
     from writetime.errors import StoreUnavailable
 
     shutil.copytree(folder, tmp_path / "bucket")

@@ -16,10 +16,10 @@ if TYPE_CHECKING:
 
 @pytest.fixture(scope="session")
 def cassandra_node(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Node]:
-    """One node of Cassandra 5.0 with CDC on and 1 MiB segments, for the whole run. Mark tests that use it `cassandra`.
+    """One node of Cassandra 5.0 with CDC on and 1 MiB segments, for the whole run. Mark tests that use it
+    `cassandra`.
 
-    It has `.address`, `.port`, `.cdc_raw` and `.session()`; each test makes a keyspace of its own.
-    """
+    It has `.address`, `.port`, `.cdc_raw` and `.session()`; each test makes a keyspace of its own."""
     from proof.harness.cassandra import Ring
 
     with Ring(tmp_path_factory.mktemp("cassandra"), segment_mb=1) as ring:

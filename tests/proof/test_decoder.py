@@ -1,4 +1,5 @@
-"""The proof that `make test-decoder` gives, on a small recorded scale: that it finds nothing where all is well, and something where not."""
+"""The proof that `make test-decoder` gives, on a small recorded scale: that it finds nothing where all is
+well, and something where not."""
 
 from __future__ import annotations
 

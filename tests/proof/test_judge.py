@@ -1,4 +1,5 @@
-"""Cassandra's own reader, asked by way of the judge, agrees with us on the recorded ring; and says so where a segment is damaged."""
+"""Cassandra's own reader, asked by way of the judge, agrees with us on the recorded ring; and says so where a
+segment is damaged."""
 
 from __future__ import annotations
 

@@ -1,4 +1,5 @@
-"""Segments that real nodes compressed and encrypted, against what Cassandra's own reader made of them: no node is needed for that."""
+"""Segments that real nodes compressed and encrypted, against what Cassandra's own reader made of them: no
+node is needed for that."""
 
 from __future__ import annotations
 

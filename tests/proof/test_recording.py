@@ -69,7 +69,8 @@ def test_replicas_hold_the_same_captured_mutations_in_different_orders(recording
 
 
 def test_the_log_tells_its_own_schema(recording: Recording, staged: dict[str, Path]) -> None:
-    """DDL precedes the first mutation of each captured table on at least one node, so that nothing but the log is needed."""
+    """DDL precedes the first mutation of each captured table on at least one node, so that nothing but the
+    log is needed."""
     assert any(_ddl_comes_first(recording, folder) for folder in staged.values())
 
 
@@ -108,7 +109,8 @@ def captured_mutations(recording: Recording, folder: Path) -> list[bytes]:
 
 
 def _ddl_comes_first(recording: Recording, folder: Path) -> bool:
-    """Whether every captured table's id is seen inside a mutation of another table before its own first mutation."""
+    """Whether every captured table's id is seen inside a mutation of another table before its own first
+    mutation."""
     waiting = {_table_id(recording, table) for _, table in recording.cdc_tables}
     for body in _bodies(folder):
         _, table_id, _ = peek(body)

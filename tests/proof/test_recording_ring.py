@@ -23,8 +23,9 @@ def test_a_node_answers_and_captures(cassandra_node: Node) -> None:
 
 @pytest.mark.cassandra
 def test_a_deletion_that_a_node_forgets(cassandra_node: Node) -> None:
-    """Why the proof gives no collection a name that begins with a letter beyond ASCII (`generate.tables.safe_name`): what the node answers
-    from its memory is in no SSTable, and in no commit log either."""
+    """Why the proof gives no collection a name that begins with a letter beyond ASCII
+    (`generate.tables.safe_name`): what the node answers from its memory is in no SSTable, and in no commit
+    log either."""
     session = cassandra_node.session()
     session.execute("CREATE KEYSPACE forgets WITH replication = {'class': 'SimpleStrategy', 'replication_factor': 1}")
     session.execute('CREATE TABLE forgets.deletions (k int PRIMARY KEY, "é" set<int>, e set<int>)')

@@ -21,7 +21,8 @@ _OF_THE_CONNECTION = ("connection", "expect", "keep-alive", "transfer-encoding")
 
 @dataclass
 class Request:
-    """A request: `path` and `query` are decoded, `target` is not; names of header fields are in lower case."""
+    """A request: `path` and `query` are decoded, `target` is not; names of header fields are in lower
+    case."""
 
     method: str
     target: str

@@ -108,7 +108,8 @@ class Account:
 
 
 def grants(role: str, node: NodeName | None, cluster: str, without: str | None) -> list[tuple[str, frozenset[str]]]:
-    """Folders and permissions of a role by the files. `without` leaves out one right, as `operation` or `operation:folder`."""
+    """Folders and permissions of a role by the files. `without` leaves out one right, as `operation` or
+    `operation:folder`."""
     text = (rights.FOLDER / "gcs" / "grants.json").read_text(encoding="utf-8")
     text = text.replace(rights.CLUSTER, part(cluster))
     if node is not None:
@@ -136,7 +137,8 @@ def _is_continued(request: Request) -> bool:
 
 
 def _uploaded(request: Request) -> str:
-    """The name of the object that an upload is to make: in the query, or in the JSON with which the body begins."""
+    """The name of the object that an upload is to make: in the query, or in the JSON with which the body
+    begins."""
     if "name" in request.query:
         return request.query["name"]
     body = request.body.decode("latin-1")

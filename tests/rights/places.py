@@ -37,7 +37,8 @@ class Place(Protocol):
         """The bucket for an account that may do everything."""
 
     def become(self, role: str, node: NodeName | None = None, *, cluster: str = "", without: str | None = None) -> Store:
-        """The bucket for an account with a role's rights, of `node` or for `cluster`; stores that are opened from now on are its."""
+        """The bucket for an account with a role's rights, of `node` or for `cluster`; stores that are opened
+        from now on are its."""
 
 
 @dataclass

@@ -60,7 +60,8 @@ class Site:
     numbers: int = 0
 
     def account(self, role: str, node: NodeName | None = None, *, cluster: str = "", without: str | None = None) -> Key:
-        """An account with the role's policy. `without` leaves out one right, as `operation` or `operation:folder`."""
+        """An account with the role's policy. `without` leaves out one right, as `operation` or
+        `operation:folder`."""
         self.numbers += 1
         name = f"{role}-{self.numbers}"
         tags = {"datacenter": part(node.datacenter), "host_id": part(node.host_id)} if node else {}
@@ -101,7 +102,8 @@ class Site:
 
 
 def fitted(text: str, cluster: str, tags: Mapping[str, str]) -> dict[str, Any]:
-    """A policy as the gateway can evaluate it: placeholders and tags replaced, and condition keys that it knows."""
+    """A policy as the gateway can evaluate it: placeholders and tags replaced, and condition keys that it
+    knows."""
     text = text.replace(rights.BUCKET, BUCKET).replace(rights.CLUSTER, cluster)
     for name, value in tags.items():
         text = text.replace(f"${{aws:PrincipalTag/{name}}}", value)

@@ -34,7 +34,8 @@ def of(node: NodeName, number: int) -> SegmentRef:
 
 
 def ship(root: Store, node: NodeName) -> None:
-    """What has come in: three segments, a part of one of them, two answers about TRUNCATEs, the node's room of long ago."""
+    """What has come in: three segments, a part of one of them, two answers about TRUNCATEs, the node's room
+    of long ago."""
     noted = {"sealed_at": NOW.isoformat(), "ending": "completed"}
     for number in (1, 2, 3):
         root.put(of(node, number).incoming, f"segment {number}".encode() * 99, metadata=noted)
@@ -179,7 +180,8 @@ def test_without_one_that_only_amazon_has_it_fails_by_name(place: Place, node: N
 
 
 def lacks(place: Place, node: NodeName, missing: str, trouble: str) -> None:
-    """Somewhere in a pipeline's life that right is asked for; the error says on which object, and for what."""
+    """Somewhere in a pipeline's life that right is asked for; the error says on which object, and for
+    what."""
     ship(place.root(), node)
     store = place.become("jobs", cluster=node.cluster, without=missing)
     with pytest.raises(StoreError, match=REFUSED) as caught:

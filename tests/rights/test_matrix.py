@@ -105,7 +105,8 @@ def test_the_documentation_shows_them() -> None:
 
 
 def test_the_policies_fit_the_services_limits() -> None:
-    """6,144 characters of a managed policy, white space not counted (AWS); managed folders fifteen deep (Google)."""
+    """6,144 characters of a managed policy, white space not counted (AWS); managed folders fifteen deep
+    (Google)."""
     for path in sorted((rights.FOLDER / "s3").glob("*.json")):
         assert len(re.sub(r"\s", "", path.read_text(encoding="utf-8"))) <= 6144, path
     for role in ROLES.values():

@@ -158,7 +158,8 @@ def test_without_one_that_only_amazon_asks_for_it_fails_by_name(
 
 
 def lacks(place: Place, machine: Machine, logged: list[dict[str, Any]], missing: str, operation: str, folder: str) -> None:
-    """A round without that right says which operation on what object is refused, and deletes no segment that depends on it."""
+    """A round without that right says which operation on what object is refused, and deletes no segment that
+    depends on it."""
     machine.lay_down()
     result = machine.agent(place.become("shipper", machine.node, without=missing)).round()
     trouble = said(logged, result)
@@ -240,7 +241,8 @@ def contents(store: Store, node: NodeName) -> dict[str, bytes]:
 
 
 def outcome(attempt: Callable[[], object]) -> str:
-    """What the store says to it; a refusal must be none that is tried again, nor one that tells what is there."""
+    """What the store says to it; a refusal must be none that is tried again, nor one that tells what is
+    there."""
     try:
         attempt()
     except (PreconditionFailed, ObjectNotFound, StoreUnavailable) as error:

@@ -1,4 +1,5 @@
-"""Segments that a node left incomplete, segments of 3.11, and the last segments of a node before it is wiped."""
+"""Segments that a node left incomplete, segments of 3.11, and the last segments of a node before it is
+wiped."""
 
 from __future__ import annotations
 
@@ -248,7 +249,8 @@ def test_segments_of_3_11_are_shipped_as_they_come(store: LocalStore, folder: Fo
 def test_segments_of_3_11_where_the_kernel_cannot_tell(
     store: LocalStore, folder: Folder, agent_over: MakeAgent, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Nobody writes into them where they lie but a copy does, and that takes no five minutes without a byte."""
+    """Nobody writes into them where they lie but a copy does, and that takes no five minutes without a
+    byte."""
     monkeypatch.setattr(after_crash, "nobody_writes", lambda _: None)
     (folder.path / "CommitLog-6-7.log").write_bytes(b"x")
     assert agent_over(store).round().waiting == 1

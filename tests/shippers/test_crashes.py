@@ -22,7 +22,8 @@ from writetime.storage.local import LocalStore
 
 
 def lay_down(folder: Folder) -> dict[int, bytes]:
-    """Write two completed segments, a growing one, a leftover idx; returns the bytes of the completed ones."""
+    """Write two completed segments, a growing one, a leftover idx; returns the bytes of the completed
+    ones."""
     written = {number: folder.segment(number) for number in (10, 9)}
     folder.segment(11, idx=b"12")
     (folder.path / "CommitLog-7-8_cdc.idx").write_bytes(b"4\nCOMPLETED")

@@ -1,4 +1,5 @@
-"""Space: its level, the rate limit, and spilling while the store is down; nothing is ever deleted for space."""
+"""Space: its level, the rate limit, and spilling while the store is down; nothing is ever deleted for
+space."""
 
 from __future__ import annotations
 

@@ -182,7 +182,8 @@ def test_without_a_note_nothing_is_put_aside(
 def test_a_note_that_cannot_be_read_fails_a_drain(
     note: str, store: LocalStore, folder: Folder, agent_over: MakeAgent, settings: PipelineConfig
 ) -> None:
-    """Else what lies in an earlier folder would be left behind by a drain that ends well. A service goes on."""
+    """Else what lies in an earlier folder would be left behind by a drain that ends well. A service goes
+    on."""
     state = node_of(settings).state
     state.mkdir()
     (state / spill.NOTE).write_text(note)

@@ -137,7 +137,8 @@ def test_a_conflict_is_confirmed_as_well(fault: Fault, on: str, folder: Folder) 
 
 @pytest.mark.parametrize("data", [None, b"replayed differently"])
 def test_a_segment_that_comes_back_after_a_batch_took_it_in_goes_up_again(store: LocalStore, folder: Folder, data: bytes | None) -> None:
-    """With the same bytes or with others: planning compares them with its ledger, which a node may not read."""
+    """With the same bytes or with others: planning compares them with its ledger, which a node may not
+    read."""
     folder.segment(1)
     ship(store, ref(1), folder.path, {})
     take_in(store, 1)

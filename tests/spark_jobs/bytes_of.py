@@ -1,4 +1,5 @@
-"""What the files of a bucket and a warehouse hold, by whatever they are packed in: for tests that look for what must not be there."""
+"""What the files of a bucket and a warehouse hold, by whatever they are packed in: for tests that look for
+what must not be there."""
 
 from __future__ import annotations
 
@@ -15,7 +16,8 @@ _CATALOGS = (".db", ".db-journal")
 
 
 def holders(folder: Path, *needles: bytes | int | str) -> set[str]:
-    """The files below the folder that hold any of these: bytes, a number of 32 bits in any spelling, or a text."""
+    """The files below the folder that hold any of these: bytes, a number of 32 bits in any spelling, or a
+    text."""
     wanted = [form for needle in needles for form in _forms(needle)]
     return {
         str(path.relative_to(folder))

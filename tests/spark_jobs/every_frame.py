@@ -1,4 +1,5 @@
-"""Scanning and routing in the plain way: every frame a row of its own, every digest too. What `spark_jobs.stages.scan` has to come to."""
+"""Scanning and routing in the plain way: every frame a row of its own, every digest too. What
+`spark_jobs.stages.scan` has to come to."""
 
 from __future__ import annotations
 
@@ -56,7 +57,8 @@ ROUTED = pa.schema(
 
 
 def scanner(bucket_url: str, keystore: Path | None = None) -> Callable[[Batches], Batches]:
-    """SEGMENTS -> FRAMES. `keystore` is a file on the worker, whose environment has the password: neither key nor password travels."""
+    """SEGMENTS -> FRAMES. `keystore` is a file on the worker, whose environment has the password: neither key
+    nor password travels."""
 
     def scan_batches(batches: Batches) -> Batches:
         store = open_store(bucket_url)
@@ -172,7 +174,8 @@ def route(frame: dict[str, Any], routes: Routes) -> Iterator[dict[str, Any]]:
 
 
 def _tables_of(frame: dict[str, Any], routes: Routes) -> dict[UUID, int]:
-    """Table ids of the frame's updates, with how many each has. Only a mutation of several updates has to be parsed for it.
+    """Table ids of the frame's updates, with how many each has. Only a mutation of several updates has to be
+    parsed for it.
 
     One of the schema is parsed too: if nothing could be learnt from it, that has to show."""
     first = UUID(bytes=frame["table_id"])

@@ -49,7 +49,8 @@ TYPES = {
 
 
 def table(name: str, number: int, columns: Mapping[str, str], *, partition: int = 1, clustering: int = 0, **options: Any) -> Table:
-    """The first `partition` columns are the partition key, the next `clustering` ones the clustering; a type after `static ` is static."""
+    """The first `partition` columns are the partition key, the next `clustering` ones the clustering; a type
+    after `static ` is static."""
     made: dict[str, Column] = {}
     for at, (column, kind) in enumerate(columns.items()):
         if at < partition:
@@ -99,7 +100,8 @@ def raw(of: Table, column: str, value: Any, schema: Schema = SCHEMA) -> bytes:
 
 
 def cells(of: Table, values: Mapping[str, Any], timestamp: int = THEN, schema: Schema = SCHEMA) -> tuple[Cell, ...]:
-    """Cells of non-key columns, in wire order. Raw bytes are taken as they are, also those that are no value of the type."""
+    """Cells of non-key columns, in wire order. Raw bytes are taken as they are, also those that are no value
+    of the type."""
     simple: list[Cell] = []
     complex_: list[Cell] = []
     for name in sorted(values):
@@ -176,8 +178,8 @@ def folded(
     engine: Engine = "auto",
     **options: Any,
 ) -> list[dict[str, Any]]:
-    """Rows of FOLDED, from ROUTED by way of ITEMS, sorted as Spark does. `payload` is an event as the sinks take it, a record, an account
-    or the place of what is quarantined, pickled."""
+    """Rows of FOLDED, from ROUTED by way of ITEMS, sorted as Spark does. `payload` is an event as the sinks
+    take it, a record, an account or the place of what is quarantined, pickled."""
     places = {(table_id.bytes, 0): (shards or {}).get(table_id, ("", 0)) for table_id in schema.tables}
     nothing = {**dict.fromkeys(ROUTED.names), "kind": "shard", "bucket": 0}
     found = [*({**nothing, "table_id": table_id.bytes} for table_id in shards or {}), *routed(frames, schema)]

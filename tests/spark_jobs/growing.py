@@ -1,4 +1,5 @@
-"""Segments that grow, for tests: what a node has synced of them, as parts in a bucket, and batches over them without Spark."""
+"""Segments that grow, for tests: what a node has synced of them, as parts in a bucket, and batches over them
+without Spark."""
 
 from __future__ import annotations
 
@@ -48,7 +49,8 @@ def put_part(store: Store, ref: layout.SegmentRef, data: bytes, start: int, end:
 
 @dataclass
 class Batches:
-    """Batches over a bucket as far as scanning goes. `frames` are all that were read, as (segment, position, body), batch by batch."""
+    """Batches over a bucket as far as scanning goes. `frames` are all that were read, as (segment, position,
+    body), batch by batch."""
 
     url: str
     store: Store

@@ -1,10 +1,10 @@
 """One SparkContext for the many batches of a test process.
 
-Strategy: a job makes its session and stops it, and with its context go Python's workers, which take seconds to be there again: more than a
-batch of a test does. So as long as `shared` holds, stopping a session ends what is cached, and nothing else, and making one makes a new
-session of the context that is there, with settings and catalogs of its own. Another master, other jars or other memory are another
-context. Spark counts what a session may set by itself as `spark.sql.*`; two of these are a context's all the same.
-"""
+Strategy: a job makes its session and stops it, and with its context go Python's workers, which take seconds
+to be there again: more than a batch of a test does. So as long as `shared` holds, stopping a session ends
+what is cached, and nothing else, and making one makes a new session of the context that is there, with
+settings and catalogs of its own. Another master, other jars or other memory are another context. Spark counts
+what a session may set by itself as `spark.sql.*`; two of these are a context's all the same."""
 
 from __future__ import annotations
 

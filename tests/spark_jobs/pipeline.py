@@ -1,4 +1,5 @@
-"""A pipeline without Airflow for tests of the jobs: ship, plan, run, archive, in this process and with real Spark."""
+"""A pipeline without Airflow for tests of the jobs: ship, plan, run, archive, in this process and with real
+Spark."""
 
 from __future__ import annotations
 
@@ -43,7 +44,8 @@ class Pipeline:
         return cls(site, recording, config.model_copy(update={"spark": config.spark.model_copy(update={"conf": conf})}))
 
     def with_keystore(self, keystore: Path, password: str) -> Pipeline:
-        """The same with a keystore for encrypted segments. An earlier test may have started the JVM: its environment is what it was."""
+        """The same with a keystore for encrypted segments. An earlier test may have started the JVM: its
+        environment is what it was."""
         conf = {**self.config.spark.conf, "spark.executorEnv.WRITETIME_KEYSTORE_PASSWORD": password}
         update = {
             "cluster": self.config.cluster.model_copy(update={"commitlog_keystore": keystore}),
@@ -96,7 +98,8 @@ class Pipeline:
         return entry
 
     def forget(self, name: str) -> None:
-        """Take away the ledger's entry of a segment, as care of the archive does in time: then nobody knows that it was taken in before."""
+        """Take away the ledger's entry of a segment, as care of the archive does in time: then nobody knows
+        that it was taken in before."""
         self.store.delete(layout.SegmentRef.from_object(name).ledger)
 
     def rows(self, namespace: str, table: str) -> list[dict[str, Any]]:

@@ -1,8 +1,9 @@
-"""A ring that is made up: nodes whose logs a test writes frame by frame, and the batches that read them, with real Spark.
+"""A ring that is made up: nodes whose logs a test writes frame by frame, and the batches that read them, with
+real Spark.
 
-One table `shop.orders` of ints, (id, line) -> note (static), name, amount. Times are seconds after `START`; a node's log is one segment
-until it is sealed, and positions are those that Cassandra would give. Replicas get the same bytes, as in a ring.
-"""
+One table `shop.orders` of ints, (id, line) -> note (static), name, amount. Times are seconds after `START`; a
+node's log is one segment until it is sealed, and positions are those that Cassandra would give. Replicas get
+the same bytes, as in a ring."""
 
 from __future__ import annotations
 
@@ -251,7 +252,8 @@ class Ring:
 
 
 def folded(events: list[dict[str, Any]]) -> dict[tuple[int, int], dict[str, int]]:
-    """The table that the events come to, by (id, line), as `Ring.current` gives it. Each `before` has to be the last `after` of its key."""
+    """The table that the events come to, by (id, line), as `Ring.current` gives it. Each `before` has to be
+    the last `after` of its key."""
     rows: dict[tuple[int, int], dict[str, Any]] = {}
     for event in events:
         if event["op"] == "t":

@@ -1,4 +1,5 @@
-"""A batch of which a stage loses something, or makes it up, fails and commits nothing; without the defect it is sealed."""
+"""A batch of which a stage loses something, or makes it up, fails and commits nothing; without the defect it
+is sealed."""
 
 from __future__ import annotations
 

@@ -1,4 +1,5 @@
-"""A bucket, a warehouse and topics as the version before identities and pins left them: gone on with, and nothing is sent twice."""
+"""A bucket, a warehouse and topics as the version before identities and pins left them: gone on with, and
+nothing is sent twice."""
 
 from __future__ import annotations
 
@@ -85,7 +86,8 @@ PLACE = Path("/tmp/writetime-0.1.0")
 
 @pytest.fixture
 def recorded() -> Iterator[Ring]:
-    """The pipeline that 0.1.0 left, with this version's configuration; two nodes that go on with their third segments."""
+    """The pipeline that 0.1.0 left, with this version's configuration; two nodes that go on with their third
+    segments."""
     shutil.rmtree(PLACE, ignore_errors=True)
     ring = Ring.create(PLACE)
     with tarfile.open(RECORDED) as archive:

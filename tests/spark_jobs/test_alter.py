@@ -1,7 +1,8 @@
-"""Columns that are dropped and added again while data flows: what shows differently in rows that nobody writes to is told, and is so.
+"""Columns that are dropped and added again while data flows: what shows differently in rows that nobody
+writes to is told, and is so.
 
-Made-up logs (tests.spark_jobs.synthetic), real Spark, Iceberg and Lance. After each batch the events fold into the current table.
-"""
+Made-up logs (tests.spark_jobs.synthetic), real Spark, Iceberg and Lance. After each batch the events fold
+into the current table."""
 
 from __future__ import annotations
 
@@ -70,7 +71,8 @@ def test_rows_that_nobody_writes_to_lose_what_was_dropped(tmp_path: Path) -> Non
     assert ring.current() == {(1, 1): {"amount": 12}, (3, 1): {"amount": 31}, (4, 1): {"note": 40}}
     assert folded(ring.events()) == ring.current()
 
-    # Added again, and a static column dropped, which stood on all rows of its partition: what was there stays away.
+    # Added again, and a static column dropped, which stood on all rows of its partition: what was there stays
+    # away.
     ring.write(add("name", 400))
     ring.write(drop("note", 401, "static"))
     ring.write(update(3, 1, 410, name=33))

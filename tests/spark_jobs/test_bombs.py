@@ -1,4 +1,5 @@
-"""Segments that somebody has made up to cost much: each is one problem and one record, and all others go on. Real Spark and Iceberg."""
+"""Segments that somebody has made up to cost much: each is one problem and one record, and all others go on.
+Real Spark and Iceberg."""
 
 from __future__ import annotations
 

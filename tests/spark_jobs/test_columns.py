@@ -1,4 +1,5 @@
-"""Columns and rows that must not leave: in events, and in everything that a whole pipeline writes, says and sends."""
+"""Columns and rows that must not leave: in events, and in everything that a whole pipeline writes, says and
+sends."""
 
 from __future__ import annotations
 
@@ -53,7 +54,8 @@ def test_masks_are_in_keys_rows_and_what_is_told_of_them() -> None:
 
 
 def test_the_salt_shows_in_nothing_that_is_printed() -> None:
-    """It travels with the plan, in tasks that see the clear values anyway; what is printed of either must not have it."""
+    """It travels with the plan, in tasks that see the clear values anyway; what is printed of either must not
+    have it."""
     config = ColumnsConfig.model_validate({"salt": "a salt", "column.mask.hash.sha256.with.salt": "shop.orders.(line|name)"})
     plan = EventPlan(SCHEMA, NOW, [], [], {}, rules=config.rules)
     events, of_table = TypedEvents(plan, ORDERS.id), config.rules.of(ORDERS, SCHEMA.types)

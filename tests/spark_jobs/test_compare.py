@@ -1,4 +1,5 @@
-"""A replay into a namespace of its own: the archive's hours, folded from nothing, beside tables and batches that stay as they are."""
+"""A replay into a namespace of its own: the archive's hours, folded from nothing, beside tables and batches
+that stay as they are."""
 
 from __future__ import annotations
 
@@ -39,7 +40,8 @@ def table(ring: Ring, namespace: str) -> list[dict[str, Any]]:
 
 
 def everything(ring: Ring) -> dict[str, int]:
-    """Objects of the bucket, with their generations, and files of the warehouse, with their sizes, that are no replay's."""
+    """Objects of the bucket, with their generations, and files of the warehouse, with their sizes, that are
+    no replay's."""
     chain = layout.part(layout.shadow_chain(CLUSTER, "check"))
     objects = {info.name: info.generation for info in ring.store.list("") if chain not in info.name.split("/")}
     mine = {to_namespace("shop", "check"), to_changes_namespace("shop", "check")}

@@ -36,7 +36,8 @@ def test_archives_stay_where_something_is_only_in_them(archives: list[str]) -> N
 
 
 def test_what_is_imported_ahead_starts_no_thread() -> None:
-    """A fork would lack it. Those that Spark's own daemon has are of BLAS and of Arrow's allocator, which know of forks."""
+    """A fork would lack it. Those that Spark's own daemon has are of BLAS and of Arrow's allocator, which
+    know of forks."""
     program = (
         "import os, pyspark.daemon, pyarrow; pyarrow.array([1]); before = len(os.listdir('/proc/self/task'));"
         "from spark_jobs import daemon; daemon.import_ahead(); print(len(os.listdir('/proc/self/task')) - before)"

@@ -1,4 +1,5 @@
-"""The data source for notebooks: what it says of the recording and of segments made for it, with real Spark and without."""
+"""The data source for notebooks: what it says of the recording and of segments made for it, with real Spark
+and without."""
 
 from __future__ import annotations
 

@@ -1,4 +1,5 @@
-"""DDL and TRUNCATE in the warehouse, with real Spark and Iceberg: what the tables hold then, rows that nobody touches too."""
+"""DDL and TRUNCATE in the warehouse, with real Spark and Iceberg: what the tables hold then, rows that nobody
+touches too."""
 
 from __future__ import annotations
 
@@ -311,7 +312,8 @@ def test_what_was_dropped_does_not_come_back(spark: SparkSession, facts: Any) ->
     schema = schema_of(again)
     write(warehouse, again, 2, insert(again, 2, {"v": "new"}, timestamp=THEN + 100, schema=schema), schema=schema)
     found = {row["id"]: row for row in rows(warehouse, f"shop.{name}")}
-    # Where there are no writetimes it is the fold that knows row 1 from row 3, and tells of it with the batch that learns of the drop.
+    # Where there are no writetimes it is the fold that knows row 1 from row 3, and tells of it with the batch
+    # that learns of the drop.
     assert {key: row["v"] for key, row in found.items()} == {1: "old" if facts == "none" else None, 2: "new", 3: "old"}
     assert found[1]["_it_x27_s"] == "x"
     if facts == "none":

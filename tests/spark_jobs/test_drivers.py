@@ -1,4 +1,5 @@
-"""What a driver decides by itself, without Spark: whether its batch is done, and whether all of each table is accounted for."""
+"""What a driver decides by itself, without Spark: whether its batch is done, and whether all of each table is
+accounted for."""
 
 from __future__ import annotations
 

@@ -1,4 +1,5 @@
-"""Erasing a key, with real Spark: not a byte of it is left in bucket and warehouse, and all else is as it was."""
+"""Erasing a key, with real Spark: not a byte of it is left in bucket and warehouse, and all else is as it
+was."""
 
 from __future__ import annotations
 
@@ -234,7 +235,8 @@ def test_what_is_no_key(tmp_path: Path) -> None:
 
 
 def test_events_set_aside_are_found_by_their_place(tmp_path: Path) -> None:
-    """Claims, of one content or several, and events that were not sent; no others whose numbers begin alike."""
+    """Claims, of one content or several, and events that were not sent; no others whose numbers begin
+    alike."""
     ring = Ring.create(tmp_path)
     kafka = KafkaConfig.model_validate({"bootstrap.servers": "127.0.0.1:1", "topic.prefix": "p"})
     config, store = ring.config.model_copy(update={"kafka": kafka}), ring.store

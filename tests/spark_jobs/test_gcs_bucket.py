@@ -1,5 +1,5 @@
-"""The same pipeline over buckets: shippers, jobs and operators meet in Google Cloud Storage (a test server of it), not in a folder; and the
-tables lie in another bucket there, by Iceberg's own GCSFileIO."""
+"""The same pipeline over buckets: shippers, jobs and operators meet in Google Cloud Storage (a test server of
+it), not in a folder; and the tables lie in another bucket there, by Iceberg's own GCSFileIO."""
 
 from __future__ import annotations
 

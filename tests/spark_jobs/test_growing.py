@@ -1,4 +1,5 @@
-"""Segments that are taken in while they grow: part by part and then the rest of the file, they give what the whole file gives, once."""
+"""Segments that are taken in while they grow: part by part and then the rest of the file, they give what the
+whole file gives, once."""
 
 from __future__ import annotations
 
@@ -102,7 +103,8 @@ def check(each: Batches, data: bytes, cuts: Sequence[int], routes: Routes, of: l
 
 @pytest.mark.parametrize("kind", [None, *(recording.name for recording in packed.recordings())])
 def test_part_by_part_it_is_the_same(kind: str | None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Of real nodes, packed in every way: nothing of the schema is known, so that every frame shows with its bytes."""
+    """Of real nodes, packed in every way: nothing of the schema is known, so that every frame shows with its
+    bytes."""
     keystore, data, of, routes = None, WHOLE, ref(), ROUTES
     if kind is not None:
         recording = packed.Packed(packed.FOLDER / kind)
@@ -222,7 +224,8 @@ def test_what_could_not_be_read_waits_for_the_whole_file(mark: Mark, taken: bool
 
 @dataclass
 class Tailing(Ring):
-    """A ring whose shippers ship what is synced. `cuts`: where each node's sections end, as numbers of bodies."""
+    """A ring whose shippers ship what is synced. `cuts`: where each node's sections end, as numbers of
+    bodies."""
 
     cuts: dict[str, list[int]] = field(default_factory=dict)
     shipped: dict[str, int] = field(default_factory=dict)

@@ -1,4 +1,5 @@
-"""Maintenance as a batch, without Spark: how far back a replay may reach after it, by its seal, and what it leaves of the state."""
+"""Maintenance as a batch, without Spark: how far back a replay may reach after it, by its seal, and what it
+leaves of the state."""
 
 from __future__ import annotations
 

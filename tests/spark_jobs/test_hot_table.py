@@ -1,4 +1,5 @@
-"""A table of which nothing or not enough is known, with very many frames: kept by range, settled by range. Real Spark and Iceberg."""
+"""A table of which nothing or not enough is known, with very many frames: kept by range, settled by range.
+Real Spark and Iceberg."""
 
 from __future__ import annotations
 

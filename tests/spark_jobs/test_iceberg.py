@@ -142,7 +142,8 @@ def test_a_row_that_comes_back_in_another_spelling_is_one_row(warehouse: Warehou
 
 
 def test_a_row_that_one_write_spells_otherwise_moves(warehouse: Warehouse) -> None:
-    """BEGIN BATCH: delete the partition, write a row of it again. It was never gone, and has the other key from then on."""
+    """BEGIN BATCH: delete the partition, write a row of it again. It was never gone, and has the other key
+    from then on."""
     prices = table("respelled", 43, {"id": "int", "price": "decimal", "v": "text"}, clustering=1)
     schema = schema_of(prices)
     first = insert(prices, 1, {"v": "x"}, Decimal("1.0"), schema=schema)
@@ -177,7 +178,8 @@ def test_a_key_is_respelled_wherever_in_it_a_decimal_is(warehouse: Warehouse, ki
 
 
 def test_a_row_of_which_the_key_holds_nan_is_updated(warehouse: Warehouse) -> None:
-    """NaN does not equal itself: the row was taken away and changed at once, which Spark refuses, and with it the whole batch."""
+    """NaN does not equal itself: the row was taken away and changed at once, which Spark refuses, and with it
+    the whole batch."""
     odd = table("odd", 48, {"id": "int", "c": "double", "d": "frozen<list<float>>", "v": "text"}, clustering=2)
     schema = schema_of(odd)
     key = (math.nan, [math.nan, -0.0])
@@ -191,7 +193,8 @@ def test_a_row_of_which_the_key_holds_nan_is_updated(warehouse: Warehouse) -> No
 
 
 def test_partitions_whose_keys_read_alike_are_one_row_and_hold_up_nothing(warehouse: Warehouse) -> None:
-    """The varint 1 in one byte and in two: two partitions to Cassandra, of which nobody who reads their rows can tell which is which."""
+    """The varint 1 in one byte and in two: two partitions to Cassandra, of which nobody who reads their rows
+    can tell which is which."""
     alike = table("alike", 49, {"id": "varint", "v": "text"})
     schema = schema_of(alike)
 
@@ -370,7 +373,8 @@ def test_tables_grow_with_the_ring_and_keep_what_it_drops(warehouse: Warehouse) 
 
 
 def test_rows_with_maps_in_keys_of_maps_are_replaced_when_columns_were_dropped(warehouse: Warehouse) -> None:
-    """Spark makes no map whose keys hold maps, and makes values anew where a column lacks or stands elsewhere."""
+    """Spark makes no map whose keys hold maps, and makes values anew where a column lacks or stands
+    elsewhere."""
     odd = table("odd", 44, {"id": "int", "gone": "text", "m": "map<frozen<map<boolean, float>>, duration>", "v": "text"})
     less = replace(odd, columns={name: column for name, column in odd.columns.items() if name != "gone"})
     less = replace(less, dropped_columns={"gone": DroppedColumn("gone", "regular", "text", THEN + 1)})
@@ -435,7 +439,8 @@ def _seal(store: Store, number: int) -> None:
 
 
 class _Late(Warehouse):
-    """A driver that is held up once its commit has been thought out: others finish its batch, and the next one, meanwhile."""
+    """A driver that is held up once its commit has been thought out: others finish its batch, and the next
+    one, meanwhile."""
 
     def __init__(self, spark: SparkSession, fence: Fence | None, others: Callable[[], None], at: str) -> None:
         super().__init__(spark, "lake", fence=fence)
@@ -489,7 +494,8 @@ def test_a_driver_that_was_held_up_undoes_nothing(
 
 
 def test_of_two_that_make_a_table_the_slower_may_try_again(warehouse: Warehouse, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Were it told that the table is there, it would take that for a table that cannot be written, and go on without it."""
+    """Were it told that the table is there, it would take that for a table that cannot be written, and go on
+    without it."""
     made = table("made_by_two", 61, {"id": "int", "v": "int"})
     schema = schema_of(made)
     given = events(warehouse.spark, [insert(made, 1, {"v": 1}, schema=schema)], schema)
@@ -623,7 +629,8 @@ def _fails_once() -> Callable[..., None]:
 
 @pytest.mark.thorough
 def test_tidying_changes_no_row_and_no_batch(spark: SparkSession) -> None:
-    """Small files, files of deletes and old snapshots go; a batch that is run again after that finds what it left."""
+    """Small files, files of deletes and old snapshots go; a batch that is run again after that finds what it
+    left."""
     warehouse = Warehouse(spark, "lake", WarehouseConfig(keep_snapshots=2, keep_snapshots_days=1))
     fruit = table('it\'s "fruit"', 60, {"id": "int", "line": "text", "name": "text"}, clustering=1)
     schema = schema_of(fruit)
@@ -716,7 +723,8 @@ def test_a_table_of_another_pipeline_is_left_alone_and_one_of_nobody_is_adopted(
     write(Warehouse(spark, "lake"), ours, 1, first, schema=schema_of(ours))
     write(of(1), ours, 2, second, schema=schema_of(ours))
     assert of(1).rejection_reason(ours) is None
-    # Neither the very table, as counters for ids make it, nor one of that name, which would have moved it aside.
+    # Neither the very table, as counters for ids make it, nor one of that name, which would have moved it
+    # aside.
     for other in (ours, theirs):
         assert "belongs to pipeline p1 of cluster ring" in (of(2).rejection_reason(other) or "")
         with pytest.raises(BatchError, match="belongs to pipeline p1 of cluster ring"):

@@ -1,7 +1,8 @@
-"""Tables that come and go: one that is not captured for a while has its story told when it is back, one that is dropped has an end.
+"""Tables that come and go: one that is not captured for a while has its story told when it is back, one that
+is dropped has an end.
 
-Made-up logs (tests.spark_jobs.synthetic), real Spark, Iceberg and Lance. After each batch the events fold into the current table.
-"""
+Made-up logs (tests.spark_jobs.synthetic), real Spark, Iceberg and Lance. After each batch the events fold
+into the current table."""
 
 from __future__ import annotations
 
@@ -50,7 +51,8 @@ def test_a_table_that_sits_out_tells_what_became_of_it_meanwhile(tmp_path: Path)
     ring.finish_and_ship(5)
     assert ring.batch(10).next_expiry == START.timestamp() + 61
 
-    # Excluded, or refused for a batch because a type was not known yet: what expires and is dropped there waits, and nobody is kept busy.
+    # Excluded, or refused for a batch because a type was not known yet: what expires and is dropped there
+    # waits, and nobody is kept busy.
     out = without_orders(ring)
     out.write(drop("name", 100))
     out.finish_and_ship(110)
@@ -127,7 +129,8 @@ def drop_table(at: float) -> bytes:
 
 @pytest.mark.parametrize("batches", [1, 2, 3])
 def test_an_id_that_is_created_again_shows_nothing_of_the_life_before(tmp_path: Path, batches: int) -> None:
-    """DROP TABLE and CREATE TABLE … WITH ID of the same id, in one batch, or with the batch's end at the DROP, or at the CREATE as well."""
+    """DROP TABLE and CREATE TABLE … WITH ID of the same id, in one batch, or with the batch's end at the
+    DROP, or at the CREATE as well."""
     ring = Ring.create(tmp_path, "a")
     ring.write(insert(1, 1, 1, name=1, amount=7))
     ring.write(insert(1, 2, 1, name=2))

@@ -1,4 +1,5 @@
-"""The ingest job on the recorded ring, with real Spark, Iceberg and Lance: whole, damaged, interrupted and repeated."""
+"""The ingest job on the recorded ring, with real Spark, Iceberg and Lance: whole, damaged, interrupted and
+repeated."""
 
 from __future__ import annotations
 
@@ -119,7 +120,8 @@ def test_bad_input_holds_up_nothing_else(tmp_path: Path) -> None:
     unknown = next(account for account in sealed.accounting if account.table == str(UNKNOWN.id))
     assert (unknown.updates_in, unknown.quarantined) == (1, 1)
 
-    # The same segments once more, as after a crash of the node: those of which the ledger says that they were taken in are removed.
+    # The same segments once more, as after a crash of the node: those of which the ledger says that they were
+    # taken in are removed.
     pipeline.store.put(crashed, names["truncated"][2])
     assert plan_ingest(pipeline.store, pipeline.cluster, now=datetime.now(UTC)) is None
     assert pipeline.store.head(crashed) is None

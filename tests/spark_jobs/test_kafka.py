@@ -156,7 +156,8 @@ def test_progress_of_another_chain_of_batches_is_refused(kafka: KafkaConfig, top
     before = Publisher(kafka, chain(tmp_path, 3, 11, 12, 13), MINE)
     assert list(before.send_all(rows(topic, [1, 2], batch=1) + rows(topic, [1, 2], batch=3))) == [Sent(4)]
     assert read_progress(kafka, 0) == {topic: Position(3, 2, str(UUID(int=13)))}
-    # The batches were put back from a backup: batch 2 is the last one, and what comes then has numbers that were sent.
+    # The batches were put back from a backup: batch 2 is the last one, and what comes then has numbers that
+    # were sent.
     for now, said in [
         (chain(tmp_path, 2, 11, 12), "2 is the last that is sealed"),
         (chain(tmp_path, 4, 11, 12, 23, 24), "another one by now"),
@@ -299,7 +300,8 @@ def test_a_death_between_events_and_commit_doubles_and_loses_nothing(
         pass
 
     class Mortal:
-        """A producer whose process ends just before its n-th commit: events are sent, the transaction is left open."""
+        """A producer whose process ends just before its n-th commit: events are sent, the transaction is left
+        open."""
 
         def __init__(self, options: dict[str, Any]) -> None:
             self._producer = Producer(options)

@@ -1,4 +1,5 @@
-"""Publishers against a broker that wants TLS, a password and rights: they do with the rights that docs/security.md names."""
+"""Publishers against a broker that wants TLS, a password and rights: they do with the rights that
+docs/security.md names."""
 
 from __future__ import annotations
 

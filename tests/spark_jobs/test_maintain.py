@@ -1,4 +1,5 @@
-"""Maintenance of a shard, without Spark: what is purged of records as they are stored, and what stays to the byte."""
+"""Maintenance of a shard, without Spark: what is purged of records as they are stored, and what stays to the
+byte."""
 
 from __future__ import annotations
 

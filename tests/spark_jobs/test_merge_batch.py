@@ -1,4 +1,5 @@
-"""Rows joined all at once come to what the stream makes of them: same records, same events of each row, same counts."""
+"""Rows joined all at once come to what the stream makes of them: same records, same events of each row, same
+counts."""
 
 from __future__ import annotations
 
@@ -127,7 +128,8 @@ def test_counters() -> None:
 
 @pytest.mark.parametrize("counts", [(12, 9), (16, 9), (20, 20), (5, 30, 7), (40,)])
 def test_several_hot_rows(counts: tuple[int, ...], monkeypatch: pytest.MonkeyPatch) -> None:
-    """A part of a row goes to the stream when there is too much of it: so has the rest, whatever row is next."""
+    """A part of a row goes to the stream when there is too much of it: so has the rest, whatever row is
+    next."""
     monkeypatch.setattr(merge_batch, "_WAITING", 2)
     monkeypatch.setattr(merge_stream, "_ITEMS_PER_LOOKUP", 4)
     hot = []

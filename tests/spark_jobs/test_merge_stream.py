@@ -1,4 +1,5 @@
-"""Exploding and joining as plain functions: what becomes of mutations, and that a bad one spoils nothing else."""
+"""Exploding and joining as plain functions: what becomes of mutations, and that a bad one spoils nothing
+else."""
 
 from __future__ import annotations
 
@@ -371,7 +372,8 @@ def test_a_delete_of_many_rows_is_one_event_where_that_is_wanted(tmp_path: Path)
         None,
     )
     told = [(row["seq"], pickle.loads(row["payload"])) for row in of_kind(rows, "event")]
-    # Rows that were known go by the one event; one that came and went within the batch has been told of, so its end is told too.
+    # Rows that were known go by the one event; one that came and went within the batch has been told of, so
+    # its end is told too.
     assert [(seq is None, event["key"]["line"], event["op"]) for seq, event in told] == [
         (True, 1, "d"),
         (True, 2, "d"),
@@ -422,7 +424,8 @@ def test_by_the_rule_of_3_11_expiring_cells_meet_as_live_ones_and_are_counted(en
 
 @pytest.mark.parametrize("versions", ["each", "last"])
 def test_events_of_rows_under_a_delete_of_many_begin_behind_it(versions: Versions, tmp_path: Path) -> None:
-    """As told one after the other: the delete first; a row that was known begins with nothing then, whatever the batch did to it before."""
+    """As told one after the other: the delete first; a row that was known begins with nothing then, whatever
+    the batch did to it before."""
     lines = [insert(ORDERS, 1, {"name": "old"}, line) for line in (1, 2)] + [insert(ORDERS, 1, {"name": "young"}, 3, timestamp=THEN + 9)]
     shard = stored(tmp_path, folded([frame(mutation) for mutation in lines]))
     second = [
@@ -447,7 +450,8 @@ def test_events_of_rows_under_a_delete_of_many_begin_behind_it(versions: Version
 
 
 def many(random: Random, size: int) -> list[Mutation]:
-    """Mutations of all kinds of updates over few keys, rows and times; several updates in some, copies and bad values among them."""
+    """Mutations of all kinds of updates over few keys, rows and times; several updates in some, copies and
+    bad values among them."""
     made: list[Mutation] = []
     for _ in range(size):
         key, line, at = random.randrange(4), random.randrange(3), THEN + random.randrange(6) * 1_000_000
@@ -501,7 +505,8 @@ MIXED = schema_of(ORDERS, KEYS_ONLY, COUNTS, STATICS)
 
 
 def in_one_order(rows: Sequence[dict[str, Any]]) -> dict[str, list[Any]]:
-    """By kind, in an order that does not depend on which row came out first; of a row's events the order stays."""
+    """By kind, in an order that does not depend on which row came out first; of a row's events the order
+    stays."""
     events: dict[Any, list[Any]] = defaultdict(list)
     for row in sorted(of_kind(rows, "event"), key=lambda row: (row["table_id"], row["bucket"], row["seq"])):
         events[row["table_id"], repr(pickle.loads(row["payload"])["key"])].append((row["last"], pickle.loads(row["payload"])))

@@ -1,4 +1,5 @@
-"""The recorded ring's segments in any order give the ring's answer. Two orders here; `make orders` runs as many as one likes."""
+"""The recorded ring's segments in any order give the ring's answer. Two orders here; `make orders` runs as
+many as one likes."""
 
 from __future__ import annotations
 

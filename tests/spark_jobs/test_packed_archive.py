@@ -1,4 +1,5 @@
-"""A replay whose segments are packed after it was planned, with real Spark: nothing is missing, and nothing is news."""
+"""A replay whose segments are packed after it was planned, with real Spark: nothing is missing, and nothing
+is news."""
 
 from __future__ import annotations
 

@@ -59,7 +59,8 @@ def test_each_event_goes_out_once_whatever_died_and_was_renamed(
 
         # With the DDL of the table.
         assert outbox(1).drain(everything=False) == Published(batch=1, events=1 + len(KEYS))
-        # One of the publishers dies before it sends anything of the second batch; the next run is after a rename.
+        # One of the publishers dies before it sends anything of the second batch; the next run is after a
+        # rename.
         records, refused = outbox(2)._records(Published(batch=1, events=0))
         assert records is not None
         assert refused == {}

@@ -1,4 +1,5 @@
-"""A segment that comes in again, or late, after a purge: nothing that a purge may have beaten comes back to life. Without Spark."""
+"""A segment that comes in again, or late, after a purge: nothing that a purge may have beaten comes back to
+life. Without Spark."""
 
 from __future__ import annotations
 

@@ -1,4 +1,5 @@
-"""What a hot table that nobody can use costs the driver: records and problems by range, not by frame. Without Spark."""
+"""What a hot table that nobody can use costs the driver: records and problems by range, not by frame. Without
+Spark."""
 
 from __future__ import annotations
 
@@ -119,7 +120,8 @@ def test_a_million_frames_leave_a_small_seal(monkeypatch: pytest.MonkeyPatch) ->
 
 
 def test_a_later_batch_finds_single_records_of_before_among_the_many() -> None:
-    """A release before kept each frame as a record: those of frames that still cannot be used are not settled."""
+    """A release before kept each frame as a record: those of frames that still cannot be used are not
+    settled."""
     many = Problem(kind="UnknownTable", position=10, size=9, message="m", table_id=TABLE, frames=5, last=50)
     for position, table, expected in ((10, TABLE, True), (50, TABLE, True), (51, TABLE, False), (9, TABLE, False), (20, OTHER, False)):
         assert many.covers({"position": position, "table_id": str(table)}) is expected

@@ -1,5 +1,5 @@
-"""Pieces in quarantine as rows of the warehouse and records of their topic: new ones, again, and settled ones. Real Spark, Iceberg and
-Kafka."""
+"""Pieces in quarantine as rows of the warehouse and records of their topic: new ones, again, and settled
+ones. Real Spark, Iceberg and Kafka."""
 
 from __future__ import annotations
 
@@ -108,7 +108,8 @@ def test_a_record_is_told_of_until_it_is_settled(tmp_path: Path, kafka_broker: s
     config = ring.config.model_copy(update={"kafka": kafka})
     limits = {f"{topic}.shop.orders": 10, f"{topic}.shop.late": 1_000_000}
     monkeypatch.setattr(publish, "message_limits", lambda *_: (limits, {}))
-    # DDL of two tables and of a keyspace's, what the two records and the event are told by, and the rows of the late table.
+    # DDL of two tables and of a keyspace's, what the two records and the event are told by, and the rows of
+    # the late table.
     assert publish.run(config).waiting == {}
     large = layout.unpublishable(CLUSTER, f"{topic}.shop.orders", 1, 1) + ".bin"
     rows = {row["name"]: row for row in records(ring)}

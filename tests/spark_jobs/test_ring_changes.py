@@ -1,7 +1,8 @@
-"""What rings do to a batch job: segments that are late, writes of one replica, nodes that come and go, truncates, expiry, purges, replays.
+"""What rings do to a batch job: segments that are late, writes of one replica, nodes that come and go,
+truncates, expiry, purges, replays.
 
-Made-up logs (tests.spark_jobs.synthetic), real Spark, Iceberg and Lance. After each batch the events fold into the current table.
-"""
+Made-up logs (tests.spark_jobs.synthetic), real Spark, Iceberg and Lance. After each batch the events fold
+into the current table."""
 
 from __future__ import annotations
 
@@ -58,7 +59,8 @@ def test_late_and_partial_and_a_ring_that_changes(tmp_path: Path) -> None:
     events = ring.events(1)
     assert [(e["after"]["name"], sorted(e["nodes"]), e["replicas_expected"]) for e in events] == [(10, ["a", "b"], 3), (50, ["b"], 3)]
 
-    # A fourth node joins and is streamed what it is to hold, a fifth takes the place of c, whose last segment is still on its way.
+    # A fourth node joins and is streamed what it is to hold, a fifth takes the place of c, whose last segment
+    # is still on its way.
     ring.join("d").log(insert(1, 1, 1, name=10), update(1, 1, 5, name=50))
     del ring.nodes["c"]
     ring.join("e").log(insert(1, 1, 1, name=10))
@@ -70,7 +72,8 @@ def test_late_and_partial_and_a_ring_that_changes(tmp_path: Path) -> None:
     account = next(each for each in sealed.accounting if each.table == "shop.orders")
     assert (account.updates_in, account.applied, account.duplicate, account.superseded) == (7, 1, 4, 2)
 
-    # Hours late: what others had says nothing new, an older value loses where there is a newer, what c alone had comes in.
+    # Hours late: what others had says nothing new, an older value loses where there is a newer, what c alone
+    # had comes in.
     ring.ship(late)
     ring.batch(9000)
     events = ring.events(3)

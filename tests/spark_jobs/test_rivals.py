@@ -1,4 +1,5 @@
-"""Drivers of one batch that come late, or meet: nothing that is sealed changes, and all come to the same. Real Spark and Iceberg."""
+"""Drivers of one batch that come late, or meet: nothing that is sealed changes, and all come to the same.
+Real Spark and Iceberg."""
 
 from __future__ import annotations
 

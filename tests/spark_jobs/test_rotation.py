@@ -1,4 +1,5 @@
-"""What changes while a pipeline runs: the salt of masks, the nodes' keystore, credentials, and which tables are captured."""
+"""What changes while a pipeline runs: the salt of masks, the nodes' keystore, credentials, and which tables
+are captured."""
 
 from __future__ import annotations
 
@@ -131,7 +132,8 @@ def test_segments_of_an_old_key_and_of_a_new_one(tmp_path: Path) -> None:
 @pytest.mark.drivers
 @pytest.mark.timeout(900)
 def test_a_table_that_is_added_while_the_pipeline_runs(tmp_path: Path) -> None:
-    """What was written before comes in with a replay of those hours; until then a row that is changed shows what was written since."""
+    """What was written before comes in with a replay of those hours; until then a row that is changed shows
+    what was written since."""
     ring = Ring.create(tmp_path, "a", "b")
     ring.config = ring.config.model_copy(update={"tables": TablesConfig(include=["shop.other"])})
     shipped(ring, insert(1, 1, 1, name=1, amount=1), insert(2, 1, 2, name=2), at=10)

@@ -1,4 +1,5 @@
-"""Survey and routing against the plain way: every frame as a row of its own, equal digests brought together afterwards."""
+"""Survey and routing against the plain way: every frame as a row of its own, equal digests brought together
+afterwards."""
 
 from __future__ import annotations
 
@@ -176,7 +177,8 @@ def ordered(rows: Rows) -> Rows:
 
 
 def check(bucket: Bucket, routes: Routes, tasks: Sequence[Sequence[int]]) -> Rows:
-    """Both ways give the same, and every update that was counted is routed, table by table. Gives the rows."""
+    """Both ways give the same, and every update that was counted is routed, table by table. Gives the
+    rows."""
     scanned = bucket.scanned()
     surveyed = bucket.surveyed(tasks)
     assert ordered(surveyed) == ordered(surveyed_plainly(scanned))
@@ -323,7 +325,8 @@ def test_any_order_and_any_duplication(data: st.DataObject, tmp_path_factory: py
 
 
 def test_schema_changes_of_a_later_cassandra_are_routed_as_what_they_are(tmp_path: Path) -> None:
-    """Nothing of them is quarantined, and every update of them is accounted for, be the unknown table the first one or not."""
+    """Nothing of them is quarantined, and every update of them is accounted for, be the unknown table the
+    first one or not."""
     table = unknown_table("labels", 1)
     labelled = PartitionUpdate(
         table.id, ORDERS.keyspace.encode(), rows=(Row((b"orders",), Liveness(1), cells=(Cell("rank", 1, bytes(4)),)),)

@@ -1,4 +1,5 @@
-"""What leads from one shape to another, without a table; tests/spark_jobs/test_ddl.py takes the steps with Iceberg."""
+"""What leads from one shape to another, without a table; tests/spark_jobs/test_ddl.py takes the steps with
+Iceberg."""
 
 from __future__ import annotations
 

@@ -1,4 +1,5 @@
-"""What stays of a table after rows were deleted for good: no byte of them, be it in files of rows or in lists of files."""
+"""What stays of a table after rows were deleted for good: no byte of them, be it in files of rows or in lists
+of files."""
 
 from __future__ import annotations
 
@@ -28,7 +29,8 @@ def session(tmp_path: Path) -> Iterator[SparkSession]:
 
 @pytest.mark.parametrize("mode", ["merge-on-read", "copy-on-write"])
 def test_no_byte_of_deleted_rows_is_left(tmp_path: Path, session: SparkSession, mode: str) -> None:
-    """However many files and lists of files there are: each table gets its files by the numbers in its name, the marked row among them."""
+    """However many files and lists of files there are: each table gets its files by the numbers in its name,
+    the marked row among them."""
     lake, now = tmp_path / "lake", datetime.now(UTC) + timedelta(hours=1)
     for files in ([[MARK]], [["a"], [MARK]], [["a", MARK]], [["a"], [MARK, "b"], ["c"]], [[MARK], [MARK]]):
         name = f"lake.own.t{'_'.join(str(len(each)) for each in files)}_{sum(map(len, files))}_{files[0][0] == MARK}"

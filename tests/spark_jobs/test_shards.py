@@ -232,7 +232,8 @@ def test_a_batch_writes_once_however_often_it_is_run(place: Place) -> None:
 
 
 def test_a_rerun_with_other_records_is_told_and_changes_nothing(place: Place) -> None:
-    """Of a segment that could be read before, say: the state would be that of one run, the events those of another."""
+    """Of a segment that could be read before, say: the state would be that of one run, the events those of
+    another."""
     records = numbered(range(3))
     first = place.upsert(0, 1, records)
     assert place.upsert(0, 1, reversed(records)) == first, "in whatever order"
@@ -310,7 +311,8 @@ def test_a_batch_that_dies_anywhere_ends_the_same(place: Place, base: str, monke
             except Death:
                 continue
         assert place.all(written.version) == expected
-        # It died at each step of the way, and each time after all the steps that it takes to undo what the last one left.
+        # It died at each step of the way, and each time after all the steps that it takes to undo what the
+        # last one left.
         assert died_at > (6 if start else 5)
         return
     pytest.fail("it never came to its end")
@@ -348,7 +350,8 @@ def test_processes_that_write_one_batch_at_once_write_it_once(place: Place) -> N
 
 
 def write_and_stop(place: Place, base: int, stop_at: int, path: str) -> None:
-    """Write batch 2, but stop for good, threads and all, before the step with this number; leave a file there and one at the end."""
+    """Write batch 2, but stop for good, threads and all, before the step with this number; leave a file there
+    and one at the end."""
     patch = pytest.MonkeyPatch()
 
     def stop(step: int, name: str) -> None:

@@ -1,4 +1,5 @@
-"""A run of care over an archive, with packing in this process; on Spark the same function travels to workers."""
+"""A run of care over an archive, with packing in this process; on Spark the same function travels to
+workers."""
 
 from __future__ import annotations
 

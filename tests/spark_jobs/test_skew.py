@@ -1,4 +1,5 @@
-"""Shippers of earlier versions with the jobs of this one: what they left in a bucket is planned and taken in. Real Spark and Iceberg."""
+"""Shippers of earlier versions with the jobs of this one: what they left in a bucket is planned and taken in.
+Real Spark and Iceberg."""
 
 from __future__ import annotations
 

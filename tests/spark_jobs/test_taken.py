@@ -1,4 +1,5 @@
-"""A table of somebody else has the name that a captured one needs: that one waits, and no other does. Real Spark and Iceberg."""
+"""A table of somebody else has the name that a captured one needs: that one waits, and no other does. Real
+Spark and Iceberg."""
 
 from __future__ import annotations
 

@@ -1,4 +1,5 @@
-"""Pages typed by columns: as those of the readable twin, value by value, on tables of all types; and what goes the twin's way."""
+"""Pages typed by columns: as those of the readable twin, value by value, on tables of all types; and what
+goes the twin's way."""
 
 from __future__ import annotations
 

@@ -1,4 +1,5 @@
-"""A real node, a batch of its log, and what the job says of both: equal at first, and not when somebody has touched the tables."""
+"""A real node, a batch of its log, and what the job says of both: equal at first, and not when somebody has
+touched the tables."""
 
 from __future__ import annotations
 
@@ -103,7 +104,8 @@ def write(session: Any) -> None:
 
 
 def ship(session: Any, config: PipelineConfig, link: Link, cdc_raw: Path) -> None:
-    """Let the node finish the segments that hold what was written, have them shipped, and plan a batch over them."""
+    """Let the node finish the segments that hold what was written, have them shipped, and plan a batch over
+    them."""
     waited = {file.name for file in cdc_raw.glob("CommitLog-*.log")}
     insert = session.prepare(f"INSERT INTO {KEYSPACE}.filler (id, b) VALUES (?, ?)")
     store = open_store(config.bucket)

@@ -1,4 +1,5 @@
-"""Rows of both sides come to one document, also where the pipeline masks, leaves out or filters; no ring, no Spark."""
+"""Rows of both sides come to one document, also where the pipeline masks, leaves out or filters; no ring, no
+Spark."""
 
 from __future__ import annotations
 

@@ -1,8 +1,8 @@
-"""A small, strict GCS in memory: the JSON API as far as GcsStore uses it, with every precondition and checksum honoured.
+"""A small, strict GCS in memory: the JSON API as far as GcsStore uses it, with every precondition and
+checksum honoured.
 
-It stands in where the test server is laxer than the service, and answers with faults on request. It is no model of the service's
-performance or of its permissions.
-"""
+It stands in where the test server is laxer than the service, and answers with faults on request. It is no
+model of the service's performance or of its permissions."""
 
 from __future__ import annotations
 
@@ -49,9 +49,8 @@ class Held:
 class Stub:
     """The server's memory.
 
-    `faults` are status codes for the next requests; `lie_about_crc` falsifies what it says it holds; `watch` is called with each request
-    before it is answered; `mangle` makes another answer of one.
-    """
+    `faults` are status codes for the next requests; `lie_about_crc` falsifies what it says it holds; `watch`
+    is called with each request before it is answered; `mangle` makes another answer of one."""
 
     url: str = ""
     objects: dict[str, Held] = field(default_factory=dict)

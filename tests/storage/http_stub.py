@@ -1,4 +1,5 @@
-"""A server of HTTP in this process for the stubs of object stores: a thread on a free loopback port. Knows no store."""
+"""A server of HTTP in this process for the stubs of object stores: a thread on a free loopback port. Knows no
+store."""
 
 from __future__ import annotations
 

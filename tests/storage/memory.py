@@ -74,7 +74,8 @@ _MEMORIES: dict[str, _Memory] = {}
 
 
 class MemoryStore:
-    """See the module's docstring. `calls` lists what was asked, `struck` which faults came over which calls."""
+    """See the module's docstring. `calls` lists what was asked, `struck` which faults came over which
+    calls."""
 
     def __init__(self, url: str = "") -> None:
         self.url = url or f"memory:{uuid.uuid4().hex}"
@@ -94,8 +95,8 @@ class MemoryStore:
     # --- faults
 
     def fail(self, fault: Fault, *, on: str = "", prefix: str = "", times: int = 1, skip: int = 0) -> None:
-        """Let a fault come over the next `times` calls, after `skip` of them, whose name starts with `prefix`. `on` names methods,
-        separated by spaces; default: all that the fault makes sense for."""
+        """Let a fault come over the next `times` calls, after `skip` of them, whose name starts with
+        `prefix`. `on` names methods, separated by spaces; default: all that the fault makes sense for."""
         methods = frozenset(on.split()) or {"list", "head", "read", "put", "copy", "delete"}
         assert fault not in _OF_PUTS or "put" in methods
         assert fault not in _OF_WRITES or methods & _WRITES
@@ -111,7 +112,8 @@ class MemoryStore:
         self._memory.rules.clear()
 
     def damage(self, name: str, data: bytes) -> None:
-        """Replace the bytes behind everybody's back: the generation stays, and the CRC32C is that of the new bytes."""
+        """Replace the bytes behind everybody's back: the generation stays, and the CRC32C is that of the new
+        bytes."""
         info, _ = self._memory.objects[name]
         self._memory.objects[name] = _info(name, data, info.generation, info.metadata), data
 

@@ -1,8 +1,8 @@
-"""A small, strict S3 in memory: the REST API as far as S3Store uses it, with every condition and checksum honoured.
+"""A small, strict S3 in memory: the REST API as far as S3Store uses it, with every condition and checksum
+honoured.
 
-It answers with faults on request, and as strictly where a test server is laxer. Signatures are not checked. It is no model of the
-service's performance or of its permissions.
-"""
+It answers with faults on request, and as strictly where a test server is laxer. Signatures are not checked.
+It is no model of the service's performance or of its permissions."""
 
 from __future__ import annotations
 
@@ -43,7 +43,8 @@ class Refused(Exception):
 
 @dataclass
 class Held:
-    """An object. `crc` None: it came without a checksum; `parts`: of how many it is made, 0 for a plain one."""
+    """An object. `crc` None: it came without a checksum; `parts`: of how many it is made, 0 for a plain
+    one."""
 
     data: bytes
     metadata: dict[str, str]
@@ -69,10 +70,10 @@ class Upload:
 class Stub:
     """The server's memory.
 
-    `watch` is called with each request before it is answered. `faults` are (status, code) for the next requests, of those whose method
-    is in `only`; `lose_answers` drops the answers to so many writes that were done; `truncate` breaks off so many downloads;
-    `lie_about_crc` falsifies what it says it holds; `mangle` makes another answer of one.
-    """
+    `watch` is called with each request before it is answered. `faults` are (status, code) for the next
+    requests, of those whose method is in `only`; `lose_answers` drops the answers to so many writes that were
+    done; `truncate` breaks off so many downloads; `lie_about_crc` falsifies what it says it holds; `mangle`
+    makes another answer of one."""
 
     url: str = ""
     objects: dict[str, Held] = field(default_factory=dict)

@@ -1,8 +1,9 @@
-"""Whatever a store answers, a call ends in the right value or in a StoreError: never in an error of a library or of the parser.
+"""Whatever a store answers, a call ends in the right value or in a StoreError: never in an error of a library
+or of the parser.
 
-Strategy: the stubs answer as the services do, and some of the answers are mangled on their way: fields that are missing or of another
-kind, numbers that are none, checksums that are none, bodies that are cut or replaced, redirects, status codes that nobody expects.
-"""
+Strategy: the stubs answer as the services do, and some of the answers are mangled on their way: fields that
+are missing or of another kind, numbers that are none, checksums that are none, bodies that are cut or
+replaced, redirects, status codes that nobody expects."""
 
 from __future__ import annotations
 
@@ -202,7 +203,8 @@ def test_a_listing_that_goes_round_in_circles_ends(stub: gcs_stub.Stub) -> None:
 
 
 def require_right(call: Callable[[], Any]) -> None:
-    """The call ends in a StoreError, or in values of the right kind. A write that is said to be done holds what was sent."""
+    """The call ends in a StoreError, or in values of the right kind. A write that is said to be done holds
+    what was sent."""
     with contextlib.suppress(StoreError):
         found = call()
         if isinstance(found, list):

@@ -1,4 +1,5 @@
-"""What is particular to Google Cloud Storage: faults, lost answers, lies, and what an error says. Over the stub."""
+"""What is particular to Google Cloud Storage: faults, lost answers, lies, and what an error says. Over the
+stub."""
 
 from __future__ import annotations
 

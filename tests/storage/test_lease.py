@@ -120,7 +120,8 @@ def test_a_write_that_went_through_unheard_is_no_loss(backend: Backend) -> None:
 
 
 def test_one_that_is_taken_again_while_it_is_looked_at_is_lost(tmp_path: Path) -> None:
-    """Two others were faster, the second between `head` and `read`: that is a lost lease, no missing object."""
+    """Two others were faster, the second between `head` and `read`: that is a lost lease, no missing
+    object."""
 
     class Raced(LocalStore):
         def read(self, name: str, **more: Any) -> bytes:

@@ -1,4 +1,5 @@
-"""What is particular to a folder: repair by hand, leftovers, faults of the disk, and that nothing half-written is ever seen."""
+"""What is particular to a folder: repair by hand, leftovers, faults of the disk, and that nothing
+half-written is ever seen."""
 
 from __future__ import annotations
 

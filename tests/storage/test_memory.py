@@ -1,4 +1,5 @@
-"""The faults of the store in memory strike as they say: what it holds afterwards, and what its caller was told."""
+"""The faults of the store in memory strike as they say: what it holds afterwards, and what its caller was
+told."""
 
 from __future__ import annotations
 

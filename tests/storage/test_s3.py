@@ -1,4 +1,5 @@
-"""What is particular to S3: addresses, faults, lost answers, lies, objects that came another way, and what an error says. Over the stub."""
+"""What is particular to S3: addresses, faults, lost answers, lies, objects that came another way, and what an
+error says. Over the stub."""
 
 from __future__ import annotations
 
@@ -299,7 +300,8 @@ def test_a_creation_that_is_forbidden_is_refused_for_what_is_there(store: S3Stor
 
 
 def test_who_may_not_look_creates_all_the_same(store: S3Store, s3_memory: Stub, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Without the right to list, an object that is not there looks forbidden: before an upload in parts, and after a conflict."""
+    """Without the right to list, an object that is not there looks forbidden: before an upload in parts, and
+    after a conflict."""
     s3_memory.only, s3_memory.faults = {"HEAD"}, [(403, "AccessDenied")]
     assert store.put("a", BIG, if_generation=0).size == len(BIG)
     s3_memory.only, s3_memory.faults = {"PUT", "HEAD"}, [(409, "ConditionalRequestConflict"), (403, "AccessDenied")]

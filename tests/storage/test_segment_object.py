@@ -1,4 +1,5 @@
-"""Segments as the archive stores them: packed and plain give the same bytes, to whoever asks by either name."""
+"""Segments as the archive stores them: packed and plain give the same bytes, to whoever asks by either
+name."""
 
 from __future__ import annotations
 

@@ -1,4 +1,5 @@
-"""A file on a bad disk: whatever a library makes of a read that failed while it sends, the store says that it was the file."""
+"""A file on a bad disk: whatever a library makes of a read that failed while it sends, the store says that it
+was the file."""
 
 from __future__ import annotations
 

@@ -1,4 +1,5 @@
-"""Uploads of whole segments as a shipper makes them: by a process that has little memory, and that can be killed at any moment."""
+"""Uploads of whole segments as a shipper makes them: by a process that has little memory, and that can be
+killed at any moment."""
 
 from __future__ import annotations
 
@@ -21,7 +22,8 @@ from writetime.storage.store import Store
 
 MB = 1 << 20
 NAME = "cdc/ring/dc1/host-1/CommitLog-7-1.log"
-# Peak RSS in MB before and after a segment is sent. A small object first: what the library loads at its first call is not the upload's.
+# Peak RSS in MB before and after a segment is sent. A small object first: what the library loads at its first
+# call is not the upload's.
 # Not ru_maxrss, which begins with what the parent had when it forked.
 SEND = """
 import re, sys

@@ -1,4 +1,5 @@
-"""docker-compose.yml without a container engine: valid for compose, ports on loopback only, existing names."""
+"""docker-compose.yml without a container engine: valid for compose, ports on loopback only, existing
+names."""
 
 from __future__ import annotations
 

@@ -194,7 +194,8 @@ class Airflow:
         return self._own_environment() | {"AIRFLOW__DATABASE__SQL_ALCHEMY_CONN": _database(self.home, patience=60)}
 
     def _write_settings(self) -> None:
-        """airflow.cfg, the password file, and env.sh for a person's shell; none of them readable by others."""
+        """airflow.cfg, the password file, and env.sh for a person's shell; none of them readable by
+        others."""
         settings = _settings(self.home, self.port, self._dags.resolve(), self._plugins.resolve(), _secrets(self.home))
         parser = configparser.ConfigParser(interpolation=None)
         parser.read_dict({section: {key: value.replace("%", "%%") for key, value in part.items()} for section, part in settings.items()})
@@ -252,7 +253,8 @@ def _settings(home: Path, port: int, dags: Path, plugins: Path, secret: Mapping[
             "simple_auth_manager_passwords_file": str(_passwords_file(home)),
             "min_serialized_dag_update_interval": "5",
         },
-        # SQLite has one writer. Two requests in the API server can block each other, one waiting for the lock,
+        # SQLite has one writer. Two requests in the API server can block each other, one waiting for the
+        # lock,
         # the other for the event loop that the first one blocks: a short time-out resolves that, and clients
         # retry. The scheduler and the DAG processor do not retry but exit: all other processes wait long.
         "database": {"sql_alchemy_conn": _database(home, patience=3)},
@@ -275,7 +277,8 @@ def _database(home: Path, *, patience: int) -> str:
 
 
 def _inherited() -> dict[str, str]:
-    """The environment of this process without settings of the user's own Airflow, which would override ours."""
+    """The environment of this process without settings of the user's own Airflow, which would override
+    ours."""
     return {key: value for key, value in os.environ.items() if not key.startswith("AIRFLOW_")}
 
 

@@ -26,7 +26,8 @@ FINISHED = frozenset({"success", "failed"})
 
 
 class AirflowApi:
-    """The API of a local Airflow. Every call raises ServiceError if it is rejected or there is no response."""
+    """The API of a local Airflow. Every call raises ServiceError if it is rejected or there is no
+    response."""
 
     def __init__(self, port: int, user: str, password: str) -> None:
         self._port = port
@@ -72,7 +73,8 @@ class AirflowApi:
         return self._call("GET", self._run_path(dag_id, run_id))
 
     def tasks(self, dag_id: str, run_id: str) -> list[dict[str, Any]]:
-        """Task instances of a run, mapped ones one by one (`task_id`, `map_index`, `state`, `try_number` …)."""
+        """Task instances of a run, mapped ones one by one (`task_id`, `map_index`, `state`, `try_number`
+        …)."""
         return list(self._call("GET", f"{self._run_path(dag_id, run_id)}/taskInstances?limit=100")["task_instances"])
 
     def links(self, dag_id: str, run_id: str, task_id: str, map_index: int = -1) -> dict[str, str]:

@@ -1,10 +1,9 @@
 """The command line `writetime`: the core's commands, and those that other packages add.
 
-Strategy: a package adds a command with an entry point of the group `writetime.commands`, whose value is a function with
-typer annotations; the core imports no such package. Libraries that only some commands need are imported by those
-commands. An error becomes one line on stderr and an exit code: 2 for a configuration error, otherwise 1. `--debug` shows
-the traceback.
-"""
+Strategy: a package adds a command with an entry point of the group `writetime.commands`, whose value is a
+function with typer annotations; the core imports no such package. Libraries that only some commands need are
+imported by those commands. An error becomes one line on stderr and an exit code: 2 for a configuration error,
+otherwise 1. `--debug` shows the traceback."""
 
 from __future__ import annotations
 
@@ -106,7 +105,8 @@ def _add(app: typer.Typer, point: EntryPoint) -> None:
 
 
 def _masked(value: Any, key: str = "") -> Any:
-    """Mask secrets: pydantic masks declared ones; free-form options and URIs are masked by name and format."""
+    """Mask secrets: pydantic masks declared ones; free-form options and URIs are masked by name and
+    format."""
     if isinstance(value, dict):
         return {name: _masked(item, str(name)) for name, item in value.items()}
     if isinstance(value, list):

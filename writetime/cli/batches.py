@@ -1,4 +1,5 @@
-"""The commands `writetime batches`, `writetime batch` and `writetime void`: the results of batches, read from the bucket.
+"""The commands `writetime batches`, `writetime batch` and `writetime void`: the results of batches, read from
+the bucket.
 
 Heavy imports are delayed until a command runs, since the command line loads this module for its help."""
 
@@ -56,7 +57,8 @@ def void(
     yes: Annotated[bool, typer.Option("--yes", help="Do not ask for confirmation.")] = False,
     as_json: _AsJson = False,
 ) -> None:
-    """Void the open batch, if it cannot be finished: the next batch reverts its commits and reads its input."""
+    """Void the open batch, if it cannot be finished: the next batch reverts its commits and reads its
+    input."""
     import sys
 
     from writetime.pipeline.batch_report import void_text

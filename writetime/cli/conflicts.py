@@ -49,7 +49,8 @@ def keep(
 ) -> None:
     """Choose which bytes of a segment to keep: the next batch reads them. The others are moved to rejected/.
 
-    If the archive has the chosen bytes, nothing is read again. Rows that a batch has read from other bytes remain in the tables."""
+    If the archive has the chosen bytes, nothing is read again. Rows that a batch has read from other bytes
+    remain in the tables."""
     from writetime.pipeline.conflicts import keep as decide
 
     store, cluster = _place(config)

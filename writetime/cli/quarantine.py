@@ -1,7 +1,8 @@
 """The commands `writetime quarantine list | show | retry | release`.
 
-A commit log contains every keyspace of its node, so data that may belong to tables that are not captured is hidden by
-default. Heavy imports are delayed until a command runs, since the command line loads this module for its help."""
+A commit log contains every keyspace of its node, so data that may belong to tables that are not captured is
+hidden by default. Heavy imports are delayed until a command runs, since the command line loads this module
+for its help."""
 
 from __future__ import annotations
 
@@ -55,7 +56,8 @@ def show(
     values: Annotated[bool, typer.Option("--values", help="Show bytes and values too; they may contain secrets.")] = False,
     all_tables: _AllTables = False,
 ) -> None:
-    """Show a quarantine record: its reason, its position, and its decoded contents as far as they may be shown."""
+    """Show a quarantine record: its reason, its position, and its decoded contents as far as they may be
+    shown."""
     from writetime.config.pipeline import load
     from writetime.events.masking import Rules
     from writetime.pipeline.batch_history import Batches
@@ -114,8 +116,8 @@ def release_(
 ) -> None:
     """Give up the unreadable data of a held segment, so that it no longer holds back the purge.
 
-    The segment moves to the archive unchanged. Only a replay reads it from there: completely into a new namespace; into the
-    live tables without rows that a purged tombstone may have deleted."""
+    The segment moves to the archive unchanged. Only a replay reads it from there: completely into a new
+    namespace; into the live tables without rows that a purged tombstone may have deleted."""
     from writetime.pipeline.archiver import release
 
     store, cluster, _ = _place(config)

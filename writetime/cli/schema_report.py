@@ -1,9 +1,9 @@
-"""Output of `writetime schema`: the schema and node metadata in segments, as text that cqlsh can run, or as JSON.
+"""Output of `writetime schema`: the schema and node metadata in segments, as text that cqlsh can run, or as
+JSON.
 
-Everything that is not CQL is in `--` comments: each change with its position and writetime, truncations, and metadata of
-the node and its peers. Segments are read in log order. Each folder is another node; its changes are mostly the same, and
-then not repeated.
-"""
+Everything that is not CQL is in `--` comments: each change with its position and writetime, truncations, and
+metadata of the node and its peers. Segments are read in log order. Each folder is another node; its changes
+are mostly the same, and then not repeated."""
 
 from __future__ import annotations
 
@@ -29,7 +29,8 @@ _LEARNED_TABLES = {
 
 
 class Lessons:
-    """Collects schema and node metadata from segments, up to and including `last` (segment id, position) if given."""
+    """Collects schema and node metadata from segments, up to and including `last` (segment id, position) if
+    given."""
 
     def __init__(self, learner: SchemaLearner, last: tuple[int, int] | None = None) -> None:
         self.timeline = Timeline(learner)

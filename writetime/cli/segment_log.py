@@ -1,11 +1,10 @@
 """Reads the segments given to a command, one at a time, and reports errors on stderr.
 
-Strategy: errors do not stop reading. A file that is not a segment, a damaged position and a frame that does not decode
-are each reported once, in one line with segment and position, counted, and mapped to an exit code at the end. Of frames
-that fail for the same reason, only the first few are reported, so that a missing schema does not hide other errors.
-Small inputs are kept in memory between the passes; large ones are read again, so that memory holds one segment. Must
-not know the file format; `segment` and `dump` do.
-"""
+Strategy: errors do not stop reading. A file that is not a segment, a damaged position and a frame that does
+not decode are each reported once, in one line with segment and position, counted, and mapped to an exit code
+at the end. Of frames that fail for the same reason, only the first few are reported, so that a missing schema
+does not hide other errors. Small inputs are kept in memory between the passes; large ones are read again, so
+that memory holds one segment. Must not know the file format; `segment` and `dump` do."""
 
 from __future__ import annotations
 
@@ -46,7 +45,8 @@ _ENGINES: Final[dict[str, Engine]] = {"auto": "auto", "python": "python", "numba
 
 @dataclass(frozen=True, slots=True)
 class Options:
-    """Reading options. `schemas`: paths of schemas to start with; `synced`: stop at the synced position of a growing segment."""
+    """Reading options. `schemas`: paths of schemas to start with; `synced`: stop at the synced position of a
+    growing segment."""
 
     schemas: tuple[str, ...] = ()
     synced: bool = False
@@ -91,20 +91,22 @@ class Log:
         self.report_left_out()
 
     def decode(self, each: Input, found: Scan, schema: Schema, wanted: Wanted | None = None) -> Iterator[tuple[Frame, Mutation | Failure]]:
-        """Decode frames. A frame that fails with the merged schema is tried with the schema at its own position in the log."""
+        """Decode frames. A frame that fails with the merged schema is tried with the schema at its own
+        position in the log."""
         timeline = self._timelines[each.node]
         return decode(found, schema, wanted, lambda frame: timeline.at((each.order, frame.position)))
 
     def report_left_out(self) -> None:
-        """Report tables and types without a complete definition, and schema fields of newer Cassandra versions."""
+        """Report tables and types without a complete definition, and schema fields of newer Cassandra
+        versions."""
         for name, error in self.learner.left_out.items():
             self.say(f"{name} left out of the schema: {error.message}{_hint(error)}")
         if self.unknown:
             self.say(f"ignored fields of a newer Cassandra version: {', '.join(sorted(self.unknown))}")
 
     def narrow(self, at: str | None) -> tuple[int, int] | None:
-        """Keep one node's segments up to SEGMENT:POSITION and return (id, position). Raises ConfigError if no node, or more than one,
-        has that segment."""
+        """Keep one node's segments up to SEGMENT:POSITION and return (id, position). Raises ConfigError if no
+        node, or more than one, has that segment."""
         if at is None:
             return None
         where: dict[str, Any] = {"operation": "parse a position", "obj": f"--at {at}"}
@@ -170,7 +172,8 @@ class Log:
             self.say("Pass the missing schema as --schema FILE: a snapshot, or a schema that a batch wrote")
 
     def end(self, *, strict: bool, nothing: bool = False) -> None:
-        """Exit with the code for the errors found. `nothing`: no frame was decoded, an error if any frame failed."""
+        """Exit with the code for the errors found. `nothing`: no frame was decoded, an error if any frame
+        failed."""
         if self.unreadable:
             raise typer.Exit(UNREADABLE)
         if (strict or nothing) and (self.lost or self.undecoded):

@@ -1,8 +1,7 @@
 """Output of `verify`: one line per segment and a final table of all contents, or lines of JSON.
 
-Strategy: lines are written at once; only the counts of the final table are kept. Lines have no columns, so they wrap at
-a narrow terminal without losing digits. Must not know bytes.
-"""
+Strategy: lines are written at once; only the counts of the final table are kept. Lines have no columns, so
+they wrap at a narrow terminal without losing digits. Must not know bytes."""
 
 from __future__ import annotations
 

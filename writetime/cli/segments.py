@@ -1,13 +1,12 @@
 """The commands `writetime dump`, `verify` and `schema`, which read commit log segments.
 
-Strategy: segments are read one at a time, in two passes: first for the schema, which is merged from all of them, then for
-the output. Only output goes to stdout; errors go to stderr, one line each, with a count at the end. Damage does not stop
-reading. Exit codes: 0 success, 1 a file could not be read (verify: or is damaged), 2 usage error, 3 something did not
-decode.
+Strategy: segments are read one at a time, in two passes: first for the schema, which is merged from all of
+them, then for the output. Only output goes to stdout; errors go to stderr, one line each, with a count at the
+end. Damage does not stop reading. Exit codes: 0 success, 1 a file could not be read (verify: or is damaged),
+2 usage error, 3 something did not decode.
 
-Must not know the segment format; `dump`, `show` and the schema package do. Heavy imports are delayed until a command
-runs, since the command line loads this module for its help.
-"""
+Must not know the segment format; `dump`, `show` and the schema package do. Heavy imports are delayed until a
+command runs, since the command line loads this module for its help."""
 
 from __future__ import annotations
 
@@ -66,7 +65,8 @@ def _command(*, cut_short: int = 0) -> Callable[[Callable[..., None]], Callable[
                 _close_stdout()
                 raise typer.Exit(cut_short) from None
             except OSError as error:
-                # Reading raises its own errors (`inputs`), so this one is from writing, for example to a full disk.
+                # Reading raises its own errors (`inputs`), so this one is from writing, for example to a full
+                # disk.
                 _close_stdout()
                 raise WritetimeError(error.strerror or str(error), operation="write the answer", obj="stdout") from error
 
@@ -152,10 +152,9 @@ def verify(
 ) -> None:
     """Read and decode segments completely, and report their contents and errors.
 
-    A segment that its node still writes to is read up to the position in its _cdc.idx. --json prints one line per
-    segment. Exit codes: 0: no errors. 1: a segment is damaged, or a file cannot be read. 2: usage error. 3: no damage,
-    but some frames do not decode, because the schema of their tables or columns is unknown.
-    """
+    A segment that its node still writes to is read up to the position in its _cdc.idx. --json prints one line
+    per segment. Exit codes: 0: no errors. 1: a segment is damaged, or a file cannot be read. 2: usage error.
+    3: no damage, but some frames do not decode, because the schema of their tables or columns is unknown."""
     from writetime.cassandra.commitlog.segment_report import examine
     from writetime.cli.segment_log import Log, Options
     from writetime.cli.segment_tables import reporter
@@ -192,9 +191,8 @@ def schema(
 ) -> None:
     """Print the schema in segments as CQL: each change with its position, then the resulting schema.
 
-    Truncations and the metadata of the node and its peers follow as comments. Exit codes: 1 if a file cannot be read, 2
-    for a usage error.
-    """
+    Truncations and the metadata of the node and its peers follow as comments. Exit codes: 1 if a file cannot
+    be read, 2 for a usage error."""
     from writetime.cli.schema_report import Lessons
     from writetime.cli.segment_log import Log, Options
 

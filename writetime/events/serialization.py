@@ -422,7 +422,8 @@ QUARANTINED: Final = Plain(
         "bytes": "string?",
     },
 )
-"""Fields of a quarantine record, see `writetime.pipeline.quarantine.published.topic_record`; `bytes` in base64."""
+"""Fields of a quarantine record, see `writetime.pipeline.quarantine.published.topic_record`; `bytes` in
+base64."""
 HEARTBEAT: Final = Plain("writetime.Heartbeat", {"serverName": "string"}, {"ts_ms": "long"})
 
 

@@ -160,7 +160,8 @@ class Chunk(NamedTuple):
 
 _chunk = reader(Chunk)
 
-# Counters: how much there is of each thing. Those of `Lists` come in pairs: values, bytes. LACKING names the counter that ran out of room.
+# Counters: how much there is of each thing. Those of `Lists` come in pairs: values, bytes. LACKING names the
+# counter that ran out of room.
 UPDATES, ROWS, CELLS, COMPLEX, RANGES, CLUSTERING, CLUSTERING_BYTES, START, START_BYTES, END, END_BYTES = range(11)
 KEY_BYTES, PATH_BYTES, VALUE_BYTES, KEPT = 11, 12, 13, 14
 LACKING, TABLE, SERIAL, COUNTERS = 14, 15, 16, 17

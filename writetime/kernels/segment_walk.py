@@ -359,7 +359,8 @@ def _walk(buf: Bytes, pos: int, length: int, seed: int, found: Ints, problems: I
 
 
 def _main() -> Any:
-    # Run as a script this file is called __main__, and numba names its cache by module: compile the module by its own name.
+    # Run as a script this file is called __main__, and numba names its cache by module: compile the module by
+    # its own name.
     from writetime.kernels import segment_walk
 
     return segment_walk.compile_ahead()

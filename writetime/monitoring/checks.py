@@ -1,8 +1,7 @@
 """Results of verification and audit, newest first.
 
-Strategy: a report never changes, so its summary is cached; a list reads only new reports. Differing rows are summarized
-by table and count: only users who may see values see their keys.
-"""
+Strategy: a report never changes, so its summary is cached; a list reads only new reports. Differing rows are
+summarized by table and count: only users who may see values see their keys."""
 
 from __future__ import annotations
 
@@ -44,7 +43,8 @@ class Check:
 
 @dataclass(frozen=True, slots=True)
 class Held:
-    """Mutations of a node by the last audit, per time step: how many its log should hold, and how many it held."""
+    """Mutations of a node by the last audit, per time step: how many its log should hold, and how many it
+    held."""
 
     node: str
     expected: tuple[int, ...]
@@ -53,7 +53,8 @@ class Held:
 
 @dataclass(frozen=True, slots=True)
 class Completeness:
-    """Completeness of the replicas' logs by the last audit, in steps of `minutes` from `start`. `name`: the report."""
+    """Completeness of the replicas' logs by the last audit, in steps of `minutes` from `start`. `name`: the
+    report."""
 
     name: str
     start: datetime

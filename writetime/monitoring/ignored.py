@@ -1,9 +1,8 @@
 """Ignored objects in the bucket, with the reason: stray objects and invalid documents of nodes.
 
-Strategy: ignored objects do not stop a batch, so they are reported here. At most `LISTED` objects of each kind are
-checked. Of batches, only objects before the first and after the last batch are listed: a stray object between them is
-harmless, and listing millions of objects is not.
-"""
+Strategy: ignored objects do not stop a batch, so they are reported here. At most `LISTED` objects of each
+kind are checked. Of batches, only objects before the first and after the last batch are listed: a stray
+object between them is harmless, and listing millions of objects is not."""
 
 from __future__ import annotations
 

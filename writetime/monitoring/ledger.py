@@ -1,9 +1,9 @@
 """Search for segments by node, minute, name or state, one page at a time.
 
-Strategy: the ledger is never listed. Without a name or a minute, the search walks back from the last seal, batch by batch.
-A minute is looked up in the archive folder of its hour, a name directly at each node. The few waiting, growing and
-quarantined segments are in the last seal or in cdc/. Ledger entries are read only for the rows of the page.
-"""
+Strategy: the ledger is never listed. Without a name or a minute, the search walks back from the last seal,
+batch by batch. A minute is looked up in the archive folder of its hour, a name directly at each node. The few
+waiting, growing and quarantined segments are in the last seal or in cdc/. Ledger entries are read only for
+the rows of the page."""
 
 from __future__ import annotations
 
@@ -39,7 +39,8 @@ _VERSIONS: Final = (7, 8, 6)
 
 @dataclass(frozen=True, slots=True)
 class Row:
-    """A segment. `entry`: its ledger entry, None until a batch reads it; `batch`: the batch in which it was found."""
+    """A segment. `entry`: its ledger entry, None until a batch reads it; `batch`: the batch in which it was
+    found."""
 
     ref: layout.SegmentRef
     object: str
@@ -55,8 +56,8 @@ class Row:
 
 @dataclass(frozen=True, slots=True)
 class Query:
-    """Search criteria. `node`: a host id or its prefix; `minute`: UTC; `name`: a file name, an id, a prefix of an id, or an
-    object name."""
+    """Search criteria. `node`: a host id or its prefix; `minute`: UTC; `name`: a file name, an id, a prefix
+    of an id, or an object name."""
 
     node: str = ""
     minute: datetime | None = None
@@ -74,7 +75,8 @@ class Query:
 
 @dataclass(frozen=True, slots=True)
 class Page:
-    """Rows, newest first. `next`: the cursor of the next page, "" if there is none. `note`: what was not searched."""
+    """Rows, newest first. `next`: the cursor of the next page, "" if there is none. `note`: what was not
+    searched."""
 
     rows: tuple[Row, ...]
     next: str = ""
@@ -97,7 +99,8 @@ def search(batches: Batches, query: Query, *, cursor: str = "", size: int = PAGE
 
 
 def find(batches: Batches, name: str) -> Row | None:
-    """The segment of an object, with its ledger entry; None if it is not found or the name is not a segment name."""
+    """The segment of an object, with its ledger entry; None if it is not found or the name is not a segment
+    name."""
     try:
         ref = layout.SegmentRef.from_object(name)
     except NotASegment:
@@ -190,7 +193,8 @@ def _looked_up(store: Store, ref: layout.SegmentRef) -> Row | None:
 
 
 def _of_minute(batches: Batches, minute: datetime, node: str) -> Iterator[Row]:
-    """All segments of that hour in the archive, and segments that are not archived; the caller filters by minute."""
+    """All segments of that hour in the archive, and segments that are not archived; the caller filters by
+    minute."""
     prefix = layout.archive_hour_prefix(batches.cluster, minute)
     nodes = [each for each in _nodes(batches) if node and each.host_id.startswith(node)]
     prefixes = [f"{prefix}{layout.part(each.datacenter)}/{layout.part(each.host_id)}/" for each in nodes] or [prefix]

@@ -1,9 +1,9 @@
 """Metrics of a pipeline in Prometheus' text format, read from its bucket: the command `writetime metrics`.
 
-Strategy: only the shipper is a long-running process, so there is no HTTP endpoint to scrape. A cron job writes the text to
-the folder of node_exporter's textfile collector, or pushes it. All values come from the bucket, so it can run anywhere.
-`METRICS` lists all names; the dashboard and rules under deploy/ use only these and the shipper's own. Heavy imports are
-delayed until the command runs."""
+Strategy: only the shipper is a long-running process, so there is no HTTP endpoint to scrape. A cron job
+writes the text to the folder of node_exporter's textfile collector, or pushes it. All values come from the
+bucket, so it can run anywhere. `METRICS` lists all names; the dashboard and rules under deploy/ use only
+these and the shipper's own. Heavy imports are delayed until the command runs."""
 
 from __future__ import annotations
 
@@ -127,7 +127,8 @@ def _of_nodes(ring: RingStatus) -> Iterator[Sample]:
         if node.node.origin != "log":
             continue
         labels = {"datacenter": node.node.datacenter, "host_id": node.node.host_id, "address": node.address}
-        # A node without a segment in these batches was silent for at least as long. Without a sample no alert would fire.
+        # A node without a segment in these batches was silent for at least as long. Without a sample no alert
+        # would fire.
         newest = node.newest or ring.since
         if newest is not None:
             yield "writetime_source_timestamp_seconds", labels, newest.timestamp()

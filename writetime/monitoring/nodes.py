@@ -1,9 +1,10 @@
-"""Status of the nodes: which ones ship, how fresh they are, which segments wait, and which minutes of their logs arrived.
+"""Status of the nodes: which ones ship, how fresh they are, which segments wait, and which minutes of their
+logs arrived.
 
-A node is known by the document that its shipper writes (`nodes/`) or by its segments. Its freshness is the completion time
-of its newest segment in the bucket. Frames that no node logged (bootstrap, retries) belong to no node and are not counted.
-The free space of a node is in its status document; shippers up to 0.1 wrote it under `space/`.
-"""
+A node is known by the document that its shipper writes (`nodes/`) or by its segments. Its freshness is the
+completion time of its newest segment in the bucket. Frames that no node logged (bootstrap, retries) belong to
+no node and are not counted. The free space of a node is in its status document; shippers up to 0.1 wrote it
+under `space/`."""
 
 from __future__ import annotations
 
@@ -45,10 +46,10 @@ _COLUMNS: Final = 72
 class NodeStatus:
     """A node. `newest`: completion time of its newest segment; None if that was before these batches.
 
-    `waiting`: segments that no batch has read, and their bytes; `held`: segments that need an operator; `growing`: segments
-    with parts only. `segments`, `frames`, `size` (bytes), `oldest`: segments that these batches read. `space`: None if its
-    shipper has reported nothing since yesterday. `answered`: time of its last report of TRUNCATEs; without one, a TRUNCATE
-    that is in no segment may be missed."""
+    `waiting`: segments that no batch has read, and their bytes; `held`: segments that need an operator;
+    `growing`: segments with parts only. `segments`, `frames`, `size` (bytes), `oldest`: segments that these
+    batches read. `space`: None if its shipper has reported nothing since yesterday. `answered`: time of its
+    last report of TRUNCATEs; without one, a TRUNCATE that is in no segment may be missed."""
 
     node: layout.NodeName
     address: str = ""
@@ -70,17 +71,17 @@ class NodeStatus:
 
     @property
     def rate(self) -> float | None:
-        """Bytes of segments completed per second, over these batches and waiting segments; None with fewer than two
-        segments."""
+        """Bytes of segments completed per second, over these batches and waiting segments; None with fewer
+        than two segments."""
         if self.oldest is None or self.newest is None or self.segments < 2 or self.oldest >= self.newest:
             return None
         return (self.size + self.waiting_size) / (self.newest - self.oldest).total_seconds()
 
     @property
     def late_after(self) -> timedelta:
-        """How old its newest segment may be before the node counts as late: the time in which it fills half of its
-        `cdc_total_space` at its rate, which leaves as much time until Cassandra refuses writes; 30 minutes to a day. Six hours
-        if either is unknown."""
+        """How old its newest segment may be before the node counts as late: the time in which it fills half
+        of its `cdc_total_space` at its rate, which leaves as much time until Cassandra refuses writes; 30
+        minutes to a day. Six hours if either is unknown."""
         if not self.rate or self.space is None or not self.space.limit:
             return _LATE_AFTER
         seconds = min(self.space.limit / self.rate / 2, _LATEST_LATE.total_seconds())
@@ -92,7 +93,8 @@ class NodeStatus:
         return [] if self.space is None else list(self.space.settings.unsafe())
 
     def is_not_asked(self, now: datetime) -> bool:
-        """Whether its TRUNCATEs are known from its segments only: its shipper has not queried it for two days."""
+        """Whether its TRUNCATEs are known from its segments only: its shipper has not queried it for two
+        days."""
         return self.answered is None or now - self.answered > _ANSWERS_DAILY
 
     def came(self, sealed_at: datetime | None) -> None:
@@ -103,10 +105,11 @@ class NodeStatus:
 
 @dataclass(frozen=True, slots=True)
 class RingStatus:
-    """A cluster at `now`. `since`: seal time of the oldest of `batches`. `complete`: False if more segments wait than were
-    listed. `kept_from`: the archive may have deleted segments sealed before; None: it has all. `undecided`: by table,
-    updates that a TRUNCATE may have removed, which no record decides. `voids`: the voided batches, which are not in
-    `batches`. `in_conflict`: segments with different bytes, which need an operator."""
+    """A cluster at `now`. `since`: seal time of the oldest of `batches`. `complete`: False if more segments
+    wait than were listed. `kept_from`: the archive may have deleted segments sealed before; None: it has all.
+    `undecided`: by table, updates that a TRUNCATE may have removed, which no record decides. `voids`: the
+    voided batches, which are not in `batches`. `in_conflict`: segments with different bytes, which need an
+    operator."""
 
     cluster: str
     now: datetime
@@ -123,7 +126,8 @@ class RingStatus:
 
     @property
     def merge_rule(self) -> Policy:
-        """The rule by which the last batch merged cells of equal timestamp; before the first batch, by the nodes' releases."""
+        """The rule by which the last batch merged cells of equal timestamp; before the first batch, by the
+        nodes' releases."""
         return self.batches[0].merge_rule if self.batches else policy_of(self.releases)
 
     @property
@@ -194,7 +198,8 @@ def ring(batches: Batches, *, last: int = WINDOW, now: datetime | None = None) -
 
 
 def ring_with_late_nodes(batches: Batches, *, now: datetime | None = None) -> RingStatus:
-    """As `ring`, but with more batches if a node has no segment in the last ones, to decide whether it is late."""
+    """As `ring`, but with more batches if a node has no segment in the last ones, to decide whether it is
+    late."""
     found = ring(batches, now=now)
     if any(node.newest is None for node in found.nodes) and len(found.batches) == WINDOW:
         found = ring(batches, last=_FARTHEST, now=now)
@@ -228,7 +233,8 @@ def _reported(store: Store, cluster: str, now: datetime) -> Iterator[NodeStatus]
 
 
 def _spaces(store: Store, cluster: str, now: datetime) -> list[tuple[layout.NodeName, NodeSpace]]:
-    """Last space reports of shippers up to 0.1, which wrote one per day, of today or yesterday. Invalid ones are ignored."""
+    """Last space reports of shippers up to 0.1, which wrote one per day, of today or yesterday. Invalid ones
+    are ignored."""
     days = (now.astimezone(UTC).date() - timedelta(days=back) for back in (1, 0))
     newest: dict[layout.NodeName, ObjectInfo] = {}
     for info in (info for day in days for info in store.list(layout.space_prefix(cluster, day))):
@@ -248,7 +254,8 @@ def read_space(store: Store, info: ObjectInfo) -> NodeSpace | None:
 
 @dataclass(frozen=True, slots=True)
 class Coverage:
-    """Processed segments by node and time. `cells[node][column]`: (segments, frames) of `minutes` from `starts[column]`."""
+    """Processed segments by node and time. `cells[node][column]`: (segments, frames) of `minutes` from
+    `starts[column]`."""
 
     nodes: tuple[layout.NodeName, ...]
     starts: tuple[datetime, ...]
@@ -261,8 +268,8 @@ class Coverage:
         return max((frames for row in self.cells.values() for _, frames in row), default=0)
 
     def gap(self, node: layout.NodeName, column: int) -> bool:
-        """Whether the node has no segment for a time for which another node of its datacenter has. The first and the last
-        column are incomplete and never count."""
+        """Whether the node has no segment for a time for which another node of its datacenter has. The first
+        and the last column are incomplete and never count."""
         if self.cells[node][column][0] or column in (0, len(self.starts) - 1):
             return False
         return any(self.cells[other][column][0] for other in self.nodes if other.datacenter == node.datacenter)

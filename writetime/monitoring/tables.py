@@ -1,5 +1,5 @@
-"""Status of the tables in the last batches, and how far Kafka is behind. Counts of partition updates, events and rows come
-from the seals; row counts are those of the warehouse at the last write."""
+"""Status of the tables in the last batches, and how far Kafka is behind. Counts of partition updates, events
+and rows come from the seals; row counts are those of the warehouse at the last write."""
 
 from __future__ import annotations
 
@@ -14,10 +14,10 @@ from writetime.pipeline.publish_progress import read_published
 
 @dataclass(slots=True)
 class TableStatus:
-    """A table over the last batches. `events`, `applied` and `lags`: by batch, oldest first. A lag is the time in seconds from
-    the completion of the batch's oldest segment to its seal, for batches with events of the table. `per_minute`: events
-    per minute from the first of them to the last seal. `unpublished`: batches not known to be in Kafka. `rows`: current
-    rows, None if unknown."""
+    """A table over the last batches. `events`, `applied` and `lags`: by batch, oldest first. A lag is the
+    time in seconds from the completion of the batch's oldest segment to its seal, for batches with events of
+    the table. `per_minute`: events per minute from the first of them to the last seal. `unpublished`: batches
+    not known to be in Kafka. `rows`: current rows, None if unknown."""
 
     name: str
     total: Accounting
@@ -40,9 +40,9 @@ class Waiting:
 
 @dataclass(frozen=True, slots=True)
 class TablesStatus:
-    """All tables with updates, known rows or problems. `published`: the last batch whose events are all known to be in Kafka,
-    None if there is none. `refused`: tables rejected as of the last seal, with the reason. `waiting`: tables whose events
-    cannot be published."""
+    """All tables with updates, known rows or problems. `published`: the last batch whose events are all known
+    to be in Kafka, None if there is none. `refused`: tables rejected as of the last seal, with the reason.
+    `waiting`: tables whose events cannot be published."""
 
     tables: tuple[TableStatus, ...]
     batches: tuple[BatchFacts, ...]

@@ -1,9 +1,9 @@
-"""Problems of a pipeline while no task fails: nodes that are late, short of space or configured to drop writes, a batch
-that is stuck, a backlog, unpublished events.
+"""Problems of a pipeline while no task fails: nodes that are late, short of space or configured to drop
+writes, a batch that is stuck, a backlog, unpublished events.
 
-Strategy: everything is read from the bucket, as for `writetime status`. The limits equal those of the alert rules for
-Prometheus, for installations without it. Held segments are not reported here: their own tasks fail.
-"""
+Strategy: everything is read from the bucket, as for `writetime status`. The limits equal those of the alert
+rules for Prometheus, for installations without it. Held segments are not reported here: their own tasks
+fail."""
 
 from __future__ import annotations
 

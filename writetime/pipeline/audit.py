@@ -169,7 +169,8 @@ class Gap(Document):
 
 
 def gaps(groups: Iterable[Group], came: Mapping[str, Sequence[Came]], now: datetime, grace_minutes: int) -> list[Gap]:
-    """The gaps; minutes with the same explanation form one gap. `came`: by host id, in order of segment ids."""
+    """The gaps; minutes with the same explanation form one gap. `came`: by host id, in order of segment
+    ids."""
     oldest = int(now.timestamp()) // 60 - grace_minutes
     found: dict[tuple[str, str, Explained], list[tuple[int, int, Held]]] = defaultdict(list)
     for group in groups:
@@ -260,7 +261,8 @@ class TableReread(Document):
 
 
 class AuditReport(Document):
-    """One audit of the minutes in [start, end). `groups`: what each replica held of a table, range and minute; those with a gap first."""
+    """One audit of the minutes in [start, end). `groups`: what each replica held of a table, range and
+    minute; those with a gap first."""
 
     cluster: str
     started_at: datetime
@@ -302,7 +304,8 @@ def step_of(start: datetime, end: datetime) -> int:
 
 
 def by_step(groups: Iterable[Group], start: datetime, end: datetime, step: int) -> dict[str, tuple[list[int], list[int]]]:
-    """For each node (by host id) and step: the mutations that its log should hold, and those that it holds."""
+    """For each node (by host id) and step: the mutations that its log should hold, and those that it
+    holds."""
     first, count = int(start.timestamp()) // 60, max(1, -(-int((end - start).total_seconds()) // (60 * step)))
     found: dict[str, tuple[list[int], list[int]]] = defaultdict(lambda: ([0] * count, [0] * count))
     for group in groups:

@@ -248,7 +248,8 @@ class Chain(Document):
 
 
 class Manifest(Document):
-    """The fixed input of a batch. `base`: the sealed batch whose schema and state it starts from (0: none)."""
+    """The fixed input of a batch. `base`: the sealed batch whose schema and state it starts from (0:
+    none)."""
 
     number: int
     kind: BatchKind

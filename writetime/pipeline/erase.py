@@ -58,7 +58,8 @@ BEYOND: Final = (
 
 
 class Found(Document):
-    """What one object held of the key: `frames` removed or shortened; `trouble`: why it was left unchanged."""
+    """What one object held of the key: `frames` removed or shortened; `trouble`: why it was left
+    unchanged."""
 
     object: str
     frames: int = 0
@@ -146,8 +147,8 @@ class Search:
         return record.startswith(record_key(self.key))
 
     def change(self, body: bytes, version: int) -> bytes | None:
-        """What is to stand in the place of a mutation, `b""` for nothing; None to leave it. DecodeError if it holds the key and cannot be
-        taken apart."""
+        """What is to stand in the place of a mutation, `b""` for nothing; None to leave it. DecodeError if it
+        holds the key and cannot be taken apart."""
         if not self.may_be_in(body):
             return None
         try:

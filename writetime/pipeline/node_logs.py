@@ -220,7 +220,8 @@ def learn(
 
 
 def cuts(document: LocalDocument, segments: Sequence[SegmentInput], purged: Mapping[bytes, Purged] | None = None) -> Cuts:
-    """The cuts for the workers; `segments` are all that the batch reads, by index. `purged`: see `Cuts.of`."""
+    """The cuts for the workers; `segments` are all that the batch reads, by index. `purged`: see
+    `Cuts.of`."""
     sources = [Source(segment.ref.node.host_id, segment.ref.segment.id, segment.sealed_at) for segment in segments]
     found = cuts_by_table(_truncations(document.truncations))
     return Cuts.of({table_id: cut for table_id, (_, cut) in found.items()}, sources, purged)
@@ -366,7 +367,8 @@ class _Past:
                 yield entry.noted(SegmentInput.from_object(info))
 
     def _growing(self) -> Iterator[SegmentInput]:
-        """The ingested parts of growing segments; their whole files have not arrived, or are in this batch."""
+        """The ingested parts of growing segments; their whole files have not arrived, or are in this
+        batch."""
         for name, mark in self._base.growing.items() if self._base else ():
             ref = layout.SegmentRef.from_object(name)
             run = segment_parts.run(segment_parts.of(self._store, ref), 0, mark.position)

@@ -37,7 +37,8 @@ log = structlog.get_logger()
 
 
 class Deciding(Document):
-    """The part of a pipeline's configuration that determines a batch's rows. `columns` is without its salt."""
+    """The part of a pipeline's configuration that determines a batch's rows. `columns` is without its
+    salt."""
 
     buckets: int
     datacenters: list[str]
@@ -105,7 +106,8 @@ class Known:
 
 
 def configuration(store: Store, manifest: Manifest, config: PipelineConfig) -> PipelineConfig:
-    """The configuration of the batch, as of its first run. BatchError if that needs a salt which is missing."""
+    """The configuration of the batch, as of its first run. BatchError if that needs a salt which is
+    missing."""
     mine, name = Deciding.of(config), _object(manifest, "config")
     pinned = _created(store, name, mine)
     if pinned == mine:

@@ -381,7 +381,8 @@ def _busy(store: Store, cluster: str, past: History, operation: str) -> BatchBus
 
 
 def plan_rebuild(store: Store, cluster: str, chain: Chain, segments: list[SegmentInput], *, answers: list[str], now: datetime) -> Manifest:
-    """The next batch of a rebuild: over these segments; the chain's first one takes in all schema snapshots too.
+    """The next batch of a rebuild: over these segments; the chain's first one takes in all schema snapshots
+    too.
 
     BatchBusy if another driver of the rebuild has just created it."""
     past = history(store, cluster)
@@ -514,14 +515,16 @@ def _held(store: Store, cluster: str, sealed: Sealed | None, now: datetime) -> d
             if entry.object in held:
                 held[entry.object] = entry
         elif now - info.created > _RETRY_NOTED:
-            # It was ingested since. The delay protects a mark being written now: its ledger entry is written second.
+            # It was ingested since. The delay protects a mark being written now: its ledger entry is written
+            # second.
             with suppress(ObjectNotFound, PreconditionFailed):
                 store.delete(info.name, if_generation=info.generation)
     return held
 
 
 def _adopt_retries(store: Store, cluster: str, sealed: Sealed) -> None:
-    """Older versions marked cleared segments in the ledger only: read the entries of all held segments once."""
+    """Older versions marked cleared segments in the ledger only: read the entries of all held segments
+    once."""
     if store.head(layout.retries_adopted(cluster)) is not None:
         return
     refs = [layout.SegmentRef.from_object(name) for name in sealed.held]

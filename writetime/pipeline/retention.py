@@ -93,7 +93,8 @@ def _order(document: str) -> int:
 
 
 def reports(store: Store, cluster: str, before: datetime) -> Iterator[ObjectInfo]:
-    """Reports, their charts and space reports written before `before`, except the last report of each kind."""
+    """Reports, their charts and space reports written before `before`, except the last report of each
+    kind."""
     for prefix in (layout.verify_prefix(cluster), layout.audit_prefix(cluster)):
         found = list(store.list(prefix))
         last = max((info.name.rpartition(".")[0] for info in found), default="")

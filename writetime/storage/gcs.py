@@ -86,7 +86,8 @@ class GcsStore:
             for blob in found:
                 last = require_next(blob.name, last, self._prefix + prefix)
                 name = blob.name.removeprefix(self._prefix)
-                # The service's offset is inclusive; and "folders" created in a console are objects named `…/`.
+                # The service's offset is inclusive; and "folders" created in a console are objects named
+                # `…/`.
                 if name != start_after and is_name(name):
                     yield self._info(blob)
 

@@ -287,7 +287,8 @@ class SegmentRef:
             raise NotASegment("not where segments are kept", operation="read an object's name", obj=name)
         node = NodeName(unpart(cluster), unpart(datacenter), unpart(host_id))
         ref = cls(node, SegmentName.parse(filename))
-        # Of two spellings of one name, one is the segment's: else two objects stand for one segment, or a node's for frames of nobody.
+        # Of two spellings of one name, one is the segment's: else two objects stand for one segment, or a
+        # node's for frames of nobody.
         spelt = {"cdc": ref.incoming, FRAMES: ref.incoming, "cdc_parts": ref.growing}.get(parts[0])
         if not name.startswith(spelt or f"{ARCHIVE}/{part(node.cluster)}/") or (parts[0] == "cdc_parts" and node.origin != "log"):
             raise NotASegment("not written as names are", operation="read an object's name", obj=name)

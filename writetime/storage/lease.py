@@ -119,7 +119,8 @@ class Lease:
         self._renewed = started
 
     def _generation_with(self, data: bytes) -> int | None:
-        """The lease's generation if it holds these bytes: then the write succeeded, and its answer was lost."""
+        """The lease's generation if it holds these bytes: then the write succeeded, and its answer was
+        lost."""
         found = self._store.head(self._name)
         try:
             if found is None or self._store.read(self._name, generation=found.generation) != data:

@@ -150,7 +150,8 @@ class LocalStore:
         for key, is_folder in sorted(self._entries(folder)):
             name = folder.encode() + key
             if is_folder:
-                # All names in it start with `name`: skip it if none can carry the prefix or come after `after`.
+                # All names in it start with `name`: skip it if none can carry the prefix or come after
+                # `after`.
                 fits = name.startswith(prefix) or prefix.startswith(name)
                 if fits and (name > after or after.startswith(name)):
                     yield from self._names(name.decode(), prefix, after)

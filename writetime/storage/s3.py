@@ -192,7 +192,8 @@ class S3Store:
             if if_generation not in (None, found.info.generation):
                 raise _precondition("delete an object", name, if_generation, found.info.generation)
             tag = found.tag if if_generation is None else self._tag_of(name, found.info.generation, "delete an object")
-            # Delete the generation that was looked up, or nothing: the service also confirms deletion of a missing object.
+            # Delete the generation that was looked up, or nothing: the service also confirms deletion of a
+            # missing object.
             with contextlib.suppress(PreconditionFailed), self._explained("delete an object", name):
                 self._client.delete_object(**self._key(name), IfMatch=tag)
                 return
@@ -340,7 +341,8 @@ class S3Store:
                     **condition,
                 )
         except BaseException:
-            # An incomplete upload is not an object, but it is stored and paid for until it is aborted or a bucket rule removes it.
+            # An incomplete upload is not an object, but it is stored and paid for until it is aborted or a
+            # bucket rule removes it.
             with contextlib.suppress(Exception):
                 self._client.abort_multipart_upload(**upload)
             raise
@@ -538,7 +540,8 @@ def _translate(error: Exception, operation: str, where: str) -> StoreError:
 
 _REFUSED = ("PreconditionFailed", "ConditionalRequestConflict", "NoSuchKey", "NoSuchUpload", "404", "409", "412")
 _RENEW = "Renew the credentials: AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY, or the account that the machine is attached to."
-# First match wins. Amazon answers expired credentials with status 400, other services with 403; "400" is the code of an answer without
+# First match wins. Amazon answers expired credentials with status 400, other services with 403; "400" is the
+# code of an answer without
 # a body, which to a well-formed question means just that.
 _OF_THE_SERVICE: tuple[tuple[frozenset[str | int], type[StoreError], str | None], ...] = (
     (frozenset({"BadDigest", "InvalidDigest", "XAmzContentSHA256Mismatch", "XAmzContentChecksumMismatch"}), ChecksumMismatch,

@@ -30,7 +30,8 @@ Later = Callable[[], Operation]
 
 @dataclass(frozen=True)
 class Card:
-    """`make` gives what is to be run now and what is to follow later; `kinds` are those of all that it gives."""
+    """`make` gives what is to be run now and what is to follow later; `kinds` are those of all that it
+    gives."""
 
     kinds: tuple[str, ...]
     make: Callable[[World], tuple[list[Operation], list[Later]]]

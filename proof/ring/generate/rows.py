@@ -38,7 +38,8 @@ def has_statics(table: Table) -> bool:
 
 
 def lasting(table: Table) -> bool:
-    """Without a TTL of its own: timestamps that come again would tie short TTLs with long ones (see `ties`)."""
+    """Without a TTL of its own: timestamps that come again would tie short TTLs with long ones (see
+    `ties`)."""
     return not table.default_ttl
 
 

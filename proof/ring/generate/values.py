@@ -159,7 +159,8 @@ class Values:
         return tuple(None if self.random.random() < 0.2 else self.of(part) for part in parts)
 
     def _key(self, kind: CqlType) -> Any:
-        """An element that others are compared with: numbers that are equal and look different stay out of it."""
+        """An element that others are compared with: numbers that are equal and look different stay out of
+        it."""
         return self.random.choice(NATIVE[kind.name]) if isinstance(kind, NativeType) else self.of(kind)
 
     def element(self, kind: CollectionType) -> Any:
@@ -179,7 +180,8 @@ def distinct(values: Sequence[Any]) -> list[Any]:
 
 
 class Types:
-    """Type texts by chance; `udts` are the user types of the keyspace, in the order in which they are made."""
+    """Type texts by chance; `udts` are the user types of the keyspace, in the order in which they are
+    made."""
 
     def __init__(self, random: Random, keyspace: str, udts: Mapping[str, UserType]) -> None:
         self.random, self.keyspace = random, keyspace

@@ -100,7 +100,8 @@ class World:
     # Tables and columns
 
     def table(self, able: Callable[[Table], Any] = lambda table: True) -> Table:
-        """One that `able` has something to say for; a quarter of the time the one with everything, if it has."""
+        """One that `able` has something to say for; a quarter of the time the one with everything, if it
+        has."""
         if self.random.random() < 0.25 and able(self.everything):
             return self.everything
         return self.random.choice([table for table in self.tables if able(table)])

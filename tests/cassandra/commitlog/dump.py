@@ -1,4 +1,5 @@
-"""Whole segments as lines of JSON, for comparison with Cassandra's own reader. The command line prints one segment at a time."""
+"""Whole segments as lines of JSON, for comparison with Cassandra's own reader. The command line prints one
+segment at a time."""
 
 from __future__ import annotations
 

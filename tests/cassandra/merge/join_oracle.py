@@ -1,8 +1,9 @@
-"""A second opinion on the join: collect all facts of a partition, then ask of each cell whether it wins and whether anything covers it.
+"""A second opinion on the join: collect all facts of a partition, then ask of each cell whether it wins and
+whether anything covers it.
 
-Deliberately naive, and written apart from `writetime.cassandra.merge`: no state, no merging step by step, no positions. Tables here have
-int clusterings (c ascending, d descending), so that order is arithmetic. Also the hypothesis strategies for small, tie-ridden partitions.
-"""
+Deliberately naive, and written apart from `writetime.cassandra.merge`: no state, no merging step by step, no
+positions. Tables here have int clusterings (c ascending, d descending), so that order is arithmetic. Also the
+hypothesis strategies for small, tie-ridden partitions."""
 
 from __future__ import annotations
 
@@ -134,7 +135,8 @@ def counter_cells(column: str) -> st.SearchStrategy[Cell]:
     )
 
 
-# Row and range deletions are left out: what they do to a counter depends on the order of arrival, in the ring as here.
+# Row and range deletions are left out: what they do to a counter depends on the order of arrival, in the ring
+# as here.
 counter_updates = st.builds(
     PartitionUpdate,
     st.just(TABLE_ID),
@@ -151,7 +153,8 @@ Fact = tuple[str, bytes | None, bytes, int, int, int]
 
 
 def answer(history: Iterable[PartitionUpdate], now: int) -> dict[tuple[int, int] | None, set[Fact]]:
-    """What SELECT shows: cells (static ones included) by (c, d), or by None for static content that stands alone."""
+    """What SELECT shows: cells (static ones included) by (c, d), or by None for static content that stands
+    alone."""
     history = list(history)
     partition = [u.deletion for u in history if u.deletion]
     static = _survivors([u.static_row for u in history if u.static_row], partition)
@@ -172,7 +175,8 @@ def answer(history: Iterable[PartitionUpdate], now: int) -> dict[tuple[int, int]
 
 
 def _survivors(versions: list[Row], over: list[DeletionTime]) -> list[Cell]:
-    """Cells that win among those of their column and path, and that no deletion of the row, its column or from outside covers."""
+    """Cells that win among those of their column and path, and that no deletion of the row, its column or
+    from outside covers."""
     rivals = defaultdict(list)
     for row in versions:
         for cell in row.cells:

@@ -1,4 +1,5 @@
-"""A store in memory for the streaming fold, and the way of updates into it and of events out of it. Rows are looked at as plain values."""
+"""A store in memory for the streaming fold, and the way of updates into it and of events out of it. Rows are
+looked at as plain values."""
 
 from __future__ import annotations
 

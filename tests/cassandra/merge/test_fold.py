@@ -1,4 +1,5 @@
-"""Folding batches into a partition: the state's laws, the chain of changes, and what becomes of each update."""
+"""Folding batches into a partition: the state's laws, the chain of changes, and what becomes of each
+update."""
 
 from __future__ import annotations
 

@@ -1,5 +1,5 @@
-"""Nested range deletions: each row appears and disappears as a plain list of tombstones requires, in nearly linear
-time."""
+"""Nested range deletions: each row appears and disappears as a plain list of tombstones requires, in nearly
+linear time."""
 
 from __future__ import annotations
 
@@ -43,7 +43,8 @@ NOW = 10**9
 
 
 class Write(NamedTuple):
-    """At the writetime `ts`: an insert of the row `low`, or if there is a `high`, a deletion of the rows low..high."""
+    """At the writetime `ts`: an insert of the row `low`, or if there is a `high`, a deletion of the rows
+    low..high."""
 
     ts: int
     low: int
@@ -123,7 +124,8 @@ Shape = Literal["queue", "stack", "single"]
 
 
 def seconds_to_fold(shape: Shape, count: int) -> float:
-    """CPU time of a batch in which each insert is followed by a deletion: of all rows up to it, of all from it on, or of itself."""
+    """CPU time of a batch in which each insert is followed by a deletion: of all rows up to it, of all from
+    it on, or of itself."""
     keys = RowKeys(TABLE, {})
     groups, heads = [], []
     for n in range(count):

@@ -1,4 +1,5 @@
-"""The streaming fold: same states and events as other implementations, at the right seconds, with minimal reads."""
+"""The streaming fold: same states and events as other implementations, at the right seconds, with minimal
+reads."""
 
 from __future__ import annotations
 
@@ -144,7 +145,8 @@ def followed(result: Result, shown: Shown, order: ClusteringOrder = ORDER) -> Sh
 def test_deletions_as_one_event_and_the_others_lead_from_what_was_to_what_is(
     versions: Versions, first: list[PartitionUpdate], second: list[PartitionUpdate], moves: bool
 ) -> None:
-    """Each event begins with what its row was by then, over two batches; what the table holds follows all of them, taken ones too."""
+    """Each event begins with what its row was by then, over two batches; what the table holds follows all of
+    them, taken ones too."""
     store, now = Store(), NOW + 1 if moves else NOW
     begun = run(store, named(first), ORDER, now=NOW, since=NOW, deletes="one", versions=versions)
     shown = followed(begun, {})
@@ -189,7 +191,8 @@ def later(history: Iterable[PartitionUpdate]) -> list[PartitionUpdate]:
 def naive_chain(
     history: list[PartitionUpdate], *, before: list[PartitionUpdate], since: int | None, now: int
 ) -> dict[Any, list[tuple[set[Fact] | None, set[Fact] | None, int]]]:
-    """Per row what shows before and after, and when (µs), by asking at every second and after every update what the whole would answer."""
+    """Per row what shows before and after, and when (µs), by asking at every second and after every update
+    what the whole would answer."""
     clock, seen = (0 if since is None else since), list(before)
     answers = [answer(seen, clock)]
     times: list[int] = []

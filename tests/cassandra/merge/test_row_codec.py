@@ -1,4 +1,5 @@
-"""Flat rows: one form for one content, and the readable twin and the compiled one alike on whatever can be merged."""
+"""Flat rows: one form for one content, and the readable twin and the compiled one alike on whatever can be
+merged."""
 
 from __future__ import annotations
 
@@ -121,7 +122,8 @@ def test_a_name_that_is_no_text_comes_back() -> None:
 
 
 def test_what_was_written_at_once_takes_few_bytes() -> None:
-    """21 columns of 8 bytes, with names of 8 bytes, and a TTL: in the log they take as much, but for two bytes a cell."""
+    """21 columns of 8 bytes, with names of 8 bytes, and a TTL: in the log they take as much, but for two
+    bytes a cell."""
     cells = tuple(Cell(f"column{i:02}", 1_700_000_000_000_000, bytes(8), None, 60, 1_700_000_060) for i in range(21))
     row = Row((bytes(8),), Liveness(1_700_000_000_000_000, 60, 1_700_000_060), cells=cells)
     assert len(row_codec.encode(row)) == 11 + 15 + 21 * (8 + 8 + 3)
@@ -230,7 +232,8 @@ damage = st.tuples(st.integers(0, 200), st.integers(0, 255), st.booleans())
 
 @given(any_row, any_row, st.lists(damage, min_size=1, max_size=3))
 def test_damaged_bytes_are_refused_or_mean_something(row: Row, other: Row, damages: list[tuple[int, int, bool]]) -> None:
-    """Whatever they are, nothing outside of them is read: the compiled twin refuses what the readable one does."""
+    """Whatever they are, nothing outside of them is read: the compiled twin refuses what the readable one
+    does."""
     bad = bytearray(row_codec.encode(row))
     for place, value, cut in damages:
         place %= len(bad)

@@ -1,4 +1,5 @@
-"""State is a mutation: what folding keeps goes through the commit log's own encoding and comes back as it was."""
+"""State is a mutation: what folding keeps goes through the commit log's own encoding and comes back as it
+was."""
 
 from __future__ import annotations
 

@@ -1,4 +1,5 @@
-"""The schema learned from a real node's log, printed as CQL and run on it under another name, gives the same schema."""
+"""The schema learned from a real node's log, printed as CQL and run on it under another name, gives the same
+schema."""
 
 from __future__ import annotations
 
@@ -86,7 +87,8 @@ def test_the_cql_makes_the_same_schema(cassandra_node: Node, schema: Schema) -> 
 
 
 def test_cassandras_own_tables_are_known_by_heart(cassandra_node: Node) -> None:
-    """Every column of every table that this version writes to its log, with a type that reads the same bytes."""
+    """Every column of every table that this version writes to its log, with a type that reads the same
+    bytes."""
     columns = "keyspace_name, table_name, column_name, kind, position, type"
     own = cassandra_node.session().execute(
         f"SELECT {columns} FROM system_schema.columns WHERE keyspace_name IN ('system', 'system_schema')"
@@ -105,7 +107,8 @@ def statements(text: str) -> list[str]:
 
 
 def rows(snapshot: dict[str, Any], table: str, keyspace: str) -> list[dict[str, Any]]:
-    """Rows of one keyspace without what tells it from another: names, ids, times of writing; and cdc off is as good as never on."""
+    """Rows of one keyspace without what tells it from another: names, ids, times of writing; and cdc off is
+    as good as never on."""
     found = [
         {name: value for name, value in row.items() if name not in ("keyspace_name", "id", "writetime")}
         | ({"cdc": bool(row["cdc"])} if "cdc" in row else {})

@@ -1,4 +1,5 @@
-"""Schemas as CQL: what is printed, in which order, how names are quoted. That a node takes it is for test_cql_on_a_node."""
+"""Schemas as CQL: what is printed, in which order, how names are quoted. That a node takes it is for
+test_cql_on_a_node."""
 
 from __future__ import annotations
 
@@ -79,7 +80,8 @@ def test_a_table_with_everything() -> None:
 
 
 def test_compact_tables_hide_what_cql_does_not_name() -> None:
-    """Seen on 3.11: a compact table without clustering keeps its columns as static ones, beside two of its own."""
+    """Seen on 3.11: a compact table without clustering keeps its columns as static ones, beside two of its
+    own."""
     hidden = {"column1": Column("column1", "clustering", "text", 0), "value": Column("value", "regular", "blob")}
     static = Table(
         "k", "t", ID, {"k": Column("k", "partition_key", "int", 0), "v": Column("v", "static", "text"), **hidden}, flags=frozenset()

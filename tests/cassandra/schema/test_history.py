@@ -1,4 +1,5 @@
-"""Learning from schema mutations. Every history is applied in several orders: the schema must not depend on it."""
+"""Learning from schema mutations. Every history is applied in several orders: the schema must not depend on
+it."""
 
 from __future__ import annotations
 
@@ -56,7 +57,8 @@ TABLE = Table(
 
 
 def learnt(history: Sequence[Mutation]) -> SchemaLearner:
-    """The learner after the history, having made sure that no order, repetition or pause changes what it knows."""
+    """The learner after the history, having made sure that no order, repetition or pause changes what it
+    knows."""
     learner = SchemaLearner()
     for mutation in history:
         learner.apply(mutation)
@@ -148,7 +150,8 @@ def test_rename_of_a_clustering_column() -> None:
 
 
 def test_rename_that_only_a_snapshot_tells() -> None:
-    """A snapshot shows the new name, but not that the old one is gone. The log shows that, and is read later."""
+    """A snapshot shows the new name, but not that the old one is gone. The log shows that, and is read
+    later."""
     told = change(
         "k", tables=table_rows("t", ID, T + DAY, cdc=True), columns=[column_row("t", "c_new", T + DAY, "clustering", "text", 0, "desc")]
     )
@@ -230,8 +233,8 @@ def test_three_lives_with_changes_between() -> None:
 
 
 def test_a_drop_that_the_next_create_has_covered() -> None:
-    """The log of a node that was down for both: of two deletions of the table's row it has only the later one, which
-    belongs to the CREATE."""
+    """The log of a node that was down for both: of two deletions of the table's row it has only the later
+    one, which belongs to the CREATE."""
     dropped = change("k", columns=[deleted_row(("t", name), T + DAY) for name in ("p", "c", "v")])
     for again in (RECREATED, Table("k", "t", OTHER, TABLE.columns)):
         tables = user_tables(learnt([create_table(TABLE, T), create_table(again, T + 2 * DAY), dropped]).schema())
@@ -443,7 +446,8 @@ def test_columns_of_an_id_before_it_was_dropped_and_created_again() -> None:
 
 
 def test_a_column_that_was_dropped_before_its_table_was_and_the_id_created_again() -> None:
-    """The DROP of the table takes the record of the dropped column along; frames that hold it may still come."""
+    """The DROP of the table takes the record of the dropped column along; frames that hold it may still
+    come."""
     late = column_row("t", "late", T + 10, "regular", "set<int>")
     gone = [deleted_row(("t", "late"), T + 50)], [dropped_row("t", "late", T + 50, "regular", "set<int>", (T + 50) // 1000)]
     drop = change(

@@ -179,7 +179,8 @@ def whole(at: int, *tables: Table, agreed: bool = True, written: int = T) -> dic
 
 
 def told(*documents: dict[str, Any]) -> SchemaLearner:
-    """The learner after the log with both tables and these snapshots, in any order and after a JSON round trip."""
+    """The learner after the log with both tables and these snapshots, in any order and after a JSON round
+    trip."""
     orders = []
     for order in itertools.permutations(documents):
         learner = SchemaLearner()

@@ -88,7 +88,8 @@ def test_alter(timeline: Timeline) -> None:
 
 
 def test_drop_and_return_of_a_column(timeline: Timeline) -> None:
-    """Java and we decode by the live column of a name; whether it can be decoded at all is asked of the schema of its time."""
+    """Java and we decode by the live column of a name; whether it can be decoded at all is asked of the
+    schema of its time."""
     drop = change(
         "k",
         columns=[deleted_row(("t", "v"), T + DAY)],

@@ -1,5 +1,5 @@
-"""Rows that no log here holds any more come back from a real ring: an audit finds the gap, reads its token ranges again at ALL, and the
-next batch takes in what is news."""
+"""Rows that no log here holds any more come back from a real ring: an audit finds the gap, reads its token
+ranges again at ALL, and the next batch takes in what is news."""
 
 from __future__ import annotations
 

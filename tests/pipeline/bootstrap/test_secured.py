@@ -1,7 +1,7 @@
-"""A node that wants TLS on both sides, a password and rights: the shipper and the bootstrap do with least of them.
+"""A node that wants TLS on both sides, a password and rights: the shipper and the bootstrap do with least of
+them.
 
-The roles: `shipper` may log in and nothing else, `reader` has SELECT on one keyspace.
-"""
+The roles: `shipper` may log in and nothing else, `reader` has SELECT on one keyspace."""
 
 from __future__ import annotations
 

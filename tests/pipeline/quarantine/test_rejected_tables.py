@@ -1,4 +1,5 @@
-"""Tables whose rows could not be shown: what a batch tells of them, and what comes in once they are mended."""
+"""Tables whose rows could not be shown: what a batch tells of them, and what comes in once they are
+mended."""
 
 from __future__ import annotations
 
@@ -37,7 +38,8 @@ def problem(table_id: UUID | None, message: str = REASON) -> Problem:
 
 
 def seal(store: Store, number: int, refused: list[RefusedTable], *found: list[Problem], quarantined: int = 0) -> list[str]:
-    """A sealed batch with a segment for each list of problems; what is refused of the table is told by `quarantined`."""
+    """A sealed batch with a segment for each list of problems; what is refused of the table is told by
+    `quarantined`."""
     objects = [bucket.ref(0, 10 * number + at).incoming for at in range(len(found))]
     segments = [SegmentInput.from_object(store.put(name, encode_segment(1, 7, [bucket.mutation(bucket.ORDERS)]))) for name in objects]
     outcomes = [SegmentOutcome(object=name, frames=1, updates=1, problems=some) for name, some in zip(objects, found, strict=True)]

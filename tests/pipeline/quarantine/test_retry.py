@@ -98,7 +98,8 @@ def test_a_segment_that_waits_for_a_schema_comes_in_by_itself_when_it_is_there(s
 
 
 def test_a_column_that_nobody_knew_is_told_of_later(store: MemoryStore) -> None:
-    """The batch knew the table, without the column; a first snapshot tells of something else, the next of the column."""
+    """The batch knew the table, without the column; a first snapshot tells of something else, the next of the
+    column."""
     fill(store, kind="UnknownColumn")
     learner = SchemaLearner()
     learner.apply_snapshot({**SNAPSHOT, "columns": SNAPSHOT["columns"][:1]})

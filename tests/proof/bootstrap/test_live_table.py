@@ -1,4 +1,5 @@
-"""A table of a real ring is read while it is written to, and equals the ring in the end. `make bootstrap-proof` takes larger ones."""
+"""A table of a real ring is read while it is written to, and equals the ring in the end. `make
+bootstrap-proof` takes larger ones."""
 
 from __future__ import annotations
 

@@ -1,4 +1,5 @@
-"""The comparison with Cassandra's own reader: a sample with the real one, and that a difference would show."""
+"""The comparison with Cassandra's own reader: a sample with the real one, and that a difference would
+show."""
 
 from __future__ import annotations
 

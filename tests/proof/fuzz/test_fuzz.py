@@ -1,4 +1,5 @@
-"""A sample of the fuzzer's cases; that the sample gets everywhere; and that the fuzzer would see what it is there to see."""
+"""A sample of the fuzzer's cases; that the sample gets everywhere; and that the fuzzer would see what it is
+there to see."""
 
 from __future__ import annotations
 
@@ -190,7 +191,8 @@ def test_notices_a_crash_and_goes_on(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(Checker, "check", crashing)
     outcome = runner.run(0, 40, 2)
     assert [(failure.number, failure.kind) for failure in outcome.failures] == [(17, "crash")]
-    # What the killed worker had done and not yet told is lost from the counts, never what it would have done next.
+    # What the killed worker had done and not yet told is lost from the counts, never what it would have done
+    # next.
     assert outcome.cases >= 31
 
 

@@ -1,4 +1,5 @@
-"""The parts of the proof that need neither ring nor Spark: schedule, comparison, shrinking, and that every sabotage finds its rule."""
+"""The parts of the proof that need neither ring nor Spark: schedule, comparison, shrinking, and that every
+sabotage finds its rule."""
 
 from __future__ import annotations
 
@@ -97,7 +98,8 @@ def test_in_each_stretch_something_expires_and_a_node_is_alone_of_which_segments
 
 
 def _comes_late(before: list[Step], alone: list[Step]) -> bool:
-    """Whether all are there, something is to expire, and a batch takes in what another one has sealed since."""
+    """Whether all are there, something is to expire, and a batch takes in what another one has sealed
+    since."""
     ended, came = ([step.node for step in before if step.what in what] for what in (("stop", "kill"), ("start",)))
     at = next((step.at for step in alone if step.what == "together"), None)
     after = [step for step in alone if step.at == at and step.what in ("together", "roll", "ship", "batch")]

@@ -1,4 +1,5 @@
-"""A small proof, with a real ring, Spark and chaos; and that it notices a rule that is broken. `make ring` takes larger ones."""
+"""A small proof, with a real ring, Spark and chaos; and that it notices a rule that is broken. `make ring`
+takes larger ones."""
 
 from __future__ import annotations
 

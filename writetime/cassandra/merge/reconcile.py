@@ -138,7 +138,8 @@ def merge_rows(
     as in `reconcile_cells`.
     """
     deletion = merge_deletions(a.deletion, b.deletion)
-    # Of two equal deletions the plain one is kept: it is stronger, and the result must not depend on the order.
+    # Of two equal deletions the plain one is kept: it is stronger, and the result must not depend on the
+    # order.
     shadowable = deletion is not None and not any(row.deletion == deletion and not row.shadowable for row in (a, b))
     complex_deletions = dict(a.complex_deletions)
     for column, complex_deletion in b.complex_deletions.items():

@@ -298,7 +298,8 @@ def no_longer_due(store: Store, cluster: str, table: Table) -> None:
 
 
 def table_named(schema: Schema, full_name: str) -> Table:
-    """The existing table of that name (`keyspace.table`, quoted if necessary). ConfigError if there is none."""
+    """The existing table of that name (`keyspace.table`, quoted if necessary). ConfigError if there is
+    none."""
     for table in schema.tables.values():
         if not table.dropped and full_name in (table.full_name, table.label, f"{_quoted(table.keyspace)}.{_quoted(table.name)}"):
             return table

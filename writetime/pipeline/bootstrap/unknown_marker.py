@@ -50,7 +50,8 @@ COUNTER_ID: Final = b"writetime\0opaque"
 
 
 def liveness(as_of: int) -> Liveness:
-    """The liveness info of a row that was read. `as_of` (µs): earlier deletions are visible in the reading."""
+    """The liveness info of a row that was read. `as_of` (µs): earlier deletions are visible in the
+    reading."""
     return Liveness(as_of, _LIVENESS_TTL, _LIVENESS_EXPIRY)
 
 

@@ -85,7 +85,8 @@ def list_records(batches: Batches, *, cursor: str = "", size: int = PAGE) -> tup
 
 
 def read_record(batches: Batches, name: str) -> QuarantineRecord | None:
-    """The record whose bytes are in object `name`; None if it does not exist or the name is not a record's."""
+    """The record whose bytes are in object `name`; None if it does not exist or the name is not a
+    record's."""
     if not name.startswith(layout.quarantine_prefix(batches.cluster)) or not name.endswith(".bin"):
         return None
     return _read(batches, note_of(name), batches.voided())
