@@ -113,17 +113,21 @@ class PipelineOperator(BaseOperator):
             raise AirflowSkipException(nothing)
         return manifest
 
+    def archive_last(self) -> dict[str, str]:
+        """Archive the last sealed batch if its run was interrupted before that: planning requires it."""
+        config, store = self.pipeline()
+        try:
+            return dict(archive_last(store, config.cluster.name))
+        except WritetimeError as error:
+            raise failure(error) from error
+
 
 class ArchiveLastOperator(PipelineOperator):
     """Archive the last sealed batch if its run was interrupted before that. XCom: the result of each
     object."""
 
     def execute(self, context: Context) -> dict[str, str]:
-        config, store = self.pipeline()
-        try:
-            return dict(archive_last(store, config.cluster.name))
-        except WritetimeError as error:
-            raise failure(error) from error
+        return self.archive_last()
 
 
 class ReleaseOperator(PipelineOperator):
@@ -167,21 +171,14 @@ class TurnOperator(PipelineOperator, BaseSensorOperator):
 
     def poke(self, context: Context) -> PokeReturnValue:
         try:
-            self._archive_last()
+            # In each poke: other DAGs seal batches while this task waits.
+            self.archive_last()
             return PokeReturnValue(is_done=True, xcom_value=self.number(context))
         except AirflowException as error:
             if not isinstance(error.__cause__, BatchBusy):
                 raise
             self.log.info("waiting, another batch is open: %s", error)
             return PokeReturnValue(is_done=False)
-
-    def _archive_last(self) -> None:
-        """In each poke, because batches of other DAGs are sealed while this task waits."""
-        config, store = self.pipeline()
-        try:
-            archive_last(store, config.cluster.name)
-        except WritetimeError as error:
-            raise failure(error) from error
 
     @abstractmethod
     def number(self, context: Context) -> int:
