@@ -13,6 +13,7 @@ from writetime.pipeline.planner import history
 from writetime.storage import open_store
 
 
+@pytest.mark.thorough
 def test_every_view_is_answered(tmp_path: Path, runner: CliRunner) -> None:
     small = ["--folder", str(tmp_path), "--batches", "60", "--per-batch", "12", "--passes", "1"]
     result = runner.invoke(page.app, small, catch_exceptions=False)

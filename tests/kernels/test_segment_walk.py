@@ -48,6 +48,7 @@ def test_both_walks_agree_on_any_damage(changes: list[tuple[int, bytes]], size: 
     assert in_python == in_machine_code
 
 
+@pytest.mark.thorough
 @settings(max_examples=examples(60), deadline=None)
 @given(st.lists(st.integers(0, 239), unique=True, min_size=60, max_size=240), st.integers(-2, 12), st.integers(0, 400))
 def test_both_walks_agree_on_very_many_damaged_places(broken: list[int], where: int, cut: int) -> None:
@@ -194,6 +195,7 @@ def test_bytes_that_are_not_there_are_refused(start: int, length: int) -> None:
         segment_walk.walk(bytes(100), start, length, 1)
 
 
+@pytest.mark.thorough
 def test_the_command_says_how_long_it_took(tmp_path: Path) -> None:
     env = {**os.environ, "NUMBA_CACHE_DIR": str(tmp_path), "PYTHONPATH": str(Path(__file__).parents[2])}
     command = [sys.executable, "-m", "writetime.kernels.segment_walk"]

@@ -83,6 +83,7 @@ def test_rows_that_nobody_writes_to_lose_what_was_dropped(tmp_path: Path) -> Non
     assert folded(ring.events()) == ring.current()
 
 
+@pytest.mark.thorough
 @pytest.mark.spark
 @pytest.mark.timeout(900)
 def test_a_batch_that_sees_a_drop_and_the_column_back(tmp_path: Path) -> None:

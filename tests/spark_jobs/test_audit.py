@@ -52,6 +52,7 @@ def audited(pipeline: Pipeline, now: datetime) -> AuditReport:
         spark.stop()
 
 
+@pytest.mark.thorough
 def test_complete_and_then_without_a_segment(shipped: Pipeline) -> None:
     _, end = minutes(shipped)
     whole = audited(shipped, end)

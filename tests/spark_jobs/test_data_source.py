@@ -115,6 +115,7 @@ def told(row: dict[str, Any]) -> tuple[Any, ...]:
     return *(row[name] for name in names), row["key"].hex(), row["kind"], clustering, row["column"], *raws, *numbers
 
 
+@pytest.mark.thorough
 @pytest.mark.spark
 def test_generic_rows_are_what_the_dump_says(spark: SparkSession, cdc_raw: Path) -> None:
     frame = spark.read.format("cassandra_commitlog").option("allTables", "true").load(str(cdc_raw))

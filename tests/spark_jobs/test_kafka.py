@@ -152,6 +152,7 @@ def chain(folder: Path, upto: int, *ids: int) -> Chain:
     return Chain(str(bucket), "c", upto)
 
 
+@pytest.mark.thorough
 def test_progress_of_another_chain_of_batches_is_refused(kafka: KafkaConfig, topic: str, tmp_path: Path) -> None:
     before = Publisher(kafka, chain(tmp_path, 3, 11, 12, 13), MINE)
     assert list(before.send_all(rows(topic, [1, 2], batch=1) + rows(topic, [1, 2], batch=3))) == [Sent(4)]

@@ -179,6 +179,7 @@ def test_s3(s3_memory: s3_stub.Stub, file: Path, call: str, seed: int, share: fl
     require_right(lambda: CALLS[call](store, file))
 
 
+@pytest.mark.thorough
 @FUZZ
 @given(seed=SEEDS)
 def test_a_body_that_is_cut_or_replaced_is_never_taken_for_the_object(stub: gcs_stub.Stub, s3_memory: s3_stub.Stub, seed: int) -> None:
