@@ -289,8 +289,7 @@ class SparkJobOperator(SparkSubmitOperator):
         self.name = f"{self.name} {config.pipeline}"
         self.conf = (_LOOPBACK if _is_local(self._conn_id) else {}) | config.spark.submit | (self.conf or {})
         # The driver inherits this from the process, which runs this task only. On Kubernetes the operator's
-        # env_vars
-        # are passed to the executors only, although the driver runs here.
+        # env_vars are passed to the executors only, although the driver runs here.
         os.environ["PYTHONPATH"] = os.pathsep.join([str(ROOT), *filter(None, [os.environ.get("PYTHONPATH")])])
         self.submit(context)
 

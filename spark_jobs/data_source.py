@@ -183,7 +183,7 @@ def _plan(options: Mapping[str, str]) -> Plan:
     selection = select(schema, learner.cdc_ever, tables=wanted, keys=(), all_tables=_is_true(options, "allTables"))
     config = load(options["config"]) if options.get("config") else None
     if config is not None and selection.captured is not None:
-        captured = {table.id for table in schema.tables.values() if config.tables.captures(table.full_name)}
+        captured = {table.id for table in learner.captured(config.tables.captures)}
         selection = replace(selection, captured=selection.captured & captured)
     table = _one_table(schema, selection, options["table"]) if wanted else None
     rules = None if config is None else config.columns.rules

@@ -506,8 +506,7 @@ class Outbox:
     def _table_records(self, incarnation: Incarnation, encoder: Encoder, since: int) -> DataFrame:
         changes = incarnation.changes
         # By the values of the key, not by what it looks like in JSON: neither DDL nor a release may give a
-        # key to another publisher, whose
-        # progress is another.
+        # key to another publisher, whose progress is another.
         wanted = self._new(incarnation.table, since) & ~F.col("op").isin(self.kafka.skipped_operations)
         rows = changes.rows.filter(wanted).withColumn("publisher", self._share(F.col("key"), changes.rows))
         if incarnation.table.dropped:

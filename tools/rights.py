@@ -79,8 +79,7 @@ def s3_policy(role: Role) -> dict[str, Any]:
             statements.append(_allow(operation.capitalize(), actions, places))
     if role["create"]:
         # PutObject and the end of an upload in parts make an object: not without `If-None-Match: *`. Parts
-        # have no
-        # such header.
+        # have no such header.
         conditions = {"Null": {"s3:if-none-match": "true"}, "Bool": {"s3:ObjectCreationOperation": "true"}}
         replace = {
             "Sid": "NeverReplace",

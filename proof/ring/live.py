@@ -170,8 +170,7 @@ class Live:
             self._all_up()
         if operation.serial:
             # A conditional write that times out may have reached one node alone. If that node then gives its
-            # range
-            # away, the cluster has lost the write, and its log still has it: neither answer is wrong.
+            # range away, the cluster has lost the write, and its log still has it: neither answer is wrong.
             self._changed()
         if operation.after_batch:
             self._ship_everything()

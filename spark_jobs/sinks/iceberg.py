@@ -637,8 +637,7 @@ class Warehouse:
             news = {column: at for column, at in dropped.items() if at > known.get(column, at - 1)}
             if facts == "none":
                 # Of a column that is back only the fold can tell old values from new ones: its events take
-                # the old ones away. One of
-                # another type is made anew.
+                # the old ones away. One of another type is made anew.
                 replaced = steps(columns, held.columns, current_rows(shape)).replaced
                 news = {c: at for c, at in news.items() if c not in table.columns or to_column(c) in replaced}
             self._take_dropped(held, facts, news, batch)

@@ -224,8 +224,7 @@ def message_limits(kafka: KafkaConfig, topics: Iterable[str]) -> tuple[dict[str,
         except KafkaException as error:
             if error.args[0].code() in _REFUSED_QUERY:
                 # Who may not ask goes by what the producer allows. Were the topic's own limit less, the
-                # broker would refuse the event, and
-                # the table wait.
+                # broker would refuse the event, and the table wait.
                 limits[topic] = own - overhead
                 log.warning("topic size limit cannot be read", topic=topic, right="DescribeConfigs")
             else:

@@ -54,8 +54,7 @@ from writetime.errors import BatchError, MalformedMutation
 FOLDED: Final = pa.schema(
     [
         # event | deletion | record | applied | account | quarantined | not_ours | parsed | reread |
-        # undecided;
-        # once packed (`packs`): events | records
+        # undecided; once packed (`packs`): events | records
         ("kind", pa.string()),
         ("table", pa.string()),
         ("table_id", pa.binary()),

@@ -254,9 +254,9 @@ def _settings(home: Path, port: int, dags: Path, plugins: Path, secret: Mapping[
             "min_serialized_dag_update_interval": "5",
         },
         # SQLite has one writer. Two requests in the API server can block each other, one waiting for the
-        # lock,
-        # the other for the event loop that the first one blocks: a short time-out resolves that, and clients
-        # retry. The scheduler and the DAG processor do not retry but exit: all other processes wait long.
+        # lock, the other for the event loop that the first one blocks: a short time-out resolves that, and
+        # clients retry. The scheduler and the DAG processor do not retry but exit: all other processes wait
+        # long.
         "database": {"sql_alchemy_conn": _database(home, patience=3)},
         "api": {"host": ports.LOOPBACK, "port": str(port), "workers": "1", "base_url": url, "secret_key": secret["api_secret_key"]},
         "api_auth": {"jwt_secret": secret["jwt_secret"]},

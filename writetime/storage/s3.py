@@ -541,8 +541,7 @@ def _translate(error: Exception, operation: str, where: str) -> StoreError:
 _REFUSED = ("PreconditionFailed", "ConditionalRequestConflict", "NoSuchKey", "NoSuchUpload", "404", "409", "412")
 _RENEW = "Renew the credentials: AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY, or the account that the machine is attached to."
 # First match wins. Amazon answers expired credentials with status 400, other services with 403; "400" is the
-# code of an answer without
-# a body, which to a well-formed question means just that.
+# code of an answer without a body, which to a well-formed question means just that.
 _OF_THE_SERVICE: tuple[tuple[frozenset[str | int], type[StoreError], str | None], ...] = (
     (frozenset({"BadDigest", "InvalidDigest", "XAmzContentSHA256Mismatch", "XAmzContentChecksumMismatch"}), ChecksumMismatch,
      "The bytes changed in transit, or the file changed during the upload."),
