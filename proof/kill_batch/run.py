@@ -310,7 +310,13 @@ class Kills(Orders):
         return following
 
     def _run(self, job: str, *arguments: str, config: Path | None = None) -> None:
-        """Start the job repeatedly until one attempt finishes."""
+        """Start the job repeatedly until one attempt finishes. A publisher that was stopped is resumed then;
+        a driver of a batch later, when that is archived."""
+        self._run_until_done(job, *arguments, config=config)
+        if job == "publish":
+            self._wake("publish")
+
+    def _run_until_done(self, job: str, *arguments: str, config: Path | None) -> None:
         self._present_config = config or self._config_file
         for plan in self._plans(job):
             if plan.startswith("late "):
@@ -328,7 +334,7 @@ class Kills(Orders):
                 if self._ended(job, self._start_and_lose_broker(job, *arguments), plan):
                     return
                 continue
-            at = self.random.choice((0, 0, 1)) if plan in points.INGEST + points.PUBLISH else 0
+            at = self.random.choice((0, 0, 1)) if self.rule is None and plan in points.INGEST + points.PUBLISH else 0
             process = self._start(job, *arguments, point=plan, at=at)
             if plan == "moment":
                 self._kill_later(process)
@@ -342,8 +348,8 @@ class Kills(Orders):
         if self.rule is not None:
             rule = sabotage.RULES[self.rule]
             yield from [point for point in rule.points if point in (*_POINTS[job], *(_EXTRA if job == "publish" else ()))]
-            if rule.rivals and job == "publish":
-                yield "rivals"
+            if rule.late and job == "publish":
+                yield f"late {rule.late}"
         if self.rule is None and job == "rebuild":
             # There is one rebuild per run: it is always killed once.
             yield next(self._points[job])
@@ -355,7 +361,7 @@ class Kills(Orders):
                 yield "outage"
             elif chance < 0.4:
                 yield "moment"
-            elif chance < 0.5 and job == "ingest" and not self._sleepers:
+            elif chance < 0.5 and job != "rebuild" and not self._sleepers:
                 yield f"late {next(self._points[job])}"
             elif chance < 0.9:
                 yield next(self._points[job])
@@ -406,12 +412,14 @@ class Kills(Orders):
         """Whether a job that should have been stopped finished successfully instead."""
         return not any(process is each for _, each, _ in self._sleepers) and self._ended(job, process)
 
-    def _wake(self) -> None:
-        """Resume stopped jobs. Another job has done their work: they may notice or fail, and must change
-        nothing.
+    def _wake(self, *jobs: str) -> None:
+        """Resume stopped jobs, or only these. Another job has done their work: they may notice or fail, and
+        must change nothing.
         """
-        while self._sleepers:
-            job, process, file = self._sleepers.pop()
+        woken = [sleeper for sleeper in self._sleepers if not jobs or sleeper[0] in jobs]
+        for sleeper in woken:
+            self._sleepers.remove(sleeper)
+            job, process, file = sleeper
             self.result.late += 1
             for group in {int(each) for each in file.read_text().split()}:
                 with suppress(ProcessLookupError):

@@ -20,15 +20,15 @@ BETWEEN: Final = "between progress and commit"
 
 @dataclass(frozen=True)
 class Rule:
-    """`break_it` breaks the rule. Detected by: `points` (kills there), `rivals` (two jobs at once), `edited`
-    (the configuration is edited after the batch was begun), `voids` (batches are voided), `restores`
-    (`batches/` is restored from a backup). `segments`: how many segments each node's log must be split into
-    for that.
+    """`break_it` breaks the rule. Detected by: `points` (kills there), `late` (a publisher is stopped there,
+    and resumed when another one has finished), `edited` (the configuration is edited after the batch was
+    begun), `voids` (batches are voided), `restores` (`batches/` is restored from a backup). `segments`: how
+    many segments each node's log must be split into for that.
     """
 
     break_it: Callable[[], None]
     points: tuple[str, ...] = ()
-    rivals: bool = False
+    late: str = ""
     edited: bool = False
     voids: bool = False
     restores: bool = False
@@ -52,7 +52,8 @@ def _progress_outside(*, early: bool) -> None:
     real, plain = kafka._produce, kafka.Producer
 
     def produce(producer: Any, topic: str, key: Any, value: Any, delivered: Any, partition: int = kafka._BY_KEY, **options: Any) -> None:
-        if topic.endswith(".__progress"):
+        # The owner of the topics stays where it is: its transaction is not about events.
+        if topic.endswith(".__progress") and bytes(key) != kafka._OWNER_KEY:
             pending.append((topic, bytes(key), bytes(value), partition))
         else:
             real(producer, topic, key, value, delivered, partition, **options)
@@ -64,9 +65,11 @@ def _progress_outside(*, early: bool) -> None:
 
         def commit_transaction(self, *arguments: Any) -> None:
             steps = [self._send_progress, lambda: plain.commit_transaction(self, *arguments)]
+            sends_events = bool(pending)
             for step in steps if early else reversed(steps):
                 step()
-                points.passed(BETWEEN)
+                if sends_events:
+                    points.passed(BETWEEN)
 
         def _send_progress(self) -> None:
             for topic, key, value, partition in pending:
@@ -190,7 +193,7 @@ RULES: Final[dict[str, Rule]] = {
     "progress-after-the-transaction": Rule(_progress_after, points=(BETWEEN,)),
     "progress-before-the-transaction": Rule(_progress_before, points=(BETWEEN,)),
     "no-progress": Rule(_no_progress, points=("before note",)),
-    "no-fence": Rule(_no_fence, rivals=True),
+    "no-fence": Rule(_no_fence, late="after progress"),
     "append-changes": Rule(_append_changes, points=("before step commit_state",)),
     "seal-first": Rule(_seal_first, points=("before step commit_current",)),
     # A first batch always starts with empty state.
