@@ -33,6 +33,8 @@ First it archives the last batch, if its run was interrupted, and releases held 
 | `segment` | this segment is damaged, contains a table with an unknown schema, or its decryption key is missing; all other data was processed | upload a good copy under its name, ship a schema snapshot, or configure the keystore, then clear the task: the next batch reads it again |
 | `table` | this table was rejected: a type is unknown, a rule in `columns` does not match, its name in the warehouse is in use, or the warehouse refuses writes; segments that contain it wait, all other data was processed | fix the cause, then clear the task: the next batch reads the segments that wait |
 
+With `airflow.mode: session`, `cdc_stream` runs the batches, and this DAG has no schedule and skips.
+
 Batches: `batches/<cluster>/<number>/` in the bucket. History of a segment: `ledger/<cluster>/<dc>/<node>/`.
 """
 
@@ -42,7 +44,7 @@ for pipeline in settings():
     with DAG(
         pipeline.dag_id("cdc_ingest"),
         description="Process segments into change events and tables",
-        schedule=pipeline.airflow.ingest_schedule,
+        schedule=pipeline.ingest_schedule,
         **pipeline.common,
         doc_md=RUNBOOK,
         default_args=pipeline.defaults | {"retries": 2, "retry_delay": timedelta(seconds=30)},

@@ -31,6 +31,7 @@ from writetime.config.installation import SETTING
 from writetime.config.pipeline import PipelineConfig, load
 from writetime.errors import BatchBusy, WritetimeError
 from writetime.monitoring.watch import watch
+from writetime.pipeline import sessions
 from writetime.pipeline.archiver import archive, archive_last, mark_for_retry
 from writetime.pipeline.batch_history import Batches
 from writetime.pipeline.bootstrap.run import due
@@ -151,6 +152,8 @@ class PlanBatchOperator(PipelineOperator):
 
     def execute(self, context: Context) -> int:
         config, store = self.pipeline()
+        if config.airflow.mode == "session":
+            raise AirflowSkipException(f"airflow.mode is session: cdc_stream of {config.pipeline} plans and runs the batches")
         plan = partial(plan_ingest, max_segments=config.segments_per_batch, largest=config.largest_segment)
         manifest = self.planned(plan, "there are no new segments and no captured rows have expired")
         if manifest.kind != "ingest" and store_clock(store, config.cluster.name) - manifest.created_at < _OTHERS_TURN:
@@ -173,12 +176,27 @@ class TurnOperator(PipelineOperator, BaseSensorOperator):
         try:
             # In each poke: other DAGs seal batches while this task waits.
             self.archive_last()
-            return PokeReturnValue(is_done=True, xcom_value=self.number(context))
+            number = self.number(context)
+            self._end_turn()
+            return PokeReturnValue(is_done=True, xcom_value=number)
         except AirflowException as error:
             if not isinstance(error.__cause__, BatchBusy):
                 raise
+            self._request_turn()
             self.log.info("waiting, another batch is open: %s", error)
             return PokeReturnValue(is_done=False)
+
+    def _request_turn(self) -> None:
+        """Ask a running session to leave the next batch to this task: between two looks of it, a session can
+        begin and seal a batch."""
+        config, store = self.pipeline()
+        if config.airflow.mode == "session":
+            sessions.request_turn(store, config.cluster.name, self.dag_id)
+
+    def _end_turn(self) -> None:
+        config, store = self.pipeline()
+        if config.airflow.mode == "session":
+            sessions.end_turn(store, config.cluster.name)
 
     @abstractmethod
     def number(self, context: Context) -> int:
@@ -546,6 +564,8 @@ class PublishDueOperator(PipelineOperator):
         config, store = self.pipeline()
         if config.kafka is None and config.files is None:
             raise AirflowSkipException("the pipeline has no `kafka`, and `files: null`: nothing is published")
+        if config.airflow.mode == "session" and self.since == "last":
+            raise AirflowSkipException(f"airflow.mode is session: cdc_stream of {config.pipeline} publishes")
         heartbeat, now = config.kafka.heartbeat_interval_ms if config.kafka else 0, int(time.time() * 1000)
         if self.since == "last" and not publish_due(store, config.cluster.name, heartbeat_ms=heartbeat, now=now):
             raise AirflowSkipException("every sealed batch has been published")
@@ -633,7 +653,8 @@ class WatchOperator(PipelineOperator):
         config, store = self.pipeline()
         publishes = config.kafka is not None or config.files is not None
         try:
-            found = watch(Batches(store, config.cluster.name), config.airflow.watch, publishes=publishes)
+            session = config.airflow.mode == "session"
+            found = watch(Batches(store, config.cluster.name), config.airflow.watch, publishes=publishes, session=session)
         except WritetimeError as error:
             raise failure(error) from error
         task = context["ti"]

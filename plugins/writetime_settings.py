@@ -73,8 +73,19 @@ class Settings:
         return AssetAlias(f"writetime_tables_{self.pipeline}")
 
     @property
-    def publish_schedule(self) -> AssetOrTimeSchedule | list[Asset]:
+    def is_session(self) -> bool:
+        """Whether cdc_stream runs the batches, instead of cdc_ingest and cdc_publish."""
+        return self.airflow.mode == "session"
+
+    @property
+    def ingest_schedule(self) -> str | None:
+        return None if self.is_session else self.airflow.ingest_schedule
+
+    @property
+    def publish_schedule(self) -> AssetOrTimeSchedule | list[Asset] | None:
         """Every seal, and a cron schedule as a fallback, since Airflow may lose an asset event."""
+        if self.is_session:
+            return None
         if self.airflow.publish_fallback is None:
             return [self.outbox]
         return AssetOrTimeSchedule(timetable=CronTriggerTimetable(self.airflow.publish_fallback, timezone="UTC"), assets=[self.outbox])

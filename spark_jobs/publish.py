@@ -93,9 +93,10 @@ def main(arguments: list[str] | None = None) -> int:
     return 0
 
 
-def run(config: PipelineConfig, *, everything: bool = False, again: Sequence[str] = ()) -> Published:
+def run(config: PipelineConfig, *, everything: bool = False, again: Sequence[str] = (), session: SparkSession | None = None) -> Published:
     """Publish every event of sealed batches that Kafka or the files lack; for Kafka, events of the tables
-    `again` are published from the beginning. A failure of the files is raised after Kafka has its events."""
+    `again` are published from the beginning. A failure of the files is raised after Kafka has its events. A
+    given `session` stays open."""
     if config.kafka is None and config.files is None:
         raise ConfigError(
             "neither `kafka` nor `files` is configured", operation="publish", hint="Say in the pipeline's YAML where events go."
@@ -118,14 +119,15 @@ def run(config: PipelineConfig, *, everything: bool = False, again: Sequence[str
     published = published.model_copy(update={"events": 0})
     not_filed = sinks.not_filed
     if sinks.kafka_due or sinks.files_due:
-        spark = spark_session(config, f"writetime publish {config.pipeline}")
+        spark = session or spark_session(config, f"writetime publish {config.pipeline}")
         try:
             if sinks.files_due:
                 published, not_filed = sinks.to_files(spark, published)
             if config.kafka is not None and sinks.kafka_due:
                 published = Outbox(config, config.kafka, store, spark, sealed.number, sealed.voided).drain(everything=everything)
         finally:
-            spark.stop()
+            if session is None:
+                spark.stop()
     published = published if config.kafka is None else _with_heartbeat(config, config.kafka, store, published)
     if not_filed is not None:
         raise not_filed

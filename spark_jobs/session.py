@@ -27,6 +27,12 @@ def spark_session(config: PipelineConfig, name: str) -> SparkSession:
     return builder.getOrCreate()
 
 
+def second_session(spark: SparkSession) -> SparkSession:
+    """Another session of the same application, with settings and catalogs of its own: what a thread sets
+    while it commits must not reach the commits of another."""
+    return SparkSession(spark.sparkContext, spark._jsparkSession.cloneSession())
+
+
 def lineage_name(name: str) -> str:
     """The job's name in a lineage catalog: the same for all its batches, unlike the name on Spark's own
     pages."""

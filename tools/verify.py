@@ -67,8 +67,8 @@ class Report:
         return not self.problems
 
 
-def verify(site: Site, recording: Recording, bootstrap: str) -> Report:
-    """Compare tables, events and accounts with the recording."""
+def verify(site: Site, recording: Recording, bootstrap: str, prefix: str = TOPIC_PREFIX) -> Report:
+    """Compare tables, events of the topics below `prefix`, and accounts with the recording."""
     store = open_store(site.bucket_url)
     report = Report()
     batches = list(_sealed(store, recording.cluster_name))
@@ -82,7 +82,7 @@ def verify(site: Site, recording: Recording, bootstrap: str) -> Report:
         report.rows[name] = len(rows)
         report.row_samples[name] = rows[:_SHOWN]
         report.problems += differences(name, expected_rows(recording, keyspace, table), [as_recorded(row) for row in rows])
-        events = list(consume(bootstrap, f"{TOPIC_PREFIX}.{name}"))
+        events = list(consume(bootstrap, f"{prefix}.{name}"))
         report.events_by_table[name] = len(events)
         report.event_samples += events[-1:]
         report.problems += _check_events(name, events, rows, singles)

@@ -55,7 +55,7 @@ def unmapped(task):
 def told(task):
     # As a worker has it: what is mapped gets its defaults there.
     task = unmapped(task)
-    spark = type(task).__name__ in ("SparkJobOperator", "BatchJobOperator", "CheckJobOperator")
+    spark = type(task).__name__ in ("SparkJobOperator", "BatchJobOperator", "CheckJobOperator", "SessionOperator")
     return {
         "retries": task.retries,
         "doc": bool(task.doc_md),
@@ -130,6 +130,7 @@ dags = {
         "max_active_runs": dag.max_active_runs,
         "catchup": dag.catchup,
         "description": dag.description,
+        "schedule": type(dag.timetable).__name__,
     }
     for dag_id, dag in bag.dags.items()
 }
@@ -447,6 +448,29 @@ def test_ingest_points_at_bad_segments_although_archiving_failed(loaded: dict[st
     assert tasks["ingest"]["retries"] == 2
 
 
+def test_batches_run_in_one_of_two_modes(loaded: dict[str, Any], tmp_path: Path) -> None:
+    """An existing YAML says nothing of a mode: its DAGs go on. In mode `session`, only `cdc_stream` runs by
+    itself."""
+    config = tmp_path / "pipeline.yaml"
+    config.write_text(
+        "pipeline: orders\ncluster: {name: c, datacenters: [dc1]}\nbucket: bucket\n"
+        "airflow: {mode: session, pool: cdc, spark_pool: spark}\n",
+        encoding="utf-8",
+    )
+    session = describe(tmp_path, config)["dags"]
+    batch = loaded["dags"]
+    dags = ("cdc_ingest", "cdc_publish", "cdc_stream", "cdc_report")
+    assert [session[dag]["schedule"] for dag in dags] == ["NullTimetable", "NullTimetable", "ContinuousTimetable", "NullTimetable"]
+    assert [batch[dag]["schedule"] for dag in dags[2:]] == ["NullTimetable", "NullTimetable"]
+    assert "NullTimetable" not in [batch[dag]["schedule"] for dag in dags[:2]]
+    # A session runs all the time: it takes no slot of the jobs.
+    task = session["cdc_stream"]["tasks"]["session"]
+    assert task["pool"] == "default_pool"
+    assert task["retries"] == 0
+    assert session["cdc_maintain"]["tasks"]["maintain"]["pool"] == "spark"
+    assert session["cdc_report"]["tasks"]["segment"]["retries"] == session["cdc_report"]["tasks"]["table"]["retries"] == 0
+
+
 def test_a_replay_tells_what_it_left_out(loaded: dict[str, Any]) -> None:
     tasks = loaded["dags"]["cdc_replay"]["tasks"]
     assert {name: task["down"] for name, task in tasks.items()} == {
@@ -665,6 +689,9 @@ def test_links_lead_to_the_page_of_the_pipeline(loaded: dict[str, Any], several:
         "cdc_replay.archive": ["/writetime/beside/check/batches/7"],
         "cdc_replay.ingest": ["/writetime/beside/check/batches/7"],
         "cdc_replay.outcome": ["/writetime/beside/check/batches/7"],
+        "cdc_report.segment": ["/writetime/segment?name=cdc%2Fx"],
+        "cdc_report.table": ["/writetime/tables#shop.orders"],
+        "cdc_report.waiting_table": ["/writetime/tables#shop.orders"],
         "cdc_verify.verify": ["/writetime/checks", "/writetime/checks/report?name=verify%2Fc%2F1.json"],
     }
     assert several["links"]["cdc_ingest__bets.segment"] == ["/writetime/pipeline/bets/segment?name=cdc%2Fx"]

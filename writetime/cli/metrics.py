@@ -17,9 +17,11 @@ def metrics(
     output: Annotated[Path | None, typer.Option("--output", help="Write to this file, atomically, instead of stdout.")] = None,
 ) -> None:
     """Print the pipeline's metrics for Prometheus, in the format of node_exporter's textfile collector."""
+    from writetime.config.pipeline import load
     from writetime.monitoring.metrics import as_text, samples
 
-    text = as_text(samples(open_batches(config)))
+    session = load(config).airflow.mode == "session"
+    text = as_text(samples(open_batches(config), session=session))
     if output is None:
         typer.echo(text, nl=False)
         return

@@ -84,6 +84,18 @@ class AirflowConfig(Model):
         description="Hours after which a task's job is killed and retried, so that a hanging job does not block others. A "
         "longer job (reading a huge table) resumes where it stopped.",
     )
+    mode: Literal["session", "batch"] = Field(
+        default="batch",
+        description="batch: cdc_ingest and cdc_publish start Spark for each batch. session: cdc_stream keeps one Spark application "
+        "that runs batch after batch; the DAGs of the other mode skip.",
+    )
+    session_minutes: float = Field(default=60.0, gt=0, le=1440, description="Minutes after which a session ends and the next one starts.")
+    session_poll_seconds: float = Field(
+        default=2.0, ge=0.2, le=60, description="Seconds between two looks of an idle session at the bucket; each takes about 10 requests."
+    )
+    no_progress_minutes: float = Field(
+        default=10.0, gt=0, description="Minutes without progress after which a session ends, and the next one runs the same batch again."
+    )
     ingest_schedule: str | None = Field(default="* * * * *", description="Cron expression of cdc_ingest (UTC); null: only when triggered.")
     publish_fallback: str | None = Field(
         default="*/5 * * * *", description="Cron expression (UTC) of cdc_publish, in addition to the seal of each batch; null: none."

@@ -26,6 +26,7 @@ METRICS: Final[Mapping[str, str]] = {
     "writetime_batch_number": "Number of the last sealed batch.",
     "writetime_batch_sealed_timestamp_seconds": "When it was sealed.",
     "writetime_batch_open": "1 while a batch is open.",
+    "writetime_session_timestamp_seconds": "In mode `session`: when the streaming session last reported; 0: never.",
     "writetime_voided_batches": "Batches that were voided, of the last sixty.",
     "writetime_batch_segments": "Segments of the last batch.",
     "writetime_batch_events": "Change events of the last batch.",
@@ -61,8 +62,8 @@ METRICS: Final[Mapping[str, str]] = {
 _CLASSES: Final = ("applied", "duplicate", "superseded", "not_ours", "quarantined")
 
 
-def samples(batches: Batches) -> list[Sample]:
-    """All samples. Each one has the label `cluster`."""
+def samples(batches: Batches, *, session: bool = False) -> list[Sample]:
+    """All samples. Each one has the label `cluster`. `session`: the pipeline's mode is `session`."""
     from writetime.monitoring.nodes import ring_with_late_nodes
     from writetime.monitoring.tables import tables
 
@@ -71,6 +72,7 @@ def samples(batches: Batches) -> list[Sample]:
         ("writetime_metrics_timestamp_seconds", {}, found.now.timestamp()),
         *_of_batches(found),
         *_of_nodes(found),
+        *(_of_session(batches.store, batches.cluster) if session else ()),
         *_of_reports(batches.store, batches.cluster),
         *_of_bootstrap(batches.store, batches.cluster),
     ]
@@ -120,6 +122,14 @@ def _of_batches(ring: RingStatus) -> Iterator[Sample]:
         for each in _CLASSES:
             yield "writetime_batch_updates", {"table": account.table, "class": each}, getattr(account, each)
         yield "writetime_batch_ties", {"table": account.table}, account.ties
+
+
+def _of_session(store: Store, cluster: str) -> Iterator[Sample]:
+    from writetime.pipeline.sessions import read_state
+
+    # A pipeline whose first session never started has a sample too, so that its alert fires.
+    state = read_state(store, cluster)
+    yield "writetime_session_timestamp_seconds", {}, state.updated_at.timestamp() if state else 0.0
 
 
 def _of_nodes(ring: RingStatus) -> Iterator[Sample]:

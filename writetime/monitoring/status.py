@@ -17,6 +17,7 @@ from writetime.pipeline.batch_history import Batches
 from writetime.pipeline.batch_report import void_text
 from writetime.pipeline.chains import Rebuild, current
 from writetime.pipeline.maintenance_report import Maintained, read_maintained
+from writetime.pipeline.sessions import SessionState, read_state
 
 if TYPE_CHECKING:
     from rich.table import Table
@@ -31,6 +32,8 @@ def as_text(batches: Batches, last: int) -> str:
     """The nodes, the last batches, the tables, and what needs an operator."""
     found, of_tables = ring(batches, last=last), tables(batches, last=last)
     lines = [_head(found)]
+    if (session := read_state(batches.store, batches.cluster)) is not None:
+        lines.append(_session(session, found.now))
     if found.nodes:
         lines += ["", _nodes(found)]
     if found.batches:
@@ -83,6 +86,7 @@ def as_document(batches: Batches, last: int) -> dict[str, Any]:
         "since": _iso(found.since),
         "open_batch": found.open_batch,
         "complete": found.complete,
+        "session": None if (session := read_state(batches.store, batches.cluster)) is None else session.model_dump(mode="json"),
         "voids": [
             {"number": batch.number, "kind": batch.kind, "sealed_at": batch.sealed_at.isoformat(), **batch.void.model_dump()}
             for batch in found.voids
@@ -125,6 +129,17 @@ def as_document(batches: Batches, last: int) -> dict[str, Any]:
         if (maintained := read_maintained(batches.store, batches.cluster)) is None
         else maintained.model_dump(mode="json"),
     }
+
+
+def _session(state: SessionState, now: datetime) -> str:
+    silent = (now - state.updated_at).total_seconds()
+    doing = f"ended: {state.ended}" if state.ended else state.step or "waiting for segments"
+    last = "" if state.batch_seconds is None else f", the last one, {state.batch}, in {span(state.batch_seconds)}"
+    error = f"; publishing fails: {state.publish_error}" if state.publish_error else ""
+    return (
+        f"session since {state.started_at:%Y-%m-%d %H:%M:%S}Z: {doing}; {state.batches} batches{last}; published up to "
+        f"{state.published}; reported {span(silent)} ago{error}"
+    )
 
 
 def _rebuilt(rebuild: Rebuild | None) -> list[str]:

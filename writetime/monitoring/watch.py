@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass
 from datetime import datetime, timedelta
+from typing import Final
 
 from writetime.config.airflow import WatchConfig
 from writetime.monitoring.nodes import LISTED, NodeStatus, RingStatus, ring_with_late_nodes
@@ -17,7 +18,11 @@ from writetime.monitoring.status import span
 from writetime.monitoring.tables import tables
 from writetime.pipeline.batch_history import Batches
 from writetime.pipeline.planner import read_manifest
+from writetime.pipeline.sessions import read_state
 from writetime.storage import layout
+
+SESSION_SILENT: Final = timedelta(minutes=10)
+"""A session reports every 30 s; after a failure the next one starts within 5 minutes."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -28,11 +33,15 @@ class Trouble:
     text: str
 
 
-def watch(batches: Batches, limits: WatchConfig, *, publishes: bool = True, now: datetime | None = None) -> list[Trouble]:
-    """Problems that exceed the limits now. `publishes`: whether the pipeline publishes events."""
+def watch(
+    batches: Batches, limits: WatchConfig, *, publishes: bool = True, session: bool = False, now: datetime | None = None
+) -> list[Trouble]:
+    """Problems that exceed the limits now. `publishes`: whether the pipeline publishes events; `session`:
+    whether a streaming session has to run."""
     found = ring_with_late_nodes(batches, now=now)
     unpublished = _unpublished(batches, limits) if publishes else ()
     of_nodes = [*_late(found, limits), *_short(found, limits), *_unsafe(found, limits)]
+    of_nodes += _without_session(batches, found) if session else []
     return [*of_nodes, *_in_conflict(found), *_stuck(batches, found, limits), *_backlog(found, limits), *unpublished]
 
 
@@ -95,6 +104,19 @@ def _in_conflict(found: RingStatus) -> Iterator[Trouble]:
             "missing, and no tombstone is purged meanwhile. `writetime conflicts list` shows them; `writetime conflicts keep OBJECT "
             "--reason TEXT` decides.",
         )
+
+
+def _without_session(batches: Batches, found: RingStatus) -> Iterator[Trouble]:
+    state = read_state(batches.store, batches.cluster)
+    if state is not None and found.now - state.updated_at <= SESSION_SILENT:
+        return
+    last = f"the last one reported at {state.updated_at:%Y-%m-%d %H:%MZ}" if state else "none has reported yet"
+    why = f"; it ended: {state.ended}" if state and state.ended else ""
+    yield Trouble(
+        "session",
+        f"session: no streaming session of {found.cluster} runs: {last}{why}. Nothing is ingested or published meanwhile. Check whether "
+        "cdc_stream is paused, and the log of its task `session`.",
+    )
 
 
 def _stuck(batches: Batches, found: RingStatus, limits: WatchConfig) -> Iterator[Trouble]:

@@ -22,6 +22,7 @@
     events/<cluster>/<keyspace>.<table>/<batch>-….avro                    events as files, without Kafka
     published/<cluster>.json                                              the position of publishing
     published/<cluster>.told.json                                         waiting tables that were notified
+    sessions/<cluster>/{lease,state,failures,stop,turn}.json              the streaming session, and what others ask of it
     maintained/<cluster>.json                                             the result of the last maintenance
     shelved/<cluster>.json                                                progress of archive packing and retention
     ledger/<cluster>/<dc>/<node>/CommitLog-7-<id>.json                    state and history of a segment
@@ -612,6 +613,16 @@ def maintained(cluster: str) -> str:
 
 def published(cluster: str) -> str:
     return f"published/{part(cluster)}.json"
+
+
+def sessions_prefix(cluster: str) -> str:
+    """Prefix of what the streaming session and its requesters write."""
+    return f"sessions/{part(cluster)}/"
+
+
+def session(cluster: str, what: Literal["lease", "state", "stop", "turn", "failures"]) -> str:
+    """A document of the streaming session (`writetime.pipeline.sessions`)."""
+    return f"{sessions_prefix(cluster)}{what}.json"
 
 
 def state_lease(cluster: str, table_id: str, generation: int, bucket: int) -> str:

@@ -1,0 +1,195 @@
+"""Operators of the streaming session: the task that runs it, and the tasks that report what its batches left
+for people.
+
+Strategy: the session is one long Spark job, and Airflow shows mapped tasks and asset events of a task only
+when it has ended. So a thread of the session's task reads the session's state from the bucket and triggers
+the DAG `cdc_report` when there is something to report. A run id says what it reports: Airflow refuses a
+second run with the same id, so a session that starts again reports nothing twice. The request goes through
+the channel that each task has to Airflow's API, as that of TriggerDagRunOperator does, and needs no
+credentials."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from datetime import UTC, datetime
+from hashlib import sha256
+from typing import Any
+
+from airflow.sdk import AssetAlias, Context
+from airflow.sdk.exceptions import AirflowException, AirflowFailException, AirflowSkipException
+from airflow.sdk.execution_time import task_runner
+from airflow.sdk.execution_time.comms import ErrorResponse, TriggerDagRun
+from writetime_notices import NOTIFIED_BEFORE
+from writetime_operators import PipelineOperator, SparkJobOperator, opened
+from writetime_settings import table_asset
+
+from writetime.errors import WritetimeError
+from writetime.pipeline import sessions
+from writetime.pipeline.planner import history, read_sealed
+from writetime.pipeline.sessions import SessionState
+from writetime.storage.store import Store
+
+_LOOK_SECONDS = 5.0
+_ASSETS_SECONDS = 300.0
+"""Seconds between two runs that only create asset events: a session changes tables every few seconds."""
+_STOP_SECONDS = 40.0
+"""How long a killed task waits for its session to end by itself. Airflow kills the process after 60 s
+(core.killed_task_cleanup_time)."""
+
+
+class SessionOperator(SparkJobOperator):
+    """Run a streaming session until it ends. Skips in mode `batch`. After failed sessions it waits before it
+    starts, up to five minutes. `report_dag`: the DAG that reports failures."""
+
+    def __init__(self, *, report_dag: str, **kwargs: Any) -> None:
+        super().__init__(job="stream", **kwargs)
+        self.report_dag = report_dag
+
+    def execute(self, context: Context) -> None:
+        config, store = opened(self.config)
+        cluster = config.cluster.name
+        if config.airflow.mode != "session":
+            raise AirflowSkipException("airflow.mode is batch: cdc_ingest and cdc_publish run the batches")
+        failures = sessions.read_failures(store, cluster)
+        if pause := failures.pause(datetime.now(UTC)):
+            text = "%s sessions failed in a row; the next one starts in %.0f s. Last error: %s"
+            self.log.warning(text, failures.count, pause, failures.reason)
+            time.sleep(pause)
+        context[NOTIFIED_BEFORE] = failures.count > 0  # type: ignore[typeddict-unknown-key]
+        try:
+            with Reporter(store, cluster, self.report_dag, self.log).running():
+                super().execute(context)
+        except (AirflowException, AirflowFailException) as error:
+            sessions.note_failure(store, cluster, str(error)[:1000], now=datetime.now(UTC))
+            raise
+        sessions.forget_failures(store, cluster)
+
+    def on_kill(self) -> None:
+        """Ask the session to end after its batch; kill it if it does not."""
+        try:
+            config, store = opened(self.config)
+            asked = sessions.request_stop(store, config.cluster.name, "Airflow")
+            give_up = time.monotonic() + _STOP_SECONDS
+            while asked is not None and not asked.ended and time.monotonic() < give_up:
+                time.sleep(1)
+                asked = sessions.read_state(store, config.cluster.name)
+        finally:
+            super().on_kill()
+
+
+class Reporter:
+    """The thread that triggers the DAG `report_dag` for what the session's state reports."""
+
+    def __init__(self, store: Store, cluster: str, report_dag: str, log: Any) -> None:
+        self._store, self._cluster, self._report_dag, self._log = store, cluster, report_dag, log
+        self._triggered: set[str] = set()
+        self._assets_at, self._assets_upto = time.monotonic(), 0
+
+    @contextmanager
+    def running(self) -> Iterator[None]:
+        over = threading.Event()
+        thread = threading.Thread(target=self._loop, args=(over,), name="report", daemon=True)
+        thread.start()
+        try:
+            yield
+        finally:
+            over.set()
+            thread.join(_LOOK_SECONDS)
+            # What the last batch left.
+            self.look(last=True)
+
+    def _loop(self, over: threading.Event) -> None:
+        while not over.wait(_LOOK_SECONDS):
+            self.look()
+
+    def look(self, *, last: bool = False) -> None:
+        """Trigger a run for everything that is new. A failure is logged and tried again."""
+        try:
+            state = sessions.read_state(self._store, self._cluster)
+            for run_id, conf in [*failures_in(state), *self._changed(state, last)] if state else ():
+                self._trigger(run_id, conf)
+        except Exception:  # noqa: BLE001 - the session goes on without reports
+            self._log.exception("failed to report what the session left for people")
+
+    def _changed(self, state: SessionState, last: bool) -> Iterator[tuple[str, dict[str, Any]]]:
+        """The batches since the last asset events."""
+        if not self._assets_upto:
+            self._assets_upto = state.batch - state.batches
+        if state.batch > self._assets_upto and (last or time.monotonic() - self._assets_at >= _ASSETS_SECONDS):
+            yield f"changed_{state.batch}", {"batch": 0, "changed_since": self._assets_upto, "changed_upto": state.batch}
+            self._assets_at, self._assets_upto = time.monotonic(), state.batch
+
+    def _trigger(self, run_id: str, conf: dict[str, Any]) -> None:
+        if run_id in self._triggered:
+            return
+        request = TriggerDagRun(dag_id=self._report_dag, run_id=run_id, logical_date=datetime.now(UTC), conf=conf)
+        answer = task_runner.SUPERVISOR_COMMS.send(request)
+        if isinstance(answer, ErrorResponse) and answer.error.value != "DAGRUN_ALREADY_EXISTS":
+            self._log.error("failed to trigger %s: %s %s", self._report_dag, answer.error, answer.detail)
+            return
+        self._triggered.add(run_id)
+        self._log.info("triggered %s, run %s", self._report_dag, run_id)
+
+
+def failures_in(state: SessionState) -> Iterator[tuple[str, dict[str, Any]]]:
+    """Run id and parameters of each report that the state asks for."""
+    for batch in state.failed:
+        yield f"batch_{batch}", {"batch": batch}
+    if state.waiting:
+        yield f"tables_{_digest(str(sorted(state.waiting.items())))}", {"batch": 0}
+    if state.publish_error:
+        yield f"publish_{state.id[:8]}_{_digest(state.publish_error)}", {"batch": 0}
+
+
+def _digest(text: str) -> str:
+    return sha256(text.encode()).hexdigest()[:8]
+
+
+class ChangedTablesOperator(PipelineOperator):
+    """Create an asset event for each table that the batches in (`since`, `upto`] changed, as the task
+    `archive` of cdc_ingest does for its batch."""
+
+    template_fields: Sequence[str] = ("since", "upto")
+
+    def __init__(self, *, since: str, upto: str, **kwargs: Any) -> None:
+        super().__init__(**kwargs)
+        self.since, self.upto = since, upto
+
+    def execute(self, context: Context) -> dict[str, int]:
+        config, store = self.pipeline()
+        events: dict[str, int] = {}
+        for number in range(int(self.since) + 1, int(self.upto) + 1):
+            sealed = read_sealed(store, config.cluster.name, number)
+            for account in sealed.accounting if sealed is not None and sealed.void is None else ():
+                name = account.table.partition("@")[0]
+                events[name] = events.get(name, 0) + account.events
+        changed = {table: count for table, count in sorted(events.items()) if count}
+        if not changed:
+            raise AirflowSkipException("no table was changed")
+        for alias in (outlet for outlet in self.outlets if isinstance(outlet, AssetAlias)):
+            for table, count in changed.items():
+                asset = table_asset(config.pipeline, table)
+                context["outlet_events"][alias].add(asset, extra={"batch": int(self.upto), "events": count})
+        return changed
+
+
+class PublishedOperator(PipelineOperator):
+    """Fails while the session cannot publish; when cleared, it looks again."""
+
+    def execute(self, context: Context) -> None:
+        config, store = self.pipeline()
+        try:
+            state = sessions.read_state(store, config.cluster.name)
+        except WritetimeError as error:
+            raise AirflowException(str(error)) from error
+        if state is not None and state.publish_error:
+            sealed = history(store, config.cluster.name).sealed
+            raise AirflowFailException(
+                f"publishing fails, and is tried again: {state.publish_error}\nEvents up to batch {state.published} are published, "
+                f"batch {sealed.number if sealed else 0} is sealed. Later events wait in the changes tables; ingest continues.\n"
+                "Fix the cause; then clear this task."
+            )
+        self.log.info("publishing works, up to batch %s", state.published if state else 0)

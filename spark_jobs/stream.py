@@ -1,0 +1,433 @@
+"""The streaming job: one Spark application that runs batch after batch for an hour. `spark-submit stream.py
+--config FILE [--minutes 60]`
+
+    archive the last batch ─► plan ─► ingest ─► archive ─┬─► plan …
+                                                         └─► publish, in a second thread
+
+Strategy: starting Spark takes longer than a small batch, so the application stays and calls the jobs' `run`.
+It adds nothing to a batch: manifest, seal, ledger and progress are those of a run by `cdc_ingest` and
+`cdc_publish`, and a session that is killed leaves what a killed job leaves. A lease keeps a second session
+out; two sessions that both believe to hold it are two drivers of one batch, which is safe.
+
+The session ends between two batches: after its time, on request, and if the configuration or the version of
+writetime changes, so that a new process reads them. It fails if a batch fails several times or makes no
+progress for ten minutes. The next one is started by Airflow (DAG `cdc_stream`). Exit code: 0 ended as
+intended, 1 failed.
+
+Must not know what a batch consists of."""
+
+from __future__ import annotations
+
+import argparse
+import os
+import signal
+import sys
+import threading
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from datetime import UTC, datetime, timedelta
+from hashlib import sha256
+from pathlib import Path
+from typing import Any, Final
+from uuid import uuid4
+
+import structlog
+import tenacity
+from pyspark.sql import SparkSession
+
+import writetime
+from spark_jobs import ingest, publish
+from spark_jobs.job_exit import reports_failure
+from spark_jobs.session import second_session, spark_session
+from writetime.cassandra.commitlog.encryption.keystore import Keystore
+from writetime.config.pipeline import PipelineConfig, load
+from writetime.errors import BatchBusy, BatchError, WritetimeError
+from writetime.pipeline import sessions
+from writetime.pipeline.archiver import archive, archive_last
+from writetime.pipeline.documents import Manifest, Sealed
+from writetime.pipeline.job_result import cause, leave_error
+from writetime.pipeline.planner import history, plan_ingest, read_sealed
+from writetime.pipeline.publish_progress import publish_due, read_published
+from writetime.pipeline.quarantine.retry import release
+from writetime.pipeline.sessions import SessionState, StoreClock
+from writetime.storage import layout, open_store
+from writetime.storage.lease import Lease
+from writetime.storage.store import Store
+
+log = structlog.get_logger()
+
+_ATTEMPTS: Final = 4
+"""How often a batch is tried before the session fails: a new process may help, and the failure is seen."""
+_LONGEST_PAUSE: Final = 30.0
+_LEASE_WAIT: Final = 60.0
+"""Seconds to wait for the lease of a session that was killed."""
+_NO_PROGRESS: Final = 600.0
+_RELEASE_EVERY: Final = 60.0
+_STATE_EVERY: Final = 30.0
+_LOOK_EVERY: Final = 10.0
+"""Seconds between two looks at requests, the configuration, and the lease, while there is nothing to do."""
+_WAITING_EVERY: Final = 60.0
+"""Seconds after which events that could not be published are tried again without a new batch."""
+_OTHERS_TURN: Final = timedelta(minutes=10)
+"""How long an open batch is left to the DAG that planned it, as in `cdc_ingest`."""
+
+
+@reports_failure("the session")
+def main(arguments: list[str] | None = None) -> int:
+    parser = argparse.ArgumentParser(description="Run batch after batch in one Spark application.")
+    parser.add_argument("--config", required=True, help="the pipeline's YAML")
+    parser.add_argument("--minutes", type=float, default=None, help="how long the session runs (default: airflow.session_minutes)")
+    options = parser.parse_args(arguments)
+    source = Source(Path(options.config))
+    config = load(options.config)
+    stop = threading.Event()
+    signal.signal(signal.SIGTERM, lambda *_: stop.set())
+    minutes = config.airflow.session_minutes if options.minutes is None else options.minutes
+    ended = run(config, source=source, seconds=minutes * 60, stop=stop)
+    print(f"session ended: {ended}")  # noqa: T201
+    return 0
+
+
+def run(config: PipelineConfig, *, source: Source, seconds: float, stop: threading.Event, session: SparkSession | None = None) -> str:
+    """Run batches until the session ends; returns why it ended. A given Spark `session` stays open.
+
+    Raises LeaseLost (retriable) if another session runs or takes over, and what a batch raises that fails
+    repeatedly."""
+    store = open_store(config.bucket)
+    with Lease(store, layout.session(config.cluster.name, "lease"), wait=_LEASE_WAIT) as lease:
+        spark = session or spark_session(config, f"writetime stream {config.pipeline}")
+        try:
+            return Session(config, store, spark, lease, source=source, seconds=seconds, stop=stop).run()
+        finally:
+            if session is None:
+                spark.stop()
+
+
+class Source:
+    """The YAML and the installed version that a session started from."""
+
+    def __init__(self, config: Path) -> None:
+        self._files = {"configuration": config, "version of writetime": Path(writetime.__file__)}
+        self._digests = self._read()
+
+    def changed(self) -> str:
+        """What has changed since, for people; empty if nothing has."""
+        now = self._read()
+        changed = [name for name, digest in now.items() if digest != self._digests[name]]
+        return f"the {' and the '.join(changed)} changed" if changed else ""
+
+    def _read(self) -> dict[str, bytes]:
+        return {name: sha256(file.read_bytes()).digest() if file.exists() else b"" for name, file in self._files.items()}
+
+
+class Session:
+    """One session, which holds the lease."""
+
+    def __init__(
+        self,
+        config: PipelineConfig,
+        store: Store,
+        spark: SparkSession,
+        lease: Lease,
+        *,
+        source: Source,
+        seconds: float,
+        stop: threading.Event,
+    ) -> None:
+        self._config, self._store, self._spark, self._lease, self._source, self._stop = config, store, spark, lease, source, stop
+        self._cluster = config.cluster.name
+        self._clock = StoreClock(store, self._cluster)
+        self._until = time.monotonic() + seconds
+        self._next_look = self._next_release = self._next_note = 0.0
+        self._noting = threading.Lock()
+        now = datetime.now(UTC)
+        self._state = SessionState(id=uuid4().hex, started_at=now, updated_at=now, until=now + timedelta(seconds=seconds))
+        self._publishing = Publishing(config, store, spark, self._note) if config.kafka or config.files else None
+        self._watchdog = Watchdog(spark, lambda: self._state.step, config.airflow.no_progress_minutes * 60)
+
+    def run(self) -> str:
+        """Run batches until the session ends; returns why it ended."""
+        log.info("session started", session=self._state.id, until=f"{self._state.until:%H:%M:%S}Z")
+        self._note()
+        try:
+            with self._watchdog.watching(), self._published():
+                while not (ended := self._ended()):
+                    if not self._batch():
+                        self._rest()
+        except BaseException as error:
+            self._note(step="", ended=f"failed: {error}")
+            raise
+        self._note(step="", ended=ended)
+        log.info("session ended", session=self._state.id, reason=ended, batches=self._state.batches)
+        return ended
+
+    @contextmanager
+    def _published(self) -> Iterator[None]:
+        """Publish in a second thread; at the end, everything that is sealed by then."""
+        if self._publishing is None:
+            yield
+            return
+        with self._publishing.running():
+            yield
+
+    def _ended(self) -> str:
+        """Why the session ends now; empty if it goes on."""
+        if self._stop.is_set():
+            return "the process was asked to stop"
+        if time.monotonic() >= self._until:
+            return "its time is over"
+        if time.monotonic() < self._next_look:
+            return ""
+        self._next_look = time.monotonic() + _LOOK_EVERY
+        self._lease.check()
+        if (request := sessions.stop_requested(self._store, self._cluster, self._state.id)) is not None:
+            return f"stop requested by {request.by}"
+        return self._source.changed()
+
+    def _rest(self) -> None:
+        """Wait for the next look at the bucket."""
+        if time.monotonic() >= self._next_note:
+            self._note()
+        self._stop.wait(self._config.airflow.session_poll_seconds)
+
+    def _batch(self) -> bool:
+        """Run the next batch; whether there was one. Retriable errors are retried, for as long as a batch of
+        `cdc_ingest` would be."""
+        return bool(self._retrying()(self._next))
+
+    def _retrying(self) -> tenacity.Retrying:
+        def before_sleep(state: tenacity.RetryCallState) -> None:
+            log.warning("batch failed, retrying", attempt=state.attempt_number, error=str(state.outcome and state.outcome.exception()))
+
+        return tenacity.Retrying(
+            retry=tenacity.retry_if_exception(lambda error: isinstance(error, WritetimeError) and error.retriable),
+            stop=tenacity.stop_any(tenacity.stop_after_attempt(_ATTEMPTS), tenacity.stop_when_event_set(self._stop)),
+            wait=tenacity.wait_random_exponential(multiplier=1, max=_LONGEST_PAUSE),
+            sleep=tenacity.sleep_using_event(self._stop),
+            before_sleep=before_sleep,
+            reraise=True,
+        )
+
+    def _next(self) -> bool:
+        """Plan the next batch and run it to its archive; whether there was one."""
+        begun = time.monotonic()
+        manifest = self._plan()
+        if manifest is None:
+            return False
+        self._note(step=f"batch {manifest.number}: ingest ({manifest.kind}, {len(manifest.segments)} segments)")
+        sealed = self._ingest(manifest)
+        if sealed is not None:
+            if self._publishing is not None:
+                self._publishing.wake()
+            self._note(step=f"batch {manifest.number}: archive")
+            archive(self._store, self._cluster, sealed.number)
+            self._sealed(sealed, time.monotonic() - begun)
+        self._note(step="")
+        # Requests are read between any two batches.
+        self._next_look = 0.0
+        return True
+
+    def _ingest(self, manifest: Manifest) -> Sealed | None:
+        """The seal; None if the batch was voided."""
+        try:
+            return ingest.run(self._config, manifest.number, session=self._spark)
+        except BatchError as error:
+            sealed = read_sealed(self._store, self._cluster, manifest.number)
+            if sealed is None or sealed.void is None:
+                raise
+            log.warning("batch was voided", batch=manifest.number, **error.as_dict())
+            return None
+
+    def _sealed(self, sealed: Sealed, seconds: float) -> None:
+        failed = self._state.failed
+        if sealed.refused or any(not outcome.ok for outcome in sealed.segments):
+            failed = [*failed, sealed.number][-sessions.LISTED :]
+        events = sum(account.events for account in sealed.accounting)
+        log.info(
+            "batch finished", batch=sealed.number, kind=sealed.kind, segments=len(sealed.segments), events=events, seconds=round(seconds, 1)
+        )
+        self._note(batches=self._state.batches + 1, batch=sealed.number, batch_seconds=seconds, failed=failed)
+
+    # --- planning
+
+    def _plan(self) -> Manifest | None:
+        """The manifest to run next; None if there is nothing to do, or if it is the turn of another DAG."""
+        try:
+            self._release()
+            manifest = self._planned()
+        except BatchBusy as error:
+            log.info("waiting, no batch can be planned", error=str(error))
+            return None
+        if manifest is None or manifest.kind == "ingest" or self._clock.now() - manifest.created_at >= _OTHERS_TURN:
+            return manifest
+        # Its own DAG runs it.
+        return None
+
+    def _planned(self) -> Manifest | None:
+        now = self._clock.now()
+        past = history(self._store, self._cluster)
+        if not past.open and (turn := sessions.turn_requested(self._store, self._cluster, now)) is not None:
+            log.info("leaving the next batch to another DAG", by=turn.by)
+            return None
+        try:
+            return self._plan_ingest(now)
+        except BatchBusy:
+            # The last batch may be sealed and not archived: its driver was interrupted.
+            archive_last(self._store, self._cluster)
+            return self._plan_ingest(now)
+
+    def _plan_ingest(self, now: datetime) -> Manifest | None:
+        config = self._config
+        return plan_ingest(self._store, self._cluster, now=now, max_segments=config.segments_per_batch, largest=config.largest_segment)
+
+    def _release(self) -> None:
+        """Release held segments that waited for a schema that is known by now. Batches do not depend on
+        it."""
+        if time.monotonic() < self._next_release:
+            return
+        self._next_release = time.monotonic() + _RELEASE_EVERY
+        keystore = self._config.cluster.commitlog_keystore
+        try:
+            keys = None if keystore is None else Keystore.from_environment(keystore)
+            released = release(self._store, self._cluster, self._config.columns.rules, keys)
+        except BatchBusy:
+            raise
+        except WritetimeError as error:
+            log.error("failed to release held segments", **error.as_dict())
+            return
+        if released:
+            log.info("released from quarantine", segments=released)
+
+    # --- state
+
+    def _note(self, **changes: Any) -> None:
+        """Update the session's state in the bucket, for people and alerts. A failure is only logged."""
+        with self._noting:
+            self._state = self._state.model_copy(update={**changes, "updated_at": datetime.now(UTC)})
+            self._next_note = time.monotonic() + _STATE_EVERY
+            try:
+                sessions.write_state(self._store, self._cluster, self._state)
+            except WritetimeError as error:
+                log.warning("failed to write the session's state", **error.as_dict())
+
+
+class Publishing:
+    """The thread that publishes sealed batches while the next one is ingested. An error is reported and tried
+    again: the events wait in the changes tables, and ingest continues."""
+
+    def __init__(self, config: PipelineConfig, store: Store, spark: SparkSession, note: Callable[..., None]) -> None:
+        self._config, self._store, self._note = config, store, note
+        self._spark = second_session(spark)
+        self._woken, self._over = threading.Event(), threading.Event()
+        self._failures, self._not_before, self._last = 0, 0.0, 0.0
+
+    def wake(self) -> None:
+        """A batch was sealed."""
+        self._woken.set()
+
+    @contextmanager
+    def running(self) -> Iterator[None]:
+        """Publish meanwhile, and after it what is sealed then."""
+        thread = threading.Thread(target=self._loop, name="publish", daemon=True)
+        thread.start()
+        try:
+            yield
+        finally:
+            self._over.set()
+            self._woken.set()
+            thread.join()
+
+    def _loop(self) -> None:
+        while True:
+            # Others seal batches too.
+            self._woken.wait(_LOOK_EVERY)
+            self._woken.clear()
+            over = self._over.is_set()
+            try:
+                if over or time.monotonic() >= self._not_before:
+                    self._publish_if_due()
+            except Exception as error:  # noqa: BLE001 - whatever it is, events wait and ingest continues
+                self._failed(error)
+            if over:
+                return
+
+    def _publish_if_due(self) -> None:
+        if not self._is_due():
+            return
+        published = publish.run(self._config, session=self._spark)
+        self._last, self._failures = time.monotonic(), 0
+        self._note(published=published.batch, waiting=published.waiting, publish_error="")
+        log.info("published", batch=published.batch, events=published.events)
+
+    def _is_due(self) -> bool:
+        if self._failures:
+            return True
+        store, cluster = self._store, self._config.cluster.name
+        if time.monotonic() - self._last >= _WAITING_EVERY:
+            heartbeat = self._config.kafka.heartbeat_interval_ms if self._config.kafka else 0
+            return publish_due(store, cluster, heartbeat_ms=heartbeat, now=int(time.time() * 1000))
+        sealed, published = history(store, cluster).sealed, read_published(store, cluster)
+        return sealed is not None and (published is None or published.batch != sealed.number)
+
+    def _failed(self, error: Exception) -> None:
+        self._failures += 1
+        self._not_before = time.monotonic() + min(_LONGEST_PAUSE, 2.0**self._failures)
+        text = str(error) if isinstance(error, WritetimeError) else cause(error)
+        log.error("publishing failed, retrying", error=text, attempt=self._failures)
+        self._note(publish_error=text)
+
+
+class Watchdog:
+    """Ends the process if its work makes no progress for `seconds`: a task that hangs would otherwise stop
+    the pipeline until somebody looks. Progress is a new step, or a count of Spark's that has changed."""
+
+    def __init__(self, spark: SparkSession, step: Callable[[], str], seconds: float) -> None:
+        self._stages = spark.sparkContext._jsc.sc().statusStore()
+        self._step, self._seconds = step, seconds
+
+    @contextmanager
+    def watching(self) -> Iterator[None]:
+        over = threading.Event()
+        threading.Thread(target=self._watch, args=(over,), name="watchdog", daemon=True).start()
+        try:
+            yield
+        finally:
+            over.set()
+
+    def _watch(self, over: threading.Event) -> None:
+        seen, since = self._progress(), time.monotonic()
+        while not over.wait(min(_LOOK_EVERY, self._seconds / 4)):
+            now = self._progress()
+            if now != seen or not now[0]:
+                seen, since = now, time.monotonic()
+            elif time.monotonic() - since >= self._seconds:
+                self._expire(now[0])
+
+    def _progress(self) -> tuple[str, list[tuple[Any, ...]]]:
+        """The current step, and of each running stage the counts that grow while its tasks run."""
+        stages = self._stages.activeStages()
+        running = [stages.apply(at) for at in range(stages.size())]
+        counts = [
+            (stage.stageId(), stage.numCompleteTasks(), stage.inputRecords(), stage.shuffleReadRecords(), stage.shuffleWriteRecords())
+            for stage in running
+        ]
+        return self._step(), counts
+
+    def _expire(self, step: str) -> None:
+        error = BatchError(
+            f"no progress for {self._seconds / 60:.0f} minutes",
+            operation="run a session",
+            obj=step,
+            retriable=True,
+            hint="The next session runs the same batch again. If it hangs again, look at the driver's log and at the store, the "
+            "catalog and the broker; a batch that needs longer for one task: airflow.no_progress_minutes.",
+        )
+        log.error("no progress, the session ends", **error.as_dict())
+        leave_error("the session failed", error)
+        # A hanging thread would keep the process alive.
+        os._exit(1)
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,168 @@
+"""The documents of the streaming session (`spark_jobs/stream.py`): its state, its failures, and what others
+ask of it.
+
+    sessions/<cluster>/lease.json      the session that runs (`writetime.storage.lease`)
+                       state.json      what it is doing; written by the session
+                       failures.json   how often it failed in a row; written by the task that starts it
+                       stop.json       a request to end after the current batch
+                       turn.json       a request to leave the next batch to another DAG
+
+Strategy: requests are objects that the session reads between two batches, so that anybody who may write to
+the bucket can make them, and none is lost if the session restarts. A request applies to the session that runs
+when it is made: `stop` names it, and `turn` expires by itself. The state is for people and alerts: nothing
+that must be exact depends on it, since batches have their own documents.
+
+Knows neither Spark nor Airflow.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from contextlib import suppress
+from datetime import UTC, datetime, timedelta
+from typing import Final
+
+from pydantic import Field
+
+from writetime.errors import ObjectNotFound
+from writetime.pipeline.documents import Document
+from writetime.pipeline.planner import store_clock
+from writetime.storage import layout
+from writetime.storage.store import Store
+
+LISTED: Final = 100
+"""Maximum number of batches that the state lists."""
+LONGEST_PAUSE: Final = timedelta(minutes=5)
+"""Maximum pause between a failed session and the next one."""
+_FIRST_PAUSE: Final = timedelta(seconds=10)
+_TURN: Final = timedelta(seconds=60)
+"""How long a session waits for the batch of another DAG. Its task looks every 15 s."""
+_CLOCK_SECONDS: Final = 60.0
+
+
+class SessionState(Document):
+    """What a session did last. `step`: its current work, for people; `batch`, `published`: the last batch
+    that is sealed, and the last that is in Kafka; `batch_seconds`: duration of its last batch, from planning
+    to archive. `failed`: the last
+    batches with segments or tables that need an operator; `waiting`: tables whose events cannot be published;
+    `publish_error`: why publishing fails at the moment. `ended`: why the session ended, empty while it runs.
+    """
+
+    id: str
+    started_at: datetime
+    updated_at: datetime
+    until: datetime
+    step: str = ""
+    batches: int = 0
+    batch: int = 0
+    published: int = 0
+    batch_seconds: float | None = None
+    failed: list[int] = Field(default_factory=list)
+    waiting: dict[str, int] = Field(default_factory=dict)
+    publish_error: str = ""
+    ended: str = ""
+
+
+class Failures(Document):
+    """Sessions that failed in a row, the last one at `at` because of `reason`."""
+
+    count: int = 0
+    at: datetime | None = None
+    reason: str = ""
+
+    def pause(self, now: datetime) -> float:
+        """Seconds until the next session may start."""
+        if self.at is None or not self.count:
+            return 0.0
+        pause = min(LONGEST_PAUSE, _FIRST_PAUSE * (1 << min(self.count - 1, 10)))
+        return max(0.0, min(pause, self.at + pause - now).total_seconds())
+
+
+class StopRequest(Document):
+    """A request that session `id` ends."""
+
+    id: str
+    by: str
+    at: datetime
+
+
+class TurnRequest(Document):
+    """A request that the next batch is left to `by`."""
+
+    by: str
+    at: datetime
+
+
+def read_state(store: Store, cluster: str) -> SessionState | None:
+    return SessionState.read(store, layout.session(cluster, "state"))
+
+
+def write_state(store: Store, cluster: str, state: SessionState) -> None:
+    store.put(layout.session(cluster, "state"), state.to_bytes())
+
+
+def request_stop(store: Store, cluster: str, by: str) -> SessionState | None:
+    """Ask the running session to end after its current batch. Returns its state; None if none runs."""
+    state = read_state(store, cluster)
+    if state is None or state.ended:
+        return None
+    store.put(layout.session(cluster, "stop"), StopRequest(id=state.id, by=by, at=datetime.now(UTC)).to_bytes())
+    return state
+
+
+def stop_requested(store: Store, cluster: str, session_id: str) -> StopRequest | None:
+    """The request that this session ends."""
+    found = StopRequest.read(store, layout.session(cluster, "stop"))
+    return found if found is not None and found.id == session_id else None
+
+
+def request_turn(store: Store, cluster: str, by: str) -> None:
+    """Ask the session to leave the next batch to another DAG, which plans it within a minute."""
+    store.put(layout.session(cluster, "turn"), TurnRequest(by=by, at=datetime.now(UTC)).to_bytes())
+
+
+def end_turn(store: Store, cluster: str) -> None:
+    """Withdraw the request: the batch is planned."""
+    with suppress(ObjectNotFound):
+        store.delete(layout.session(cluster, "turn"))
+
+
+def turn_requested(store: Store, cluster: str, now: datetime) -> TurnRequest | None:
+    """The current request, by the store's clock `now`; an old one has expired."""
+    info = store.head(layout.session(cluster, "turn"))
+    if info is None or now - info.created > _TURN:
+        return None
+    return TurnRequest.read(store, layout.session(cluster, "turn"))
+
+
+def read_failures(store: Store, cluster: str) -> Failures:
+    return Failures.read(store, layout.session(cluster, "failures")) or Failures()
+
+
+def note_failure(store: Store, cluster: str, reason: str, *, now: datetime) -> Failures:
+    """Record one more failed session."""
+    failures = Failures(count=read_failures(store, cluster).count + 1, at=now, reason=reason)
+    store.put(layout.session(cluster, "failures"), failures.to_bytes())
+    return failures
+
+
+def forget_failures(store: Store, cluster: str) -> None:
+    """A session ended as intended: the next one starts at once."""
+    if read_failures(store, cluster).count:
+        store.put(layout.session(cluster, "failures"), Failures().to_bytes())
+
+
+class StoreClock:
+    """The store's clock (`planner.store_clock`), read once a minute and continued by this machine's monotonic
+    clock: each reading is a write."""
+
+    def __init__(self, store: Store, cluster: str, *, monotonic: Callable[[], float] = time.monotonic) -> None:
+        self._store, self._cluster, self._monotonic = store, cluster, monotonic
+        self._read: tuple[datetime, float] | None = None
+
+    def now(self) -> datetime:
+        at = self._monotonic()
+        if self._read is None or at - self._read[1] >= _CLOCK_SECONDS:
+            self._read = store_clock(self._store, self._cluster), at
+        return self._read[0] + timedelta(seconds=at - self._read[1])
