@@ -38,7 +38,7 @@ from writetime.storage.store import Store
 
 FOLDER = ROOT / "var" / "demo"
 RUN = ROOT / "var" / "run"
-DAGS = ("cdc_ingest", "cdc_maintain", "cdc_publish", "cdc_replay")
+DAGS = ("cdc_ingest", "cdc_maintain", "cdc_publish", "cdc_replay", "cdc_report", "cdc_stream")
 _PATIENCE_SECONDS = 600.0
 
 app = typer.Typer(add_completion=False, help=__doc__, invoke_without_command=True)

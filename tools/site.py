@@ -48,9 +48,9 @@ class Site:
     def shipper_config(self, node: NodeInfo) -> Path:
         return self.nodes / node.address / "shipper.yaml"
 
-    def write_configs(self, recording: Recording, *, bootstrap: str, schedule: str | None) -> None:
+    def write_configs(self, recording: Recording, *, bootstrap: str, schedule: str | None, mode: str = "batch") -> None:
         """Write the pipeline's YAML, and one for each node's shipper, which differs in the section `node`
-        only.
+        only. `schedule`: of batches in mode `batch`, and whether anything else runs by itself.
         """
         self.catalog.parent.mkdir(parents=True, exist_ok=True)
         common: dict[str, Any] = {
@@ -63,6 +63,7 @@ class Site:
             "catalog": {"uri": f"jdbc:sqlite:{self.catalog}", "warehouse": str(self.catalog.parent / "warehouse")},
             "kafka": {"bootstrap.servers": bootstrap, "topic.prefix": "demo"},
             "airflow": {
+                "mode": mode,
                 "ingest_schedule": schedule,
                 "publish_fallback": schedule and "*/5 * * * *",
                 "maintain_schedule": schedule and "17 3 * * *",
