@@ -17,8 +17,9 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from concurrent.futures import ThreadPoolExecutor
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -33,7 +34,10 @@ from tools.services.airflow import Airflow
 from tools.services.airflow_api import AirflowApi
 from tools.services.kafka import Kafka
 from tools.site import Site
+from writetime.pipeline import sessions
+from writetime.pipeline.planner import history
 from writetime.pipeline.publish_progress import publish_due
+from writetime.storage import layout, open_store
 from writetime.storage.store import Store
 
 FOLDER = ROOT / "var" / "demo"
@@ -109,14 +113,14 @@ def _demo(site: Site, *, keep: bool) -> bool:
     try:
         with step("start Kafka and Airflow, and ship three nodes' segments meanwhile"):
             kafka.start()
-            site.write_configs(recording, bootstrap=kafka.bootstrap, schedule="* * * * *" if keep else None)
+            site.write_configs(recording, bootstrap=kafka.bootstrap, schedule="* * * * *" if keep else None, mode="session")
             with ThreadPoolExecutor(2) as pool:
                 ready = pool.submit(airflow.start, expect=DAGS)
                 shipped = pool.submit(ship, site, recording)
                 shipped.result()
                 ready.result()
-        with step("Airflow runs cdc_ingest, then cdc_publish"):
-            run_pipeline(airflow.api)
+        with step("Airflow runs a session of cdc_stream, which ingests and publishes"):
+            run_session(airflow.api, open_store(site.bucket_url), recording.cluster_name)
         with step("compare events and tables with what the ring answered"):
             report = verify.verify(site, recording, kafka.bootstrap)
         verify.show(report)
@@ -126,7 +130,7 @@ def _demo(site: Site, *, keep: bool) -> bool:
             airflow.stop()
             kafka.stop()
     if keep and done:
-        for dag in ("cdc_maintain", "cdc_replay"):
+        for dag in ("cdc_ingest", "cdc_maintain", "cdc_publish", "cdc_replay"):
             airflow.api.pause(dag, paused=False)
         say(f"Airflow: {airflow.url}  user admin, password {airflow.password}")
         say(f"Kafka: {kafka.bootstrap}   bucket: {site.bucket}   stop with: make down")
@@ -164,39 +168,47 @@ def _summary(output: str) -> str:
     return ", ".join(f"{count} {what}" for what, count in counts.items())
 
 
-def run_pipeline(api: AirflowApi) -> None:
-    """One scheduled run of cdc_ingest, and the run of cdc_publish that it triggers."""
-    before = {run["dag_run_id"] for run in api.runs("cdc_publish")}
-    for dag in ("cdc_ingest", "cdc_publish"):
+def run_session(api: AirflowApi, store: Store, cluster: str) -> None:
+    """Let a session run until everything that was shipped is in the tables and in Kafka."""
+    begun = datetime.now(UTC)
+    before = history(store, cluster).base
+    for dag in ("cdc_report", "cdc_stream"):
         api.pause(dag, paused=False)
-    ingest = api.trigger("cdc_ingest")
-    _expect_success(api, "cdc_ingest", ingest)
-    states = {task["task_id"]: task["state"] for task in api.tasks("cdc_ingest", ingest)}
-    if states["ingest"] == "success":
-        _expect_success(api, "cdc_publish", wait_for_next_run(api, "cdc_publish", before))
-    else:
+    _wait(lambda: _is_idle(store, cluster, begun), "No session has processed all segments", progress=lambda: _step(store, cluster))
+    if history(store, cluster).base == before:
         say("  no new segments; cdc_publish is started for all batches")
+        api.pause("cdc_publish", paused=False)
         _expect_success(api, "cdc_publish", api.trigger("cdc_publish", {"since": "beginning"}))
+    wait_until_published(store, cluster)
 
 
-def wait_for_next_run(api: AirflowApi, dag: str, before: set[str]) -> str:
-    """Wait for a run of a DAG that the scheduler starts; returns its run id."""
-    deadline = time.monotonic() + _PATIENCE_SECONDS
-    while time.monotonic() < deadline:
-        for run in api.runs(dag):
-            if run["dag_run_id"] not in before:
-                return str(run["dag_run_id"])
-        time.sleep(1)
-    raise ToolError(f"No run of {dag} was started within {_PATIENCE_SECONDS:.0f} s")
+def _is_idle(store: Store, cluster: str, since: datetime) -> bool:
+    """Whether a session that began after `since` has nothing to do."""
+    state, past = sessions.read_state(store, cluster), history(store, cluster)
+    waiting = any(layout.is_segment(info.name) for info in store.list(layout.incoming_prefix(cluster)))
+    return state is not None and state.started_at >= since and not state.step and not past.open and not waiting
+
+
+def _step(store: Store, cluster: str) -> str:
+    state = sessions.read_state(store, cluster)
+    return state.step or state.ended if state is not None else ""
 
 
 def wait_until_published(store: Store, cluster: str) -> None:
     """Wait until every sealed batch is published to Kafka."""
-    deadline = time.monotonic() + _PATIENCE_SECONDS
-    while publish_due(store, cluster):
+    _wait(lambda: not publish_due(store, cluster), "The last batch has not been published")
+
+
+def _wait(holds: Callable[[], bool], problem: str, progress: Callable[[], str] = str) -> None:
+    """Wait until it holds; print the steps meanwhile."""
+    deadline, shown = time.monotonic() + _PATIENCE_SECONDS, ""
+    while not holds():
         if time.monotonic() > deadline:
-            raise ToolError(f"The last batch has not been published within {_PATIENCE_SECONDS:.0f} s")
-        time.sleep(1)
+            raise ToolError(f"{problem} within {_PATIENCE_SECONDS:.0f} s")
+        if (step_now := progress()) and step_now != shown:
+            say(f"  {step_now}")
+            shown = step_now
+        time.sleep(0.5)
 
 
 def _expect_success(api: AirflowApi, dag: str, run: str) -> None:
