@@ -19,9 +19,10 @@ def main(arguments: list[str]) -> int:
     parser.add_argument("--seed", type=int, default=1, help="seed of batches, kills and moments (default: 1)")
     parser.add_argument("--kills", type=int, default=100, help="how many jobs are killed (default: 100)")
     parser.add_argument("--sabotage", choices=[*RULES, "all"], help="break this rule of the product, or each, and see that it shows")
+    parser.add_argument("--mode", choices=("batch", "session"), default="batch", help="what runs the batches: a job each, or sessions")
     options = parser.parse_args(arguments)
     if options.sabotage is None:
-        result = play(options.seed, options.kills)
+        result = play(options.seed, options.kills, session=options.mode == "session")
         report(result)
         return 0 if result.holds else 1
     unnoticed = []
@@ -33,10 +34,10 @@ def main(arguments: list[str]) -> int:
     return 1 if unnoticed else 0
 
 
-def play(seed: int, kills: int, rule: str | None = None) -> Result:
+def play(seed: int, kills: int, rule: str | None = None, *, session: bool = False) -> Result:
     with tempfile.TemporaryDirectory(prefix="writetime-kills-") as folder:
         segments = RULES[rule].segments if rule is not None else max(3, kills // 6)
-        return Kills(Path(folder), seed, kills, rule=rule, segments=segments).play()
+        return Kills(Path(folder), seed, kills, rule=rule, segments=segments, session=session).play()
 
 
 def report(result: Result) -> None:

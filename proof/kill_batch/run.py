@@ -107,10 +107,12 @@ class Result:
 
 
 class Kills(Orders):
-    """A run under `folder`: `kills` at random points and moments, or only the kills of a broken `rule`."""
+    """A run under `folder`: `kills` at random points and moments, or only the kills of a broken `rule`. With
+    `session`, streaming sessions ingest and publish, sometimes against a job of the other mode."""
 
-    def __init__(self, folder: Path, seed: int, kills: int, *, rule: str | None = None, segments: int = 8) -> None:
+    def __init__(self, folder: Path, seed: int, kills: int, *, rule: str | None = None, segments: int = 8, session: bool = False) -> None:
         super().__init__(folder, segments=segments)
+        self.session = session
         self.random = Random(f"{seed} kills")
         self.wanted, self.rule = kills, rule
         self.result = Result(seed)
@@ -138,16 +140,17 @@ class Kills(Orders):
                 if self.rule is None and self.random.random() < 0.25 and len(segments) > ABSENCE:
                     self._be_without_broker(segments)
                 if self.random.random() < 0.7:
-                    self._run("publish")
+                    self._run(self._publisher)
             if restores:
                 self._restore(middle, late)
             while self.result.kills.total() < self.wanted:
                 self._replay_all()
-                self._run("publish")
+                self._run(self._publisher)
             if self.result.voids and self.rule is None:
                 # The next batch reverts late commits of a driver that was stopped.
                 self._replay_all()
-            self._run("publish")
+            self._run(self._publisher)
+            self._wake()
             self._wait_for_broker()
             self._compare_topics()
         order = Order(self.result.seed)
@@ -171,6 +174,10 @@ class Kills(Orders):
         edit = {"columns": ColumnsConfig.model_validate({"column.mask.with.3.chars": ".*"}), "events": EventsConfig(versions="last")}
         self._edited_file = self.pipeline.site.folder / "edited.pickle"
         self._edited_file.write_bytes(pickle.dumps(self.config.model_copy(update=edit)))
+
+    @property
+    def _publisher(self) -> str:
+        return "session" if self.session else "publish"
 
     # --- jobs
 
@@ -212,7 +219,7 @@ class Kills(Orders):
         shutil.copytree(folder, self.folder / "backup")
         self._bring_in(middle[:1])
         self._bring_in(middle[1:])
-        self._run("publish")
+        self._run(self._publisher)
         self._wait_for_broker()
         self._sent = self._changes()
         shutil.rmtree(folder)
@@ -228,7 +235,7 @@ class Kills(Orders):
             self.result.problems.append(f"a batch after batches/ was restored was not refused: {self._last_line()}")
         if self._rebuild():
             self._batch(plan_ingest(self.pipeline.store, self.pipeline.cluster, now=datetime.now(UTC)))
-        self._run("publish")
+        self._run(self._publisher)
 
     def _rebuild(self) -> bool:
         """Whether the rebuild finished: nothing else is planned before."""
@@ -271,7 +278,9 @@ class Kills(Orders):
             # The batch was begun with a configuration that its later runs no longer find.
             pinned.configuration(store, manifest, self.config)
             self.result.edited += 1
-        self._run("ingest", str(manifest.number), config=self._edited_file if edited else self._config_file)
+        # A session leaves a replay to its own DAG.
+        job = "session" if self.session and manifest.kind == "ingest" else "ingest"
+        self._run(job, str(manifest.number), config=self._edited_file if edited else self._config_file)
         sealed = read_sealed(store, cluster, manifest.number)
         assert sealed is not None
         self.result.problems += [
@@ -325,8 +334,8 @@ class Kills(Orders):
                 continue
             if plan == "rivals":
                 self.result.rivals += 1
-                both = [self._start(job, *arguments) for _ in range(2)]
-                ended = [self._ended(job, process, plan) for process in both]
+                both = [(each, self._start(each, *arguments)) for each in (job, self._rival(job, *arguments))]
+                ended = [self._ended(each, process, plan) for each, process in both]
                 if all(ended):
                     return
                 continue
@@ -341,6 +350,12 @@ class Kills(Orders):
             if self._ended(job, process, plan):
                 return
         raise AssertionError("plans never end")
+
+    def _rival(self, job: str, *arguments: str) -> str:
+        """The job that runs at the same time as `job`: the same, or that of the other mode."""
+        if job == "session" and self.random.random() < 0.5:
+            return "ingest" if arguments else "publish"
+        return job
 
     def _plans(self, job: str) -> Iterator[str]:
         """The plan for each attempt: a point, `moment`, `rivals`, `outage` (of the broker), or `` for
@@ -357,7 +372,7 @@ class Kills(Orders):
             chance = self.random.random()
             if chance < 0.08 and job != "rebuild":
                 yield "rivals"
-            elif chance < 0.28 and job == "publish":
+            elif chance < 0.28 and job in ("publish", "session"):
                 yield "outage"
             elif chance < 0.4:
                 yield "moment"
@@ -504,7 +519,12 @@ class Kills(Orders):
             self.result.problems += [f"{keyspace}.{table}: events of {key!r} are out of order" for key in wrong]
 
 
-_POINTS = {"ingest": points.INGEST, "publish": points.PUBLISH, "rebuild": points.INGEST}
+_POINTS = {
+    "ingest": points.INGEST,
+    "publish": points.PUBLISH,
+    "rebuild": points.INGEST,
+    "session": (*points.INGEST, *points.PUBLISH),
+}
 _EXTRA = (sabotage.BETWEEN,)
 
 
