@@ -1,4 +1,4 @@
-"""Output of a benchmark: its figures as JSON or as tables, or one line that names what is missing."""
+"""Output of a benchmark: its figures as one line of JSON or as tables, or one line that names what is missing."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ def report(measure: Callable[[], dict[str, Any]], show: Callable[[dict[str, Any]
         say(str(error))
         return 1
     if as_json:
-        print(json.dumps(figures, indent=2))
+        print(json.dumps(figures))
     else:
         show(figures)
     return 0

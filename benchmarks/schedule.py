@@ -1,12 +1,15 @@
-"""Airflow at its default schedule: from a write in CQL to Kafka, and the cost of idle runs. `make
+"""Airflow at its default schedule, in both modes: from a write in CQL to Kafka, and the cost while idle. `make
 bench-schedule`.
 
 Strategy: all parts are real: a Cassandra node, the shipper with its tail, Airflow's four processes with the
 DAGs as they are, Spark, a broker. Rows are written at a constant rate; a row's time is from the node's
 acknowledgement until a reader of committed records receives its event. Rows written while the first batches
-start a cold Spark are included. Then the shipper stops and the last batch is published. The duration of idle
-runs of `cdc_ingest` is read from Airflow; their CPU is that of all processes that the scheduler starts. The
-CPU of Airflow's four processes is measured for as many minutes with those runs and with every DAG paused.
+start a cold Spark are included. The modes run one after the other, each with a cluster, a bucket and an
+Airflow of its own. CPU is that of process trees: what the scheduler starts (tasks, and with them Spark),
+Airflow's own four processes, the shipper, the node, and the broker.
+
+While nothing is written, a session's cost is the CPU of what the scheduler starts. In mode `batch`, it is
+that of the runs of `cdc_ingest` which find nothing to do, less that of as many minutes with every DAG paused.
 """
 
 from __future__ import annotations
@@ -14,6 +17,7 @@ from __future__ import annotations
 import argparse
 import json
 import statistics
+import subprocess
 import sys
 import tempfile
 import threading
@@ -44,7 +48,8 @@ from writetime.storage import open_store
 
 CLUSTER = "bench"
 TOPIC = "bench.fresh.rows"
-DAGS = ("cdc_ingest", "cdc_publish")
+DAGS = {"batch": ("cdc_ingest", "cdc_publish"), "session": ("cdc_stream", "cdc_report")}
+"""The DAGs that run by themselves, by mode."""
 ROW = 1000
 """Bytes of a row, about."""
 PATIENCE = 900.0
@@ -52,33 +57,41 @@ PATIENCE = 900.0
 
 def main(arguments: list[str]) -> int:
     parser = argparse.ArgumentParser(prog="python -m benchmarks.schedule", description=__doc__.partition("\n\n")[0])
+    parser.add_argument("--mode", choices=(*DAGS, "both"), default="both", help="airflow.mode (default: both, one after the other)")
     parser.add_argument("--seconds", type=float, default=600, help="for how long rows are written (default: 600)")
     parser.add_argument("--rate", type=int, default=20, help="rows of 1 KB a second (default: 20)")
     parser.add_argument("--tail", type=float, default=1, help="node.ship.tail_seconds (default: 1)")
-    parser.add_argument("--idle", type=float, default=5, help="minutes with nothing to do, and as many with all DAGs paused (default: 5)")
+    parser.add_argument("--sync", type=float, default=10, help="s between two syncs of the node (default: 10, as Cassandra's)")
+    parser.add_argument("--idle", type=float, default=5, help="minutes with nothing to do (default: 5)")
     parser.add_argument("--json", action="store_true", help="print the figures as JSON")
     options = parser.parse_args(arguments)
-    return report(lambda: measure(options.seconds, options.rate, options.tail, options.idle), show, as_json=options.json)
+    return report(lambda: measure(options), show, as_json=options.json)
 
 
-def measure(seconds: float, rate: int, tail: float, idle_minutes: float) -> dict[str, Any]:
-    """All figures as one document: times in s."""
+def measure(options: argparse.Namespace) -> dict[str, Any]:
+    """All figures by mode: times in s, CPU as shares of a core."""
+    modes = tuple(DAGS) if options.mode == "both" else (options.mode,)
+    return {mode: _of_mode(mode, options) for mode in modes}
+
+
+def _of_mode(mode: str, options: argparse.Namespace) -> dict[str, Any]:
+    settings = {"commitlog_sync_period_in_ms": int(options.sync * 1000)}
     with tempfile.TemporaryDirectory(prefix="writetime-schedule-") as name:
         folder = Path(name)
         with (
-            Ring(folder / "ring", segment_mb=8, cluster_name=CLUSTER) as ring,
+            Ring(folder / "ring", segment_mb=8, cluster_name=CLUSTER, settings=settings) as ring,
             Kafka(folder / "kafka", port=0) as kafka,
-            Airflow(folder / "airflow", config=_configure(folder, kafka), port=0) as airflow,
+            Airflow(folder / "airflow", config=_configure(folder, kafka, mode), port=0) as airflow,
         ):
             session = ring.session("ONE")
             session.execute("CREATE KEYSPACE fresh WITH replication = {'class': 'SimpleStrategy', 'replication_factor': 1}")
             session.execute("CREATE TABLE fresh.rows (id bigint PRIMARY KEY, text text) WITH cdc = true")
-            _wait(lambda: {dag["dag_id"] for dag in airflow.api.dags()} >= set(DAGS), "the DAGs are there")
-            fresh = freshness(folder, ring, kafka, airflow, tail, seconds, rate)
-            return {"freshness": fresh, "idle": idle(airflow, idle_minutes)}
+            _wait(lambda: {dag["dag_id"] for dag in airflow.api.dags()} >= set(DAGS[mode]), "the DAGs are there")
+            fresh = freshness(folder, ring, kafka, airflow, mode, options)
+            return fresh | (idle_session if mode == "session" else idle)(airflow, options.idle)
 
 
-def _configure(folder: Path, kafka: Kafka) -> Path:
+def _configure(folder: Path, kafka: Kafka, mode: str) -> Path:
     pipeline = {
         "pipeline": "bench",
         "cluster": {"name": CLUSTER, "datacenters": ["dc1"]},
@@ -86,6 +99,7 @@ def _configure(folder: Path, kafka: Kafka) -> Path:
         "catalog": {"uri": f"jdbc:sqlite:{folder / 'catalog.db'}", "warehouse": str(folder / "warehouse")},
         "kafka": {"bootstrap.servers": kafka.bootstrap, "topic.prefix": "bench"},
         "snapshot": {"mode": "never"},
+        "airflow": {"mode": mode},
     }
     path = folder / "airflow.yaml"
     path.write_text(yaml.safe_dump(pipeline), encoding="utf-8")
@@ -103,18 +117,21 @@ def _wait(holds: Callable[[], Any], what: str, seconds: float = PATIENCE) -> Non
 # --- freshness
 
 
-def freshness(folder: Path, ring: Ring, kafka: Kafka, airflow: Airflow, tail: float, seconds: float, rate: int) -> dict[str, Any]:
-    """Of all rows written in `seconds`: how long after the node's answer their events could be read."""
+def freshness(folder: Path, ring: Ring, kafka: Kafka, airflow: Airflow, mode: str, options: argparse.Namespace) -> dict[str, Any]:
+    """Of all rows written: how long after the node's answer their events could be read; and the CPU
+    meanwhile."""
     (folder / "shipper").mkdir()
     with (
-        shipping(ring, folder / "shipper", str(folder / "bucket"), {"tail_seconds": tail}, poll_seconds=1) as shipper,
+        shipping(ring, folder / "shipper", str(folder / "bucket"), {"tail_seconds": options.tail}, poll_seconds=1) as shipper,
         reading(kafka) as reader,
     ):
         store = open_store(str(folder / "bucket"))
         wait_until_known(store, shipper)
-        for dag in DAGS:
+        for dag in DAGS[mode]:
             airflow.api.pause(dag, paused=False)
-        written = write(ring, seconds, rate)
+        begun, before = time.monotonic(), _cpu(airflow, ring, kafka, shipper)
+        written = write(ring, options.seconds, options.rate)
+        after, seconds = _cpu(airflow, ring, kafka, shipper), time.monotonic() - begun
         say(f"{len(written)} rows written; waiting for the last of their events …")
         _wait(lambda: written.keys() <= reader.seen.keys(), "all rows are in Kafka")
     late = sorted(reader.seen[number] - at for number, at in written.items())
@@ -122,14 +139,13 @@ def freshness(folder: Path, ring: Ring, kafka: Kafka, airflow: Airflow, tail: fl
     sealed = history(store, CLUSTER).sealed
     return {
         "rows": len(late),
-        "seconds": seconds,
-        "p50": percentiles[49],
-        "p95": percentiles[94],
-        "most": late[-1],
+        "seconds": options.seconds,
+        "p50_s": percentiles[49],
+        "p95_s": percentiles[94],
+        "most_s": late[-1],
         "doubled": reader.doubled,
         "batches": sealed.number if sealed else 0,
-        "ingest": _seconds(airflow, "cdc_ingest", "ingest"),
-        "publish": _seconds(airflow, "cdc_publish", "publish"),
+        "cpu_shares": {name: (after[name] - before[name]) / seconds for name in after},
     }
 
 
@@ -203,30 +219,33 @@ def idle(airflow: Airflow, minutes: float) -> dict[str, Any]:
     airflow.api.pause("cdc_publish")
     say(f"{minutes:g} minutes with nothing to do, and as many with all DAGs paused …")
     begun = time.time()
-    tasks, airflows = _cpu_of(airflow, minutes)
+    busy = _shares(airflow, minutes)
     runs = _skipped(airflow, begun)
     airflow.api.pause("cdc_ingest")
-    tasks_paused, airflows_paused = _cpu_of(airflow, minutes)
+    paused = _shares(airflow, minutes)
     if not runs:
         raise ToolError(f"no run of cdc_ingest within {minutes:g} minutes")
     return {
-        "runs": len(runs),
-        "seconds": statistics.median(runs),
-        "most": max(runs),
-        "cpu_a_run": (tasks - tasks_paused) / len(runs),
-        "cpu_of_airflow_a_minute": airflows / minutes,
-        "cpu_of_airflow_a_minute_paused": airflows_paused / minutes,
+        "idle_cpu_share": busy["tasks"] - paused["tasks"],
+        "idle_airflow_share": busy["airflow"],
+        "paused_airflow_share": paused["airflow"],
+        "idle_runs": len(runs),
+        "idle_run_s": statistics.median(runs),
+        "idle_run_cpu_s": (busy["tasks"] - paused["tasks"]) * minutes * 60 / len(runs),
     }
+
+
+def idle_session(airflow: Airflow, minutes: float) -> dict[str, Any]:
+    """The CPU of a session that has nothing to do."""
+    time.sleep(60)
+    say(f"{minutes:g} minutes with nothing to do …")
+    shares = _shares(airflow, minutes)
+    return {"idle_cpu_share": shares["tasks"], "idle_airflow_share": shares["airflow"]}
 
 
 def _skipped(airflow: Airflow, since: float) -> list[float]:
     """Seconds of each run since then that has ended without a Spark job."""
     return [seconds for seconds, states in _runs(airflow, "cdc_ingest", since) if states.get("plan") == states.get("ingest") == "skipped"]
-
-
-def _seconds(airflow: Airflow, dag: str, job: str) -> float:
-    """The median of the seconds of runs that have ended with this Spark job."""
-    return statistics.median([seconds for seconds, states in _runs(airflow, dag) if states.get(job) == "success"])
 
 
 def _runs(airflow: Airflow, dag: str, since: float = 0) -> Iterator[tuple[float, dict[str, str]]]:
@@ -237,36 +256,46 @@ def _runs(airflow: Airflow, dag: str, since: float = 0) -> Iterator[tuple[float,
             yield ended - begun, {task["task_id"]: task["state"] for task in airflow.api.tasks(dag, run["dag_run_id"])}
 
 
-def _cpu_of(airflow: Airflow, minutes: float) -> tuple[float, float]:
-    """CPU seconds, in so many minutes, of all that the scheduler starts, which is tasks; and of Airflow's
-    processes besides.
-    """
+def _shares(airflow: Airflow, minutes: float) -> dict[str, float]:
+    """Shares of a core, in so many minutes."""
     before = _cpu(airflow)
     time.sleep(minutes * 60)
     after = _cpu(airflow)
-    return after[0] - before[0], after[1] - before[1]
+    return {name: (after[name] - before[name]) / (minutes * 60) for name in after}
 
 
-def _cpu(airflow: Airflow) -> tuple[float, float]:
+def _cpu(
+    airflow: Airflow, ring: Ring | None = None, kafka: Kafka | None = None, shipper: subprocess.Popen[bytes] | None = None
+) -> dict[str, float]:
+    """CPU seconds so far: of all that the scheduler starts, which is tasks; of Airflow's processes besides;
+    and of the others.
+    """
     scheduler = next(service.pid for service in airflow.services if service.name == "airflow-scheduler")
     tasks = cpu_seconds(root=scheduler) - own_cpu_seconds(scheduler)
-    return tasks, sum(cpu_seconds(root=service.pid) for service in airflow.services) - tasks
+    found = {"tasks": tasks, "airflow": sum(cpu_seconds(root=service.pid) for service in airflow.services) - tasks}
+    if kafka is not None and kafka.service is not None:
+        found["broker"] = cpu_seconds(root=kafka.service.pid)
+    if shipper is not None:
+        found["shipper"] = cpu_seconds(root=shipper.pid)
+    if ring is not None:
+        found["node"] = sum(cpu_seconds(root=node.pid) for node in ring.nodes)
+    return found
 
 
 # --- for people
 
 
 def show(figures: dict[str, Any]) -> None:
-    fresh, quiet = figures["freshness"], figures["idle"]
-    runs = ("a run of cdc_ingest, s", "of cdc_publish, s")
-    table = Table("from a write in CQL to Kafka", "p50 s", "p95 s", "most s", *runs, "rows", "batches", "doubled")
-    times = [f"{fresh[name]:.0f}" for name in ("p50", "p95", "most", "ingest", "publish")]
-    table.add_row("default schedule, tail on", *times, *(str(fresh[name]) for name in ("rows", "batches", "doubled")))
+    table = Table("from a write in CQL to Kafka", "p50 s", "p95 s", "most s", "rows", "batches", "doubled", "idle: share of a core")
+    for mode, found in figures.items():
+        times = [f"{found[name]:.1f}" for name in ("p50_s", "p95_s", "most_s")]
+        counts = [str(found[name]) for name in ("rows", "batches", "doubled")]
+        table.add_row(f"mode {mode}", *times, *counts, f"{found['idle_cpu_share']:.1%}")
     Console().print(table)
-    table = Table("a run with nothing to do", "s", "most s", "s of CPU", "runs", "Airflow's own s of CPU a minute", "with all paused")
-    airflows = [f"{quiet[name]:.1f}" for name in ("cpu_of_airflow_a_minute", "cpu_of_airflow_a_minute_paused")]
-    times = [f"{quiet[name]:.1f}" for name in ("seconds", "most", "cpu_a_run")]
-    table.add_row("cdc_ingest", *times, str(quiet["runs"]), *airflows)
+    names = list(next(iter(figures.values()))["cpu_shares"])
+    table = Table("CPU while rows are written, share of a core", *names)
+    for mode, found in figures.items():
+        table.add_row(f"mode {mode}", *(f"{found['cpu_shares'][name]:.0%}" for name in names))
     Console().print(table)
 
 

@@ -127,6 +127,12 @@ class Node:
     def running(self) -> bool:
         return self._service is not None and self._service.alive
 
+    @property
+    def pid(self) -> int:
+        """Process id of the running node."""
+        assert self._service is not None
+        return self._service.pid
+
     def session(self, consistency: str = "ONE") -> Session:
         """A driver session that connects to this node only; closed with the node's cluster."""
         return self._connections.open([self.address], self.port, consistency, only=self.address)
