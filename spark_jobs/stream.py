@@ -42,7 +42,7 @@ from spark_jobs.job_exit import reports_failure
 from spark_jobs.session import second_session, spark_session
 from writetime.cassandra.commitlog.encryption.keystore import Keystore
 from writetime.config.pipeline import PipelineConfig, load
-from writetime.errors import BatchBusy, BatchError, WritetimeError
+from writetime.errors import BatchBusy, BatchError, LeaseLost, WritetimeError
 from writetime.pipeline import sessions
 from writetime.pipeline.archiver import archive, archive_last
 from writetime.pipeline.documents import Manifest, Sealed
@@ -69,6 +69,8 @@ _LOOK_EVERY: Final = 10.0
 """Seconds between two looks at requests, the configuration, and the lease, while there is nothing to do."""
 _WAITING_EVERY: Final = 60.0
 """Seconds after which events that could not be published are tried again without a new batch."""
+_PUBLISH: Final = "publish"
+"""Group of the Spark jobs of publishing."""
 _OTHERS_TURN: Final = timedelta(minutes=10)
 """How long an open batch is left to the DAG that planned it, as in `cdc_ingest`."""
 
@@ -144,23 +146,34 @@ class Session:
         now = datetime.now(UTC)
         self._state = SessionState(id=uuid4().hex, started_at=now, updated_at=now, until=now + timedelta(seconds=seconds))
         self._publishing = Publishing(config, store, spark, self._note) if config.kafka or config.files else None
-        self._watchdog = Watchdog(spark, lambda: self._state.step, config.airflow.no_progress_minutes * 60)
+        self._looks = 0
+        self._watchdog = Watchdog(spark, self._current_work, config.airflow.no_progress_minutes * 60)
 
     def run(self) -> str:
         """Run batches until the session ends; returns why it ended."""
         log.info("session started", session=self._state.id, until=f"{self._state.until:%H:%M:%S}Z")
-        self._note()
+        last = history(self._store, self._cluster).sealed
+        # The session before may have been killed between the seal and its report.
+        self._note(failed=[last.number] if last is not None and needs_people(last) else [])
         try:
             with self._watchdog.watching(), self._published():
                 while not (ended := self._ended()):
                     if not self._batch():
                         self._rest()
+                self._note(step="publish what is sealed")
+        except LeaseLost:
+            # The state is another session's now.
+            raise
         except BaseException as error:
             self._note(step="", ended=f"failed: {error}")
             raise
         self._note(step="", ended=ended)
         log.info("session ended", session=self._state.id, reason=ended, batches=self._state.batches)
         return ended
+
+    def _current_work(self) -> str:
+        """What the session is doing; differs after each look at the bucket."""
+        return f"{self._state.step or 'plan'} ({self._looks})"
 
     @contextmanager
     def _published(self) -> Iterator[None]:
@@ -212,6 +225,7 @@ class Session:
     def _next(self) -> bool:
         """Plan the next batch and run it to its archive; whether there was one."""
         begun = time.monotonic()
+        self._looks += 1
         manifest = self._plan()
         if manifest is None:
             return False
@@ -241,7 +255,7 @@ class Session:
 
     def _sealed(self, sealed: Sealed, seconds: float) -> None:
         failed = self._state.failed
-        if sealed.refused or any(not outcome.ok for outcome in sealed.segments):
+        if needs_people(sealed):
             failed = [*failed, sealed.number][-sessions.LISTED :]
         events = sum(account.events for account in sealed.accounting)
         log.info(
@@ -312,6 +326,11 @@ class Session:
                 log.warning("failed to write the session's state", **error.as_dict())
 
 
+def needs_people(sealed: Sealed) -> bool:
+    """Whether the batch has segments or tables that need an operator."""
+    return bool(sealed.refused) or any(not outcome.ok for outcome in sealed.segments)
+
+
 class Publishing:
     """The thread that publishes sealed batches while the next one is ingested. An error is reported and tried
     again: the events wait in the changes tables, and ingest continues."""
@@ -320,6 +339,8 @@ class Publishing:
         self._config, self._store, self._note = config, store, note
         self._spark = second_session(spark)
         self._woken, self._over = threading.Event(), threading.Event()
+        self._runs = 0
+        self._watchdog = Watchdog(spark, self._current_work, config.airflow.no_progress_minutes * 60, publishing=True)
         self._failures, self._not_before, self._last = 0, 0.0, 0.0
 
     def wake(self) -> None:
@@ -331,15 +352,21 @@ class Publishing:
         """Publish meanwhile, and after it what is sealed then."""
         thread = threading.Thread(target=self._loop, name="publish", daemon=True)
         thread.start()
-        try:
-            yield
-        finally:
-            self._over.set()
-            self._woken.set()
-            thread.join()
+        with self._watchdog.watching():
+            try:
+                yield
+            finally:
+                self._over.set()
+                self._woken.set()
+                thread.join()
+
+    def _current_work(self) -> str:
+        return f"publish ({self._runs})"
 
     def _loop(self) -> None:
+        self._spark.sparkContext.setJobGroup(_PUBLISH, "publish sealed batches")
         while True:
+            self._runs += 1
             # Others seal batches too.
             self._woken.wait(_LOOK_EVERY)
             self._woken.clear()
@@ -379,12 +406,13 @@ class Publishing:
 
 
 class Watchdog:
-    """Ends the process if its work makes no progress for `seconds`: a task that hangs would otherwise stop
-    the pipeline until somebody looks. Progress is a new step, or a count of Spark's that has changed."""
+    """Ends the process if its `work` makes no progress for `seconds`: a task that hangs would otherwise stop
+    the pipeline until somebody looks. Progress is other work, or a count that Spark has changed: of the jobs
+    of `publishing`, or of all others."""
 
-    def __init__(self, spark: SparkSession, step: Callable[[], str], seconds: float) -> None:
-        self._stages = spark.sparkContext._jsc.sc().statusStore()
-        self._step, self._seconds = step, seconds
+    def __init__(self, spark: SparkSession, work: Callable[[], str], seconds: float, *, publishing: bool = False) -> None:
+        self._context = spark.sparkContext
+        self._work, self._seconds, self._publishing = work, seconds, publishing
 
     @contextmanager
     def watching(self) -> Iterator[None]:
@@ -399,26 +427,32 @@ class Watchdog:
         seen, since = self._progress(), time.monotonic()
         while not over.wait(min(_LOOK_EVERY, self._seconds / 4)):
             now = self._progress()
-            if now != seen or not now[0]:
+            if now != seen:
                 seen, since = now, time.monotonic()
             elif time.monotonic() - since >= self._seconds:
                 self._expire(now[0])
 
     def _progress(self) -> tuple[str, list[tuple[Any, ...]]]:
-        """The current step, and of each running stage the counts that grow while its tasks run."""
-        stages = self._stages.activeStages()
-        running = [stages.apply(at) for at in range(stages.size())]
+        """The current work, and of each running stage the counts that grow while its tasks run."""
+        stages = self._context._jsc.sc().statusStore().activeStages()
+        published = self._stages_of_publishing()
+        running = [stage for stage in map(stages.apply, range(stages.size())) if (stage.stageId() in published) == self._publishing]
         counts = [
             (stage.stageId(), stage.numCompleteTasks(), stage.inputRecords(), stage.shuffleReadRecords(), stage.shuffleWriteRecords())
             for stage in running
         ]
-        return self._step(), counts
+        return self._work(), counts
 
-    def _expire(self, step: str) -> None:
+    def _stages_of_publishing(self) -> set[int]:
+        tracker = self._context.statusTracker()
+        found = (tracker.getJobInfo(job) for job in tracker.getJobIdsForGroup(_PUBLISH))
+        return {stage for info in found if info is not None for stage in info.stageIds}
+
+    def _expire(self, work: str) -> None:
         error = BatchError(
             f"no progress for {self._seconds / 60:.0f} minutes",
             operation="run a session",
-            obj=step,
+            obj=work,
             retriable=True,
             hint="The next session runs the same batch again. If it hangs again, look at the driver's log and at the store, the "
             "catalog and the broker; a batch that needs longer for one task: airflow.no_progress_minutes.",

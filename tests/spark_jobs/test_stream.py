@@ -15,11 +15,13 @@ from pathlib import Path
 import pytest
 
 from spark_jobs import stream
+from spark_jobs.session import spark_session
 from tests.spark_jobs.pipeline import Pipeline
 from tools import verify
+from writetime.errors import PublishError
 from writetime.pipeline import sessions
 from writetime.pipeline.planner import history, plan_maintain
-from writetime.pipeline.publish_progress import read_published
+from writetime.pipeline.publish_progress import Published, read_published
 from writetime.storage import layout
 
 pytestmark = [pytest.mark.spark, pytest.mark.kafka, pytest.mark.timeout(900)]
@@ -101,6 +103,49 @@ def test_batches_follow_one_another_and_are_published(pipeline: Pipeline) -> Non
     kafka = pipeline.config.kafka
     report = verify.verify(pipeline.site, pipeline.recording, kafka.bootstrap_servers, kafka.topic_prefix)
     assert report.good, report
+
+
+def test_a_session_that_makes_no_progress_ends_the_process(pipeline: Pipeline, monkeypatch: pytest.MonkeyPatch) -> None:
+    expired = threading.Event()
+    monkeypatch.setattr(stream.os, "_exit", lambda _: expired.set())
+    spark = spark_session(pipeline.config, "tests of the watchdog")
+    try:
+        with stream.Watchdog(spark, lambda: "batch 1: ingest", seconds=3).watching():
+            # Tasks that end are progress, although they take longer together than a session may wait.
+            spark.sparkContext.parallelize(range(24), 24).foreach(lambda _: time.sleep(0.5))
+            assert not expired.is_set()
+            assert expired.wait(15)
+        expired.clear()
+        with stream.Watchdog(spark, lambda: str(time.monotonic()), seconds=1).watching():
+            assert not expired.wait(3)
+    finally:
+        spark.stop()
+
+
+def test_publishing_that_fails_is_reported_and_tried_again(pipeline: Pipeline, monkeypatch: pytest.MonkeyPatch) -> None:
+    noted: list[dict[str, object]] = []
+    outcomes = iter([PublishError("no answer", operation="publish events", obj="broker", retriable=True), RuntimeError("broken")])
+
+    def run(*_: object, **__: object) -> Published:
+        if (error := next(outcomes, None)) is not None:
+            raise error
+        return Published(batch=7, events=3)
+
+    monkeypatch.setattr(stream.publish, "run", run)
+    monkeypatch.setattr(stream.Publishing, "_is_due", lambda _: len(noted) < 3)
+    spark = spark_session(pipeline.config, "tests of publishing")
+    try:
+        publishing = stream.Publishing(pipeline.config, pipeline.store, spark, lambda **changes: noted.append(changes))
+        with publishing.running():
+            give_up = time.monotonic() + 30
+            while len(noted) < 3 and time.monotonic() < give_up:
+                publishing.wake()
+                time.sleep(0.1)
+    finally:
+        spark.stop()
+    errors = [each["publish_error"] for each in noted]
+    assert errors == ["publish events: broker: no answer (a retry may help)", "RuntimeError: broken", ""]
+    assert noted[-1]["published"] == 7
 
 
 def _put_aside(folders: list[Path]) -> list[tuple[Path, Path]]:

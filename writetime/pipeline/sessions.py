@@ -76,6 +76,7 @@ class Failures(Document):
         if self.at is None or not self.count:
             return 0.0
         pause = min(LONGEST_PAUSE, _FIRST_PAUSE * (1 << min(self.count - 1, 10)))
+        # Never more than the pause: this machine's clock may have been set back.
         return max(0.0, min(pause, self.at + pause - now).total_seconds())
 
 

@@ -1,0 +1,70 @@
+"""The documents of a streaming session: requests reach the session they are for, and pauses grow."""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+
+from writetime.pipeline import sessions
+from writetime.pipeline.sessions import Failures, SessionState, StoreClock
+from writetime.storage.local import LocalStore
+
+CLUSTER = "c"
+NOW = datetime(2026, 5, 1, 12, tzinfo=UTC)
+
+
+def state(number: str, ended: str = "") -> SessionState:
+    return SessionState(id=number, started_at=NOW, updated_at=NOW, until=NOW, ended=ended)
+
+
+def test_a_stop_is_for_the_session_that_runs(tmp_path: Path) -> None:
+    store = LocalStore(tmp_path)
+    assert sessions.request_stop(store, CLUSTER, "a person") is None
+    sessions.write_state(store, CLUSTER, state("one", ended="its time is over"))
+    assert sessions.request_stop(store, CLUSTER, "a person") is None
+    sessions.write_state(store, CLUSTER, state("two"))
+    assert sessions.request_stop(store, CLUSTER, "a person") == state("two")
+    found = sessions.stop_requested(store, CLUSTER, "two")
+    assert found is not None
+    assert found.by == "a person"
+    # The next session is not ended by an old request.
+    assert sessions.stop_requested(store, CLUSTER, "three") is None
+
+
+def test_a_turn_expires_unless_it_is_asked_for_again(tmp_path: Path) -> None:
+    store = LocalStore(tmp_path)
+    now = datetime.now(UTC)
+    assert sessions.turn_requested(store, CLUSTER, now) is None
+    sessions.request_turn(store, CLUSTER, "cdc_maintain")
+    found = sessions.turn_requested(store, CLUSTER, now + timedelta(seconds=30))
+    assert found is not None
+    assert found.by == "cdc_maintain"
+    assert sessions.turn_requested(store, CLUSTER, now + timedelta(seconds=120)) is None
+    sessions.end_turn(store, CLUSTER)
+    sessions.end_turn(store, CLUSTER)
+    assert sessions.turn_requested(store, CLUSTER, now) is None
+
+
+def test_pauses_double_up_to_five_minutes_and_end_with_a_session_that_ends_well(tmp_path: Path) -> None:
+    store = LocalStore(tmp_path)
+    pauses = []
+    for _ in range(8):
+        pauses.append(sessions.note_failure(store, CLUSTER, "no answer", now=NOW).pause(NOW))
+    assert pauses == [10, 20, 40, 80, 160, 300, 300, 300]
+    assert sessions.read_failures(store, CLUSTER).pause(NOW + timedelta(seconds=100)) == 200
+    assert sessions.read_failures(store, CLUSTER).pause(NOW + timedelta(hours=1)) == 0
+    # A clock that was set back does not make it longer than the longest.
+    assert Failures(count=99, at=NOW).pause(NOW - timedelta(hours=1)) == 300
+    sessions.forget_failures(store, CLUSTER)
+    assert sessions.read_failures(store, CLUSTER).pause(NOW) == 0
+
+
+def test_the_store_is_asked_for_its_time_once_a_minute(tmp_path: Path) -> None:
+    store = LocalStore(tmp_path)
+    monotonic = [0.0]
+    clock = StoreClock(store, CLUSTER, monotonic=lambda: monotonic[0])
+    first = clock.now()
+    monotonic[0] = 59.0
+    assert clock.now() == first + timedelta(seconds=59)
+    monotonic[0] = 60.0
+    assert clock.now() < first + timedelta(seconds=30)
