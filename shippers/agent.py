@@ -15,11 +15,10 @@ segment, `tail` a growing one, `disk_space` measures space, `node_identity` iden
 
 from __future__ import annotations
 
-import json
 import time
 from collections import Counter
 from collections.abc import Iterator
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from dataclasses import asdict, dataclass, field, replace
 from datetime import UTC, datetime
 from enum import Enum
@@ -35,7 +34,6 @@ from shippers import (
     metrics,
     node_identity,
     report,
-    schema_snapshot,
     spill,
     truncations,
     upload,
@@ -45,6 +43,7 @@ from shippers.disk_space import Level, Pace
 from shippers.folder import Found, State
 from shippers.lock import only_shipper
 from shippers.scan import OURS, THE_NODES, View
+from shippers.schema_snapshot import SchemaShipper
 from shippers.tail import Tail
 from writetime.config.pipeline import PipelineConfig
 from writetime.errors import ChecksumMismatch, ConfigError, PreconditionFailed, ShipError, StoreError, WritetimeError
@@ -62,8 +61,6 @@ _LOOK_AGAIN = 1.0
 """Seconds between two checks of the node's space while spilled segments are shipped."""
 _TAIL_RESTS = 60.0
 """Seconds before a failed tail is retried: the comparison reads all of it."""
-_DISAGREED = 20
-"""How often the schema is read again because peers disagree: a peer that stays down never agrees."""
 _AFTER_CRASH = "after-crash"
 _UNCLEAR = "To remove its node, stop it first, then run `writetime ship --drain` as the user that owns the files."
 
@@ -118,9 +115,7 @@ class Agent:
         self._log = structlog.get_logger("ship").bind(folder=str(self._node.cdc_raw), store=store.url)
         self._facts: node_identity.NodeFacts | None = None
         self._named: node_identity.NodeFacts | None = None
-        self._schema_version: str | None = None
-        self._schema_shipped = schema_snapshot.Shipped.recall(self._node.state)
-        self._disagreed = 0
+        self._schema = SchemaShipper(self._node, store, link, self._log)
         self._truncations = truncations.Shipped.recall(self._node.state)
         self._reported: set[str] = set()
         self._limit: int | None = self._node.ship.cdc_total_space
@@ -207,7 +202,7 @@ class Agent:
             raise
         self._named = facts
         self._report(facts, result)
-        self._ship_schema(facts)
+        self._schema.ship(facts.name)
         self._ship_truncations(facts)
         self._looked = time.monotonic()
         for folder, item in self._in_order(view):
@@ -484,7 +479,7 @@ class Agent:
             # The file is only needed for a start while the node is down. Segments must not wait for it.
             self._log.warning("failed to persist the node's identity", **error.as_dict())
 
-    # --- node identity and schema
+    # --- node identity
 
     def _identify(self) -> node_identity.NodeFacts:
         """The node's identity. Queried until the node answers, and again over each new connection.
@@ -517,54 +512,6 @@ class Agent:
         if answer or self._link is None:
             self._facts = facts
         return facts
-
-    def _ship_schema(self, facts: node_identity.NodeFacts) -> None:
-        """Ship the schema if its version is new to this run. A failure does not delay segments."""
-        try:
-            if (snapshot := self._new_snapshot()) is not None:
-                self._put_schema(facts, snapshot)
-        except ConfigError:
-            raise
-        except WritetimeError as error:
-            self._log.warning("failed to ship the schema", **error.as_dict())
-
-    def _new_snapshot(self) -> dict[str, Any] | None:
-        """The node's schema if it changed; while the node is unavailable, the configured schema file,
-        once."""
-        if self._link is not None:
-            try:
-                return self._link.snapshot() if self._link.schema_version() != self._schema_version else None
-            except ShipError as error:
-                self._log.warning("failed to query the node's schema", **error.as_dict())
-        if self._schema_version is None and self._node.schema_file is not None:
-            return _read_snapshot(self._node.schema_file)
-        return None
-
-    def _put_schema(self, facts: node_identity.NodeFacts, snapshot: dict[str, Any]) -> None:
-        """Ship a snapshot that is not under the node's prefix yet. Each node ships its own: it cannot read
-        another's.
-        """
-        version, agreed = snapshot["schema_version"], snapshot.get("agreed", False)
-        # A version is shipped again once all peers agree: only that snapshot proves what was dropped.
-        shipped = schema_snapshot.Shipped(self._store.url, facts.name.path, f"{version}-agreed" if agreed else version)
-        if self._schema_shipped not in (shipped, replace(shipped, label=f"{version}-agreed")):
-            name = layout.node_schema(facts.name, datetime.fromisoformat(snapshot["taken_at"]), shipped.label)
-            # The object exists if a response was lost: its name contains the second and the version.
-            with suppress(PreconditionFailed):
-                self._store.put(name, json.dumps(snapshot, indent=1).encode() + b"\n", if_generation=0)
-            self._log.info("schema shipped", object=name)
-            self._schema_shipped = shipped
-            self._note_schema()
-        again = snapshot.get("agreed") is False and self._disagreed < _DISAGREED
-        self._disagreed = self._disagreed + 1 if again else 0
-        self._schema_version = None if again else version
-
-    def _note_schema(self) -> None:
-        try:
-            self._schema_shipped.note(self._node.state)
-        except OSError as error:
-            # The next start ships it again.
-            self._log.warning("failed to record the shipped schema", message=str(error), hint="Check node.state_dir.")
 
     def _ship_truncations(self, facts: node_identity.NodeFacts) -> None:
         """Ship the node's truncation records if they changed or are a day old. A failure does not delay
@@ -641,7 +588,7 @@ class Agent:
         self._tail.keep({item.segment for item in growing if item.segment})
         if any(item.reached is not None and item.reached[0] > (self._shipped_to(item) or 0) for item in growing):
             # Newly synced mutations may need the current schema.
-            self._ship_schema(facts)
+            self._schema.ship(facts.name)
         for item in growing:
             if self._stop.is_set() or any(map(_is_unanswered, self._tails_failed)):
                 break
@@ -764,17 +711,3 @@ def _about(item: Found) -> dict[str, str]:
     corruption."""
     about = {"ending": _AFTER_CRASH if _crashed(item) else "completed"}
     return about if item.synced is None else about | {"synced": str(item.synced)}
-
-
-def _read_snapshot(path: Path) -> dict[str, Any]:
-    """Read the configured schema file. ConfigError if it is not a schema snapshot."""
-    try:
-        snapshot = json.loads(path.read_bytes())
-        datetime.fromisoformat(snapshot["taken_at"])
-        if not isinstance(snapshot["schema_version"], str):
-            raise TypeError("schema_version is not a string")
-    except OSError as error:
-        raise ConfigError(f"failed to read the file: {error.strerror}", operation="read node.schema_file", obj=str(path)) from error
-    except (ValueError, KeyError, TypeError) as error:
-        raise ConfigError(f"not a schema snapshot: {error!r}", operation="read node.schema_file", obj=str(path)) from error
-    return dict(snapshot)
