@@ -35,7 +35,6 @@ from shippers import (
     node_identity,
     report,
     spill,
-    truncations,
     upload,
 )
 from shippers.cdc_settings import SettingsMonitor
@@ -45,6 +44,7 @@ from shippers.lock import only_shipper
 from shippers.scan import OURS, THE_NODES, View
 from shippers.schema_snapshot import SchemaShipper
 from shippers.tail import Tail
+from shippers.truncations import TruncationShipper
 from writetime.config.pipeline import PipelineConfig
 from writetime.errors import ChecksumMismatch, ConfigError, PreconditionFailed, ShipError, StoreError, WritetimeError
 from writetime.storage import layout
@@ -116,7 +116,7 @@ class Agent:
         self._facts: node_identity.NodeFacts | None = None
         self._named: node_identity.NodeFacts | None = None
         self._schema = SchemaShipper(self._node, store, link, self._log)
-        self._truncations = truncations.Shipped.recall(self._node.state)
+        self._truncations = TruncationShipper(store, self._node.state, self._log)
         self._reported: set[str] = set()
         self._limit: int | None = self._node.ship.cdc_total_space
         self._settings = SettingsMonitor(self._log)
@@ -203,7 +203,8 @@ class Agent:
         self._named = facts
         self._report(facts, result)
         self._schema.ship(facts.name)
-        self._ship_truncations(facts)
+        if self._link is not None:
+            self._truncations.ship(facts.name, self._link.truncations)
         self._looked = time.monotonic()
         for folder, item in self._in_order(view):
             if self._stop.is_set() or result.unanswered >= _IN_A_ROW:
@@ -512,26 +513,6 @@ class Agent:
         if answer or self._link is None:
             self._facts = facts
         return facts
-
-    def _ship_truncations(self, facts: node_identity.NodeFacts) -> None:
-        """Ship the node's truncation records if they changed or are a day old. A failure does not delay
-        segments.
-        """
-        if self._link is None:
-            return
-        try:
-            found = self._link.truncations()
-            due = truncations.Shipped(truncations.checksum_of(found), datetime.now(UTC), self._store.url, facts.name.path)
-            if not self._truncations.is_due(due):
-                return
-            name = truncations.ship_truncations(self._store, facts.name, found, due.at)
-            self._truncations = due
-            self._log.info("truncation records shipped", object=name, records=len(found))
-            truncations.note(self._node.state, self._truncations)
-        except WritetimeError as error:
-            self._log.warning("failed to ship truncation records", **error.as_dict())
-        except OSError as error:
-            self._log.warning("failed to record the shipped truncation records", message=str(error), hint="Check node.state_dir.")
 
     # --- segments
 
