@@ -19,7 +19,7 @@ import time
 from collections import Counter
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import asdict, dataclass, field, replace
+from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
 from enum import Enum
 from pathlib import Path
@@ -41,7 +41,7 @@ from shippers.cdc_settings import SettingsMonitor
 from shippers.disk_space import Level, Pace
 from shippers.folder import Found, State
 from shippers.lock import only_shipper
-from shippers.scan import OURS, THE_NODES, View
+from shippers.scan import OURS, THE_NODES, Scanner, View
 from shippers.schema_snapshot import SchemaShipper
 from shippers.tail import Tail
 from shippers.truncations import TruncationShipper
@@ -62,7 +62,6 @@ _LOOK_AGAIN = 1.0
 _TAIL_RESTS = 60.0
 """Seconds before a failed tail is retried: the comparison reads all of it."""
 _AFTER_CRASH = "after-crash"
-_UNCLEAR = "To remove its node, stop it first, then run `writetime ship --drain` as the user that owns the files."
 
 
 class Mode(Enum):
@@ -110,21 +109,20 @@ class Agent:
         self._link = link
         self._stop = stop
         self._pause = pause
+        self.metrics = metrics.Metrics()
+        self.pulse = metrics.Pulse()
         self._measured = upload.Measured()
         self._pace = Pace(self._node.ship.rate, stop)
         self._log = structlog.get_logger("ship").bind(folder=str(self._node.cdc_raw), store=store.url)
+        self._scanner = Scanner(self._node, self.metrics, self._log)
         self._facts: node_identity.NodeFacts | None = None
         self._named: node_identity.NodeFacts | None = None
         self._schema = SchemaShipper(self._node, store, link, self._log)
         self._truncations = TruncationShipper(store, self._node.state, self._log)
         self._reported: set[str] = set()
-        self._limit: int | None = self._node.ship.cdc_total_space
         self._settings = SettingsMonitor(self._log)
-        self._level = Level.OK
-        self._view: View | None = None
         self._reported_last = report.Reported.recall(self._node.state)
         self._reporting_fails = False
-        self._noting_fails = False
         self._moving = Lock()
         self._in_hand: tuple[str, float] | None = None
         self._looked = 0.0
@@ -136,8 +134,6 @@ class Agent:
         self._tails_failed: list[WritetimeError] = []
         self._next_fill = time.monotonic() + (self._node.ship.filler.every_seconds if self._node.ship.filler else 0.0)
         self._resting: dict[layout.SegmentName, tuple[float, WritetimeError]] = {}
-        self.metrics = metrics.Metrics()
-        self.pulse = metrics.Pulse()
 
     def run(self, mode: Mode) -> bool:
         """Ship until stopped, or for one round. Return whether the last round shipped everything.
@@ -185,20 +181,20 @@ class Agent:
         self._ask_settings()
         with self._moving:
             self._put_aside.clear()
-        view = self._see(drain=drain)
+        view = self._scanner.scan(drain=drain)
         if self._finish_moves(view):
-            view = self._see(drain=drain)
+            view = self._scanner.scan(drain=drain)
         seen_now = frozenset(item.name for item in view.all if item.state in OURS)
         result = Round(waiting=view.count(THE_NODES), foreign=view.count((State.FOREIGN,)), seen=seen_now)
-        self._report_foreign(view.here)
-        result.failed += self._unreadable(view)
+        self._scanner.log_foreign(view.here)
+        result.failed += self._scanner.unreadable(view)
         try:
             facts = self._identify()
         except ShipError as error:
             # Without the node's identity, segments have no object names. They can still be spilled.
             result.failed.append(error)
             self._make_room()
-            self._note(result)
+            self._scanner.note(result.failed, self._tails)
             raise
         self._named = facts
         self._report(facts, result)
@@ -225,7 +221,7 @@ class Agent:
             self._ship_tails()
             result.failed += self._tails_failed
             self._fill(result)
-        self._note(result)
+        self._scanner.note(result.failed, self._tails)
         return result
 
     def _pause_is_last(self) -> bool:
@@ -275,45 +271,26 @@ class Agent:
 
         Segments that a running node completed meanwhile are left to the next run.
         """
-        view = self._see(drain=drain)
+        view = self._scanner.scan(drain=drain)
         ours = (*OURS, State.UNREADABLE) if drain else OURS
         left = [item.name for item in view.all if item.state in ours and (drain or item.name in result.seen)]
         if left:
             self._log.error("segments left unshipped", left=len(left), oldest=left[0], hint="Run it again. Do not wipe the node yet.")
         return not left and not (drain and view.lost)
 
-    # --- scan and space
-
-    def _see(self, *, drain: bool = False) -> View:
-        """Scan the folders and update the metrics. A change of the space level is logged."""
-        view = View.of(self._node, self._limit, drain=drain)
-        for item in view.unclear:
-            if item.name not in self._reported:
-                self._reported.add(item.name)
-                self._log.warning("segment is incomplete and may still be open for writing", file=item.name, hint=_UNCLEAR)
-        for error in view.lost:
-            if str(error) not in self._reported:
-                self._reported.add(str(error))
-                self._log.error("failed to read an earlier spill folder", **error.as_dict())
-        self.metrics.saw(view.sight)
-        self._view = view
-        if view.level is not self._level:
-            log = {Level.OK: self._log.info, Level.WARN: self._log.warning, Level.ALARM: self._log.error}[view.level]
-            space, event = view.space, "space level changed"
-            log(event, level=view.level.text, used=space.used, limit=space.limit, share=round(space.share, 3), disk_free=space.free)
-            self._level = view.level
-        return view
+    # --- space
 
     def _report(self, facts: node_identity.NodeFacts, result: Round) -> None:
         """Write the node's status to the bucket, if it is due and the store is available. A failure is only
         logged.
         """
         now = datetime.now(UTC)
-        if result.unanswered or self._view is None or self._reported_last.is_recent(now):
+        view = self._scanner.view
+        if result.unanswered or view is None or self._reported_last.is_recent(now):
             return
         # While the node is down, use its last answer, including one to an earlier run.
         settings = self._settings.known or self._reported_last.settings
-        due, document = report.about(self._store.url, facts, self._view.space, self._level, self._view.sight, self._tails, settings, now)
+        due, document = report.about(self._store.url, facts, view.space, view.level, view.sight, self._tails, settings, now)
         if not self._reported_last.is_due(due):
             return
         try:
@@ -339,7 +316,7 @@ class Agent:
         space."""
         here = [(self._node.cdc_raw, item) for item in view.here if item.segment is not None]
         aside = [found for found in view.aside if found[1].segment is not None]
-        if self._level is not Level.OK:
+        if self._scanner.level is not Level.OK:
             return here + aside
         # The sort is stable: of two segments with the same name, the spilled one is older.
         return sorted(aside + here, key=lambda found: found[1].segment or layout.SegmentName(0, 0))
@@ -352,7 +329,7 @@ class Agent:
         """
         if time.monotonic() < self._looked + _LOOK_AGAIN:
             return False
-        view = self._see()
+        view = self._scanner.scan()
         self._looked = time.monotonic()
         return view.level is Level.ALARM and any(item.state in OURS and item.name not in result.seen for item in view.here)
 
@@ -385,7 +362,7 @@ class Agent:
         if self._node.ship.when_store_is_down != "spill":
             return
         with self._moving:
-            in_hand, view = self._in_hand[0] if self._in_hand is not None else "", self._see()
+            in_hand, view = self._in_hand[0] if self._in_hand is not None else "", self._scanner.scan()
             if not view.space.may_spill(self._node.ship):
                 return
             candidates = [item for item in view.here if item.name != in_hand]
@@ -435,7 +412,7 @@ class Agent:
             return
         if result.shipped:
             self._next_fill = time.monotonic() + filler.every_seconds
-        if time.monotonic() < self._next_fill or self._level is not Level.OK:
+        if time.monotonic() < self._next_fill or self._scanner.level is not Level.OK:
             return
         self._next_fill = time.monotonic() + filler.every_seconds
         try:
@@ -460,18 +437,7 @@ class Agent:
         self._settings.refresh(self._link.settings)
         if (found := self._settings.known) is not None:
             self.metrics.saw_settings(found)
-            self._limit = self._node.ship.cdc_total_space or found.cdc_total_space
-
-    def _note(self, result: Round) -> None:
-        """Record the result for `--status`. A failure is only logged."""
-        failed = [error.as_dict() for error in result.failed]
-        try:
-            metrics.note(self._node.state / metrics.NOTE, self._see().sight, failed=failed, tails=[asdict(tail) for tail in self._tails])
-            self._noting_fails = False
-        except OSError as error:
-            if not self._noting_fails:
-                self._log.warning("failed to record the shipper's status", message=str(error), hint="Check node.state_dir and its disk.")
-            self._noting_fails = True
+            self._scanner.limit = self._node.ship.cdc_total_space or found.cdc_total_space
 
     def _remember(self, notes: Path, facts: node_identity.NodeFacts) -> None:
         try:
@@ -547,7 +513,7 @@ class Agent:
         it is alive.
         """
         self.pulse.beat()
-        return self._level is not Level.OK or self._see().level is not Level.OK
+        return self._scanner.level is not Level.OK or self._scanner.scan().level is not Level.OK
 
     # --- tails
 
@@ -559,7 +525,7 @@ class Agent:
         self._next_tail = time.monotonic() + every
         self._tails_failed = []
         try:
-            view = self._see()
+            view = self._scanner.scan()
         except ShipError as error:
             self._tails_failed.append(error)
             return
@@ -602,7 +568,7 @@ class Agent:
                 self._log.info("part shipped", segment=item.name, object=part.name, bytes=part.size)
                 self.metrics.shipped_part(part.size)
                 self._pace.spent(part.size)
-                self._pace.wait(lambda: self._level is not Level.OK)
+                self._pace.wait(lambda: self._scanner.level is not Level.OK)
                 self.pulse.beat()
         except WritetimeError as error:
             self._log.error("failed to ship a tail", segment=item.name, **error.as_dict())
@@ -650,30 +616,6 @@ class Agent:
             self._log.error("failed to delete a leftover idx", **error.as_dict())
             self.metrics.failed(type(error).__name__)
             result.failed.append(error)
-
-    def _unreadable(self, view: View) -> list[WritetimeError]:
-        """One error per segment whose idx cannot be read: whether it is completed is unknown until an
-        operator repairs it.
-        """
-        found: list[WritetimeError] = []
-        for folder, item in [*((self._node.cdc_raw, item) for item in view.here), *view.aside]:
-            if item.state is State.UNREADABLE:
-                error = ShipError(
-                    item.reason,
-                    operation="ship a segment",
-                    obj=str(folder / item.name),
-                    hint="Run the shipper as the user that owns the files, or restore their mode. It is retried in each round.",
-                )
-                self._log.error("failed to read an idx", **error.as_dict())
-                self.metrics.failed(type(error).__name__)
-                found.append(error)
-        return found
-
-    def _report_foreign(self, found: list[Found]) -> None:
-        for item in found:
-            if item.state is State.FOREIGN and item.name not in self._reported:
-                self._reported.add(item.name)
-                self._log.warning("not a segment, ignored", file=item.name, reason=item.reason)
 
 
 def _is_unanswered(error: object) -> bool:
