@@ -20,7 +20,6 @@ from collections import Counter
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
-from datetime import UTC, datetime
 from enum import Enum
 from pathlib import Path
 from threading import Event, Lock, Thread
@@ -29,18 +28,12 @@ from typing import Any
 import structlog
 import tenacity
 
-from shippers import (
-    disk_space,
-    metrics,
-    node_identity,
-    report,
-    spill,
-    upload,
-)
+from shippers import disk_space, metrics, node_identity, spill, upload
 from shippers.cdc_settings import SettingsMonitor
 from shippers.disk_space import Level, Pace
 from shippers.folder import Found, State
 from shippers.lock import only_shipper
+from shippers.report import StatusReporter
 from shippers.scan import OURS, THE_NODES, Scanner, View
 from shippers.schema_snapshot import SchemaShipper
 from shippers.tail import Tail
@@ -121,8 +114,7 @@ class Agent:
         self._truncations = TruncationShipper(store, self._node.state, self._log)
         self._reported: set[str] = set()
         self._settings = SettingsMonitor(self._log)
-        self._reported_last = report.Reported.recall(self._node.state)
-        self._reporting_fails = False
+        self._reporter = StatusReporter(store, self._node.state, self._log)
         self._moving = Lock()
         self._in_hand: tuple[str, float] | None = None
         self._looked = 0.0
@@ -281,35 +273,9 @@ class Agent:
     # --- space
 
     def _report(self, facts: node_identity.NodeFacts, result: Round) -> None:
-        """Write the node's status to the bucket, if it is due and the store is available. A failure is only
-        logged.
-        """
-        now = datetime.now(UTC)
-        view = self._scanner.view
-        if result.unanswered or view is None or self._reported_last.is_recent(now):
-            return
-        # While the node is down, use its last answer, including one to an earlier run.
-        settings = self._settings.known or self._reported_last.settings
-        due, document = report.about(self._store.url, facts, view.space, view.level, view.sight, self._tails, settings, now)
-        if not self._reported_last.is_due(due):
-            return
-        try:
-            name = report.report(self._store, facts.name, document, now)
-        except StoreError as error:
-            if not self._reporting_fails:
-                self._log.warning("failed to write the node status", **error.as_dict())
-            self._reporting_fails = True
-            if error.retriable:
-                return
-            # Permission errors persist: retry only when the next status is due.
-        else:
-            self._reporting_fails = False
-            self._log.debug("node status written", object=name)
-        self._reported_last = due
-        try:
-            report.note(self._node.state, due)
-        except OSError as error:
-            self._log.warning("failed to record the written node status", message=str(error), hint="Check node.state_dir.")
+        """Write the node's status to the bucket, if it is due and the store is available."""
+        if not result.unanswered and (view := self._scanner.view) is not None:
+            self._reporter.write_if_due(facts, view, self._tails, self._settings.known)
 
     def _in_order(self, view: View) -> list[tuple[Path, Found]]:
         """Segments oldest first; if space is short, those in cdc_raw first, since only these free CDC
