@@ -28,11 +28,12 @@ from typing import Any
 import structlog
 import tenacity
 
-from shippers import disk_space, metrics, node_identity, spill, upload
+from shippers import disk_space, metrics, spill, upload
 from shippers.cdc_settings import SettingsMonitor
 from shippers.disk_space import Level, Pace
 from shippers.folder import Found, State
 from shippers.lock import only_shipper
+from shippers.node_identity import Identity, Link, NodeFacts, require_node
 from shippers.report import StatusReporter
 from shippers.scan import OURS, THE_NODES, Scanner, View
 from shippers.schema_snapshot import SchemaShipper
@@ -95,9 +96,8 @@ class Agent:
     `link` is None if the node is not queried. `pause` is the base of the back-off in seconds.
     """
 
-    def __init__(self, config: PipelineConfig, store: Store, *, link: node_identity.Link | None, stop: Event, pause: float = 0.5) -> None:
-        self._config = config
-        self._node = node_identity.require_node(config)
+    def __init__(self, config: PipelineConfig, store: Store, *, link: Link | None, stop: Event, pause: float = 0.5) -> None:
+        self._node = require_node(config)
         self._store = store
         self._link = link
         self._stop = stop
@@ -107,13 +107,13 @@ class Agent:
         self._measured = upload.Measured()
         self._pace = Pace(self._node.ship.rate, stop)
         self._log = structlog.get_logger("ship").bind(folder=str(self._node.cdc_raw), store=store.url)
+        self._settings = SettingsMonitor(self._log)
         self._scanner = Scanner(self._node, self.metrics, self._log)
-        self._facts: node_identity.NodeFacts | None = None
-        self._named: node_identity.NodeFacts | None = None
+        self._identity = Identity(config, link, self._settings, self._log)
+        self._facts: NodeFacts | None = None
+        """The identity in the last round that could determine it."""
         self._schema = SchemaShipper(self._node, store, link, self._log)
         self._truncations = TruncationShipper(store, self._node.state, self._log)
-        self._reported: set[str] = set()
-        self._settings = SettingsMonitor(self._log)
         self._reporter = StatusReporter(store, self._node.state, self._log)
         self._moving = Lock()
         self._in_hand: tuple[str, float] | None = None
@@ -181,14 +181,13 @@ class Agent:
         self._scanner.log_foreign(view.here)
         result.failed += self._scanner.unreadable(view)
         try:
-            facts = self._identify()
+            self._facts = facts = self._identity.determine()
         except ShipError as error:
             # Without the node's identity, segments have no object names. They can still be spilled.
             result.failed.append(error)
             self._make_room()
             self._scanner.note(result.failed, self._tails)
             raise
-        self._named = facts
         self._report(facts, result)
         self._schema.ship(facts.name)
         if self._link is not None:
@@ -272,7 +271,7 @@ class Agent:
 
     # --- space
 
-    def _report(self, facts: node_identity.NodeFacts, result: Round) -> None:
+    def _report(self, facts: NodeFacts, result: Round) -> None:
         """Write the node's status to the bucket, if it is due and the store is available."""
         if not result.unanswered and (view := self._scanner.view) is not None:
             self._reporter.write_if_due(facts, view, self._tails, self._settings.known)
@@ -405,50 +404,9 @@ class Agent:
             self.metrics.saw_settings(found)
             self._scanner.limit = self._node.ship.cdc_total_space or found.cdc_total_space
 
-    def _remember(self, notes: Path, facts: node_identity.NodeFacts) -> None:
-        try:
-            node_identity.remember(notes, facts)
-        except ShipError as error:
-            # The file is only needed for a start while the node is down. Segments must not wait for it.
-            self._log.warning("failed to persist the node's identity", **error.as_dict())
-
-    # --- node identity
-
-    def _identify(self) -> node_identity.NodeFacts:
-        """The node's identity. Queried until the node answers, and again over each new connection.
-
-        Until then, the last known identity is used.
-        """
-        if self._facts is not None and (self._link is None or self._link.introduced):
-            return self._facts
-        notes, answer, unanswered = node_identity.notes_file(self._node), {}, False
-        if self._link is not None:
-            try:
-                answer = self._link.facts()
-            except ShipError as error:
-                self._log.warning("failed to query the node's identity", **error.as_dict())
-                unanswered = True
-                if self._facts is not None:
-                    return self._facts
-        recalled = node_identity.recall(notes)
-        facts = node_identity.merge(self._config, answer, recalled, unanswered=unanswered)
-        # The recorded identity may be older than the one in memory: it cannot always be written.
-        before = self._facts.host_id if self._facts is not None else recalled.get("host_id", facts.host_id)
-        if answer and before != facts.host_id:
-            self._settings.forget()
-        if answer and before != facts.host_id and facts.host_id not in self._reported:
-            self._reported.add(facts.host_id)
-            hint = "Drain a node before it is wiped."
-            self._log.warning("node identity changed; segments in the folder are shipped as the new node's", was=before, hint=hint)
-        if answer:
-            self._remember(notes, facts)
-        if answer or self._link is None:
-            self._facts = facts
-        return facts
-
     # --- segments
 
-    def _ship_segment(self, facts: node_identity.NodeFacts, folder: Path, item: Found, result: Round) -> None:
+    def _ship_segment(self, facts: NodeFacts, folder: Path, item: Found, result: Round) -> None:
         assert item.segment is not None
         ref = SegmentRef(facts.name, item.segment)
         log = self._log.bind(segment=item.name)
@@ -485,7 +443,7 @@ class Agent:
 
     def _ship_tails(self) -> None:
         """Ship new parts of growing segments, if due. Skipped at level ALARM: parts free no space."""
-        facts, every = self._named, self._node.ship.tail_seconds
+        facts, every = self._facts, self._node.ship.tail_seconds
         if every is None or time.monotonic() < self._next_tail:
             return
         self._next_tail = time.monotonic() + every
@@ -512,12 +470,12 @@ class Agent:
 
     def _shipped_to(self, item: Found) -> int | None:
         """How far a growing segment is shipped, in the positions of its idx. None if unknown."""
-        if item.segment is None or self._named is None:
+        if item.segment is None or self._facts is None:
             return None
-        place = self._tail.reached(SegmentRef(self._named.name, item.segment))
+        place = self._tail.reached(SegmentRef(self._facts.name, item.segment))
         return None if place is None else place.logical
 
-    def _ship_tail(self, facts: node_identity.NodeFacts, item: Found) -> WritetimeError | None:
+    def _ship_tail(self, facts: NodeFacts, item: Found) -> WritetimeError | None:
         """Ship one segment's tail; return the error, if any.
 
         Retried at the next scan if the store was unavailable, otherwise after `_TAIL_RESTS`.
