@@ -31,6 +31,7 @@ import tenacity
 from shippers import disk_space, metrics, spill, upload
 from shippers.cdc_settings import SettingsMonitor
 from shippers.disk_space import Level, Pace
+from shippers.filler import Filler
 from shippers.folder import Found, State
 from shippers.lock import only_shipper
 from shippers.node_identity import Identity, Link, NodeFacts, require_node
@@ -124,7 +125,7 @@ class Agent:
         self._next_tail = 0.0
         self._tails: list[metrics.TailSeen] = []
         self._tails_failed: list[WritetimeError] = []
-        self._next_fill = time.monotonic() + (self._node.ship.filler.every_seconds if self._node.ship.filler else 0.0)
+        self._filler = Filler(self._node.ship.filler, stop, self.metrics, self.pulse, self._log)
         self._resting: dict[layout.SegmentName, tuple[float, WritetimeError]] = {}
 
     def run(self, mode: Mode) -> bool:
@@ -211,7 +212,8 @@ class Agent:
         elif not drain:
             self._ship_tails()
             result.failed += self._tails_failed
-            self._fill(result)
+            if self._link is not None:
+                self._filler.fill_if_due(self._link.fill, self._scanner.level, shipped=bool(result.shipped))
         self._scanner.note(result.failed, self._tails)
         return result
 
@@ -366,34 +368,6 @@ class Agent:
         self.pulse.beat()
         space = disk_space.measure(self._node.cdc_raw, (), view.space.limit)
         return replace(view.space, used=view.space.used - moved, free=space.free).may_spill(self._node.ship)
-
-    def _fill(self, result: Round) -> None:
-        """Write filler so that the node completes its current segment, if configured and due.
-
-        Skipped if the node completes segments by itself or is short of space.
-        """
-        filler = self._node.ship.filler
-        if filler is None or self._link is None or self._stop.is_set():
-            return
-        if result.shipped:
-            self._next_fill = time.monotonic() + filler.every_seconds
-        if time.monotonic() < self._next_fill or self._scanner.level is not Level.OK:
-            return
-        self._next_fill = time.monotonic() + filler.every_seconds
-        try:
-            written = self._link.fill(filler, self._may_not_fill)
-        except WritetimeError as error:
-            # A filler error, even a wrong configuration, must not stop shipping.
-            self.metrics.failed(type(error).__name__)
-            self._log.error("failed to fill a segment", **error.as_dict())
-        else:
-            self.metrics.filled(written)
-            self._log.info("segment filled", table=filler.table, bytes=written)
-
-    def _may_not_fill(self) -> bool:
-        """Whether filling must stop. Called before each write; it also reports that the loop is alive."""
-        self.pulse.beat()
-        return self._stop.is_set()
 
     def _ask_settings(self) -> None:
         """Read the node's settings, if due. Its cdc_total_space applies unless the configuration sets one."""
