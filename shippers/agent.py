@@ -17,24 +17,23 @@ from __future__ import annotations
 
 import time
 from collections import Counter
-from collections.abc import Iterator
-from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from enum import Enum
 from pathlib import Path
-from threading import Event, Lock, Thread
+from threading import Event
 from typing import Any
 
 import structlog
 import tenacity
 
-from shippers import disk_space, metrics, spill, upload
+from shippers import metrics, upload
 from shippers.cdc_settings import SettingsMonitor
 from shippers.disk_space import Level, Pace
 from shippers.filler import Filler
 from shippers.folder import Found, State
 from shippers.lock import only_shipper
 from shippers.node_identity import Identity, Link, NodeFacts, require_node
+from shippers.relief import Relief
 from shippers.report import StatusReporter
 from shippers.scan import OURS, THE_NODES, Scanner, View
 from shippers.schema_snapshot import SchemaShipper
@@ -49,9 +48,6 @@ from writetime.storage.store import Store
 _ATTEMPTS = 5
 _LONGEST_PAUSE = 30.0
 _IN_A_ROW = 3
-_RELIEF_SECONDS = 0.5
-_HANGS = 5.0
-"""Seconds after which an upload that has not returned counts as an unavailable store, if space is short."""
 _LOOK_AGAIN = 1.0
 """Seconds between two checks of the node's space while spilled segments are shipped."""
 _TAIL_RESTS = 60.0
@@ -116,11 +112,8 @@ class Agent:
         self._schema = SchemaShipper(self._node, store, link, self._log)
         self._truncations = TruncationShipper(store, self._node.state, self._log)
         self._reporter = StatusReporter(store, self._node.state, self._log)
-        self._moving = Lock()
-        self._in_hand: tuple[str, float] | None = None
+        self._relief = Relief(self._node, self._scanner, self.metrics, self.pulse, self._log)
         self._looked = 0.0
-        self._put_aside: set[str] = set()
-        self._store_is_down = False
         self._tail = Tail(store, self._node.cdc_raw, self._node.state)
         self._next_tail = 0.0
         self._tails: list[metrics.TailSeen] = []
@@ -133,49 +126,19 @@ class Agent:
 
         ShipError if another shipper holds the folder.
         """
-        with only_shipper(self._node.cdc_raw), self._relief(mode):
+        with only_shipper(self._node.cdc_raw), self._relief.prepared(in_background=mode is Mode.SERVICE):
             while True:
                 done = self._survive_round(mode)
                 if mode is not Mode.SERVICE or self._pause_is_last():
                     return done
 
-    @contextmanager
-    def _relief(self, mode: Mode) -> Iterator[None]:
-        """Spill segments in the background while the block runs, if configured."""
-        if self._node.ship.when_store_is_down != "spill":
-            yield
-            return
-        error = spill.trouble(self._node.spill, self._node.cdc_raw)
-        self.metrics.can_spill(error is None)
-        if error is not None:
-            # Completed segments are still shipped.
-            self._log.error("spill folder is unusable", **error.as_dict())
-        else:
-            self._note_spill()
-        over = Event()
-        if mode is Mode.SERVICE:
-            Thread(target=self._relieve, args=(over,), name="relief", daemon=True).start()
-        try:
-            yield
-        finally:
-            over.set()
-
-    def _note_spill(self) -> None:
-        """Record the spill folder while the disk still has space: nothing is spilled without that record."""
-        try:
-            spill.note_place(self._node.state, self._node.spill)
-        except (ShipError, OSError) as error:
-            about = error.as_dict() if isinstance(error, ShipError) else {"message": str(error)}
-            self._log.error("failed to record the spill folder", **about)
-
     def round(self, *, drain: bool = False) -> Round:
         """Scan the folder and ship its segments. Raises only errors that concern the whole folder or node."""
         self.pulse.beat()
         self._ask_settings()
-        with self._moving:
-            self._put_aside.clear()
+        self._relief.begin_round()
         view = self._scanner.scan(drain=drain)
-        if self._finish_moves(view):
+        if self._relief.finish_moves(view):
             view = self._scanner.scan(drain=drain)
         seen_now = frozenset(item.name for item in view.all if item.state in OURS)
         result = Round(waiting=view.count(THE_NODES), foreign=view.count((State.FOREIGN,)), seen=seen_now)
@@ -186,7 +149,7 @@ class Agent:
         except ShipError as error:
             # Without the node's identity, segments have no object names. They can still be spilled.
             result.failed.append(error)
-            self._make_room()
+            self._relief.make_room()
             self._scanner.note(result.failed, self._tails)
             raise
         self._report(facts, result)
@@ -202,13 +165,13 @@ class Agent:
                 break
             if item.state is State.LEFTOVER_IDX:
                 self._remove_leftover(folder, item, result)
-            if item.state in OURS and self._take_in_hand(item):
+            if item.state in OURS and self._relief.claim(item):
                 self._ship_segment(facts, folder, item, result)
-                self._in_hand = None
+                self._relief.release()
                 self._report(facts, result)
         self._report(facts, result)
         if result.unanswered:
-            self._make_room()
+            self._relief.make_room()
         elif not drain:
             self._ship_tails()
             result.failed += self._tails_failed
@@ -300,75 +263,6 @@ class Agent:
         self._looked = time.monotonic()
         return view.level is Level.ALARM and any(item.state in OURS and item.name not in result.seen for item in view.here)
 
-    def _relieve(self, over: Event) -> None:
-        """In a second thread: spill segments while an unavailable store blocks the loop in a pause or a
-        hanging call.
-        """
-        while not over.wait(_RELIEF_SECONDS):
-            in_hand = self._in_hand
-            hangs = in_hand is not None and time.monotonic() > in_hand[1] + _HANGS
-            if self._store_is_down or hangs:
-                try:
-                    self._make_room()
-                except WritetimeError as error:
-                    self._log.error("failed to spill segments", **error.as_dict())
-                except Exception as error:  # noqa: BLE001
-                    # The thread must survive: nothing else frees space while the store is unavailable.
-                    self._log.exception("failed to spill segments", error=type(error).__name__, message=str(error))
-
-    def _take_in_hand(self, item: Found) -> bool:
-        """Claim a segment for upload so that it is not spilled. False if it already was."""
-        with self._moving:
-            if item.name in self._put_aside:
-                return False
-            self._in_hand = item.name, time.monotonic()
-            return True
-
-    def _make_room(self) -> None:
-        """Spill completed segments other than the claimed one, if configured and the space level is ALARM."""
-        if self._node.ship.when_store_is_down != "spill":
-            return
-        with self._moving:
-            in_hand, view = self._in_hand[0] if self._in_hand is not None else "", self._scanner.scan()
-            if not view.space.may_spill(self._node.ship):
-                return
-            candidates = [item for item in view.here if item.name != in_hand]
-            try:
-                if (error := spill.trouble(self._node.spill, self._node.cdc_raw)) is not None:
-                    raise error
-                spill.note_place(self._node.state, self._node.spill)
-                for moved in spill.put_aside(self._node.cdc_raw, self._node.spill, candidates, lambda moved: self._helps(view, moved)):
-                    self._put_aside.add(moved.name)
-                    self.metrics.put_aside()
-                    self._log.warning("segment spilled", segment=moved.name, spill=str(self._node.spill))
-            except WritetimeError as error:
-                self._log.error("failed to spill a segment", **error.as_dict())
-
-    def _finish_moves(self, view: View) -> bool:
-        """Move the idx of each spilled log whose spill was interrupted: it says how the segment ended.
-        Whether any was.
-        """
-        moved = False
-        for item in view.here:
-            try:
-                with self._moving:
-                    if (aside := spill.owner(view.spills, item)) is not None:
-                        spill.follow(self._node.cdc_raw, aside, item)
-                        moved = True
-            except ShipError as error:
-                self._log.error("failed to spill a segment", **error.as_dict())
-        return moved
-
-    def _helps(self, view: View, moved: int) -> bool:
-        """Whether spilling still helps after `moved` bytes. It does not if the disk itself is full.
-
-        Computed from the last scan and the disk's free space: listing thousands of files per segment is too
-        slow.
-        """
-        self.pulse.beat()
-        space = disk_space.measure(self._node.cdc_raw, (), view.space.limit)
-        return replace(view.space, used=view.space.used - moved, free=space.free).may_spill(self._node.ship)
-
     def _ask_settings(self) -> None:
         """Read the node's settings, if due. Its cdc_total_space applies unless the configuration sets one."""
         if self._link is None:
@@ -391,8 +285,8 @@ class Agent:
         except WritetimeError as error:
             log.error("failed to ship a segment", **error.as_dict())
             result.failed.append(error)
-            self._store_is_down = _is_unanswered(error)
-            result.unanswered = result.unanswered + 1 if self._store_is_down else 0
+            self._relief.store_is_down = _is_unanswered(error)
+            result.unanswered = result.unanswered + 1 if self._relief.store_is_down else 0
             self.metrics.failed(type(error).__name__)
         else:
             if outcome is upload.Outcome.IN_CONFLICT:
@@ -401,7 +295,7 @@ class Agent:
             else:
                 log.info(outcome.value, object=ref.incoming, **({"ending": _AFTER_CRASH} if _crashed(item) else {}))
             result.shipped[outcome] += 1
-            result.unanswered, self._store_is_down = 0, False
+            result.unanswered, self._relief.store_is_down = 0, False
             self.metrics.shipped(outcome.value, item.size, time.monotonic() - begun)
             self._pace.spent(item.size)
         self.pulse.beat()
@@ -485,9 +379,9 @@ class Agent:
             error = state.outcome and state.outcome.exception()
             log.warning("upload failed, retrying", attempt=state.attempt_number, error=str(error))
             self.pulse.beat()
-            self._store_is_down = _is_unanswered(error)
-            if self._store_is_down:
-                self._make_room()
+            self._relief.store_is_down = _is_unanswered(error)
+            if self._relief.store_is_down:
+                self._relief.make_room()
 
         attempts = 1 if result.unanswered else _ATTEMPTS
         return tenacity.Retrying(
@@ -500,16 +394,8 @@ class Agent:
         )
 
     def _remove_leftover(self, folder: Path, item: Found, result: Round) -> None:
-        """Delete an idx without a log. The log is checked once more: a listing of a changing folder is not
-        atomic.
-        """
-        assert item.segment is not None
         try:
-            with self._moving:
-                spills, _ = spill.places(self._node.state, self._node.spill)
-                owed = folder == self._node.cdc_raw and spill.owner(spills, item) is not None
-                if not owed and not upload.is_there(folder / item.segment.filename):
-                    upload.remove(folder / item.name)
+            self._relief.remove_leftover(folder, item)
         except ShipError as error:
             self._log.error("failed to delete a leftover idx", **error.as_dict())
             self.metrics.failed(type(error).__name__)
