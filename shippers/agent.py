@@ -26,21 +26,22 @@ from typing import Any
 import structlog
 import tenacity
 
-from shippers import metrics, upload
+from shippers import upload
 from shippers.cdc_settings import SettingsMonitor
 from shippers.disk_space import Level, Pace
 from shippers.filler import Filler
 from shippers.folder import Found, State
+from shippers.growing import GrowingSegments
 from shippers.lock import only_shipper
+from shippers.metrics import Metrics, Pulse
 from shippers.node_identity import Identity, Link, NodeFacts, require_node
 from shippers.relief import Relief
 from shippers.report import StatusReporter
 from shippers.scan import OURS, THE_NODES, Scanner, View
 from shippers.schema_snapshot import SchemaShipper
-from shippers.tail import Tail
 from shippers.truncations import TruncationShipper
 from writetime.config.pipeline import PipelineConfig
-from writetime.errors import ChecksumMismatch, ConfigError, PreconditionFailed, ShipError, StoreError, WritetimeError
+from writetime.errors import ConfigError, ShipError, WritetimeError
 from writetime.storage import layout
 from writetime.storage.layout import SegmentRef
 from writetime.storage.store import Store
@@ -50,8 +51,6 @@ _LONGEST_PAUSE = 30.0
 _IN_A_ROW = 3
 _LOOK_AGAIN = 1.0
 """Seconds between two checks of the node's space while spilled segments are shipped."""
-_TAIL_RESTS = 60.0
-"""Seconds before a failed tail is retried: the comparison reads all of it."""
 _AFTER_CRASH = "after-crash"
 
 
@@ -99,8 +98,8 @@ class Agent:
         self._link = link
         self._stop = stop
         self._pause = pause
-        self.metrics = metrics.Metrics()
-        self.pulse = metrics.Pulse()
+        self.metrics = Metrics()
+        self.pulse = Pulse()
         self._measured = upload.Measured()
         self._pace = Pace(self._node.ship.rate, stop)
         self._log = structlog.get_logger("ship").bind(folder=str(self._node.cdc_raw), store=store.url)
@@ -114,12 +113,10 @@ class Agent:
         self._reporter = StatusReporter(store, self._node.state, self._log)
         self._relief = Relief(self._node, self._scanner, self.metrics, self.pulse, self._log)
         self._looked = 0.0
-        self._tail = Tail(store, self._node.cdc_raw, self._node.state)
-        self._next_tail = 0.0
-        self._tails: list[metrics.TailSeen] = []
-        self._tails_failed: list[WritetimeError] = []
+        self._growing = GrowingSegments(
+            self._node, store, self._scanner, self._schema, self._pace, stop, self.metrics, self.pulse, self._log
+        )
         self._filler = Filler(self._node.ship.filler, stop, self.metrics, self.pulse, self._log)
-        self._resting: dict[layout.SegmentName, tuple[float, WritetimeError]] = {}
 
     def run(self, mode: Mode) -> bool:
         """Ship until stopped, or for one round. Return whether the last round shipped everything.
@@ -150,7 +147,7 @@ class Agent:
             # Without the node's identity, segments have no object names. They can still be spilled.
             result.failed.append(error)
             self._relief.make_room()
-            self._scanner.note(result.failed, self._tails)
+            self._scanner.note(result.failed, self._growing.seen)
             raise
         self._report(facts, result)
         self._schema.ship(facts.name)
@@ -173,11 +170,11 @@ class Agent:
         if result.unanswered:
             self._relief.make_room()
         elif not drain:
-            self._ship_tails()
-            result.failed += self._tails_failed
+            self._growing.ship_if_due(facts)
+            result.failed += self._growing.failed
             if self._link is not None:
                 self._filler.fill_if_due(self._link.fill, self._scanner.level, shipped=bool(result.shipped))
-        self._scanner.note(result.failed, self._tails)
+        self._scanner.note(result.failed, self._growing.seen)
         return result
 
     def _pause_is_last(self) -> bool:
@@ -186,12 +183,12 @@ class Agent:
             return self._stop.wait(self._node.poll_seconds)
         until = time.monotonic() + self._node.poll_seconds
         while (left := until - time.monotonic()) > 0:
-            tail = max(0.0, self._next_tail - time.monotonic())
+            tail = max(0.0, self._growing.due_at - time.monotonic())
             if self._stop.wait(min(left, tail)):
                 return True
             if tail < left:
                 self.pulse.beat()
-                self._ship_tails()
+                self._growing.ship_if_due(self._facts)
         return self._stop.is_set()
 
     def _survive_round(self, mode: Mode) -> bool:
@@ -239,7 +236,7 @@ class Agent:
     def _report(self, facts: NodeFacts, result: Round) -> None:
         """Write the node's status to the bucket, if it is due and the store is available."""
         if not result.unanswered and (view := self._scanner.view) is not None:
-            self._reporter.write_if_due(facts, view, self._tails, self._settings.known)
+            self._reporter.write_if_due(facts, view, self._growing.seen, self._settings.known)
 
     def _in_order(self, view: View) -> list[tuple[Path, Found]]:
         """Segments oldest first; if space is short, those in cdc_raw first, since only these free CDC
@@ -285,7 +282,7 @@ class Agent:
         except WritetimeError as error:
             log.error("failed to ship a segment", **error.as_dict())
             result.failed.append(error)
-            self._relief.store_is_down = _is_unanswered(error)
+            self._relief.store_is_down = upload.is_unanswered(error)
             result.unanswered = result.unanswered + 1 if self._relief.store_is_down else 0
             self.metrics.failed(type(error).__name__)
         else:
@@ -307,69 +304,6 @@ class Agent:
         self.pulse.beat()
         return self._scanner.level is not Level.OK or self._scanner.scan().level is not Level.OK
 
-    # --- tails
-
-    def _ship_tails(self) -> None:
-        """Ship new parts of growing segments, if due. Skipped at level ALARM: parts free no space."""
-        facts, every = self._facts, self._node.ship.tail_seconds
-        if every is None or time.monotonic() < self._next_tail:
-            return
-        self._next_tail = time.monotonic() + every
-        self._tails_failed = []
-        try:
-            view = self._scanner.scan()
-        except ShipError as error:
-            self._tails_failed.append(error)
-            return
-        if facts is None or view.level is Level.ALARM:
-            return
-        growing = [item for item in view.here if item.state is State.GROWING]
-        self._tail.keep({item.segment for item in growing if item.segment})
-        if any(item.reached is not None and item.reached[0] > (self._shipped_to(item) or 0) for item in growing):
-            # Newly synced mutations may need the current schema.
-            self._schema.ship(facts.name)
-        for item in growing:
-            if self._stop.is_set() or any(map(_is_unanswered, self._tails_failed)):
-                break
-            if item.reached is not None and (trouble := self._ship_tail(facts, item)) is not None:
-                self._tails_failed.append(trouble)
-        self._tails = [metrics.TailSeen(item.name, *item.reached, self._shipped_to(item)) for item in growing if item.reached is not None]
-        self.metrics.saw_tails(self._tails)
-
-    def _shipped_to(self, item: Found) -> int | None:
-        """How far a growing segment is shipped, in the positions of its idx. None if unknown."""
-        if item.segment is None or self._facts is None:
-            return None
-        place = self._tail.reached(SegmentRef(self._facts.name, item.segment))
-        return None if place is None else place.logical
-
-    def _ship_tail(self, facts: NodeFacts, item: Found) -> WritetimeError | None:
-        """Ship one segment's tail; return the error, if any.
-
-        Retried at the next scan if the store was unavailable, otherwise after `_TAIL_RESTS`.
-        """
-        assert item.segment is not None
-        assert item.reached is not None
-        since, trouble = self._resting.get(item.segment, (0.0, None))
-        if trouble is not None and time.monotonic() < since + _TAIL_RESTS:
-            return trouble
-        self._resting.pop(item.segment, None)
-        ref = SegmentRef(facts.name, item.segment)
-        try:
-            for part in self._tail.ship(ref, *item.reached, facts.metadata()):
-                self._log.info("part shipped", segment=item.name, object=part.name, bytes=part.size)
-                self.metrics.shipped_part(part.size)
-                self._pace.spent(part.size)
-                self._pace.wait(lambda: self._scanner.level is not Level.OK)
-                self.pulse.beat()
-        except WritetimeError as error:
-            self._log.error("failed to ship a tail", segment=item.name, **error.as_dict())
-            self.metrics.failed(type(error).__name__)
-            if not _is_unanswered(error):
-                self._resting[item.segment] = time.monotonic(), error
-            return error
-        return None
-
     def _retrying(self, log: Any, result: Round) -> tenacity.Retrying:
         """Retry retriable errors; a single attempt if the store did not answer for the previous segment
         either.
@@ -379,7 +313,7 @@ class Agent:
             error = state.outcome and state.outcome.exception()
             log.warning("upload failed, retrying", attempt=state.attempt_number, error=str(error))
             self.pulse.beat()
-            self._relief.store_is_down = _is_unanswered(error)
+            self._relief.store_is_down = upload.is_unanswered(error)
             if self._relief.store_is_down:
                 self._relief.make_room()
 
@@ -400,13 +334,6 @@ class Agent:
             self._log.error("failed to delete a leftover idx", **error.as_dict())
             self.metrics.failed(type(error).__name__)
             result.failed.append(error)
-
-
-def _is_unanswered(error: object) -> bool:
-    """Whether the store is unusable now: unavailable, or access is denied (expired credentials, missing
-    permission or bucket).
-    """
-    return isinstance(error, StoreError) and not isinstance(error, (PreconditionFailed, ChecksumMismatch))
 
 
 def _crashed(item: Found) -> bool:
