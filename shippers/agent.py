@@ -9,8 +9,8 @@ segments are shipped last in a round, and between rounds. A stop request takes e
 the store is unavailable or an upload hangs, a second thread spills segments if configured, because the node
 keeps writing.
 
-Knows only the order of these steps. `folder` and `after_crash` classify files, `upload` ships a completed
-segment, `tail` a growing one, `disk_space` measures space, `node_identity` identifies the node.
+Knows only the order of these steps, and neither files nor objects. `scan` finds segments, `completed` and
+`growing` ship them, `relief` spills them, `node_identity` identifies the node; each keeps its own state.
 """
 
 from __future__ import annotations
@@ -21,13 +21,12 @@ from dataclasses import dataclass, field, replace
 from enum import Enum
 from pathlib import Path
 from threading import Event
-from typing import Any
 
 import structlog
-import tenacity
 
 from shippers import upload
 from shippers.cdc_settings import SettingsMonitor
+from shippers.completed import CompletedSegments
 from shippers.disk_space import Level, Pace
 from shippers.filler import Filler
 from shippers.folder import Found, State
@@ -43,15 +42,11 @@ from shippers.truncations import TruncationShipper
 from writetime.config.pipeline import PipelineConfig
 from writetime.errors import ConfigError, ShipError, WritetimeError
 from writetime.storage import layout
-from writetime.storage.layout import SegmentRef
 from writetime.storage.store import Store
 
-_ATTEMPTS = 5
-_LONGEST_PAUSE = 30.0
 _IN_A_ROW = 3
 _LOOK_AGAIN = 1.0
 """Seconds between two checks of the node's space while spilled segments are shipped."""
-_AFTER_CRASH = "after-crash"
 
 
 class Mode(Enum):
@@ -81,6 +76,15 @@ class Round:
     def ok(self) -> bool:
         return not self.failed
 
+    def add(self, segment: upload.Outcome | WritetimeError) -> None:
+        """Count a segment that was shipped or failed."""
+        if isinstance(segment, WritetimeError):
+            self.failed.append(segment)
+            self.unanswered = self.unanswered + 1 if upload.is_unanswered(segment) else 0
+        else:
+            self.shipped[segment] += 1
+            self.unanswered = 0
+
     def after(self, earlier: Round) -> Round:
         """Merge this result with that of an earlier round."""
         return replace(self, shipped=earlier.shipped + self.shipped, failed=earlier.failed + self.failed, seen=earlier.seen)
@@ -94,14 +98,10 @@ class Agent:
 
     def __init__(self, config: PipelineConfig, store: Store, *, link: Link | None, stop: Event, pause: float = 0.5) -> None:
         self._node = require_node(config)
-        self._store = store
         self._link = link
         self._stop = stop
-        self._pause = pause
         self.metrics = Metrics()
         self.pulse = Pulse()
-        self._measured = upload.Measured()
-        self._pace = Pace(self._node.ship.rate, stop)
         self._log = structlog.get_logger("ship").bind(folder=str(self._node.cdc_raw), store=store.url)
         self._settings = SettingsMonitor(self._log)
         self._scanner = Scanner(self._node, self.metrics, self._log)
@@ -113,9 +113,9 @@ class Agent:
         self._reporter = StatusReporter(store, self._node.state, self._log)
         self._relief = Relief(self._node, self._scanner, self.metrics, self.pulse, self._log)
         self._looked = 0.0
-        self._growing = GrowingSegments(
-            self._node, store, self._scanner, self._schema, self._pace, stop, self.metrics, self.pulse, self._log
-        )
+        pace = Pace(self._node.ship.rate, stop)
+        self._completed = CompletedSegments(store, self._scanner, self._relief, pace, stop, pause, self.metrics, self.pulse, self._log)
+        self._growing = GrowingSegments(self._node, store, self._scanner, self._schema, pace, stop, self.metrics, self.pulse, self._log)
         self._filler = Filler(self._node.ship.filler, stop, self.metrics, self.pulse, self._log)
 
     def run(self, mode: Mode) -> bool:
@@ -153,19 +153,7 @@ class Agent:
         self._schema.ship(facts.name)
         if self._link is not None:
             self._truncations.ship(facts.name, self._link.truncations)
-        self._looked = time.monotonic()
-        for folder, item in self._in_order(view):
-            if self._stop.is_set() or result.unanswered >= _IN_A_ROW:
-                break
-            if folder != self._node.cdc_raw and self._has_come_short(result):
-                result.cut_short = True
-                break
-            if item.state is State.LEFTOVER_IDX:
-                self._remove_leftover(folder, item, result)
-            if item.state in OURS and self._relief.claim(item):
-                self._ship_segment(facts, folder, item, result)
-                self._relief.release()
-                self._report(facts, result)
+        self._ship_completed(facts, view, result)
         self._report(facts, result)
         if result.unanswered:
             self._relief.make_room()
@@ -176,6 +164,24 @@ class Agent:
                 self._filler.fill_if_due(self._link.fill, self._scanner.level, shipped=bool(result.shipped))
         self._scanner.note(result.failed, self._growing.seen)
         return result
+
+    def _ship_completed(self, facts: NodeFacts, view: View, result: Round) -> None:
+        """Ship the segments of a scan until all are shipped, the store is unavailable or the round is cut
+        short.
+        """
+        self._looked = time.monotonic()
+        for folder, item in self._in_order(view):
+            if self._stop.is_set() or result.unanswered >= _IN_A_ROW:
+                break
+            if folder != self._node.cdc_raw and self._has_come_short(result):
+                result.cut_short = True
+                break
+            if item.state is State.LEFTOVER_IDX:
+                self._remove_leftover(folder, item, result)
+            if item.state in OURS and self._relief.claim(item):
+                result.add(self._completed.ship(facts, folder, item, retry=not result.unanswered))
+                self._relief.release()
+                self._report(facts, result)
 
     def _pause_is_last(self) -> bool:
         """Wait for the next round and ship tails meanwhile. Return whether the shipper was asked to stop."""
@@ -231,8 +237,6 @@ class Agent:
             self._log.error("segments left unshipped", left=len(left), oldest=left[0], hint="Run it again. Do not wipe the node yet.")
         return not left and not (drain and view.lost)
 
-    # --- space
-
     def _report(self, facts: NodeFacts, result: Round) -> None:
         """Write the node's status to the bucket, if it is due and the store is available."""
         if not result.unanswered and (view := self._scanner.view) is not None:
@@ -269,64 +273,6 @@ class Agent:
             self.metrics.saw_settings(found)
             self._scanner.limit = self._node.ship.cdc_total_space or found.cdc_total_space
 
-    # --- segments
-
-    def _ship_segment(self, facts: NodeFacts, folder: Path, item: Found, result: Round) -> None:
-        assert item.segment is not None
-        ref = SegmentRef(facts.name, item.segment)
-        log = self._log.bind(segment=item.name)
-        self._pace.wait(self._in_a_hurry)
-        begun = time.monotonic()
-        try:
-            outcome = self._retrying(log, result)(upload.ship, self._store, ref, folder, facts.metadata() | _about(item), self._measured)
-        except WritetimeError as error:
-            log.error("failed to ship a segment", **error.as_dict())
-            result.failed.append(error)
-            self._relief.store_is_down = upload.is_unanswered(error)
-            result.unanswered = result.unanswered + 1 if self._relief.store_is_down else 0
-            self.metrics.failed(type(error).__name__)
-        else:
-            if outcome is upload.Outcome.IN_CONFLICT:
-                hint = "Both are kept, and no batch reads either: see `writetime conflicts list`."
-                log.error("segment in conflict: the store holds other bytes under its name", object=ref.incoming, hint=hint)
-            else:
-                log.info(outcome.value, object=ref.incoming, **({"ending": _AFTER_CRASH} if _crashed(item) else {}))
-            result.shipped[outcome] += 1
-            result.unanswered, self._relief.store_is_down = 0, False
-            self.metrics.shipped(outcome.value, item.size, time.monotonic() - begun)
-            self._pace.spent(item.size)
-        self.pulse.beat()
-
-    def _in_a_hurry(self) -> bool:
-        """Whether the rate limit is lifted. Called every second while it delays the loop; also reports that
-        it is alive.
-        """
-        self.pulse.beat()
-        return self._scanner.level is not Level.OK or self._scanner.scan().level is not Level.OK
-
-    def _retrying(self, log: Any, result: Round) -> tenacity.Retrying:
-        """Retry retriable errors; a single attempt if the store did not answer for the previous segment
-        either.
-        """
-
-        def before_sleep(state: tenacity.RetryCallState) -> None:
-            error = state.outcome and state.outcome.exception()
-            log.warning("upload failed, retrying", attempt=state.attempt_number, error=str(error))
-            self.pulse.beat()
-            self._relief.store_is_down = upload.is_unanswered(error)
-            if self._relief.store_is_down:
-                self._relief.make_room()
-
-        attempts = 1 if result.unanswered else _ATTEMPTS
-        return tenacity.Retrying(
-            retry=tenacity.retry_if_exception(lambda error: isinstance(error, WritetimeError) and error.retriable),
-            stop=tenacity.stop_any(tenacity.stop_after_attempt(attempts), tenacity.stop_when_event_set(self._stop)),
-            wait=tenacity.wait_random_exponential(multiplier=self._pause, max=_LONGEST_PAUSE),
-            sleep=tenacity.sleep_using_event(self._stop),
-            before_sleep=before_sleep,
-            reraise=True,
-        )
-
     def _remove_leftover(self, folder: Path, item: Found, result: Round) -> None:
         try:
             self._relief.remove_leftover(folder, item)
@@ -334,14 +280,3 @@ class Agent:
             self._log.error("failed to delete a leftover idx", **error.as_dict())
             self.metrics.failed(type(error).__name__)
             result.failed.append(error)
-
-
-def _crashed(item: Found) -> bool:
-    return item.state is State.AFTER_CRASH or item.replayed
-
-
-def _about(item: Found) -> dict[str, str]:
-    """Object metadata on how the segment ended. After a crash, an incomplete last section is not
-    corruption."""
-    about = {"ending": _AFTER_CRASH if _crashed(item) else "completed"}
-    return about if item.synced is None else about | {"synced": str(item.synced)}

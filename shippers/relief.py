@@ -44,7 +44,7 @@ class Relief:
         self._claimed: tuple[str, float] | None = None
         self._spilled: set[str] = set()
         self.store_is_down = False
-        """Whether the last attempt to ship a segment failed because the store did not answer or denied access."""
+        """Whether the store did not answer, or denied access, when a segment was shipped last."""
 
     @contextmanager
     def prepared(self, *, in_background: bool) -> Iterator[None]:

@@ -1,8 +1,8 @@
 """One scan of everything the shipper handles on its node: cdc_raw, the spill folders, and the free space.
 
-Strategy: a `View` is one scan. The `Scanner` of a running shipper keeps the last one, exports it as metrics and
-to the status file, and logs what an operator must know. It is called by two threads. Changes nothing on the
-node, and knows nothing about the store.
+Strategy: a `View` is one scan. The `Scanner` of a running shipper keeps the last one, exports it as metrics
+and to the status file, and logs what an operator must know; two threads call it. Changes nothing in the
+folders, and knows nothing about the store.
 """
 
 from __future__ import annotations
