@@ -9,63 +9,44 @@ segments are shipped last in a round, and between rounds. A stop request takes e
 the store is unavailable or an upload hangs, a second thread spills segments if configured, because the node
 keeps writing.
 
-Knows only the order of these steps. `folder` and `after_crash` classify files, `upload` ships a completed
-segment, `tail` a growing one, `disk_space` measures space, `node_identity` identifies the node.
+Knows only the order of these steps, and neither files nor objects. `scan` finds segments, `completed` and
+`growing` ship them, `relief` spills them, `node_identity` identifies the node; each keeps its own state.
 """
 
 from __future__ import annotations
 
-import json
 import time
 from collections import Counter
-from collections.abc import Iterator
-from contextlib import contextmanager, suppress
-from dataclasses import asdict, dataclass, field, replace
-from datetime import UTC, datetime
+from dataclasses import dataclass, field, replace
 from enum import Enum
 from pathlib import Path
-from threading import Event, Lock, Thread
-from typing import Any
+from threading import Event
 
 import structlog
-import tenacity
 
-from shippers import (
-    disk_space,
-    metrics,
-    node_identity,
-    report,
-    schema_snapshot,
-    spill,
-    truncations,
-    upload,
-)
+from shippers import upload
 from shippers.cdc_settings import SettingsMonitor
+from shippers.completed import CompletedSegments
 from shippers.disk_space import Level, Pace
+from shippers.filler import Filler
 from shippers.folder import Found, State
+from shippers.growing import GrowingSegments
 from shippers.lock import only_shipper
-from shippers.scan import OURS, THE_NODES, View
-from shippers.tail import Tail
+from shippers.metrics import Metrics, Pulse
+from shippers.node_identity import Identity, Link, NodeFacts, require_node
+from shippers.relief import Relief
+from shippers.report import StatusReporter
+from shippers.scan import OURS, THE_NODES, Scanner, View
+from shippers.schema_snapshot import SchemaShipper
+from shippers.truncations import TruncationShipper
 from writetime.config.pipeline import PipelineConfig
-from writetime.errors import ChecksumMismatch, ConfigError, PreconditionFailed, ShipError, StoreError, WritetimeError
+from writetime.errors import ConfigError, ShipError, WritetimeError
 from writetime.storage import layout
-from writetime.storage.layout import SegmentRef
 from writetime.storage.store import Store
 
-_ATTEMPTS = 5
-_LONGEST_PAUSE = 30.0
 _IN_A_ROW = 3
-_RELIEF_SECONDS = 0.5
-_HANGS = 5.0
-"""Seconds after which an upload that has not returned counts as an unavailable store, if space is short."""
 _LOOK_AGAIN = 1.0
 """Seconds between two checks of the node's space while spilled segments are shipped."""
-_TAIL_RESTS = 60.0
-"""Seconds before a failed tail is retried: the comparison reads all of it."""
-_DISAGREED = 20
-"""How often the schema is read again because peers disagree: a peer that stays down never agrees."""
-_AFTER_CRASH = "after-crash"
-_UNCLEAR = "To remove its node, stop it first, then run `writetime ship --drain` as the user that owns the files."
 
 
 class Mode(Enum):
@@ -95,6 +76,15 @@ class Round:
     def ok(self) -> bool:
         return not self.failed
 
+    def add(self, segment: upload.Outcome | WritetimeError) -> None:
+        """Count a segment that was shipped or failed."""
+        if isinstance(segment, WritetimeError):
+            self.failed.append(segment)
+            self.unanswered = self.unanswered + 1 if upload.is_unanswered(segment) else 0
+        else:
+            self.shipped[segment] += 1
+            self.unanswered = 0
+
     def after(self, earlier: Round) -> Round:
         """Merge this result with that of an earlier round."""
         return replace(self, shipped=earlier.shipped + self.shipped, failed=earlier.failed + self.failed, seen=earlier.seen)
@@ -106,109 +96,79 @@ class Agent:
     `link` is None if the node is not queried. `pause` is the base of the back-off in seconds.
     """
 
-    def __init__(self, config: PipelineConfig, store: Store, *, link: node_identity.Link | None, stop: Event, pause: float = 0.5) -> None:
-        self._config = config
-        self._node = node_identity.require_node(config)
-        self._store = store
+    def __init__(self, config: PipelineConfig, store: Store, *, link: Link | None, stop: Event, pause: float = 0.5) -> None:
+        self._node = require_node(config)
         self._link = link
         self._stop = stop
-        self._pause = pause
-        self._measured = upload.Measured()
-        self._pace = Pace(self._node.ship.rate, stop)
+        self.metrics = Metrics()
+        self.pulse = Pulse()
         self._log = structlog.get_logger("ship").bind(folder=str(self._node.cdc_raw), store=store.url)
-        self._facts: node_identity.NodeFacts | None = None
-        self._named: node_identity.NodeFacts | None = None
-        self._schema_version: str | None = None
-        self._schema_shipped = schema_snapshot.Shipped.recall(self._node.state)
-        self._disagreed = 0
-        self._truncations = truncations.Shipped.recall(self._node.state)
-        self._reported: set[str] = set()
-        self._limit: int | None = self._node.ship.cdc_total_space
         self._settings = SettingsMonitor(self._log)
-        self._level = Level.OK
-        self._view: View | None = None
-        self._reported_last = report.Reported.recall(self._node.state)
-        self._reporting_fails = False
-        self._noting_fails = False
-        self._moving = Lock()
-        self._in_hand: tuple[str, float] | None = None
+        self._scanner = Scanner(self._node, self.metrics, self._log)
+        self._identity = Identity(config, link, self._settings, self._log)
+        self._facts: NodeFacts | None = None
+        """The identity in the last round that could determine it."""
+        self._schema = SchemaShipper(self._node, store, link, self._log)
+        self._truncations = TruncationShipper(store, self._node.state, self._log)
+        self._reporter = StatusReporter(store, self._node.state, self._log)
+        self._relief = Relief(self._node, self._scanner, self.metrics, self.pulse, self._log)
         self._looked = 0.0
-        self._put_aside: set[str] = set()
-        self._store_is_down = False
-        self._tail = Tail(store, self._node.cdc_raw, self._node.state)
-        self._next_tail = 0.0
-        self._tails: list[metrics.TailSeen] = []
-        self._tails_failed: list[WritetimeError] = []
-        self._next_fill = time.monotonic() + (self._node.ship.filler.every_seconds if self._node.ship.filler else 0.0)
-        self._resting: dict[layout.SegmentName, tuple[float, WritetimeError]] = {}
-        self.metrics = metrics.Metrics()
-        self.pulse = metrics.Pulse()
+        pace = Pace(self._node.ship.rate, stop)
+        self._completed = CompletedSegments(store, self._scanner, self._relief, pace, stop, pause, self.metrics, self.pulse, self._log)
+        self._growing = GrowingSegments(self._node, store, self._scanner, self._schema, pace, stop, self.metrics, self.pulse, self._log)
+        self._filler = Filler(self._node.ship.filler, stop, self.metrics, self.pulse, self._log)
 
     def run(self, mode: Mode) -> bool:
         """Ship until stopped, or for one round. Return whether the last round shipped everything.
 
         ShipError if another shipper holds the folder.
         """
-        with only_shipper(self._node.cdc_raw), self._relief(mode):
+        with only_shipper(self._node.cdc_raw), self._relief.prepared(in_background=mode is Mode.SERVICE):
             while True:
                 done = self._survive_round(mode)
                 if mode is not Mode.SERVICE or self._pause_is_last():
                     return done
 
-    @contextmanager
-    def _relief(self, mode: Mode) -> Iterator[None]:
-        """Spill segments in the background while the block runs, if configured."""
-        if self._node.ship.when_store_is_down != "spill":
-            yield
-            return
-        error = spill.trouble(self._node.spill, self._node.cdc_raw)
-        self.metrics.can_spill(error is None)
-        if error is not None:
-            # Completed segments are still shipped.
-            self._log.error("spill folder is unusable", **error.as_dict())
-        else:
-            self._note_spill()
-        over = Event()
-        if mode is Mode.SERVICE:
-            Thread(target=self._relieve, args=(over,), name="relief", daemon=True).start()
-        try:
-            yield
-        finally:
-            over.set()
-
-    def _note_spill(self) -> None:
-        """Record the spill folder while the disk still has space: nothing is spilled without that record."""
-        try:
-            spill.note_place(self._node.state, self._node.spill)
-        except (ShipError, OSError) as error:
-            about = error.as_dict() if isinstance(error, ShipError) else {"message": str(error)}
-            self._log.error("failed to record the spill folder", **about)
-
     def round(self, *, drain: bool = False) -> Round:
         """Scan the folder and ship its segments. Raises only errors that concern the whole folder or node."""
         self.pulse.beat()
         self._ask_settings()
-        with self._moving:
-            self._put_aside.clear()
-        view = self._see(drain=drain)
-        if self._finish_moves(view):
-            view = self._see(drain=drain)
+        self._relief.begin_round()
+        view = self._scanner.scan(drain=drain)
+        if self._relief.finish_moves(view):
+            view = self._scanner.scan(drain=drain)
         seen_now = frozenset(item.name for item in view.all if item.state in OURS)
         result = Round(waiting=view.count(THE_NODES), foreign=view.count((State.FOREIGN,)), seen=seen_now)
-        self._report_foreign(view.here)
-        result.failed += self._unreadable(view)
+        self._scanner.log_foreign(view.here)
+        result.failed += self._scanner.unreadable(view)
         try:
-            facts = self._identify()
+            self._facts = facts = self._identity.determine()
         except ShipError as error:
             # Without the node's identity, segments have no object names. They can still be spilled.
             result.failed.append(error)
-            self._make_room()
-            self._note(result)
+            self._relief.make_room()
+            self._scanner.note(result.failed, self._growing.seen)
             raise
-        self._named = facts
         self._report(facts, result)
-        self._ship_schema(facts)
-        self._ship_truncations(facts)
+        self._schema.ship(facts.name)
+        if self._link is not None:
+            self._truncations.ship(facts.name, self._link.truncations)
+        self._ship_completed(facts, view, result)
+        self._report(facts, result)
+        if result.unanswered:
+            self._relief.make_room()
+        elif not drain:
+            self._growing.ship_if_due(facts)
+            result.failed += self._growing.failed
+            if self._link is not None:
+                self._filler.fill_if_due(self._link.fill, self._scanner.level, shipped=bool(result.shipped))
+        self._scanner.note(result.failed, self._growing.seen)
+        return result
+
+    def _ship_completed(self, facts: NodeFacts, view: View, result: Round) -> None:
+        """Ship the segments of a scan until all are shipped, the store is unavailable or the round is cut
+        short.
+        """
         self._looked = time.monotonic()
         for folder, item in self._in_order(view):
             if self._stop.is_set() or result.unanswered >= _IN_A_ROW:
@@ -218,19 +178,10 @@ class Agent:
                 break
             if item.state is State.LEFTOVER_IDX:
                 self._remove_leftover(folder, item, result)
-            if item.state in OURS and self._take_in_hand(item):
-                self._ship_segment(facts, folder, item, result)
-                self._in_hand = None
+            if item.state in OURS and self._relief.claim(item):
+                result.add(self._completed.ship(facts, folder, item, retry=not result.unanswered))
+                self._relief.release()
                 self._report(facts, result)
-        self._report(facts, result)
-        if result.unanswered:
-            self._make_room()
-        elif not drain:
-            self._ship_tails()
-            result.failed += self._tails_failed
-            self._fill(result)
-        self._note(result)
-        return result
 
     def _pause_is_last(self) -> bool:
         """Wait for the next round and ship tails meanwhile. Return whether the shipper was asked to stop."""
@@ -238,12 +189,12 @@ class Agent:
             return self._stop.wait(self._node.poll_seconds)
         until = time.monotonic() + self._node.poll_seconds
         while (left := until - time.monotonic()) > 0:
-            tail = max(0.0, self._next_tail - time.monotonic())
+            tail = max(0.0, self._growing.due_at - time.monotonic())
             if self._stop.wait(min(left, tail)):
                 return True
             if tail < left:
                 self.pulse.beat()
-                self._ship_tails()
+                self._growing.ship_if_due(self._facts)
         return self._stop.is_set()
 
     def _survive_round(self, mode: Mode) -> bool:
@@ -279,71 +230,24 @@ class Agent:
 
         Segments that a running node completed meanwhile are left to the next run.
         """
-        view = self._see(drain=drain)
+        view = self._scanner.scan(drain=drain)
         ours = (*OURS, State.UNREADABLE) if drain else OURS
         left = [item.name for item in view.all if item.state in ours and (drain or item.name in result.seen)]
         if left:
             self._log.error("segments left unshipped", left=len(left), oldest=left[0], hint="Run it again. Do not wipe the node yet.")
         return not left and not (drain and view.lost)
 
-    # --- scan and space
-
-    def _see(self, *, drain: bool = False) -> View:
-        """Scan the folders and update the metrics. A change of the space level is logged."""
-        view = View.of(self._node, self._limit, drain=drain)
-        for item in view.unclear:
-            if item.name not in self._reported:
-                self._reported.add(item.name)
-                self._log.warning("segment is incomplete and may still be open for writing", file=item.name, hint=_UNCLEAR)
-        for error in view.lost:
-            if str(error) not in self._reported:
-                self._reported.add(str(error))
-                self._log.error("failed to read an earlier spill folder", **error.as_dict())
-        self.metrics.saw(view.sight)
-        self._view = view
-        if view.level is not self._level:
-            log = {Level.OK: self._log.info, Level.WARN: self._log.warning, Level.ALARM: self._log.error}[view.level]
-            space, event = view.space, "space level changed"
-            log(event, level=view.level.text, used=space.used, limit=space.limit, share=round(space.share, 3), disk_free=space.free)
-            self._level = view.level
-        return view
-
-    def _report(self, facts: node_identity.NodeFacts, result: Round) -> None:
-        """Write the node's status to the bucket, if it is due and the store is available. A failure is only
-        logged.
-        """
-        now = datetime.now(UTC)
-        if result.unanswered or self._view is None or self._reported_last.is_recent(now):
-            return
-        # While the node is down, use its last answer, including one to an earlier run.
-        settings = self._settings.known or self._reported_last.settings
-        due, document = report.about(self._store.url, facts, self._view.space, self._level, self._view.sight, self._tails, settings, now)
-        if not self._reported_last.is_due(due):
-            return
-        try:
-            name = report.report(self._store, facts.name, document, now)
-        except StoreError as error:
-            if not self._reporting_fails:
-                self._log.warning("failed to write the node status", **error.as_dict())
-            self._reporting_fails = True
-            if error.retriable:
-                return
-            # Permission errors persist: retry only when the next status is due.
-        else:
-            self._reporting_fails = False
-            self._log.debug("node status written", object=name)
-        self._reported_last = due
-        try:
-            report.note(self._node.state, due)
-        except OSError as error:
-            self._log.warning("failed to record the written node status", message=str(error), hint="Check node.state_dir.")
+    def _report(self, facts: NodeFacts, result: Round) -> None:
+        """Write the node's status to the bucket, if it is due and the store is available."""
+        if not result.unanswered and (view := self._scanner.view) is not None:
+            self._reporter.write_if_due(facts, view, self._growing.seen, self._settings.known)
 
     def _in_order(self, view: View) -> list[tuple[Path, Found]]:
         """Segments oldest first; if space is short, those in cdc_raw first, since only these free CDC
         space."""
         here = [(self._node.cdc_raw, item) for item in view.here if item.segment is not None]
         aside = [found for found in view.aside if found[1].segment is not None]
-        if self._level is not Level.OK:
+        if self._scanner.level is not Level.OK:
             return here + aside
         # The sort is stable: of two segments with the same name, the spilled one is older.
         return sorted(aside + here, key=lambda found: found[1].segment or layout.SegmentName(0, 0))
@@ -356,106 +260,9 @@ class Agent:
         """
         if time.monotonic() < self._looked + _LOOK_AGAIN:
             return False
-        view = self._see()
+        view = self._scanner.scan()
         self._looked = time.monotonic()
         return view.level is Level.ALARM and any(item.state in OURS and item.name not in result.seen for item in view.here)
-
-    def _relieve(self, over: Event) -> None:
-        """In a second thread: spill segments while an unavailable store blocks the loop in a pause or a
-        hanging call.
-        """
-        while not over.wait(_RELIEF_SECONDS):
-            in_hand = self._in_hand
-            hangs = in_hand is not None and time.monotonic() > in_hand[1] + _HANGS
-            if self._store_is_down or hangs:
-                try:
-                    self._make_room()
-                except WritetimeError as error:
-                    self._log.error("failed to spill segments", **error.as_dict())
-                except Exception as error:  # noqa: BLE001
-                    # The thread must survive: nothing else frees space while the store is unavailable.
-                    self._log.exception("failed to spill segments", error=type(error).__name__, message=str(error))
-
-    def _take_in_hand(self, item: Found) -> bool:
-        """Claim a segment for upload so that it is not spilled. False if it already was."""
-        with self._moving:
-            if item.name in self._put_aside:
-                return False
-            self._in_hand = item.name, time.monotonic()
-            return True
-
-    def _make_room(self) -> None:
-        """Spill completed segments other than the claimed one, if configured and the space level is ALARM."""
-        if self._node.ship.when_store_is_down != "spill":
-            return
-        with self._moving:
-            in_hand, view = self._in_hand[0] if self._in_hand is not None else "", self._see()
-            if not view.space.may_spill(self._node.ship):
-                return
-            candidates = [item for item in view.here if item.name != in_hand]
-            try:
-                if (error := spill.trouble(self._node.spill, self._node.cdc_raw)) is not None:
-                    raise error
-                spill.note_place(self._node.state, self._node.spill)
-                for moved in spill.put_aside(self._node.cdc_raw, self._node.spill, candidates, lambda moved: self._helps(view, moved)):
-                    self._put_aside.add(moved.name)
-                    self.metrics.put_aside()
-                    self._log.warning("segment spilled", segment=moved.name, spill=str(self._node.spill))
-            except WritetimeError as error:
-                self._log.error("failed to spill a segment", **error.as_dict())
-
-    def _finish_moves(self, view: View) -> bool:
-        """Move the idx of each spilled log whose spill was interrupted: it says how the segment ended.
-        Whether any was.
-        """
-        moved = False
-        for item in view.here:
-            try:
-                with self._moving:
-                    if (aside := spill.owner(view.spills, item)) is not None:
-                        spill.follow(self._node.cdc_raw, aside, item)
-                        moved = True
-            except ShipError as error:
-                self._log.error("failed to spill a segment", **error.as_dict())
-        return moved
-
-    def _helps(self, view: View, moved: int) -> bool:
-        """Whether spilling still helps after `moved` bytes. It does not if the disk itself is full.
-
-        Computed from the last scan and the disk's free space: listing thousands of files per segment is too
-        slow.
-        """
-        self.pulse.beat()
-        space = disk_space.measure(self._node.cdc_raw, (), view.space.limit)
-        return replace(view.space, used=view.space.used - moved, free=space.free).may_spill(self._node.ship)
-
-    def _fill(self, result: Round) -> None:
-        """Write filler so that the node completes its current segment, if configured and due.
-
-        Skipped if the node completes segments by itself or is short of space.
-        """
-        filler = self._node.ship.filler
-        if filler is None or self._link is None or self._stop.is_set():
-            return
-        if result.shipped:
-            self._next_fill = time.monotonic() + filler.every_seconds
-        if time.monotonic() < self._next_fill or self._level is not Level.OK:
-            return
-        self._next_fill = time.monotonic() + filler.every_seconds
-        try:
-            written = self._link.fill(filler, self._may_not_fill)
-        except WritetimeError as error:
-            # A filler error, even a wrong configuration, must not stop shipping.
-            self.metrics.failed(type(error).__name__)
-            self._log.error("failed to fill a segment", **error.as_dict())
-        else:
-            self.metrics.filled(written)
-            self._log.info("segment filled", table=filler.table, bytes=written)
-
-    def _may_not_fill(self) -> bool:
-        """Whether filling must stop. Called before each write; it also reports that the loop is alive."""
-        self.pulse.beat()
-        return self._stop.is_set()
 
     def _ask_settings(self) -> None:
         """Read the node's settings, if due. Its cdc_total_space applies unless the configuration sets one."""
@@ -464,317 +271,12 @@ class Agent:
         self._settings.refresh(self._link.settings)
         if (found := self._settings.known) is not None:
             self.metrics.saw_settings(found)
-            self._limit = self._node.ship.cdc_total_space or found.cdc_total_space
-
-    def _note(self, result: Round) -> None:
-        """Record the result for `--status`. A failure is only logged."""
-        failed = [error.as_dict() for error in result.failed]
-        try:
-            metrics.note(self._node.state / metrics.NOTE, self._see().sight, failed=failed, tails=[asdict(tail) for tail in self._tails])
-            self._noting_fails = False
-        except OSError as error:
-            if not self._noting_fails:
-                self._log.warning("failed to record the shipper's status", message=str(error), hint="Check node.state_dir and its disk.")
-            self._noting_fails = True
-
-    def _remember(self, notes: Path, facts: node_identity.NodeFacts) -> None:
-        try:
-            node_identity.remember(notes, facts)
-        except ShipError as error:
-            # The file is only needed for a start while the node is down. Segments must not wait for it.
-            self._log.warning("failed to persist the node's identity", **error.as_dict())
-
-    # --- node identity and schema
-
-    def _identify(self) -> node_identity.NodeFacts:
-        """The node's identity. Queried until the node answers, and again over each new connection.
-
-        Until then, the last known identity is used.
-        """
-        if self._facts is not None and (self._link is None or self._link.introduced):
-            return self._facts
-        notes, answer, unanswered = node_identity.notes_file(self._node), {}, False
-        if self._link is not None:
-            try:
-                answer = self._link.facts()
-            except ShipError as error:
-                self._log.warning("failed to query the node's identity", **error.as_dict())
-                unanswered = True
-                if self._facts is not None:
-                    return self._facts
-        recalled = node_identity.recall(notes)
-        facts = node_identity.merge(self._config, answer, recalled, unanswered=unanswered)
-        # The recorded identity may be older than the one in memory: it cannot always be written.
-        before = self._facts.host_id if self._facts is not None else recalled.get("host_id", facts.host_id)
-        if answer and before != facts.host_id:
-            self._settings.forget()
-        if answer and before != facts.host_id and facts.host_id not in self._reported:
-            self._reported.add(facts.host_id)
-            hint = "Drain a node before it is wiped."
-            self._log.warning("node identity changed; segments in the folder are shipped as the new node's", was=before, hint=hint)
-        if answer:
-            self._remember(notes, facts)
-        if answer or self._link is None:
-            self._facts = facts
-        return facts
-
-    def _ship_schema(self, facts: node_identity.NodeFacts) -> None:
-        """Ship the schema if its version is new to this run. A failure does not delay segments."""
-        try:
-            if (snapshot := self._new_snapshot()) is not None:
-                self._put_schema(facts, snapshot)
-        except ConfigError:
-            raise
-        except WritetimeError as error:
-            self._log.warning("failed to ship the schema", **error.as_dict())
-
-    def _new_snapshot(self) -> dict[str, Any] | None:
-        """The node's schema if it changed; while the node is unavailable, the configured schema file,
-        once."""
-        if self._link is not None:
-            try:
-                return self._link.snapshot() if self._link.schema_version() != self._schema_version else None
-            except ShipError as error:
-                self._log.warning("failed to query the node's schema", **error.as_dict())
-        if self._schema_version is None and self._node.schema_file is not None:
-            return _read_snapshot(self._node.schema_file)
-        return None
-
-    def _put_schema(self, facts: node_identity.NodeFacts, snapshot: dict[str, Any]) -> None:
-        """Ship a snapshot that is not under the node's prefix yet. Each node ships its own: it cannot read
-        another's.
-        """
-        version, agreed = snapshot["schema_version"], snapshot.get("agreed", False)
-        # A version is shipped again once all peers agree: only that snapshot proves what was dropped.
-        shipped = schema_snapshot.Shipped(self._store.url, facts.name.path, f"{version}-agreed" if agreed else version)
-        if self._schema_shipped not in (shipped, replace(shipped, label=f"{version}-agreed")):
-            name = layout.node_schema(facts.name, datetime.fromisoformat(snapshot["taken_at"]), shipped.label)
-            # The object exists if a response was lost: its name contains the second and the version.
-            with suppress(PreconditionFailed):
-                self._store.put(name, json.dumps(snapshot, indent=1).encode() + b"\n", if_generation=0)
-            self._log.info("schema shipped", object=name)
-            self._schema_shipped = shipped
-            self._note_schema()
-        again = snapshot.get("agreed") is False and self._disagreed < _DISAGREED
-        self._disagreed = self._disagreed + 1 if again else 0
-        self._schema_version = None if again else version
-
-    def _note_schema(self) -> None:
-        try:
-            self._schema_shipped.note(self._node.state)
-        except OSError as error:
-            # The next start ships it again.
-            self._log.warning("failed to record the shipped schema", message=str(error), hint="Check node.state_dir.")
-
-    def _ship_truncations(self, facts: node_identity.NodeFacts) -> None:
-        """Ship the node's truncation records if they changed or are a day old. A failure does not delay
-        segments.
-        """
-        if self._link is None:
-            return
-        try:
-            found = self._link.truncations()
-            due = truncations.Shipped(truncations.checksum_of(found), datetime.now(UTC), self._store.url, facts.name.path)
-            if not self._truncations.is_due(due):
-                return
-            name = truncations.ship_truncations(self._store, facts.name, found, due.at)
-            self._truncations = due
-            self._log.info("truncation records shipped", object=name, records=len(found))
-            truncations.note(self._node.state, self._truncations)
-        except WritetimeError as error:
-            self._log.warning("failed to ship truncation records", **error.as_dict())
-        except OSError as error:
-            self._log.warning("failed to record the shipped truncation records", message=str(error), hint="Check node.state_dir.")
-
-    # --- segments
-
-    def _ship_segment(self, facts: node_identity.NodeFacts, folder: Path, item: Found, result: Round) -> None:
-        assert item.segment is not None
-        ref = SegmentRef(facts.name, item.segment)
-        log = self._log.bind(segment=item.name)
-        self._pace.wait(self._in_a_hurry)
-        begun = time.monotonic()
-        try:
-            outcome = self._retrying(log, result)(upload.ship, self._store, ref, folder, facts.metadata() | _about(item), self._measured)
-        except WritetimeError as error:
-            log.error("failed to ship a segment", **error.as_dict())
-            result.failed.append(error)
-            self._store_is_down = _is_unanswered(error)
-            result.unanswered = result.unanswered + 1 if self._store_is_down else 0
-            self.metrics.failed(type(error).__name__)
-        else:
-            if outcome is upload.Outcome.IN_CONFLICT:
-                hint = "Both are kept, and no batch reads either: see `writetime conflicts list`."
-                log.error("segment in conflict: the store holds other bytes under its name", object=ref.incoming, hint=hint)
-            else:
-                log.info(outcome.value, object=ref.incoming, **({"ending": _AFTER_CRASH} if _crashed(item) else {}))
-            result.shipped[outcome] += 1
-            result.unanswered, self._store_is_down = 0, False
-            self.metrics.shipped(outcome.value, item.size, time.monotonic() - begun)
-            self._pace.spent(item.size)
-        self.pulse.beat()
-
-    def _in_a_hurry(self) -> bool:
-        """Whether the rate limit is lifted. Called every second while it delays the loop; also reports that
-        it is alive.
-        """
-        self.pulse.beat()
-        return self._level is not Level.OK or self._see().level is not Level.OK
-
-    # --- tails
-
-    def _ship_tails(self) -> None:
-        """Ship new parts of growing segments, if due. Skipped at level ALARM: parts free no space."""
-        facts, every = self._named, self._node.ship.tail_seconds
-        if every is None or time.monotonic() < self._next_tail:
-            return
-        self._next_tail = time.monotonic() + every
-        self._tails_failed = []
-        try:
-            view = self._see()
-        except ShipError as error:
-            self._tails_failed.append(error)
-            return
-        if facts is None or view.level is Level.ALARM:
-            return
-        growing = [item for item in view.here if item.state is State.GROWING]
-        self._tail.keep({item.segment for item in growing if item.segment})
-        if any(item.reached is not None and item.reached[0] > (self._shipped_to(item) or 0) for item in growing):
-            # Newly synced mutations may need the current schema.
-            self._ship_schema(facts)
-        for item in growing:
-            if self._stop.is_set() or any(map(_is_unanswered, self._tails_failed)):
-                break
-            if item.reached is not None and (trouble := self._ship_tail(facts, item)) is not None:
-                self._tails_failed.append(trouble)
-        self._tails = [metrics.TailSeen(item.name, *item.reached, self._shipped_to(item)) for item in growing if item.reached is not None]
-        self.metrics.saw_tails(self._tails)
-
-    def _shipped_to(self, item: Found) -> int | None:
-        """How far a growing segment is shipped, in the positions of its idx. None if unknown."""
-        if item.segment is None or self._named is None:
-            return None
-        place = self._tail.reached(SegmentRef(self._named.name, item.segment))
-        return None if place is None else place.logical
-
-    def _ship_tail(self, facts: node_identity.NodeFacts, item: Found) -> WritetimeError | None:
-        """Ship one segment's tail; return the error, if any.
-
-        Retried at the next scan if the store was unavailable, otherwise after `_TAIL_RESTS`.
-        """
-        assert item.segment is not None
-        assert item.reached is not None
-        since, trouble = self._resting.get(item.segment, (0.0, None))
-        if trouble is not None and time.monotonic() < since + _TAIL_RESTS:
-            return trouble
-        self._resting.pop(item.segment, None)
-        ref = SegmentRef(facts.name, item.segment)
-        try:
-            for part in self._tail.ship(ref, *item.reached, facts.metadata()):
-                self._log.info("part shipped", segment=item.name, object=part.name, bytes=part.size)
-                self.metrics.shipped_part(part.size)
-                self._pace.spent(part.size)
-                self._pace.wait(lambda: self._level is not Level.OK)
-                self.pulse.beat()
-        except WritetimeError as error:
-            self._log.error("failed to ship a tail", segment=item.name, **error.as_dict())
-            self.metrics.failed(type(error).__name__)
-            if not _is_unanswered(error):
-                self._resting[item.segment] = time.monotonic(), error
-            return error
-        return None
-
-    def _retrying(self, log: Any, result: Round) -> tenacity.Retrying:
-        """Retry retriable errors; a single attempt if the store did not answer for the previous segment
-        either.
-        """
-
-        def before_sleep(state: tenacity.RetryCallState) -> None:
-            error = state.outcome and state.outcome.exception()
-            log.warning("upload failed, retrying", attempt=state.attempt_number, error=str(error))
-            self.pulse.beat()
-            self._store_is_down = _is_unanswered(error)
-            if self._store_is_down:
-                self._make_room()
-
-        attempts = 1 if result.unanswered else _ATTEMPTS
-        return tenacity.Retrying(
-            retry=tenacity.retry_if_exception(lambda error: isinstance(error, WritetimeError) and error.retriable),
-            stop=tenacity.stop_any(tenacity.stop_after_attempt(attempts), tenacity.stop_when_event_set(self._stop)),
-            wait=tenacity.wait_random_exponential(multiplier=self._pause, max=_LONGEST_PAUSE),
-            sleep=tenacity.sleep_using_event(self._stop),
-            before_sleep=before_sleep,
-            reraise=True,
-        )
+            self._scanner.limit = self._node.ship.cdc_total_space or found.cdc_total_space
 
     def _remove_leftover(self, folder: Path, item: Found, result: Round) -> None:
-        """Delete an idx without a log. The log is checked once more: a listing of a changing folder is not
-        atomic.
-        """
-        assert item.segment is not None
         try:
-            with self._moving:
-                spills, _ = spill.places(self._node.state, self._node.spill)
-                owed = folder == self._node.cdc_raw and spill.owner(spills, item) is not None
-                if not owed and not upload.is_there(folder / item.segment.filename):
-                    upload.remove(folder / item.name)
+            self._relief.remove_leftover(folder, item)
         except ShipError as error:
             self._log.error("failed to delete a leftover idx", **error.as_dict())
             self.metrics.failed(type(error).__name__)
             result.failed.append(error)
-
-    def _unreadable(self, view: View) -> list[WritetimeError]:
-        """One error per segment whose idx cannot be read: whether it is completed is unknown until an
-        operator repairs it.
-        """
-        found: list[WritetimeError] = []
-        for folder, item in [*((self._node.cdc_raw, item) for item in view.here), *view.aside]:
-            if item.state is State.UNREADABLE:
-                error = ShipError(
-                    item.reason,
-                    operation="ship a segment",
-                    obj=str(folder / item.name),
-                    hint="Run the shipper as the user that owns the files, or restore their mode. It is retried in each round.",
-                )
-                self._log.error("failed to read an idx", **error.as_dict())
-                self.metrics.failed(type(error).__name__)
-                found.append(error)
-        return found
-
-    def _report_foreign(self, found: list[Found]) -> None:
-        for item in found:
-            if item.state is State.FOREIGN and item.name not in self._reported:
-                self._reported.add(item.name)
-                self._log.warning("not a segment, ignored", file=item.name, reason=item.reason)
-
-
-def _is_unanswered(error: object) -> bool:
-    """Whether the store is unusable now: unavailable, or access is denied (expired credentials, missing
-    permission or bucket).
-    """
-    return isinstance(error, StoreError) and not isinstance(error, (PreconditionFailed, ChecksumMismatch))
-
-
-def _crashed(item: Found) -> bool:
-    return item.state is State.AFTER_CRASH or item.replayed
-
-
-def _about(item: Found) -> dict[str, str]:
-    """Object metadata on how the segment ended. After a crash, an incomplete last section is not
-    corruption."""
-    about = {"ending": _AFTER_CRASH if _crashed(item) else "completed"}
-    return about if item.synced is None else about | {"synced": str(item.synced)}
-
-
-def _read_snapshot(path: Path) -> dict[str, Any]:
-    """Read the configured schema file. ConfigError if it is not a schema snapshot."""
-    try:
-        snapshot = json.loads(path.read_bytes())
-        datetime.fromisoformat(snapshot["taken_at"])
-        if not isinstance(snapshot["schema_version"], str):
-            raise TypeError("schema_version is not a string")
-    except OSError as error:
-        raise ConfigError(f"failed to read the file: {error.strerror}", operation="read node.schema_file", obj=str(path)) from error
-    except (ValueError, KeyError, TypeError) as error:
-        raise ConfigError(f"not a schema snapshot: {error!r}", operation="read node.schema_file", obj=str(path)) from error
-    return dict(snapshot)

@@ -6,25 +6,70 @@ of random bytes, which do not compress, is written under one key to a dedicated 
 short TTL. The key's token belongs to this node and the table has one replica, so no other node receives the
 writes.
 
-Knows how to fill; the agent decides when.
+It is written at intervals while the node completes no segments by itself and has enough space. Knows nothing
+about the store.
 """
 
 from __future__ import annotations
 
 import os
+import time
 from bisect import bisect_left
 from collections.abc import Callable, Iterable
+from threading import Event
 from typing import Any
 
+from shippers.disk_space import Level
+from shippers.metrics import Metrics, Pulse
 from writetime.cassandra.token_ring import token
 from writetime.config.node import FillerConfig
-from writetime.errors import ConfigError
+from writetime.errors import ConfigError, WritetimeError
 
 WRITE_BYTES = 128 << 10
 """Size of one write: far below any max_mutation_size, and large enough to fill 32 MiB in few writes."""
 _KEYS = 100_000
 """How many keys are tried: enough for a node that owns a ten-thousandth of the ring."""
 _MURMUR3 = "org.apache.cassandra.dht.Murmur3Partitioner"
+
+
+class Filler:
+    """Fills segments of one node when due. `config` is None if it is not configured."""
+
+    def __init__(self, config: FillerConfig | None, stop: Event, metrics: Metrics, pulse: Pulse, log: Any) -> None:
+        self._config = config
+        self._stop = stop
+        self._metrics = metrics
+        self._pulse = pulse
+        self._log = log
+        self._next = time.monotonic() + (config.every_seconds if config else 0.0)
+
+    def fill_if_due(self, write: Callable[[FillerConfig, Callable[[], bool]], int], level: Level, *, shipped: bool) -> None:
+        """Write filler so that the node completes its current segment, if configured and due.
+
+        Skipped if the node completes segments by itself, that is, the round `shipped` some, or is short of
+        space. `write` is `Link.fill`.
+        """
+        if self._config is None or self._stop.is_set():
+            return
+        if shipped:
+            self._next = time.monotonic() + self._config.every_seconds
+        if time.monotonic() < self._next or level is not Level.OK:
+            return
+        self._next = time.monotonic() + self._config.every_seconds
+        try:
+            written = write(self._config, self._may_not_fill)
+        except WritetimeError as error:
+            # A filler error, even a wrong configuration, must not stop shipping.
+            self._metrics.failed(type(error).__name__)
+            self._log.error("failed to fill a segment", **error.as_dict())
+        else:
+            self._metrics.filled(written)
+            self._log.info("segment filled", table=self._config.table, bytes=written)
+
+    def _may_not_fill(self) -> bool:
+        """Whether filling must stop. Called before each write; it also reports that the loop is alive."""
+        self._pulse.beat()
+        return self._stop.is_set()
 
 
 def fill(session: Any, config: FillerConfig, stopped: Callable[[], bool]) -> int:

@@ -3,7 +3,8 @@
 Strategy: the three sources are merged into one `NodeFacts`. If configuration and node disagree about cluster,
 datacenter or host id, the shipper stops, because objects under a wrong name are hard to correct later. `Link`
 is the only part that connects to Cassandra, over CQL to this one node; it connects on demand and reconnects
-after an error. Knows nothing about segments.
+after an error. `Identity` asks it until it answers, and again over each new connection. Knows nothing about
+segments.
 """
 
 from __future__ import annotations
@@ -17,7 +18,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any, Self, TypeVar
 
-from shippers.cdc_settings import take_settings
+from shippers.cdc_settings import SettingsMonitor, take_settings
 from shippers.filler import fill
 from shippers.schema_snapshot import plain, schema_version, take_snapshot
 from shippers.truncations import take_truncations
@@ -142,6 +143,63 @@ class Link:
             )
             self._session = self._cluster.connect()
         return self._session
+
+
+class Identity:
+    """The node's identity during a run. `link` is None if the node is not queried."""
+
+    def __init__(self, config: PipelineConfig, link: Link | None, settings: SettingsMonitor, log: Any) -> None:
+        self._config = config
+        self._link = link
+        self._settings = settings
+        self._log = log
+        self._notes = notes_file(require_node(config))
+        self._facts: NodeFacts | None = None
+        self._changed_to: set[str] = set()
+
+    def determine(self) -> NodeFacts:
+        """Query the node until it answers, and again over each new connection.
+
+        Until then, the last known identity is used. ConfigError and ShipError as `merge`.
+        """
+        if self._facts is not None and (self._link is None or self._link.introduced):
+            return self._facts
+        answer: dict[str, Any] = {}
+        unanswered = False
+        if self._link is not None:
+            try:
+                answer = self._link.facts()
+            except ShipError as error:
+                self._log.warning("failed to query the node's identity", **error.as_dict())
+                unanswered = True
+                if self._facts is not None:
+                    return self._facts
+        recalled = recall(self._notes)
+        facts = merge(self._config, answer, recalled, unanswered=unanswered)
+        if answer:
+            # The recorded identity may be older than the one in memory: it cannot always be written.
+            self._compare(self._facts.host_id if self._facts is not None else recalled.get("host_id", facts.host_id), facts.host_id)
+            self._remember(facts)
+        if answer or self._link is None:
+            self._facts = facts
+        return facts
+
+    def _compare(self, before: str, now: str) -> None:
+        """Log a change of the host id, once for each. The settings are those of the node before."""
+        if before == now:
+            return
+        self._settings.forget()
+        if now not in self._changed_to:
+            self._changed_to.add(now)
+            hint = "Drain a node before it is wiped."
+            self._log.warning("node identity changed; segments in the folder are shipped as the new node's", was=before, hint=hint)
+
+    def _remember(self, facts: NodeFacts) -> None:
+        try:
+            remember(self._notes, facts)
+        except ShipError as error:
+            # The file is only needed for a start while the node is down. Segments must not wait for it.
+            self._log.warning("failed to persist the node's identity", **error.as_dict())
 
 
 def merge(config: PipelineConfig, answer: Mapping[str, Any], remembered: Mapping[str, Any], *, unanswered: bool = False) -> NodeFacts:

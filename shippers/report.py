@@ -28,8 +28,9 @@ from typing import Any, Final
 from shippers.disk_space import Level, Space
 from shippers.metrics import Sight, TailSeen
 from shippers.node_identity import NodeFacts
+from shippers.scan import View
 from writetime.cassandra.cdc_settings import CdcSettings
-from writetime.errors import PreconditionFailed
+from writetime.errors import PreconditionFailed, StoreError
 from writetime.storage import layout
 from writetime.storage.checksum import crc32c
 from writetime.storage.store import Store
@@ -75,6 +76,45 @@ class Reported:
         if age < timedelta(0):
             return True
         return age >= (GAP if new.node != self.node else EVERY if new.log != self.log else AGAIN)
+
+
+class StatusReporter:
+    """Writes the status of one node when due. `state` is the shipper's state folder."""
+
+    def __init__(self, store: Store, state: Path, log: Any) -> None:
+        self._store = store
+        self._state = state
+        self._log = log
+        self._last = Reported.recall(state)
+        self._fails = False
+
+    def write_if_due(self, facts: NodeFacts, view: View, tails: Sequence[TailSeen], settings: CdcSettings | None) -> None:
+        """Write the status if it is due. A failure is only logged."""
+        now = datetime.now(UTC)
+        if self._last.is_recent(now):
+            return
+        # While the node is down, use its last answer, including one to an earlier run.
+        settings = settings or self._last.settings
+        due, document = about(self._store.url, facts, view.space, view.level, view.sight, tails, settings, now)
+        if not self._last.is_due(due):
+            return
+        try:
+            name = report(self._store, facts.name, document, now)
+        except StoreError as error:
+            if not self._fails:
+                self._log.warning("failed to write the node status", **error.as_dict())
+            self._fails = True
+            if error.retriable:
+                return
+            # Permission errors persist: retry only when the next status is due.
+        else:
+            self._fails = False
+            self._log.debug("node status written", object=name)
+        self._last = due
+        try:
+            note(self._state, due)
+        except OSError as error:
+            self._log.warning("failed to record the written node status", message=str(error), hint="Check node.state_dir.")
 
 
 def about(

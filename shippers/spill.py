@@ -9,7 +9,7 @@ if the name exists, the segment stays in cdc_raw.
 Each spill folder is recorded in the state folder before its first segment, and read until it is empty, even
 if the configuration changes meanwhile.
 
-Knows nothing about the store and does not decide when to spill; the agent does.
+Knows nothing about the store and does not decide when to spill; `relief` does.
 """
 
 from __future__ import annotations

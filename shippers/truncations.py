@@ -16,7 +16,7 @@ from __future__ import annotations
 
 import json
 import struct
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from contextlib import suppress
 from dataclasses import asdict, dataclass
 from datetime import UTC, datetime, timedelta
@@ -24,7 +24,7 @@ from pathlib import Path
 from typing import Any, Final
 from uuid import UUID
 
-from writetime.errors import PreconditionFailed
+from writetime.errors import PreconditionFailed, WritetimeError
 from writetime.storage import layout
 from writetime.storage.checksum import crc32c
 from writetime.storage.store import Store
@@ -76,6 +76,35 @@ class Shipped:
         """Whether `new` must be shipped at its time. It is if the clock was set back."""
         same = (new.checksum, new.store, new.node) == (self.checksum, self.store, self.node)
         return not same or not timedelta(0) <= new.at - self.at < AGAIN
+
+
+class TruncationShipper:
+    """Ships the records of one node when due. `state` is the shipper's state folder."""
+
+    def __init__(self, store: Store, state: Path, log: Any) -> None:
+        self._store = store
+        self._state = state
+        self._log = log
+        self._shipped = Shipped.recall(state)
+
+    def ship(self, node: layout.NodeName, ask: Callable[[], list[dict[str, Any]]]) -> None:
+        """Ship what `ask` returns if it changed or is a day old. A failure does not delay segments.
+
+        `ask` queries the node and raises ShipError while it is unavailable.
+        """
+        try:
+            found = ask()
+            due = Shipped(checksum_of(found), datetime.now(UTC), self._store.url, node.path)
+            if not self._shipped.is_due(due):
+                return
+            name = ship_truncations(self._store, node, found, due.at)
+            self._shipped = due
+            self._log.info("truncation records shipped", object=name, records=len(found))
+            note(self._state, due)
+        except WritetimeError as error:
+            self._log.warning("failed to ship truncation records", **error.as_dict())
+        except OSError as error:
+            self._log.warning("failed to record the shipped truncation records", message=str(error), hint="Check node.state_dir.")
 
 
 def checksum_of(found: list[dict[str, Any]]) -> str:

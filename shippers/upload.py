@@ -160,6 +160,13 @@ def measure(ref: SegmentRef, folder: Path) -> Local:
     return local
 
 
+def is_unanswered(error: object) -> bool:
+    """Whether the store is unusable now: unavailable, or access is denied (expired credentials, missing
+    permission or bucket).
+    """
+    return isinstance(error, StoreError) and not isinstance(error, (PreconditionFailed, ChecksumMismatch))
+
+
 def is_there(path: Path) -> bool:
     """Whether the file exists. ShipError if stat fails."""
     try:

@@ -10,7 +10,7 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
-from shippers import agent, folder, spill, tail, upload
+from shippers import completed, folder, spill, tail, upload
 from shippers.folder import Found, State
 from shippers.upload import Local, Outcome
 from writetime.cassandra.commitlog.sections import Place
@@ -179,4 +179,4 @@ RULES: dict[str, Callable[[], None]] = {
     "tail-skips-a-section": tail_skips_a_section,
     "tail-believes-what-is-there": tail_believes_what_is_there,
 }
-assert agent.upload is upload, "the agent calls what is patched here"
+assert completed.upload is upload, "the shipper calls what is patched here"

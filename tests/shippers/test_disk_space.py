@@ -15,7 +15,7 @@ import tenacity
 from structlog.testing import capture_logs
 
 from shippers import agent as agent_module
-from shippers import disk_space, spill, upload
+from shippers import disk_space, relief, spill, upload
 from shippers.agent import Agent, Mode
 from shippers.disk_space import Level, Pace, Space
 from shippers.folder import Found, State
@@ -234,8 +234,8 @@ def test_room_is_made_while_an_upload_hangs(
     """The node keeps writing while an upload blocks the loop: completed segments are spilled, except the
     current one.
     """
-    monkeypatch.setattr(agent_module, "_HANGS", 0.1)
-    monkeypatch.setattr(agent_module, "_RELIEF_SECONDS", 0.01)
+    monkeypatch.setattr(relief, "_HANGS", 0.1)
+    monkeypatch.setattr(relief, "_EVERY_SECONDS", 0.01)
     watched, stop = Hanging(store), Event()
     config = ship(settings, cdc_total_space=1100, disk_reserve=0, when_store_is_down="spill")
     assert config.node is not None
@@ -261,14 +261,14 @@ def test_room_is_made_while_an_upload_hangs(
 def test_room_is_made_in_the_pause_after_a_failure(
     store: LocalStore, folder: Folder, agent_over: MakeAgent, settings: PipelineConfig, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(agent_module, "_RELIEF_SECONDS", 0.01)
+    monkeypatch.setattr(relief, "_EVERY_SECONDS", 0.01)
     watched, stop = Down(store), Event()
     config = ship(settings, cdc_total_space=1100, disk_reserve=0, when_store_is_down="spill")
     assert config.node is not None
     aside = config.node.spill
     folder.segment(1, b"\1" * 100)
     # It would be an hour until anybody looked again.
-    monkeypatch.setattr(agent_module.tenacity, "wait_random_exponential", lambda **_: tenacity.wait_fixed(3600))
+    monkeypatch.setattr(tenacity, "wait_random_exponential", lambda **_: tenacity.wait_fixed(3600))
     thread = Thread(target=agent_over(watched, config=config, stop=stop).run, args=(Mode.SERVICE,))
     thread.start()
     try:

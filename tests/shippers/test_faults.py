@@ -13,7 +13,6 @@ from typing import Any
 import pytest
 from structlog.testing import capture_logs
 
-from shippers import agent as agent_module
 from shippers import upload
 from shippers.agent import Agent, Mode
 from shippers.upload import Outcome
@@ -176,7 +175,7 @@ def test_a_file_on_a_bad_disk_is_no_trouble_with_the_store(
     agent = agent_over(store)
     result = agent.round()
     assert [type(error) for error in result.failed] == [ShipError] * 4
-    assert not any(agent_module._is_unanswered(error) for error in result.failed)
+    assert not any(upload.is_unanswered(error) for error in result.failed)
     assert all(error.obj.endswith(".log") for error in result.failed if error.obj)
     assert (result.shipped, result.unanswered) == ({Outcome.UPLOADED: 1}, 0)
     assert len(folder.names) == 8

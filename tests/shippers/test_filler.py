@@ -14,7 +14,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from structlog.testing import capture_logs
 
-from shippers import agent as agent_module
+from shippers import filler
 from shippers.agent import Agent
 from shippers.filler import own_key
 from shippers.folder import State, classify, look
@@ -52,7 +52,7 @@ def test_a_node_that_owns_next_to_nothing() -> None:
 
 @pytest.fixture
 def clock(monkeypatch: pytest.MonkeyPatch) -> Callable[[float], None]:
-    """Advances the agent's clock by a number of seconds."""
+    """Advances the filler's clock by a number of seconds."""
     ahead = [0.0]
     real = time.monotonic
 
@@ -61,9 +61,8 @@ def clock(monkeypatch: pytest.MonkeyPatch) -> Callable[[float], None]:
 
     class Time:
         monotonic = staticmethod(lambda: real() + ahead[0])
-        time = staticmethod(time.time)
 
-    monkeypatch.setattr(agent_module, "time", Time)
+    monkeypatch.setattr(filler, "time", Time)
     return go_on
 
 

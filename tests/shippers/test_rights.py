@@ -10,7 +10,6 @@ from typing import Any
 
 import pytest
 
-from shippers import agent as agent_module
 from shippers import report, schema_snapshot, tail, truncations, upload
 from shippers.agent import Agent, Mode
 from shippers.upload import Outcome
@@ -160,7 +159,7 @@ def test_parts_that_another_account_has_taken_first_stop_the_tail_alone(
     result = agent_over(Restricted(store), link=FakeLink(), config=everything).round()
     assert result.shipped == {Outcome.UPLOADED: 1}
     assert ["differs from the segment" in str(error) for error in result.failed] == [True]
-    assert not any(agent_module._is_unanswered(error) for error in result.failed)
+    assert not any(upload.is_unanswered(error) for error in result.failed)
     assert store.read(ref(1).incoming) == data
 
 

@@ -14,11 +14,11 @@ from typing import Any
 import pytest
 from structlog.testing import capture_logs
 
-from shippers import agent as agent_module
 from shippers import spill
 from shippers.agent import Agent, Mode
 from shippers.disk_space import Level, Space
 from shippers.folder import Found, State
+from shippers.scan import View
 from tests.shippers.conftest import Folder, ref
 from tests.shippers.test_disk_space import Down
 from writetime.config.node import NodeConfig, ShipConfig
@@ -198,14 +198,14 @@ def test_the_work_grows_with_the_number_of_files(
 ) -> None:
     """The folder is not listed once for each file that is moved."""
     looks = 0
-    look = agent_module.View.of
+    look = View.of
 
     def counted(*args: Any, **kwargs: Any) -> Any:
         nonlocal looks
         looks += 1
         return look(*args, **kwargs)
 
-    monkeypatch.setattr(agent_module.View, "of", counted)
+    monkeypatch.setattr(View, "of", counted)
     config = ship(settings, cdc_total_space=1000)
     for number in range(300):
         folder.segment(number, b"x" * 10)

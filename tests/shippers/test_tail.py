@@ -444,14 +444,14 @@ def test_the_schema_goes_before_what_may_need_it(
     # A table is made while the shipper waits for its next round, and written to.
     link.version = "v2"
     segment.grow(folder.path, 2)
-    agent._next_tail = 0.0
-    agent._ship_tails()
+    agent._growing.due_at = 0.0
+    agent._growing.ship_if_due(agent._facts)
     puts = [name.split("/")[0] for what, name in watched.calls if what == "put"]
     puts.remove("truncations")
     assert puts == ["nodes", "schemas", "cdc_parts", "schemas", "cdc_parts"]
     asked = len(link.asked)
-    agent._next_tail = 0.0
-    agent._ship_tails()
+    agent._growing.due_at = 0.0
+    agent._growing.ship_if_due(agent._facts)
     assert len(link.asked) == asked, "nothing is new"
 
 

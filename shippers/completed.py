@@ -1,0 +1,124 @@
+"""How completed segments are shipped, one at a time: rate limit, retries, log and metrics.
+
+Strategy: an error that may be gone later is retried a few times, with growing pauses; if the store did not
+answer for the segment before, there is one attempt only. The rate limit is lifted while space is short. While
+the store is down, segments are spilled during the pauses.
+
+Knows nothing about the order of segments. `upload` ships one, once.
+"""
+
+from __future__ import annotations
+
+import time
+from pathlib import Path
+from threading import Event
+from typing import Any
+
+import tenacity
+
+from shippers import upload
+from shippers.disk_space import Level, Pace
+from shippers.folder import Found, State
+from shippers.metrics import Metrics, Pulse
+from shippers.node_identity import NodeFacts
+from shippers.relief import Relief
+from shippers.scan import Scanner
+from writetime.errors import WritetimeError
+from writetime.storage.layout import SegmentRef
+from writetime.storage.store import Store
+
+_ATTEMPTS = 5
+_LONGEST_PAUSE = 30.0
+_AFTER_CRASH = "after-crash"
+
+
+class CompletedSegments:
+    """Ships completed segments to one store. `pause` is the base of the back-off in seconds."""
+
+    def __init__(
+        self,
+        store: Store,
+        scanner: Scanner,
+        relief: Relief,
+        pace: Pace,
+        stop: Event,
+        pause: float,
+        metrics: Metrics,
+        pulse: Pulse,
+        log: Any,
+    ) -> None:
+        self._store = store
+        self._scanner = scanner
+        self._relief = relief
+        self._pace = pace
+        self._stop = stop
+        self._pause = pause
+        self._metrics = metrics
+        self._pulse = pulse
+        self._log = log
+        self._measured = upload.Measured()
+
+    def ship(self, facts: NodeFacts, folder: Path, item: Found, *, retry: bool) -> upload.Outcome | WritetimeError:
+        """Ship one segment of the node and delete it from `folder`. Returns the error if that fails."""
+        assert item.segment is not None
+        ref = SegmentRef(facts.name, item.segment)
+        log = self._log.bind(segment=item.name)
+        result: upload.Outcome | WritetimeError
+        self._pace.wait(self._in_a_hurry)
+        begun = time.monotonic()
+        try:
+            result = self._retrying(log, retry)(upload.ship, self._store, ref, folder, facts.metadata() | _about(item), self._measured)
+        except WritetimeError as error:
+            log.error("failed to ship a segment", **error.as_dict())
+            self._relief.store_is_down = upload.is_unanswered(error)
+            self._metrics.failed(type(error).__name__)
+            result = error
+        else:
+            if result is upload.Outcome.IN_CONFLICT:
+                hint = "Both are kept, and no batch reads either: see `writetime conflicts list`."
+                log.error("segment in conflict: the store holds other bytes under its name", object=ref.incoming, hint=hint)
+            else:
+                log.info(result.value, object=ref.incoming, **({"ending": _AFTER_CRASH} if _crashed(item) else {}))
+            self._relief.store_is_down = False
+            self._metrics.shipped(result.value, item.size, time.monotonic() - begun)
+            self._pace.spent(item.size)
+        self._pulse.beat()
+        return result
+
+    def _in_a_hurry(self) -> bool:
+        """Whether the rate limit is lifted. Called every second while it delays the loop; also reports that
+        it is alive.
+        """
+        self._pulse.beat()
+        return self._scanner.level is not Level.OK or self._scanner.scan().level is not Level.OK
+
+    def _retrying(self, log: Any, retry: bool) -> tenacity.Retrying:
+        """Retry retriable errors, or make a single attempt."""
+
+        def before_sleep(state: tenacity.RetryCallState) -> None:
+            error = state.outcome and state.outcome.exception()
+            log.warning("upload failed, retrying", attempt=state.attempt_number, error=str(error))
+            self._pulse.beat()
+            self._relief.store_is_down = upload.is_unanswered(error)
+            if self._relief.store_is_down:
+                self._relief.make_room()
+
+        return tenacity.Retrying(
+            retry=tenacity.retry_if_exception(lambda error: isinstance(error, WritetimeError) and error.retriable),
+            stop=tenacity.stop_any(tenacity.stop_after_attempt(_ATTEMPTS if retry else 1), tenacity.stop_when_event_set(self._stop)),
+            wait=tenacity.wait_random_exponential(multiplier=self._pause, max=_LONGEST_PAUSE),
+            sleep=tenacity.sleep_using_event(self._stop),
+            before_sleep=before_sleep,
+            reraise=True,
+        )
+
+
+def _crashed(item: Found) -> bool:
+    return item.state is State.AFTER_CRASH or item.replayed
+
+
+def _about(item: Found) -> dict[str, str]:
+    """Object metadata on how the segment ended. After a crash, an incomplete last section is not
+    corruption."""
+    about = {"ending": _AFTER_CRASH if _crashed(item) else "completed"}
+    return about if item.synced is None else about | {"synced": str(item.synced)}

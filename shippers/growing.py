@@ -1,0 +1,128 @@
+"""When the tails of growing segments are shipped: last in a round, and between rounds.
+
+Strategy: all growing segments are looked at every `ship.tail_seconds`. The schema goes first if any of them
+has newly synced bytes. A tail that cannot be shipped is logged and rests for a while, and does not delay the
+others; if the store is unavailable, the others wait until the next time. At level ALARM no tail is shipped,
+because parts free no space.
+
+Knows only which tails are due; `tail` ships one.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterable
+from threading import Event
+from typing import Any
+
+from shippers.disk_space import Level, Pace
+from shippers.folder import Found, State
+from shippers.metrics import Metrics, Pulse, TailSeen
+from shippers.node_identity import NodeFacts
+from shippers.scan import Scanner
+from shippers.schema_snapshot import SchemaShipper
+from shippers.tail import Tail
+from shippers.upload import is_unanswered
+from writetime.config.node import NodeConfig
+from writetime.errors import ShipError, WritetimeError
+from writetime.storage.layout import SegmentName, SegmentRef
+from writetime.storage.store import Store
+
+_REST_SECONDS = 60.0
+"""Seconds before a failed tail is retried: the comparison reads all of it."""
+
+
+class GrowingSegments:
+    """The growing segments of one node, and what is known of their tails."""
+
+    def __init__(
+        self,
+        node: NodeConfig,
+        store: Store,
+        scanner: Scanner,
+        schema: SchemaShipper,
+        pace: Pace,
+        stop: Event,
+        metrics: Metrics,
+        pulse: Pulse,
+        log: Any,
+    ) -> None:
+        self._every = node.ship.tail_seconds
+        self._scanner = scanner
+        self._schema = schema
+        self._pace = pace
+        self._stop = stop
+        self._metrics = metrics
+        self._pulse = pulse
+        self._log = log
+        self._tail = Tail(store, node.cdc_raw, node.state)
+        self._resting: dict[SegmentName, tuple[float, WritetimeError]] = {}
+        self.due_at = 0.0
+        """When tails are due, in seconds of `time.monotonic`."""
+        self.seen: list[TailSeen] = []
+        """How far the tails were shipped the last time."""
+        self.failed: list[WritetimeError] = []
+        """The errors of the last time."""
+
+    def ship_if_due(self, facts: NodeFacts | None) -> None:
+        """Ship new parts of growing segments, if due. `facts` is None if the node is not identified yet."""
+        if self._every is None or time.monotonic() < self.due_at:
+            return
+        self.due_at = time.monotonic() + self._every
+        self.failed = []
+        try:
+            view = self._scanner.scan()
+        except ShipError as error:
+            self.failed.append(error)
+            return
+        if facts is None or view.level is Level.ALARM:
+            return
+        growing = [item for item in view.here if item.state is State.GROWING]
+        self._tail.keep({item.segment for item in growing if item.segment})
+        if any(item.reached is not None and item.reached[0] > (self._shipped_to(facts, item) or 0) for item in growing):
+            # Newly synced mutations may need the current schema.
+            self._schema.ship(facts.name)
+        self._ship(facts, growing)
+        self.seen = [TailSeen(item.name, *item.reached, self._shipped_to(facts, item)) for item in growing if item.reached is not None]
+        self._metrics.saw_tails(self.seen)
+
+    def _ship(self, facts: NodeFacts, growing: Iterable[Found]) -> None:
+        for item in growing:
+            if self._stop.is_set() or any(map(is_unanswered, self.failed)):
+                break
+            if item.reached is not None and (trouble := self._ship_tail(facts, item)) is not None:
+                self.failed.append(trouble)
+
+    def _shipped_to(self, facts: NodeFacts, item: Found) -> int | None:
+        """How far a growing segment is shipped, in the positions of its idx. None if unknown."""
+        if item.segment is None:
+            return None
+        place = self._tail.reached(SegmentRef(facts.name, item.segment))
+        return None if place is None else place.logical
+
+    def _ship_tail(self, facts: NodeFacts, item: Found) -> WritetimeError | None:
+        """Ship one segment's tail; return the error, if any.
+
+        Retried at the next scan if the store was unavailable, otherwise after `_REST_SECONDS`.
+        """
+        assert item.segment is not None
+        assert item.reached is not None
+        since, trouble = self._resting.get(item.segment, (0.0, None))
+        if trouble is not None and time.monotonic() < since + _REST_SECONDS:
+            return trouble
+        self._resting.pop(item.segment, None)
+        ref = SegmentRef(facts.name, item.segment)
+        try:
+            for part in self._tail.ship(ref, *item.reached, facts.metadata()):
+                self._log.info("part shipped", segment=item.name, object=part.name, bytes=part.size)
+                self._metrics.shipped_part(part.size)
+                self._pace.spent(part.size)
+                self._pace.wait(lambda: self._scanner.level is not Level.OK)
+                self._pulse.beat()
+        except WritetimeError as error:
+            self._log.error("failed to ship a tail", segment=item.name, **error.as_dict())
+            self._metrics.failed(type(error).__name__)
+            if not is_unanswered(error):
+                self._resting[item.segment] = time.monotonic(), error
+            return error
+        return None
