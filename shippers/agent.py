@@ -179,8 +179,10 @@ class Agent:
             if item.state is State.LEFTOVER_IDX:
                 self._remove_leftover(folder, item, result)
             if item.state in OURS and self._relief.claim(item):
-                result.add(self._completed.ship(facts, folder, item, retry=not result.unanswered))
-                self._relief.release()
+                try:
+                    result.add(self._completed.ship(facts, folder, item, retry=not result.unanswered))
+                finally:
+                    self._relief.release()
                 self._report(facts, result)
 
     def _pause_is_last(self) -> bool:
