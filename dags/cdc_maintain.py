@@ -43,5 +43,5 @@ for pipeline in settings():
         maintain = BatchJobOperator(task_id="maintain", job="maintain", batch=BATCH)
         archive = ArchiveBatchOperator(task_id="archive", batch=BATCH)
         # It needs no batch, so it also runs while there is no state to maintain.
-        archive_packing = SparkJobOperator(task_id="shelve", job="shelve", trigger_rule="none_failed")
+        archive_packing = SparkJobOperator(task_id="shelve", job="pack_archive", trigger_rule="none_failed")
         plan >> maintain >> archive >> archive_packing

@@ -26,7 +26,7 @@ from typing import Any
 
 from pyiceberg.exceptions import NoSuchTableError
 
-from spark_jobs import shelve
+from spark_jobs import pack_archive
 from tests.spark_jobs.pipeline import Pipeline
 from tools import verify
 from tools.console import say
@@ -131,7 +131,7 @@ class Orders:
 
     def _replay(self, pipeline: Pipeline, order: Order, segments: list[Segment]) -> None:
         """Replay the whole packed archive: nothing may change."""
-        shelved = shelve.run(pipeline.config)
+        shelved = pack_archive.run(pipeline.config)
         if (shelved.last.packed.objects, shelved.last.failed) != (len(segments), 0):
             order.problems.append(f"of {len(segments)} segments were packed: {shelved.last}")
         moments = [segment.sealed_at for segment in segments]

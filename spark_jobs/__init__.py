@@ -1,6 +1,6 @@
 """Spark jobs: one file per job (arguments, data frames, exit code), and the rooms that they share.
 
-    ingest, publish, bootstrap, verify, audit, maintain, shelve, erase, rebuild   the jobs
+    ingest, publish, stream, bootstrap, verify, audit, maintain, pack_archive, erase, rebuild   the jobs
     stages/   the stages of a batch, functions for mapInArrow: scan, explode, merge_stream and merge_batch, typed_events …
     sinks/    what is written to: Iceberg tables, Kafka, Avro files, the quarantine
     state/    state shards in Lance

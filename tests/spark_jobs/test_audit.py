@@ -17,7 +17,7 @@ from spark_jobs.session import spark_session
 from tests.pipeline.bootstrap.test_run import CLUSTER, config, report_schema
 from tests.pipeline.bootstrap.test_run import NOW as START
 from tests.spark_jobs.pipeline import Pipeline
-from tests.spark_jobs.test_shelve import configured
+from tests.spark_jobs.test_pack_archive import configured
 from tests.storage.memory import MemoryStore
 from writetime.cassandra.schema.model import Table
 from writetime.errors import ConfigError

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from spark_jobs import shelve
+from spark_jobs import pack_archive
 from tests.spark_jobs.pipeline import Pipeline
 from writetime.pipeline.archive_packing import read_shelved
 from writetime.pipeline.documents import total
@@ -31,7 +31,7 @@ def test_a_replay_that_is_packed_under_its_feet(tmp_path: Path) -> None:
     assert manifest is not None
     assert [segment.object for segment in manifest.segments] == [info.name for info in plain]
 
-    shelved = shelve.run(pipeline.config)
+    shelved = pack_archive.run(pipeline.config)
     packed = list(store.list(layout.archive_prefix(cluster)))
     assert [info.name for info in packed] == [layout.packed(info.name) for info in plain]
     assert [segment_object.content_of(info) for info in packed] == [(info.size, info.crc32c) for info in plain]

@@ -14,8 +14,8 @@ import pytest
 import yaml
 from pyspark import cloudpickle
 
-from spark_jobs import shelve
-from spark_jobs.shelve import Care, PackAll, as_line, packer, published
+from spark_jobs import pack_archive
+from spark_jobs.pack_archive import Care, PackAll, as_line, packer, published
 from spark_jobs.sinks.avro_files import Filed
 from tests.pipeline.test_archive_packing import CONTENT, NOON, Archive
 from writetime.config.pipeline import PipelineConfig, load
@@ -215,9 +215,9 @@ def test_the_job_tells_what_it_did(
 ) -> None:
     configured(tmp_path)
     archive.put(1, datetime.now(UTC) - timedelta(days=2))
-    monkeypatch.setattr(shelve, "spread", lambda config, _: Spread(config)())
-    assert shelve.main(["--config", str(tmp_path / "pipeline.yaml")]) == 0
+    monkeypatch.setattr(pack_archive, "spread", lambda config, _: Spread(config)())
+    assert pack_archive.main(["--config", str(tmp_path / "pipeline.yaml")]) == 0
     assert capsys.readouterr().out.splitlines()[-1].startswith("1 segments packed, 4500 -> ")
     bad = archive.put(2, datetime.now(UTC) - timedelta(days=2))
     archive.store.put(layout.packed(bad), b"something else")
-    assert shelve.main(["--config", str(tmp_path / "pipeline.yaml")]) == 1
+    assert pack_archive.main(["--config", str(tmp_path / "pipeline.yaml")]) == 1

@@ -1,5 +1,5 @@
 """The archive job: pack segments, delete expired ones, remove old ledger entries.
-`spark-submit shelve.py --config FILE`
+`spark-submit pack_archive.py --config FILE`
 
 Strategy: this is not a batch, and no batch waits for it: `writetime.pipeline.archive_packing` explains why it
 may run at the same time. Expired objects are deleted first, so that they are not packed. Spark workers pack
@@ -87,7 +87,7 @@ def run(config: PipelineConfig) -> Shelved:
 def spread(config: PipelineConfig, stack: ExitStack) -> tuple[PackAll, int]:
     """A function that packs segments on Spark's workers, and how many it takes at once. Spark is stopped with
     the stack."""
-    spark = spark_session(config, f"writetime shelve {config.pipeline}")
+    spark = spark_session(config, f"writetime pack_archive {config.pipeline}")
     stack.callback(spark.stop)
     context, pack_one = spark.sparkContext, packer(config)
 
