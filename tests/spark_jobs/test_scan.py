@@ -360,7 +360,7 @@ def test_without_the_compiled_walk_it_is_the_same(tmp_path: Path, monkeypatch: p
     bucket = Bucket(tmp_path, segments_of(BODIES, BODIES[::-1]))
     routes = bucket.routes(SCHEMA, captured=[ORDERS.id])
     compiled = bucket.surveyed(), bucket.routed(routes)
-    monkeypatch.setattr("writetime.cassandra.commitlog.segment._use_kernel", lambda engine: False)
+    monkeypatch.setattr("writetime.cassandra.commitlog.segment.uses_kernel", lambda engine: False)
     assert (bucket.surveyed(), bucket.routed(routes)) == compiled
 
 

@@ -7,12 +7,10 @@ installed.
 
 from __future__ import annotations
 
-import importlib.util
 from collections.abc import Iterator, Sequence
-from functools import cache
 
 from writetime.cassandra.commitlog.mutation import decode_mutation
-from writetime.cassandra.commitlog.segment import Engine, Frame, Scan
+from writetime.cassandra.commitlog.segment import Engine, Frame, Scan, uses_kernel
 from writetime.cassandra.model import Mutation
 from writetime.cassandra.schema.model import Schema
 from writetime.errors import WritetimeError
@@ -27,7 +25,7 @@ def decode(
     `version` is that of the segment's descriptor. Frames that cannot be decoded are in `failures`, with the
     error of `decode_mutation`. Raises CorruptFrame if a frame is outside of `image`.
     """
-    if _use_kernel(engine):
+    if uses_kernel(engine):
         from writetime.kernels import mutation_buffers
 
         yield from mutation_buffers.decode(image, mutation_buffers.places(frames), schema, version=version, chunk_bytes=chunk_bytes)
@@ -44,15 +42,6 @@ def decode_segment(scanned: Scan, schema: Schema, *, engine: Engine = "auto", ch
     """Decode all frames of a segment, as `decode`."""
     version = scanned.descriptor.version
     return decode(scanned.image, scanned.frames, schema, version=version, engine=engine, chunk_bytes=chunk_bytes)
-
-
-def _use_kernel(engine: Engine) -> bool:
-    return engine == "numba" or (engine == "auto" and _kernel_importable())
-
-
-@cache
-def _kernel_importable() -> bool:
-    return importlib.util.find_spec("numba") is not None
 
 
 def _decode_chunk(image: bytes, frames: Sequence[Frame], schema: Schema, version: int, dictionaries: Dictionaries) -> Decoded:

@@ -215,7 +215,7 @@ def _walk(
 ) -> tuple[Sequence[Frame], list[Problem], int]:
     length = len(image) if synced is None else max(start, min(len(image), synced))
     found: Sequence[Frame]
-    if _use_kernel(engine):
+    if uses_kernel(engine):
         found, raw, end = importlib.import_module(_COMPILED_TWIN).walk(image, start, length, descriptor.id).as_python()
     else:
         found, raw, end = walk(image, start, length, descriptor.id)
@@ -281,7 +281,8 @@ def problem(raw: RawProblem, name: str = "") -> Problem:
     return Problem(_KINDS[kind], raw.position, raw.size, error)
 
 
-def _use_kernel(engine: Engine) -> bool:
+def uses_kernel(engine: Engine) -> bool:
+    """Whether the compiled twin does the work: if asked for, or by default where numba is installed."""
     return engine == "numba" or (engine == "auto" and _kernel_importable())
 
 
