@@ -43,6 +43,7 @@ from writetime.pipeline.planner import expect_replayable, read_sealed
 from writetime.pipeline.quarantine import contents
 from writetime.pipeline.quarantine.record import list_records, read_record
 from writetime.pipeline.segment_check import known_schema
+from writetime.pipeline.sessions import read_state
 from writetime.pipeline.void import expect_open, void
 from writetime.storage import layout, segment_object
 from writetime.storage.concurrency import at_once
@@ -187,6 +188,7 @@ def _add_ring_views(app: FastAPI, shown: Shown) -> None:
         addresses = {node.node: node.address for node in found.nodes if node.address}
         about: dict[str, Any] = {
             "heat": heat_map(coverage([node.node for node in found.nodes], found.batches), addresses),
+            "session": read_state(batches.store, batches.cluster),
             "held": held,
             "complete": completeness_map(held) if held else None,
             "lag": lag_plot(found.batches),

@@ -21,7 +21,7 @@ import pytest
 
 from tests.monitoring import bucket
 from writetime.events.masking import Rules
-from writetime.pipeline import audit, verification
+from writetime.pipeline import audit, sessions, verification
 from writetime.pipeline.archive_packing import let_go, pack
 from writetime.pipeline.audit import AuditReport, NodeAudit
 from writetime.pipeline.batch_history import Batches
@@ -142,6 +142,19 @@ def test_the_ring_and_its_nodes(browser: Browser) -> None:
     assert "1 segment in quarantine needs an operator" in text(found)
     assert found.count('class="gap"') == 1
     assert found.count("<circle") == 8
+
+
+def test_the_session_is_shown_with_its_trouble(own: Browser, tmp_path: Path) -> None:
+    store = LocalStore(tmp_path / "bucket")
+    assert "Session since" not in own.get("")
+    state = sessions.SessionState(id="1", started_at=bucket.START, updated_at=bucket.START, until=bucket.START, batches=3, published=7)
+    sessions.write_state(store, bucket.CLUSTER, state)
+    assert "3 batches: waiting for segments; published up to batch 7" in own.get("")
+    trouble = {"publish_error": "<b>no answer</b>", "step": "batch 8: ingest"}
+    sessions.write_state(store, bucket.CLUSTER, state.model_copy(update=trouble))
+    shown = own.get("")
+    assert "batch 8: ingest" in shown
+    assert "publishing fails: &lt;b&gt;no answer&lt;/b&gt;" in shown
 
 
 def test_segments_page_by_page(page: Any, browser: Browser, monkeypatch: pytest.MonkeyPatch) -> None:
