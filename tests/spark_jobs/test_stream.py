@@ -24,7 +24,7 @@ from writetime.pipeline.planner import history, plan_maintain
 from writetime.pipeline.publish_progress import Published, read_published
 from writetime.storage import layout
 
-pytestmark = [pytest.mark.spark, pytest.mark.kafka, pytest.mark.timeout(900)]
+pytestmark = [pytest.mark.spark, pytest.mark.kafka, pytest.mark.thorough, pytest.mark.timeout(900)]
 
 
 class Running:
