@@ -424,6 +424,48 @@ def test_which_tables_a_mutation_drops() -> None:
     assert learner.drops(drop_keyspace("k", T + 500)) == {OTHER: T + 500}
 
 
+def test_a_create_with_a_known_id_implies_the_drop_that_no_segment_holds() -> None:
+    """In any order, and however often it is logged; a DROP that is known explains it."""
+    create, again = create_table(TABLE, T), create_table(TABLE, T + 200)
+    for order in ((create, again), (again, create)):
+        learner = learnt([*order, again])
+        assert [learner.drops(each) for each in (create, again)] == [{}, {ID: T + 199}]
+    learner.apply(create_table(TABLE, T + 400))
+    assert learner.drops(create_table(TABLE, T + 400)) == {ID: T + 399}
+    dropped = change("k", tables=[deleted_row(("t",), T + 100)])
+    assert [learnt([create, dropped, again]).drops(each) for each in (create, dropped, again)] == [{}, {ID: T + 100}, {}]
+    gone = drop_keyspace("k", T + 100)
+    assert learnt([create, gone, again]).drops(again) == {}
+
+
+@pytest.mark.parametrize(
+    "columns",
+    [
+        pytest.param([], id="an option"),
+        pytest.param([column_row("t", "p", T + 200, "partition_key", "int", 0)], id="a masked key"),
+        pytest.param(
+            [column_row("t", "v", T + 200, "regular", "text"), column_row("t", "w", T + 200, "regular", "int")], id="columns added"
+        ),
+        pytest.param(
+            [deleted_row(("t", "p"), T + 200), column_row("t", "new", T + 200, "partition_key", "int", 0)],
+            id="a renamed key",
+        ),
+    ],
+)
+def test_an_alter_implies_no_drop(columns: list[Row]) -> None:
+    create = create_table(TABLE, T)
+    alter = change("k", tables=table_rows("t", ID, T + 200), columns=columns)
+    assert learnt([create, alter]).drops(alter) == {}
+
+
+def test_a_changed_type_of_all_columns_implies_no_drop() -> None:
+    create = create_table(TABLE, T)
+    types = [schema_row("types", ("u",), T + 200, {"field_names": ["a"], "field_types": ["int"]})]
+    columns = [column_row("t", name, T + 200, column.kind, column.type, column.position) for name, column in TABLE.columns.items()]
+    alter = change("k", tables=table_rows("t", ID, T + 200), columns=columns, types=types)
+    assert learnt([create, alter]).drops(alter) == {}
+
+
 def test_columns_of_an_id_before_it_was_dropped_and_created_again() -> None:
     """Frames from before the DROP are decoded with them."""
     first = replace(TABLE, columns={**TABLE.columns, "n": Column("n", "regular", "int"), "gone": Column("gone", "regular", "bigint")})

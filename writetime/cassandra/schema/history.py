@@ -78,6 +78,7 @@ _KINDS: Final[dict[str, ColumnKind]] = {
     "static": "static",
     "regular": "regular",
 }
+_KEY_KINDS: Final = (b"partition_key", b"clustering")
 _FORMAT: Final = 1
 _NEVER: Final = 1 << 63
 """Later than any timestamp (µs)."""
@@ -292,7 +293,8 @@ class SchemaLearner:
 
     def drops(self, mutation: Mutation) -> dict[UUID, int]:
         """The tables that a mutation drops: id -> time (µs). A mutation that creates the table again or
-        alters it also deletes the row, just before it writes the row; it drops nothing."""
+        alters it also deletes the row, just before it writes the row; it drops nothing, except that a CREATE
+        with the id of a known table implies a DROP if none is known: its segment may not have been kept."""
         found: dict[UUID, int] = {}
         for update in mutation.updates:
             table = system_tables.SCHEMA_TABLES.get(update.table_id)
@@ -310,7 +312,49 @@ class SchemaLearner:
                 before = [each for each in ids if times and each[0] <= max(times)]
                 if before and not any(cell.column == "id" for cell in row.cells):
                     found[UUID(bytes=max(before)[1])] = max(times)
+                elif (implied := self._implied_drop(mutation, update.key, clustering, row)) is not None:
+                    found.update([implied])
         return found
+
+    def _implied_drop(self, mutation: Mutation, key: bytes, clustering: Clustering, row: Row) -> tuple[UUID, int] | None:
+        """The table that was dropped before this mutation created it again with its id, and when at the latest
+        (µs); None if the mutation is no such CREATE, or if a deletion explains it."""
+        created = next(((cell.value, cell.timestamp) for cell in row.cells if cell.column == "id"), None)
+        if created is None or not self._creates_again(mutation, key, clustering, created[1]):
+            return None
+        facts = self._facts[("tables", key.decode("utf-8", "surrogateescape"))]
+        times = {cell.timestamp for cell in facts.rows[clustering].cells if cell.column == "id" and cell.value == created[0]}
+        last = max((at for at in times if at < created[1]), default=None)
+        ranges = (each.deletion for each in facts.ranges if _covers(each, clustering))
+        deletions = {each.marked_for_delete_at for each in (*facts.rows[clustering].deletions, *facts.deletions, *ranges)}
+        # A CREATE and an ALTER delete the row just before they write it.
+        if last is None or any(last <= at < created[1] and at + 1 not in times for at in deletions):
+            return None
+        return UUID(bytes=created[0]), created[1] - 1
+
+    def _creates_again(self, mutation: Mutation, key: bytes, clustering: Clustering, at: int) -> bool:
+        """Whether the mutation creates, at `at` (µs), a table whose primary key columns were written before.
+
+        A CREATE writes all columns (SchemaKeyspace.addTableToSchemaMutation). An ALTER writes the columns that
+        it changes: one that is masked, several that are renamed, of which the old names are deleted, or all of
+        a user type, which is written too. A mutation with a single column is taken for an ALTER."""
+        updates = {
+            system_tables.SCHEMA_TABLES[each.table_id].name: each
+            for each in mutation.updates
+            if each.key == key and each.table_id in system_tables.SCHEMA_TABLES
+        }
+        rows = [row for row in updates["columns"].rows if (row.clustering or ())[:1] == clustering] if "columns" in updates else []
+        written = [{cell.column: cell for cell in row.cells} for row in rows]
+        if "types" in updates or len(rows) < 2 or any("kind" not in cells or cells["kind"].timestamp != at for cells in written):
+            return False
+        known = self._facts.get(("columns", key.decode("utf-8", "surrogateescape")))
+        keys = [row for row, cells in zip(rows, written, strict=True) if cells["kind"].value in _KEY_KINDS]
+        return bool(keys) and all(self._was_written(known, row.clustering or (), at) for row in keys)
+
+    @staticmethod
+    def _was_written(known: _PartitionFacts | None, clustering: Clustering, at: int) -> bool:
+        cells = known.rows[clustering].cells if known is not None and clustering in known.rows else ()
+        return any(cell.column == "kind" and cell.value in _KEY_KINDS and cell.timestamp < at for cell in cells)
 
     @property
     def cdc_ever(self) -> frozenset[UUID]:
