@@ -62,7 +62,6 @@ _ATTEMPTS: Final = 4
 _LONGEST_PAUSE: Final = 30.0
 _LEASE_WAIT: Final = 60.0
 """Seconds to wait for the lease of a session that was killed."""
-_NO_PROGRESS: Final = 600.0
 _RELEASE_EVERY: Final = 60.0
 _STATE_EVERY: Final = 30.0
 _LOOK_EVERY: Final = 10.0
@@ -146,7 +145,7 @@ class Session:
         now = datetime.now(UTC)
         self._state = SessionState(id=uuid4().hex, started_at=now, updated_at=now, until=now + timedelta(seconds=seconds))
         self._publishing = Publishing(config, store, spark, self._note) if config.kafka or config.files else None
-        self._looks = 0
+        self._looks, self._waiting = 0, ""
         self._watchdog = Watchdog(spark, self._current_work, config.airflow.no_progress_minutes * 60)
 
     def run(self) -> str:
@@ -229,6 +228,7 @@ class Session:
         manifest = self._plan()
         if manifest is None:
             return False
+        self._waiting = ""
         self._note(step=f"batch {manifest.number}: ingest ({manifest.kind}, {len(manifest.segments)} segments)")
         sealed = self._ingest(manifest)
         if sealed is not None:
@@ -271,7 +271,7 @@ class Session:
             self._release()
             manifest = self._planned()
         except BatchBusy as error:
-            log.info("waiting, no batch can be planned", error=str(error))
+            self._log_waiting(str(error))
             return None
         if manifest is None or manifest.kind == "ingest" or self._clock.now() - manifest.created_at >= _OTHERS_TURN:
             return manifest
@@ -282,7 +282,7 @@ class Session:
         now = self._clock.now()
         past = history(self._store, self._cluster)
         if not past.open and (turn := sessions.turn_requested(self._store, self._cluster, now)) is not None:
-            log.info("leaving the next batch to another DAG", by=turn.by)
+            self._log_waiting(f"the next batch is left to {turn.by}")
             return None
         try:
             return self._plan_ingest(now)
@@ -290,6 +290,12 @@ class Session:
             # The last batch may be sealed and not archived: its driver was interrupted.
             archive_last(self._store, self._cluster)
             return self._plan_ingest(now)
+
+    def _log_waiting(self, reason: str) -> None:
+        """Once for each reason: it is found again with each look, for as long as a rebuild takes."""
+        if reason != self._waiting:
+            log.info("no batch is planned", reason=reason)
+        self._waiting = reason
 
     def _plan_ingest(self, now: datetime) -> Manifest | None:
         config = self._config
