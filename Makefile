@@ -70,10 +70,9 @@ endef
 
 # --- proofs ---------------------------------------------------------------------------------------------------------
 
-test-airflow: setup #: a live node, Airflow on its schedule and a person at a browser; needs Chromium, fetches it if there is none; some minutes
+test-airflow: setup #: a live node, Airflow on its schedule, a session, and a person at a browser; needs Chromium, fetches it if there is none; some minutes
 	@$(PYTHON) -m tools.chromium
-	@$(PYTHON) -m pytest -m browser $(ARGS)
-	@$(PYTHON) -m pytest tests/airflow/test_session.py $(ARGS)
+	@$(PYTHON) -m pytest -m "browser or airflow and thorough" $(ARGS)
 
 test-decoder: setup #: boot Cassandra 4.0, 4.1 and 5.0 with every codec, read what they log as their own readers do; some minutes
 	@$(PYTHON) -m proof.decoder.compare $(ARGS)
