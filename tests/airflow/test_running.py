@@ -96,7 +96,7 @@ def story(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Story]:
 
 def test_a_damaged_segment_its_repair_and_a_backfill(story: Story) -> None:
     folders = story.recording.stage(story.site.nodes)
-    _make_older(folders.values())
+    make_older(folders.values())
     damaged = flip_a_byte_of_a_captured_frame(folders[story.recording.nodes[0].host_id])
     demo.ship(story.site, story.recording, stage=False)
     name = layout.SegmentRef(
@@ -196,7 +196,7 @@ def names_hour(object_name: str) -> str:
     return f"{date.removeprefix('date=')}T{hour.removeprefix('hour=')}:00:00"
 
 
-def _make_older(folders: Iterable[Path]) -> None:
+def make_older(folders: Iterable[Path]) -> None:
     """Let all segments have been sealed in the hour before this one: a backfill only takes hours that are
     over, and of this very hour the DAG's own schedule has made an empty run."""
     sealed_at = (datetime.now(UTC) - timedelta(hours=1)).replace(minute=10)

@@ -17,7 +17,7 @@ import pytest
 import yaml
 
 from proof.recording.recording import Recording
-from tests.airflow.test_running import Story, _make_older, names_hour, replay
+from tests.airflow.test_running import Story, make_older, names_hour, replay
 from tests.damage import flip_a_byte_of_a_captured_frame
 from tools import demo
 from tools.services.airflow import Airflow
@@ -68,7 +68,7 @@ def next_session(story: Story, before: str) -> sessions.SessionState:
 
 def test_a_session_and_what_happens_to_it(story: Story) -> None:
     folders = story.recording.stage(story.site.nodes)
-    _make_older(folders.values())
+    make_older(folders.values())
     damaged = flip_a_byte_of_a_captured_frame(folders[story.recording.nodes[0].host_id])
     first = next_session(story, "")
     demo.ship(story.site, story.recording, stage=False)
