@@ -127,6 +127,7 @@ def test_without_a_way_to_ask_the_ring_nothing_is_begun() -> None:
         audit.run(unreachable, START, START + timedelta(hours=1), reread=audit.Rereading("gaps"))
 
 
+@pytest.mark.thorough
 def test_a_part_of_the_time(shipped: Pipeline) -> None:
     start, _ = minutes(shipped)
     spark = spark_session(shipped.config, "audit")

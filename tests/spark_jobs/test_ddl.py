@@ -142,6 +142,7 @@ def test_keys_and_fields_are_renamed_and_history_keeps_its_place(pipeline: Pipel
     assert last[1]["after"] == {"id": 1, "name": 8, "at": {"z": 3, "y": 4, "more": "m"}, "all": None}
 
 
+@pytest.mark.thorough
 def test_events_tell_what_a_column_held_before_it_was_dropped_or_made_anew(pipeline: Pipeline, warehouse: Warehouse) -> None:
     first = table("told", 37, {"id": "int", "v": "text", "w": "int"})
     schema = schema_of(first)
@@ -278,6 +279,7 @@ def test_a_key_that_is_spelled_otherwise_leaves_no_record_in_a_compacted_topic(p
     assert len(set(places)) == len(places)
 
 
+@pytest.mark.thorough
 def test_no_rename_gives_a_key_to_another_publisher(pipeline: Pipeline, warehouse: Warehouse) -> None:
     """Who sends an event decides whose progress says that it was sent."""
     columns = {"id": "int", "line": "frozen<map<frozen<place>, double>>", "v": "int"}

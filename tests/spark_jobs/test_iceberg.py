@@ -96,6 +96,7 @@ def rows(warehouse: Warehouse, name: str) -> list[dict[str, Any]]:
     return [row.asDict(recursive=True) for row in warehouse.spark.table(f"lake.{name}").collect()]
 
 
+@pytest.mark.thorough
 def test_written_twice_is_there_once(warehouse: Warehouse) -> None:
     batch = [insert(ORDERS, 1, {"name": "one"}, 1), insert(ORDERS, 1, {"name": "two"}, 2), insert(ORDERS, 2, {"name": "three"}, 1)]
     write(warehouse, ORDERS, 1, *batch)
@@ -209,6 +210,7 @@ def test_partitions_whose_keys_read_alike_are_one_row_and_hold_up_nothing(wareho
     assert Counter(row["op"] for row in rows(warehouse, "shop__changes.alike")) == {"c": 2 + 2, "u": 2}
 
 
+@pytest.mark.thorough
 def test_records_that_several_jobs_tell_of_at_once_are_all_there(warehouse: Warehouse) -> None:
     def tell(number: int, settled_in: int | None = None) -> None:
         kind = QuarantineKind.UNKNOWN_TABLE

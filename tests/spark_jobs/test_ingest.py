@@ -73,6 +73,7 @@ def test_a_batch_that_dies_at_each_commit_and_is_run_again(tmp_path: Path, monke
     assert pipeline.run(manifest) == sealed
 
 
+@pytest.mark.thorough
 def test_bad_input_holds_up_nothing_else(tmp_path: Path) -> None:
     pipeline = Pipeline.create(tmp_path)
     first, second, third = pipeline.stage()

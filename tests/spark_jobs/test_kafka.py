@@ -179,6 +179,7 @@ def test_progress_of_the_version_before_is_gone_on_with(kafka: KafkaConfig, topi
     assert read_progress(kafka, 0)[topic] == Position(1, 3, str(UUID(int=11)))
 
 
+@pytest.mark.thorough
 def test_a_second_pipeline_with_the_same_prefix_is_refused_by_name(kafka: KafkaConfig, topic: str) -> None:
     expect_own(kafka, MINE)
     assert list(Publisher(kafka, owner=MINE).send_all(rows(topic, [1]))) == [Sent(1)]
@@ -204,6 +205,7 @@ def test_progress_behind_an_open_transaction_is_not_read(kafka: KafkaConfig, top
     assert progress(kafka, 0) == {topic: (1, 1)}
 
 
+@pytest.mark.thorough
 def test_what_is_told_elsewhere_goes_once_in_its_place_and_holds_up_its_own_stream_only(kafka: KafkaConfig, topic: str) -> None:
     elsewhere, other = quarantine_topic(kafka.topic_prefix), f"{kafka.topic_prefix}.shop.other"
     assert ensure_topics(kafka, [other, elsewhere]) == {}
