@@ -11,7 +11,7 @@ import pytest
 
 from spark_jobs import ingest
 from spark_jobs.sinks.quarantine import STORED
-from tests.cassandra.schema.examples import create_table
+from tests.cassandra.schema.examples import add_columns, create_table
 from tests.spark_jobs.synthetic import CLUSTER, ORDERS, START, Ring, i32, insert, micros
 from tests.spark_jobs.test_quarantine_table import LATE, records, run, unknown
 from writetime.cassandra.commitlog.encode import encode_mutation
@@ -94,7 +94,7 @@ def test_many_frames_that_a_captured_table_cannot_decode_are_one_record_in_each_
     kept = {info.name: info.crc32c for info in ring.store.list("quarantine/") if info.name.endswith(".bin")}
     assert len(kept) == 2
 
-    ring.write(encode_mutation(create_table(WIDER, micros(400)), Schema(tables=TABLES)))
+    ring.write(encode_mutation(add_columns(WIDER, ["extra"], micros(400)), Schema(tables=TABLES)))
     ring.finish_and_ship(410)
     run(ring, 500)
     assert len(release(ring.store, CLUSTER, Rules())) == 2

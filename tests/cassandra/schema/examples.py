@@ -84,6 +84,13 @@ def create_table(table: Table, timestamp: int) -> Mutation:
     return change(table.keyspace, tables=tables, columns=columns, dropped_columns=dropped)
 
 
+def add_columns(table: Table, names: Iterable[str], timestamp: int) -> Mutation:
+    """The ALTER that adds these columns of the table: it writes no others, as a CREATE would."""
+    columns = [column_row(table.name, name, timestamp, table.columns[name].kind, table.columns[name].type) for name in names]
+    tables = table_rows(table.name, table.id, timestamp, cdc=True if table.cdc else None, flags=table.flags)
+    return change(table.keyspace, tables=tables, columns=columns)
+
+
 def ddl_bodies(schema: Schema) -> list[bytes]:
     """The frames' bodies that create all tables of a schema."""
     system = Schema(tables=dict(SCHEMA_TABLES))
