@@ -9,12 +9,9 @@ from writetime_operators import (
     ArchiveBatchOperator,
     ArchiveLastOperator,
     BatchJobOperator,
-    FailedSegmentsOperator,
-    FailedTablesOperator,
     PlanBatchOperator,
     ReleaseOperator,
-    SegmentOperator,
-    TableOperator,
+    add_squares,
 )
 from writetime_settings import settings
 
@@ -56,19 +53,6 @@ for pipeline in settings():
         plan = PlanBatchOperator(task_id="plan", trigger_rule="all_done", doc_md="Plan the next batch, or return the open one again.")
         ingest = BatchJobOperator(task_id="ingest", job="ingest", batch=BATCH, outlets=[pipeline.outbox])
         archive = ArchiveBatchOperator(task_id="archive", batch=BATCH, outlets=[pipeline.tables])
-        failed = FailedSegmentsOperator(task_id="failed_segments", batch=BATCH)
-        segment = SegmentOperator.partial(
-            task_id="segment",
-            retries=0,
-            map_index_template="{{ segment }}",
-            doc_md="Failed: this segment needs an operator. See the runbook.",
-        ).expand_kwargs(failed.output)
-        refused = FailedTablesOperator(task_id="failed_tables", batch=BATCH)
-        table = TableOperator.partial(
-            task_id="table", retries=0, map_index_template="{{ table }}", doc_md="Failed: this table needs an operator. See the runbook."
-        ).expand_kwargs(refused.output)
         [archive_last, release] >> plan >> ingest >> archive
         # In parallel to `archive`: bad segments are reported even if archiving fails.
-        ingest >> [failed, refused]
-        failed >> segment
-        refused >> table
+        ingest >> add_squares(BATCH)

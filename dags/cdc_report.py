@@ -7,12 +7,9 @@ from datetime import timedelta
 
 from airflow.sdk import DAG, Param
 from writetime_operators import (
-    FailedSegmentsOperator,
-    FailedTablesOperator,
     RejectedTableOperator,
     RejectedTablesOperator,
-    SegmentOperator,
-    TableOperator,
+    add_squares,
 )
 from writetime_session import ChangedTablesOperator, PublishedOperator
 from writetime_settings import settings
@@ -48,17 +45,7 @@ for pipeline in settings():
         },
         default_args=pipeline.defaults | {"retries": 2, "retry_delay": timedelta(seconds=30)},
     ):
-        failed = FailedSegmentsOperator(task_id="failed_segments", batch=BATCH)
-        segment = SegmentOperator.partial(
-            task_id="segment",
-            retries=0,
-            map_index_template="{{ segment }}",
-            doc_md="Failed: this segment needs an operator. See the runbook.",
-        ).expand_kwargs(failed.output)
-        refused = FailedTablesOperator(task_id="failed_tables", batch=BATCH)
-        table = TableOperator.partial(
-            task_id="table", retries=0, map_index_template="{{ table }}", doc_md="Failed: this table needs an operator. See the runbook."
-        ).expand_kwargs(refused.output)
+        add_squares(BATCH)
         waiting = RejectedTablesOperator(task_id="waiting_tables")
         waiting_table = RejectedTableOperator.partial(
             task_id="waiting_table",
@@ -69,6 +56,4 @@ for pipeline in settings():
         PublishedOperator(task_id="published", retries=0)
         since, upto = "{{ params.changed_since }}", "{{ params.changed_upto }}"
         ChangedTablesOperator(task_id="changed_tables", since=since, upto=upto, outlets=[pipeline.tables])
-        failed >> segment
-        refused >> table
         waiting >> waiting_table

@@ -10,7 +10,7 @@ from __future__ import annotations
 import os
 import time
 from abc import abstractmethod
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from datetime import UTC, datetime, timedelta
 from functools import partial
 from pathlib import Path
@@ -38,6 +38,7 @@ from writetime.pipeline.bootstrap.run import due
 from writetime.pipeline.documents import Manifest
 from writetime.pipeline.job_result import listening
 from writetime.pipeline.planner import (
+    OWNERS_TURN,
     history,
     plan_ingest,
     plan_maintain,
@@ -57,9 +58,6 @@ ROOT = Path(__file__).resolve().parent.parent
 SECRETS = ("WRITETIME_CQL_PASSWORD", "WRITETIME_CQL_KEY_PASSWORD", "WRITETIME_KEYSTORE_PASSWORD", "WRITETIME_KEYSTORE_KEY_PASSWORD")
 _MAX_LINES = 20
 """Maximum number of items that an error message lists."""
-_OTHERS_TURN = timedelta(minutes=10)
-"""How long cdc_ingest leaves an open batch to the DAG that planned it. Two drivers of one batch are safe, but
-waste CPU."""
 _LOOPBACK = {"spark.driver.host": "127.0.0.1", "spark.driver.bindAddress": "127.0.0.1"}
 
 
@@ -114,6 +112,13 @@ class PipelineOperator(BaseOperator):
             raise AirflowSkipException(nothing)
         return manifest
 
+    def emit_table_events(self, context: Context, pipeline: str, changed: Mapping[str, int], batch: int) -> None:
+        """Create an asset event for each changed table, with its count of events up to `batch`, where an asset
+        alias is among the outlets."""
+        for alias in (outlet for outlet in self.outlets if isinstance(outlet, AssetAlias)):
+            for table, events in changed.items():
+                context["outlet_events"][alias].add(table_asset(pipeline, table), extra={"batch": batch, "events": events})
+
     def archive_last(self) -> dict[str, str]:
         """Archive the last sealed batch if its run was interrupted before that: planning requires it."""
         config, store = self.pipeline()
@@ -156,10 +161,10 @@ class PlanBatchOperator(PipelineOperator):
             raise AirflowSkipException(f"airflow.mode is session: cdc_stream of {config.pipeline} plans and runs the batches")
         plan = partial(plan_ingest, max_segments=config.segments_per_batch, largest=config.largest_segment)
         manifest = self.planned(plan, "there are no new segments and no captured rows have expired")
-        if manifest.kind != "ingest" and store_clock(store, config.cluster.name) - manifest.created_at < _OTHERS_TURN:
+        if manifest.kind != "ingest" and store_clock(store, config.cluster.name) - manifest.created_at < OWNERS_TURN:
             raise AirflowSkipException(
                 f"batch {manifest.number} ({manifest.kind}) is open: its own DAG planned it at {manifest.created_at:%H:%M:%S}Z and should "
-                f"seal it. If it is not sealed {_OTHERS_TURN.seconds // 60} minutes after that, cdc_ingest runs it"
+                f"seal it. If it is not sealed {OWNERS_TURN.seconds // 60} minutes after that, cdc_ingest runs it"
             )
         self.log.info("batch %s (%s): %s segments", manifest.number, manifest.kind, len(manifest.segments))
         return manifest.number
@@ -410,9 +415,7 @@ class ArchiveBatchOperator(BatchOperator):
         except WritetimeError as error:
             raise failure(error) from error
         changed = {account.table.partition("@")[0]: account.events for account in sealed.accounting if account.events} if sealed else {}
-        for alias in (outlet for outlet in self.outlets if isinstance(outlet, AssetAlias)):
-            for table, events in changed.items():
-                context["outlet_events"][alias].add(table_asset(config.pipeline, table), extra={"batch": int(self.batch), "events": events})
+        self.emit_table_events(context, config.pipeline, changed, int(self.batch))
         return moved
 
 
@@ -548,6 +551,25 @@ class TableOperator(PipelineOperator):
             raise failure(error) from error
         self.log.info("no problem found with %s, the next batch reads: %s", self.table, ", ".join(released) or "nothing")
         return released
+
+
+def add_squares(batch: str) -> list[BaseOperator]:
+    """Add the tasks that report a batch's failed segments and rejected tables to the current DAG. Returns the
+    two that list them."""
+    failed = FailedSegmentsOperator(task_id="failed_segments", batch=batch)
+    segment = SegmentOperator.partial(
+        task_id="segment",
+        retries=0,
+        map_index_template="{{ segment }}",
+        doc_md="Failed: this segment needs an operator. See the runbook.",
+    ).expand_kwargs(failed.output)
+    refused = FailedTablesOperator(task_id="failed_tables", batch=batch)
+    table = TableOperator.partial(
+        task_id="table", retries=0, map_index_template="{{ table }}", doc_md="Failed: this table needs an operator. See the runbook."
+    ).expand_kwargs(refused.output)
+    failed >> segment
+    refused >> table
+    return [failed, refused]
 
 
 class PublishDueOperator(PipelineOperator):

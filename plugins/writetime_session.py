@@ -18,13 +18,12 @@ from datetime import UTC, datetime
 from hashlib import sha256
 from typing import Any
 
-from airflow.sdk import AssetAlias, Context
+from airflow.sdk import Context
 from airflow.sdk.exceptions import AirflowException, AirflowFailException, AirflowSkipException
 from airflow.sdk.execution_time import task_runner
 from airflow.sdk.execution_time.comms import ErrorResponse, TriggerDagRun
 from writetime_notices import NOTIFIED_BEFORE
 from writetime_operators import PipelineOperator, SparkJobOperator, opened
-from writetime_settings import table_asset
 
 from writetime.errors import WritetimeError
 from writetime.pipeline import sessions
@@ -169,10 +168,7 @@ class ChangedTablesOperator(PipelineOperator):
         changed = {table: count for table, count in sorted(events.items()) if count}
         if not changed:
             raise AirflowSkipException("no table was changed")
-        for alias in (outlet for outlet in self.outlets if isinstance(outlet, AssetAlias)):
-            for table, count in changed.items():
-                asset = table_asset(config.pipeline, table)
-                context["outlet_events"][alias].add(asset, extra={"batch": int(self.upto), "events": count})
+        self.emit_table_events(context, config.pipeline, changed, int(self.upto))
         return changed
 
 

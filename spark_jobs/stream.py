@@ -47,7 +47,7 @@ from writetime.pipeline import sessions
 from writetime.pipeline.archiver import archive, archive_last
 from writetime.pipeline.documents import Manifest, Sealed
 from writetime.pipeline.job_result import cause, leave_error
-from writetime.pipeline.planner import history, plan_ingest, read_sealed
+from writetime.pipeline.planner import OWNERS_TURN, history, plan_ingest, read_sealed
 from writetime.pipeline.publish_progress import publish_due, read_published
 from writetime.pipeline.quarantine.retry import release
 from writetime.pipeline.sessions import SessionState, StoreClock
@@ -70,8 +70,6 @@ _WAITING_EVERY: Final = 60.0
 """Seconds after which events that could not be published are tried again without a new batch."""
 _PUBLISH: Final = "publish"
 """Group of the Spark jobs of publishing."""
-_OTHERS_TURN: Final = timedelta(minutes=10)
-"""How long an open batch is left to the DAG that planned it, as in `cdc_ingest`."""
 
 
 @reports_failure("the session")
@@ -273,7 +271,7 @@ class Session:
         except BatchBusy as error:
             self._log_waiting(str(error))
             return None
-        if manifest is None or manifest.kind == "ingest" or self._clock.now() - manifest.created_at >= _OTHERS_TURN:
+        if manifest is None or manifest.kind == "ingest" or self._clock.now() - manifest.created_at >= OWNERS_TURN:
             return manifest
         # Its own DAG runs it.
         return None

@@ -11,7 +11,8 @@ import json
 import os
 import subprocess
 import sys
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
+from contextlib import contextmanager
 from datetime import UTC, datetime, timedelta
 from email.message import Message
 from pathlib import Path
@@ -77,14 +78,13 @@ class Story:
         return verify.verify(self.site, self.recording, self.kafka.bootstrap)
 
 
-@pytest.fixture(scope="module")
-def story(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Story]:
-    site = Site(tmp_path_factory.mktemp("site"))
-    recording = Recording.open()
+@contextmanager
+def started(folder: Path, *, mode: str = "batch", env: Mapping[str, str] | None = None) -> Iterator[Story]:
+    """A story with Kafka and Airflow running, and every DAG of the demo unpaused."""
+    site, recording = Site(folder), Recording.open()
     with Kafka(site.folder / "kafka", port=0) as kafka:
-        site.write_configs(recording, bootstrap=kafka.bootstrap, schedule=None)
-        users = {"AIRFLOW__CORE__SIMPLE_AUTH_MANAGER_USERS": "admin:admin,viewer:viewer"}
-        airflow = Airflow(site.folder / "airflow", config=site.config, port=0, env=users)
+        site.write_configs(recording, bootstrap=kafka.bootstrap, schedule=None, mode=mode)
+        airflow = Airflow(site.folder / "airflow", config=site.config, port=0, env=env)
         try:
             airflow.start(expect=demo.DAGS)
             for dag in demo.DAGS:
@@ -92,6 +92,13 @@ def story(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Story]:
             yield Story(site, recording, kafka, airflow)
         finally:
             airflow.stop()
+
+
+@pytest.fixture(scope="module")
+def story(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Story]:
+    users = {"AIRFLOW__CORE__SIMPLE_AUTH_MANAGER_USERS": "admin:admin,viewer:viewer"}
+    with started(tmp_path_factory.mktemp("site"), env=users) as running:
+        yield running
 
 
 def test_a_damaged_segment_its_repair_and_a_backfill(story: Story) -> None:

@@ -16,13 +16,9 @@ from datetime import UTC, datetime
 import pytest
 import yaml
 
-from proof.recording.recording import Recording
-from tests.airflow.test_running import Story, make_older, names_hour, replay
+from tests.airflow.test_running import Story, make_older, names_hour, replay, started
 from tests.damage import flip_a_byte_of_a_captured_frame
 from tools import demo
-from tools.services.airflow import Airflow
-from tools.services.kafka import Kafka
-from tools.site import Site
 from writetime.pipeline import sessions
 from writetime.pipeline.planner import read_manifest
 from writetime.storage import layout
@@ -32,18 +28,8 @@ pytestmark = [pytest.mark.airflow, pytest.mark.kafka, pytest.mark.spark, pytest.
 
 @pytest.fixture(scope="module")
 def story(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Story]:
-    site = Site(tmp_path_factory.mktemp("site"))
-    recording = Recording.open()
-    with Kafka(site.folder / "kafka", port=0) as kafka:
-        site.write_configs(recording, bootstrap=kafka.bootstrap, schedule=None, mode="session")
-        airflow = Airflow(site.folder / "airflow", config=site.config, port=0)
-        try:
-            airflow.start(expect=demo.DAGS)
-            for dag in demo.DAGS:
-                airflow.api.pause(dag, paused=False)
-            yield Story(site, recording, kafka, airflow)
-        finally:
-            airflow.stop()
+    with started(tmp_path_factory.mktemp("site"), mode="session") as running:
+        yield running
 
 
 def until(holds: Callable[[], object], what: str, seconds: float = 300) -> None:

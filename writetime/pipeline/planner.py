@@ -61,6 +61,9 @@ EXPIRY_PAUSE: Final = 60
 """Minimum seconds between two batches that only report expired values: a table of short TTLs must not start
 one batch a second.
 """
+OWNERS_TURN: Final = timedelta(minutes=10)
+"""How long an open batch other than an ingest is left to the DAG that planned it. Two drivers of one batch are
+safe, but waste CPU."""
 
 
 @dataclass(frozen=True, slots=True)

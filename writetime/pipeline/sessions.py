@@ -44,9 +44,9 @@ _CLOCK_SECONDS: Final = 60.0
 class SessionState(Document):
     """What a session did last. `step`: its current work, for people; `batch`, `published`: the last batch
     that is sealed, and the last that is in Kafka; `batch_seconds`: duration of its last batch, from planning
-    to archive. `failed`: the last
-    batches with segments or tables that need an operator; `waiting`: tables whose events cannot be published;
-    `publish_error`: why publishing fails at the moment. `ended`: why the session ended, empty while it runs.
+    to archive. `failed`: the last batches with segments or tables that need an operator; `waiting`: tables
+    whose events cannot be published; `publish_error`: why publishing fails at the moment. `ended`: why the
+    session ended, empty while it runs.
     """
 
     id: str

@@ -326,9 +326,8 @@ class SchemaLearner:
         times = {cell.timestamp for cell in facts.rows[clustering].cells if cell.column == "id" and cell.value == created[0]}
         last = max((at for at in times if at < created[1]), default=None)
         ranges = (each.deletion for each in facts.ranges if _covers(each, clustering))
-        deletions = {each.marked_for_delete_at for each in (*facts.rows[clustering].deletions, *facts.deletions, *ranges)}
-        # A CREATE and an ALTER delete the row just before they write it.
-        if last is None or any(last <= at < created[1] and at + 1 not in times for at in deletions):
+        deletions = (*facts.rows[clustering].deletions, *facts.deletions, *ranges)
+        if last is None or _drops_between(deletions, times, last, created[1]):
             return None
         return UUID(bytes=created[0]), created[1] - 1
 
@@ -685,15 +684,11 @@ def _columns(view: _View, clustering: Clustering) -> dict[str, Column]:
 
 def _columns_before(view: _View, source: str, clustering: Clustering, incarnation: _Incarnation) -> Iterator[DroppedColumn]:
     """Columns of a table whose DROP was followed by a CREATE with the same id, including columns dropped
-    before: frames of that time may still arrive. The latest column of a name comes last.
-
-    The row that an ALTER or a CREATE of 4.0 and later writes has a deletion just before it, which is not a
-    DROP."""
+    before: frames of that time may still arrive. The latest column of a name comes last."""
     partition = view.facts[source]
     times = {cell.timestamp for cell in partition.rows[clustering].cells if cell.column == "id" and cell.value == incarnation.id.bytes}
     deletions = (*partition.rows[clustering].deletions, *partition.deletions_of(clustering))
-    drops = {at for each in deletions if min(times) <= (at := each.marked_for_delete_at) < max(times) and at + 1 not in times}
-    for at in sorted(drops):
+    for at in sorted(_drops_between(deletions, times, min(times), max(times))):
         then = _View(view.facts, incarnation.floor, at)
         for ck, values in _gone_at(then, "dropped_columns", clustering, at):
             if "type" in values:
@@ -701,6 +696,12 @@ def _columns_before(view: _View, source: str, clustering: Clustering, incarnatio
         for ck, values in _gone_at(then, "columns", clustering, at):
             if {"kind", "type"} <= values.keys() and (kind := _kind(_text(ck)[-1], values["kind"])) in ("static", "regular"):
                 yield DroppedColumn(_text(ck)[-1], kind, values["type"], at, at)
+
+
+def _drops_between(deletions: Iterable[DeletionTime], times: Collection[int], first: int, last: int) -> set[int]:
+    """The times (µs) in [first, last) at which a table was dropped. `times`: when its row was written. The row
+    that an ALTER or a CREATE of 4.0 and later writes has a deletion just before it, which is not a DROP."""
+    return {at for each in deletions if first <= (at := each.marked_for_delete_at) < last and at + 1 not in times}
 
 
 def _gone_at(view: _View, table: str, clustering: Clustering, at: int) -> Iterator[tuple[Clustering, dict[str, Any]]]:
