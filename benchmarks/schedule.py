@@ -17,7 +17,6 @@ from __future__ import annotations
 import argparse
 import json
 import statistics
-import subprocess
 import sys
 import tempfile
 import threading
@@ -34,8 +33,8 @@ from confluent_kafka import OFFSET_BEGINNING, Consumer, KafkaException, TopicPar
 from rich.console import Console
 from rich.table import Table
 
-from benchmarks.batch import cpu_seconds, own_cpu_seconds
 from benchmarks.freshness import wait_until_known
+from benchmarks.processes import Label, Meter, Size, shares
 from benchmarks.report import report
 from proof.harness.cassandra import Ring
 from tests.shippers.process import shipping
@@ -53,6 +52,7 @@ DAGS = {"batch": ("cdc_ingest", "cdc_publish"), "session": ("cdc_stream", "cdc_r
 ROW = 1000
 """Bytes of a row, about."""
 PATIENCE = 900.0
+_SIZED_EVERY = 60.0
 
 
 def main(arguments: list[str]) -> int:
@@ -63,6 +63,7 @@ def main(arguments: list[str]) -> int:
     parser.add_argument("--tail", type=float, default=1, help="node.ship.tail_seconds (default: 1)")
     parser.add_argument("--sync", type=float, default=10, help="s between two syncs of the node (default: 10, as Cassandra's)")
     parser.add_argument("--idle", type=float, default=5, help="minutes with nothing to do (default: 5)")
+    parser.add_argument("--session", type=float, default=60, help="airflow.session_minutes (default: 60)")
     parser.add_argument("--json", action="store_true", help="print the figures as JSON")
     options = parser.parse_args(arguments)
     return report(lambda: measure(options), show, as_json=options.json)
@@ -81,7 +82,7 @@ def _of_mode(mode: str, options: argparse.Namespace) -> dict[str, Any]:
         with (
             Ring(folder / "ring", segment_mb=8, cluster_name=CLUSTER, settings=settings) as ring,
             Kafka(folder / "kafka", port=0) as kafka,
-            Airflow(folder / "airflow", config=_configure(folder, kafka, mode), port=0) as airflow,
+            Airflow(folder / "airflow", config=_configure(folder, kafka, mode, options.session), port=0) as airflow,
         ):
             session = ring.session("ONE")
             session.execute("CREATE KEYSPACE fresh WITH replication = {'class': 'SimpleStrategy', 'replication_factor': 1}")
@@ -91,7 +92,7 @@ def _of_mode(mode: str, options: argparse.Namespace) -> dict[str, Any]:
             return fresh | (idle_session if mode == "session" else idle)(airflow, options.idle)
 
 
-def _configure(folder: Path, kafka: Kafka, mode: str) -> Path:
+def _configure(folder: Path, kafka: Kafka, mode: str, minutes: float) -> Path:
     pipeline = {
         "pipeline": "bench",
         "cluster": {"name": CLUSTER, "datacenters": ["dc1"]},
@@ -99,7 +100,7 @@ def _configure(folder: Path, kafka: Kafka, mode: str) -> Path:
         "catalog": {"uri": f"jdbc:sqlite:{folder / 'catalog.db'}", "warehouse": str(folder / "warehouse")},
         "kafka": {"bootstrap.servers": kafka.bootstrap, "topic.prefix": "bench"},
         "snapshot": {"mode": "never"},
-        "airflow": {"mode": mode},
+        "airflow": {"mode": mode, "session_minutes": minutes},
     }
     path = folder / "airflow.yaml"
     path.write_text(yaml.safe_dump(pipeline), encoding="utf-8")
@@ -129,9 +130,13 @@ def freshness(folder: Path, ring: Ring, kafka: Kafka, airflow: Airflow, mode: st
         wait_until_known(store, shipper)
         for dag in DAGS[mode]:
             airflow.api.pause(dag, paused=False)
-        begun, before = time.monotonic(), _cpu(airflow, ring, kafka, shipper)
-        written = write(ring, options.seconds, options.rate)
-        after, seconds = _cpu(airflow, ring, kafka, shipper), time.monotonic() - begun
+        roots = _roots(airflow) | {ring.nodes[0].pid: Label("node", "node"), shipper.pid: Label("shipper", "shipper")}
+        if kafka.service is not None:
+            roots[kafka.service.pid] = Label("broker", "broker")
+        begun = time.monotonic()
+        with Meter(roots).running() as meter, _sized(meter) as sizes:
+            written = write(ring, options.seconds, options.rate)
+        seconds = time.monotonic() - begun
         say(f"{len(written)} rows written; waiting for the last of their events …")
         _wait(lambda: written.keys() <= reader.seen.keys(), "all rows are in Kafka")
     late = sorted(reader.seen[number] - at for number, at in written.items())
@@ -145,7 +150,55 @@ def freshness(folder: Path, ring: Ring, kafka: Kafka, airflow: Airflow, mode: st
         "most_s": late[-1],
         "doubled": reader.doubled,
         "batches": sealed.number if sealed else 0,
-        "cpu_shares": {name: (after[name] - before[name]) / seconds for name in after},
+        "cpu_shares": {name: used / seconds for name, used in sorted(meter.used.items())},
+        "memory": sizes,
+        "files": files(folder / "warehouse"),
+    }
+
+
+def _roots(airflow: Airflow) -> dict[int, Label]:
+    """Airflow's processes; what its scheduler starts are tasks, and with them Spark."""
+    below = {"airflow-scheduler": "tasks"}
+    return {service.pid: Label("airflow", below.get(service.name, "airflow")) for service in airflow.services}
+
+
+@contextmanager
+def _sized(meter: Meter) -> Iterator[list[dict[str, Any]]]:
+    """Memory and open files of a session, once a minute: of its driver, of the JVM, and of the workers."""
+    found: list[dict[str, Any]] = []
+    over, begun = threading.Event(), time.monotonic()
+
+    def run() -> None:
+        while not over.wait(_SIZED_EVERY):
+            sizes = meter.sizes("tasks", _kind)
+            found.append({"minute": round((time.monotonic() - begun) / 60, 1), **{kind: size._asdict() for kind, size in sizes.items()}})
+
+    thread = threading.Thread(target=run, daemon=True)
+    thread.start()
+    try:
+        yield found
+    finally:
+        over.set()
+        thread.join()
+
+
+def _kind(command: str) -> str | None:
+    """The part of a Spark application that a process is."""
+    if "pyspark.daemon" in command or "pyspark/daemon" in command or "spark_jobs.daemon" in command:
+        return "workers"
+    if "SparkSubmit" in command:
+        return "jvm"
+    return "driver" if "stream.py" in command and "spark-submit" not in command else None
+
+
+def files(warehouse: Path) -> dict[str, int]:
+    """Files in the tables' folders: rows (data and delete files), and metadata."""
+    found = [path for path in warehouse.rglob("*") if path.is_file() and not path.name.startswith(".")]
+    rows = [path for path in found if path.parent.name != "metadata"]
+    return {
+        "tables": len({path.parent for path in found if path.parent.name == "metadata"}),
+        "rows": len(rows),
+        "metadata": len(found) - len(rows),
     }
 
 
@@ -219,10 +272,10 @@ def idle(airflow: Airflow, minutes: float) -> dict[str, Any]:
     airflow.api.pause("cdc_publish")
     say(f"{minutes:g} minutes with nothing to do, and as many with all DAGs paused …")
     begun = time.time()
-    busy = _shares(airflow, minutes)
+    busy = shares(_roots(airflow), minutes * 60)
     runs = _skipped(airflow, begun)
     airflow.api.pause("cdc_ingest")
-    paused = _shares(airflow, minutes)
+    paused = shares(_roots(airflow), minutes * 60)
     if not runs:
         raise ToolError(f"no run of cdc_ingest within {minutes:g} minutes")
     return {
@@ -239,8 +292,8 @@ def idle_session(airflow: Airflow, minutes: float) -> dict[str, Any]:
     """The CPU of a session that has nothing to do."""
     time.sleep(60)
     say(f"{minutes:g} minutes with nothing to do …")
-    shares = _shares(airflow, minutes)
-    return {"idle_cpu_share": shares["tasks"], "idle_airflow_share": shares["airflow"]}
+    found = shares(_roots(airflow), minutes * 60)
+    return {"idle_cpu_share": found["tasks"], "idle_airflow_share": found["airflow"]}
 
 
 def _skipped(airflow: Airflow, since: float) -> list[float]:
@@ -256,32 +309,6 @@ def _runs(airflow: Airflow, dag: str, since: float = 0) -> Iterator[tuple[float,
             yield ended - begun, {task["task_id"]: task["state"] for task in airflow.api.tasks(dag, run["dag_run_id"])}
 
 
-def _shares(airflow: Airflow, minutes: float) -> dict[str, float]:
-    """Shares of a core, in so many minutes."""
-    before = _cpu(airflow)
-    time.sleep(minutes * 60)
-    after = _cpu(airflow)
-    return {name: (after[name] - before[name]) / (minutes * 60) for name in after}
-
-
-def _cpu(
-    airflow: Airflow, ring: Ring | None = None, kafka: Kafka | None = None, shipper: subprocess.Popen[bytes] | None = None
-) -> dict[str, float]:
-    """CPU seconds so far: of all that the scheduler starts, which is tasks; of Airflow's processes besides;
-    and of the others.
-    """
-    scheduler = next(service.pid for service in airflow.services if service.name == "airflow-scheduler")
-    tasks = cpu_seconds(root=scheduler) - own_cpu_seconds(scheduler)
-    found = {"tasks": tasks, "airflow": sum(cpu_seconds(root=service.pid) for service in airflow.services) - tasks}
-    if kafka is not None and kafka.service is not None:
-        found["broker"] = cpu_seconds(root=kafka.service.pid)
-    if shipper is not None:
-        found["shipper"] = cpu_seconds(root=shipper.pid)
-    if ring is not None:
-        found["node"] = sum(cpu_seconds(root=node.pid) for node in ring.nodes)
-    return found
-
-
 # --- for people
 
 
@@ -292,11 +319,25 @@ def show(figures: dict[str, Any]) -> None:
         counts = [str(found[name]) for name in ("rows", "batches", "doubled")]
         table.add_row(f"mode {mode}", *times, *counts, f"{found['idle_cpu_share']:.1%}")
     Console().print(table)
-    names = list(next(iter(figures.values()))["cpu_shares"])
+    names = sorted({name for found in figures.values() for name in found["cpu_shares"]})
     table = Table("CPU while rows are written, share of a core", *names)
     for mode, found in figures.items():
-        table.add_row(f"mode {mode}", *(f"{found['cpu_shares'][name]:.0%}" for name in names))
+        table.add_row(f"mode {mode}", *(f"{found['cpu_shares'].get(name, 0):.0%}" for name in names))
     Console().print(table)
+    for found in figures.values():
+        if len(sizes := found["memory"]) > 1:
+            Console().print(_memory(sizes))
+
+
+def _memory(sizes: list[dict[str, Any]]) -> Table:
+    """Of a session: memory and open files after ten minutes, or at the first sample, and at the end."""
+    first = next((each for each in sizes if each["minute"] >= 10 and "workers" in each), sizes[0])
+    table = Table("a session", f"MB, minute {first['minute']:.0f}", f"MB, minute {sizes[-1]['minute']:.0f}", "open files", "then")
+    nothing = Size(0, 0, 0)._asdict()
+    for kind in ("driver", "jvm", "workers"):
+        one, other = first.get(kind, nothing), sizes[-1].get(kind, nothing)
+        table.add_row(kind, f"{one['mb']:.0f}", f"{other['mb']:.0f}", str(one["files"]), str(other["files"]))
+    return table
 
 
 if __name__ == "__main__":

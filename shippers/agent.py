@@ -38,6 +38,7 @@ from shippers.relief import Relief
 from shippers.report import StatusReporter
 from shippers.scan import OURS, THE_NODES, Scanner, View
 from shippers.schema_snapshot import SchemaShipper
+from shippers.sign_off import CaughtUp, SignOff
 from shippers.truncations import TruncationShipper
 from writetime.config.pipeline import PipelineConfig
 from writetime.errors import ConfigError, ShipError, WritetimeError
@@ -113,9 +114,11 @@ class Agent:
         self._reporter = StatusReporter(store, self._node.state, self._log)
         self._relief = Relief(self._node, self._scanner, self.metrics, self.pulse, self._log)
         self._looked = 0.0
+        self._finished: CaughtUp | None = None
         pace = Pace(self._node.ship.rate, stop)
         self._completed = CompletedSegments(store, self._scanner, self._relief, pace, stop, pause, self.metrics, self.pulse, self._log)
         self._growing = GrowingSegments(self._node, store, self._scanner, self._schema, pace, stop, self.metrics, self.pulse, self._log)
+        self._sign_off = SignOff(None if link is None else link.ring, config.cluster.datacenters, self._log)
         self._filler = Filler(self._node.ship.filler, stop, self.metrics, self.pulse, self._log)
 
     def run(self, mode: Mode) -> bool:
@@ -159,6 +162,9 @@ class Agent:
             self._relief.make_room()
         elif not drain:
             self._growing.ship_if_due(facts)
+            if not self._node.ship.tail_seconds:
+                self._note_finished()
+            self._report(facts, result)
             result.failed += self._growing.failed
             if self._link is not None:
                 self._filler.fill_if_due(self._link.fill, self._scanner.level, shipped=bool(result.shipped))
@@ -185,6 +191,13 @@ class Agent:
                     self._relief.release()
                 self._report(facts, result)
 
+    def _note_finished(self) -> None:
+        """Without tails, everything is shipped up to the end of the youngest finished segment, if no other
+        waits."""
+        scanned = time.monotonic()
+        if self._completed.newest and self._scanner.scan().all_shipped:
+            self._finished = CaughtUp(self._completed.newest, scanned)
+
     def _pause_is_last(self) -> bool:
         """Wait for the next round and ship tails meanwhile. Return whether the shipper was asked to stop."""
         if self._node.ship.tail_seconds is None:
@@ -197,6 +210,8 @@ class Agent:
             if tail < left:
                 self.pulse.beat()
                 self._growing.ship_if_due(self._facts)
+                if self._facts is not None:
+                    self._report(self._facts, Round())
         return self._stop.is_set()
 
     def _survive_round(self, mode: Mode) -> bool:
@@ -242,7 +257,9 @@ class Agent:
     def _report(self, facts: NodeFacts, result: Round) -> None:
         """Write the node's status to the bucket, if it is due and the store is available."""
         if not result.unanswered and (view := self._scanner.view) is not None:
-            self._reporter.write_if_due(facts, view, self._growing.seen, self._settings.known)
+            settings = self._settings.known
+            caught_up = self._growing.caught_up or self._finished
+            self._reporter.write_if_due(facts, view, self._growing.seen, settings, lambda: self._sign_off.of(caught_up, settings))
 
     def _in_order(self, view: View) -> list[tuple[Path, Found]]:
         """Segments oldest first; if space is short, those in cdc_raw first, since only these free CDC

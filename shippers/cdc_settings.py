@@ -37,6 +37,8 @@ _NAMES: Final = (
     "commitlog_sync_period_in_ms",
     "commitlog_sync_group_window",
     "commitlog_sync_group_window_in_ms",
+    "periodic_commitlog_sync_lag_block",
+    "periodic_commitlog_sync_lag_block_in_ms",
 )
 
 
@@ -62,6 +64,7 @@ def parse_settings(rows: Mapping[str, str]) -> CdcSettings:
         cdc_total_space=size_of(_with_unit(rows, "cdc_total_space", "_in_mb", "MiB")),
         commitlog_sync=mode if _MODE.fullmatch(mode) else None,
         commitlog_sync_ms=duration_of(_with_unit(rows, period, "_in_ms", "ms")) if period else None,
+        commitlog_sync_lag_ms=duration_of(_with_unit(rows, "periodic_commitlog_sync_lag_block", "_in_ms", "ms")),
     )
 
 

@@ -11,7 +11,7 @@ Knows only which tails are due; `tail` ships one.
 from __future__ import annotations
 
 import time
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable
 from threading import Event
 from typing import Any
 
@@ -19,8 +19,9 @@ from shippers.disk_space import Level, Pace
 from shippers.folder import Found, State
 from shippers.metrics import Metrics, Pulse, TailSeen
 from shippers.node_identity import NodeFacts
-from shippers.scan import Scanner
+from shippers.scan import Scanner, View
 from shippers.schema_snapshot import SchemaShipper
+from shippers.sign_off import CaughtUp
 from shippers.tail import Tail
 from shippers.upload import is_unanswered
 from writetime.config.node import NodeConfig
@@ -63,6 +64,8 @@ class GrowingSegments:
         """How far the tails were shipped the last time."""
         self.failed: list[WritetimeError] = []
         """The errors of the last time."""
+        self.caught_up: CaughtUp | None = None
+        """The last scan at which nothing synced was unshipped, as of the shipping that followed it."""
 
     def ship_if_due(self, facts: NodeFacts | None) -> None:
         """Ship new parts of growing segments, if due. `facts` is None if the node is not identified yet."""
@@ -70,6 +73,7 @@ class GrowingSegments:
             return
         self.due_at = time.monotonic() + self._every
         self.failed = []
+        scanned = time.monotonic()
         try:
             view = self._scanner.scan()
         except ShipError as error:
@@ -85,6 +89,15 @@ class GrowingSegments:
         self._ship(facts, growing)
         self.seen = [TailSeen(item.name, *item.reached, self._shipped_to(facts, item)) for item in growing if item.reached is not None]
         self._metrics.saw_tails(self.seen)
+        if self._has_caught_up(facts, view, growing):
+            self.caught_up = CaughtUp(view.at, scanned)
+
+    def _has_caught_up(self, facts: NodeFacts, view: View, growing: Collection[Found]) -> bool:
+        """Whether everything is shipped that was synced at the scan. An idx that is being rewritten hides
+        what is synced."""
+        if not view.all_shipped or self.failed or self._stop.is_set():
+            return False
+        return all(item.reached is not None and (self._shipped_to(facts, item) or 0) >= item.reached[0] for item in growing)
 
     def _ship(self, facts: NodeFacts, growing: Iterable[Found]) -> None:
         for item in growing:

@@ -21,6 +21,7 @@ from typing import Any, Self, TypeVar
 from shippers.cdc_settings import SettingsMonitor, take_settings
 from shippers.filler import fill
 from shippers.schema_snapshot import plain, schema_version, take_snapshot
+from shippers.sign_off import Ring, take_ring
 from shippers.truncations import take_truncations
 from writetime.cassandra.cdc_settings import CdcSettings
 from writetime.config.node import FillerConfig, NodeConfig
@@ -87,6 +88,10 @@ class Link:
     def settings(self) -> CdcSettings:
         """The node's CDC settings; see shippers.cdc_settings."""
         return self._ask("query the node's CDC settings", take_settings)
+
+    def ring(self) -> Ring:
+        """The node's generation and the ring's members; see shippers.sign_off."""
+        return self._ask("query the ring", take_ring)
 
     def fill(self, config: FillerConfig, stopped: Callable[[], bool]) -> int:
         """Fill a segment; returns bytes written. See shippers.filler."""

@@ -6,19 +6,22 @@ positions.
      "settings": {"cdc_enabled": true, "cdc_block_writes": true, …},
      "space": {"level": "alarm", "used": bytes, "limit": bytes, "share": 0.92, "disk_free": bytes},
      "log": {"to_ship": segments, "to_ship_bytes": bytes, "oldest": s since the epoch or null, "spilled": segments,
-             "growing": [{"segment": …, "synced": bytes, "written": s since the epoch, "shipped": bytes or null}, …]}}
+             "growing": [{"segment": …, "synced": bytes, "written": s since the epoch, "shipped": bytes or null}, …]},
+     "signed_off": {"at": …, "unsynced_ms": …, "members": {datacenter: [host id, …], …}}}
 
 Strategy: objects are created and never overwritten, at most one per `GAP`: at once when the node's identity,
-settings or space level change, every `EVERY` while its log advances, every `AGAIN` otherwise. The last
-written status is recorded in the state folder, so that these intervals also hold for a shipper run by cron;
-without the record it is written again. Jobs delete all but the latest. The agent decides whether the store is
-available.
+settings or space level change, every `EVERY` while its log advances, every `AGAIN` otherwise. With tails,
+there is one every `SIGNED_OFF` besides, which says up to when everything synced is shipped (`sign_off`): a
+quiet node has no other way to say so. The last written status is recorded in the state folder, so that these
+intervals also hold for a shipper run by cron; without the record it is written again. Jobs delete all but the
+latest. The agent decides whether the store is available.
 """
 
 from __future__ import annotations
 
 import json
-from collections.abc import Sequence
+import time
+from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import asdict, dataclass
 from datetime import UTC, datetime, timedelta
@@ -29,6 +32,7 @@ from shippers.disk_space import Level, Space
 from shippers.metrics import Sight, TailSeen
 from shippers.node_identity import NodeFacts
 from shippers.scan import View
+from shippers.sign_off import SignedOff
 from writetime.cassandra.cdc_settings import CdcSettings
 from writetime.errors import PreconditionFailed, StoreError
 from writetime.storage import layout
@@ -39,6 +43,7 @@ NOTE: Final = "report.json"
 GAP: Final = timedelta(minutes=1)
 EVERY: Final = timedelta(minutes=10)
 AGAIN: Final = timedelta(hours=1)
+SIGNED_OFF: Final = timedelta(seconds=15)
 
 
 @dataclass(frozen=True, slots=True)
@@ -87,17 +92,30 @@ class StatusReporter:
         self._log = log
         self._last = Reported.recall(state)
         self._fails = False
+        self._asked = -SIGNED_OFF.total_seconds()
+        """When a sign-off was asked for, by the monotonic clock."""
+        self._given: SignedOff | None = None
 
-    def write_if_due(self, facts: NodeFacts, view: View, tails: Sequence[TailSeen], settings: CdcSettings | None) -> None:
-        """Write the status if it is due. A failure is only logged."""
+    def write_if_due(
+        self,
+        facts: NodeFacts,
+        view: View,
+        tails: Sequence[TailSeen],
+        settings: CdcSettings | None,
+        sign_off: Callable[[], SignedOff | None] = lambda: None,
+    ) -> None:
+        """Write the status if it is due. A failure is only logged. `sign_off` queries the node."""
         now = datetime.now(UTC)
-        if self._last.is_recent(now):
+        signed_off = self._signed_off(sign_off)
+        if signed_off is None and self._last.is_recent(now):
             return
         # While the node is down, use its last answer, including one to an earlier run.
         settings = settings or self._last.settings
         due, document = about(self._store.url, facts, view.space, view.level, view.sight, tails, settings, now)
-        if not self._last.is_due(due):
+        if signed_off is None and not self._last.is_due(due):
             return
+        if signed_off is not None:
+            document["signed_off"] = signed_off.to_document()
         try:
             name = report(self._store, facts.name, document, now)
         except StoreError as error:
@@ -115,6 +133,14 @@ class StatusReporter:
             note(self._state, due)
         except OSError as error:
             self._log.warning("failed to record the written node status", message=str(error), hint="Check node.state_dir.")
+
+    def _signed_off(self, sign_off: Callable[[], SignedOff | None]) -> SignedOff | None:
+        """A sign-off, if one is due and the node gives a new one."""
+        if time.monotonic() < self._asked + SIGNED_OFF.total_seconds():
+            return None
+        self._asked = time.monotonic()
+        before, self._given = self._given, sign_off()
+        return self._given if self._given != before else None
 
 
 def about(

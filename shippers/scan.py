@@ -67,6 +67,11 @@ class View:
         """Files in cdc_raw, then those in spill folders."""
         return self.here + [item for _, item in self.aside]
 
+    @property
+    def all_shipped(self) -> bool:
+        """Whether no segment waits that the node has finished, or may have finished."""
+        return not self.lost and not any(item.state in (*OURS, State.UNREADABLE, State.MOVED_IN) for item in self.all)
+
     def count(self, states: Collection[State]) -> int:
         """Number of files in cdc_raw in one of these states."""
         return sum(item.state in states for item in self.here)

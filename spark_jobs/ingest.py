@@ -83,7 +83,7 @@ from writetime.errors import (
     WritetimeError,
 )
 from writetime.events.masking import rejection_reason
-from writetime.pipeline import erasures, node_logs, pinned
+from writetime.pipeline import erasures, node_logs, pinned, watermark
 from writetime.pipeline.batch_report import batch_text
 from writetime.pipeline.completeness import begun, is_late, node_ends
 from writetime.pipeline.documents import (
@@ -867,6 +867,7 @@ class Batch:
             kept_from=self._kept_from(),
             voided=self.voided,
             events=sum(account.events for account in accounting),
+            complete=watermark.of_seal(self.manifest, self.outcomes.values()),
         )
         return seal(self.store, self.manifest.cluster, sealed)
 

@@ -7,11 +7,12 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
 from threading import Event
-from typing import Any
+from typing import Any, cast
 
 import pytest
 
 from shippers.agent import Agent
+from shippers.sign_off import Ring
 from writetime.cassandra.cdc_settings import CdcSettings
 from writetime.config.cluster import ClusterConfig
 from writetime.config.node import FillerConfig, NodeConfig
@@ -63,6 +64,9 @@ class FakeLink:
     truncated: list[dict[str, Any]] = field(default_factory=list)
     asked: list[str] = field(default_factory=list)
     introduced: bool = False
+    sync: dict[str, Any] = field(default_factory=dict)
+    generation: int = 1
+    members: dict[str, list[str]] = field(default_factory=lambda: {"dc1": ["host-1", "host-2"], "dc2": ["host-3"]})
     agreed: bool | None = None
     facts_now: dict[str, Any] = field(
         default_factory=lambda: {
@@ -101,7 +105,10 @@ class FakeLink:
 
     def settings(self) -> CdcSettings:
         found = CdcSettings(cdc_enabled=True, cdc_block_writes=self.block_writes, cdc_total_space=self.space)
-        return CdcSettings.parse(self._answer("settings", found.to_document()))
+        return CdcSettings.parse(self._answer("settings", found.to_document() | self.sync))
+
+    def ring(self) -> Ring:
+        return cast(Ring, self._answer("ring", Ring(self.generation, self.members)))
 
     def fill(self, config: FillerConfig, stopped: Callable[[], bool]) -> int:
         return int(self._answer("fill", 0 if stopped() else config.segment_size))

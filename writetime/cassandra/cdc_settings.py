@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from dataclasses import asdict, dataclass
+from datetime import timedelta
 from typing import Any, ClassVar, Final, Self
 
 from writetime import untrusted
@@ -38,8 +39,9 @@ class CdcSettings:
     """CDC settings with their names in Cassandra 4.1; None means unknown.
 
     `cdc_total_space` is in bytes. `commitlog_sync_ms`: milliseconds between two syncs of the commit log, in
-    the modes `periodic` and `group`. Cassandra 4.0 has no `cdc_block_writes` (it always rejects writes when
-    the space is full), 3.11 does not expose settings."""
+    the modes `periodic` and `group`. `commitlog_sync_lag_ms`: how long a sync of mode `periodic` may be late
+    before Cassandra blocks writes; by default 1.5 times the period. Cassandra 4.0 has no `cdc_block_writes`
+    (it always rejects writes when the space is full), 3.11 does not expose settings."""
 
     CHECKED: ClassVar = ("cdc_enabled", "cdc_block_writes")
     """The settings that `unsafe` checks."""
@@ -49,6 +51,7 @@ class CdcSettings:
     cdc_total_space: int | None = None
     commitlog_sync: str | None = None
     commitlog_sync_ms: int | None = None
+    commitlog_sync_lag_ms: int | None = None
 
     @classmethod
     def parse(cls, document: object) -> Self:
@@ -64,7 +67,24 @@ class CdcSettings:
             cdc_total_space=_number(document, "cdc_total_space"),
             commitlog_sync=untrusted.text(document.get("commitlog_sync"), "commitlog_sync", longest=_MODE) or None,
             commitlog_sync_ms=_number(document, "commitlog_sync_ms"),
+            commitlog_sync_lag_ms=_number(document, "commitlog_sync_lag_ms"),
         )
+
+    @property
+    def unsynced(self) -> timedelta | None:
+        """How long a mutation may be in the log before it is synced, and so visible in the idx; None if
+        unknown. Mode `periodic`: one period until the next sync begins, which may take as long as Cassandra
+        accepts writes meanwhile (AbstractCommitLogService). In the other modes a sync begins at once or
+        within the window, and writes are not acknowledged before."""
+        if self.commitlog_sync == "batch":
+            return timedelta(0)
+        if self.commitlog_sync not in ("periodic", "group") or self.commitlog_sync_ms is None:
+            return None
+        period = timedelta(milliseconds=self.commitlog_sync_ms)
+        if self.commitlog_sync == "group":
+            return 2 * period
+        lag = self.commitlog_sync_lag_ms
+        return period + (1.5 * period if lag is None else timedelta(milliseconds=lag))
 
     def to_document(self) -> dict[str, Any]:
         """The known settings, JSON-ready."""

@@ -18,6 +18,7 @@ from operator import itemgetter
 from typing import Literal
 
 from writetime.errors import BatchError, ChecksumMismatch, LeaseLost, ObjectNotFound, PreconditionFailed
+from writetime.pipeline import watermark
 from writetime.pipeline.documents import (
     Contents,
     LedgerEntry,
@@ -67,6 +68,7 @@ def archive(store: Store, cluster: str, number: int) -> dict[str, Moved]:
             return {}
         moved = _settle_all(store, cluster, sealed, lease)
         lease.check()
+        watermark.advance(store, cluster, sealed.complete)
         store.put(done, b"{}\n")
     return moved
 

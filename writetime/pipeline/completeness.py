@@ -76,7 +76,12 @@ def holds(store: Store, cluster: str, sealed: Sealed | None) -> list[Hold]:
     """Everything that makes logs incomplete, as of the last sealed batch."""
     ends = node_ends(store, cluster, sealed)
     nodes = [Hold(by=layout.node_documents(_node(path)), until=at, since=at) for path, at in ends.items()]
-    return [*nodes, *_held(store, sealed), *_damaged_parts(sealed), *_late(store, cluster, sealed, ends)]
+    return [*nodes, *held_segments(store, sealed), *_late(store, cluster, sealed, ends)]
+
+
+def held_segments(store: Store, sealed: Sealed | None) -> list[Hold]:
+    """The segments with problems as of the last sealed batch, and growing ones with a damaged part."""
+    return [*_held(store, sealed), *_damaged_parts(sealed)]
 
 
 def node_ends(store: Store, cluster: str, sealed: Sealed | None) -> dict[str, datetime]:

@@ -231,6 +231,34 @@ class Hold(Document):
         return self.tables is None or table_id in self.tables
 
 
+class HeldTable(Document):
+    """A table that is complete up to an earlier time than the others, null: none, because of the object
+    `by`."""
+
+    until: datetime | None
+    by: str
+
+
+class Watermark(Document):
+    """Up to when tables are complete: every captured mutation that a node of `nodes` appended to its log
+    before `until`, by its clock, is in the batches up to `batch` (`writetime.pipeline.watermark`).
+
+    `nodes`: the nodes that count, by their path, with the time up to which the log of each is in; null: it
+    has not signed anything off yet. `held`: by table id, the tables that are not as far; `by`: what holds
+    back all tables."""
+
+    batch: int = 0
+    until: datetime | None = None
+    nodes: dict[str, datetime | None] = {}
+    held: dict[UUID, HeldTable] = {}
+    by: str | None = None
+
+    def of(self, table_id: UUID) -> datetime | None:
+        """Up to when that table is complete."""
+        held = self.held.get(table_id)
+        return self.until if held is None else held.until
+
+
 class Chain(Document):
     """A chain of batches, begun by `writetime rebuild`. `first`: number of its first batch, above all
     numbers of earlier chains; `upto`: the last batch of the rebuild, null in manifests of the rebuild
@@ -270,6 +298,8 @@ class Manifest(Document):
     id: UUID | None = Field(default=None, description="Distinguishes it from a batch of another chain of the same number.")
     chain: Chain | None = Field(default=None, description="The chain of batches. Null: the pipeline's first chain.")
     holds: list[Hold] = Field(default=[], description="Of maintenance: what makes logs incomplete, so that tombstones are kept.")
+    complete: Watermark | None = Field(default=None, description="Up to when tables are complete if the batch has no problems.")
+    complete_before: Watermark | None = Field(default=None, description="Up to when they were complete before it.")
 
 
 class Problem(Document):
@@ -427,6 +457,7 @@ class Sealed(Document):
         description="Segments sealed before this hour (s since the epoch) may have been let go by the archive, in any batch so far.",
     )
     events: int = 0
+    complete: Watermark | None = Field(default=None, description="Up to when tables are complete with this batch. Null: unknown.")
     void: Void | None = Field(default=None, description="Set if the batch takes no effect: why, and by whose decision.")
     voided: dict[int, UUID | None] = Field(
         default={}, description="All voided batches before this one, by number, with their ids: their rows do not count."

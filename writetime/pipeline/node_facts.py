@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from datetime import datetime
+from datetime import datetime, timedelta
 from typing import Any, Final
 
 from writetime import untrusted
@@ -20,6 +20,12 @@ from writetime.storage.store import ObjectInfo, Store
 from writetime.untrusted import Untrusted
 
 _TOKENS: Final = 1 << 16
+_MEMBERS: Final = 1 << 14
+_UNSYNCED_MS: Final = 86_400_000
+_PARSED: Final = 4096
+"""Statuses that a process remembers: they are never overwritten, and a session reads them every few
+seconds."""
+_parsed: dict[tuple[str, str, int, datetime], NodeFacts] = {}
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,6 +43,19 @@ class NodeSpace:
 
 
 @dataclass(frozen=True, slots=True)
+class SignedOff:
+    """A shipper's statement that everything its node had synced at `at` is in the bucket. `at` is by the
+    node's clock, `written` by the store's, when it received the statement. `unsynced`: how much later than
+    its place in the log a mutation may have been synced. `members`: the nodes of the shipping datacenters
+    that belong to the ring, by their path."""
+
+    at: datetime
+    written: datetime
+    unsynced: timedelta
+    members: frozenset[str]
+
+
+@dataclass(frozen=True, slots=True)
 class NodeFacts:
     """A node's status and its object. `rejected`: why its content is not used; then only the name shows that
     the node exists."""
@@ -48,6 +67,7 @@ class NodeFacts:
     release: str = ""
     tokens: tuple[int, ...] = ()
     space: NodeSpace | None = None
+    signed_off: SignedOff | None = None
     rejected: str | None = None
 
 
@@ -66,6 +86,16 @@ def _order(info: ObjectInfo) -> tuple[datetime, str]:
 
 
 def _facts(store: Store, node: layout.NodeName, info: ObjectInfo) -> NodeFacts:
+    key = store.url, info.name, info.generation, info.created
+    if (known := _parsed.get(key)) is not None:
+        return known
+    if len(_parsed) >= _PARSED:
+        _parsed.clear()
+    found = _parsed[key] = _read(store, node, info)
+    return found
+
+
+def _read(store: Store, node: layout.NodeName, info: ObjectInfo) -> NodeFacts:
     try:
         document = untrusted_objects.read_object(store, info)
         host_id = untrusted.text(document.get("host_id"), "host_id")
@@ -79,6 +109,7 @@ def _facts(store: Store, node: layout.NodeName, info: ObjectInfo) -> NodeFacts:
             release=untrusted.text(document.get("release_version"), "release_version"),
             tokens=_tokens(document.get("tokens")),
             space=_space(document, info),
+            signed_off=_signed_off(document.get("signed_off"), node, info),
         )
     except Untrusted as error:
         return NodeFacts(node, info.name, rejected=str(error))
@@ -104,6 +135,28 @@ def parse_space(space: Mapping[str, Any]) -> NodeSpace:
         limit=untrusted.integer(space.get("limit"), "limit"),
         disk_free=untrusted.integer(space.get("disk_free"), "disk_free"),
         settings=CdcSettings.parse(space.get("settings")),
+    )
+
+
+def _signed_off(signed: object, node: layout.NodeName, info: ObjectInfo) -> SignedOff | None:
+    if signed is None:
+        return None
+    if not isinstance(signed, dict):
+        raise Untrusted("signed_off is not an object")
+    unsynced = untrusted.integer(signed.get("unsynced_ms"), "unsynced_ms", high=_UNSYNCED_MS)
+    at = untrusted.moment(signed.get("at"), "signed_off.at")
+    return SignedOff(at, info.created, timedelta(milliseconds=unsynced), _members(signed.get("members"), node.cluster))
+
+
+def _members(value: object, cluster: str) -> frozenset[str]:
+    if not isinstance(value, dict) or not all(isinstance(hosts, list) for hosts in value.values()):
+        raise Untrusted("members are not lists by datacenter")
+    if sum(map(len, value.values())) > _MEMBERS:
+        raise Untrusted(f"more than {_MEMBERS} members")
+    return frozenset(
+        layout.NodeName(cluster, untrusted.text(name, "a datacenter"), untrusted.text(host, "a host id", longest=64)).path
+        for name, hosts in value.items()
+        for host in hosts
     )
 
 

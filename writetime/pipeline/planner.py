@@ -12,9 +12,10 @@ has expired, a batch without segments publishes the expiry. Does not know Spark.
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Container, Iterable, Iterator, Mapping
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
 from heapq import nsmallest
 from itertools import groupby, islice
@@ -26,7 +27,7 @@ from writetime.cassandra.merge.reconcile import Policy, policy_of
 from writetime.cassandra.schema.history import SchemaLearner
 from writetime.errors import BatchBusy, BatchError, ObjectNotFound, PreconditionFailed
 from writetime.events.naming import is_shadow_name, namespace_clash
-from writetime.pipeline import chains, conflicts
+from writetime.pipeline import chains, conflicts, watermark
 from writetime.pipeline.completeness import holds
 from writetime.pipeline.conflicts import Conflict
 from writetime.pipeline.documents import (
@@ -40,6 +41,7 @@ from writetime.pipeline.documents import (
     Sealed,
     SegmentInput,
     Tail,
+    Watermark,
     may_contain,
     released_objects,
 )
@@ -183,25 +185,56 @@ def plan_ingest(store: Store, cluster: str, *, now: datetime, max_segments: int 
     if past.open:
         return read_manifest(store, cluster, past.last)
     _expect_archived(store, cluster, past, "plan a batch")
+    # Before the listings: whatever a sign-off speaks of is in them then.
+    facts, before = read_facts(store, cluster), watermark.read(store, cluster, past.sealed)
+    left = LeftOut()
     held, marks = _held(store, cluster, past.sealed, now), past.sealed.growing if past.sealed else {}
-    partly = [(ref, part) for ref, part in segment_parts.found(store, layout.parts_prefix(cluster)) if part.end <= largest]
+    partly = []
+    for ref, part in segment_parts.found(store, layout.parts_prefix(cluster)):
+        if part.end <= largest:
+            partly.append((ref, part))
+        else:
+            left.nodes.add(ref.node.path)
     whole: set[str] = set()
     among = {ref.incoming for ref, _ in partly}
-    come = _incoming(store, cluster, held, now, max_segments, among=among, whole=whole, largest=largest)
+    come = _incoming(store, cluster, held, now, max_segments, left, among=among, whole=whole, largest=largest)
     segments = [_grown(segment, marks) for segment in come]
-    segments += _growing(store, partly, marks, whole)
+    segments += _growing(store, partly, marks, whole, left)
+    listed = [segment for segment in segments if segment.grows]
     logged_by_none = _segments(store, layout.frames_prefix(cluster), largest)
     made = [each for info in logged_by_none if (each := _released(info, held)) is not None]
     segments = _of_one_kind(segments, made, past.sealed)
     # Oldest first, so that a backlog is processed in the order in which it was written.
     segments = sorted(segments, key=_age)[:max_segments]
+    left.without(segments, listed)
+    complete = watermark.planned(store, before, past.sealed, facts, {segment.object for segment in segments}, left.nodes)
     snapshots = _new_snapshots(store, cluster, past.sealed)
     answers = _new_answers(store, cluster, past.sealed)
     nothing_new = not segments and not snapshots and not answers and not _something_expired(store, cluster, past.sealed, now)
     # The commits of a voided batch are reverted by the next batch, even without segments.
     if nothing_new and not past.voided:
+        # If another driver has sealed a batch meanwhile, what is not listed any more may be in that one.
+        if past.sealed is not None and complete != before and history(store, cluster).last == past.last:
+            watermark.advance(store, cluster, complete)
         return None
-    return _create(store, cluster, past, "ingest", segments, snapshots, now, answers=answers)
+    return _create(store, cluster, past, "ingest", segments, snapshots, now, answers=answers, facts=facts, complete=(before, complete))
+
+
+@dataclass
+class LeftOut:
+    """What was listed and is not in the batch. `nodes`: paths of the nodes that logged it; `waiting`: whole
+    segments that were listed and are not held, by node."""
+
+    nodes: set[str] = field(default_factory=set)
+    waiting: Counter[str] = field(default_factory=Counter)
+
+    def without(self, segments: Iterable[SegmentInput], growing: Iterable[SegmentInput]) -> None:
+        """Complete `nodes`, now that the batch consists of these segments; `growing` are those that could
+        have been among them."""
+        segments = list(segments)
+        chosen = {segment.object for segment in segments}
+        waiting = self.waiting - Counter(segment.ref.node.path for segment in segments if not segment.grows)
+        self.nodes |= waiting.keys() | {segment.ref.node.path for segment in growing if segment.object not in chosen}
 
 
 def _something_expired(store: Store, cluster: str, sealed: Sealed | None, now: datetime) -> bool:
@@ -468,12 +501,14 @@ def _create(
     holding: list[Hold] | None = None,
     chained: Chain | None = None,
     batch_id: UUID | None = None,
+    facts: list[NodeFacts] | None = None,
+    complete: tuple[Watermark, Watermark] | None = None,
 ) -> Manifest:
     chain = cluster if namespace is None else layout.shadow_chain(cluster, namespace)
     # If the clock was set back, values that expired in an earlier batch must not reappear.
     before = read_manifest(store, chain, past.base) if past.base else None
     since = (before.now or None) if before is not None else None
-    facts = read_facts(store, cluster)
+    facts = read_facts(store, cluster) if facts is None else facts
     manifest = Manifest(
         number=past.last + 1,
         kind=kind,
@@ -492,6 +527,8 @@ def _create(
         id=batch_id or uuid4(),
         holds=holding or [],
         chain=chained or chains.continued(store, cluster, before),
+        complete=complete[1] if complete else None,
+        complete_before=complete[0] if complete else None,
     )
     name = layout.batch_object(chain, manifest.number, "manifest")
     try:
@@ -562,6 +599,7 @@ def _incoming(
     held: Mapping[str, LedgerEntry | None],
     now: datetime,
     most: int,
+    left: LeftOut,
     *,
     among: Container[str],
     whole: set[str],
@@ -571,8 +609,9 @@ def _incoming(
     while True:
         known = conflicts.known(store, cluster)
         disputed: set[str] = set()
+        left.waiting.clear()
         # A million segments may wait after an outage: keep only as many as a batch takes.
-        come = _come(store, cluster, held, known, among=among, whole=whole, disputed=disputed, largest=largest)
+        come = _come(store, cluster, held, known, left, among=among, whole=whole, disputed=disputed, largest=largest)
         found = nsmallest(most, come, key=_age)
         for name in sorted(disputed):
             conflicts.note(store, name, now)
@@ -590,6 +629,7 @@ def _come(
     cluster: str,
     held: Mapping[str, LedgerEntry | None],
     known: Mapping[str, Conflict],
+    left: LeftOut,
     *,
     among: Container[str],
     whole: set[str],
@@ -599,14 +639,20 @@ def _come(
     """The whole segments that a batch may ingest, in the order of the listing. Names from `among` that exist
     are added to `whole`; segments with a new conflict are added to `disputed`."""
     for info in store.list(layout.incoming_prefix(cluster)):
-        if (name := conflicts.shipped(info.name)) is not None and name not in known:
-            disputed.add(name)
+        if (name := conflicts.shipped(info.name)) is not None:
+            left.nodes.add(layout.SegmentRef.from_object(name).node.path)
+            if name not in known:
+                disputed.add(name)
         if not _is_segment(info, largest):
+            if layout.is_segment(info.name):
+                left.nodes.add(layout.SegmentRef.from_object(info.name).node.path)
             continue
         if info.name in among:
             whole.add(info.name)
         segment = _released(info, held)
         conflict = known.get(info.name)
+        if segment is not None:
+            left.waiting[segment.ref.node.path] += 1
         if segment is not None and (conflict is None or conflict.admits(segment)):
             yield segment
 
@@ -616,19 +662,28 @@ def _age(segment: SegmentInput) -> tuple[datetime, str]:
 
 
 def _growing(
-    store: Store, partly: Iterable[tuple[layout.SegmentRef, segment_parts.Part]], marks: Mapping[str, Mark], whole: Container[str]
+    store: Store,
+    partly: Iterable[tuple[layout.SegmentRef, segment_parts.Part]],
+    marks: Mapping[str, Mark],
+    whole: Container[str],
+    left: LeftOut,
 ) -> Iterator[SegmentInput]:
     """The new parts of growing segments."""
     for ref, found in groupby(partly, key=itemgetter(0)):
         mark = marks.get(ref.growing)
         if ref.incoming in whole or (mark is not None and mark.logical is None):
             continue
-        there = [part for _, part in found if part.info.size == part.end - part.start]
+        parts = [part for _, part in found]
+        there = [part for part in parts if part.info.size == part.end - part.start]
         run = segment_parts.run(there, mark.position if mark else 0)
-        if not run or (mark is None and _is_processed(store, ref)):
-            continue
         header = next((part for part in there if part.start == 0), None)
-        if header is not None:
+        reached = run[-1].end if run and header is not None else mark.position if mark else 0
+        beyond = any(part.end > reached for part in parts)
+        if (beyond or (run and mark is None)) and mark is None and _is_processed(store, ref):
+            continue
+        if beyond:
+            left.nodes.add(ref.node.path)
+        if run and header is not None:
             yield SegmentInput.growing(ref, run, header=header if mark else None, after=mark)
 
 

@@ -22,6 +22,7 @@
     events/<cluster>/<keyspace>.<table>/<batch>-….avro                    events as files, without Kafka
     published/<cluster>.json                                              the position of publishing
     published/<cluster>.told.json                                         waiting tables that were notified
+    complete/<cluster>.json                                               up to when the tables are complete
     sessions/<cluster>/{lease,state,failures,stop,turn}.json              the streaming session, and what others ask of it
     maintained/<cluster>.json                                             the result of the last maintenance
     shelved/<cluster>.json                                                progress of archive packing and retention
@@ -613,6 +614,11 @@ def maintained(cluster: str) -> str:
 
 def published(cluster: str) -> str:
     return f"published/{part(cluster)}.json"
+
+
+def complete(cluster: str) -> str:
+    """Up to when the tables are complete (`writetime.pipeline.watermark`)."""
+    return f"complete/{part(cluster)}.json"
 
 
 def sessions_prefix(cluster: str) -> str:

@@ -1,0 +1,189 @@
+"""Up to when the tables are complete: T.
+
+T is log time: every captured mutation that a node appended to its commit log before T, by the node's clock,
+is in the sealed batches. So a write that was acknowledged before T at consistency ONE or above by a replica
+of a shipping datacenter is in the tables. (ANY may be acknowledged by a hint, and LOCAL_* of another
+datacenter by its own replicas.)
+
+Strategy: each shipper signs off that everything its node had synced at a time is in the bucket
+(`shippers.sign_off`); what may not have been synced by then is subtracted, and a margin for the clock. The
+planner reads the sign-offs *before* it lists the bucket, so whatever they speak of is listed or ingested
+already. The sign-off of a node of which anything listed is left out of the batch does not count. T is the
+earliest time of the nodes that belong to the ring by the last answers of its own members: a node that has
+left no longer counts, and one that has joined holds T until it has signed off. A segment with problems holds
+the tables that it may concern, until it is cleared.
+
+The result is pinned in the manifest, corrected in the seal by what went wrong in the batch, and merged into
+one document, in which no time ever goes back, not by a late driver, nor by a rebuild. Reads and writes the
+bucket; does not know Spark.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterable, Sequence
+from datetime import datetime, timedelta
+from typing import Final
+
+import structlog
+
+from writetime.errors import PreconditionFailed
+from writetime.pipeline.completeness import held_segments
+from writetime.pipeline.documents import HeldTable, Hold, Manifest, Sealed, SegmentOutcome, Watermark, may_contain
+from writetime.pipeline.node_facts import NodeFacts
+from writetime.storage import layout
+from writetime.storage.store import Store
+
+CLOCK_MARGIN: Final = timedelta(seconds=2)
+"""How far a node's clock may step back without a mutation getting a time that is signed off already."""
+_SAME_VIEW: Final = timedelta(minutes=5)
+"""Nodes that were members for any node within this time still count: gossip takes a while."""
+_MOST_HELD: Final = 100
+"""Held segments whose ledger entries are read; if there are more, all tables count as held."""
+
+_known_holds: dict[tuple[str, tuple[str, ...], tuple[str, ...], tuple[str, ...]], list[Hold]] = {}
+
+log = structlog.get_logger()
+
+
+def read(store: Store, cluster: str, sealed: Sealed | None) -> Watermark:
+    """The watermark after the last sealed batch."""
+    known = Watermark.read(store, layout.complete(cluster)) or Watermark()
+    return known if sealed is None or sealed.complete is None else later(known, sealed.complete)
+
+
+def planned(
+    store: Store,
+    before: Watermark,
+    sealed: Sealed | None,
+    facts: Sequence[NodeFacts],
+    segments: Collection[str] = (),
+    left_out: Collection[str] = (),
+) -> Watermark:
+    """The watermark of a batch over `segments` (objects) that follows `sealed`, if it has no problems.
+    `facts` were read before the bucket was listed; of the nodes `left_out` (paths), something listed is not
+    in the batch."""
+    signed = {each.node.path: _signed_until(each) for each in facts if each.node.path not in left_out}
+    nodes = {path: _latest(before.nodes.get(path), signed.get(path)) for path in sorted(members(facts))}
+    found = Watermark(batch=before.batch, until=_latest(before.until, _earliest(nodes.values())), nodes=nodes)
+    for hold in _holds(store, sealed):
+        # A segment in the batch has been cleared; if it has problems again, the seal says so.
+        if hold.by not in segments:
+            found = _with_hold(found, before, hold)
+    return found
+
+
+def members(facts: Iterable[NodeFacts]) -> set[str]:
+    """The paths of the nodes that hold T: those that the last answers of the ring's members name. Without
+    any answer, all that have a status."""
+    facts = list(facts)
+    answers = [each.signed_off for each in facts if each.signed_off is not None]
+    if not answers:
+        return {each.node.path for each in facts}
+    newest = max(answer.written for answer in answers)
+    current = (answer.members for answer in answers if newest - answer.written <= _SAME_VIEW)
+    return {path for named in current for path in named}
+
+
+def of_seal(manifest: Manifest, outcomes: Iterable[SegmentOutcome]) -> Watermark | None:
+    """The watermark with that batch: tables of which it could not use something stay where they were."""
+    found, before = manifest.complete, manifest.complete_before or Watermark()
+    if found is None:
+        return None
+    found = found.model_copy(update={"batch": manifest.number})
+    for outcome in (outcome for outcome in outcomes if outcome.problems):
+        # A growing segment with problems is read from its beginning when it is complete.
+        tables = None if outcome.mark is not None else may_contain(outcome.problems)
+        wanted = None if tables is None else sorted(tables)
+        found = _with_hold(found, before, Hold(by=outcome.object, until=manifest.created_at, since=manifest.created_at, tables=wanted))
+    return found
+
+
+def advance(store: Store, cluster: str, found: Watermark | None) -> Watermark | None:
+    """Merge it into the cluster's document, which other drivers write too; returns the document."""
+    if found is None:
+        return None
+    name = layout.complete(cluster)
+    while True:
+        info = store.head(name)
+        known = Watermark.model_validate_json(store.read(name, generation=info.generation)) if info is not None else Watermark()
+        merged = later(known, found)
+        if merged == known:
+            return known
+        try:
+            store.put(name, merged.to_bytes(), if_generation=info.generation if info is not None else 0)
+        except PreconditionFailed:
+            continue
+        _log_nodes(cluster, known, merged)
+        return merged
+
+
+def later(one: Watermark, other: Watermark) -> Watermark:
+    """What both say together: of each table the later time. Nodes and reasons are those of the later
+    batch."""
+    newer = max(other, one, key=lambda each: (each.batch, each.until is not None, each.until))
+    until = _latest(one.until, other.until)
+    held = {}
+    for table_id in sorted({*one.held, *other.held}):
+        at = _latest(one.of(table_id), other.of(table_id))
+        if at != until:
+            held[table_id] = HeldTable(until=at, by=(newer.held.get(table_id) or one.held.get(table_id) or other.held[table_id]).by)
+    return newer.model_copy(update={"until": until, "held": held})
+
+
+def behind(found: Watermark) -> list[str]:
+    """The nodes that hold T: those without a sign-off, otherwise the one with the earliest."""
+    silent = [path for path, at in found.nodes.items() if at is None]
+    known = [(at, path) for path, at in found.nodes.items() if at is not None]
+    return silent or [path for _, path in sorted(known)[:1]]
+
+
+def _signed_until(facts: NodeFacts) -> datetime | None:
+    """Up to when everything that the node logged is in the bucket. A clock that is ahead of the store's does
+    not count further than the store's."""
+    signed = facts.signed_off
+    return None if signed is None else min(signed.at, signed.written) - signed.unsynced - CLOCK_MARGIN
+
+
+def _with_hold(found: Watermark, before: Watermark, hold: Hold) -> Watermark:
+    """The watermark if the tables that the hold concerns stay where they were."""
+    if hold.tables is None:
+        return before.model_copy(update={"batch": found.batch, "nodes": found.nodes, "by": hold.by})
+    held = dict(found.held)
+    for table_id in hold.tables:
+        if before.of(table_id) != found.until:
+            held[table_id] = HeldTable(until=before.of(table_id), by=hold.by)
+    return found.model_copy(update={"held": held})
+
+
+def _holds(store: Store, sealed: Sealed | None) -> list[Hold]:
+    """What holds tables as of the last sealed batch. Remembered: while nothing is new, a session asks every
+    few seconds."""
+    damaged = tuple(name for name, mark in sealed.growing.items() if not mark.sound) if sealed else ()
+    if sealed is None or not (sealed.held or damaged):
+        return []
+    if len(sealed.held) > _MOST_HELD:
+        return [Hold(by=sealed.held[0], until=sealed.sealed_at, since=sealed.sealed_at)]
+    held = set(sealed.held)
+    # Those that the last batch has read again may have other problems than before.
+    key = store.url, tuple(sealed.held), damaged, tuple(each.object for each in sealed.segments if each.object in held)
+    if key not in _known_holds:
+        _known_holds.clear()
+        _known_holds[key] = held_segments(store, sealed)
+    return _known_holds[key]
+
+
+def _latest(*times: datetime | None) -> datetime | None:
+    return max((at for at in times if at is not None), default=None)
+
+
+def _earliest(times: Iterable[datetime | None]) -> datetime | None:
+    """None if one is missing, or if there are none."""
+    found = list(times)
+    return min(at for at in found if at is not None) if found and None not in found else None
+
+
+def _log_nodes(cluster: str, before: Watermark, now: Watermark) -> None:
+    for path in sorted(before.nodes.keys() - now.nodes.keys()):
+        log.info("node has left the ring and no longer holds completeness", cluster=cluster, node=path)
+    for path in sorted(now.nodes.keys() - before.nodes.keys()):
+        log.info("node holds completeness from now on", cluster=cluster, node=path)
