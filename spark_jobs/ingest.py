@@ -914,6 +914,7 @@ class Batch:
             owner=who,
             batch_id=self.manifest.id,
             chain=self.manifest.chain,
+            complete=watermark.of_seal(self.manifest, self.outcomes.values()),
         )
 
 

@@ -57,7 +57,7 @@ from writetime.pipeline import chains
 from writetime.pipeline.documents import Sealed
 from writetime.pipeline.identity import owner
 from writetime.pipeline.planner import history, read_manifest, read_schema, read_sealed
-from writetime.pipeline.publish_progress import Published, read_published, write_published
+from writetime.pipeline.publish_progress import Published, complete_in_kafka, read_published, write_published
 from writetime.pipeline.quarantine.published import of_batch, unsent, with_bytes
 from writetime.pipeline.quarantine.record import QuarantineRecord
 from writetime.pipeline.segment_check import known_schema
@@ -181,7 +181,7 @@ def _known(store: Store, cluster: str, upto: int) -> Published | None:
     chain of batches: then Kafka's own progress decides."""
     known, start = read_published(store, cluster), _beginning(store, cluster, upto)
     if known is not None and known.kafka and known.batch < start.batch:
-        return start.model_copy(update={"heartbeat": known.heartbeat})
+        return start.model_copy(update={"heartbeat": known.heartbeat, "complete": known.complete})
     return known if known is not None and known.kafka and known.is_of(store, cluster, upto) else None
 
 
@@ -215,8 +215,10 @@ def _with_heartbeat(config: PipelineConfig, kafka: KafkaConfig, store: Store, pu
     if not kafka.heartbeat_interval_ms or now - published.heartbeat < kafka.heartbeat_interval_ms:
         return published
     ids = _ids_of(kafka, heartbeat_topic(kafka), HEARTBEAT)
-    send_heartbeat(kafka, *HEARTBEAT.record(kafka.format, {"serverName": kafka.topic_prefix}, {"ts_ms": now}, ids))
-    published = published.model_copy(update={"heartbeat": now})
+    complete = complete_in_kafka(store, config.cluster.name, published)
+    value = {"ts_ms": now, "complete_until_ms": None if complete is None else int(complete.timestamp() * 1000)}
+    send_heartbeat(kafka, *HEARTBEAT.record(kafka.format, {"serverName": kafka.topic_prefix}, value, ids))
+    published = published.model_copy(update={"heartbeat": now, "complete": complete})
     write_published(store, config.cluster.name, published)
     return published
 
@@ -262,7 +264,11 @@ class Outbox:
         again start from their beginning."""
         start = _beginning(self.store, self.config.cluster.name, self.upto)
         note = _known(self.store, self.config.cluster.name, self.upto) if start.batch else None
-        return start if note is None else start.model_copy(update={"waiting": note.waiting, "heartbeat": note.heartbeat})
+        return (
+            start
+            if note is None
+            else start.model_copy(update={"waiting": note.waiting, "heartbeat": note.heartbeat, "complete": note.complete})
+        )
 
     def send(self, known: Published) -> Published:
         """Send what is neither `known` to be in Kafka nor in Kafka's own progress; returns the new progress.
@@ -285,6 +291,7 @@ class Outbox:
             waiting={name: known.sent(name) for name in sorted(refused)},
             reasons={name: str(refused[name]) for name in sorted(refused)},
             heartbeat=known.heartbeat,
+            complete=known.complete,
             id=read_manifest(self.store, cluster, self.upto).id,
         )
 

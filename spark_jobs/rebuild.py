@@ -201,6 +201,7 @@ class Job:
             batch=last,
             events=0,
             heartbeat=before.heartbeat if before else 0,
+            complete=before.complete if before else None,
             kafka=self.config.kafka is not None,
             id=read_manifest(self.store, self.cluster, last).id,
         )

@@ -49,7 +49,7 @@ from writetime.cassandra.schema.model import Schema, Table
 from writetime.config.warehouse import WarehouseConfig
 from writetime.errors import BatchBusy, BatchError
 from writetime.events.naming import OWN_NAMESPACE, to_changes_namespace, to_column, to_namespace
-from writetime.pipeline.documents import Chain
+from writetime.pipeline.documents import Chain, Watermark
 from writetime.pipeline.identity import Owner
 from writetime.pipeline.pinned import VerdictAdded, addition
 from writetime.pipeline.planner import not_voided, read_sealed
@@ -65,6 +65,8 @@ _BATCH_PROPERTY = "writetime.batch"
 _BATCH_ID_PROPERTY = "writetime.batch-id"
 _CHAIN_PROPERTY = "writetime.chain"
 _STEP_PROPERTY = "writetime.step"
+_COMPLETE_PROPERTY = "writetime.complete-until"
+"""Up to when the table is complete with the snapshot, in ISO 8601."""
 _VOID_PROPERTY = "writetime.void"
 """Of a snapshot: the batch that made it, its id, its chain's id, and whether it brought `rows`, took the
 values of `dropped` columns, as `refill` moved values to a column of another type, or took back what `void`
@@ -226,7 +228,7 @@ class Warehouse:
     `beside`: the shadow namespace of a replay. `owner`: the pipeline that writes and owns its tables; tables
     of other owners are left alone. `batch_id`: the id of the batch that writes; `chain`: its chain, if a
     rebuild began it. With its first commit to a table, a chain replaces everything that an earlier chain
-    wrote."""
+    wrote. `complete`: up to when the tables are complete with the batch."""
 
     def __init__(
         self,
@@ -240,6 +242,7 @@ class Warehouse:
         owner: Owner | None = None,
         batch_id: UUID | None = None,
         chain: Chain | None = None,
+        complete: Watermark | None = None,
     ) -> None:
         self.spark = spark
         self.catalog = catalog
@@ -250,6 +253,7 @@ class Warehouse:
         self.owner = owner
         self.batch_id = batch_id
         self.chain = chain
+        self.complete = complete
         self._notes = _Notes(spark)
         self._making = Lock()
 
@@ -314,7 +318,7 @@ class Warehouse:
             rows = events.filter("told > 0").mapInArrow(as_rows, schema=held.columns)
             replaced = F.lit(True) if self._succeeds(held) else F.col("batch") == batch
             try:
-                self._overwrite(held.name, seen, rows, replaced, self._about(batch))
+                self._overwrite(held.name, seen, rows, replaced, self._about(batch, table=table))
                 self._take_over(held, batch)
             except Py4JJavaError as error:
                 if _MIXED not in str(error):
@@ -479,7 +483,8 @@ class Warehouse:
             if anew or seen is None or self._succeeds(held):
                 # There is nothing to merge with, and the scan for it is the expensive part.
                 kept = rows.filter(F.col(OP) != "d")
-                self._overwrite(held.name, seen, _as_stored(kept, held.columns), F.lit(True), self._about(batch, "rows"))
+                about = self._about(batch, "rows", table)
+                self._overwrite(held.name, seen, _as_stored(kept, held.columns), F.lit(True), about)
             else:
                 self._merge(held.name, shape, columns, rows, batch)
             self._take_over(held, batch)
@@ -551,7 +556,7 @@ class Warehouse:
             self.spark.sql(f"DELETE FROM {held.name} WHERE batch = {batch} AND ordinal NOT IN (SELECT ordinal FROM {view})")
 
     def _merge(self, name: str, shape: RowShape, columns: pa.Schema, rows: DataFrame, batch: int) -> None:
-        with self._viewed(rows) as view, self._notes.applied(self._about(batch, "rows")):
+        with self._viewed(rows) as view, self._notes.applied(self._about(batch, "rows", shape.table)):
             self.spark.sql(merge_statement(name, view, shape, columns))
 
     def follow(self, table: Table, schema: Schema, batch: int) -> None:
@@ -733,13 +738,15 @@ class Warehouse:
                 hint=_ANOTHER_CHAIN,
             )
 
-    def _about(self, batch: int, step: str | None = None) -> dict[str, str]:
-        """The summary properties of a snapshot."""
+    def _about(self, batch: int, step: str | None = None, table: Table | None = None) -> dict[str, str]:
+        """The summary properties of a snapshot; `table`: its rows are complete with this commit."""
         summary = {_BATCH_PROPERTY: str(batch)}
         if self.batch_id is not None:
             summary[_BATCH_ID_PROPERTY] = str(self.batch_id)
         if self.chain is not None:
             summary[_CHAIN_PROPERTY] = str(self.chain.id)
+        if table is not None and self.complete is not None and (until := self.complete.of(table.id)) is not None:
+            summary[_COMPLETE_PROPERTY] = until.isoformat(timespec="milliseconds")
         return summary if step is None else {**summary, _STEP_PROPERTY: step}
 
     def _succeeds(self, held: IcebergTable) -> bool:

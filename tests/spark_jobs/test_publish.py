@@ -82,7 +82,10 @@ def test_each_event_goes_out_once_whatever_died_and_was_renamed(
     noted = publish._with_heartbeat(config, kafka, pipeline.store, Published(batch=4, events=0))
     assert publish._with_heartbeat(config, kafka, pipeline.store, noted) is noted
     (beat,) = consume(kafka, f"__debezium-heartbeat.{kafka.topic_prefix}")
-    assert (json.loads(beat[1]), json.loads(beat[2] or b"")) == ({"serverName": kafka.topic_prefix}, {"ts_ms": noted.heartbeat})
+    assert (json.loads(beat[1]), json.loads(beat[2] or b"")) == (
+        {"serverName": kafka.topic_prefix},
+        {"ts_ms": noted.heartbeat, "complete_until_ms": None},
+    )
     (statement,) = consume(kafka, kafka.topic_prefix)
     ddl = json.loads(statement[2] or b"")
     assert (json.loads(statement[1]), ddl["keyspace"], ddl["source"]["sequence"], ddl["ts_ms"]) == (

@@ -424,7 +424,8 @@ QUARANTINED: Final = Plain(
 )
 """Fields of a quarantine record, see `writetime.pipeline.quarantine.published.topic_record`; `bytes` in
 base64."""
-HEARTBEAT: Final = Plain("writetime.Heartbeat", {"serverName": "string"}, {"ts_ms": "long"})
+HEARTBEAT: Final = Plain("writetime.Heartbeat", {"serverName": "string"}, {"ts_ms": "long", "complete_until_ms": "long?"})
+"""`complete_until_ms`: all topics hold every event of a mutation that was logged before (ms); null: unknown."""
 
 
 def schema_text(schema: Avro) -> str:

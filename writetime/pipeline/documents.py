@@ -258,6 +258,12 @@ class Watermark(Document):
         held = self.held.get(table_id)
         return self.until if held is None else held.until
 
+    @property
+    def of_all(self) -> datetime | None:
+        """Up to when every table is complete."""
+        times = [self.until, *(held.until for held in self.held.values())]
+        return None if None in times else min(at for at in times if at is not None)
+
 
 class Chain(Document):
     """A chain of batches, begun by `writetime rebuild`. `first`: number of its first batch, above all

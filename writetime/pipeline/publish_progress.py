@@ -5,11 +5,13 @@ in Kafka.
 from __future__ import annotations
 
 from collections.abc import Mapping
+from datetime import datetime
 from uuid import UUID
 
 from pydantic import Field
 
-from writetime.pipeline.documents import Document
+from writetime.pipeline import watermark
+from writetime.pipeline.documents import Document, Manifest, Watermark
 from writetime.pipeline.identity import id_of
 from writetime.pipeline.planner import history
 from writetime.storage import layout
@@ -19,7 +21,8 @@ from writetime.storage.store import Store
 class Published(Document):
     """Every event of the batches up to `batch` is in Kafka; the last run sent `events`. Tables in `waiting`,
     by full name, are an exception: their events are sent only up to the batch given there, because of
-    `reasons`. `heartbeat`: time of the last one (ms). Without `kafka` the document is about files. `id`: the
+    `reasons`. `heartbeat`: time of the last one (ms); `complete`: up to when it said that all topics are
+    complete. Without `kafka` the document is about files. `id`: the
     batch's id (`Manifest.id`), if it has one."""
 
     batch: int
@@ -27,6 +30,7 @@ class Published(Document):
     waiting: dict[str, int] = Field(default_factory=dict)
     reasons: dict[str, str] = Field(default_factory=dict)
     heartbeat: int = 0
+    complete: datetime | None = None
     kafka: bool = True
     id: UUID | None = None
 
@@ -45,6 +49,18 @@ def read_published(store: Store, cluster: str) -> Published | None:
 
 def write_published(store: Store, cluster: str, published: Published) -> None:
     store.put(layout.published(cluster), published.to_bytes())
+
+
+def complete_in_kafka(store: Store, cluster: str, published: Published) -> datetime | None:
+    """Up to when all topics are complete: they hold every event of a mutation that was logged before then.
+    None if unknown. Never earlier than what a heartbeat has said."""
+    sent = min([published.batch, *published.waiting.values()])
+    found = watermark.read(store, cluster, history(store, cluster).sealed)
+    if sent < found.batch:
+        # What the next batch found complete when it was planned is in the batches before it.
+        following = Manifest.read(store, layout.batch_object(cluster, sent + 1, "manifest"))
+        found = (following.complete_before if following else None) or Watermark()
+    return max((at for at in (published.complete, found.of_all) if at is not None), default=None)
 
 
 class NotifiedTables(Document):
