@@ -11,7 +11,7 @@ UV := .venv/share/uv/bin/uv
 .PHONY: help setup demo up down test test-all test-gcs test-s3 prove bench record lint types lock lock-jars clean ci
 
 # NAME of a proof and its target; the targets have variables of their own.
-PROOFS := ring decoder fuzz fuzz-java kill-shipper kill-batch pressure bootstrap orders airflow
+PROOFS := ring complete decoder fuzz fuzz-java kill-shipper kill-batch pressure bootstrap orders airflow
 TARGET_OF_decoder := test-decoder
 TARGET_OF_bootstrap := bootstrap-proof
 TARGET_OF_airflow := test-airflow
@@ -95,6 +95,9 @@ kill-batch: setup #: ingest and publish killed KILLS=100 times by SEED=1, Kafka 
 
 ring: setup #: OPS=2000 by SEED=1 on a real ring under chaos: tables and events equal it; SABOTAGE=rule or all breaks the product, and shows
 	@$(PYTHON) -m proof.ring --seed $(or $(SEED),1) $(if $(OPS),--ops $(OPS)) $(if $(SABOTAGE),--sabotage $(SABOTAGE)) $(ARGS)
+
+complete: setup #: every T said on a ring with a quiet, a dead and a joining node holds: no write before it is missing; SABOTAGE=rule or all
+	@$(PYTHON) -m proof.complete $(if $(SABOTAGE),--sabotage $(SABOTAGE)) $(ARGS)
 
 bootstrap-proof: setup #: read a table of ROWS=20000 rows from a real ring that is written to, killed half-way and gone on with; tables equal it
 	@$(PYTHON) -m proof.bootstrap --rows $(or $(ROWS),20000) $(ARGS)

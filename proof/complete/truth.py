@@ -1,0 +1,188 @@
+"""Acknowledged writes, and every T that was published, held against them.
+
+Strategy: each write has a key of its own, so a row in the table or an event in Kafka is proof of it. A T in the
+tables is held against the rows as soon as it is seen; later rows could only hide that it came too early. A T in
+Kafka is held against the events that the broker has received before the heartbeat.
+"""
+
+from __future__ import annotations
+
+import json
+import statistics
+import threading
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from cassandra import DriverException
+from cassandra.cluster import NoHostAvailable, Session
+from cassandra.metadata import Murmur3Token
+from confluent_kafka import OFFSET_BEGINNING, Consumer, TopicPartition
+from pyiceberg.catalog.sql import SqlCatalog
+
+from writetime.pipeline.documents import Watermark
+from writetime.storage import layout
+from writetime.storage.store import Store
+
+KEYSPACE, TABLE = "complete", "rows"
+
+
+@dataclass
+class Writes:
+    """Writes rows at a constant rate, each once. `acknowledged`: when the node had answered, in s since the
+    epoch. `skips`: whether no row with that token is written at the moment."""
+
+    session: Session
+    rate: float
+    acknowledged: dict[int, float] = field(default_factory=dict)
+    skips: Callable[[int], bool] = lambda _: False
+    refused: int = 0
+
+    @contextmanager
+    def running(self) -> Iterator[Writes]:
+        over = threading.Event()
+        thread = threading.Thread(target=self._run, args=(over,), daemon=True)
+        thread.start()
+        try:
+            yield self
+        finally:
+            over.set()
+            thread.join()
+
+    def _run(self, over: threading.Event) -> None:
+        insert = self.session.prepare(f"INSERT INTO {KEYSPACE}.{TABLE} (id, text) VALUES (?, ?)")
+        number = 0
+        while not over.wait(1 / self.rate):
+            number += 1
+            if self.skips(token(number)):
+                continue
+            try:
+                self.session.execute(insert, (number, f"row {number}"), timeout=5)
+            except (DriverException, NoHostAvailable):
+                self.refused += 1
+                continue
+            self.acknowledged[number] = time.time()
+
+    def before(self, until: float) -> set[int]:
+        return {number for number, at in dict(self.acknowledged).items() if at < until}
+
+
+def token(number: int) -> int:
+    """The token of a row's partition."""
+    return int(Murmur3Token.hash_fn(number.to_bytes(8, "big", signed=True)))
+
+
+@dataclass
+class Tables:
+    """Every T of the tables, when it is published; `behind`: its age (s), by when it was looked at."""
+
+    store: Store
+    cluster: str
+    catalog: Path
+    writes: Writes
+    seen: list[float] = field(default_factory=list)
+    behind: list[tuple[float, float]] = field(default_factory=list)
+    troubles: list[str] = field(default_factory=list)
+    last: Watermark = field(default_factory=Watermark)
+
+    @contextmanager
+    def watched(self) -> Iterator[Tables]:
+        over = threading.Event()
+        thread = threading.Thread(target=self._run, args=(over,), daemon=True)
+        thread.start()
+        try:
+            yield self
+        finally:
+            over.set()
+            thread.join()
+
+    @property
+    def until(self) -> float:
+        return 0.0 if self.last.until is None else self.last.until.timestamp()
+
+    def _run(self, over: threading.Event) -> None:
+        catalog = SqlCatalog("lake", uri=f"sqlite:///{self.catalog}")
+        while not over.wait(0.5):
+            found = Watermark.read(self.store, layout.complete(self.cluster))
+            if found is None or found.until is None:
+                continue
+            before, self.last = self.until, found
+            self.behind.append((time.time(), time.time() - self.until))
+            if self.until == before:
+                continue
+            if self.until < before:
+                self.troubles.append(f"T went back from {before:.3f} to {self.until:.3f}")
+            self.seen.append(self.until)
+            self._hold(catalog, self.until)
+
+    def _hold(self, catalog: SqlCatalog, until: float) -> None:
+        wanted = self.writes.before(until)
+        rows = catalog.load_table((KEYSPACE, TABLE)).scan(selected_fields=("id",)).to_arrow()
+        if missing := wanted - set(rows["id"].to_pylist()):
+            self.troubles.append(f"tables: {len(missing)} rows acknowledged before T {until:.3f} were missing, as {min(missing)}")
+
+
+@dataclass
+class Topics:
+    """Events and heartbeats: when the broker's clock says that each was written, in ms."""
+
+    events: dict[int, int] = field(default_factory=dict)
+    said: list[tuple[int, int]] = field(default_factory=list)
+    """(T, when it was said)."""
+
+    def troubles(self, writes: Writes) -> Iterator[str]:
+        latest = 0
+        for until, at in sorted(self.said, key=lambda each: each[1]):
+            if until < latest:
+                yield f"Kafka: T went back to {until}"
+            latest = max(latest, until)
+            if late := [number for number in writes.before(until / 1000) if self.events.get(number, at + 1) > at]:
+                yield f"Kafka: {len(late)} events of writes acknowledged before T {until} came after the heartbeat, as {min(late)}"
+
+    @contextmanager
+    def read(self, bootstrap: str, topic: str, heartbeats: str) -> Iterator[Topics]:
+        over = threading.Event()
+        thread = threading.Thread(target=self._run, args=(over, bootstrap, topic, heartbeats), daemon=True)
+        thread.start()
+        try:
+            yield self
+        finally:
+            # Everything that is there.
+            time.sleep(3)
+            over.set()
+            thread.join()
+
+    def _run(self, over: threading.Event, bootstrap: str, *topics: str) -> None:
+        options = {"bootstrap.servers": bootstrap, "group.id": "proof", "isolation.level": "read_committed", "enable.auto.commit": False}
+        consumer = Consumer(options)
+        assigned: list[TopicPartition] = []
+        while not over.is_set():
+            if len({each.topic for each in assigned}) < len(topics):
+                listed = consumer.list_topics(timeout=10).topics
+                new = [topic for topic in topics if topic in listed and topic not in {each.topic for each in assigned}]
+                found = [TopicPartition(topic, partition, OFFSET_BEGINNING) for topic in new for partition in listed[topic].partitions]
+                assigned += found
+                if found:
+                    consumer.incremental_assign(found)
+                else:
+                    time.sleep(0.5)
+            for message in consumer.consume(500, timeout=0.5) if assigned else ():
+                if message.error() is None and (value := message.value()) is not None:
+                    self._note(json.loads(value), message.timestamp()[1])
+        consumer.close()
+
+    def _note(self, value: dict[str, Any], at: int) -> None:
+        if "after" in value:
+            self.events.setdefault(value["after"]["id"], at)
+        elif value.get("complete_until_ms") is not None:
+            self.said.append((value["complete_until_ms"], at))
+
+
+def quantiles(ages: list[float]) -> dict[str, float]:
+    if len(ages) < 2:
+        return {"p50": 0.0, "p95": 0.0, "most": 0.0}
+    found = statistics.quantiles(ages, n=100, method="inclusive")
+    return {"p50": found[49], "p95": found[94], "most": max(ages)}
