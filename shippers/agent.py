@@ -157,14 +157,14 @@ class Agent:
         if self._link is not None:
             self._truncations.ship(facts.name, self._link.truncations)
         self._ship_completed(facts, view, result)
+        if not result.unanswered and not drain:
+            self._growing.ship_if_due(facts)
+            if not self._node.ship.tail_seconds:
+                self._note_finished()
         self._report(facts, result)
         if result.unanswered:
             self._relief.make_room()
         elif not drain:
-            self._growing.ship_if_due(facts)
-            if not self._node.ship.tail_seconds:
-                self._note_finished()
-            self._report(facts, result)
             result.failed += self._growing.failed
             if self._link is not None:
                 self._filler.fill_if_due(self._link.fill, self._scanner.level, shipped=bool(result.shipped))

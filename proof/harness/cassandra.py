@@ -12,6 +12,7 @@ rack, so that NetworkTopologyStrategy distributes replicas. Knows nothing about 
 
 from __future__ import annotations
 
+import os
 import re
 import socket
 import time
@@ -72,7 +73,8 @@ class Ring:
         own.update(settings or {})
         self._common: dict[str, Any] = {"heap": heap, "datacenter": datacenter, "options": options}
         self._own, self._first = own, nodes
-        self._chosen, self._next_jmx = self._ports(nodes + spares), 7199
+        # Rings that start at the same time would find the same ports free.
+        self._chosen, self._next_jmx = self._ports(nodes + spares), 7199 + 8 * (os.getpid() % 100)
         self._made: list[Node] = []
         self.nodes = [self._node(number) for number in range(1, nodes + 1)]
         self._newest = nodes
