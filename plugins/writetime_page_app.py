@@ -31,6 +31,7 @@ from writetime.errors import BatchError, WritetimeError
 from writetime.events.masking import Rules
 from writetime.events.naming import is_shadow_name
 from writetime.monitoring import checks, ledger
+from writetime.monitoring.complete_until import complete_until
 from writetime.monitoring.nodes import RingStatus, coverage, ring
 from writetime.monitoring.status import span
 from writetime.monitoring.tables import tables
@@ -189,6 +190,7 @@ def _add_ring_views(app: FastAPI, shown: Shown) -> None:
         about: dict[str, Any] = {
             "heat": heat_map(coverage([node.node for node in found.nodes], found.batches), addresses),
             "session": read_state(batches.store, batches.cluster),
+            "until": complete_until(batches),
             "held": held,
             "complete": completeness_map(held) if held else None,
             "lag": lag_plot(found.batches),

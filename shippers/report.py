@@ -114,8 +114,9 @@ class StatusReporter:
         due, document = about(self._store.url, facts, view.space, view.level, view.sight, tails, settings, now)
         if signed_off is None and not self._last.is_due(due):
             return
-        if signed_off is not None:
-            document["signed_off"] = signed_off.to_document()
+        # Readers look at the latest status only.
+        if (given := self._given) is not None and time.monotonic() - self._asked < 2 * SIGNED_OFF.total_seconds():
+            document["signed_off"] = given.to_document()
         try:
             name = report(self._store, facts.name, document, now)
         except StoreError as error:

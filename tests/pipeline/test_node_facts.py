@@ -16,6 +16,7 @@ from shippers.node_identity import NodeFacts as Facts
 from tests.storage.memory import MemoryStore
 from writetime.cassandra.cdc_settings import CdcSettings
 from writetime.monitoring.nodes import ring
+from writetime.pipeline import node_facts
 from writetime.pipeline.batch_history import Batches
 from writetime.pipeline.node_facts import NodeSpace, read_facts
 from writetime.storage import layout
@@ -57,6 +58,14 @@ def test_the_newest_counts_by_the_clock_of_the_store() -> None:
         {"host_id": "h"},
         {"tokens": 1},
         {"settings": 7},
+        {"signed_off": 7},
+        {"signed_off": {"at": "x", "unsynced_ms": 0, "members": {}}},
+        {"signed_off": {"at": NOON.isoformat(), "unsynced_ms": -1, "members": {}}},
+        {"signed_off": {"at": NOON.isoformat(), "unsynced_ms": 1 << 60, "members": {}}},
+        {"signed_off": {"at": NOON.isoformat(), "unsynced_ms": 0, "members": []}},
+        {"signed_off": {"at": NOON.isoformat(), "unsynced_ms": 0, "members": {"dc1": "abc"}}},
+        {"signed_off": {"at": NOON.isoformat(), "unsynced_ms": 0, "members": {"dc1": [7]}}},
+        {"signed_off": {"at": NOON.isoformat(), "unsynced_ms": 0, "members": {"dc1": ["a"] * 20_000}}},
     ],
     ids=lambda news: next(iter(news)),
 )
@@ -88,3 +97,19 @@ def test_what_a_shipper_writes_is_what_the_status_shows() -> None:
     assert (node.space.level, node.space.used, node.space.limit) == ("alarm", 9, 10)
     assert [setting.name for setting in node.unsafe] == ["cdc_block_writes"]
     assert ring(Batches(store, NODE.cluster), now=now + timedelta(days=3)).nodes[0].space is None
+
+
+def test_planning_deletes_outdated_statuses(monkeypatch: pytest.MonkeyPatch) -> None:
+    store = MemoryStore()
+    kept = layout.node_facts(OTHER)
+    store.put(kept, b"{}")
+    other = put(store, STATUS | {"host_id": OTHER.host_id}, node=OTHER)
+    names = [put(store, STATUS, at=NOON + timedelta(seconds=15 * number)) for number in range(100)]
+    read_facts(store, NODE.cluster, tidy=True)
+    assert len(list(store.list("nodes/"))) == 102, "they are only just written"
+    monkeypatch.setattr(node_facts, "_OUTDATED", timedelta(seconds=-1))
+    read_facts(store, NODE.cluster)
+    assert len(list(store.list("nodes/"))) == 102, "people only look"
+    found = read_facts(store, NODE.cluster, tidy=True)
+    assert [info.name for info in store.list("nodes/")] == sorted([kept, other, names[-1]])
+    assert found == read_facts(store, NODE.cluster)

@@ -227,8 +227,8 @@ def test_what_a_session_has_not_listed_any_more_is_not_claimed_early(store: Loca
     ship(store, A, 2)
     listed, late = planner.read_facts, []
 
-    def read_facts(*about: Any) -> Any:
-        found = listed(*about)
+    def read_facts(*about: Any, **more: Any) -> Any:
+        found = listed(*about, **more)
         if not late:
             late.append(1)
             manifest = planned(store)

@@ -57,6 +57,12 @@ class WatchConfig(Model):
         "false`, `cdc_block_writes: false`).",
     )
     stuck_minutes: float | None = Field(default=30, gt=0, description="Maximum minutes that a batch may be open; null: not checked.")
+    complete_minutes: float | None = Field(
+        default=30,
+        gt=0,
+        description="Maximum minutes that the time up to which the tables are complete may be behind, if it is known; null: not checked, "
+        "for nodes without tails.",
+    )
     backlog_segments: int | None = Field(
         default=2000, ge=1, le=2000, description="Maximum number of segments waiting in the bucket; null: not checked."
     )

@@ -27,6 +27,8 @@ METRICS: Final[Mapping[str, str]] = {
     "writetime_batch_sealed_timestamp_seconds": "When it was sealed.",
     "writetime_batch_open": "1 while a batch is open.",
     "writetime_session_timestamp_seconds": "In mode `session`: when the streaming session last reported; 0: never.",
+    "writetime_complete_until_timestamp_seconds": 'Up to when all tables (`in="tables"`) and topics (`in="topics"`) are complete.',
+    "writetime_node_complete_until_timestamp_seconds": "By node: up to when its log is in; 0: it has not signed anything off yet.",
     "writetime_voided_batches": "Batches that were voided, of the last sixty.",
     "writetime_batch_segments": "Segments of the last batch.",
     "writetime_batch_events": "Change events of the last batch.",
@@ -73,6 +75,7 @@ def samples(batches: Batches, *, session: bool = False) -> list[Sample]:
         *_of_batches(found),
         *_of_nodes(found),
         *(_of_session(batches.store, batches.cluster) if session else ()),
+        *_of_completeness(batches, found),
         *_of_reports(batches.store, batches.cluster),
         *_of_bootstrap(batches.store, batches.cluster),
     ]
@@ -130,6 +133,26 @@ def _of_session(store: Store, cluster: str) -> Iterator[Sample]:
     # A pipeline whose first session never started has a sample too, so that its alert fires.
     state = read_state(store, cluster)
     yield "writetime_session_timestamp_seconds", {}, state.updated_at.timestamp() if state else 0.0
+
+
+def _of_completeness(batches: Batches, ring: RingStatus) -> Iterator[Sample]:
+    from writetime.monitoring.complete_until import complete_until
+    from writetime.pipeline import watermark
+    from writetime.pipeline.planner import history
+    from writetime.storage import layout
+
+    if (found := complete_until(batches)) is None:
+        return
+    held = [table.until for table in found.held.values()]
+    if found.tables is not None and None not in held:
+        yield "writetime_complete_until_timestamp_seconds", {"in": "tables"}, min([found.tables, *filter(None, held)]).timestamp()
+    if found.topics is not None:
+        yield "writetime_complete_until_timestamp_seconds", {"in": "topics"}, found.topics.timestamp()
+    addresses = {node.node.path: node.address for node in ring.nodes}
+    for path, at in watermark.read(batches.store, batches.cluster, history(batches.store, batches.cluster).sealed).nodes.items():
+        _, datacenter, host_id = map(layout.unpart, path.split("/"))
+        labels = {"datacenter": datacenter, "host_id": host_id, "address": addresses.get(path, "")}
+        yield "writetime_node_complete_until_timestamp_seconds", labels, at.timestamp() if at is not None else 0.0
 
 
 def _of_nodes(ring: RingStatus) -> Iterator[Sample]:

@@ -9,6 +9,7 @@ from datetime import datetime
 from typing import TYPE_CHECKING, Any, Final
 
 from writetime.cassandra.merge.reconcile import policy_of
+from writetime.monitoring.complete_until import CompleteUntil, complete_until
 from writetime.monitoring.ignored import ignored
 from writetime.monitoring.nodes import NodeStatus, RingStatus, ring
 from writetime.monitoring.tables import TablesStatus, tables
@@ -34,6 +35,8 @@ def as_text(batches: Batches, last: int) -> str:
     lines = [_head(found)]
     if (session := read_state(batches.store, batches.cluster)) is not None:
         lines.append(_session(session, found.now))
+    if (until := complete_until(batches)) is not None:
+        lines += _complete(until, found.now)
     if found.nodes:
         lines += ["", _nodes(found)]
     if found.batches:
@@ -87,6 +90,7 @@ def as_document(batches: Batches, last: int) -> dict[str, Any]:
         "open_batch": found.open_batch,
         "complete": found.complete,
         "session": None if (session := read_state(batches.store, batches.cluster)) is None else session.model_dump(mode="json"),
+        "complete_until": None if (until := complete_until(batches)) is None else until.to_document(),
         "voids": [
             {"number": batch.number, "kind": batch.kind, "sealed_at": batch.sealed_at.isoformat(), **batch.void.model_dump()}
             for batch in found.voids
@@ -140,6 +144,14 @@ def _session(state: SessionState, now: datetime) -> str:
         f"session since {state.started_at:%Y-%m-%d %H:%M:%S}Z: {doing}; {state.batches} batches{last}; published up to "
         f"{state.published}; reported {span(silent)} ago{error}"
     )
+
+
+def _complete(until: CompleteUntil, now: datetime) -> list[str]:
+    def ago(at: datetime | None) -> str:
+        return "unknown" if at is None else f"{at:%Y-%m-%d %H:%M:%S}Z ({span((now - at).total_seconds())} ago)"
+
+    lines = [f"complete up to: tables {ago(until.tables)}, topics {ago(until.topics)}; {until.reason}"]
+    return lines + [f"complete up to: table {name} {ago(held.until)}; held by {held.by}" for name, held in until.held.items()]
 
 
 def _rebuilt(rebuild: Rebuild | None) -> list[str]:

@@ -13,6 +13,7 @@ from datetime import datetime, timedelta
 from typing import Final
 
 from writetime.config.airflow import WatchConfig
+from writetime.monitoring.complete_until import complete_until
 from writetime.monitoring.nodes import LISTED, NodeStatus, RingStatus, ring_with_late_nodes
 from writetime.monitoring.status import span
 from writetime.monitoring.tables import tables
@@ -42,6 +43,7 @@ def watch(
     unpublished = _unpublished(batches, limits) if publishes else ()
     of_nodes = [*_late(found, limits), *_short(found, limits), *_unsafe(found, limits)]
     of_nodes += _without_session(batches, found) if session else []
+    of_nodes += _incomplete(batches, found, limits)
     return [*of_nodes, *_in_conflict(found), *_stuck(batches, found, limits), *_backlog(found, limits), *unpublished]
 
 
@@ -117,6 +119,19 @@ def _without_session(batches: Batches, found: RingStatus) -> Iterator[Trouble]:
         f"session: no streaming session of {found.cluster} runs: {last}{why}. Nothing is ingested or published meanwhile. Check whether "
         "cdc_stream is paused, and the log of its task `session`.",
     )
+
+
+def _incomplete(batches: Batches, found: RingStatus, limits: WatchConfig) -> Iterator[Trouble]:
+    until = None if limits.complete_minutes is None else complete_until(batches)
+    if until is None or until.tables is None or limits.complete_minutes is None:
+        return
+    if found.now - until.tables > timedelta(minutes=limits.complete_minutes):
+        yield Trouble(
+            "completeness",
+            f"completeness: the tables of {found.cluster} are complete up to {until.tables:%Y-%m-%d %H:%M:%S}Z only, "
+            f"{span((found.now - until.tables).total_seconds())} ago; {until.reason}. Check that the node and its shipper run. A node that "
+            "was removed from the cluster no longer counts once another node says so. docs/runbook.md, `Completeness stands still`.",
+        )
 
 
 def _stuck(batches: Batches, found: RingStatus, limits: WatchConfig) -> Iterator[Trouble]:

@@ -8,18 +8,24 @@ clock. Shippers up to 0.1 had one document per node, without space; it counts if
 from __future__ import annotations
 
 from collections.abc import Mapping
+from contextlib import suppress
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 from typing import Any, Final
 
 from writetime import untrusted
 from writetime.cassandra.cdc_settings import CdcSettings
+from writetime.errors import ObjectNotFound, PreconditionFailed
 from writetime.storage import layout, untrusted_objects
 from writetime.storage.concurrency import at_once
 from writetime.storage.store import ObjectInfo, Store
 from writetime.untrusted import Untrusted
 
 _TOKENS: Final = 1 << 16
+_LEVELS: Final = 4
+_OLDER: Final = 40
+"""Older statuses per node that planning lets lie: ten minutes of a shipper with tails."""
+_OUTDATED: Final = timedelta(minutes=5)
 _MEMBERS: Final = 1 << 14
 _UNSYNCED_MS: Final = 86_400_000
 _PARSED: Final = 4096
@@ -71,14 +77,35 @@ class NodeFacts:
     rejected: str | None = None
 
 
-def read_facts(store: Store, cluster: str) -> list[NodeFacts]:
-    """The newest status of every node, by node name."""
+def read_facts(store: Store, cluster: str, *, tidy: bool = False) -> list[NodeFacts]:
+    """The newest status of every node, by node name. `tidy`: delete older ones now and then, as a shipper
+    with tails writes four a minute, and each planning lists them all."""
     newest: dict[layout.NodeName, ObjectInfo] = {}
+    older: list[ObjectInfo] = []
     for info in store.list(layout.nodes_prefix(cluster)):
         node = layout.NodeName.of_facts(info.name)
-        if node is not None and (node not in newest or _order(newest[node]) < _order(info)):
+        if node is None:
+            continue
+        if (known := newest.get(node)) is None:
             newest[node] = info
+            continue
+        older.append(min(known, info, key=_order))
+        newest[node] = max(known, info, key=_order)
+    if tidy and len(older) > _OLDER * len(newest):
+        _delete_outdated(store, older, max(map(_order, newest.values()))[0] - _OUTDATED)
     return at_once(lambda each: _facts(store, *each), sorted(newest.items()))
+
+
+def _delete_outdated(store: Store, statuses: list[ObjectInfo], before: datetime) -> None:
+    """Delete what is older than `before`: another reader may be about to read what it has just listed. The
+    one object of shippers up to 0.1 stays."""
+
+    def delete(info: ObjectInfo) -> None:
+        with suppress(ObjectNotFound, PreconditionFailed):
+            store.delete(info.name, if_generation=info.generation)
+
+    outdated = [info for info in statuses if info.created < before and info.name.count("/") == _LEVELS]
+    at_once(delete, outdated)
 
 
 def _order(info: ObjectInfo) -> tuple[datetime, str]:

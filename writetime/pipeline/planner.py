@@ -186,7 +186,7 @@ def plan_ingest(store: Store, cluster: str, *, now: datetime, max_segments: int 
         return read_manifest(store, cluster, past.last)
     _expect_archived(store, cluster, past, "plan a batch")
     # Before the listings: whatever a sign-off speaks of is in them then.
-    facts, before = read_facts(store, cluster), watermark.read(store, cluster, past.sealed)
+    facts, before = read_facts(store, cluster, tidy=True), watermark.read(store, cluster, past.sealed)
     left = LeftOut()
     held, marks = _held(store, cluster, past.sealed, now), past.sealed.growing if past.sealed else {}
     partly = []
