@@ -190,13 +190,15 @@ class Run:
         most = self.unsynced + KEEPS_UP
         if not self._wait(lambda: time.time() - self.tables.until < most, f"{state}: T keeps up"):
             return
-        begun = time.time()
+        begun, written = time.time(), len(self.writes.acknowledged)
         while time.time() < begun + self.seconds:
             time.sleep(0.5)
             if (age := time.time() - self.tables.until) > most:
                 self.troubles.append(f"{state}: T was {age:.0f} s behind")
                 break
         self.kept_up.append((begun, time.time()))
+        if len(self.writes.acknowledged) < written + self.seconds:
+            self.troubles.append(f"{state}: {len(self.writes.acknowledged) - written} writes were acknowledged, too few to prove anything")
 
     def _stands_still(self, state: str, node: Node, at: float, since: float | None = None) -> None:
         """T does not pass the time `at`, and the node is named as the reason."""
