@@ -226,15 +226,16 @@ class Session:
         manifest = self._plan()
         if manifest is None:
             return False
-        self._waiting = ""
+        self._waiting, planned = "", time.monotonic()
         self._note(step=f"batch {manifest.number}: ingest ({manifest.kind}, {len(manifest.segments)} segments)")
         sealed = self._ingest(manifest)
         if sealed is not None:
             if self._publishing is not None:
                 self._publishing.wake()
+            ingested = time.monotonic()
             self._note(step=f"batch {manifest.number}: archive")
             archive(self._store, self._cluster, sealed.number)
-            self._sealed(sealed, time.monotonic() - begun)
+            self._sealed(sealed, plan=planned - begun, ingest=ingested - planned, archive=time.monotonic() - ingested)
         self._note(step="")
         # Requests are read between any two batches.
         self._next_look = 0.0
@@ -251,15 +252,17 @@ class Session:
             log.warning("batch was voided", batch=manifest.number, **error.as_dict())
             return None
 
-    def _sealed(self, sealed: Sealed, seconds: float) -> None:
+    def _sealed(self, sealed: Sealed, **seconds: float) -> None:
+        """Log the batch and note it; `seconds` by step."""
         failed = self._state.failed
         if needs_people(sealed):
             failed = [*failed, sealed.number][-sessions.LISTED :]
         events = sum(account.events for account in sealed.accounting)
-        log.info(
-            "batch finished", batch=sealed.number, kind=sealed.kind, segments=len(sealed.segments), events=events, seconds=round(seconds, 1)
-        )
-        self._note(batches=self._state.batches + 1, batch=sealed.number, batch_seconds=seconds, failed=failed)
+        total = sum(seconds.values())
+        steps = {f"{step}_seconds": round(each, 2) for step, each in seconds.items()}
+        about = {"batch": sealed.number, "kind": sealed.kind, "segments": len(sealed.segments), "events": events}
+        log.info("batch finished", **about, seconds=round(total, 1), **steps)
+        self._note(batches=self._state.batches + 1, batch=sealed.number, batch_seconds=total, failed=failed)
 
     # --- planning
 
