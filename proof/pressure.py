@@ -62,6 +62,8 @@ def main(arguments: list[str]) -> int:
     parser.add_argument("--segment", type=int, default=8, help="MiB of a commit log segment (default: 8)")
     parser.add_argument("--seconds", type=float, default=60, help="of load before the store goes away, and after it is back (default: 60)")
     parser.add_argument("--down", type=float, default=120, help="seconds for which the store is away (default: 120; 0: it stays up)")
+    parser.add_argument("--sync", type=float, default=1, help="s between two syncs of the node (default: 1; Cassandra's is 10)")
+    parser.add_argument("--tail", type=float, default=1, help="node.ship.tail_seconds (default: 1; 0: null, whole segments only)")
     parser.add_argument("--without-shipper", action="store_true", help="the load alone: the node has to reject writes")
     parser.add_argument("--json", action="store_true", help="print the figures as JSON")
     options = parser.parse_args(arguments)
@@ -87,7 +89,13 @@ def measure(options: argparse.Namespace) -> dict[str, Any]:
         (folder / "s3").mkdir()
         with step(f"a node of Cassandra {options.version}, {options.space} MiB for CDC"):
             ring = stack.enter_context(
-                Ring(folder / "ring", version=options.version, segment_mb=options.segment, cdc_total_mb=options.space)
+                Ring(
+                    folder / "ring",
+                    version=options.version,
+                    segment_mb=options.segment,
+                    cdc_total_mb=options.space,
+                    settings={"commitlog_sync_period_in_ms": int(options.sync * 1000)},
+                )
             )
             session = ring.session("ONE")
             session.execute(f"CREATE KEYSPACE {KEYSPACE} WITH replication = {{'class': 'SimpleStrategy', 'replication_factor': 1}}")
@@ -100,7 +108,14 @@ def measure(options: argparse.Namespace) -> dict[str, Any]:
         if options.without_shipper:
             return {"version": options.version, "phases": [phase("nobody ships", options.seconds, load, None, ring.nodes[0])]}
         shipper = stack.enter_context(
-            shipping(ring, folder, f"s3://{BUCKET}", {"when_store_is_down": "spill"}, poll_seconds=1, environment=environment(store.server))
+            shipping(
+                ring,
+                folder,
+                f"s3://{BUCKET}",
+                {"when_store_is_down": "spill", "tail_seconds": options.tail or None},
+                poll_seconds=1,
+                environment=environment(store.server),
+            )
         )
         phases = [phase("store up", options.seconds, load, shipper, ring.nodes[0])]
         objects = objects_in(store.server)
@@ -255,10 +270,15 @@ def phase(
     }
 
 
-def objects_in(server: s3_server.Server) -> dict[str, int]:
-    """Number of objects by the first part of their names."""
-    pages = server.client().get_paginator("list_objects_v2").paginate(Bucket=BUCKET)
-    return dict(Counter(entry["Key"].partition("/")[0] for page in pages for entry in page.get("Contents", ())))
+def objects_in(server: s3_server.Server) -> dict[str, dict[str, int]]:
+    """Number and bytes of the objects, by the first part of their names."""
+    found: dict[str, dict[str, int]] = {}
+    for page in server.client().get_paginator("list_objects_v2").paginate(Bucket=BUCKET):
+        for entry in page.get("Contents", ()):
+            of = found.setdefault(entry["Key"].partition("/")[0], {"objects": 0, "bytes": 0})
+            of["objects"] += 1
+            of["bytes"] += entry["Size"]
+    return found
 
 
 def found_in(folder: Path) -> list[Found]:

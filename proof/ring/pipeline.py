@@ -181,7 +181,8 @@ class Pipeline:
         What a node that crashed has left is not left to it: it will find the segments shipped when it starts
         again, and replays them all the same.
         """
-        ship = ShipConfig(after_crash_seconds=0, disk_reserve=ByteSize(0))
+        # Whole segments only: `held` damages what is in the bucket of a segment, of which no batch may have read a part.
+        ship = ShipConfig(after_crash_seconds=0, disk_reserve=ByteSize(0), tail_seconds=None)
         about = NodeConfig(cdc_raw=node.cdc_raw, address=node.address, port=node.port, poll_seconds=0.1, ship=ship)
         link = Link(about) if node.running else None
         # A shipper that starts while its node is down uses the recorded identity.

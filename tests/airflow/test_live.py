@@ -203,6 +203,8 @@ def configure(folder: Path, ring: Ring, kafka: Kafka) -> None:
         },
     }
     shipper = {"cdc_raw": str(node.cdc_raw), "address": node.address, "port": node.port, "state_dir": str(folder / "state")}
+    # The story counts segments by the hour.
+    shipper |= {"ship": {"tail_seconds": None}}
     (folder / "pipeline.yaml").write_text(yaml.safe_dump(common | jobs), encoding="utf-8")
     (folder / "shipper.yaml").write_text(yaml.safe_dump(common | {"node": shipper}), encoding="utf-8")
 

@@ -15,7 +15,7 @@ from shippers.agent import Agent
 from shippers.sign_off import Ring
 from writetime.cassandra.cdc_settings import CdcSettings
 from writetime.config.cluster import ClusterConfig
-from writetime.config.node import FillerConfig, NodeConfig
+from writetime.config.node import FillerConfig, NodeConfig, ShipConfig
 from writetime.config.pipeline import PipelineConfig
 from writetime.errors import ShipError
 from writetime.storage.layout import NodeName, SegmentName, SegmentRef
@@ -135,7 +135,8 @@ def settings(folder: Folder, store: LocalStore) -> PipelineConfig:
         pipeline="demo",
         cluster=ClusterConfig(name="ring", datacenters=["dc1"]),
         bucket=store.url,
-        node=NodeConfig(cdc_raw=folder.path, host_id="host-1", datacenter="dc1", poll_seconds=0.01),
+        # Most tests write arbitrary bytes as segments, of which no tail can be shipped; tests of tails set an interval.
+        node=NodeConfig(cdc_raw=folder.path, host_id="host-1", datacenter="dc1", poll_seconds=0.01, ship=ShipConfig(tail_seconds=None)),
     )
 
 

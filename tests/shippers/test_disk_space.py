@@ -51,7 +51,7 @@ class Down(FaultyStore):
 
 
 def ship(settings: PipelineConfig, **options: Any) -> PipelineConfig:
-    return changed(settings, ship=ShipConfig(**options))
+    return changed(settings, ship=ShipConfig(**{"tail_seconds": None} | options))
 
 
 @pytest.mark.parametrize(
@@ -326,9 +326,7 @@ def test_a_node_that_has_not_said_who_it_is_yet(
     """One that bootstraps writes for hours before it answers: the shipper stays, room is made, and then all
     is shipped.
     """
-    config = changed(
-        settings, host_id=None, ship=ShipConfig.model_validate({"cdc_total_space": 1000, "disk_reserve": 0, "when_store_is_down": "spill"})
-    )
+    config = changed(ship(settings, cdc_total_space=1000, disk_reserve=0, when_store_is_down="spill"), host_id=None)
     assert config.node is not None
     aside = config.node.spill
     written = {number: folder.segment(number, bytes([number]) * 100) for number in range(1, 10)}

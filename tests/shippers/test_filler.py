@@ -101,7 +101,9 @@ def test_it_is_not_written(
 ) -> None:
     link, stop = FakeLink(), Event()
     limit = 1000 if why == "no space" else 1 << 30
-    options = ShipConfig.model_validate({"cdc_total_space": limit, "disk_reserve": 0, "filler": None if why == "no filler" else FILLER})
+    options = ShipConfig.model_validate(
+        {"cdc_total_space": limit, "disk_reserve": 0, "tail_seconds": None, "filler": None if why == "no filler" else FILLER}
+    )
     agent = agent_over(store, link=None if why == "no link" else link, stop=stop, config=changed(settings, ship=options))
     folder.segment(1, b"g" * 600, idx=b"5")
     clock(3600)

@@ -47,7 +47,7 @@ def values(agent: Agent) -> dict[str, float]:
 
 
 def test_metrics(store: LocalStore, folder: Folder, agent_over: MakeAgent, settings: PipelineConfig) -> None:
-    config = changed(settings, ship=ShipConfig(cdc_total_space=100_000, disk_reserve=0))
+    config = changed(settings, ship=ShipConfig(cdc_total_space=100_000, disk_reserve=0, tail_seconds=None))
     sizes = [len(folder.segment(number)) for number in (1, 2, 3)]
     folder.segment(4, idx=b"5")
     (folder.path / "notes.log").write_text("by hand")

@@ -140,7 +140,8 @@ def test_parts_are_the_beginning_of_what_the_node_seals(settings: PipelineConfig
     agent = Agent(settings.model_copy(update={"node": node}), store, link=link, stop=Event())
     insert = session.prepare(f'INSERT INTO {KEYSPACE}.orders (tenant, day, "Id", note) VALUES (?, ?, now(), ?)')
     kept: dict[SegmentRef, dict[str, bytes]] = {}
-    deadline = time.monotonic() + 300
+    begun = time.monotonic()
+    deadline = begun + 300
     while not (whole := [ref for ref, found in kept.items() if len(found) > 2 and store.head(ref.incoming)]):
         assert time.monotonic() < deadline, f"of {len(kept)} segments none was shipped in three parts and as a whole"
         for result in [session.execute_async(insert, ("t", day, "x" * 2_500)) for day in range(20)]:
@@ -156,6 +157,8 @@ def test_parts_are_the_beginning_of_what_the_node_seals(settings: PipelineConfig
         beginning = b"".join(kept[ref][name] for name in sorted(kept[ref]))
         assert sealed.startswith(beginning)
         assert len(beginning) > 100_000
+    # The node syncs once a second, and when a segment ends; the shipper looked four times a second.
+    assert sum(map(len, kept.values())) <= time.monotonic() - begun + len(kept) + 1
 
 
 def test_segments_go_as_the_node_seals_them(settings: PipelineConfig, link: Link, session: Any, cassandra_node: Any) -> None:

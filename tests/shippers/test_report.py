@@ -130,7 +130,7 @@ def test_a_note_that_cannot_be_read_is_none(note: str, tmp_path: Path) -> None:
 
 def ship(settings: PipelineConfig) -> PipelineConfig:
     assert settings.node is not None
-    small = ShipConfig.model_validate({"cdc_total_space": 1000, "disk_reserve": 0})
+    small = ShipConfig.model_validate({"cdc_total_space": 1000, "disk_reserve": 0, "tail_seconds": None})
     return settings.model_copy(update={"node": settings.node.model_copy(update={"ship": small})})
 
 

@@ -33,7 +33,7 @@ GIB = 1 << 30
 
 def ship(settings: PipelineConfig, **ship: Any) -> PipelineConfig:
     assert settings.node is not None
-    node = settings.node.model_copy(update={"ship": ShipConfig.model_validate({"disk_reserve": 0, **ship})})
+    node = settings.node.model_copy(update={"ship": ShipConfig.model_validate({"disk_reserve": 0, "tail_seconds": None, **ship})})
     return settings.model_copy(update={"node": node})
 
 

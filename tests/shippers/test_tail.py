@@ -14,9 +14,11 @@ from threading import Event
 from typing import Any
 
 import pytest
+import yaml
 from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
 from rich.console import Console
+from structlog.testing import capture_logs
 
 from proof.decoder import packed
 from proof.recording.recording import Recording
@@ -29,6 +31,7 @@ from tests.examples import examples
 from tests.shippers.conftest import NODE, FakeLink, Folder, ref
 from tests.shippers.faults import Died, Faults, FaultyStore, Harm
 from writetime.cassandra.commitlog.encode import encode_segment
+from writetime.config.node import ShipConfig
 from writetime.config.pipeline import PipelineConfig
 from writetime.errors import ShipError, StoreUnavailable
 from writetime.storage import layout, segment_parts
@@ -391,10 +394,70 @@ def names_in(store: LocalStore, prefix: str = "cdc") -> list[str]:
     return [info.name for info in store.list(prefix)]
 
 
-def test_without_the_setting_nothing_grows_in_the_bucket(store: LocalStore, folder: Folder, agent_over: MakeAgent) -> None:
-    growing(folder)
-    assert agent_over(store).round().ok
+@pytest.fixture
+def by_default(settings: PipelineConfig) -> PipelineConfig:
+    assert settings.node is not None
+    return settings.model_copy(update={"node": settings.node.model_copy(update={"ship": ShipConfig()})})
+
+
+def test_tails_are_shipped_by_default_and_null_turns_them_off(
+    store: LocalStore, folder: Folder, settings: PipelineConfig, by_default: PipelineConfig, agent_over: MakeAgent
+) -> None:
+    segment = growing(folder)
+    off = ShipConfig.model_validate(yaml.safe_load("tail_seconds: null"))
+    assert settings.node is not None
+    without = settings.model_copy(update={"node": settings.node.model_copy(update={"ship": off})})
+    assert agent_over(store, config=without).round().ok
     assert names_in(store) == []
+    assert agent_over(store, config=by_default).round().ok
+    assert names_in(store) == [segment.ref.part(0, segment.ends[2][0])]
+
+
+def test_a_sync_is_one_object_at_most_and_one_for_what_is_larger(
+    store: LocalStore, folder: Folder, by_default: PipelineConfig, agent_over: MakeAgent, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """However often the shipper looks, and of however many sections a sync is: a plain segment has a marker
+    every 100 ms.
+    """
+    monkeypatch.setattr(tail, "MOST", 1000)
+    segment, watched = growing(folder, count=1, of=40), FaultyStore(store)
+    agent = agent_over(watched, config=by_default)
+    agent.round()
+    shipped_before = segment.ends[0][0]
+    for count in (2, 9, 10, 40):
+        segment.grow(folder.path, count)
+        before = len(names_in(store, "cdc_parts/"))
+        agent.round()
+        assert len(names_in(store, "cdc_parts/")) == before, "the next look is due a second after the last one"
+        for _ in range(3):
+            agent._growing.due_at = 0.0
+            agent.round()
+        size = segment.ends[count - 1][0] - shipped_before
+        assert len(names_in(store, "cdc_parts/")) - before == (1 if size <= 1000 else 3)
+        shipped_before = segment.ends[count - 1][0]
+    assert shipped(store, segment.ref) == segment.data
+    assert size > 2000, "the last sync was one of several parts"
+
+
+def test_a_node_of_3_11_has_no_tail(store: LocalStore, folder: Folder, by_default: PipelineConfig, agent_over: MakeAgent) -> None:
+    """Its segments appear in cdc_raw when they are finished; there is nothing to ship before, and nothing to
+    report.
+    """
+    log = folder.path / "CommitLog-6-7.log"
+    log.write_bytes(b"a segment of 3.11")
+    agent = agent_over(store, config=by_default)
+    with capture_logs() as logs:
+        with log.open("r+b"):
+            moving = agent.round()
+        assert (moving.ok, moving.waiting, names_in(store)) == (True, 1, [])
+        agent._growing.due_at = 0.0
+        assert agent.round().shipped == {Outcome.UPLOADED: 1}
+    assert names_in(store) == ["cdc/ring/dc1/host-1/CommitLog-6-7.log"]
+    assert [log["event"] for log in logs if log["log_level"] in ("warning", "error")] == []
+    assert not [log for log in logs if "tail" in log["event"] or "part" in log["event"]]
+    assert (metric(agent, "parts_total"), metric(agent, "tail_synced_bytes"), metric(agent, "tail_lag_seconds")) == (0, 0, 0)
+    document = status(by_default)
+    assert document["shipper"]["tails"] == []
 
 
 def test_a_round_ships_tails_after_all_else_and_a_segment_once_it_is_finished(

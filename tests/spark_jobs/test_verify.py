@@ -24,7 +24,7 @@ from spark_jobs.verify import Options, Verification
 from tests.spark_jobs.conf import spark_conf
 from writetime.config.airflow import SparkConfig
 from writetime.config.cluster import ClusterConfig, CqlConfig, SnapshotConfig
-from writetime.config.node import NodeConfig
+from writetime.config.node import NodeConfig, ShipConfig
 from writetime.config.pipeline import PipelineConfig
 from writetime.config.tables import TablesConfig
 from writetime.config.warehouse import CatalogConfig
@@ -62,7 +62,13 @@ def bench(cassandra_node: Any, tmp_path_factory: pytest.TempPathFactory) -> Iter
     folder = tmp_path_factory.mktemp("verify")
     session = cassandra_node.session()
     write(session)
-    node = NodeConfig(cdc_raw=cassandra_node.cdc_raw, address=cassandra_node.address, port=cassandra_node.port, state_dir=folder)
+    node = NodeConfig(
+        cdc_raw=cassandra_node.cdc_raw,
+        address=cassandra_node.address,
+        port=cassandra_node.port,
+        state_dir=folder,
+        ship=ShipConfig(tail_seconds=None),
+    )
     with Link(node) as link:
         facts = link.facts()
         cql = CqlConfig(contact_points=[cassandra_node.address], port=cassandra_node.port)

@@ -77,16 +77,17 @@ class ShipConfig(Model):
         "the node completes most of them when it starts again. Then the segment is shipped as it is.",
     )
     tail_seconds: float | None = Field(
-        default=None,
+        default=1.0,
         gt=0,
-        description="How often the synced bytes of a growing segment are shipped as a part; null: segments are shipped "
-        "only when completed. With parts every byte is uploaded twice, and each interval creates an object "
-        "per node.",
+        description="How often the shipper looks for newly synced bytes of a growing segment, which it ships as a part: one "
+        "object per sync of the node at most (every 10 s by default), plus what exceeds 3 MiB. Every such byte is uploaded "
+        "twice. null: segments are shipped only when completed. Cassandra 3.11 has no growing segments in cdc_raw: nothing "
+        "is shipped there before a segment is complete.",
     )
     filler: FillerConfig | None = Field(
         default=None,
         description="Absent: nothing is written to the node. Useful with Cassandra 3.11 only, which moves a segment into "
-        "cdc_raw when it is full; for later versions use tail_seconds. Requires node.address.",
+        "cdc_raw when it is full; for later versions there is tail_seconds. Requires node.address.",
     )
     listen: str | None = Field(
         default="127.0.0.1:9464",

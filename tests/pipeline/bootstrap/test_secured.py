@@ -62,7 +62,7 @@ class Secured:
             ca=self.node.certificate, certificate=self.client.certificate, key=self.client.key, key_password=SecretStr(KEY.decode())
         )
         node = self.ring.nodes[0]
-        ship = ShipConfig(disk_reserve=ByteSize(0))
+        ship = ShipConfig(disk_reserve=ByteSize(0), tail_seconds=None)
         return NodeConfig(
             cdc_raw=node.cdc_raw, address=node.address, port=node.port, username="shipper", password=SecretStr(password), tls=tls, ship=ship
         )
