@@ -2,7 +2,8 @@
 compared with its answers.
 
     python -m tools.demo          run it, check it, stop everything; exit code 0 only if every check holds
-    python -m tools.demo up       the same, and leave it running: UI, scheduler, broker (`down` stops it)
+    python -m tools.demo up       the same, and leave it running: shippers, UI, scheduler, broker (`down` stops it)
+    python -m tools.demo events shop.orders    print a table's events
     python -m tools.demo down
 
 The next run continues from what is in var/demo; it ships and publishes nothing twice. `--fresh` starts over.
@@ -19,6 +20,7 @@ import sys
 import time
 from collections.abc import Callable, Iterable
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Annotated, Any
@@ -28,12 +30,13 @@ import typer
 from proof.recording.recording import Recording
 from tools import ROOT, verify
 from tools.console import say, step
-from tools.errors import ToolError
+from tools.errors import ServiceError, ToolError
 from tools.services import process
 from tools.services.airflow import Airflow
 from tools.services.airflow_api import AirflowApi
 from tools.services.kafka import Kafka
 from tools.site import Site
+from writetime.config.pipeline import load
 from writetime.pipeline import sessions
 from writetime.pipeline.planner import history
 from writetime.pipeline.publish_progress import publish_due
@@ -44,6 +47,7 @@ FOLDER = ROOT / "var" / "demo"
 RUN = ROOT / "var" / "run"
 DAGS = ("cdc_ingest", "cdc_maintain", "cdc_publish", "cdc_replay", "cdc_report", "cdc_stream")
 _PATIENCE_SECONDS = 600.0
+_CONFIG = Site(FOLDER).config
 
 app = typer.Typer(add_completion=False, help=__doc__, invoke_without_command=True)
 Fresh = Annotated[bool, typer.Option("--fresh", help="Forget what an earlier demo left.")]
@@ -61,6 +65,27 @@ def run(context: typer.Context, fresh: Fresh = False, folder: Folder = FOLDER) -
 def up(fresh: Fresh = False, folder: Folder = FOLDER) -> None:
     """Run the demo and leave it running."""
     _main(folder, fresh, keep=True)
+
+
+@app.command()
+def events(
+    table: Annotated[str, typer.Argument(help="<keyspace>.<table>")],
+    config: Annotated[Path, typer.Option("--config", envvar="WRITETIME_CONFIG", help="The demo's pipeline.yaml.")] = _CONFIG,
+    seconds: Annotated[float, typer.Option("--seconds", help="How long to wait for the first event.")] = 120.0,
+) -> None:
+    """Print the events of a table, one a line; wait for the first."""
+    kafka = load(config).kafka
+    if kafka is None:
+        raise typer.BadParameter(f"{config} has no kafka")
+    deadline, found = time.monotonic() + seconds, list[dict[str, Any]]()
+    while not found and time.monotonic() < deadline:
+        # The topic does not exist before the first event.
+        with suppress(ServiceError):
+            found = list(verify.consume(kafka.bootstrap_servers, f"{kafka.topic_prefix}.{table}"))
+        time.sleep(0 if found else 0.5)
+    for event in found:
+        typer.echo(json.dumps(event, ensure_ascii=False))
+    raise typer.Exit(0 if found else 1)
 
 
 @app.command()
@@ -124,6 +149,8 @@ def _demo(site: Site, *, keep: bool) -> bool:
         with step("compare events and tables with what the ring answered"):
             report = verify.verify(site, recording, kafka.bootstrap)
         verify.show(report)
+        if keep and report.good:
+            keep_shipping(site, recording, run=RUN)
         done = report.good
     finally:
         if not (keep and done):
@@ -134,6 +161,7 @@ def _demo(site: Site, *, keep: bool) -> bool:
             airflow.api.pause(dag, paused=False)
         say(f"Airflow: {airflow.url}  user admin, password {airflow.password}")
         say(f"Kafka: {kafka.bootstrap}   bucket: {site.bucket}   stop with: make down")
+        say(f"Shippers look at {site.nodes}/*/cdc_raw: README says how to copy a segment there")
     return done
 
 
@@ -147,9 +175,26 @@ def ship(site: Site, recording: Recording, *, stage: bool = True) -> None:
         if shipper.returncode != 0:
             raise ToolError(f"The shipper of node {node.address} failed:\n{output}")
         say(f"  node {node.address}: {_summary(output)}")
-        left = list((site.nodes / node.address / "cdc_raw").glob("*.log"))
+        # Files that a person has added may not be finished.
+        cdc_raw = site.nodes / node.address / "cdc_raw"
+        left = [file.name for file in node.files if file.name.endswith(".log") and (cdc_raw / file.name).exists()]
         if left:
             raise ToolError(f"The shipper of node {node.address} left {len(left)} segments behind:\n{output}")
+
+
+def keep_shipping(site: Site, recording: Recording, *, run: Path) -> list[process.Service]:
+    """Start a shipper for each node that runs until it is stopped; recorded in `run`."""
+    started: list[process.Service] = []
+    program = Path(sys.executable).parent / "writetime"
+    try:
+        for node in recording.nodes:
+            config = site.shipper_config(node)
+            command = [str(program), "ship", "--config", str(config)]
+            started.append(process.start(f"shipper-{node.address}", command, run=run, log=config.with_name("shipper.log"), cwd=ROOT))
+    except ToolError:
+        process.stop_all(started)
+        raise
+    return started
 
 
 def _shipper(config: Path) -> subprocess.Popen[str]:

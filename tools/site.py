@@ -78,6 +78,9 @@ class Site:
                 "address": node.address,
                 "connect": False,
                 "schema_file": str(recording.path / "schema-snapshot.json"),
+                "poll_seconds": 1,
+                # Several shippers on one machine: only one could have the default port.
+                "ship": {"listen": None},
             }
             _write(self.shipper_config(node), common | {"node": about})
 

@@ -1,6 +1,6 @@
 #!/bin/bash
 # Switch CDC on in the image's own cassandra.yaml, then go on as the image does. Small segments, so that one fills up soon:
-# a segment is shipped when it is full.
+# what is synced is shipped every ten seconds, and the whole segment, for the archive, when it is full.
 set -euo pipefail
 yaml=/etc/cassandra/cassandra.yaml
 set_option() {

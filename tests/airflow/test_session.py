@@ -9,16 +9,20 @@ from __future__ import annotations
 import json
 import os
 import signal
+import subprocess
 import time
 from collections.abc import Callable, Iterator
 from datetime import UTC, datetime
 
 import pytest
 import yaml
+from pyiceberg.catalog.sql import SqlCatalog
 
 from tests.airflow.test_running import Story, make_older, names_hour, replay, started
 from tests.damage import flip_a_byte_of_a_captured_frame
-from tools import demo
+from tests.test_docs import dropped_by_hand
+from tools import ROOT, demo, verify
+from tools.services import process
 from writetime.pipeline import sessions
 from writetime.pipeline.planner import read_manifest
 from writetime.storage import layout
@@ -97,6 +101,10 @@ def test_a_session_and_what_happens_to_it(story: Story) -> None:
     assert running(story) is not None
     assert running(story).id == first.id
 
+    # A segment copied into cdc_raw by hand; the comparison with the recording holds beside its tables.
+    copy_a_segment_by_hand(story)
+    assert story.verify().good, story.verify().problems
+
     # Changed: the session ends by itself, and the next one has read the change.
     config = yaml.safe_load(story.site.config.read_text(encoding="utf-8"))
     config["airflow"]["session_minutes"] = 30
@@ -114,6 +122,32 @@ def test_a_session_and_what_happens_to_it(story: Story) -> None:
         until(lambda count=count: sessions.read_failures(story.store, story.cluster).count == count, "the failure is counted")
         next_session(story, before.id)
         assert time.monotonic() - killed >= pause
+
+
+def copy_a_segment_by_hand(story: Story) -> None:
+    """The commands of README, as they are, where `var/demo` is this site. The last one fails unless there are
+    events within two minutes.
+    """
+    here = story.site.folder / "here"
+    (here / "var").mkdir(parents=True)
+    (here / "var" / "demo").symlink_to(story.site.folder)
+    (here / "tests").symlink_to(ROOT / "tests")
+    shippers = demo.keep_shipping(story.site, story.recording, run=here / "run")
+    try:
+        script = "\n".join(["set -e", *dropped_by_hand()])
+        done = subprocess.run(["bash", "-c", script], cwd=here, capture_output=True, text=True, check=False, timeout=240)
+    finally:
+        process.stop_all(shippers)
+    assert done.returncode == 0, done.stdout + done.stderr
+    shown = [json.loads(line) for line in done.stdout.splitlines()]
+    assert {(event["source"]["table"], event["source"]["file"]) for event in shown} == {("deletes", "CommitLog-8-1795274013053.log")}
+    # Its table has the rows that the events end with, once each publisher has committed its share.
+    demo.wait_until_published(story.store, story.cluster)
+    events = list(verify.consume(story.kafka.bootstrap, "demo.nasty.deletes"))
+    assert all(event in events for event in shown)
+    last = {json.dumps(event["key"], sort_keys=True): event["after"] for event in events}
+    table = SqlCatalog("lake", uri=f"sqlite:///{story.site.catalog}").load_table(("nasty", "deletes"))
+    assert table.scan().to_arrow().num_rows == sum(after is not None for after in last.values()) > 0
 
 
 def first_failed(story: Story) -> list[int]:
