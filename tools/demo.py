@@ -71,7 +71,7 @@ def up(fresh: Fresh = False, folder: Folder = FOLDER) -> None:
 def events(
     table: Annotated[str, typer.Argument(help="<keyspace>.<table>")],
     config: Annotated[Path, typer.Option("--config", envvar="WRITETIME_CONFIG", help="The demo's pipeline.yaml.")] = _CONFIG,
-    seconds: Annotated[float, typer.Option("--seconds", help="How long to wait for the first event.")] = 120.0,
+    seconds: Annotated[float, typer.Option("--seconds", help="How long to wait for the first event.")] = 300.0,
 ) -> None:
     """Print the events of a table, one a line; wait for the first."""
     kafka = load(config).kafka

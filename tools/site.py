@@ -50,7 +50,7 @@ class Site:
 
     def write_configs(self, recording: Recording, *, bootstrap: str, schedule: str | None, mode: str = "batch") -> None:
         """Write the pipeline's YAML, and one for each node's shipper, which differs in the section `node`
-        only. `schedule`: of batches in mode `batch`, and whether anything else runs by itself.
+        only. `schedule`: of batches in mode `batch`, and whether the publisher's fallback runs by itself.
         """
         self.catalog.parent.mkdir(parents=True, exist_ok=True)
         common: dict[str, Any] = {
@@ -66,7 +66,8 @@ class Site:
                 "mode": mode,
                 "ingest_schedule": schedule,
                 "publish_fallback": schedule and "*/5 * * * *",
-                "maintain_schedule": schedule and "17 3 * * *",
+                # Only when triggered: the first scheduled run would start at once, and the session would wait for it.
+                "maintain_schedule": None,
             },
         }
         _write(self.config, common | jobs)
