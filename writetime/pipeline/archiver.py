@@ -30,6 +30,7 @@ from writetime.pipeline.documents import (
     SegmentOutcome,
     SegmentState,
 )
+from writetime.pipeline.part_merging import merge_parts
 from writetime.pipeline.planner import expect_settled, history
 from writetime.pipeline.quarantine.kinds import QuarantineKind
 from writetime.storage import layout, segment_object, segment_parts
@@ -40,6 +41,8 @@ from writetime.storage.store import ObjectInfo, Store
 Moved = Literal["archived", "quarantined", "growing"]
 _LEASE = 15.0
 """Seconds after which another archiver takes over from one that crashed or hangs."""
+_MERGED_EVERY = 20
+"""Batches after which parts are merged: to find out how many there are, all have to be listed."""
 
 
 def archive(store: Store, cluster: str, number: int) -> dict[str, Moved]:
@@ -69,6 +72,8 @@ def archive(store: Store, cluster: str, number: int) -> dict[str, Moved]:
         moved = _settle_all(store, cluster, sealed, lease)
         lease.check()
         watermark.advance(store, cluster, sealed.complete)
+        if number % _MERGED_EVERY == 0:
+            merge_parts(store, cluster, sealed.growing)
         store.put(done, b"{}\n")
     return moved
 
