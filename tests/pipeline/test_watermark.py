@@ -160,6 +160,20 @@ def test_a_node_that_has_left_no_longer_counts(store: LocalStore) -> None:
     assert known(store).nodes.keys() == {A.path}
 
 
+def test_a_node_that_named_itself_last_has_left(store: LocalStore) -> None:
+    sign(store, A, NOW, [A, B])
+    sign(store, B, NOW, [A, B])
+    assert watermark.members(planner.read_facts(store, CLUSTER)) == {A.path, B.path}
+    sign(store, A, NOW + timedelta(seconds=15), [A])
+    assert watermark.members(planner.read_facts(store, CLUSTER)) == {A.path}
+
+
+def test_a_node_that_has_just_joined_counts_by_its_own_answer(store: LocalStore) -> None:
+    sign(store, A, NOW, [A])
+    sign(store, B, NOW, [A, B])
+    assert watermark.members(planner.read_facts(store, CLUSTER)) == {A.path, B.path}
+
+
 def aged(store: LocalStore, info: ObjectInfo, by: timedelta) -> None:
     """Let the store have received the object earlier."""
     listed = store.list

@@ -76,12 +76,19 @@ def members(facts: Iterable[NodeFacts]) -> set[str]:
     """The paths of the nodes that hold T: those that the last answers of the ring's members name. Without
     any answer, all that have a status."""
     facts = list(facts)
-    answers = [each.signed_off for each in facts if each.signed_off is not None]
+    answers = {each.node.path: each.signed_off for each in facts if each.signed_off is not None}
     if not answers:
         return {each.node.path for each in facts}
-    newest = max(answer.written for answer in answers)
-    current = (answer.members for answer in answers if newest - answer.written <= _SAME_VIEW)
-    return {path for named in current for path in named}
+    newest = max(answer.written for answer in answers.values())
+    current = {path: answer for path, answer in answers.items() if newest - answer.written <= _SAME_VIEW}
+
+    def has_left(path: str) -> bool:
+        """A node that leaves has named itself last; everything that others have said since leaves it out."""
+        own = answers.get(path)
+        since = [answer for by, answer in current.items() if by != path and (own is None or answer.written > own.written)]
+        return bool(since) and not any(path in answer.members for answer in since)
+
+    return {path for answer in current.values() for path in answer.members if not has_left(path)}
 
 
 def of_seal(manifest: Manifest, outcomes: Iterable[SegmentOutcome]) -> Watermark | None:
