@@ -148,13 +148,12 @@ class Run:
 
     def _joins(self, first: Node) -> None:
         newcomer = self.ring.newcomer()
-        begun = time.time()
         with step("a node joins"):
             newcomer.start()
         self.ring.nodes.append(newcomer)
         self.ring.wait_until_connected()
         self.note_host(newcomer)
-        self._stands_still("a node without a shipper has joined", newcomer, time.time(), since=begun)
+        self._stands_still("a node without a shipper has joined", newcomer, time.time())
         with self.shipping(newcomer):
             self._keeps_up("its shipper runs")
             with step("it leaves"):
@@ -190,22 +189,22 @@ class Run:
         most = self.unsynced + KEEPS_UP
         if not self._wait(lambda: time.time() - self.tables.until < most, f"{state}: T keeps up"):
             return
-        begun, written = time.time(), len(self.writes.acknowledged)
+        begun, written, oldest = time.time(), len(self.writes.acknowledged), 0.0
         while time.time() < begun + self.seconds:
             time.sleep(0.5)
-            if (age := time.time() - self.tables.until) > most:
-                self.troubles.append(f"{state}: T was {age:.0f} s behind")
-                break
+            oldest = max(oldest, time.time() - self.tables.until)
+        if oldest > most:
+            self.troubles.append(f"{state}: T was {oldest:.0f} s behind")
         self.kept_up.append((begun, time.time()))
         if len(self.writes.acknowledged) < written + self.seconds:
             self.troubles.append(f"{state}: {len(self.writes.acknowledged) - written} writes were acknowledged, too few to prove anything")
 
-    def _stands_still(self, state: str, node: Node, at: float, since: float | None = None) -> None:
+    def _stands_still(self, state: str, node: Node, at: float) -> None:
         """T does not pass the time `at`, and the node is named as the reason."""
         say(f"{state} …")
         named = self._wait(lambda: self._names(node), f"{state}: the node is named", seconds=KEEPS_UP)
         if named:
-            self.named[state] = time.time() - (since or at)
+            self.named[state] = time.time() - at
         time.sleep(self.seconds)
         if self.tables.until > at:
             self.troubles.append(f"{state}: T passed that time by {self.tables.until - at:.1f} s")
