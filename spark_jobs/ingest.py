@@ -17,7 +17,7 @@ import argparse
 import json
 import sys
 from collections import Counter, defaultdict
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from itertools import groupby
@@ -30,6 +30,7 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 from pyspark.sql.pandas.types import from_arrow_schema
 
+from spark_jobs.completeness import CompletenessWriter
 from spark_jobs.job_exit import reports_failure
 from spark_jobs.maintain import maintain
 from spark_jobs.session import spark_session
@@ -131,14 +132,21 @@ def main(arguments: list[str] | None = None) -> int:
     parser.add_argument("--json", action="store_true", help="print the outcome as JSON instead of text for people")
     options = parser.parse_args(arguments)
     config = load(options.config)
-    sealed = run(config.shadow(options.namespace) if options.namespace else config, options.batch)
+
+    def complete(spark: SparkSession) -> None:
+        CompletenessWriter(config, open_store(config.bucket), spark).write(options.batch)
+
+    sealed = run(config.shadow(options.namespace), options.batch) if options.namespace else run(config, options.batch, then=complete)
     print(sealed.model_dump_json() if options.json else batch_text(sealed))  # noqa: T201
     return 0
 
 
-def run(config: PipelineConfig, number: int, session: SparkSession | None = None) -> Sealed:
+def run(
+    config: PipelineConfig, number: int, session: SparkSession | None = None, *, then: Callable[[SparkSession], None] = lambda _: None
+) -> Sealed:
     """Run the batch and return its seal; if it is sealed already, return the existing one. A given `session`
-    stays open. BatchError if the batch was voided."""
+    stays open. `then` is called after a batch that this run has sealed, while Spark runs. BatchError if the
+    batch was voided."""
     store = open_store(config.bucket)
     done = read_sealed(store, config.cluster.name, number)
     if done is not None:
@@ -153,12 +161,9 @@ def run(config: PipelineConfig, number: int, session: SparkSession | None = None
         config = pinned.configuration(store, manifest, config)
     spark = session or spark_session(config, f"writetime ingest {config.pipeline} batch {number}")
     try:
-        if manifest.kind == "maintain" and base is not None:
-            return maintain(config, store, spark, manifest, base)
-        if manifest.kind == "erase" and base is not None:
-            return erase(config, store, spark, manifest, base)
-        voided = voided_before(store, manifest, base)
-        return without_unwritable(lambda: Batch(config, store, spark, manifest, base, voided=voided).run(), store, manifest, spark)
+        sealed = _run(config, store, spark, manifest, base)
+        then(spark)
+        return sealed
     except WritetimeError as error:
         done = read_sealed(store, config.cluster.name, number)
         if done is None:
@@ -171,6 +176,15 @@ def run(config: PipelineConfig, number: int, session: SparkSession | None = None
             spark.stop()
         else:
             session.catalog.clearCache()
+
+
+def _run(config: PipelineConfig, store: Store, spark: SparkSession, manifest: Manifest, base: Sealed | None) -> Sealed:
+    if manifest.kind == "maintain" and base is not None:
+        return maintain(config, store, spark, manifest, base)
+    if manifest.kind == "erase" and base is not None:
+        return erase(config, store, spark, manifest, base)
+    voided = voided_before(store, manifest, base)
+    return without_unwritable(lambda: Batch(config, store, spark, manifest, base, voided=voided).run(), store, manifest, spark)
 
 
 @dataclass

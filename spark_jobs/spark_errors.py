@@ -16,7 +16,7 @@ _BY_PY4J = "An error occurred while calling"
 """The first line of a Py4JJavaError, which comes before Java's own message."""
 
 
-def why(error: PySparkException | Py4JJavaError) -> str:
+def why(error: Exception) -> str:
     """The most specific line of the error: a writetime error raised in a worker, or else the first line of
     Spark's or Java's message."""
     lines = [line.strip().removeprefix(": ") for line in str(error).splitlines() if line.strip() and not line.startswith(_BY_PY4J)]

@@ -38,6 +38,7 @@ from pyspark.sql import SparkSession
 
 import writetime
 from spark_jobs import ingest, publish
+from spark_jobs.completeness import CompletenessWriter
 from spark_jobs.job_exit import reports_failure
 from spark_jobs.session import second_session, spark_session
 from writetime.cassandra.commitlog.encryption.keystore import Keystore
@@ -143,6 +144,7 @@ class Session:
         now = datetime.now(UTC)
         self._state = SessionState(id=uuid4().hex, started_at=now, updated_at=now, until=now + timedelta(seconds=seconds))
         self._publishing = Publishing(config, store, spark, self._note) if config.kafka or config.files else None
+        self._completeness = CompletenessWriter(config, store, spark)
         self._looks, self._waiting = 0, ""
         self._watchdog = Watchdog(spark, self._current_work, config.airflow.no_progress_minutes * 60)
 
@@ -153,11 +155,11 @@ class Session:
         # The session before may have been killed between the seal and its report.
         self._note(failed=[last.number] if last is not None and needs_people(last) else [])
         try:
-            with self._watchdog.watching(), self._published():
-                while not (ended := self._ended()):
-                    if not self._batch():
-                        self._rest()
-                self._note(step="publish what is sealed")
+            with self._watchdog.watching():
+                with self._published():
+                    ended = self._run()
+                    self._note(step="publish what is sealed")
+                self._completeness.finish(self._state.batch)
         except LeaseLost:
             # The state is another session's now.
             raise
@@ -166,6 +168,14 @@ class Session:
             raise
         self._note(step="", ended=ended)
         log.info("session ended", session=self._state.id, reason=ended, batches=self._state.batches)
+        return ended
+
+    def _run(self) -> str:
+        while not (ended := self._ended()):
+            is_idle = not self._batch()
+            self._completeness.write_if_due(self._state.batch)
+            if is_idle:
+                self._rest()
         return ended
 
     def _current_work(self) -> str:

@@ -1,6 +1,6 @@
 """Iceberg tables: current rows `<keyspace>.<table>`, changes `<keyspace>__changes.<table>` (names by
-writetime.events.naming), and quarantine records `_writetime.quarantine`. Only this module creates, evolves
-and writes them.
+writetime.events.naming), and two tables of all pipelines: quarantine records `_writetime.quarantine`, and
+`_writetime.completeness`. Only this module creates, evolves and writes them.
 
 Strategy: the CQL schema determines the columns (spark_jobs.stages.table_rows,
 spark_jobs.sinks.schema_evolution). Columns are added and renamed as in the cluster; a dropped column stays,
@@ -49,6 +49,7 @@ from writetime.cassandra.schema.model import Schema, Table
 from writetime.config.warehouse import WarehouseConfig
 from writetime.errors import BatchBusy, BatchError
 from writetime.events.naming import OWN_NAMESPACE, to_changes_namespace, to_column, to_namespace
+from writetime.pipeline.complete_tables import CompleteTable
 from writetime.pipeline.documents import Chain, Watermark
 from writetime.pipeline.identity import Owner
 from writetime.pipeline.pinned import VerdictAdded, addition
@@ -85,7 +86,8 @@ by their CQL names, the dropped columns whose values have been taken (name to µ
 values that were set aside, the chain of batches whose rows it holds, whether that was rebuilt from an archive
 that lacked something, and, of changes, what each schema version in it means."""
 _QUARANTINE_ID = "quarantine"
-"""What the quarantine table has for an id."""
+_COMPLETENESS_ID = "completeness"
+"""What the tables of all pipelines have for an id, and their names."""
 _CONFLICTS = (
     *("CommitFailedException", "ValidationException", "AlreadyExistsException"),
     *("TABLE_OR_VIEW_ALREADY_EXISTS", "SCHEMA_ALREADY_EXISTS", "TABLE_OR_VIEW_NOT_FOUND"),
@@ -156,6 +158,20 @@ QUARANTINE = pa.schema(
     ]
 )
 """A quarantine record, see `writetime.pipeline.quarantine.published.table_row`. One row per `name`."""
+
+COMPLETENESS = pa.schema(
+    [
+        ("cluster", pa.string()),
+        ("table", pa.string()),
+        ("table_id", pa.string()),
+        ("changes_until", pa.timestamp("us", "UTC")),
+        ("current_until", pa.timestamp("us", "UTC")),
+        ("kafka_until", pa.timestamp("us", "UTC")),
+        ("batch", pa.int64()),
+        ("updated_at", pa.timestamp("us", "UTC")),
+    ]
+)
+"""See `writetime.pipeline.complete_tables.CompleteTable`. One row per `cluster` and `table_id`."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -570,30 +586,37 @@ class Warehouse:
 
     def quarantine(self) -> str | None:
         """Name of the quarantine table; None if it does not exist."""
-        name = self._name(OWN_NAMESPACE, _QUARANTINE_ID)
+        return self._existing(_QUARANTINE_ID)
+
+    def completeness(self) -> str | None:
+        """Name of the completeness table; None if it does not exist."""
+        return self._existing(_COMPLETENESS_ID)
+
+    def _existing(self, called: str) -> str | None:
+        name = self._name(OWN_NAMESPACE, called)
         held = self._held(name)
-        return name if held is not None and held.properties.get(_ID_PROPERTY) == _QUARANTINE_ID else None
+        return name if held is not None and held.properties.get(_ID_PROPERTY) == called else None
+
+    def _of_all_pipelines(self, called: str, columns: StructType) -> IcebergTable | None:
+        """The table of all pipelines of that name, created if needed; None if it was not created by
+        writetime."""
+        name = self._name(OWN_NAMESPACE, called)
+        held = self._held(name)
+        if held is None:
+            return self._create(name, columns, {_ID_PROPERTY: called}, "cluster")
+        return held if held.properties.get(_ID_PROPERTY) == called else None
 
     def write_quarantine(self, quarantined: Sequence[QuarantineRecord], batch: int) -> None:
         """Insert or update the rows of these records, all of one cluster. If the table was not created by
         writetime, nothing is written and an error is logged: the bucket has everything, so no batch has to
         wait for it."""
         with self.fenced(batch):
-            for attempt in range(1, _ATTEMPTS + 1):
-                try:
-                    self._write_quarantine(quarantined, batch)
-                    break
-                except (PySparkException, Py4JJavaError) as error:
-                    # Another job or pipeline has written its own records in the meantime.
-                    if attempt == _ATTEMPTS or not _is_conflict(error):
-                        raise
+            _despite_conflicts(lambda: self._write_quarantine(quarantined, batch))
 
     def _write_quarantine(self, quarantined: Sequence[QuarantineRecord], batch: int) -> None:
         name, columns = self._name(OWN_NAMESPACE, _QUARANTINE_ID), from_arrow_schema(QUARANTINE)
-        held = self._held(name)
+        held = self._of_all_pipelines(_QUARANTINE_ID, columns)
         if held is None:
-            held = self._create(name, columns, {_ID_PROPERTY: _QUARANTINE_ID}, "cluster")
-        elif held.properties.get(_ID_PROPERTY) != _QUARANTINE_ID:
             log.error(
                 "quarantine records not written: the table was not created by writetime", table=name, batch=batch, records=len(quarantined)
             )
@@ -613,6 +636,30 @@ class Warehouse:
                 f"MERGE INTO {name} t USING {view} s ON t.cluster = {_text(quarantined[0].cluster)} AND t.name = s.name "
                 "WHEN MATCHED THEN UPDATE SET * WHEN NOT MATCHED THEN INSERT *"
             )
+
+    def write_completeness(self, tables: Sequence[CompleteTable]) -> None:
+        """Write up to when these tables are complete: all captured ones of one cluster. No value goes back,
+        and rows of tables that are not captured any more are removed. If the table was not created by
+        writetime, nothing is written and an error is logged."""
+        _despite_conflicts(lambda: self._write_completeness(tables))
+
+    def _write_completeness(self, tables: Sequence[CompleteTable]) -> None:
+        name, columns = self._name(OWN_NAMESPACE, _COMPLETENESS_ID), from_arrow_schema(COMPLETENESS)
+        held = self._of_all_pipelines(_COMPLETENESS_ID, columns)
+        if held is None:
+            log.error("completeness not written: the table was not created by writetime", table=name, tables=len(tables))
+            return
+        seen, mine = held.snapshot, F.col("cluster") == tables[0].cluster
+        # A cluster has few rows, in one file. Read, merged and replaced they cost less than a MERGE; the
+        # commit fails if somebody else has written rows of the cluster since `seen`.
+        stored = [] if seen is None else self.spark.table(name).filter(mine).drop("updated_at").toArrow().to_pylist()
+        before = {row["table_id"]: row for row in stored}
+        after = {table.table_id: table.not_before(before.get(table.table_id))._asdict() for table in tables}
+        if after == before:
+            return
+        now = datetime.now(UTC)
+        rows = pa.Table.from_pylist([row | {"updated_at": now} for row in after.values()], schema=COMPLETENESS)
+        self._overwrite(name, seen, self.spark.createDataFrame(rows, schema=columns).coalesce(1), mine, {})
 
     # --- shapes
 
@@ -863,6 +910,18 @@ class Warehouse:
         partitions = f"PARTITIONED BY ({partitioning})" if partitioning else ""
         self.spark.sql(f"CREATE TABLE {name} ({listed}) USING iceberg {partitions} TBLPROPERTIES ({listed_properties})")
         return IcebergTable(self.spark, name)
+
+
+def _despite_conflicts(write: Callable[[], None]) -> None:
+    """Write to a table of all pipelines: again if another job or pipeline has written its own rows in the
+    meantime."""
+    for attempt in range(1, _ATTEMPTS + 1):
+        try:
+            write()
+            break
+        except (PySparkException, Py4JJavaError) as error:
+            if attempt == _ATTEMPTS or not _is_conflict(error):
+                raise
 
 
 def _is_conflict(error: PySparkException | Py4JJavaError) -> bool:

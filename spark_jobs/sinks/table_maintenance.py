@@ -73,6 +73,8 @@ def _places(warehouse: Warehouse, tables: Iterable[Table]) -> Iterator[tuple[str
             yield table.label, name, None
     if (name := warehouse.quarantine()) is not None:
         yield "quarantine", name, None
+    if (name := warehouse.completeness()) is not None:
+        yield "completeness", name, None
 
 
 def _compact(spark: SparkSession, name: str, order: str | None) -> None:

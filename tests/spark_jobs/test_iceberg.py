@@ -24,7 +24,7 @@ from structlog.testing import capture_logs
 from spark_jobs.session import spark_session
 from spark_jobs.sinks.iceberg import Fence, Warehouse, _Notes
 from spark_jobs.sinks.schema_evolution import IcebergTable
-from spark_jobs.sinks.table_maintenance import tidy
+from spark_jobs.sinks.table_maintenance import count, tidy
 from spark_jobs.sinks.unwritable_tables import commit_each
 from spark_jobs.stages.event_pages import PAGES
 from spark_jobs.stages.table_rows import RowShape
@@ -53,6 +53,7 @@ from writetime.cassandra.types.types import Duration
 from writetime.config.warehouse import WarehouseConfig
 from writetime.errors import BatchBusy, BatchError
 from writetime.events.naming import to_column
+from writetime.pipeline.complete_tables import CompleteTable
 from writetime.pipeline.documents import Sealed
 from writetime.pipeline.identity import Owner
 from writetime.pipeline.planner import seal
@@ -230,6 +231,50 @@ def test_records_that_several_jobs_tell_of_at_once_are_all_there(warehouse: Ware
         tell(9)
     assert [log["records"] for log in logs if log["event"].startswith("quarantine records not written")] == [1]
     assert warehouse.quarantine() is None
+    warehouse.spark.sql(f"DROP TABLE {name}")
+
+
+def test_up_to_when_tables_are_complete(warehouse: Warehouse) -> None:
+    def tables(cluster: str, seconds: int, batch: int, *names: str) -> list[CompleteTable]:
+        until = datetime.fromtimestamp(NOW + seconds, UTC)
+        return [CompleteTable(cluster, f"shop.{name}", name, until, until, until if batch > 1 else None, batch) for name in names]
+
+    def found() -> dict[tuple[str, str], tuple[int, int | None, int]]:
+        assert name is not None
+        stored = warehouse.spark.table(name).selectExpr("cluster", "table_id", "unix_seconds(changes_until) AS changes", "batch")
+        kafka = warehouse.spark.table(name).selectExpr("cluster", "table_id", "unix_seconds(kafka_until) AS kafka")
+        rows = stored.join(kafka, ["cluster", "table_id"]).collect()
+        return {
+            (row["cluster"], row["table_id"]): (row["changes"] - NOW, row["kafka"] and row["kafka"] - NOW, row["batch"]) for row in rows
+        }
+
+    # Two pipelines begin at once.
+    with ThreadPoolExecutor(2) as pool:
+        list(pool.map(warehouse.write_completeness, [tables("one", 10, 1, "a", "b"), tables("it's", 10, 1, "a")]))
+    name = warehouse.completeness()
+    assert name is not None
+    first = (10, None, 1)
+    assert found() == {("one", "a"): first, ("one", "b"): first, ("it's", "a"): first}
+    warehouse.write_completeness(tables("one", 20, 2, "a", "b"))
+    second = (20, 20, 2)
+    assert found() == {("one", "a"): second, ("one", "b"): second, ("it's", "a"): first}
+    # A driver that is late takes nothing back, and what changes nothing is no commit.
+    before = count(warehouse.spark, name)
+    warehouse.write_completeness(tables("one", 15, 1, "a", "b"))
+    assert count(warehouse.spark, name) == before
+    assert before.data == 2
+    # b was dropped, c is new.
+    warehouse.write_completeness(tables("one", 30, 3, "a", "c"))
+    third = (30, 30, 3)
+    assert found() == {("one", "a"): third, ("one", "c"): third, ("it's", "a"): first}
+    assert "lake._writetime.completeness" in [done.name for done in tidy(warehouse, [])]
+    # A table that somebody else has made stays as it is.
+    warehouse.spark.sql(f"ALTER TABLE {name} UNSET TBLPROPERTIES ('writetime.table-id')")
+    with capture_logs() as logs:
+        warehouse.write_completeness(tables("one", 40, 4, "a"))
+    assert [log["event"] for log in logs] == ["completeness not written: the table was not created by writetime"]
+    assert warehouse.completeness() is None
+    assert found()["one", "a"] == third
     warehouse.spark.sql(f"DROP TABLE {name}")
 
 

@@ -16,11 +16,13 @@ import pytest
 
 from spark_jobs import stream
 from spark_jobs.session import spark_session
+from tests.sign_off import sign_off
 from tests.spark_jobs.pipeline import Pipeline
 from tools import verify
 from writetime.errors import PublishError
 from writetime.pipeline import sessions
-from writetime.pipeline.planner import history, plan_maintain
+from writetime.pipeline.documents import Watermark
+from writetime.pipeline.planner import history, plan_maintain, read_schema
 from writetime.pipeline.publish_progress import Published, read_published
 from writetime.storage import layout
 
@@ -79,6 +81,8 @@ def test_batches_follow_one_another_and_are_published(pipeline: Pipeline) -> Non
 
     with running(pipeline) as session:
         session.until(up_to_date)
+        sign_off(store, cluster, datetime.now(UTC))
+        session.until(lambda: Watermark.read(store, layout.complete(cluster)))
         before = history(store, cluster).base
         for path, place in later:
             path.rename(place)
@@ -103,6 +107,16 @@ def test_batches_follow_one_another_and_are_published(pipeline: Pipeline) -> Non
     kafka = pipeline.config.kafka
     report = verify.verify(pipeline.site, pipeline.recording, kafka.bootstrap_servers, kafka.topic_prefix)
     assert report.good, report
+    # Up to when they are complete is in a table, in Kafka too.
+    complete = Watermark.read(store, layout.complete(cluster))
+    assert complete is not None
+    assert complete.until is not None
+    rows = pipeline.rows("_writetime", "completeness")
+    captured = read_schema(store, cluster, manifest.base).captured()
+    assert {row["table"] for row in rows} == {table.full_name for table in captured if not table.dropped} != set()
+    assert {(row["cluster"], row["changes_until"], row["current_until"], row["kafka_until"], row["batch"]) for row in rows} == {
+        (cluster, complete.until, complete.until, complete.until, manifest.base)
+    }
 
 
 def test_a_session_that_makes_no_progress_ends_the_process(pipeline: Pipeline, monkeypatch: pytest.MonkeyPatch) -> None:
