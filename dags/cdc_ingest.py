@@ -9,6 +9,7 @@ from writetime_operators import (
     ArchiveBatchOperator,
     ArchiveLastOperator,
     BatchJobOperator,
+    CompletedHoursOperator,
     PlanBatchOperator,
     ReleaseOperator,
     add_squares,
@@ -27,6 +28,7 @@ First it archives the last batch, if its run was interrupted, and releases held 
 | `plan` | the bucket or the configuration cannot be read | see the message; fix it, then clear the task |
 | `ingest` | the batch was not sealed; nothing is lost or duplicated | see the last error in the log, then clear the task: the same batch runs again |
 | `archive` | a segment could not be moved | the message names the object; clear the task |
+| `completed_hours` | the bucket cannot be read; asset events of completed hours wait | the next run creates them |
 | `segment` | this segment is damaged, contains a table with an unknown schema, or its decryption key is missing; all other data was processed | upload a good copy under its name, ship a schema snapshot, or configure the keystore, then clear the task: the next batch reads it again |
 | `table` | this table was rejected: a type is unknown, a rule in `columns` does not match, its name in the warehouse is in use, or the warehouse refuses writes; segments that contain it wait, all other data was processed | fix the cause, then clear the task: the next batch reads the segments that wait |
 
@@ -53,6 +55,14 @@ for pipeline in settings():
         plan = PlanBatchOperator(task_id="plan", trigger_rule="all_done", doc_md="Plan the next batch, or return the open one again.")
         ingest = BatchJobOperator(task_id="ingest", job="ingest", batch=BATCH, outlets=[pipeline.outbox])
         archive = ArchiveBatchOperator(task_id="archive", batch=BATCH, outlets=[pipeline.tables])
-        [archive_last, release] >> plan >> ingest >> archive
+        # Hours are completed without new segments too. A failed `plan`, `ingest` or `archive` still fails the
+        # run: this task then does not run.
+        completed_hours = CompletedHoursOperator(
+            task_id="completed_hours",
+            trigger_rule="none_failed",
+            outlets=[pipeline.complete],
+            doc_md="Create an asset event for each hour for which all tables are complete.",
+        )
+        [archive_last, release] >> plan >> ingest >> archive >> completed_hours
         # In parallel to `archive`: bad segments are reported even if archiving fails.
         ingest >> add_squares(BATCH)

@@ -7,6 +7,7 @@ from datetime import timedelta
 
 from airflow.sdk import DAG, Param
 from writetime_operators import (
+    CompletedHoursOperator,
     RejectedTableOperator,
     RejectedTablesOperator,
     add_squares,
@@ -16,8 +17,8 @@ from writetime_settings import settings
 
 RUNBOOK = """
 ### cdc_report
-Triggered by `cdc_stream` when a batch has failed segments or rejected tables, when events cannot be published, and every few minutes for
-the asset events of changed tables. To look at an earlier batch again, trigger it with its number.
+Triggered by `cdc_stream` when a batch has failed segments or rejected tables, when events cannot be published, when an hour is complete,
+and every few minutes for the asset events of changed tables. To look at an earlier batch again, trigger it with its number.
 
 | red square | what it means | what to do |
 |---|---|---|
@@ -56,4 +57,5 @@ for pipeline in settings():
         PublishedOperator(task_id="published", retries=0)
         since, upto = "{{ params.changed_since }}", "{{ params.changed_upto }}"
         ChangedTablesOperator(task_id="changed_tables", since=since, upto=upto, outlets=[pipeline.tables])
+        CompletedHoursOperator(task_id="completed_hours", outlets=[pipeline.complete], doc_md="An asset event for each completed hour.")
         waiting >> waiting_table

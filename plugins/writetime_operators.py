@@ -20,7 +20,7 @@ from uuid import UUID
 
 from airflow.configuration import conf
 from airflow.providers.apache.spark.operators.spark_submit import SparkSubmitOperator
-from airflow.sdk import AssetAlias, BaseHook, BaseOperator, BaseOperatorLink, BaseSensorOperator, Context, PokeReturnValue
+from airflow.sdk import Asset, AssetAlias, BaseHook, BaseOperator, BaseOperatorLink, BaseSensorOperator, Context, PokeReturnValue
 from airflow.sdk.exceptions import AirflowException, AirflowFailException, AirflowSkipException
 from writetime_notices import NOTIFIED_BEFORE
 from writetime_page import address, link
@@ -35,6 +35,7 @@ from writetime.pipeline import sessions
 from writetime.pipeline.archiver import archive, archive_last, mark_for_retry
 from writetime.pipeline.batch_history import Batches
 from writetime.pipeline.bootstrap.run import due
+from writetime.pipeline.completed_hours import MOST, completed_hours, key_of, record_notified
 from writetime.pipeline.documents import Manifest
 from writetime.pipeline.job_result import listening
 from writetime.pipeline.planner import (
@@ -417,6 +418,42 @@ class ArchiveBatchOperator(BatchOperator):
         changed = {account.table.partition("@")[0]: account.events for account in sealed.accounting if account.events} if sealed else {}
         self.emit_table_events(context, config.pipeline, changed, int(self.batch))
         return moved
+
+
+class CompletedHoursOperator(PipelineOperator):
+    """Create an event of each outlet for each hour (UTC) that was completed since the last run, with the hour
+    as partition key. XCom: the hours. Skips if there is none."""
+
+    def __init__(self, **kwargs: Any) -> None:
+        super().__init__(**{"on_success_callback": _record_hours, **kwargs})
+        self.hours: list[datetime] = []
+
+    def execute(self, context: Context) -> list[str]:
+        config, store = self.pipeline()
+        try:
+            self.hours = completed_hours(store, config.cluster.name)
+        except WritetimeError as error:
+            raise failure(error) from error
+        if not self.hours:
+            raise AirflowSkipException("no hour has been completed since the last event")
+        if len(self.hours) == MOST:
+            self.log.warning("at most %s hours get an event at once: those before %s get none", MOST, key_of(self.hours[0]))
+        keys = [key_of(hour) for hour in self.hours]
+        for asset in (outlet for outlet in self.outlets if isinstance(outlet, Asset)):
+            context["outlet_events"][asset].add_partitions(keys)
+        return keys
+
+    def record(self) -> None:
+        """Record that the events were created."""
+        config, store = self.pipeline()
+        record_notified(store, config.cluster.name, self.hours)
+
+
+def _record_hours(context: Context) -> None:
+    """Airflow creates the events with the task's success, and calls this afterwards. If it fails, or the
+    process was killed, the next run creates them again."""
+    task: Any = context["task"]
+    task.record()
 
 
 class FailedSegmentsOperator(PipelineOperator):

@@ -27,6 +27,7 @@ from writetime_operators import PipelineOperator, SparkJobOperator, opened
 
 from writetime.errors import WritetimeError
 from writetime.pipeline import sessions
+from writetime.pipeline.completed_hours import completed_hours, key_of
 from writetime.pipeline.planner import history, read_sealed
 from writetime.pipeline.sessions import SessionState
 from writetime.storage.store import Store
@@ -34,6 +35,8 @@ from writetime.storage.store import Store
 _LOOK_SECONDS = 5.0
 _ASSETS_SECONDS = 300.0
 """Seconds between two runs that only create asset events: a session changes tables every few seconds."""
+_HOURS_SECONDS = 30.0
+"""Seconds between two looks for completed hours."""
 _STOP_SECONDS = 40.0
 """How long a killed task waits for its session to end by itself. Airflow kills the process after 60 s
 (core.killed_task_cleanup_time)."""
@@ -86,6 +89,7 @@ class Reporter:
         self._store, self._cluster, self._report_dag, self._log = store, cluster, report_dag, log
         self._triggered: set[str] = set()
         self._assets_at, self._assets_upto = time.monotonic(), 0
+        self._hours_at = -_HOURS_SECONDS
 
     @contextmanager
     def running(self) -> Iterator[None]:
@@ -110,6 +114,8 @@ class Reporter:
             state = sessions.read_state(self._store, self._cluster)
             for run_id, conf in [*failures_in(state), *self._changed(state, last)] if state else ():
                 self._trigger(run_id, conf)
+            for run_id, conf in self._completed(last):
+                self._trigger(run_id, conf)
         except Exception:  # noqa: BLE001 - the session goes on without reports
             self._log.exception("failed to report what the session left for people")
 
@@ -120,6 +126,13 @@ class Reporter:
         if state.batch > self._assets_upto and (last or time.monotonic() - self._assets_at >= _ASSETS_SECONDS):
             yield f"changed_{state.batch}", {"batch": 0, "changed_since": self._assets_upto, "changed_upto": state.batch}
             self._assets_at, self._assets_upto = time.monotonic(), state.batch
+
+    def _completed(self, last: bool) -> Iterator[tuple[str, dict[str, Any]]]:
+        """The hours that were completed since their last asset event."""
+        if last or time.monotonic() - self._hours_at >= _HOURS_SECONDS:
+            self._hours_at = time.monotonic()
+            if hours := completed_hours(self._store, self._cluster):
+                yield f"hours_{key_of(hours[-1])}", {"batch": 0}
 
     def _trigger(self, run_id: str, conf: dict[str, Any]) -> None:
         if run_id in self._triggered:

@@ -68,6 +68,12 @@ class Settings:
         return Asset(name, uri=f"writetime://{self.pipeline}/outbox")
 
     @property
+    def complete(self) -> Asset:
+        """The asset of complete hours: an event for each hour, with the hour as partition key."""
+        name = f"writetime_complete__{self.pipeline}" if self.several else "writetime_complete"
+        return Asset(name, uri=f"writetime://{self.pipeline}/complete")
+
+    @property
     def tables(self) -> AssetAlias:
         """Alias for the tables that a batch changes. They are known only after the batch."""
         return AssetAlias(f"writetime_tables_{self.pipeline}")

@@ -231,6 +231,8 @@ def one_square_is_red(live: Live, damaged: Damaged) -> str:
     (run,) = eventually(lambda: live.runs("cdc_ingest", state="failed"), "a run of ingest is red")
     assert run["run_type"] == "scheduled"
     states = {task["task_id"]: task["state"] for task in live.airflow.api.tasks("cdc_ingest", run["dag_run_id"])}
+    # Depends on the time of day, and on whether an earlier run had nothing to do.
+    assert states.pop("completed_hours") in ("skipped", "success")
     done = dict.fromkeys(("archive_last", "release", "plan", "ingest", "archive", "failed_segments", "failed_tables"), "success")
     assert states == {**done, "segment": "failed", "table": "skipped"}
     eventually(lambda: sum(live.events().values()) == HOURS * ROWS_AN_HOUR - 1, "all but the damaged row is published")

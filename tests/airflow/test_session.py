@@ -18,12 +18,14 @@ import pytest
 import yaml
 from pyiceberg.catalog.sql import SqlCatalog
 
-from tests.airflow.test_running import Story, make_older, names_hour, replay, started
+from tests.airflow.test_running import Story, hours_told, make_older, names_hour, replay, started
 from tests.damage import flip_a_byte_of_a_captured_frame
+from tests.sign_off import sign_off
 from tests.test_docs import dropped_by_hand
 from tools import ROOT, demo, verify
 from tools.services import process
-from writetime.pipeline import sessions
+from writetime.pipeline import sessions, watermark
+from writetime.pipeline.completed_hours import HOUR, key_of
 from writetime.pipeline.planner import read_manifest
 from writetime.storage import layout
 
@@ -86,6 +88,13 @@ def test_a_session_and_what_happens_to_it(story: Story) -> None:
     until(lambda: story.ledger(name).state == "archived", "the next batch reads it")
     demo.wait_until_published(story.store, story.cluster)
     assert story.verify().good, story.verify().problems
+
+    # Once all nodes have signed off, the last hour is complete: DAGs of others may start on it.
+    assert hours_told(story) == []
+    signed = datetime.now(UTC)
+    sign_off(story.store, story.cluster, signed)
+    until(lambda: hours_told(story), "an event of a completed hour", 120)
+    assert hours_told(story) == [key_of(signed - watermark.CLOCK_MARGIN - HOUR)]
 
     # The DAGs of the other mode say so; those of neither mode have their turn.
     _, state, tasks = story.run("cdc_ingest")

@@ -65,6 +65,7 @@ def told(task):
         "page": task.page,
         "asked": task.application_args[:2] + [task._conn_id] if spark else None,
         "outlets": sorted(outlet.name for outlet in task.outlets),
+        "trigger_rule": task.trigger_rule,
     }
 
 def submitted(task):
@@ -406,6 +407,79 @@ def test_a_batch_that_others_are_ahead_of_waits_without_a_retry(tmp_path: Path) 
     assert run(_TURN, tmp_path, config)[:3] == ["AirflowSkipException", True, 86_400]
 
 
+_HOURS = """
+import json, logging, os
+from datetime import datetime, timedelta, timezone
+from airflow.sdk import Asset
+from airflow.sdk.execution_time import task_runner
+from airflow.sdk.execution_time.context import OutletEventAccessors
+import writetime_operators as ops
+import writetime_session
+from writetime.pipeline.documents import Watermark
+from writetime.storage import layout
+
+logging.disable(logging.CRITICAL)
+config = os.environ["WRITETIME_CONFIG"]
+loaded, store = ops.opened(config)
+cluster = loaded.cluster.name
+asset = Asset("writetime_complete", uri="writetime://p/complete")
+log = logging.getLogger("test")
+
+def until(hour, minute):
+    at = datetime(2026, 11, 25, hour, minute, tzinfo=timezone.utc)
+    store.put(layout.complete(cluster), Watermark(until=at).to_bytes())
+
+def ran(succeeds=True):
+    # As a worker runs it: the events go with the success, the callback follows it.
+    operator = ops.CompletedHoursOperator(task_id="completed_hours", config=config, outlets=[asset]).prepare_for_execution()
+    context = {"outlet_events": OutletEventAccessors(), "task": operator}
+    try:
+        operator.execute(context)
+    except ops.AirflowSkipException as error:
+        return str(error)
+    if succeeds:
+        task_runner._run_task_state_change_callbacks(operator, "on_success_callback", context, log)
+    events = list(task_runner._serialize_outlet_events(context["outlet_events"]))
+    assert {event["dest_asset_key"]["uri"] for event in events} == {asset.uri}
+    return sorted(event["partition_key"] for event in events)
+
+reporter = writetime_session.Reporter(store, cluster, "cdc_report", log)
+triggered = []
+class Comms:
+    def send(self, request):
+        triggered.append([request.dag_id, request.run_id, request.conf])
+task_runner.SUPERVISOR_COMMS = Comms()
+
+told = [ran()]
+reporter.look(last=True)
+until(21, 59)
+reporter.look()
+reporter.look(last=True)
+told += [ran(succeeds=False), ran(), ran()]
+reporter.look(last=True)
+until(23, 1)
+reporter.look()
+told += [list(triggered)]
+reporter.look(last=True)
+told += [ran(), ran(), triggered]
+print("@@" + json.dumps(told))
+"""
+
+
+def test_each_completed_hour_is_an_event_with_the_hour_as_partition_key(tmp_path: Path) -> None:
+    LocalStore(tmp_path / "bucket")
+    config = tmp_path / "pipeline.yaml"
+    config.write_text(f"pipeline: p\ncluster: {{name: '{bucket.CLUSTER}', datacenters: [dc1]}}\nbucket: bucket\n", encoding="utf-8")
+    nothing, killed, first, second, before, more, done, triggered = run(_HOURS, tmp_path, config)
+    assert nothing == second == done == "no hour has been completed since the last event"
+    # A task that ended before it was recorded creates the event again.
+    assert killed == first == ["2026-11-25T20"]
+    assert more == ["2026-11-25T21", "2026-11-25T22"]
+    # A session triggers one run for all that is new, and looks every half a minute.
+    assert before == [["cdc_report", "hours_2026-11-25T20", {"batch": 0}]]
+    assert triggered == [*before, ["cdc_report", "hours_2026-11-25T22", {"batch": 0}]]
+
+
 @pytest.fixture(scope="module")
 def loaded(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
     home = tmp_path_factory.mktemp("airflow")
@@ -438,12 +512,16 @@ def test_ingest_points_at_bad_segments_although_archiving_failed(loaded: dict[st
         "release": ["plan"],
         "plan": ["ingest"],
         "ingest": ["archive", "failed_segments", "failed_tables"],
-        "archive": [],
+        "archive": ["completed_hours"],
+        "completed_hours": [],
         "failed_segments": ["segment"],
         "segment": [],
         "failed_tables": ["table"],
         "table": [],
     }
+    # Without new segments `archive` is skipped, and hours are completed nevertheless; if it fails, the run
+    # is red.
+    assert tasks["completed_hours"]["trigger_rule"] == "none_failed"
     assert tasks["segment"]["retries"] == tasks["table"]["retries"] == 0
     assert tasks["ingest"]["retries"] == 2
 
@@ -468,6 +546,9 @@ def test_batches_run_in_one_of_two_modes(loaded: dict[str, Any], tmp_path: Path)
     assert task["pool"] == "default_pool"
     assert task["retries"] == 0
     assert session["cdc_maintain"]["tasks"]["maintain"]["pool"] == "spark"
+    # Both have the event of completed hours.
+    hours = [session["cdc_report"]["tasks"]["completed_hours"], batch["cdc_ingest"]["tasks"]["completed_hours"]]
+    assert [task["outlets"] for task in hours] == [["writetime_complete"]] * 2
     assert session["cdc_report"]["tasks"]["segment"]["retries"] == session["cdc_report"]["tasks"]["table"]["retries"] == 0
 
 

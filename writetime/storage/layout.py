@@ -23,6 +23,7 @@
     published/<cluster>.json                                              the position of publishing
     published/<cluster>.told.json                                         waiting tables that were notified
     complete/<cluster>.json                                               up to when the tables are complete
+    complete/<cluster>.hours.json                                         the last completed hour that was notified
     sessions/<cluster>/{lease,state,failures,stop,turn}.json              the streaming session, and what others ask of it
     maintained/<cluster>.json                                             the result of the last maintenance
     shelved/<cluster>.json                                                progress of archive packing and retention
@@ -619,6 +620,11 @@ def published(cluster: str) -> str:
 def complete(cluster: str) -> str:
     """Up to when the tables are complete (`writetime.pipeline.watermark`)."""
     return f"complete/{part(cluster)}.json"
+
+
+def complete_hours(cluster: str) -> str:
+    """The last completed hour that was notified (`writetime.pipeline.completed_hours`)."""
+    return f"complete/{part(cluster)}.hours.json"
 
 
 def sessions_prefix(cluster: str) -> str:
