@@ -199,6 +199,8 @@ class IcebergTable:
         self.name = name
         session: Any = spark
         self._table: Any = self._java("org.apache.iceberg.spark.Spark3Util").loadIcebergTable(session._jsparkSession, name)
+        self._read: tuple[list[dict[str, str]], list[Kept]] = [], []
+        self._read_from: str | None = None
 
     @property
     def properties(self) -> dict[str, str]:
@@ -248,8 +250,16 @@ class IcebergTable:
         return self.commits()[1]
 
     def commits(self) -> tuple[list[dict[str, str]], list[Kept]]:
-        """`summaries` and `lineage` with one read, because a table's metadata may be large."""
-        metadata = json.loads(self._java("org.apache.iceberg.TableMetadataParser").toJson(self._table.operations().current()))
+        """`summaries` and `lineage` with one read, because a table's metadata may be large. Metadata that was
+        read is not read again."""
+        current = self._table.operations().current()
+        location = current.metadataFileLocation()
+        if location is None or location != self._read_from:
+            self._read, self._read_from = self._parsed(current), location
+        return self._read
+
+    def _parsed(self, current: Any) -> tuple[list[dict[str, str]], list[Kept]]:
+        metadata = json.loads(self._java("org.apache.iceberg.TableMetadataParser").toJson(current))
         kept = {each["snapshot-id"]: each for each in metadata.get("snapshots", ())}
         found: list[Kept] = []
         at = metadata.get("current-snapshot-id")
