@@ -332,7 +332,7 @@ class Warehouse:
             about = {"batch": batch, "table_id": str(table.id), "schema_version": schema_version(table, schema.types)}
             as_rows = change_rows(to_arrow_schema(held.columns), about, cells=self.cells)
             rows = events.filter("told > 0").mapInArrow(as_rows, schema=held.columns)
-            replaced = F.lit(True) if self._succeeds(held) else F.col("batch") == batch
+            replaced = F.lit(True) if self._succeeds(held) else _earlier_attempt(held, batch)
             try:
                 self._overwrite(held.name, seen, rows, replaced, self._about(batch, table=table))
                 self._take_over(held, batch)
@@ -958,6 +958,19 @@ def _chain_of(held: IcebergTable) -> dict[str, Any]:
 
 def _has_batch(summaries: list[dict[str, str]], batch: int) -> bool:
     return any(each.get(_BATCH_PROPERTY) == str(batch) and each.get(_STEP_PROPERTY) == "rows" for each in summaries)
+
+
+def _earlier_attempt(held: IcebergTable, batch: int) -> Column:
+    """The condition on the events that an earlier attempt of the batch left in a changes table.
+
+    To find them, a commit reads all manifests of the table, because these have no bounds by batch. So if no
+    kept commit is of this batch, the condition is false: the commit then reads no manifest, and Iceberg rejects
+    it if anything was added since the table was looked at. A commit of an earlier batch has to be in sight:
+    without one, the attempt's commit may have expired."""
+    summaries, lineage = held.commits()
+    attempted = any(each.get(_BATCH_PROPERTY) == str(batch) for each in summaries)
+    follows = any(0 < int(each.summary.get(_BATCH_PROPERTY, 0)) < batch for each in lineage)
+    return F.lit(False) if follows and not attempted else F.col("batch") == batch
 
 
 def _batch_of(summary: Mapping[str, str], batches: Mapping[int, UUID | None]) -> int | None:
