@@ -95,13 +95,16 @@ _CONFLICTS = (
 """How Iceberg and Spark say that somebody else was faster."""
 _ATTEMPTS = 8
 _LONGEST = 300  # characters of Iceberg's reason: it may list every file
-_PROPERTIES = {
-    "format-version": "2",
+_ADOPTED = {
     "commit.retry.num-retries": "20",
+    # Each commit adds a manifest, which readers and merges open: one request each in a bucket.
+    "commit.manifest.min-count-to-merge": "25",
     # Each commit writes a new metadata.json with all snapshots; Iceberg does not delete the old ones.
     "write.metadata.delete-after-commit.enabled": "true",
     "write.metadata.previous-versions-max": "100",
 }
+"""Properties of new tables, which maintenance also sets where a table has no value of its own."""
+_PROPERTIES = {"format-version": "2", **_ADOPTED}
 _ANOTHER_CHAIN = (
     "`batches/` of the bucket was put back from a backup or made anew, and the warehouse was not. Run `writetime rebuild`, which makes "
     "state and tables again from the archive; or put both back to the same time."
@@ -732,6 +735,14 @@ class Warehouse:
             self._expect_open(batch)
             with self._notes.applied(self._about(batch, "dropped")):
                 self.spark.sql(_drop_statement(held.name, facts, gone))
+
+    def adopt_properties(self, name: str) -> None:
+        """Set the properties that new tables have and this one, made by an earlier version, has not. A value
+        that somebody has set stays."""
+        held = IcebergTable(self.spark, name)
+        held.refresh()
+        if missing := {key: value for key, value in _ADOPTED.items() if key not in held.properties}:
+            held.evolve(Steps(), missing, lambda: None)
 
     # --- the rest
 

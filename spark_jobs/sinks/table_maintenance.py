@@ -1,10 +1,16 @@
 """Maintenance of the warehouse tables: compact small files, apply deletes, expire old snapshots.
 
 Strategy: Iceberg's own procedures do the work. They run inside the maintenance batch, before the seal, so
-that no ingest commits at the same time to files that are being replaced. Current rows are sorted by key when
-they are rewritten, so that a merge or a reader with a key opens few files; changes stay grouped by day. Rows
-are counted before and after. A failure is logged and left to the next run: a table with many files is still
-correct.
+that no ingest commits at the same time to files that are being replaced; a session also merges small files
+between two batches (`spark_jobs.sinks.compaction`). Current rows are sorted by key when maintenance rewrites
+them, so that a merge or a reader with a key opens few files; changes stay grouped by day. Files are counted
+before and after. A failure is logged and left to the next run: a table with many files is still correct.
+
+Every commit writes a metadata.json with all snapshots, so there must not be too many. Those of the last hour
+stay, because a reader may use them, and so do the newest `keep_snapshots`. Of older ones, those that are not
+the last of their hour go first, the oldest before the others: history becomes coarser, not shorter. What a
+batch needs of snapshots is never older than the batch: whether it or a voided batch has committed, and the
+snapshot before that. While a batch is open no snapshot is expired.
 
 Knows Iceberg's procedures and which tables belong to the pipeline; must not know batches or rows.
 """
@@ -13,6 +19,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
 from datetime import UTC, datetime, timedelta
+from typing import NamedTuple
 
 import structlog
 from py4j.protocol import Py4JError  # type: ignore[import-untyped]
@@ -34,6 +41,9 @@ IN_USE = timedelta(hours=1)
 _MANIFEST_SIZE = "commit.manifest.target-size-bytes"
 MANY_DELETES = 2
 """Files of deletes that a data file may have before it is written anew."""
+SMALL = 16 << 20
+"""Bytes of a data file that sessions leave alone: larger ones are merged by maintenance, so that what a session
+rewrites depends on what it has written, not on the size of the table."""
 
 
 def tidy(warehouse: Warehouse, tables: Iterable[Table], *, now: datetime | None = None) -> list[Tidied]:
@@ -42,10 +52,12 @@ def tidy(warehouse: Warehouse, tables: Iterable[Table], *, now: datetime | None 
     for label, name, order in _places(warehouse, tables):
         try:
             before = count(warehouse.spark, name)
+            warehouse.adopt_properties(name)
             if layout.compact:
                 _compact(warehouse.spark, name, order)
             if layout.keep_snapshots_days is not None:
-                _expire(warehouse.spark, name, layout, now or datetime.now(UTC))
+                moment = now or datetime.now(UTC)
+                _expire(warehouse.spark, name, layout, moment, _surplus_of(warehouse.spark, name, layout, moment))
             found.append(Tidied(name=_plain(name), before=before, after=count(warehouse.spark, name)))
         except (PySparkException, Py4JError) as error:
             # The first line holds the reason.
@@ -84,16 +96,88 @@ def _compact(spark: SparkSession, name: str, order: str | None) -> None:
     spark.sql(f"CALL {catalog}.system.rewrite_data_files(table => '{table}', {how}, options => {options})").collect()
 
 
-def _expire(spark: SparkSession, name: str, layout: WarehouseConfig, now: datetime) -> None:
+def merge_small(spark: SparkSession, name: str) -> None:
+    """Merge the small data files, and apply the deletes in them. They are not sorted: each holds keys from
+    the whole table anyway."""
+    catalog, table = _split(name)
+    # A large file is maintenance's, however many of its rows are deleted.
+    options = f"map('min-file-size-bytes', '{SMALL}', 'delete-ratio-threshold', '1.0', 'remove-dangling-deletes', 'true')"
+    spark.sql(f"CALL {catalog}.system.rewrite_data_files(table => '{table}', strategy => 'binpack', options => {options})").collect()
+
+
+# --- snapshots
+
+
+class Snapshot(NamedTuple):
+    """A snapshot with the one before it, and the time of its commit."""
+
+    id: int
+    parent: int | None
+    at: datetime
+
+
+def surplus(snapshots: Iterable[Snapshot], current: int | None, layout: WarehouseConfig, now: datetime) -> list[int]:
+    """The ids of the snapshots to expire because there are more than `most_snapshots`, the oldest first.
+    `current`: the one that readers see."""
+    if (most := layout.most_snapshots) is None:
+        return []
+    oldest_first = sorted(snapshots, key=lambda snapshot: snapshot.at)
+    visible = _visible(oldest_first, current)
+    kept = set(visible[: layout.keep_snapshots]) | {each.id for each in oldest_first if each.at > now - IN_USE}
+    unshown = kept | _rolled_back(oldest_first, visible)
+    # The last of each hour.
+    hourly = {each.at.replace(minute=0, second=0, microsecond=0): each.id for each in oldest_first if each.id not in unshown}
+    kept.update(list(hourly.values())[max(0, len(hourly) - max(0, most - layout.keep_snapshots)) :])
+    fine = [each.id for each in oldest_first if each.id not in kept]
+    return fine[: max(0, len(oldest_first) - most)]
+
+
+def _rolled_back(oldest_first: list[Snapshot], visible: list[int]) -> set[int]:
+    """Snapshots that stand beside the visible ones. Of those before the visible ones nothing is known."""
+    since = [each.id for each in oldest_first]
+    return set(since[since.index(visible[-1]) :]) - set(visible) if visible else set()
+
+
+def _visible(snapshots: Iterable[Snapshot], current: int | None) -> list[int]:
+    """The current snapshot and those before it, the newest first, up to one that has expired."""
+    parents, found = {each.id: each.parent for each in snapshots}, list[int]()
+    while current in parents:
+        found.append(current)
+        current = parents[current]
+    return found
+
+
+def thin(spark: SparkSession, name: str, layout: WarehouseConfig) -> None:
+    """Expire surplus snapshots if there are many."""
+    if layout.keep_snapshots_days is None or layout.most_snapshots is None:
+        return
+    now = datetime.now(UTC)
+    found = _surplus_of(spark, name, layout, now)
+    # Each expiry lists the files of all snapshots.
+    if len(found) > layout.most_snapshots // 4:
+        _expire(spark, name, layout, now, found)
+
+
+def _expire(spark: SparkSession, name: str, layout: WarehouseConfig, now: datetime, gone: list[int]) -> None:
+    """Expire the snapshots that are too old, and the given ones."""
     catalog, table = _split(name)
     before = now - timedelta(days=layout.keep_snapshots_days or 0)
-    if layout.most_snapshots is not None:
-        before = max(before, min(_committed(spark, name, layout.most_snapshots), now - IN_USE))
     moment = before.astimezone(UTC).strftime("%Y-%m-%d %H:%M:%S.%f")
+    ids = f", snapshot_ids => ARRAY({', '.join(f'{each}L' for each in gone)})" if gone else ""
     spark.sql(
         f"CALL {catalog}.system.expire_snapshots(table => '{table}', older_than => TIMESTAMP '{moment}', "
-        f"retain_last => {layout.keep_snapshots}, stream_results => true)"
+        f"retain_last => {layout.keep_snapshots}, stream_results => true{ids})"
     ).collect()
+
+
+def _surplus_of(spark: SparkSession, name: str, layout: WarehouseConfig, now: datetime) -> list[int]:
+    refs = {row["name"]: row["snapshot_id"] for row in spark.table(f"{name}.refs").select("name", "snapshot_id").collect()}
+    columns = "snapshot_id", "parent_id", F.unix_micros("committed_at").alias("at")
+    rows = spark.table(f"{name}.snapshots").select(*columns).collect()
+    found = [Snapshot(row["snapshot_id"], row["parent_id"], datetime.fromtimestamp(row["at"] / 1_000_000, UTC)) for row in rows]
+    # Iceberg refuses to expire what a person's tag or branch names.
+    named = set(refs.values())
+    return [each for each in surplus(found, refs.get("main"), layout, now) if each not in named]
 
 
 def scrub(spark: SparkSession, name: str, before: datetime) -> None:
@@ -126,13 +210,6 @@ def _rewrite_manifests(spark: SparkSession, name: str) -> None:
     elif gone:
         # The next commit drops manifests without files.
         spark.table(name).limit(0).writeTo(name).overwrite(F.lit(False))
-
-
-def _committed(spark: SparkSession, name: str, count: int) -> datetime:
-    """The commit time of the snapshot at that position from the end; long ago if there are fewer."""
-    latest = spark.table(f"{name}.snapshots").select(F.unix_micros("committed_at").alias("at")).orderBy(F.desc("at")).limit(count)
-    times = [row["at"] for row in latest.collect()]
-    return datetime.fromtimestamp(times[-1] / 1_000_000 if len(times) == count else 0, UTC)
 
 
 def _plain(name: str) -> str:
