@@ -1,8 +1,8 @@
 """The streaming job: one Spark application that runs batch after batch for an hour. `spark-submit stream.py
 --config FILE [--minutes 60]`
 
-    archive the last batch ─► plan ─► ingest ─► archive ─┬─► plan …
-                                                         └─► publish, in a second thread
+    archive the last batch ─► plan ─► ingest ─┬─► compact now and then ─► archive ─► plan …
+                                              └─► publish, in a second thread
 
 Strategy: starting Spark takes longer than a small batch, so the application stays and calls the jobs' `run`.
 It adds nothing to a batch: manifest, seal, ledger and progress are those of a run by `cdc_ingest` and
@@ -41,6 +41,7 @@ from spark_jobs import ingest, publish
 from spark_jobs.completeness import CompletenessWriter
 from spark_jobs.job_exit import reports_failure
 from spark_jobs.session import second_session, spark_session
+from spark_jobs.sinks.compaction import Compaction
 from writetime.cassandra.commitlog.encryption.keystore import Keystore
 from writetime.config.pipeline import PipelineConfig, load
 from writetime.errors import BatchBusy, BatchError, LeaseLost, WritetimeError
@@ -145,6 +146,7 @@ class Session:
         self._state = SessionState(id=uuid4().hex, started_at=now, updated_at=now, until=now + timedelta(seconds=seconds))
         self._publishing = Publishing(config, store, spark, self._note) if config.kafka or config.files else None
         self._completeness = CompletenessWriter(config, store, spark)
+        self._compaction = Compaction(config, store, spark)
         self._looks, self._waiting = 0, ""
         self._watchdog = Watchdog(spark, self._current_work, config.airflow.no_progress_minutes * 60)
 
@@ -243,9 +245,12 @@ class Session:
             if self._publishing is not None:
                 self._publishing.wake()
             ingested = time.monotonic()
+            self._compact(sealed)
+            compacted = time.monotonic()
             self._note(step=f"batch {manifest.number}: archive")
             archive(self._store, self._cluster, sealed.number)
-            self._sealed(sealed, plan=planned - begun, ingest=ingested - planned, archive=time.monotonic() - ingested)
+            steps = {"plan": planned - begun, "ingest": ingested - planned, "compact": compacted - ingested}
+            self._sealed(sealed, **steps, archive=time.monotonic() - compacted)
         self._note(step="")
         # Requests are read between any two batches.
         self._next_look = 0.0
@@ -261,6 +266,12 @@ class Session:
                 raise
             log.warning("batch was voided", batch=manifest.number, **error.as_dict())
             return None
+
+    def _compact(self, sealed: Sealed) -> None:
+        """Before the batch is archived: until then, nobody plans the next one."""
+        if due := self._compaction.due(sealed):
+            self._note(step=f"batch {sealed.number}: compact")
+            self._compaction.run(sealed, due)
 
     def _sealed(self, sealed: Sealed, **seconds: float) -> None:
         """Log the batch and note it; `seconds` by step."""

@@ -55,16 +55,22 @@ class WarehouseConfig(Model):
         "each file with a changed row.",
     )
     compact: bool = Field(default=True, description="Maintenance merges small files and applies deletes; it sorts current rows by key.")
+    compact_commits: int | None = Field(
+        default=100,
+        ge=5,
+        description="A session merges the small files of a table after so many of its batches had events of it, so that files stay in "
+        "bounds until the next maintenance; null: only maintenance does. Needs `compact`.",
+    )
     keep_snapshots_days: float | None = Field(
         default=7.0,
         ge=0,
         description="Maintenance expires older snapshots and deletes their files; null: never. Queries that read an expired snapshot fail.",
     )
-    keep_snapshots: int = Field(default=20, ge=1, description="Number of latest snapshots that are kept regardless of age.")
+    keep_snapshots: int = Field(default=20, ge=1, description="Number of latest snapshots that are kept regardless of age and number.")
     most_snapshots: int | None = Field(
         default=1000,
         ge=1,
-        description="Maintenance also expires snapshots beyond this number, except those of the last hour: each commit "
-        "writes the list of all snapshots. null: only `keep_snapshots_days` applies. If that is null, nothing "
-        "is expired.",
+        description="Beyond this number, maintenance and sessions also expire snapshots that are neither of the last hour nor the last "
+        "of their hour, the oldest first: each commit writes the list of all snapshots. null: only `keep_snapshots_days` applies. If "
+        "that is null, nothing is expired.",
     )
