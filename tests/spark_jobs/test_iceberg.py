@@ -22,6 +22,7 @@ from pyspark.sql.pandas.types import from_arrow_schema
 from structlog.testing import capture_logs
 
 from spark_jobs.session import spark_session
+from spark_jobs.sinks.compaction import compact_if_due
 from spark_jobs.sinks.iceberg import Fence, Warehouse, _Notes
 from spark_jobs.sinks.schema_evolution import IcebergTable
 from spark_jobs.sinks.table_maintenance import count, tidy
@@ -671,7 +672,103 @@ def _fails_once() -> Callable[..., None]:
     return fail
 
 
+def operations(spark: SparkSession, name: str) -> list[str]:
+    return [row["operation"] for row in spark.table(f"{name}.snapshots").orderBy("committed_at").collect()]
+
+
+def test_an_attempt_of_a_batch_that_nobody_began_only_adds_and_another_driver_gives_way(warehouse: Warehouse) -> None:
+    """To replace events, a commit reads all manifests of the table."""
+    once = table("added_once", 66, {"id": "int", "v": "int"})
+    schema = schema_of(once)
+    told = {batch: events(warehouse.spark, [insert(once, batch, {"v": batch}, schema=schema)], schema) for batch in (1, 2, 3)}
+    for batch in (1, 2):
+        warehouse.write_changes(once, schema, told[batch], batch)
+    # Both have seen that nothing of batch 3 is there.
+    slower = _Late(warehouse.spark, None, lambda: warehouse.write_changes(once, schema, told[3], 3), "commit")
+    with pytest.raises(BatchBusy, match="conflicting"):
+        slower.write_changes(once, schema, told[3], 3)
+    assert not slower.others
+    slower.write_changes(once, schema, told[3], 3)
+    # A late driver of the batch before stands above it and hides nothing.
+    warehouse.write_changes(once, schema, told[2], 2)
+    warehouse.write_changes(once, schema, told[3], 3)
+    name = "lake.shop__changes.added_once"
+    assert operations(warehouse.spark, name) == ["overwrite", "append", "append", "overwrite", "overwrite", "overwrite"]
+    assert sorted(row["batch"] for row in rows(warehouse, "shop__changes.added_once")) == [1, 2, 3]
+
+
+def test_events_are_replaced_if_the_commits_before_are_not_known(warehouse: Warehouse) -> None:
+    lost = table("history_lost", 67, {"id": "int", "v": "int"})
+    schema = schema_of(lost)
+    told = events(warehouse.spark, [insert(lost, 1, {"v": 1}, schema=schema)], schema)
+    warehouse.write_changes(lost, schema, told, 1)
+    warehouse.write_changes(lost, schema, told, 2)
+    # As a compaction by somebody else leaves it, who keeps one snapshot.
+    options = "map('rewrite-all', 'true')"
+    warehouse.spark.sql(f"CALL lake.system.rewrite_data_files(table => 'shop__changes.history_lost', options => {options})").collect()
+    expire = "CALL lake.system.expire_snapshots(table => 'shop__changes.history_lost', older_than => TIMESTAMP '2999-01-01')"
+    warehouse.spark.sql(expire).collect()
+    assert operations(warehouse.spark, "lake.shop__changes.history_lost") == ["replace"]
+    warehouse.write_changes(lost, schema, told, 2)
+    assert sorted(row["batch"] for row in rows(warehouse, "shop__changes.history_lost")) == [1, 2]
+
+
 # --- care
+
+
+@pytest.mark.thorough
+@pytest.mark.parametrize("writes", ["merge-on-read", "copy-on-write"])
+def test_many_small_commits_leave_few_files(spark: SparkSession, writes: Any) -> None:
+    every = 6
+    warehouse = Warehouse(spark, "lake", WarehouseConfig(writes=writes, compact_commits=every, keep_snapshots=1, most_snapshots=4))
+    busy = table(f"small_{writes[:4]}", 68 + len(writes), {"id": "int", "v": "text"})
+    schema = schema_of(busy)
+    looks, most, expected = 0, 0, dict[int, str]()
+    left = 1
+    for batch in range(1, 3 * every + 1):
+        changed = dict.fromkeys((batch, batch // 2), f"{batch}")
+        expected |= changed
+        found = [insert(busy, key, {"v": v}, timestamp=THEN + batch, schema=schema) for key, v in changed.items()]
+        write(warehouse, busy, batch, *found, schema=schema)
+        left -= 1
+        if left == 0:
+            looks, left = looks + 1, compact_if_due(warehouse, busy)
+        most = max(most, *(of.data + of.deletes for of in (count(spark, str(name)) for name in _places(warehouse, busy))))
+    # The first look counts what was there before; two files, of data and of deletes, come with each commit.
+    assert looks == 4
+    assert every <= most <= 2 * every + 2
+    assert {row["id"]: row["v"] for row in spark.table(str(warehouse.current_of(busy))).collect()} == expected
+    batches = Counter(row["batch"] for row in spark.table(str(warehouse.changes_of(busy))).collect())
+    assert batches == dict.fromkeys(range(1, 3 * every + 1), 2)
+    for name in _places(warehouse, busy):
+        # Nothing of the last hour expires.
+        assert operations(spark, str(name)).count("replace") >= 3
+    # It can be run again, and two hours later most of its history is gone.
+    write(warehouse, busy, 3 * every, *found, schema=schema)
+    for done in tidy(warehouse, [busy], now=datetime.now(UTC) + timedelta(hours=2)):
+        assert done.after is not None
+        assert done.after.snapshots <= 4
+        assert (done.after.data, done.after.deletes) == (1, 0)
+
+
+def _places(warehouse: Warehouse, of: Table) -> list[str | None]:
+    return [warehouse.changes_of(of), warehouse.current_of(of)]
+
+
+def test_a_table_of_an_earlier_version_adopts_the_properties_of_new_ones(spark: SparkSession) -> None:
+    warehouse = Warehouse(spark, "lake")
+    old = table("adopts", 69, {"id": "int", "v": "text"})
+    schema = schema_of(old)
+    write(warehouse, old, 1, insert(old, 1, {"v": "x"}, schema=schema), schema=schema)
+    wanted = {"commit.manifest.min-count-to-merge": "25", "write.metadata.delete-after-commit.enabled": "true"}
+    for name in _places(warehouse, old):
+        spark.sql(f"ALTER TABLE {name} UNSET TBLPROPERTIES ({', '.join(repr(key) for key in wanted)})")
+        spark.sql(f"ALTER TABLE {name} SET TBLPROPERTIES ('write.metadata.previous-versions-max' = '7')")
+    tidy(warehouse, [old])
+    for name in _places(warehouse, old):
+        found = {row["key"]: row["value"] for row in spark.sql(f"SHOW TBLPROPERTIES {name}").collect()}
+        assert wanted.items() <= found.items()
+        assert found["write.metadata.previous-versions-max"] == "7", "what somebody has set stays"
 
 
 @pytest.mark.thorough
@@ -718,7 +815,7 @@ def test_tidying_changes_no_row_and_no_batch(spark: SparkSession) -> None:
 
 @pytest.mark.thorough
 def test_snapshots_are_expired_by_number_too(spark: SparkSession) -> None:
-    """But none that a query may still read. Old metadata goes by itself."""
+    """But none that a query may still read, and not the last of an hour. Old metadata goes by itself."""
     busy = table("busy", 64, {"id": "int", "v": "text"})
     schema = schema_of(busy)
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import contextmanager
-from datetime import timedelta
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
 
@@ -15,11 +15,14 @@ from pyspark.sql import SparkSession
 from spark_jobs import ingest, maintain
 from spark_jobs.session import spark_session
 from spark_jobs.sinks.avro_files import to_files
+from spark_jobs.sinks.compaction import compact_if_due
 from spark_jobs.sinks.iceberg import Fence, Warehouse
 from spark_jobs.sinks.schema_evolution import IcebergTable
+from spark_jobs.sinks.table_maintenance import merge_small, tidy
 from tests.spark_jobs.pipeline import dies_at
 from tests.spark_jobs.synthetic import CLUSTER, ORDERS, START, Ring, delete_row, folded, insert, update
 from writetime.config.kafka import FilesConfig
+from writetime.config.warehouse import WarehouseConfig
 from writetime.errors import BatchBusy, BatchError
 from writetime.pipeline.archiver import archive
 from writetime.pipeline.documents import Manifest
@@ -300,8 +303,8 @@ def test_a_compaction_above_its_rows_is_taken_back_and_rows_of_others_are_not(tm
     assert ring.current() == AFTER_MORE == folded(ring.events())
 
 
-def snapshots_of(spark: SparkSession) -> list[int]:
-    return [row.snapshot_id for row in spark.table(f"{TABLE}.snapshots").orderBy("committed_at").collect()]
+def snapshots_of(spark: SparkSession, table: str = TABLE) -> list[int]:
+    return [row.snapshot_id for row in spark.table(f"{table}.snapshots").orderBy("committed_at").collect()]
 
 
 def test_maintenance_takes_back_before_snapshots_expire_and_can_be_voided(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -328,6 +331,49 @@ def test_maintenance_takes_back_before_snapshots_expire_and_can_be_voided(tmp_pa
     assert len(snapshots(ring)) == 1, "what was rolled back has expired"
     ring.batch(400)
     assert ring.current() == AFTER_MORE == folded(ring.events())
+
+
+def test_small_files_merged_between_batches_hide_nothing_that_has_to_be_taken_back(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Of the snapshots before the voided batch one is left, and a compaction stands above what its late driver
+    writes."""
+    ring = begun(tmp_path)
+    layout = WarehouseConfig(compact_commits=5, keep_snapshots=1, most_snapshots=1)
+    for at in range(5):
+        ring.write(insert(4, at, 101 + at, name=at))
+        ring.finish_and_ship(110 + at)
+        ring.batch(130 + at)
+    before = ring.current()
+    with session(ring) as spark:
+        compact(spark, layout)
+        # Two hours later nobody reads the older ones.
+        tidy(Warehouse(spark, "lake", layout), [ORDERS], now=datetime.now(UTC) + timedelta(hours=2))
+        assert all(len(snapshots_of(spark, name)) <= 2 for name in (TABLE, CHANGES))
+    more(ring)
+    given_up = ring.plan(200)
+    with dies_at(monkeypatch, "_commit_current"):
+        ring.run(given_up)
+    give_up(ring, given_up.number)
+    with session(ring) as spark:
+        commits_late(spark, given_up, f"INSERT INTO {TABLE} (id, line, name) VALUES (9, 9, 9)")
+        # Five files of a partition at least are merged.
+        for name in (TABLE, CHANGES):
+            merge_small(spark, name)
+            spark.sql(f"CALL lake.system.rewrite_data_files(table => '{name}', options => map('rewrite-all', 'true'))")
+    assert ring.events(given_up.number)
+    assert (9, 9) in ring.current()
+    sealed = ring.batch(300)
+    assert ring.current() == folded(ring.events())
+    # One row of `before` is deleted by then.
+    assert ring.current() == {key: row for key, row in before.items() if key != (1, 2)} | AFTER_MORE
+    assert sealed.voided == {given_up.number: given_up.id}
+    assert ring.events(given_up.number) == []
+
+
+def compact(spark: SparkSession, layout: WarehouseConfig) -> None:
+    """As a session does, which comes to five commits."""
+    before = snapshots_of(spark)
+    assert compact_if_due(Warehouse(spark, "lake", layout), ORDERS) == layout.compact_commits
+    assert len(snapshots_of(spark)) > len(before), "it was due"
 
 
 def test_a_replay_into_a_namespace(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
