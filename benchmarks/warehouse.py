@@ -86,8 +86,8 @@ def _measured(spark: SparkSession, writes: Writes, rows: int, changes: int) -> l
         source.persist().count()
         source.createOrReplaceTempView("changed")
         statement = merge_statement(name, "changed", shape, current_schema(shape, facts))
-        merges.append(_seconds(spark, partial(spark.sql, statement)))
-        reads.append(_seconds(spark, spark.table(name).agg(*(F.max(column) for column in COLUMNS)).collect))
+        merges.append(cpu_seconds_of_jvm(spark, partial(spark.sql, statement)))
+        reads.append(cpu_seconds_of_jvm(spark, spark.table(name).agg(*(F.max(column) for column in COLUMNS)).collect))
         source.unpersist()
     last = spark.table(f"{name}.snapshots").orderBy(F.desc("committed_at")).head()
     files = spark.table(f"{name}.files").count()
@@ -103,8 +103,8 @@ def _rows(keys: DataFrame, salt: str) -> DataFrame:
     return keys.select("id", *values, times.alias("_writetime"), none.alias("_expires_at"))
 
 
-def _seconds(spark: SparkSession, run: Callable[[], Any]) -> float:
-    """CPU of the JVM while something runs."""
+def cpu_seconds_of_jvm(spark: SparkSession, run: Callable[[], Any]) -> float:
+    """CPU seconds of the JVM while something runs."""
     session: Any = spark
     stat = Path(f"/proc/{session.sparkContext._gateway.proc.pid}/stat")
 
