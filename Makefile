@@ -15,7 +15,7 @@ PROOFS := ring complete decoder fuzz fuzz-java kill-shipper kill-batch pressure 
 TARGET_OF_decoder := test-decoder
 TARGET_OF_bootstrap := bootstrap-proof
 TARGET_OF_airflow := test-airflow
-BENCHES := decode batch state growth plan refused page paint upload freshness schedule publish archive
+BENCHES := decode batch state growth plan refused page paint upload freshness schedule publish archive commits
 .PHONY: $(foreach name,$(PROOFS),$(or $(TARGET_OF_$(name)),$(name))) $(addprefix bench-,$(BENCHES))
 
 help: ## list the targets
@@ -145,6 +145,9 @@ bench-schedule: setup #: Airflow at its default schedule: from a write in CQL to
 
 bench-publish: setup #: events a second to Kafka, by our publishers and by Spark's own Kafka sink, side by side
 	@$(PYTHON) -m benchmarks.publish $(ARGS)
+
+bench-commits: setup #: many small commits to a changes and a current table: files, manifests, snapshots, and what commits and readers cost
+	@$(PYTHON) -m benchmarks.commits $(ARGS)
 
 bench-archive: setup #: what packing the archive saves and costs, by level of Zstandard, on a real node's segments
 	@$(PYTHON) -m benchmarks.archive $(ARGS)

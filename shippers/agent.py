@@ -118,7 +118,7 @@ class Agent:
         pace = Pace(self._node.ship.rate, stop)
         self._completed = CompletedSegments(store, self._scanner, self._relief, pace, stop, pause, self.metrics, self.pulse, self._log)
         self._growing = GrowingSegments(self._node, store, self._scanner, self._schema, pace, stop, self.metrics, self.pulse, self._log)
-        self._sign_off = SignOff(None if link is None else link.ring, config.cluster.datacenters, self._log)
+        self._sign_off = SignOff(None if link is None else link.ring, config.cluster.datacenters, self._log, self._settings.forget)
         self._filler = Filler(self._node.ship.filler, stop, self.metrics, self.pulse, self._log)
 
     def run(self, mode: Mode) -> bool:
@@ -195,8 +195,13 @@ class Agent:
         """Without tails, everything is shipped up to the end of the youngest finished segment, if no other
         waits."""
         scanned = time.monotonic()
-        if self._completed.newest and self._scanner.scan().all_shipped:
-            self._finished = CaughtUp(self._completed.newest, scanned)
+        youngest, view = self._completed.youngest, self._scanner.scan()
+        if youngest is None or not view.all_shipped:
+            return
+        segment, written = youngest
+        # One that a crash has left unfinished is shipped later.
+        if not any(item.state is State.GROWING and item.segment is not None and item.segment < segment for item in view.all):
+            self._finished = CaughtUp(written, scanned)
 
     def _pause_is_last(self) -> bool:
         """Wait for the next round and ship tails meanwhile. Return whether the shipper was asked to stop."""

@@ -24,7 +24,7 @@ from shippers.node_identity import NodeFacts
 from shippers.relief import Relief
 from shippers.scan import Scanner
 from writetime.errors import WritetimeError
-from writetime.storage.layout import SegmentRef
+from writetime.storage.layout import SegmentName, SegmentRef
 from writetime.storage.store import Store
 
 _ATTEMPTS = 5
@@ -57,8 +57,8 @@ class CompletedSegments:
         self._pulse = pulse
         self._log = log
         self._measured = upload.Measured()
-        self.newest = 0.0
-        """The last write to the youngest segment shipped by this run, in s since the epoch; 0 if none was."""
+        self.youngest: tuple[SegmentName, float] | None = None
+        """The youngest segment shipped by this run, and the last write to it in s since the epoch."""
 
     def ship(self, facts: NodeFacts, folder: Path, item: Found, *, retry: bool) -> upload.Outcome | WritetimeError:
         """Ship one segment of the node and delete it from `folder`. Returns the error if that fails."""
@@ -82,7 +82,7 @@ class CompletedSegments:
             else:
                 log.info(result.value, object=ref.incoming, **({"ending": _AFTER_CRASH} if _crashed(item) else {}))
             self._relief.store_is_down = False
-            self.newest = max(self.newest, item.mtime)
+            self.youngest = max(self.youngest or (item.segment, item.mtime), (item.segment, item.mtime))
             self._metrics.shipped(result.value, item.size, time.monotonic() - begun)
             self._pace.spent(item.size)
         self._pulse.beat()

@@ -51,10 +51,14 @@ class SignedOff(NamedTuple):
 
 
 class SignOff:
-    """Signs off for one node, which `query` asks. `datacenters`: those that ship."""
+    """Signs off for one node, which `query` asks. `datacenters`: those that ship. `restarted` is called when
+    the node has another generation than before."""
 
-    def __init__(self, query: Callable[[], Ring] | None, datacenters: Collection[str], log: Any) -> None:
+    def __init__(
+        self, query: Callable[[], Ring] | None, datacenters: Collection[str], log: Any, restarted: Callable[[], None] = lambda: None
+    ) -> None:
         self._query = query
+        self._restarted = restarted
         self._datacenters = datacenters
         self._log = log
         self._generation: int | None = None
@@ -70,6 +74,8 @@ class SignOff:
             return None
         if ring.generation != self._generation:
             self._generation, self._since = ring.generation, time.monotonic()
+            # The sync interval may have been changed.
+            self._restarted()
             return None
         if caught_up is None or caught_up.monotonic < self._since:
             return None

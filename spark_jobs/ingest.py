@@ -99,6 +99,7 @@ from writetime.pipeline.documents import (
     SegmentOutcome,
     Settled,
     ShardVersions,
+    may_contain,
     released_objects,
     total,
 )
@@ -616,6 +617,7 @@ class Batch:
             found = sorted(problems.get(index, ()), key=lambda p: (p.position, p.size, p.kind, p.message))
             taken = {name: counts[index][name] for name in ("frames", "updates", "mark", "skipped", "differs") if name in counts[index]}
             if "mark" in taken:
+                taken["mark"]["tables"] = unsound_tables(segment, found, sound=taken["mark"]["sound"])
                 taken["mark"]["sound"] &= not found
             about = {"problems": found, "settled": self._settle(segment, found), "torn": torn[index]}
             outcome = SegmentOutcome.model_validate({"object": segment.object, **about, **taken})
@@ -942,6 +944,15 @@ def _single_updates(done: list[dict[str, Any]], schema: Schema) -> Counter[str]:
             if UUID(name) not in SCHEMA_TABLES:
                 found[table.label if table else name] += single
     return found
+
+
+def unsound_tables(segment: SegmentInput, problems: list[Problem], *, sound: bool) -> list[UUID] | None:
+    """The tables that the problems of a growing segment concern, those of earlier batches among them; None:
+    any. `sound`: what the scan says of the segment so far."""
+    before = segment.tail.after if segment.tail is not None else None
+    known = set[UUID]() if before is None or before.sound else before.tables
+    new = may_contain(problems) if problems else frozenset[UUID]() if sound or known != set() else None
+    return None if known is None or new is None else sorted({*known, *new})
 
 
 def unlike(read: Mapping[str, int], accounting: list[Accounting]) -> list[str]:

@@ -210,10 +210,15 @@ def _forget(config: PipelineConfig, kafka: KafkaConfig, store: Store, tables: Se
 
 
 def _with_heartbeat(config: PipelineConfig, kafka: KafkaConfig, store: Store, published: Published) -> Published:
-    """Send a heartbeat if one is due, and record it."""
+    """Send a heartbeat if one is due, and record it. If another publisher has gone further meanwhile, that one
+    sends it."""
     now = int(time.time() * 1000)
     if not kafka.heartbeat_interval_ms or now - published.heartbeat < kafka.heartbeat_interval_ms:
         return published
+    stored = read_published(store, config.cluster.name)
+    if stored is not None and (stored.batch > published.batch or now - stored.heartbeat < kafka.heartbeat_interval_ms):
+        return published
+    published = published.model_copy(update={"complete": stored.complete if stored is not None else published.complete})
     ids = _ids_of(kafka, heartbeat_topic(kafka), HEARTBEAT)
     complete = complete_in_kafka(store, config.cluster.name, published)
     value = {"ts_ms": now, "complete_until_ms": None if complete is None else int(complete.timestamp() * 1000)}

@@ -719,7 +719,7 @@ def test_tasks_take_slots_of_the_pools_that_are_configured(loaded: dict[str, Any
     def pools(found: dict[str, Any], dag_id: str) -> dict[str, str]:
         return {task_id: task["pool"] for task_id, task in found["dags"][dag_id]["tasks"].items()}
 
-    others = ("archive_last", "release", "plan", "archive", "failed_segments", "segment", "failed_tables", "table")
+    others = ("archive_last", "release", "plan", "archive", "failed_segments", "segment", "failed_tables", "table", "completed_hours")
     assert pools(several, "cdc_ingest__bets") == {"ingest": "spark", **dict.fromkeys(others, "cdc")}
     assert pools(several, "cdc_ingest__orders") == {"ingest": "cdc", **dict.fromkeys(others, "cdc")}
     assert pools(several, "cdc_verify__bets") == {"verify": "spark"}

@@ -14,6 +14,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from spark_jobs.ingest import unsound_tables
 from writetime.pipeline import planner, watermark
 from writetime.pipeline.archiver import archive, mark_for_retry
 from writetime.pipeline.documents import HeldTable, Manifest, Mark, Problem, Sealed, SegmentOutcome, Watermark
@@ -65,12 +66,21 @@ def planned(store: LocalStore, **about: Any) -> Manifest:
 
 
 def run(store: LocalStore, manifest: Manifest, problems: dict[str, list[Problem]] | None = None) -> Sealed:
-    """Seal and archive the batch, with these problems by object."""
-    outcomes = []
+    """Seal and archive the batch, with these problems by object. Marks are as ingest makes them."""
+    base = planner.read_sealed(store, CLUSTER, manifest.base) if manifest.base else None
+    growing, outcomes = dict(base.growing if base else {}), []
     for segment in manifest.segments:
-        found = (problems or {}).get(segment.object, [])
-        mark = Mark(position=segment.end, logical=segment.end, sound=not found) if segment.grows else None
+        found, mark = (problems or {}).get(segment.object, []), None
+        if segment.grows:
+            assert segment.tail is not None
+            sound = segment.tail.after is None or segment.tail.after.sound
+            tables = unsound_tables(segment, found, sound=sound)
+            mark = growing[segment.object] = Mark(position=segment.end, logical=segment.end, sound=sound and not found, tables=tables)
+        else:
+            growing.pop(segment.ref.growing, None)
         outcomes.append(SegmentOutcome(object=segment.object, problems=found, mark=mark))
+    taken_in = {segment.object for segment in manifest.segments}
+    held = [name for name in (base.held if base else []) if name not in taken_in]
     sealed = Sealed(
         number=manifest.number,
         kind=manifest.kind,
@@ -78,8 +88,8 @@ def run(store: LocalStore, manifest: Manifest, problems: dict[str, list[Problem]
         segments=outcomes,
         accounting=[],
         state={},
-        held=[outcome.object for outcome in outcomes if not outcome.ok],
-        growing={outcome.object: outcome.mark for outcome in outcomes if outcome.mark is not None},
+        held=held + [outcome.object for outcome in outcomes if not outcome.ok],
+        growing=growing,
         snapshots_applied=manifest.schema_snapshots,
         complete=watermark.of_seal(manifest, outcomes),
     )
@@ -287,15 +297,40 @@ def test_a_cleared_segment_holds_nothing_any_more(store: LocalStore) -> None:
     assert known(store).of(TABLE) == at(NOW)
 
 
-def test_a_damaged_part_holds_all_tables(store: LocalStore) -> None:
+@pytest.mark.parametrize("table", [TABLE, None])
+def test_a_damaged_part_holds_its_tables_until_the_whole_file_is_read(store: LocalStore, table: UUID | None) -> None:
     sign(store, A, NOW - timedelta(minutes=9))
     part(store, A, 1, 0, 100)
     run(store, planned(store))
-    sign(store, A, NOW)
+    sign(store, A, NOW - timedelta(minutes=5))
     part(store, A, 1, 100, 200)
     manifest = planned(store)
-    run(store, manifest, {manifest.segments[0].object: [problem(TABLE)]})
-    assert known(store).until == at(NOW - timedelta(minutes=9))
+    run(store, manifest, {manifest.segments[0].object: [problem(table)]})
+    sign(store, A, NOW)
+    part(store, A, 1, 200, 300)
+    run(store, planned(store))
+    assert plan(store) is None
+    assert known(store).of(TABLE) == at(NOW - timedelta(minutes=9))
+    assert known(store).of(OTHER) == (at(NOW - timedelta(minutes=9)) if table is None else at(NOW))
+    ship(store, A, 1)
+    run(store, planned(store))
+    assert plan(store) is None
+    assert known(store).of(TABLE) == known(store).of(OTHER) == at(NOW)
+
+
+def test_of_many_held_segments_all_tables_wait_until_few_are_left(store: LocalStore, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(watermark, "_MOST_HELD", 2)
+    sign(store, A, NOW - timedelta(minutes=9))
+    bad = [ship(store, A, number).incoming for number in range(1, 5)]
+    run(store, planned(store), {name: [problem(TABLE)] for name in bad})
+    before = known(store).of(OTHER)
+    sign(store, A, NOW)
+    mark_for_retry(store, bad[0])
+    run(store, planned(store))
+    assert known(store).of(OTHER) == before, "three are left"
+    mark_for_retry(store, bad[1])
+    run(store, planned(store))
+    assert (known(store).of(OTHER), known(store).of(TABLE)) == (at(NOW), None)
 
 
 def test_parts_of_which_all_is_ingested_hold_nothing(store: LocalStore) -> None:

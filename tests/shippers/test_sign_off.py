@@ -99,7 +99,7 @@ def test_how_long_a_mutation_may_be_unsynced(settings: CdcSettings, seconds: flo
 @pytest.fixture(autouse=True)
 def often(monkeypatch: pytest.MonkeyPatch) -> None:
     """A sign-off with every round."""
-    monkeypatch.setattr(report, "SIGNED_OFF", timedelta(0))
+    monkeypatch.setattr(report, "SIGNED_OFF", timedelta(seconds=0.05))
 
 
 @pytest.fixture
@@ -119,7 +119,7 @@ def signed(store: Store) -> list[dict[str, Any]]:
 
 def rounds(agent: Agent, count: int = 3) -> Iterator[None]:
     for _ in range(count):
-        time.sleep(0.002)
+        time.sleep(0.06)
         agent.round()
         yield
 
@@ -189,3 +189,23 @@ def test_the_members_are_the_node_and_its_peers() -> None:
             return 7, "dc1", "a"
 
     assert take_ring(Session()) == Ring(7, {"dc1": ["a", "b"], "dc2": ["c"]})
+
+
+def test_the_settings_of_a_restarted_node_are_read_again() -> None:
+    link, restarts = FakeLink(), []
+    signing = SignOff(link.ring, ["dc1"], structlog.get_logger(), lambda: restarts.append(1))
+    signing.of(None, PERIODIC)
+    signing.of(now(), PERIODIC)
+    link.generation = 2
+    signing.of(now(), PERIODIC)
+    assert len(restarts) == 2
+
+
+def test_without_tails_an_older_segment_that_a_crash_left_is_waited_for(
+    store: LocalStore, folder: Folder, shipper: Callable[..., Agent]
+) -> None:
+    growing(folder, number=1)
+    agent = shipper(store, FakeLink(sync=SYNC), None)
+    folder.segment(2)
+    list(rounds(agent))
+    assert signed(store) == []

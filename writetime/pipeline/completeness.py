@@ -15,7 +15,7 @@ Reads the bucket; does not know Spark or the state.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Container, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import Final
@@ -76,12 +76,12 @@ def holds(store: Store, cluster: str, sealed: Sealed | None) -> list[Hold]:
     """Everything that makes logs incomplete, as of the last sealed batch."""
     ends = node_ends(store, cluster, sealed)
     nodes = [Hold(by=layout.node_documents(_node(path)), until=at, since=at) for path, at in ends.items()]
-    return [*nodes, *held_segments(store, sealed), *_late(store, cluster, sealed, ends)]
+    return [*nodes, *_held(store, sealed), *_damaged_parts(sealed), *_late(store, cluster, sealed, ends)]
 
 
-def held_segments(store: Store, sealed: Sealed | None) -> list[Hold]:
-    """The segments with problems as of the last sealed batch, and growing ones with a damaged part."""
-    return [*_held(store, sealed), *_damaged_parts(sealed)]
+def held_segments(store: Store, sealed: Sealed, but: Container[str]) -> list[Hold]:
+    """The segments with problems as of the last sealed batch, without `but`."""
+    return list(_held(store, sealed.model_copy(update={"held": [name for name in sealed.held if name not in but]})))
 
 
 def node_ends(store: Store, cluster: str, sealed: Sealed | None) -> dict[str, datetime]:
@@ -136,7 +136,8 @@ def _held(store: Store, sealed: Sealed | None) -> Iterator[Hold]:
 
 
 def _damaged_parts(sealed: Sealed | None) -> Iterator[Hold]:
-    """Growing segments with a damaged part: their whole files will be read from the beginning."""
+    """Growing segments with a damaged part: their whole files will be read from the beginning, all tables in
+    them again."""
     for name, mark in sealed.growing.items() if sealed else ():
         if sealed and not mark.sound:
             started = _begun(layout.SegmentRef.from_object(name), sealed.sealed_at)

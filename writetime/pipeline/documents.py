@@ -53,14 +53,15 @@ class Mark(Document):
     frames; `logical` is the same place in the unpacked segment.
 
     `sound`: these bytes had no problems. If they had, the whole file is read from its beginning when it
-    arrives. Without `logical` the bytes were unreadable, and no further parts of the segment are read; only
-    the whole file is."""
+    arrives; `tables`: those that the problems concern; null: any. Without `logical` the bytes were
+    unreadable, and no further parts of the segment are read; only the whole file is."""
 
     position: int = 0
     logical: int | None = None
     crc32c: int = 0
     frames: int = 0
     sound: bool = True
+    tables: list[UUID] | None = None
 
     @property
     def place(self) -> Place | None:

@@ -207,7 +207,8 @@ def plan_ingest(store: Store, cluster: str, *, now: datetime, max_segments: int 
     # Oldest first, so that a backlog is processed in the order in which it was written.
     segments = sorted(segments, key=_age)[:max_segments]
     left.without(segments, listed)
-    complete = watermark.planned(store, before, past.sealed, facts, {segment.object for segment in segments}, left.nodes)
+    whole_ones = {segment.object for segment in segments if not segment.grows}
+    complete = watermark.planned(store, before, past.sealed, facts, whole_ones, left.nodes)
     snapshots = _new_snapshots(store, cluster, past.sealed)
     answers = _new_answers(store, cluster, past.sealed)
     nothing_new = not segments and not snapshots and not answers and not _something_expired(store, cluster, past.sealed, now)

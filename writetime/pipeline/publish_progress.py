@@ -48,6 +48,10 @@ def read_published(store: Store, cluster: str) -> Published | None:
 
 
 def write_published(store: Store, cluster: str, published: Published) -> None:
+    """Write the document. What a heartbeat has said stays said."""
+    before = read_published(store, cluster)
+    said = max((each.complete for each in (before, published) if each is not None and each.complete is not None), default=None)
+    published = published.model_copy(update={"complete": said})
     store.put(layout.published(cluster), published.to_bytes())
 
 

@@ -40,7 +40,8 @@ _SAME_VIEW: Final = timedelta(minutes=5)
 _MOST_HELD: Final = 100
 """Held segments whose ledger entries are read; if there are more, all tables count as held."""
 
-_known_holds: dict[tuple[str, tuple[str, ...], tuple[str, ...], tuple[str, ...]], list[Hold]] = {}
+_known_holds: dict[tuple[str, int, tuple[str, ...]], list[Hold]] = {}
+"""Remembered: while nothing is new, a session asks every few seconds."""
 
 log = structlog.get_logger()
 
@@ -48,7 +49,7 @@ log = structlog.get_logger()
 def read(store: Store, cluster: str, sealed: Sealed | None) -> Watermark:
     """The watermark after the last sealed batch."""
     known = Watermark.read(store, layout.complete(cluster)) or Watermark()
-    return known if sealed is None or sealed.complete is None else later(known, sealed.complete)
+    return known if sealed is None or sealed.complete is None else later(sealed.complete, known)
 
 
 def planned(
@@ -59,16 +60,16 @@ def planned(
     segments: Collection[str] = (),
     left_out: Collection[str] = (),
 ) -> Watermark:
-    """The watermark of a batch over `segments` (objects) that follows `sealed`, if it has no problems.
-    `facts` were read before the bucket was listed; of the nodes `left_out` (paths), something listed is not
-    in the batch."""
+    """The watermark of a batch over `segments` (objects of whole ones) that follows `sealed`, if it has no
+    problems. `facts` were read before the bucket was listed; of the nodes `left_out` (paths), something
+    listed is not in the batch."""
     signed = {each.node.path: _signed_until(each) for each in facts if each.node.path not in left_out}
     nodes = {path: _latest(before.nodes.get(path), signed.get(path)) for path in sorted(members(facts))}
-    found = Watermark(batch=before.batch, until=_latest(before.until, _earliest(nodes.values())), nodes=nodes)
-    for hold in _holds(store, sealed):
-        # A segment in the batch has been cleared; if it has problems again, the seal says so.
-        if hold.by not in segments:
-            found = _with_hold(found, before, hold)
+    batch = max(before.batch, sealed.number if sealed is not None else 0)
+    found = Watermark(batch=batch, until=_latest(before.until, _earliest(nodes.values())), nodes=nodes)
+    # A segment in the batch has been cleared; if it has problems again, the seal says so.
+    for hold in _holds(store, sealed, segments):
+        found = _with_hold(found, before, hold)
     return found
 
 
@@ -97,11 +98,15 @@ def of_seal(manifest: Manifest, outcomes: Iterable[SegmentOutcome]) -> Watermark
     if found is None:
         return None
     found = found.model_copy(update={"batch": manifest.number})
-    for outcome in (outcome for outcome in outcomes if outcome.problems):
-        # A growing segment with problems is read from its beginning when it is complete.
-        tables = None if outcome.mark is not None else may_contain(outcome.problems)
-        wanted = None if tables is None else sorted(tables)
-        found = _with_hold(found, before, Hold(by=outcome.object, until=manifest.created_at, since=manifest.created_at, tables=wanted))
+    at = manifest.created_at
+    for outcome in outcomes:
+        if outcome.mark is not None and not outcome.mark.sound:
+            found = _with_hold(found, before, Hold(by=outcome.object, until=at, since=at, tables=outcome.mark.tables))
+        elif outcome.mark is None and outcome.problems:
+            tables = may_contain(outcome.problems)
+            found = _with_hold(
+                found, before, Hold(by=outcome.object, until=at, since=at, tables=None if tables is None else sorted(tables))
+            )
     return found
 
 
@@ -162,21 +167,21 @@ def _with_hold(found: Watermark, before: Watermark, hold: Hold) -> Watermark:
     return found.model_copy(update={"held": held})
 
 
-def _holds(store: Store, sealed: Sealed | None) -> list[Hold]:
-    """What holds tables as of the last sealed batch. Remembered: while nothing is new, a session asks every
-    few seconds."""
-    damaged = tuple(name for name, mark in sealed.growing.items() if not mark.sound) if sealed else ()
-    if sealed is None or not (sealed.held or damaged):
+def _holds(store: Store, sealed: Sealed | None, but: Collection[str]) -> list[Hold]:
+    """What holds tables as of the last sealed batch, without the segments `but`."""
+    if sealed is None:
         return []
-    if len(sealed.held) > _MOST_HELD:
-        return [Hold(by=sealed.held[0], until=sealed.sealed_at, since=sealed.sealed_at)]
-    held = set(sealed.held)
+    at = sealed.sealed_at
+    growing = [Hold(by=name, until=at, since=at, tables=mark.tables) for name, mark in sealed.growing.items() if not mark.sound]
+    held = tuple(name for name in sealed.held if name not in but)
+    if len(held) > _MOST_HELD:
+        return [*growing, Hold(by=held[0], until=at, since=at)]
     # Those that the last batch has read again may have other problems than before.
-    key = store.url, tuple(sealed.held), damaged, tuple(each.object for each in sealed.segments if each.object in held)
-    if key not in _known_holds:
+    key = store.url, sealed.number if any(each.object in held for each in sealed.segments) else 0, held
+    if held and key not in _known_holds:
         _known_holds.clear()
-        _known_holds[key] = held_segments(store, sealed)
-    return _known_holds[key]
+        _known_holds[key] = held_segments(store, sealed, but)
+    return [*growing, *(_known_holds[key] if held else ())]
 
 
 def _latest(*times: datetime | None) -> datetime | None:
