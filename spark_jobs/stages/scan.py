@@ -343,12 +343,12 @@ class _Read(NamedTuple):
         if self.grown is None:
             return {"skipped": self.after.frames} if self.after else {"differs": True} if self.differs else {}
         mark = self.grown.model_copy(update={"logical": found.end, "frames": self.grown.frames + len(found.frames)})
-        return {"mark": mark.model_dump()}
+        return {"mark": mark.model_dump(mode="json")}
 
 
 def _stuck(tail: Tail) -> dict[str, Any]:
     """For parts that cannot be read: the ingested position stays, and no further parts are ingested."""
-    return {"mark": (tail.after or Mark()).model_copy(update={"logical": None, "sound": False}).model_dump()} if tail.parts else {}
+    return {"mark": (tail.after or Mark()).model_copy(update={"logical": None, "sound": False}).model_dump(mode="json")} if tail.parts else {}
 
 
 def _unreadable(number: int, buffer: bytes, error: WritetimeError, taken: dict[str, Any]) -> Segment:
