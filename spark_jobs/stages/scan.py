@@ -348,7 +348,9 @@ class _Read(NamedTuple):
 
 def _stuck(tail: Tail) -> dict[str, Any]:
     """For parts that cannot be read: the ingested position stays, and no further parts are ingested."""
-    return {"mark": (tail.after or Mark()).model_copy(update={"logical": None, "sound": False}).model_dump(mode="json")} if tail.parts else {}
+    return (
+        {"mark": (tail.after or Mark()).model_copy(update={"logical": None, "sound": False}).model_dump(mode="json")} if tail.parts else {}
+    )
 
 
 def _unreadable(number: int, buffer: bytes, error: WritetimeError, taken: dict[str, Any]) -> Segment:

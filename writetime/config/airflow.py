@@ -97,7 +97,7 @@ class AirflowConfig(Model):
     )
     session_minutes: float = Field(default=60.0, gt=0, le=1440, description="Minutes after which a session ends and the next one starts.")
     session_poll_seconds: float = Field(
-        default=2.0, ge=0.2, le=60, description="Seconds between two looks of an idle session at the bucket; each takes about 10 requests."
+        default=2.0, ge=0.2, le=60, description="Seconds between two looks of an idle session at the bucket; each takes about 12 requests."
     )
     no_progress_minutes: float = Field(
         default=10.0, gt=0, description="Minutes without progress after which a session ends, and the next one runs the same batch again."
