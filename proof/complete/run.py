@@ -64,10 +64,12 @@ def measure(sync: float, seconds: float, rate: float) -> dict[str, Any]:
             run.play()
         time.sleep(1)
         ages = [age for at, age in run.tables.behind if any(begin <= at < end for begin, end in run.kept_up)]
-        early = [*run.tables.troubles, *topics.troubles(run.writes)]
+        run.troubles += run.writes.note_lost(run.killed, run.unsynced)
+        early = [*run.tables.troubles(), *topics.troubles(run.writes)]
         return {
             "writes": len(run.writes.acknowledged),
             "refused": run.writes.refused,
+            "lost_by_the_ring": len(run.writes.lost),
             "tables": len(run.tables.seen),
             "topics": len(topics.said),
             "early": len(early),
@@ -124,6 +126,8 @@ class Run:
     named: dict[str, float] = field(default_factory=dict)
     hosts: dict[int, str] = field(default_factory=dict)
     """Host ids by the number of the node."""
+    killed: float = 0.0
+    """When a node was killed, in s since the epoch."""
 
     def __post_init__(self) -> None:
         catalog = Path(self.config.bucket).parent / "lake" / "catalog.db"
@@ -138,9 +142,9 @@ class Run:
         self.writes.skips = lambda token: low < token <= high
         self._keeps_up("one node is quiet")
         self.writes.skips = lambda _: False
-        killed = time.time()
+        self.killed = time.time()
         self.ring.kill(second)
-        self._stands_still("one node is dead", second, killed)
+        self._stands_still("one node is dead", second, self.killed)
         self.ring.restart(second)
         self._keeps_up("the dead node is back")
         self._joins(first)

@@ -39,6 +39,8 @@ class Writes:
     acknowledged: dict[int, float] = field(default_factory=dict)
     skips: Callable[[int], bool] = lambda _: False
     refused: int = 0
+    lost: set[int] = field(default_factory=set)
+    """Acknowledged, and lost by the ring itself: a killed node had not synced them."""
 
     @contextmanager
     def running(self) -> Iterator[Writes]:
@@ -68,6 +70,13 @@ class Writes:
     def before(self, until: float) -> set[int]:
         return {number for number, at in dict(self.acknowledged).items() if at < until}
 
+    def note_lost(self, killed: float, unsynced: float) -> list[str]:
+        """Find out which rows the ring itself has lost; returns what cannot be explained by the kill."""
+        there = {row[0] for row in self.session.execute(f"SELECT id FROM {KEYSPACE}.{TABLE}")}
+        self.lost = set(self.acknowledged) - there
+        other = [number for number in self.lost if not killed - unsynced <= self.acknowledged[number] <= killed + 5]
+        return [f"the ring lost {len(other)} rows that were not written just before the kill, as {min(other)}"] if other else []
+
 
 def token(number: int) -> int:
     """The token of a row's partition."""
@@ -84,7 +93,8 @@ class Tables:
     writes: Writes
     seen: list[float] = field(default_factory=list)
     behind: list[tuple[float, float]] = field(default_factory=list)
-    troubles: list[str] = field(default_factory=list)
+    went_back: list[str] = field(default_factory=list)
+    missing: list[tuple[float, set[int]]] = field(default_factory=list)
     last: Watermark = field(default_factory=Watermark)
 
     @contextmanager
@@ -113,7 +123,7 @@ class Tables:
             if self.until == before:
                 continue
             if self.until < before:
-                self.troubles.append(f"T went back from {before:.3f} to {self.until:.3f}")
+                self.went_back.append(f"T went back from {before:.3f} to {self.until:.3f}")
             self.seen.append(self.until)
             self._hold(catalog, self.until)
 
@@ -121,7 +131,13 @@ class Tables:
         wanted = self.writes.before(until)
         rows = catalog.load_table((KEYSPACE, TABLE)).scan(selected_fields=("id",)).to_arrow()
         if missing := wanted - set(rows["id"].to_pylist()):
-            self.troubles.append(f"tables: {len(missing)} rows acknowledged before T {until:.3f} were missing, as {min(missing)}")
+            self.missing.append((until, missing))
+
+    def troubles(self) -> Iterator[str]:
+        yield from self.went_back
+        for until, missing in self.missing:
+            if late := missing - self.writes.lost:
+                yield f"tables: {len(late)} rows acknowledged before T {until:.3f} were missing, as {min(late)}"
 
 
 @dataclass
@@ -138,7 +154,7 @@ class Topics:
             if until < latest:
                 yield f"Kafka: T went back to {until}"
             latest = max(latest, until)
-            if late := [number for number in writes.before(until / 1000) if self.events.get(number, at + 1) > at]:
+            if late := [number for number in writes.before(until / 1000) - writes.lost if self.events.get(number, at + 1) > at]:
                 yield f"Kafka: {len(late)} events of writes acknowledged before T {until} came after the heartbeat, as {min(late)}"
 
     @contextmanager
