@@ -16,6 +16,8 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import NamedTuple
 
+from tools.background import in_background
+
 _EVERY = 2.0
 _TICKS = os.sysconf("SC_CLK_TCK")
 
@@ -45,21 +47,14 @@ class Meter:
 
     @contextmanager
     def running(self) -> Iterator[Meter]:
-        over = threading.Event()
-
-        def run() -> None:
-            while not over.wait(_EVERY):
-                self.sample()
-
         self.sample()
         self.used.clear()
-        thread = threading.Thread(target=run, daemon=True)
-        thread.start()
-        try:
+        with in_background(self._run):
             yield self
-        finally:
-            over.set()
-            thread.join()
+        self.sample()
+
+    def _run(self, over: threading.Event) -> None:
+        while not over.wait(_EVERY):
             self.sample()
 
     def sample(self) -> None:

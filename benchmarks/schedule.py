@@ -38,6 +38,7 @@ from benchmarks.processes import Label, Meter, Size, shares
 from benchmarks.report import report
 from proof.harness.cassandra import Ring
 from tests.shippers.process import shipping
+from tools.background import in_background
 from tools.console import say
 from tools.errors import ToolError
 from tools.services.airflow import Airflow
@@ -166,20 +167,15 @@ def _roots(airflow: Airflow) -> dict[int, Label]:
 def _sized(meter: Meter) -> Iterator[list[dict[str, Any]]]:
     """Memory and open files of a session, once a minute: of its driver, of the JVM, and of the workers."""
     found: list[dict[str, Any]] = []
-    over, begun = threading.Event(), time.monotonic()
+    begun = time.monotonic()
 
-    def run() -> None:
+    def run(over: threading.Event) -> None:
         while not over.wait(_SIZED_EVERY):
             sizes = meter.sizes("tasks", _kind)
             found.append({"minute": round((time.monotonic() - begun) / 60, 1), **{kind: size._asdict() for kind, size in sizes.items()}})
 
-    thread = threading.Thread(target=run, daemon=True)
-    thread.start()
-    try:
+    with in_background(run):
         yield found
-    finally:
-        over.set()
-        thread.join()
 
 
 def _kind(command: str) -> str | None:
@@ -249,14 +245,9 @@ class Reader:
 @contextmanager
 def reading(kafka: Kafka) -> Iterator[Reader]:
     """Record all events that arrive meanwhile."""
-    reader, ended = Reader(), threading.Event()
-    thread = threading.Thread(target=reader.run, args=(kafka.bootstrap, ended))
-    thread.start()
-    try:
+    reader = Reader()
+    with in_background(lambda ended: reader.run(kafka.bootstrap, ended)):
         yield reader
-    finally:
-        ended.set()
-        thread.join()
     if reader.trouble is not None:
         raise ToolError(f"failed to read events: {reader.trouble}")
 

@@ -191,7 +191,7 @@ class Run:
         """After a while in which it may catch up, T follows the clock."""
         say(f"{state} …")
         most = self.unsynced + KEEPS_UP
-        if not self._wait(lambda: time.time() - self.tables.until < most, f"{state}: T keeps up"):
+        if not self._wait(lambda: time.time() - self.tables.until < most - KEEPS_UP / 2, f"{state}: T keeps up"):
             return
         begun, written, oldest = time.time(), len(self.writes.acknowledged), 0.0
         while time.time() < begun + self.seconds:

@@ -22,6 +22,7 @@ from cassandra.metadata import Murmur3Token
 from confluent_kafka import OFFSET_BEGINNING, Consumer, TopicPartition
 from pyiceberg.catalog.sql import SqlCatalog
 
+from tools.background import in_background
 from writetime.pipeline.documents import Watermark
 from writetime.storage import layout
 from writetime.storage.store import Store
@@ -44,14 +45,8 @@ class Writes:
 
     @contextmanager
     def running(self) -> Iterator[Writes]:
-        over = threading.Event()
-        thread = threading.Thread(target=self._run, args=(over,), daemon=True)
-        thread.start()
-        try:
+        with in_background(self._run):
             yield self
-        finally:
-            over.set()
-            thread.join()
 
     def _run(self, over: threading.Event) -> None:
         insert = self.session.prepare(f"INSERT INTO {KEYSPACE}.{TABLE} (id, text) VALUES (?, ?)")
@@ -99,14 +94,8 @@ class Tables:
 
     @contextmanager
     def watched(self) -> Iterator[Tables]:
-        over = threading.Event()
-        thread = threading.Thread(target=self._run, args=(over,), daemon=True)
-        thread.start()
-        try:
+        with in_background(self._run):
             yield self
-        finally:
-            over.set()
-            thread.join()
 
     @property
     def until(self) -> float:
@@ -159,16 +148,12 @@ class Topics:
 
     @contextmanager
     def read(self, bootstrap: str, topic: str, heartbeats: str) -> Iterator[Topics]:
-        over = threading.Event()
-        thread = threading.Thread(target=self._run, args=(over, bootstrap, topic, heartbeats), daemon=True)
-        thread.start()
-        try:
-            yield self
-        finally:
-            # Everything that is there.
-            time.sleep(3)
-            over.set()
-            thread.join()
+        with in_background(lambda over: self._run(over, bootstrap, topic, heartbeats)):
+            try:
+                yield self
+            finally:
+                # Everything that is there.
+                time.sleep(3)
 
     def _run(self, over: threading.Event, bootstrap: str, *topics: str) -> None:
         options = {"bootstrap.servers": bootstrap, "group.id": "proof", "isolation.level": "read_committed", "enable.auto.commit": False}
