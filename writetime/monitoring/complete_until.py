@@ -11,19 +11,21 @@ from writetime.pipeline import watermark
 from writetime.pipeline.batch_history import Batches
 from writetime.pipeline.documents import HeldTable
 from writetime.pipeline.planner import history, read_schema
-from writetime.pipeline.publish_progress import complete_in_kafka, read_published
+from writetime.pipeline.publish_progress import topics_complete_until
 from writetime.storage import layout
 
 
 @dataclass(frozen=True, slots=True)
 class CompleteUntil:
     """`tables`: up to when all tables are complete but those in `held` (by label); `topics`: up to when all
-    topics are. None: unknown. `nodes`: the nodes that hold it back most. `by`: the object that holds all
-    tables."""
+    topics are. None: unknown. `all_tables`: up to when those in `held` are, too. `nodes`: the nodes that hold it
+    back most; `signed`: up to when the log of each node is in. `by`: the object that holds all tables."""
 
     tables: datetime | None
+    all_tables: datetime | None
     topics: datetime | None
     nodes: list[layout.NodeName]
+    signed: Mapping[layout.NodeName, datetime | None]
     held: Mapping[str, HeldTable]
     by: str | None
 
@@ -51,9 +53,9 @@ def complete_until(batches: Batches) -> CompleteUntil | None:
     found = watermark.read(store, cluster, sealed)
     if sealed is None or not found.nodes:
         return None
-    published = read_published(store, cluster)
-    topics = complete_in_kafka(store, cluster, published) if published is not None and published.kafka else None
+    topics = topics_complete_until(store, cluster, sealed.number)
     known = read_schema(store, cluster, sealed.number).schema().tables if found.held else {}
     held = {known[table_id].label if table_id in known else str(table_id): each for table_id, each in found.held.items()}
-    nodes = [layout.NodeName(*map(layout.unpart, path.split("/"))) for path in watermark.behind(found)]
-    return CompleteUntil(found.until, topics, nodes, held, found.by)
+    names = {path: layout.NodeName(*map(layout.unpart, path.split("/"))) for path in found.nodes}
+    signed = {names[path]: at for path, at in found.nodes.items()}
+    return CompleteUntil(found.until, found.of_all, topics, [names[path] for path in watermark.behind(found)], signed, held, found.by)

@@ -137,21 +137,15 @@ def _of_session(store: Store, cluster: str) -> Iterator[Sample]:
 
 def _of_completeness(batches: Batches, ring: RingStatus) -> Iterator[Sample]:
     from writetime.monitoring.complete_until import complete_until
-    from writetime.pipeline import watermark
-    from writetime.pipeline.planner import history
-    from writetime.storage import layout
 
     if (found := complete_until(batches)) is None:
         return
-    held = [table.until for table in found.held.values()]
-    if found.tables is not None and None not in held:
-        yield "writetime_complete_until_timestamp_seconds", {"in": "tables"}, min([found.tables, *filter(None, held)]).timestamp()
-    if found.topics is not None:
-        yield "writetime_complete_until_timestamp_seconds", {"in": "topics"}, found.topics.timestamp()
-    addresses = {node.node.path: node.address for node in ring.nodes}
-    for path, at in watermark.read(batches.store, batches.cluster, history(batches.store, batches.cluster).sealed).nodes.items():
-        _, datacenter, host_id = map(layout.unpart, path.split("/"))
-        labels = {"datacenter": datacenter, "host_id": host_id, "address": addresses.get(path, "")}
+    for place, at in (("tables", found.all_tables), ("topics", found.topics)):
+        if at is not None:
+            yield "writetime_complete_until_timestamp_seconds", {"in": place}, at.timestamp()
+    addresses = {node.node: node.address for node in ring.nodes}
+    for name, at in found.signed.items():
+        labels = {"datacenter": name.datacenter, "host_id": name.host_id, "address": addresses.get(name, "")}
         yield "writetime_node_complete_until_timestamp_seconds", labels, at.timestamp() if at is not None else 0.0
 
 

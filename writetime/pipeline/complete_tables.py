@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 
 from writetime.pipeline import watermark
 from writetime.pipeline.planner import history, read_schema
-from writetime.pipeline.publish_progress import complete_in_kafka, read_published
+from writetime.pipeline.publish_progress import topics_complete_until
 from writetime.storage.store import Store
 
 
@@ -40,20 +40,13 @@ def complete_tables(store: Store, cluster: str, captures: Callable[[str], bool])
     found = watermark.read(store, cluster, sealed)
     if sealed is None or found.until is None:
         return []
-    in_kafka = _in_kafka(store, cluster, sealed.number)
+    in_kafka = topics_complete_until(store, cluster, sealed.number)
     tables = [table for table in read_schema(store, cluster, sealed.number).captured(captures) if not table.dropped]
     # A batch writes changes and current rows before it is sealed.
     times = {table.id: found.of(table.id) for table in tables}
     return [
         CompleteTable(cluster, table.full_name, str(table.id), times[table.id], times[table.id], in_kafka, found.batch) for table in tables
     ]
-
-
-def _in_kafka(store: Store, cluster: str, upto: int) -> datetime | None:
-    published = read_published(store, cluster)
-    if published is None or not published.kafka or not published.is_of(store, cluster, upto):
-        return None
-    return complete_in_kafka(store, cluster, published)
 
 
 def _greatest(one: Any, other: Any) -> Any:

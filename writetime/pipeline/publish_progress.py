@@ -67,6 +67,15 @@ def complete_in_kafka(store: Store, cluster: str, published: Published) -> datet
     return max((at for at in (published.complete, found.of_all) if at is not None), default=None)
 
 
+def topics_complete_until(store: Store, cluster: str, upto: int) -> datetime | None:
+    """The same by the recorded progress; None also without Kafka, or if the record is about other batches than
+    those up to the sealed batch `upto`."""
+    published = read_published(store, cluster)
+    if published is None or not published.kafka or not published.is_of(store, cluster, upto):
+        return None
+    return complete_in_kafka(store, cluster, published)
+
+
 class NotifiedTables(Document):
     """The waiting tables of which users were notified, each with the last batch that had been sent: if a
     table waits again with more of it sent, users are notified again."""
