@@ -18,7 +18,8 @@ from writetime_settings import settings
 
 RUNBOOK = """
 ### cdc_ingest
-Plans a batch over all incoming segments, runs it in Spark until it is sealed, and archives the segments. Skips if there is nothing to do.
+Plans a batch over all incoming segments, runs it in Spark until it is sealed, publishes it, and archives the segments. Skips if there is
+nothing to do. If `cdc_publish` is paused, nothing is published; what could not be published, `cdc_publish` publishes.
 First it archives the last batch, if its run was interrupted, and releases held segments whose schema is known by now.
 
 | red square | what it means | what to do |
@@ -53,7 +54,9 @@ for pipeline in settings():
         # If one of them fails, batches still run: planning itself refuses while the last batch is not
         # archived.
         plan = PlanBatchOperator(task_id="plan", trigger_rule="all_done", doc_md="Plan the next batch, or return the open one again.")
-        ingest = BatchJobOperator(task_id="ingest", job="ingest", batch=BATCH, outlets=[pipeline.outbox])
+        ingest = BatchJobOperator(
+            task_id="ingest", job="ingest", batch=BATCH, publish_dag=pipeline.dag_id("cdc_publish"), outlets=[pipeline.outbox]
+        )
         archive = ArchiveBatchOperator(task_id="archive", batch=BATCH, outlets=[pipeline.tables])
         # Hours are completed without new segments too. A failed `plan`, `ingest` or `archive` still fails the
         # run: this task then does not run.

@@ -10,7 +10,8 @@ from writetime_settings import settings
 
 RUNBOOK = """
 ### cdc_publish
-Publishes the events of all sealed batches that are not in Kafka yet; `read_committed` consumers see each event once.
+Publishes the events of all sealed batches that are not in Kafka yet; `read_committed` consumers see each event once. `cdc_ingest` publishes
+the batch that it seals, so this DAG finds nothing to do unless there is a backlog: after an error, or because it was paused.
 Starts when `cdc_ingest` seals a batch, and every few minutes in case an asset event was lost. With `airflow.mode: session`, `cdc_stream`
 publishes; this DAG has no schedule then, and runs only to look at all batches or to send a table again.
 

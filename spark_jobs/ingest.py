@@ -1,5 +1,5 @@
 """The ingest job: run one planned batch to its seal. `spark-submit ingest.py --config FILE --batch N
-[--namespace NAME]`
+[--namespace NAME] [--publish]`
 
     manifest ─► survey ─► learn schema and truncates ─► route ─► shuffle by (table, key bucket) ─► explode ─► sort ─► merge ─┬─► quarantine
                                                                                                                              ├─► changes
@@ -33,6 +33,7 @@ from pyspark.sql.pandas.types import from_arrow_schema
 from spark_jobs.completeness import CompletenessWriter
 from spark_jobs.job_exit import reports_failure
 from spark_jobs.maintain import maintain
+from spark_jobs.publish import publish_at_once
 from spark_jobs.session import spark_session
 from spark_jobs.sinks import voids
 from spark_jobs.sinks.iceberg import Fence, Warehouse
@@ -130,14 +131,17 @@ def main(arguments: list[str] | None = None) -> int:
     parser.add_argument("--config", required=True, help="the pipeline's YAML")
     parser.add_argument("--batch", required=True, type=int, help="number of the planned batch")
     parser.add_argument("--namespace", default="", help="shadow namespace of the replay")
+    parser.add_argument("--publish", action="store_true", help="publish the sealed batch, too, if all earlier ones are published")
     parser.add_argument("--json", action="store_true", help="print the outcome as JSON instead of text for people")
     options = parser.parse_args(arguments)
     config = load(options.config)
 
-    def complete(spark: SparkSession) -> None:
+    def after(spark: SparkSession) -> None:
+        if options.publish:
+            publish_at_once(config, options.batch, spark)
         CompletenessWriter(config, open_store(config.bucket), spark).write(options.batch)
 
-    sealed = run(config.shadow(options.namespace), options.batch) if options.namespace else run(config, options.batch, then=complete)
+    sealed = run(config.shadow(options.namespace), options.batch) if options.namespace else run(config, options.batch, then=after)
     print(sealed.model_dump_json() if options.json else batch_text(sealed))  # noqa: T201
     return 0
 

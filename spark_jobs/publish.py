@@ -56,6 +56,7 @@ from writetime.events.serialization import DDL, HEARTBEAT, QUARANTINED, Plain
 from writetime.pipeline import chains
 from writetime.pipeline.documents import Sealed
 from writetime.pipeline.identity import owner
+from writetime.pipeline.job_result import cause
 from writetime.pipeline.planner import history, read_manifest, read_schema, read_sealed
 from writetime.pipeline.publish_progress import Published, complete_in_kafka, read_published, write_published
 from writetime.pipeline.quarantine.published import of_batch, unsent, with_bytes
@@ -132,6 +133,26 @@ def run(config: PipelineConfig, *, everything: bool = False, again: Sequence[str
     if not_filed is not None:
         raise not_filed
     return published
+
+
+def publish_at_once(config: PipelineConfig, number: int, spark: SparkSession) -> None:
+    """Publish the batch `number`, which was just sealed, in the application that sealed it: starting another
+    one takes longer than sending the events of a small batch. Only if all earlier batches are published and
+    no table waits, since a backlog must not delay the next batch: `cdc_publish` publishes it, and what a
+    failure leaves. A failure is only logged."""
+    if config.kafka is None and config.files is None:
+        return
+    try:
+        store, cluster = open_store(config.bucket), config.cluster.name
+        known = read_published(store, cluster) or _beginning(store, cluster, number)
+        if known.batch < number - 1 or known.waiting:
+            log.info("the batch is left to cdc_publish", batch=number, published=known.batch, waiting=known.waiting)
+            return
+        published = run(config, session=spark)
+        log.info("published", batch=published.batch, events=published.events)
+    except Exception as error:  # noqa: BLE001 - whatever it is, the batch is sealed and its events wait in the outbox
+        text = str(error) if isinstance(error, WritetimeError) else cause(error)
+        log.warning("publishing failed, cdc_publish tries again", batch=number, error=text)
 
 
 class _Sinks:

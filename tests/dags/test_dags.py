@@ -68,14 +68,18 @@ def told(task):
         "trigger_rule": task.trigger_rule,
     }
 
-def submitted(task):
+def instance(paused=False):
+    return {"ti": SimpleNamespace(get_dag=lambda dag_id: SimpleNamespace(is_paused=paused and dag_id.startswith("cdc_publish")))}
+
+def submitted(task, batch="1"):
     # The command that would be run, and what the job would find in its environment.
+    task.batch, task.namespace = batch, ""
     commands = []
     SparkSubmitHook.submit = lambda hook, application: commands.append(hook._build_spark_submit_command(application))
     SparkSubmitHook._mask_cmd = lambda hook, command: "not logged here"
     inherited = dict(os.environ)
     try:
-        task.execute({})
+        task.execute(instance(paused=task.dag.dag_id.endswith("bets")))
         password = os.environ["WRITETIME_CQL_PASSWORD"]
         return {"command": commands[0], "path": os.environ["PYTHONPATH"].split(os.pathsep), "password": password}
     finally:
@@ -136,6 +140,10 @@ dags = {
     for dag_id, dag in bag.dags.items()
 }
 spark = {dag_id: submitted(dag.get_task("ingest")) for dag_id, dag in bag.dags.items() if dag_id.startswith("cdc_ingest__")}
+if spark:
+    import writetime_operators
+    writetime_operators._SMALL_BATCH = 0
+    spark["large"] = submitted(bag.dags["cdc_replay__orders"].get_task("ingest"))
 class Instance:
     dag_id, run_id, log_url = "cdc_ingest__bets", "scheduled__1", "http://airflow/log"
     def __init__(self, task_id, pulled=None):
@@ -228,7 +236,7 @@ def failed(words, dag_id="cdc_verify", task_id="verify"):
     SparkSubmitHook.submit = submit
     operator = bag.dags[dag_id].get_task(task_id)
     try:
-        operator.submit({})
+        operator.submit(instance())
         return ["", operator.report]
     except Exception as error:
         return [f"{type(error).__name__}: {error}", operator.report]
@@ -739,7 +747,9 @@ def test_jobs_run_where_the_pipeline_says(several: dict[str, Any]) -> None:
     # Driver and executors in one process: nothing listens elsewhere.
     here = options("cdc_ingest__orders")
     assert here["--master"] == ["local[2]"]
-    assert here["--conf"] == ["spark.driver.host=127.0.0.1", "spark.driver.bindAddress=127.0.0.1"]
+    loopback = ["spark.driver.host=127.0.0.1", "spark.driver.bindAddress=127.0.0.1"]
+    assert here["--conf"] == [*loopback, "spark.driver.extraJavaOptions=-XX:TieredStopAtLevel=1 -XX:+UseSerialGC"]
+    assert options("large")["--conf"] == loopback
     assert here["--name"] == ["writetime ingest orders"]
     assert here["--config"] == [f"{several['home']}/pipelines/orders.yml"]
     # On a cluster executors call the driver: never by an address that is each machine's own.
@@ -751,9 +761,15 @@ def test_jobs_run_where_the_pipeline_says(several: dict[str, Any]) -> None:
     assert all(found["path"][0] == str(ROOT) for found in several["spark"].values())
 
 
+def test_a_batch_is_published_by_its_own_job_unless_publishing_is_paused(several: dict[str, Any]) -> None:
+    assert several["spark"]["cdc_ingest__orders"]["command"][-1] == "--publish"
+    assert "--publish" not in several["spark"]["cdc_ingest__bets"]["command"]
+
+
 def test_rings_have_passwords_of_their_own_which_stand_in_no_command(several: dict[str, Any]) -> None:
     found = several["spark"]
-    assert {dag_id: each["password"] for dag_id, each in found.items()} == {"cdc_ingest__bets": "of-bets", "cdc_ingest__orders": "of-all"}
+    passwords = {"cdc_ingest__bets": "of-bets", "cdc_ingest__orders": "of-all", "large": "of-all"}
+    assert {dag_id: each["password"] for dag_id, each in found.items()} == passwords
     assert not [part for each in found.values() for part in each["command"] if "of-bets" in part or "of-all" in part]
 
 
