@@ -67,6 +67,8 @@ def options(config: PipelineConfig) -> dict[str, str]:
         # A mutation may be as large as half a segment, so Arrow batches are bounded by rows and by bytes.
         "spark.sql.execution.arrow.maxRecordsPerBatch": "2000",
         "spark.sql.execution.arrow.maxBytesPerBatch": "64m",
+        # Each thread of a worker would keep freed memory in an arena of its own; Hadoop's daemons limit it, too.
+        "spark.executorEnv.MALLOC_ARENA_MAX": "2",
         "spark.ui.showConsoleProgress": "false",
         **({"spark.python.daemon.module": "spark_jobs.daemon"} if _is_local(config) else {}),
         # Data between stages is read at once and compresses badly: compression would cost more than it saves.

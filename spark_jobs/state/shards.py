@@ -69,7 +69,10 @@ SEARCHED: Final = 5_000
 """A merge finds its keys by the index if there are so many times as many in the shard; else it reads all
 keys, which is faster then."""
 CACHED: Final = 512 << 20
-"""Bytes of indices that a process keeps in memory at most."""
+"""Bytes of indices that a process keeps in memory at most. Batches have large parts of an index in common."""
+CACHED_VERSIONS: Final = 8 << 20
+"""Bytes of versions' metadata (about 50 KB each) that a process keeps. A batch needs a version twice, to read and
+to write; later batches start from others, so that a larger cache would only fill up with what nobody asks for."""
 INDEX: Final = "key_idx"
 INDEX_PARTS: Final = 16
 """Each write indexes what it wrote by itself; so many parts are made one."""
@@ -479,7 +482,7 @@ def _session() -> Any:
     """A Lance session that caches index pages in this process: writing a batch looks up the keys that reading
     it looked up."""
     return lance.Session(  # type: ignore[attr-defined]
-        index_cache_size_bytes=CACHED, metadata_cache_size_bytes=CACHED // 4
+        index_cache_size_bytes=CACHED, metadata_cache_size_bytes=CACHED_VERSIONS
     )
 
 

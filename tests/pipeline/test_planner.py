@@ -6,11 +6,11 @@ from __future__ import annotations
 import json
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any, cast
-from uuid import UUID
+from uuid import UUID, uuid4
 
 import pytest
 
@@ -788,6 +788,7 @@ class Long:
     last: int
     first: int = 1
     listed: int = 0
+    url: str = field(default_factory=lambda: uuid4().hex)
 
     def list(self, prefix: str, *, start_after: str = "") -> Iterator[Named]:
         given = start_after.rsplit("/", 1)[-1]
@@ -813,7 +814,16 @@ class Named:
 def test_the_last_batch_is_found_without_a_look_at_all(last: int, first: int) -> None:
     store: Any = Long(last, first)
     assert history(store, CLUSTER).last == last
-    assert store.listed <= 5 * 65 + 40
+    assert store.listed <= 2 * 5 * 65 + 40
+    # The next look begins there, however many batches there are.
+    store.last, store.listed = last + 1, 0
+    assert history(store, CLUSTER).last == last + 1
+    assert store.listed <= (10 if last else 5)
+    store.last, store.listed = last + 300, 0
+    assert history(store, CLUSTER).last == last + 300
+    # A bucket that was put back to an earlier time has fewer.
+    store.last = max(last - 70, 0)
+    assert history(store, CLUSTER).last == (store.last if store.last >= first else 0)
 
 
 def test_two_planners_cannot_both_win(store: LocalStore, monkeypatch: pytest.MonkeyPatch) -> None:

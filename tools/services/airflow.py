@@ -263,7 +263,6 @@ def _settings(home: Path, port: int, dags: Path, plugins: Path, secret: Mapping[
         "dag_processor": {
             "refresh_interval": "5",
             "bundle_refresh_check_interval": "2",
-            "min_file_process_interval": "5",
             "parsing_processes": "1",
         },
         "scheduler": {"scheduler_heartbeat_sec": "2"},

@@ -56,6 +56,8 @@ from writetime.untrusted import SCHEMA, SEGMENT
 _FORMAT_OF_3_11: Final = 6
 _LISTED: Final = 64
 """Batches that are listed in one step of the search for the last one."""
+_found_last: dict[tuple[str, str], int] = {}
+"""By store and cluster, the last batch that this process has found."""
 _RETRY_NOTED: Final = timedelta(hours=1)
 _SNAPSHOTS: Final = 1000
 """Maximum number of schema snapshots per batch."""
@@ -121,26 +123,46 @@ def not_voided(sealed: Sealed) -> Sealed:
     return sealed
 
 
-def _latest(store: Store, cluster: str) -> Iterator[int]:
-    """The numbers of the last few batches, found by steps that double and then halve, because a pipeline can
-    have millions of batches. Only a manifest counts as a batch: foreign objects must not mislead the search.
-    """
+def _latest(store: Store, cluster: str) -> list[int]:
+    """The numbers of the last few batches. A process that has looked before begins where it found the last one:
+    a session looks every few seconds, and a pipeline can have millions of batches."""
+    known = _found_last.get((store.url, cluster), 0)
+    found = _some_since(store, cluster, known)
+    if known and not found:
+        # The bucket was put back to an earlier time.
+        known, found = 0, _some_since(store, cluster, 0)
+    if len(found) == _LISTED:
+        found = _search(store, cluster, known)
+    if found:
+        _found_last[store.url, cluster] = max(found)
+    return found
 
-    def since(number: int) -> Iterator[int]:
-        for info in store.list(layout.batches_prefix(cluster), start_after=layout.batch_folder(cluster, number)):
-            if info.name > layout.batch_folders_end(cluster):
-                return
-            found = layout.batch_number(info.name) if info.name.endswith("/manifest.json") else None
-            if found is not None:
-                yield found
 
-    low, high = 0, _LISTED
-    while next(since(high), None):
-        low, high = high, 2 * high
+def _search(store: Store, cluster: str, low: int) -> list[int]:
+    """The last few batches, of which there is at least one from `low` on, by steps that double and then
+    halve."""
+    high = low + _LISTED
+    while next(_since(store, cluster, high), None):
+        low, high = high, high + 2 * (high - low)
     while high - low > _LISTED:
         middle = (low + high) // 2
-        low, high = (middle, high) if next(since(middle), None) else (low, middle)
-    yield from since(low)
+        low, high = (middle, high) if next(_since(store, cluster, middle), None) else (low, middle)
+    return list(_since(store, cluster, low))
+
+
+def _some_since(store: Store, cluster: str, number: int) -> list[int]:
+    return list(islice(_since(store, cluster, number), _LISTED))
+
+
+def _since(store: Store, cluster: str, number: int) -> Iterator[int]:
+    """The numbers of the batches from that one on, ascending. Only a manifest counts as a batch: foreign objects
+    must not mislead the search."""
+    for info in store.list(layout.batches_prefix(cluster), start_after=layout.batch_folder(cluster, number)):
+        if info.name > layout.batch_folders_end(cluster):
+            return
+        found = layout.batch_number(info.name) if info.name.endswith("/manifest.json") else None
+        if found is not None:
+            yield found
 
 
 def read_manifest(store: Store, cluster: str, number: int) -> Manifest:
