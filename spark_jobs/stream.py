@@ -463,6 +463,9 @@ class Watchdog:
     def _progress(self) -> tuple[str, list[tuple[Any, ...]]]:
         """The current work, and of each running stage the counts that grow while its tasks run."""
         stages = self._context._jsc.sc().statusStore().activeStages()
+        if not stages.size():
+            return self._work(), []
+        # As many calls of the JVM as jobs are remembered.
         published = self._stages_of_publishing()
         running = [stage for stage in map(stages.apply, range(stages.size())) if (stage.stageId() in published) == self._publishing]
         counts = [
