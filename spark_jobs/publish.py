@@ -58,7 +58,7 @@ from writetime.pipeline.documents import Sealed
 from writetime.pipeline.identity import owner
 from writetime.pipeline.job_result import cause
 from writetime.pipeline.planner import history, read_manifest, read_schema, read_sealed
-from writetime.pipeline.publish_progress import Published, complete_in_kafka, read_published, write_published
+from writetime.pipeline.publish_progress import CompleteBefore, Published, complete_in_kafka, read_published, write_published
 from writetime.pipeline.quarantine.published import of_batch, unsent, with_bytes
 from writetime.pipeline.quarantine.record import QuarantineRecord
 from writetime.pipeline.segment_check import known_schema
@@ -336,11 +336,21 @@ class Outbox:
         found: dict[str, list[Incarnation]] = defaultdict(list)
         refused: dict[str, WritetimeError] = {}
         topics: dict[str, str] = {}
+        since = min([known.batch, *known.waiting.values()])
+        batches = range(since + 1, self.upto + 1) if self.config.events.contract == 2 else ()
+        complete = CompleteBefore(self.store, self.config.cluster.name, batches)
         for table in learner.captured():
             try:
                 if changes := warehouse.open_changes(table, self.voided):
                     topics[table.full_name] = self._topic(table)
-                    about = envelope.About(self.config.cluster.name, table.keyspace, table.name, addresses)
+                    about = envelope.About(
+                        self.config.cluster.name,
+                        table.keyspace,
+                        table.name,
+                        addresses,
+                        self.kafka.topic_prefix,
+                        complete.of(table.id),
+                    )
                     found[table.full_name].append(Incarnation(table, changes, about, topics[table.full_name]))
             except WritetimeError as error:
                 refused[table.full_name] = error

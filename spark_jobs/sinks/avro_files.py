@@ -37,6 +37,7 @@ from writetime.events.envelope import About, rows_of
 from writetime.events.serialization import avro_schemas, avro_value, row_name
 from writetime.pipeline.documents import Document, Sealed
 from writetime.pipeline.planner import read_manifest, read_schema
+from writetime.pipeline.publish_progress import CompleteBefore
 from writetime.storage import open_store
 from writetime.storage.layout import part as part_of
 from writetime.storage.store import Store
@@ -75,12 +76,14 @@ def to_files(config: PipelineConfig, files: FilesConfig, store: Store, spark: Sp
     learner = read_schema(store, config.cluster.name, upto)
     addresses = read_manifest(store, config.cluster.name, upto).nodes
     warehouse = Warehouse(spark, config.catalog.name if config.catalog else "")
+    complete = CompleteBefore(store, config.cluster.name, range(since + 1, upto + 1) if config.events.contract == 2 else ())
+    name = config.kafka.topic_prefix if config.kafka else config.pipeline
     events, failed = 0, None
     for table in learner.captured():
         try:
             with spark_failures(table.full_name):
                 if (changes := warehouse.open_changes(table, sealed.voided)) is not None:
-                    about = About(config.cluster.name, table.keyspace, table.name, addresses)
+                    about = About(config.cluster.name, table.keyspace, table.name, addresses, name, complete.of(table.id))
                     incarnation = Incarnation(table, changes, about, "")
                     events += _write(FileWriter.of(files, config.events, incarnation), incarnation, since, upto)
         except WritetimeError as error:
@@ -103,9 +106,8 @@ class FileWriter:
 
     @classmethod
     def of(cls, files: FilesConfig, events: EventsConfig, incarnation: Incarnation) -> FileWriter:
-        cells = events.shape == "cells"
         numbers = files.decimal_handling_mode
-        encoder = Encoder(incarnation.changes.versions, incarnation.about, incarnation.topic, "avro", numbers, cells, incarnation.stored)
+        encoder = Encoder(incarnation.changes.versions, incarnation.about, incarnation.topic, "avro", numbers, events, incarnation.stored)
         return cls(encoder, files.url)
 
     def __call__(self, batches: Batches) -> Batches:

@@ -70,7 +70,7 @@ class Incarnation:
         if not self.changes.versions:
             return {}
         stored = self.stored
-        shape_of, rows = _shapes(self.changes.versions, self.about, stored), stored.field("after").type
+        shape_of, rows = _shapes(self.changes.versions, self.about, stored, EventsConfig()), stored.field("after").type
         return {version: shape_of(version).dropped_fields(rows) for version in self.changes.versions}
 
 
@@ -115,21 +115,20 @@ class Encoder:
     topic: str
     format: Format
     numbers: Numbers
-    cells: bool
+    events: EventsConfig
     stored: pa.Schema
     registered: dict[str, dict[bool, tuple[Schemas, tuple[int, int]]]] = field(default_factory=dict)
     oversized: Oversized | None = None
 
     @classmethod
     def of(cls, kafka: KafkaConfig, events: EventsConfig, incarnation: Incarnation) -> Encoder:
-        cells = events.shape == "cells"
         return cls(
             incarnation.changes.versions,
             incarnation.about,
             incarnation.topic,
             kafka.format,
             kafka.decimal_handling_mode,
-            cells,
+            events,
             incarnation.stored,
         )
 
@@ -222,7 +221,7 @@ class Encoder:
 
     def shapes(self, stored: pa.Schema) -> Callable[[str], Shape]:
         """A function that returns the shape of a version. PublishError for an unknown version."""
-        return _shapes(self.versions, self.about, stored, form=form_of(self.format, self.numbers), cells=self.cells)
+        return _shapes(self.versions, self.about, stored, self.events, form=form_of(self.format, self.numbers))
 
     def _version(self, version: str, shape: Shape) -> _Version:
         codec = partial(codec_of, self.format, shape, self.topic, self.registered.get(version, {}))
@@ -241,9 +240,16 @@ class _Version:
     codecs: Mapping[bool, Codec]
 
     def record(self, row: Mapping[str, Any]) -> Pair:
-        """Key and value of a changes row."""
-        codec = self.codecs[self.shape.is_wide(row)]
-        return codec.key(self.shape.key(row)), codec.value(self.shape.value(row, self.about))
+        """Key and value of a changes row. PublishError if the key lacks a column that its schema requires."""
+        codec, key = self.codecs[self.shape.is_wide(row)], self.shape.key(row)
+        if key is not None and (missing := [name for name in self.shape.required if key[self.shape.form.name(name)] is None]):
+            raise PublishError(
+                f"the key has no {', '.join(sorted(missing))}, which contract 2 requires",
+                operation="publish events",
+                obj=f"{self.about.keyspace}.{self.about.table}, batch {row['batch']}, event {row['ordinal']}",
+                hint="The batch was ingested with events.deletes: one. Set it again until these events are published.",
+            )
+        return codec.key(key), codec.value(self.shape.value(row, self.about))
 
     def key(self, key: Mapping[str, Any]) -> bytes | None:
         """An encoded key, from a key of the table."""
@@ -266,7 +272,7 @@ def _claimed(store: Store, name: str, value: bytes) -> ObjectInfo:
         return store.put(name if held is not None and held.crc32c == crc else f"{name}~{crc:08x}", value)
 
 
-def _shapes(versions: Versions, about: About, stored: pa.Schema, *, form: Form = JSON, cells: bool = False) -> Callable[[str], Shape]:
+def _shapes(versions: Versions, about: About, stored: pa.Schema, events: EventsConfig, *, form: Form = JSON) -> Callable[[str], Shape]:
     """A function that returns the shape of a version. PublishError for a version that the changes table does
     not define."""
     rows = {version: _row_shape(described(text, about.keyspace, about.table)) for version, text in versions.items()}
@@ -280,9 +286,20 @@ def _shapes(versions: Versions, about: About, stored: pa.Schema, *, form: Form =
                 hint=f"Its property writetime.schema.{version} was taken away: set it again.",
             )
         shown, history = rows[version], [other.columns for other in rows.values()]
-        return Shape(shown.keys, shown.columns, stored, form=form, history=history, cells=cells)
+        required = required_keys(shown.table, events) if events.contract == 2 else ()
+        cells = events.shape == "cells"
+        return Shape(
+            shown.keys, shown.columns, stored, form=form, history=history, cells=cells, contract=events.contract, required=required
+        )
 
     return shape
+
+
+def required_keys(table: Table, events: EventsConfig) -> list[str]:
+    """The key columns that each key of an event has. Static content without a row has no clustering columns,
+    and a delete of many rows that is one event has some of them."""
+    prefixes = table.static_columns or events.deletes == "one"
+    return [column.name for column in (*table.partition_key, *(() if prefixes else table.clustering))]
 
 
 def _row_shape(found: tuple[Table, Any]) -> RowShape:

@@ -13,7 +13,7 @@ public class Unwrap {
     public static void main(String[] arguments) throws Exception {
         JsonConverter keys = converter(true, true), values = converter(false, true), plain = converter(false, false);
         ExtractNewRecordState<SourceRecord> unwrap = new ExtractNewRecordState<>();
-        unwrap.configure(Map.of("delete.tombstone.handling.mode", "rewrite", "add.fields", "op,source.ts_micro,source.reason"));
+        unwrap.configure(Map.of("delete.tombstone.handling.mode", "rewrite", "add.fields", arguments[0]));
         BufferedReader lines = new BufferedReader(new InputStreamReader(System.in, StandardCharsets.UTF_8));
         java.io.PrintStream out = new java.io.PrintStream(System.out, true, StandardCharsets.UTF_8);
         for (String line = lines.readLine(); line != null; line = lines.readLine()) {

@@ -15,7 +15,7 @@ from tests.events.test_envelope import ABOUT, kinds
 from tests.events.test_serialization import changed, stored
 from tools.jars import need
 from tools.java import java
-from writetime.events.envelope import Shape
+from writetime.events.envelope import About, Shape
 from writetime.events.naming import to_column
 from writetime.events.serialization import JsonSchema, form_of
 
@@ -62,19 +62,23 @@ def classpath() -> str:
     return f"{need('connect')}/*"
 
 
-def unwrapped(classpath: str, *records: tuple[bytes | None, bytes | None]) -> list[Any]:
-    """What the transform makes of records, given as key and value; None where nothing comes out."""
+def unwrapped(classpath: str, *records: tuple[bytes | None, bytes | None], fields: str = "op,source.ts_micro,source.reason") -> list[Any]:
+    """What the transform makes of records, given as key and value, with `fields` added; None where nothing comes
+    out."""
     lines = "".join(f"{TOPIC}\t{(key or b'').decode()}\t{(value or b'').decode()}\n" for key, value in records)
-    command = [java(), "-XX:TieredStopAtLevel=1", "-Xmx256m", "-cp", classpath, str(Path(__file__).with_name("Unwrap.java"))]
+    command = [java(), "-XX:TieredStopAtLevel=1", "-Xmx256m", "-cp", classpath, str(Path(__file__).with_name("Unwrap.java")), fields]
     done = subprocess.run(command, input=lines, capture_output=True, text=True, check=False, encoding="utf-8")
     assert done.returncode == 0, done.stderr
     return [json.loads(line) if line else None for line in done.stdout.splitlines()]
 
 
-def record(row: dict[str, Any], *, cells: bool = False, numbers: Any = "string", claim: bool = False) -> tuple[bytes | None, bytes]:
-    shape = Shape(KEYS, COLUMNS, SCHEMA, form=form_of("json-schema", numbers), cells=cells)
+def record(
+    row: dict[str, Any], *, cells: bool = False, numbers: Any = "string", claim: bool = False, contract: Any = 1, about: About = ABOUT
+) -> tuple[bytes | None, bytes]:
+    required = KEYS if contract == 2 else ()
+    shape = Shape(KEYS, COLUMNS, SCHEMA, form=form_of("json-schema", numbers), cells=cells, contract=contract, required=required)
     codec = JsonSchema(shape, TOPIC, wide=False)
-    value = shape.claim(row, ABOUT, url="gs://b/claims/1", size=1, crc32c=2) if claim else shape.value(row, ABOUT)
+    value = shape.claim(row, about, url="gs://b/claims/1", size=1, crc32c=2) if claim else shape.value(row, about)
     return codec.key(shape.key(row)), codec.value(value)
 
 
@@ -114,3 +118,16 @@ def test_the_transform_reads_every_kind_of_event(classpath: str) -> None:
     assert found[7:9] == [{**SHOWN, **TOLD, "__op": op} for op in ("c", "r")]
     # Of many rows gone at once there is none to show, either: who unwraps wants an event for each.
     assert found[9] is None
+
+
+def test_by_contract_2_the_transform_adds_all_of_debeziums_fields(classpath: str) -> None:
+    held = {to_column(name): value for name, value in ROW.items()}
+    row = changed(SCHEMA, held, held, ts_micro=1_777_894_199_123_456)
+    fields = "op,ts_ms,ts_us,ts_ns,source.version,source.connector,source.name,source.ts_ms,source.ts_us,source.ts_ns,source.snapshot"
+    fields += ",source.db,source.sequence,source.cluster,source.file,source.pos,source.keyspace,source.table,source.late"
+    (found,) = unwrapped(classpath, record(row, contract=2, about=About("ring", "shop", "orders", {}, "cdc")), fields=fields)
+    expected = Shape(KEYS, COLUMNS, SCHEMA, contract=2).value(row, About("ring", "shop", "orders", {}, "cdc"))
+    assert {name: found[name] for name in SHOWN} == SHOWN
+    for field in fields.split(","):
+        part, _, name = field.rpartition(".")
+        assert found[f"__{part}_{name}" if part else f"__{name}"] == (expected[part] if part else expected)[name], field

@@ -14,6 +14,7 @@ from spark_jobs.sinks.kafka_records import Encoder
 from spark_jobs.stages.table_rows import RowShape, changes_schema
 from tests.spark_jobs.examples import schema_of, table
 from writetime.cassandra.schema.fingerprint import describe
+from writetime.config.kafka import EventsConfig
 from writetime.events.envelope import About
 from writetime.storage.local import LocalStore
 
@@ -28,7 +29,7 @@ def written(folder: Path, places: list[tuple[int, int, int]]) -> list[dict[str, 
     rows = [{**about, "batch": at, "ordinal": n, "key": {"id": n}, "after": {"id": n, "v": f"{at}"}} for at, _, n in places]
     parts = pa.array([part for _, part, _ in places], pa.int64())
     batch = pa.RecordBatch.from_pylist(rows, schema=stored).append_column("part", parts)
-    encoder = Encoder({"v1": describe(TABLE, {})}, About("ring", "shop", "to.files", {}), "", "avro", "string", False, stored)
+    encoder = Encoder({"v1": describe(TABLE, {})}, About("ring", "shop", "to.files", {}), "", "avro", "string", EventsConfig(), stored)
     batches = iter([batch.slice(0, 2), batch.slice(2)])
     return [row for out in FileWriter(encoder, str(folder))(batches) for row in out.to_pylist()]
 

@@ -13,7 +13,7 @@ from spark_jobs.sinks.kafka_records import Encoder, Oversized, QuarantineTopic
 from spark_jobs.stages.table_rows import RowShape, changes_schema
 from tests.spark_jobs.examples import schema_of, table
 from writetime.cassandra.schema.fingerprint import describe
-from writetime.config.kafka import KafkaConfig
+from writetime.config.kafka import EventsConfig, KafkaConfig
 from writetime.events.envelope import About
 from writetime.pipeline.quarantine.published import unsent
 from writetime.storage.checksum import crc32c
@@ -29,7 +29,7 @@ def encoded(
     stored = changes_schema(RowShape.of(TABLE, schema_of(TABLE)))
     version = {"v1": describe(TABLE, {})}
     config = KafkaConfig.model_validate({"bootstrap.servers": "127.0.0.1:1", "topic.prefix": "t", **kafka})
-    encoder = Encoder(version, ABOUT, "t.shop.large", config.format, config.decimal_handling_mode, False, stored)
+    encoder = Encoder(version, ABOUT, "t.shop.large", config.format, config.decimal_handling_mode, EventsConfig(), stored)
     encoder.oversized = Oversized(policy, limit, str(folder), "ring", quarantine)  # type: ignore[arg-type]
     rows = [
         {"batch": 3, "ordinal": at, "op": "c", "processed_at": 0, "key": {"id": at}, "before": None, "after": {"id": at, "v": value}}

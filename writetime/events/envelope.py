@@ -24,9 +24,9 @@ from __future__ import annotations
 import json
 import re
 from collections import defaultdict
-from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
-from typing import Any, Final
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, Final, Literal
 
 import pyarrow as pa
 
@@ -36,17 +36,23 @@ from writetime.events.arrow import arrow_type, plain_values
 from writetime.events.converters import JSON, Convert, Form
 from writetime.events.naming import from_column, to_column, to_topic
 
+Contract = Literal[1, 2]
+"""A version of the event format."""
 _ASIDE: Final = re.compile(r"_was_\d+_(.+)")
 
 
 @dataclass(frozen=True, slots=True)
 class About:
-    """Facts shared by all events of a table. `addresses` maps host ids to node addresses."""
+    """Facts shared by all events of a table. `addresses` maps host ids to node addresses. `name` is Debezium's
+    logical name, the prefix of the topics. `complete`: by batch, up to when the table was complete before it
+    (µs)."""
 
     cluster: str
     keyspace: str
     table: str
     addresses: Mapping[str, str]
+    name: str = ""
+    complete: Mapping[int, int] = field(default_factory=dict)
 
 
 def topic(prefix: str, keyspace: str, table: str) -> str:
@@ -79,7 +85,7 @@ class Shape:
     tuples go by place: they keep theirs when they are renamed. Other columns go by name. One that the version
     does not have shows where it has a value: it was dropped, and the event tells what it held. One that was
     made anew with another type has its older values in `_was_<n>_<name>`
-    (spark_jobs.sinks.schema_evolution)."""
+    (spark_jobs.sinks.schema_evolution). `required` are the key columns that no key lacks, by contract 2."""
 
     def __init__(
         self,
@@ -90,8 +96,10 @@ class Shape:
         form: Form = JSON,
         history: Sequence[Mapping[str, CqlType]] = (),
         cells: bool = False,
+        contract: Contract = 1,
+        required: Collection[str] = (),
     ) -> None:
-        self.form, self.cells = form, cells
+        self.form, self.cells, self.contract, self.required = form, cells, contract, frozenset(required)
         self.keys, self.columns = keys, columns
         rows = stored.field("after").type
         self._columns = list(_columns(keys, columns, rows, history, form))
@@ -124,7 +132,7 @@ class Shape:
             "before": self._row("before", row),
             "after": self._row("after", row),
             "op": row["op"],
-            "ts_ms": row["processed_at"] // 1000,
+            **_times(row["processed_at"], self.contract),
             "changed": row["changed"],
             "changed_elements": elements,
             "source": self._source(row, about),
@@ -137,26 +145,38 @@ class Shape:
 
     def _source(self, row: Mapping[str, Any], about: About) -> dict[str, Any]:
         nodes = [about.addresses.get(host) or host for host in row["nodes"]]
-        return {
-            "version": writetime.__version__,
-            "connector": "writetime",
-            "cluster": about.cluster,
-            "keyspace": about.keyspace,
-            "table": about.table,
+        place = {"file": row["file"], "pos": row["pos"]}
+        of_table = {"keyspace": about.keyspace, "table": about.table}
+        replicas = {
             "table_id": row["table_id"],
             "hostname": nodes[0] if nodes else None,
             "nodes": nodes,
             "replicas_seen": len(nodes),
             "replicas_expected": row["replicas_expected"],
-            "file": row["file"],
-            "pos": row["pos"],
-            "ts_micro": row["ts_micro"],
-            "sequence": [row["batch"], row["ordinal"]],
-            "snapshot": row["reason"] == "snapshot",
-            "reason": row["reason"],
-            "schema_version": row["schema_version"],
-            "bounds": self._bounds(row["bounds"]) if row.get("bounds") else None,
         }
+        cause = {"reason": row["reason"], "schema_version": row["schema_version"]}
+        bounds = {"bounds": self._bounds(row["bounds"]) if row.get("bounds") else None}
+        product = {"version": writetime.__version__, "connector": "writetime"}
+        is_snapshot = row["reason"] == "snapshot"
+        if self.contract == 1:
+            order = {"ts_micro": row["ts_micro"], "sequence": [row["batch"], row["ordinal"]], "snapshot": is_snapshot}
+            return {**product, "cluster": about.cluster, **of_table, **replicas, **place, **order, **cause, **bounds}
+        times = _times(row["ts_micro"], self.contract)
+        debezium = {
+            **product,
+            "name": about.name,
+            "ts_ms": times["ts_ms"],
+            "snapshot": str(is_snapshot).lower(),
+            "db": about.keyspace,
+            "sequence": f'["{row["batch"]}","{row["ordinal"]}"]',
+            "ts_us": times["ts_us"],
+            "ts_ns": times["ts_ns"],
+            "cluster": about.cluster,
+            **place,
+            **of_table,
+        }
+        late = not is_snapshot and row["ts_micro"] < about.complete.get(row["batch"], _LONG_AGO)
+        return {**debezium, **replicas, **cause, "late": late, **bounds}
 
     def _bounds(self, bounds: Mapping[str, Any]) -> dict[str, Any]:
         return {name: self._bound(part) if name in ("start", "end") and part is not None else part for name, part in bounds.items()}
@@ -192,6 +212,16 @@ class Shape:
         }
 
 
+_LONG_AGO: Final = -(2**63)
+
+
+def _times(micros: int, contract: Contract) -> dict[str, int]:
+    """A moment as Debezium's fields; nanoseconds saturate, for writetimes are what clients say."""
+    if contract == 1:
+        return {"ts_ms": micros // 1000}
+    return {"ts_ms": micros // 1000, "ts_us": micros, "ts_ns": max(min(micros * 1000, 2**63 - 1), -(2**63))}
+
+
 @dataclass(frozen=True, slots=True)
 class _Column:
     """A column by its CQL name and as the form calls it: its type, where a row may hold it, with what makes
@@ -213,10 +243,10 @@ def _columns(
 ) -> Iterator[_Column]:
     here = {to_column(name): name for name in columns}
     held: dict[str, list[int]] = defaultdict(list)
-    for place, field in enumerate(stored):
-        aside = None if field.name in here else _ASIDE.fullmatch(field.name)
+    for place, each in enumerate(stored):
+        aside = None if each.name in here else _ASIDE.fullmatch(each.name)
         if place >= len(keys):
-            held[aside[1] if aside else field.name].append(place)
+            held[aside[1] if aside else each.name].append(place)
     for place, (called, name) in enumerate(here.items()):
         kind = columns[name]
         places = [place] if place < len(keys) else held.pop(called, [])

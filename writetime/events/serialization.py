@@ -33,7 +33,7 @@ from writetime.cassandra.types.types import (
 )
 from writetime.events.avro import Avro, Names
 from writetime.events.converters import AvroForm, Form, JsonForm, Numbers
-from writetime.events.envelope import About, Shape, encode
+from writetime.events.envelope import About, Contract, Shape, encode
 from writetime.events.naming import to_avro
 from writetime.events.type_mapping import LOSSLESS
 from writetime.events.values import TEXT_KEYS, fields_of
@@ -41,26 +41,51 @@ from writetime.events.values import TEXT_KEYS, fields_of
 Format = Literal["json", "json-schema", "avro"]
 MAGIC: Final = b"\0"
 _CLAIM: Final = {"url": "string", "size": "long", "crc32c": "long"}
-_SOURCE: Final = {
-    "version": "string",
-    "connector": "string",
-    "cluster": "string",
-    "keyspace": "string",
-    "table": "string",
+_REPLICAS: Final = {
     "table_id": "string",
     "hostname": "string?",
     "nodes": "string*",
     "replicas_seen": "int",
     "replicas_expected": "int?",
-    "file": "string?",
-    "pos": "long?",
-    "ts_micro": "long",
-    "sequence": "long*",
-    "snapshot": "boolean",
-    "reason": "string?",
-    "schema_version": "string",
 }
-"""Fields of `source` except `bounds`: Avro types, `?` nullable, `*` a list."""
+_PLACE: Final = {"file": "string?", "pos": "long?"}
+_CAUSE: Final = {"reason": "string?", "schema_version": "string"}
+_SOURCE: Final[dict[Contract, dict[str, str]]] = {
+    1: {
+        "version": "string",
+        "connector": "string",
+        "cluster": "string",
+        "keyspace": "string",
+        "table": "string",
+        **_REPLICAS,
+        **_PLACE,
+        "ts_micro": "long",
+        "sequence": "long*",
+        "snapshot": "boolean",
+        **_CAUSE,
+    },
+    2: {
+        "version": "string",
+        "connector": "string",
+        "name": "string",
+        "ts_ms": "long",
+        "snapshot": "string",
+        "db": "string",
+        "sequence": "string?",
+        "ts_us": "long",
+        "ts_ns": "long",
+        "cluster": "string",
+        **_PLACE,
+        "keyspace": "string",
+        "table": "string",
+        **_REPLICAS,
+        **_CAUSE,
+        "late": "boolean",
+    },
+}
+"""Fields of `source` except `bounds`, by contract: Avro types, `?` nullable, `*` a list."""
+_TIMES: Final[dict[Contract, tuple[str, ...]]] = {1: ("ts_ms",), 2: ("ts_ms", "ts_us", "ts_ns")}
+"""Times of the envelope: when the event was made."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -126,11 +151,12 @@ class _Connect:
         self.numbers = shape.form.numbers
 
     def key(self) -> dict[str, Any]:
-        return {**self._struct(f"{self.topic}.Key", self.shape.keys), "optional": True}
+        fields = {name: {**self.type(kind), "optional": name not in self.shape.required} for name, kind in self.shape.keys.items()}
+        return {**_connect_struct(f"{self.topic}.Key", fields), "optional": self.shape.contract == 1}
 
     def value(self, wide: bool) -> dict[str, Any]:
         row = self._row({**self.shape.columns, **(self.shape.dropped if wide else {})})
-        source = {name: _connect_plain(kind) for name, kind in _SOURCE.items()}
+        source = {name: _connect_plain(kind) for name, kind in _SOURCE[self.shape.contract].items()}
         if self.shape.clustering:
             source["bounds"] = self._bounds()
         claim = {name: _connect_plain(kind) for name, kind in _CLAIM.items()}
@@ -138,7 +164,7 @@ class _Connect:
             "before": row,
             "after": row,
             "op": _connect_plain("string"),
-            "ts_ms": _connect_plain("long"),
+            **{name: _connect_plain("long") for name in _TIMES[self.shape.contract]},
             "changed": _connect_plain("string*"),
             "changed_elements": _connect_plain("string?"),
             "source": {**_connect_struct("writetime.Source", source), "optional": False},
@@ -225,7 +251,11 @@ def avro_schemas(shape: Shape, about: About, *, wide: bool) -> Schemas:
     """The schemas to register. SchemaError for an undefined user type."""
     space = f"{to_avro(about.keyspace)}.{to_avro(about.table)}"
     names = Names(LOSSLESS, shape.form.numbers)
-    key = {"type": "record", "name": "Key", "namespace": space, "fields": names.fields(shape.keys)}
+    key_fields = [
+        {field: held for field, held in {**each, "type": each["type"][1]}.items() if field != "default"} if name in shape.required else each
+        for name, each in zip(shape.keys, names.fields(shape.keys), strict=True)
+    ]
+    key = {"type": "record", "name": "Key", "namespace": space, "fields": key_fields}
     names = Names(LOSSLESS, shape.form.numbers)
     columns = {**shape.columns, **(shape.dropped if wide else {})}
     row = {
@@ -234,7 +264,7 @@ def avro_schemas(shape: Shape, about: About, *, wide: bool) -> Schemas:
         "namespace": space,
         "fields": (_cells(names, columns, space) if shape.cells else names.fields(columns)),
     }
-    source = [{"name": name, **_avro_plain(kind)} for name, kind in _SOURCE.items()]
+    source = [{"name": name, **_avro_plain(kind)} for name, kind in _SOURCE[shape.contract].items()]
     if shape.clustering:
         source.append({"name": "bounds", "type": ["null", _bounds(names, shape, space)], "default": None})
     claim = [{"name": name, "type": kind} for name, kind in _CLAIM.items()]
@@ -242,7 +272,7 @@ def avro_schemas(shape: Shape, about: About, *, wide: bool) -> Schemas:
         {"name": "before", "type": ["null", row], "default": None},
         {"name": "after", "type": ["null", f"{space}.Row"], "default": None},
         {"name": "op", "type": "string"},
-        {"name": "ts_ms", "type": "long"},
+        *({"name": name, "type": "long"} for name in _TIMES[shape.contract]),
         {"name": "changed", **_avro_plain("string*")},
         {"name": "changed_elements", **_avro_plain("string?")},
         {"name": "source", "type": {"type": "record", "name": "Source", "namespace": "writetime", "fields": source}},

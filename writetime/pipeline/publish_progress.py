@@ -4,8 +4,9 @@ in Kafka.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from datetime import datetime
+from collections.abc import Iterable, Mapping
+from datetime import UTC, datetime, timedelta
+from typing import Final
 from uuid import UUID
 
 from pydantic import Field
@@ -16,6 +17,8 @@ from writetime.pipeline.identity import id_of
 from writetime.pipeline.planner import history
 from writetime.storage import layout
 from writetime.storage.store import Store
+
+EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
 
 
 class Published(Document):
@@ -65,6 +68,20 @@ def complete_in_kafka(store: Store, cluster: str, published: Published) -> datet
         following = Manifest.read(store, layout.batch_object(cluster, sent + 1, "manifest"))
         found = (following.complete_before if following else None) or Watermark()
     return max((at for at in (published.complete, found.of_all) if at is not None), default=None)
+
+
+class CompleteBefore:
+    """Up to when tables were complete before each of some batches. Manifests pin it, so it is the same in every
+    run."""
+
+    def __init__(self, store: Store, cluster: str, batches: Iterable[int]) -> None:
+        found = ((number, Manifest.read(store, layout.batch_object(cluster, number, "manifest"))) for number in batches)
+        self._found = {number: manifest.complete_before for number, manifest in found if manifest and manifest.complete_before}
+
+    def of(self, table_id: UUID) -> dict[int, int]:
+        """Of that table, by batch, in µs since the epoch."""
+        times = ((number, watermark.of(table_id)) for number, watermark in self._found.items())
+        return {number: (at - EPOCH) // timedelta(microseconds=1) for number, at in times if at is not None}
 
 
 def topics_complete_until(store: Store, cluster: str, upto: int) -> datetime | None:
