@@ -82,6 +82,10 @@ def test_secrets_come_from_the_environment(tmp_path: Path, monkeypatch: pytest.M
         ({"cluster": {"name": "", "datacenters": []}}, r"`cluster\.name`.*`cluster\.datacenters`"),
         ({"tables": {"include": ["orders"]}}, r"did you mean `orders\.\*`"),
         ({"buckets": 0}, r"`buckets`"),
+        ({"bucket": "abfss://c@account.dfs.core.windows.net/x"}, r"`bucket`: `abfss://.*no kind of object store.*gs://"),
+        ({"state": "hdfs://host/state"}, r"`state`: .*no kind of object store"),
+        ({"files": {"url": "ftp://host/events"}}, r"`files\.url`: .*no kind of object store"),
+        ({"snapshot": {"consistency": "ANY"}}, r"`snapshot\.consistency`"),
         ({"buckets": "many"}, r"`buckets`"),
         ({"node": {}}, r"`node\.cdc_raw`: Field required"),
         ({"node": {"cdc_raw": "x", "port": 0}}, r"`node\.port`"),
@@ -118,6 +122,20 @@ def test_all_problems_are_told_at_once(tmp_path: Path) -> None:
         load(write(tmp_path, {"pipeline": "shop", "colour": "red"}))
     for key in ("colour", "cluster", "bucket"):
         assert f"`{key}`" in str(caught.value)
+
+
+def test_choices_and_lists_are_read_as_debezium_writes_them(tmp_path: Path) -> None:
+    kafka = {"bootstrap.servers": "h:1", "topic.prefix": "t", "decimal.handling.mode": "PRECISE", "skipped.operations": "c, t"}
+    more = {"snapshot": {"mode": "ALWAYS", "consistency": "two"}, "kafka": kafka, "tables": {"include": "shop.*, bets.odds"}}
+    found = load(write(tmp_path, MINIMAL | more))
+    assert (found.snapshot.mode, found.snapshot.consistency) == ("always", "TWO")
+    assert found.kafka is not None
+    assert (found.kafka.decimal_handling_mode, found.kafka.skipped_operations) == ("precise", ["c", "t"])
+    assert found.tables.include == ["shop.*", "bets.odds"]
+    for none in ("none", ["none"]):
+        found = load(write(tmp_path, MINIMAL | {"kafka": kafka | {"skipped.operations": none}}))
+        assert found.kafka is not None
+        assert found.kafka.skipped_operations == []
 
 
 def test_every_key_is_explained() -> None:

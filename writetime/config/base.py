@@ -1,9 +1,35 @@
-"""The base of all configuration models: unknown keys are refused, values cannot be changed."""
+"""The base of all configuration models: unknown keys are refused, values cannot be changed. Also the spellings
+that several keys share: those of Debezium, whose properties are texts of any case, and the URLs of stores."""
 
 from __future__ import annotations
 
-from pydantic import BaseModel, ConfigDict
+from typing import Annotated, Any
+
+from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict
+
+from writetime.storage import is_store
 
 
 class Model(BaseModel):
     model_config = ConfigDict(extra="forbid", frozen=True, populate_by_name=True)
+
+
+def comma_list(value: Any) -> Any:
+    """A text as the list of its parts between commas; anything else unchanged."""
+    return [part.strip() for part in value.split(",") if part.strip()] if isinstance(value, str) else value
+
+
+def _known_store(url: str) -> str:
+    if not is_store(url):
+        raise ValueError(f"`{url}` is no kind of object store that writetime knows. Use gs:// or s3://bucket, or a folder")
+    return url
+
+
+LOWER = BeforeValidator(lambda value: value.lower() if isinstance(value, str) else value)
+"""Of a choice in lower case: any case is accepted."""
+UPPER = BeforeValidator(lambda value: value.upper() if isinstance(value, str) else value)
+"""Of a choice in upper case: any case is accepted."""
+COMMAS = BeforeValidator(comma_list)
+"""Of a list: a text with commas is accepted."""
+StoreUrl = Annotated[str, AfterValidator(_known_store)]
+"""URL of a store, or a folder."""

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Literal
+from typing import Annotated, Literal
 
 from pydantic import Field
 
-from writetime.config.base import Model
+from writetime.config.base import LOWER, UPPER, Model
 
 
 class ClusterConfig(Model):
@@ -44,15 +44,19 @@ class CqlTlsConfig(Model):
     check_hostname: bool = Field(default=True, description="Whether a node's certificate must match the address of the connection.")
 
 
+Consistency = Literal["ALL", "EACH_QUORUM", "QUORUM", "LOCAL_QUORUM", "THREE", "TWO", "ONE", "LOCAL_ONE", "SERIAL", "LOCAL_SERIAL"]
+"""Cassandra's consistency levels for reads."""
+
+
 class SnapshotConfig(Model):
     """Reading tables from the cluster, for rows that are not in a log."""
 
-    mode: Literal["initial", "always", "never"] = Field(
+    mode: Annotated[Literal["initial", "always", "never"], LOWER] = Field(
         default="initial",
         description="initial: a captured table is read once, automatically. always: also each time its cdc is switched on "
         "again. never: on request only.",
     )
-    consistency: Literal["ALL", "EACH_QUORUM", "QUORUM", "LOCAL_QUORUM", "ONE", "LOCAL_ONE"] = Field(
+    consistency: Annotated[Consistency, UPPER] = Field(
         default="ALL",
         description="Below ALL a read may miss an existing row; rows that a read does not return stay unchanged.",
     )

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Literal
+from typing import Annotated, Any, Literal
 
-from pydantic import Field, SecretStr, model_validator
+from pydantic import BeforeValidator, Field, SecretStr, model_validator
 
-from writetime.config.base import Model
+from writetime.config.base import LOWER, Model, StoreUrl, comma_list
 
 
 class EventsConfig(Model):
@@ -35,6 +35,12 @@ class EventsConfig(Model):
     )
 
 
+def _operations(value: Any) -> Any:
+    """Debezium's spellings: a text with commas, and `none`."""
+    found = comma_list(value)
+    return [] if found == ["none"] else found
+
+
 class KafkaConfig(Model):
     """Publishing of change events to Kafka."""
 
@@ -53,16 +59,17 @@ class KafkaConfig(Model):
     tombstones_on_delete: bool = Field(
         default=True, alias="tombstones.on.delete", description="A delete event is followed by a null record."
     )
-    skipped_operations: list[Literal["c", "u", "d", "t"]] = Field(
+    skipped_operations: Annotated[list[Literal["c", "u", "d", "t"]], BeforeValidator(_operations)] = Field(
         default=[],
         alias="skipped.operations",
-        description="Operations (`op`) that are not published; the changes tables contain them. A compacted topic does not accept `t`.",
+        description="Operations (`op`) that are not published, as a list or separated by commas; `none`: all are published. The changes "
+        "tables contain them. A compacted topic does not accept `t`.",
     )
     format: Literal["json", "json-schema", "avro"] = Field(
         default="json",
         description="json: plain. json-schema: with a Kafka Connect schema in each record. avro: Confluent's wire format, with a registry.",
     )
-    decimal_handling_mode: Literal["string", "precise", "double"] = Field(
+    decimal_handling_mode: Annotated[Literal["string", "precise", "double"], LOWER] = Field(
         default="string",
         alias="decimal.handling.mode",
         description="Format of varint and decimal. string: all digits, exact. precise: {scale, value} as Debezium's "
@@ -124,8 +131,8 @@ class KafkaConfig(Model):
 class FilesConfig(Model):
     """Events as Avro files, instead of Kafka or in addition."""
 
-    url: str = Field(description="gs://…, s3://… or a folder: <url>/<keyspace>.<table>/<batch>-….avro, <url>/_published.json.")
-    decimal_handling_mode: Literal["string", "precise", "double"] = Field(
+    url: StoreUrl = Field(description="gs://…, s3://… or a folder: <url>/<keyspace>.<table>/<batch>-….avro, <url>/_published.json.")
+    decimal_handling_mode: Annotated[Literal["string", "precise", "double"], LOWER] = Field(
         default="string", alias="decimal.handling.mode", description="Format of varint and decimal, as in `kafka`."
     )
 

@@ -18,7 +18,7 @@ from pydantic import ByteSize, Field, ValidationError
 
 from writetime.config.airflow import AirflowConfig, SparkConfig
 from writetime.config.archive import ArchiveConfig
-from writetime.config.base import Model
+from writetime.config.base import Model, StoreUrl
 from writetime.config.cluster import ClusterConfig, SnapshotConfig
 from writetime.config.kafka import EventsConfig, FilesConfig, KafkaConfig, QuarantineConfig
 from writetime.config.node import NodeConfig
@@ -35,11 +35,11 @@ class PipelineConfig(Model):
 
     pipeline: Annotated[str, Field(description="Name of the pipeline, used in DAG ids, pools and metrics.", pattern=r"^[a-z][a-z0-9_]*$")]
     cluster: ClusterConfig
-    bucket: str = Field(
+    bucket: StoreUrl = Field(
         description="gs://bucket[/prefix], s3://bucket[/prefix], s3+https://host[:port]/bucket[/prefix] (a service other than Amazon's) "
         "or a folder: segments, archive, state, ledger, quarantine."
     )
-    state: str | None = Field(default=None, description="Folder or URL of the state shards; default: the bucket.")
+    state: StoreUrl | None = Field(default=None, description="Folder or URL of the state shards; default: the bucket.")
     tables: TablesConfig = TablesConfig()
     catalog: CatalogConfig | None = Field(default=None, description="Required by the jobs, not by the shipper.")
     warehouse: WarehouseConfig = WarehouseConfig()

@@ -4,19 +4,21 @@ from __future__ import annotations
 
 import re
 from fnmatch import fnmatchcase
-from typing import Any
+from typing import Annotated, Any
 
 from pydantic import Field, SecretStr, field_validator, model_validator
 
-from writetime.config.base import Model
+from writetime.config.base import COMMAS, Model, comma_list
 from writetime.events import masking
 
 
 class TablesConfig(Model):
     """Which tables are captured. Only tables with `cdc = true`, now or before, can be."""
 
-    include: list[str] = Field(default=["*.*"], description="keyspace.table patterns; `*` stands for any text.")
-    exclude: list[str] = Field(default=[], description="Patterns that are excluded.")
+    include: Annotated[list[str], COMMAS] = Field(
+        default=["*.*"], description="keyspace.table patterns, as a list or separated by commas; `*` stands for any text."
+    )
+    exclude: Annotated[list[str], COMMAS] = Field(default=[], description="Patterns that are excluded.")
 
     def captures(self, full_name: str) -> bool:
         """Whether a table, as keyspace.table, is captured if it has cdc."""
@@ -55,7 +57,7 @@ class ColumnsConfig(Model):
         plain: dict[str, Any] = {}
         for key, value in given.items():
             where, found = next(((name, m[1]) for name, each in _BY_NUMBER.items() if (m := each.fullmatch(str(key)))), (key, None))
-            value = [each.strip() for each in value.split(",")] if isinstance(value, str) and str(key).startswith("column.") else value
+            value = comma_list(value) if str(key).startswith("column.") else value
             if found is None:
                 plain[where] = value
             else:

@@ -18,6 +18,14 @@ from __future__ import annotations
 from writetime.errors import ConfigError
 from writetime.storage.store import Store
 
+SCHEMES = ("gs://", "s3://", "s3+https://", "s3+http://", "file://")
+"""What the URL of a store begins with, unless it is a folder."""
+
+
+def is_store(url: str) -> bool:
+    """Whether `open_store` knows the kind of store."""
+    return "://" not in url or url.startswith(SCHEMES)
+
 
 def open_store(url: str) -> Store:
     """The store at `gs://bucket[/prefix]`, `s3://bucket[/prefix]`, `s3+https://host/bucket[/prefix]`,
@@ -28,7 +36,7 @@ def open_store(url: str) -> Store:
         return GcsStore(url)
     if url.startswith(("s3://", "s3+https://", "s3+http://")):
         return _s3(url)
-    if "://" in url and not url.startswith("file://"):
+    if not is_store(url):
         raise ConfigError(
             "unknown kind of object store", operation="open the store", obj=url, hint="Use gs:// or s3://bucket, or a folder."
         )
