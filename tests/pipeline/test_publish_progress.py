@@ -1,9 +1,13 @@
-"""Of which waiting tables people are told."""
+"""Of which waiting tables people are told, and up to when tables were complete before a batch."""
 
 from __future__ import annotations
 
+from datetime import UTC, datetime, timedelta
+from uuid import UUID
+
 from tests.storage.memory import MemoryStore
-from writetime.pipeline.publish_progress import already_notified
+from writetime.pipeline.documents import HeldTable, Manifest, Watermark
+from writetime.pipeline.publish_progress import CompleteBefore, already_notified
 from writetime.storage import layout
 
 
@@ -27,3 +31,15 @@ def test_nothing_is_written_while_nothing_changes() -> None:
     first = store.head(layout.published_notified("c"))
     already_notified(store, "c", {"shop.a": 5})
     assert store.head(layout.published_notified("c")) == first
+
+
+def test_manifests_say_up_to_when_a_table_was_complete_before_a_batch() -> None:
+    store, at = MemoryStore(), datetime(2026, 5, 4, tzinfo=UTC)
+    held, other = UUID(int=1), UUID(int=2)
+    before = Watermark(until=at + timedelta(microseconds=7), held={held: HeldTable(until=None, by="x")})
+    for number, complete in ((1, None), (2, before)):
+        manifest = Manifest(kind="ingest", segments=[], number=number, cluster="c", created_at=at, now=1, base=0, complete_before=complete)
+        store.put(layout.batch_object("c", number, "manifest"), manifest.to_bytes())
+    found = CompleteBefore(store, "c", range(1, 4))
+    assert found.of(other) == {2: int(at.timestamp()) * 1_000_000 + 7}
+    assert found.of(held) == {}
