@@ -26,7 +26,7 @@ from writetime.cassandra.schema.fingerprint import described
 from writetime.cassandra.schema.model import Schema, Table
 from writetime.config.kafka import EventsConfig, KafkaConfig
 from writetime.errors import PreconditionFailed, PublishError
-from writetime.events.converters import JSON, Form, Numbers
+from writetime.events.converters import JSON, Form, Numbers, Times
 from writetime.events.envelope import About, Shape, rows_of
 from writetime.events.serialization import (
     QUARANTINED,
@@ -117,6 +117,7 @@ class Encoder:
     numbers: Numbers
     events: EventsConfig
     stored: pa.Schema
+    times: Times = "isostring"
     registered: dict[str, dict[bool, tuple[Schemas, tuple[int, int]]]] = field(default_factory=dict)
     oversized: Oversized | None = None
 
@@ -130,6 +131,7 @@ class Encoder:
             kafka.decimal_handling_mode,
             events,
             incarnation.stored,
+            kafka.time_precision_mode,
         )
 
     def learn(self, version: str, wide: bool, registry: Registry | None) -> None:
@@ -221,7 +223,7 @@ class Encoder:
 
     def shapes(self, stored: pa.Schema) -> Callable[[str], Shape]:
         """A function that returns the shape of a version. PublishError for an unknown version."""
-        return _shapes(self.versions, self.about, stored, self.events, form=form_of(self.format, self.numbers))
+        return _shapes(self.versions, self.about, stored, self.events, form=form_of(self.format, self.numbers, self.times))
 
     def _version(self, version: str, shape: Shape) -> _Version:
         codec = partial(codec_of, self.format, shape, self.topic, self.registered.get(version, {}))

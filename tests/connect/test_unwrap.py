@@ -73,10 +73,17 @@ def unwrapped(classpath: str, *records: tuple[bytes | None, bytes | None], field
 
 
 def record(
-    row: dict[str, Any], *, cells: bool = False, numbers: Any = "string", claim: bool = False, contract: Any = 1, about: About = ABOUT
+    row: dict[str, Any],
+    *,
+    cells: bool = False,
+    numbers: Any = "string",
+    claim: bool = False,
+    contract: Any = 1,
+    about: About = ABOUT,
+    times: Any = "isostring",
 ) -> tuple[bytes | None, bytes]:
     required = KEYS if contract == 2 else ()
-    shape = Shape(KEYS, COLUMNS, SCHEMA, form=form_of("json-schema", numbers), cells=cells, contract=contract, required=required)
+    shape = Shape(KEYS, COLUMNS, SCHEMA, form=form_of("json-schema", numbers, times), cells=cells, contract=contract, required=required)
     codec = JsonSchema(shape, TOPIC, wide=False)
     value = shape.claim(row, about, url="gs://b/claims/1", size=1, crc32c=2) if claim else shape.value(row, about)
     return codec.key(shape.key(row)), codec.value(value)
@@ -131,3 +138,10 @@ def test_by_contract_2_the_transform_adds_all_of_debeziums_fields(classpath: str
     for field in fields.split(","):
         part, _, name = field.rpartition(".")
         assert found[f"__{part}_{name}" if part else f"__{name}"] == (expected[part] if part else expected)[name], field
+
+
+@pytest.mark.parametrize(("times", "at"), [("adaptive", 1_700_000_000_123), ("microseconds", 1_700_000_000_123_000)])
+def test_times_are_numbers_of_debeziums_types(classpath: str, times: str, at: int) -> None:
+    held = {to_column(name): value for name, value in ROW.items()} | {"at": 1_700_000_000_123_000, "day": 20_000}
+    (found,) = unwrapped(classpath, record(changed(SCHEMA, held, held), times=times))
+    assert found == {**SHOWN, **TOLD, "at": at, "day": 20_000}

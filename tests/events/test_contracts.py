@@ -130,3 +130,14 @@ def test_formats_read_back_and_keys_are_required(format: Any) -> None:
                 assert [field["field"] for field in schema.get("fields", ()) if field["optional"]] == (["day"] if schema else [])
                 found = found["payload"]
         assert {**found["source"], "bounds": None} == {**shape.value(row, NAMED)["source"], "bounds": None}
+
+
+@pytest.mark.parametrize("times", ["isostring", "adaptive", "microseconds"])
+def test_times_have_the_type_that_their_schema_says(times: Any) -> None:
+    shape = Shape(KEYS, COLUMNS, SCHEMA, form=form_of("json-schema", "string", times), contract=2, required=KEYS)
+    codec = codec_of("json-schema", shape, "cdc.shop.orders", {}, wide=False)
+    for row in rows():
+        told = json.loads(codec.value(shape.value(row, NAMED)))
+        check(told["payload"], told["schema"])
+        if (key := codec.key(shape.key(row))) is not None:
+            check(json.loads(key)["payload"], json.loads(key)["schema"])

@@ -62,6 +62,17 @@ def test_values_in_json(kind: str, held: Any, expected: Any) -> None:
     assert json.loads(encode(shown(kind_of(kind), held, JsonForm()))) == expected
 
 
+@pytest.mark.parametrize(
+    ("times", "timestamp", "date"),
+    [("isostring", "2001-09-09T01:46:40.123Z", "2001-09-09"), ("adaptive", 10**12 + 123, 11574), ("microseconds", 10**15 + 123_000, 11574)],
+)
+def test_times_in_json(times: Any, timestamp: Any, date: Any) -> None:
+    form = JsonForm(times=times)
+    assert shown(kind_of("timestamp"), 10**15 + 123_000, form) == timestamp
+    assert shown(kind_of("list<date>"), [11574], form) == [date]
+    assert shown(kind_of("map<timestamp, time>"), [(10**15 + 123_000, 5)], form) == [{"key": timestamp, "value": 5}]
+
+
 @settings(max_examples=examples(200), deadline=None)
 @given(typed_values(limits=IN_ARROW, empty_keys=False))
 def test_json_is_as_the_table_of_types_says(typed: tuple[str, Any]) -> None:

@@ -75,6 +75,12 @@ class KafkaConfig(Model):
         description="Format of varint and decimal. string: all digits, exact. precise: {scale, value} as Debezium's "
         "VariableScaleDecimal. double: the nearest double.",
     )
+    time_precision_mode: Annotated[Literal["isostring", "adaptive", "microseconds"], LOWER] = Field(
+        default="isostring",
+        alias="time.precision.mode",
+        description="Format of timestamp and date in JSON. isostring: ISO-8601 text. adaptive: milliseconds and days since the epoch. "
+        "microseconds: microseconds and days since the epoch. Avro has logical types.",
+    )
     oversized: Literal["wait", "claim-check", "quarantine"] = Field(
         default="claim-check",
         description="Handling of an event above the maximum message size. claim-check: it is stored in the bucket, and an "

@@ -10,6 +10,13 @@ the warehouse holds for it, and maps whose keys are numbers of any size are obje
     precise    {"scale", "value"}: the unscaled number in two's complement, big-endian (Debezium's VariableScaleDecimal), exact
     double     the nearest double
 
+`Times` selects the JSON form of timestamp and date, named as Debezium's `time.precision.mode`. A time of day is a
+number of nanoseconds in each:
+
+    isostring      texts: 2026-11-22T08:13:55.551Z, 2026-11-22
+    adaptive       milliseconds and days since the epoch
+    microseconds   microseconds and days since the epoch
+
 Must not know an envelope or a sink.
 """
 
@@ -40,6 +47,7 @@ from writetime.events.values import (
 )
 
 Numbers = Literal["string", "precise", "double"]
+Times = Literal["isostring", "adaptive", "microseconds"]
 Convert = Callable[[Any], Any]
 _NUMBERS: Final = frozenset({"varint", "decimal"})
 
@@ -106,8 +114,12 @@ class JsonForm(Form):
 
     bytes_of = staticmethod(to_base64)
 
+    def __init__(self, numbers: Numbers = "string", times: Times = "isostring") -> None:
+        super().__init__(numbers)
+        self.times = times
+
     def native(self, kind: NativeType) -> Convert | None:
-        return _IN_JSON.get(kind.name)
+        return _TIMES_IN_JSON[self.times].get(kind.name) or _IN_JSON.get(kind.name)
 
     def map(self, key: CqlType, value: CqlType) -> Convert:
         return self._pairs(key, value, str(key) in TEXT_KEYS | _NUMBERS)
@@ -155,10 +167,13 @@ def _scaled(text: str, bytes_of: Convert | None) -> dict[str, Any]:
 _IN_JSON: Final[dict[str, Convert]] = {
     "blob": to_base64,
     "empty": to_base64,
-    "timestamp": lambda micros: iso_timestamp(micros // 1000),
-    "date": iso_date,
     "float": json_float,
     "double": json_real,
+}
+_TIMES_IN_JSON: Final[dict[Times, dict[str, Convert]]] = {
+    "isostring": {"timestamp": lambda micros: iso_timestamp(micros // 1000), "date": iso_date},
+    "adaptive": {"timestamp": lambda micros: micros // 1000},
+    "microseconds": {},
 }
 _IN_AVRO: Final[dict[str, Convert]] = {
     "timestamp": lambda micros: micros // 1000,

@@ -32,7 +32,7 @@ from writetime.cassandra.types.types import (
     VectorType,
 )
 from writetime.events.avro import Avro, Names
-from writetime.events.converters import AvroForm, Form, JsonForm, Numbers
+from writetime.events.converters import AvroForm, Form, JsonForm, Numbers, Times
 from writetime.events.envelope import About, Contract, Shape, encode
 from writetime.events.naming import to_avro
 from writetime.events.type_mapping import LOSSLESS
@@ -104,9 +104,9 @@ class Codec(Protocol):
     def value(self, value: dict[str, Any]) -> bytes: ...
 
 
-def form_of(format: Format, numbers: Numbers) -> Form:
-    """The form of values for a format."""
-    return AvroForm(numbers) if format == "avro" else JsonForm(numbers)
+def form_of(format: Format, numbers: Numbers, times: Times = "isostring") -> Form:
+    """The form of values for a format. Avro's logical types say what times are."""
+    return AvroForm(numbers) if format == "avro" else JsonForm(numbers, times)
 
 
 # --- JSON
@@ -149,6 +149,7 @@ class _Connect:
     def __init__(self, shape: Shape, topic: str) -> None:
         self.shape, self.topic = shape, topic
         self.numbers = shape.form.numbers
+        self.times = shape.form.times if isinstance(shape.form, JsonForm) else "isostring"
 
     def key(self) -> dict[str, Any]:
         fields = {name: {**self.type(kind), "optional": name not in self.shape.required} for name, kind in self.shape.keys.items()}
@@ -213,7 +214,7 @@ class _Connect:
             return _connect_plain("double?")
         if name == "duration":
             return _connect_struct("cql.duration", {"months": _INT32, "days": _INT32, "nanoseconds": _connect_plain("long")})
-        return {**_CONNECT.get(name, {"type": "string"}), "optional": True}
+        return {**(_CONNECT_TIMES[self.times].get(name) or _CONNECT.get(name, {"type": "string"})), "optional": True}
 
 
 _INT32: Final = {"type": "int32", "optional": False}
@@ -226,12 +227,24 @@ _CONNECT: Final[dict[str, dict[str, Any]]] = {
     **{name: {"type": "int64"} for name in ("bigint", "counter", "time")},
     "float": {"type": "float"},
     "double": {"type": "double"},
-    "timestamp": {"type": "string", "name": "io.debezium.time.ZonedTimestamp", "version": 1},
-    "date": {"type": "string", "name": "io.debezium.time.IsoDate", "version": 1},
     "uuid": {"type": "string", "name": "io.debezium.data.Uuid", "version": 1},
     "timeuuid": {"type": "string", "name": "io.debezium.data.Uuid", "version": 1},
 }
-"""What is no text."""
+"""What is no text, but for times."""
+_CONNECT_TIMES: Final[dict[Times, dict[str, dict[str, Any]]]] = {
+    "isostring": {
+        "timestamp": {"type": "string", "name": "io.debezium.time.ZonedTimestamp", "version": 1},
+        "date": {"type": "string", "name": "io.debezium.time.IsoDate", "version": 1},
+    },
+    "adaptive": {
+        "timestamp": {"type": "int64", "name": "io.debezium.time.Timestamp", "version": 1},
+        "date": {"type": "int32", "name": "io.debezium.time.Date", "version": 1},
+    },
+    "microseconds": {
+        "timestamp": {"type": "int64", "name": "io.debezium.time.MicroTimestamp", "version": 1},
+        "date": {"type": "int32", "name": "io.debezium.time.Date", "version": 1},
+    },
+}
 
 
 def _connect_plain(text: str) -> dict[str, Any]:
