@@ -425,7 +425,7 @@ class Outbox:
             }
             value = {"keyspace": each.keyspace, "ddl": each.text, "ts_ms": now * 1000, "source": source}
             key, payload = DDL.record(self.kafka.format, {"keyspace": each.keyspace}, value, ids)
-            records.append((0, topic, topic, batch, ordinal, bytearray(key), bytearray(payload), "ddl", False, None))
+            records.append((0, topic, topic, batch, ordinal, bytearray(key), bytearray(payload), "ddl", False, None, None))
         return records, {}
 
     def _quarantine_records(self, known: Published) -> tuple[list[tuple[Any, ...]], QuarantineTopic | None, dict[str, WritetimeError]]:
@@ -451,7 +451,7 @@ class Outbox:
         for number, ordinal, record in found:
             key, value = quarantine.record(record)
             op = PUT_ASIDE if record.settled_in is None else "settled"
-            records.append((0, topic, topic, number, ordinal, bytearray(key), bytearray(value), op, False, None))
+            records.append((0, topic, topic, number, ordinal, bytearray(key), bytearray(value), op, False, None, None))
         return records, quarantine, {}
 
     def _records_of(self, number: int) -> list[QuarantineRecord]:

@@ -47,6 +47,7 @@ RECORDS = pa.schema(
         ("op", pa.string()),
         ("deletes", pa.bool_()),
         ("former", pa.binary()),
+        ("refused", pa.string()),  # why the event cannot be encoded; its stream waits there
     ]
 )
 """`stream`: the topic of whose events this is the one with that batch and ordinal, and by which progress
@@ -383,6 +384,8 @@ class Publisher:
                 if topic in stuck:
                     # What is told elsewhere holds up the stream that it stands in.
                     stuck.setdefault(stream, stuck[topic])
+                if row.refused is not None:
+                    stuck.setdefault(stream, _unencodable(row))
                 if stream in stuck:
                     continue
                 try:
@@ -516,6 +519,10 @@ def _too_large(row: Any, error: KafkaException) -> PublishError | None:
         obj=row.topic,
         hint="Raise `message.max.bytes` under `kafka.producer` in the pipeline's YAML and `max.message.bytes` of the topic; events wait.",
     )
+
+
+def _unencodable(row: Any) -> PublishError:
+    return PublishError(f"event [{row.batch}, {row.ordinal}] cannot be encoded: {row.refused}", operation="publish events", obj=row.topic)
 
 
 def _refused(topic: str, error: KafkaError) -> PublishError:

@@ -10,7 +10,7 @@ from __future__ import annotations
 import json
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
-from functools import partial
+from functools import partial, reduce
 from typing import Any, Final, Literal, NamedTuple
 
 import pyarrow as pa
@@ -25,8 +25,8 @@ from spark_jobs.stages.table_rows import RowShape
 from writetime.cassandra.schema.fingerprint import described
 from writetime.cassandra.schema.model import Schema, Table
 from writetime.config.kafka import EventsConfig, KafkaConfig
-from writetime.errors import PreconditionFailed, PublishError
-from writetime.events.converters import JSON, Form, Numbers, Times
+from writetime.errors import DecodeError, PreconditionFailed, PublishError
+from writetime.events.converters import JSON, Form, Numbers, Times, Varints
 from writetime.events.envelope import About, Shape, rows_of
 from writetime.events.serialization import (
     QUARANTINED,
@@ -99,6 +99,16 @@ class QuarantineTopic:
         return QUARANTINED.record(self.format, *topic_record(record), self.ids)
 
 
+class Encoded(NamedTuple):
+    """A row as bytes: the record's key and value, the key whose last record a tombstone is to remove, or why it
+    cannot be encoded."""
+
+    key: bytes | None = None
+    value: bytes | None = None
+    former: bytes | None = None
+    refused: str | None = None
+
+
 class Aside(NamedTuple):
     """A record that is sent to another topic instead of an event. Without a value, nothing is sent."""
 
@@ -118,6 +128,7 @@ class Encoder:
     events: EventsConfig
     stored: pa.Schema
     times: Times = "isostring"
+    varints: Varints | None = None
     registered: dict[str, dict[bool, tuple[Schemas, tuple[int, int]]]] = field(default_factory=dict)
     oversized: Oversized | None = None
 
@@ -132,6 +143,7 @@ class Encoder:
             events,
             incarnation.stored,
             kafka.time_precision_mode,
+            kafka.varint_handling_mode,
         )
 
     def learn(self, version: str, wide: bool, registry: Registry | None) -> None:
@@ -154,7 +166,8 @@ class Encoder:
             if news := {row["schema_version"] for row in rows} - known.keys():
                 shape_of = self.shapes(batch.schema)
                 known |= {version: self._version(version, shape_of(version)) for version in news}
-            pairs: list[Pair] = [(None, None) if row.get("alone") else known[row["schema_version"]].record(row) for row in rows]
+            encoded = [known[row["schema_version"]].encoded(row) for row in rows]
+            pairs: list[Pair] = [(each.key, each.value) for each in encoded]
             aside: dict[int, Aside] = {}
             if self.oversized is not None and self.oversized.policy != "wait":
                 for at, (row, pair) in enumerate(zip(rows, pairs, strict=True)):
@@ -173,11 +186,12 @@ class Encoder:
                 "op": [PUT_ASIDE if at in aside else row["op"] for at, row in enumerate(rows)],
                 # The key of a delete of many rows is not a row's key, so it needs no tombstone.
                 "deletes": [at not in aside and row["op"] == "d" and row["before"] is not None for at, row in enumerate(rows)],
-                "former": [known[row["schema_version"]].key(row["former"]) if row.get("former") else None for row in rows],
+                "former": [each.former for each in encoded],
+                "refused": [each.refused for each in encoded],
             }
             records = pa.RecordBatch.from_pydict(columns, schema=RECORDS)
             # A quarantined event without a quarantine topic has no value.
-            sent = pc.or_(pc.is_valid(records["value"]), pc.is_valid(records["former"]))
+            sent = reduce(pc.or_, (pc.is_valid(records[name]) for name in ("value", "former", "refused")))
             yield records.filter(sent) if records["value"].null_count else records
 
     def _fitting(self, row: Mapping[str, Any], pair: Pair, known: Mapping[str, _Version], rule: Oversized) -> Pair | Aside:
@@ -223,7 +237,7 @@ class Encoder:
 
     def shapes(self, stored: pa.Schema) -> Callable[[str], Shape]:
         """A function that returns the shape of a version. PublishError for an unknown version."""
-        return _shapes(self.versions, self.about, stored, self.events, form=form_of(self.format, self.numbers, self.times))
+        return _shapes(self.versions, self.about, stored, self.events, form=form_of(self.format, self.numbers, self.times, self.varints))
 
     def _version(self, version: str, shape: Shape) -> _Version:
         codec = partial(codec_of, self.format, shape, self.topic, self.registered.get(version, {}))
@@ -240,6 +254,15 @@ class _Version:
     shape: Shape
     about: About
     codecs: Mapping[bool, Codec]
+
+    def encoded(self, row: Mapping[str, Any]) -> Encoded:
+        """A changes row as bytes. A row that cannot be encoded says why: others of its table wait behind it, and
+        other tables do not."""
+        try:
+            key, value = (None, None) if row.get("alone") else self.record(row)
+            return Encoded(key, value, self.key(row["former"]) if row.get("former") else None)
+        except (PublishError, DecodeError) as error:
+            return Encoded(refused=f"{error.message}. {error.hint or ''}".strip())
 
     def record(self, row: Mapping[str, Any]) -> Pair:
         """Key and value of a changes row. PublishError if the key lacks a column that its schema requires."""

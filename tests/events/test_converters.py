@@ -105,7 +105,7 @@ def test_avro_is_as_the_table_of_types_says(typed: tuple[str, Any]) -> None:
 def test_other_numbers_fit_their_schema(typed: tuple[str, Any], numbers: Any) -> None:
     text, value = typed
     kind = kind_of(text)
-    schema = fastavro.parse_schema(without_calendar(Names(LOSSLESS, numbers).nullable(kind)))
+    schema = fastavro.parse_schema(without_calendar(Names(LOSSLESS, lambda _: numbers).nullable(kind)))
     datum = shown(kind, to_arrow_value(kind, value), AvroForm(numbers))
     out = io.BytesIO()
     fastavro.schemaless_writer(out, schema, datum)
@@ -126,6 +126,17 @@ def test_precise_numbers_are_exact(value: Decimal) -> None:
     )
     in_json = shown(kind_of("decimal"), str(value), JsonForm("precise"))
     assert (base64.b64decode(in_json["value"]), in_json["scale"]) == (found["value"], found["scale"])
+
+
+@pytest.mark.parametrize("form", [JsonForm(varints="long"), AvroForm(varints="long")], ids=["json", "avro"])
+def test_varints_as_longs_or_an_error(form: Form) -> None:
+    for number in (0, -(2**63), 2**63 - 1):
+        assert shown(kind_of("varint"), str(number), form) == number
+    assert shown(kind_of("varint"), "", form) is None
+    assert shown(kind_of("decimal"), "1.50", form) == "1.50"
+    for text in (str(2**63), str(-(2**63) - 1), "9" * 10_000):
+        with pytest.raises(DecodeError, match=r"larger than 64 bits"):
+            shown(kind_of("varint"), text, form)
 
 
 def test_doubles_are_the_nearest_and_huge_ones_say_so() -> None:

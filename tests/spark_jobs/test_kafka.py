@@ -66,6 +66,7 @@ def rows(topic: str, ordinals: Iterable[int], *, batch: int = 1, publisher: int 
             op="d" if ordinal % 5 == 0 else "u",
             deletes=ordinal % 5 == 0,
             former=None,
+            refused=None,
         )
         for ordinal in ordinals
     ]
@@ -256,6 +257,20 @@ def test_an_event_larger_than_a_message_may_be_holds_up_its_own_topic_only(
     assert sorted(numbers(consume(kafka, other))) == list(range(1, 8))
     # When it may go, it goes, and what came after it.
     everything[2].value = b'{"n":3}'
+    assert list(Publisher(kafka).send_all(everything)) == [Sent(5)]
+    assert sorted(numbers(consume(kafka, topic))) == list(range(1, 8))
+
+
+def test_an_event_that_cannot_be_encoded_holds_up_its_own_topic_only(kafka: KafkaConfig, topic: str) -> None:
+    other = f"{kafka.topic_prefix}.shop.other"
+    assert ensure_topics(kafka, [other]) == {}
+    everything = [*rows(topic, range(1, 8)), *rows(other, range(1, 8))]
+    everything[2].value, everything[2].refused = None, "a varint is larger than 64 bits"
+    ((sent),) = Publisher(kafka).send_all(everything)
+    assert (sent.events, list(sent.stuck)) == (2 + 7, [topic])
+    assert "event [1, 3] cannot be encoded: a varint is larger than 64 bits" in str(sent.stuck[topic])
+    assert sorted(numbers(consume(kafka, topic))) == [1, 2]
+    everything[2].value, everything[2].refused = b'{"n":3}', None
     assert list(Publisher(kafka).send_all(everything)) == [Sent(5)]
     assert sorted(numbers(consume(kafka, topic))) == list(range(1, 8))
 

@@ -75,6 +75,11 @@ class KafkaConfig(Model):
         description="Format of varint and decimal. string: all digits, exact. precise: {scale, value} as Debezium's "
         "VariableScaleDecimal. double: the nearest double.",
     )
+    varint_handling_mode: Annotated[Literal["string", "precise", "double", "long"] | None, LOWER] = Field(
+        default=None,
+        alias="varint.handling.mode",
+        description="Format of varint, if other than that of decimal. long: 64 bits; the events of a table with a larger one wait.",
+    )
     time_precision_mode: Annotated[Literal["isostring", "adaptive", "microseconds"], LOWER] = Field(
         default="isostring",
         alias="time.precision.mode",

@@ -70,10 +70,10 @@ def avro_type(kind: CqlType, options: Options = LOSSLESS) -> Avro:
 
 
 class Names:
-    """Makes the types of one schema, and knows which named ones it has defined. `numbers`: see
-    `writetime.events.converters.Numbers`."""
+    """Makes the types of one schema, and knows which named ones it has defined. `numbers`: the form of varint and
+    of decimal, see `writetime.events.converters`."""
 
-    def __init__(self, options: Options, numbers: str = "string") -> None:
+    def __init__(self, options: Options, numbers: Callable[[str], str] = lambda _: "string") -> None:
         self.options = options
         self.numbers = numbers
         self.defined: set[str] = set()
@@ -123,8 +123,8 @@ class Names:
     def _native(self, kind: NativeType) -> Avro:
         if kind.name == "duration":
             return self._duration()
-        if kind.name in ("varint", "decimal") and self.numbers != "string":
-            return {"type": "double", "cqlType": kind.name} if self.numbers == "double" else self._scaled()
+        if kind.name in ("varint", "decimal") and (mode := self.numbers(kind.name)) != "string":
+            return self._scaled() if mode == "precise" else {"type": mode, "cqlType": kind.name}
         extra = {} if kind.name in _SAID_BY_AVRO else {"cqlType": kind.name}
         digits = _digits_of(kind, self.options)
         if digits is not None:

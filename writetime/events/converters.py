@@ -10,8 +10,11 @@ the warehouse holds for it, and maps whose keys are numbers of any size are obje
     precise    {"scale", "value"}: the unscaled number in two's complement, big-endian (Debezium's VariableScaleDecimal), exact
     double     the nearest double
 
-`Times` selects the JSON form of timestamp and date, named as Debezium's `time.precision.mode`. A time of day is a
-number of nanoseconds in each:
+`Varints` may be another form for varint (Debezium's `varint.handling.mode`): one of these, or `long`, a number
+of 64 bits; a larger one is a DecodeError.
+
+`Times` selects the JSON form of timestamp and date (Debezium's `time.precision.mode`). A time of day is a number
+of nanoseconds in each:
 
     isostring      texts: 2026-11-22T08:13:55.551Z, 2026-11-22
     adaptive       milliseconds and days since the epoch
@@ -35,6 +38,7 @@ from writetime.cassandra.types.types import (
     UdtType,
     VectorType,
 )
+from writetime.errors import DecodeError
 from writetime.events.naming import to_avro
 from writetime.events.values import (
     TEXT_KEYS,
@@ -47,8 +51,10 @@ from writetime.events.values import (
 )
 
 Numbers = Literal["string", "precise", "double"]
+Varints = Literal["string", "precise", "double", "long"]
 Times = Literal["isostring", "adaptive", "microseconds"]
 Convert = Callable[[Any], Any]
+_LONG_DIGITS: Final = len(str(-(2**63)))
 _NUMBERS: Final = frozenset({"varint", "decimal"})
 
 
@@ -58,8 +64,12 @@ class Form:
     bytes_of: Convert | None = None
     """The conversion of bytes; None: unchanged."""
 
-    def __init__(self, numbers: Numbers = "string") -> None:
-        self.numbers = numbers
+    def __init__(self, numbers: Numbers = "string", varints: Varints | None = None) -> None:
+        self._modes: dict[str, Varints] = {"decimal": numbers, "varint": varints or numbers}
+
+    def number_mode(self, name: str) -> Varints:
+        """The form of varint or decimal."""
+        return self._modes[name]
 
     def name(self, cql: str) -> str:
         return cql
@@ -67,7 +77,8 @@ class Form:
     def converter(self, kind: CqlType) -> Convert | None:
         """The conversion of a non-null value of the type; None: unchanged."""
         if isinstance(kind, NativeType):
-            return self._number() if kind.name in _NUMBERS and self.numbers != "string" else self.native(kind)
+            mode = self.number_mode(kind.name) if kind.name in _NUMBERS else "string"
+            return self.native(kind) if mode == "string" else self._number(mode)
         if isinstance(kind, CustomType):
             return self.bytes_of
         if isinstance(kind, CollectionType) and kind.kind == "map":
@@ -93,9 +104,11 @@ class Form:
     def map(self, key: CqlType, value: CqlType) -> Convert:
         raise NotImplementedError
 
-    def _number(self) -> Convert:
-        if self.numbers == "double":
+    def _number(self, mode: Varints) -> Convert:
+        if mode == "double":
             return self.double_of
+        if mode == "long":
+            return _long
         return lambda text: None if text == "" else _scaled(text, self.bytes_of)
 
     def double_of(self, text: str) -> Any:
@@ -114,8 +127,8 @@ class JsonForm(Form):
 
     bytes_of = staticmethod(to_base64)
 
-    def __init__(self, numbers: Numbers = "string", times: Times = "isostring") -> None:
-        super().__init__(numbers)
+    def __init__(self, numbers: Numbers = "string", times: Times = "isostring", varints: Varints | None = None) -> None:
+        super().__init__(numbers, varints)
         self.times = times
 
     def native(self, kind: NativeType) -> Convert | None:
@@ -154,6 +167,19 @@ def _each(convert: Convert | None) -> Convert | None:
     if convert is None:
         return None
     return lambda values: [None if value is None else convert(value) for value in values]
+
+
+def _long(text: str) -> int | None:
+    if text == "":
+        return None
+    # A text of any length is a varint; int() would refuse long ones by an error of its own.
+    if len(text) > _LONG_DIGITS or not -(2**63) <= (value := int(text)) < 2**63:
+        raise DecodeError(
+            "a varint is larger than 64 bits",
+            operation="convert a value",
+            hint="Set kafka.varint.handling.mode to string, precise or double; its table's events wait.",
+        )
+    return value
 
 
 def _scaled(text: str, bytes_of: Convert | None) -> dict[str, Any]:

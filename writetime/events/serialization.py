@@ -32,7 +32,7 @@ from writetime.cassandra.types.types import (
     VectorType,
 )
 from writetime.events.avro import Avro, Names
-from writetime.events.converters import AvroForm, Form, JsonForm, Numbers, Times
+from writetime.events.converters import AvroForm, Form, JsonForm, Numbers, Times, Varints
 from writetime.events.envelope import About, Contract, Shape, encode
 from writetime.events.naming import to_avro
 from writetime.events.type_mapping import LOSSLESS
@@ -104,9 +104,9 @@ class Codec(Protocol):
     def value(self, value: dict[str, Any]) -> bytes: ...
 
 
-def form_of(format: Format, numbers: Numbers, times: Times = "isostring") -> Form:
+def form_of(format: Format, numbers: Numbers, times: Times = "isostring", varints: Varints | None = None) -> Form:
     """The form of values for a format. Avro's logical types say what times are."""
-    return AvroForm(numbers) if format == "avro" else JsonForm(numbers, times)
+    return AvroForm(numbers, varints) if format == "avro" else JsonForm(numbers, times, varints)
 
 
 # --- JSON
@@ -148,7 +148,6 @@ class _Connect:
 
     def __init__(self, shape: Shape, topic: str) -> None:
         self.shape, self.topic = shape, topic
-        self.numbers = shape.form.numbers
         self.times = shape.form.times if isinstance(shape.form, JsonForm) else "isostring"
 
     def key(self) -> dict[str, Any]:
@@ -207,11 +206,12 @@ class _Connect:
         return self._struct(None, fields_of(kind))
 
     def _native(self, name: str) -> dict[str, Any]:
-        if name in ("varint", "decimal") and self.numbers == "precise":
+        mode = self.shape.form.number_mode(name) if name in ("varint", "decimal") else None
+        if mode == "precise":
             scaled = {"scale": _connect_plain("int"), "value": {"type": "bytes", "optional": False}}
             return {**_connect_struct("io.debezium.data.VariableScaleDecimal", scaled), "version": 1}
-        if name in ("varint", "decimal") and self.numbers == "double":
-            return _connect_plain("double?")
+        if mode in ("double", "long"):
+            return _connect_plain(f"{mode}?")
         if name == "duration":
             return _connect_struct("cql.duration", {"months": _INT32, "days": _INT32, "nanoseconds": _connect_plain("long")})
         return {**(_CONNECT_TIMES[self.times].get(name) or _CONNECT.get(name, {"type": "string"})), "optional": True}
@@ -263,13 +263,13 @@ def _connect_struct(name: str | None, fields: Mapping[str, dict[str, Any]]) -> d
 def avro_schemas(shape: Shape, about: About, *, wide: bool) -> Schemas:
     """The schemas to register. SchemaError for an undefined user type."""
     space = f"{to_avro(about.keyspace)}.{to_avro(about.table)}"
-    names = Names(LOSSLESS, shape.form.numbers)
+    names = Names(LOSSLESS, shape.form.number_mode)
     key_fields = [
         {field: held for field, held in {**each, "type": each["type"][1]}.items() if field != "default"} if name in shape.required else each
         for name, each in zip(shape.keys, names.fields(shape.keys), strict=True)
     ]
     key = {"type": "record", "name": "Key", "namespace": space, "fields": key_fields}
-    names = Names(LOSSLESS, shape.form.numbers)
+    names = Names(LOSSLESS, shape.form.number_mode)
     columns = {**shape.columns, **(shape.dropped if wide else {})}
     row = {
         "type": "record",
