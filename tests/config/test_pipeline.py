@@ -132,6 +132,8 @@ def test_choices_and_lists_are_read_as_debezium_writes_them(tmp_path: Path) -> N
     assert found.kafka is not None
     assert (found.kafka.decimal_handling_mode, found.kafka.skipped_operations) == ("precise", ["c", "t"])
     assert found.tables.include == ["shop.*", "bets.odds"]
+    # Nothing but keys, as before: a list that a template left empty must not publish everything.
+    assert load(write(tmp_path, MINIMAL | {"columns": {"column.include.list": ""}})).columns.include == [""]
     for none in ("none", ["none"]):
         found = load(write(tmp_path, MINIMAL | {"kafka": kafka | {"skipped.operations": none}}))
         assert found.kafka is not None

@@ -15,8 +15,9 @@ class Model(BaseModel):
 
 
 def comma_list(value: Any) -> Any:
-    """A text as the list of its parts between commas; anything else unchanged."""
-    return [part.strip() for part in value.split(",") if part.strip()] if isinstance(value, str) else value
+    """A text as the list of its parts between commas; anything else unchanged. An empty text is a list of an empty
+    part, which keys refuse or which matches nothing: it must not mean that there is no list."""
+    return [part.strip() for part in value.split(",")] if isinstance(value, str) else value
 
 
 def _known_store(url: str) -> str:
