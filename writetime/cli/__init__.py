@@ -50,6 +50,32 @@ def config_show(file: _File, as_json: Annotated[bool, typer.Option("--json", hel
     typer.echo(text.rstrip())
 
 
+@config_app.command("from-debezium")
+def config_from_debezium(
+    file: Annotated[Path, typer.Argument(help="Properties of Debezium's connector for Cassandra.", show_default=False)],
+    cluster: Annotated[str, typer.Option("--cluster", help="cluster_name of the nodes.", show_default=False)],
+    datacenter: Annotated[list[str], typer.Option("--datacenter", help="Datacenter that ships; may be given again.", show_default=False)],
+    bucket: Annotated[str, typer.Option("--bucket", help="gs://, s3:// or a folder.", show_default=False)],
+    catalog: Annotated[str, typer.Option("--catalog", help="URI of the Iceberg catalog.", show_default=False)],
+    warehouse: Annotated[str, typer.Option("--warehouse", help="Where tables are stored.", show_default=False)],
+) -> None:
+    """Print the YAML of a pipeline like a connector of Debezium. What the YAML cannot say goes to stderr."""
+    import yaml
+
+    from writetime.config import debezium
+
+    given = {
+        "cluster": {"name": cluster, "datacenters": datacenter},
+        "bucket": bucket,
+        "catalog": {"uri": catalog, "warehouse": warehouse},
+        "airflow": {"mode": "session"},
+    }
+    found = debezium.pipeline_of(file, given)
+    typer.echo(yaml.safe_dump(found.document, sort_keys=False, allow_unicode=True).rstrip())
+    for name, note in found.notes.items():
+        typer.echo(f"{name}: {note.replace('`', '')}", err=True)
+
+
 def build() -> typer.Typer:
     """The app with all installed commands."""
     app = typer.Typer(no_args_is_help=True, add_completion=False, pretty_exceptions_enable=False, help=_HELP)

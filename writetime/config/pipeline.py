@@ -98,7 +98,7 @@ def load(path: str | Path) -> PipelineConfig:
     try:
         config = PipelineConfig.model_validate(_substitute(raw, str(path), ""))
     except ValidationError as error:
-        raise ConfigError(_explain(error), operation="check the configuration", obj=str(path)) from error
+        raise ConfigError(explain(error), operation="check the configuration", obj=str(path)) from error
     return _absolute(config, path.resolve().parent)
 
 
@@ -129,7 +129,8 @@ def _substitute(value: Any, path: str, key: str) -> Any:
     return _VARIABLE.sub(replace, value)
 
 
-def _explain(error: ValidationError) -> str:
+def explain(error: ValidationError) -> str:
+    """The problems of a pipeline, each with its key."""
     lines = []
     for problem in error.errors(include_url=False, include_input=False):
         key = ".".join(str(piece) for piece in problem["loc"]) or "the file"

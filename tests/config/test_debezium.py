@@ -1,0 +1,172 @@
+"""Debezium's properties as our YAML: every row of the table, and of the page that shows it."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+
+from tests.events.test_contracts import ABOUT, COLUMNS, KEYS, SCHEMA, rows
+from writetime.cli import main
+from writetime.config import debezium
+from writetime.config.pipeline import PipelineConfig
+from writetime.errors import ConfigError
+from writetime.events.envelope import Shape
+
+ROOT = Path(__file__).parents[2]
+PAGE, EXAMPLE = ROOT / "docs" / "debezium.md", ROOT / "docs" / "examples" / "debezium.properties"
+GIVEN = {
+    "cluster": {"name": "production", "datacenters": ["dc1"]},
+    "bucket": "gs://bucket",
+    "catalog": {"uri": "jdbc:sqlite:c.db", "warehouse": "w"},
+}
+LITTLE = {"connector.name": "shop", "topic.prefix": "shop", "kafka.producer.bootstrap.servers": "h:1", "cassandra.hosts": "10.0.0.1"}
+VALUES = {
+    "connector.name": "Shop-2",
+    "kafka.producer.bootstrap.servers": "a:1,b:2",
+    "snapshot.mode": "NEVER",
+    "snapshot.consistency": "LOCAL_ONE",
+    "cassandra.hosts": "10.0.0.1, 10.0.0.2",
+    "cassandra.port": "9142",
+    "cassandra.ssl.enabled": "true",
+    "tombstones.on.delete": "true",
+    "skipped.operations": "none",
+    "decimal.handling.mode": "PRECISE",
+    "varint.handling.mode": "string",
+    "time.precision.mode": "microseconds",
+    "field.exclude.list": "shop.orders.note,shop.orders.by",
+    "heartbeat.interval.ms": "5000",
+}
+"""Of properties whose value is not any text."""
+LOADED: dict[str, Any] = {
+    "connector.name": "shop_2",
+    "snapshot.mode": "never",
+    "cassandra.hosts": ["10.0.0.1", "10.0.0.2"],
+    "cassandra.port": 9142,
+    "cassandra.ssl.enabled": {"ca": None, "certificate": None, "key": None, "check_hostname": True},
+    "tombstones.on.delete": True,
+    "skipped.operations": [],
+    "decimal.handling.mode": "precise",
+    "field.exclude.list": [r"shop\.orders\.note", r"shop\.orders\.by"],
+    "heartbeat.interval.ms": 5000,
+}
+"""What a key is then, if it is not the text."""
+
+
+def loaded(properties: dict[str, str]) -> PipelineConfig:
+    return PipelineConfig.model_validate(debezium.translate(properties, GIVEN).document)
+
+
+@pytest.mark.parametrize("known", [each for each in debezium.PROPERTIES if each.key], ids=lambda known: known.name)
+def test_each_property_with_a_key_is_loaded(known: debezium.Property) -> None:
+    text = VALUES.get(known.name, "text")
+    found: Any = loaded(LITTLE | {known.name: text}).model_dump(mode="json", by_alias=True)
+    for part in known.key.split("/"):
+        found = found[part]
+    assert found == LOADED.get(known.name, text)
+
+
+@pytest.mark.parametrize("known", [each for each in debezium.PROPERTIES if not each.key], ids=lambda known: known.name)
+def test_each_other_property_has_a_note(known: debezium.Property) -> None:
+    value = "org.apache.kafka.connect.json.JsonConverter" if known.name == "value.converter" else "text"
+    found = debezium.translate(LITTLE | {known.name: value}, GIVEN)
+    assert found.notes == {known.name: known.note}
+    assert known.note
+
+
+def test_defaults_are_those_of_debezium() -> None:
+    config = loaded(LITTLE)
+    kafka = config.kafka
+    assert kafka is not None
+    assert (kafka.tombstones_on_delete, kafka.skipped_operations, kafka.format) == (False, ["t"], "json-schema")
+    assert (kafka.decimal_handling_mode, kafka.varint_handling_mode, kafka.time_precision_mode) == ("double", "long", "adaptive")
+    assert config.events.contract == 2
+
+
+@pytest.mark.parametrize(
+    ("converter", "format"),
+    [
+        ({}, "json-schema"),
+        ({"value.converter.schemas.enable": "false"}, "json"),
+        (
+            {
+                "value.converter": "io.confluent.connect.avro.AvroConverter",
+                "value.converter.schema.registry.url": "http://registry:8081",
+                "value.converter.basic.auth.user.info": "me:sesame",
+            },
+            "avro",
+        ),
+    ],
+)
+def test_converters_are_formats(converter: dict[str, str], format: str) -> None:
+    found = debezium.translate(LITTLE | converter, GIVEN)
+    assert found.document["kafka"]["format"] == format
+    assert "sesame" not in str(found)
+    PipelineConfig.model_validate(found.document)
+
+
+@pytest.mark.parametrize(
+    ("properties", "told"),
+    [
+        ({"value.converter": "com.blueapron.connect.protobuf.ProtobufConverter"}, r"no such format.*JsonConverter"),
+        ({"field.exclude.list": "shop.orders.address.street"}, r"is not keyspace\.table\.column"),
+        ({"cassandra.port": "many"}, r"cassandra\.port=many"),
+        ({"tombstones.on.delete": "perhaps"}, r"neither true nor false"),
+    ],
+)
+def test_what_has_no_counterpart_is_refused(properties: dict[str, str], told: str) -> None:
+    with pytest.raises(ConfigError, match=told):
+        debezium.translate(LITTLE | properties, GIVEN)
+
+
+def test_java_properties_are_read_as_java_does() -> None:
+    text = "# no\n! no\na=1\nb : 2\nc 3\nd=x,\\\n   y\n\ne\\:f=4=5\nempty=\na=6\n"
+    assert debezium.read_properties(text) == {"a": "6", "b": "2", "c": "3", "d": "x,y", "e:f": "4=5", "empty": ""}
+
+
+def test_the_example_becomes_a_pipeline(tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
+    where = ["--cluster", "production", "--datacenter", "dc1", "--bucket", "gs://shop-cdc", "--catalog", "jdbc:sqlite:c.db"]
+    assert main(["config", "from-debezium", str(EXAMPLE), *where, "--warehouse", "gs://shop-lake"]) == 0
+    out, err = capsys.readouterr()
+    assert "not-in-the-yaml" not in out + err
+    assert "kafka.producer.sasl.password: set KAFKA_SASL_PASSWORD in the environment" in err
+    assert "cassandra.password: WRITETIME_CQL_PASSWORD" in err
+    document = yaml.safe_load(out)
+    assert document["kafka"]["producer"]["sasl.password"] == "${KAFKA_SASL_PASSWORD}"
+    path = tmp_path / "shop.yaml"
+    path.write_text(out, encoding="utf-8")
+    monkeypatch.setenv("KAFKA_SASL_PASSWORD", "x")
+    assert main(["config", "check", str(path)]) == 0
+
+
+def test_the_page_has_each_row_of_the_table() -> None:
+    page = PAGE.read_text(encoding="utf-8").splitlines()
+    rows = [line for line in page if line.startswith("| `") and line in {each.row() for each in debezium.PROPERTIES}]
+    assert rows == [each.row() for each in debezium.PROPERTIES]
+
+
+def _tables() -> list[list[str]]:
+    """The cells of all lines of tables."""
+    lines = (line for line in PAGE.read_text(encoding="utf-8").splitlines() if line.startswith("| "))
+    return [[cell.strip() for cell in line.strip("|").split("|")] for line in lines]
+
+
+def test_each_field_of_events_is_there() -> None:
+    row, *_ = rows()
+    found = Shape(KEYS, COLUMNS, SCHEMA, contract=2).value(row, ABOUT)
+    ours = [cells[1].strip("`") for cells in _tables() if len(cells) == 3]
+    named = [name for name in ours if name.split(".")[0] in ("op", "before", "after", "source", "ts_ms", "ts_us", "ts_ns")]
+    assert len(named) > 15
+    for name in named:
+        part, _, field = name.rpartition(".")
+        assert field in (found[part] if part else found), name
+
+
+def test_each_metric_is_one() -> None:
+    known = set(re.findall(r"writetime_\w+", (ROOT / "docs" / "metrics.md").read_text(encoding="utf-8")))
+    named = set(re.findall(r"`(writetime_\w+)`", PAGE.read_text(encoding="utf-8")))
+    assert len(named) >= 6
+    assert named <= known

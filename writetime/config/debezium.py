@@ -1,0 +1,247 @@
+"""Properties of Debezium's connector for Cassandra as a pipeline's YAML (`writetime config from-debezium`).
+
+Strategy: one table, PROPERTIES, has every property of the connector with the key that it becomes, or with what
+replaces it. docs/debezium.md shows the table, and a test loads each row. Where Debezium's default is another than
+ours, the key is written out. What a file of properties cannot say (the bucket, the warehouse, the cluster's name)
+is asked for. Secrets do not get into the YAML: it names environment variables instead.
+
+Property names and defaults: https://debezium.io/documentation/reference/stable/connectors/cassandra.html
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, Final
+
+from pydantic import ValidationError
+
+from writetime.config.base import comma_list
+from writetime.config.pipeline import PipelineConfig, explain
+from writetime.errors import ConfigError
+
+OPERATION: Final = "translate Debezium's properties"
+_PRODUCER: Final = "kafka.producer."
+_LINE: Final = re.compile(r"\s*((?:\\.|[^\s=:\\])+)\s*[=:]?\s*(.*)")
+_SECRET: Final = re.compile(r"password|secret|token|jaas|key\.pem|user\.info")
+_CONVERTERS: Final = {
+    "org.apache.kafka.connect.json.JsonConverter": "json-schema",
+    "io.confluent.connect.avro.AvroConverter": "avro",
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Property:
+    """A property of Debezium. `key`: our key, its parts separated by `/`; empty if there is none. `note`: what is
+    different, or what takes its place. `default`: Debezium's default, if ours is another one."""
+
+    name: str
+    key: str = ""
+    note: str = ""
+    convert: Callable[[str], Any] = str
+    default: str | None = None
+
+    def row(self) -> str:
+        """Its line in docs/debezium.md."""
+        ours = f"`{self.key.replace('/', ': ', self.key.count('/'))}`" if self.key else "–"
+        return f"| `{self.name}` | {ours} | {self.note} |"
+
+
+@dataclass
+class Translated:
+    """A pipeline as a document for YAML, and what people have to know or do, by property."""
+
+    document: dict[str, Any]
+    notes: dict[str, str] = field(default_factory=dict)
+
+
+def pipeline_of(file: Path, given: Mapping[str, Any]) -> Translated:
+    """The pipeline of a file of properties. ConfigError if it cannot be read, or if the pipeline is not valid."""
+    try:
+        text = file.read_text(encoding="utf-8")
+    except (OSError, UnicodeDecodeError) as error:
+        raise ConfigError(f"{error}", operation=OPERATION, obj=str(file)) from error
+    found = translate(read_properties(text), given)
+    try:
+        PipelineConfig.model_validate(found.document)
+    except ValidationError as error:
+        raise ConfigError(explain(error), operation=OPERATION, obj=str(file)) from error
+    return found
+
+
+def read_properties(text: str) -> dict[str, str]:
+    """A file of Java properties. The last of several lines with one name counts."""
+    joined = re.sub(r"(?<!\\)\\\r?\n\s*", "", text)
+    lines = (line for line in joined.splitlines() if line.strip() and line.lstrip()[0] not in "#!")
+    matches = (_LINE.fullmatch(line) for line in lines)
+    return {re.sub(r"\\(.)", r"\1", match[1]): match[2].strip() for match in matches if match}
+
+
+def translate(properties: Mapping[str, str], given: Mapping[str, Any]) -> Translated:
+    """The pipeline of these properties. `given` has the keys that Debezium has no property for. ConfigError for a
+    value that has no counterpart."""
+    found = Translated({**given, "events": {"contract": 2}})
+    for each in PROPERTIES:
+        value = properties.get(each.name, each.default)
+        if each.key and value is not None:
+            _set(found.document, each.key, _converted(each, value))
+        elif each.name in properties:
+            found.notes[each.name] = each.note
+    _set(found.document, "kafka/format", _format(properties))
+    for name, key in _REGISTRY.items():
+        if (value := properties.get(f"value.converter.{name}")) is not None:
+            _set(found.document, f"kafka/{key}", _secret(found, f"value.converter.{name}", key, value))
+    for name, value in properties.items():
+        if name.startswith(_PRODUCER) and name != f"{_PRODUCER}bootstrap.servers":
+            _producer_option(found, name, value)
+    known = {each.name for each in PROPERTIES} | {f"{part}.converter.{name}" for part in ("key", "value") for name in _OF_CONVERTERS}
+    unknown = [name for name in properties if name not in known and not name.startswith((_PRODUCER, "kafka.consumer."))]
+    return Translated(found.document, found.notes | dict.fromkeys(unknown, "is not a property of Debezium that is known here"))
+
+
+def _set(document: dict[str, Any], key: str, value: Any) -> None:
+    *parents, last = key.split("/")
+    for parent in parents:
+        document = document.setdefault(parent, {})
+    document[last] = value
+
+
+def _converted(known: Property, value: str) -> Any:
+    try:
+        return known.convert(value)
+    except ValueError as error:
+        raise ConfigError(f"{error}", operation=OPERATION, obj=f"{known.name}={value}", hint=known.note) from error
+
+
+def _format(properties: Mapping[str, str]) -> str:
+    converter = properties.get("value.converter", next(iter(_CONVERTERS)))
+    found = _CONVERTERS.get(converter)
+    if found is None:
+        hint = f"Formats are: {', '.join(_CONVERTERS)}."
+        raise ConfigError("there is no such format", operation=OPERATION, obj=f"value.converter={converter}", hint=hint)
+    plain = found == "json-schema" and properties.get("value.converter.schemas.enable", "true").lower() == "false"
+    return "json" if plain else found
+
+
+def _producer_option(found: Translated, name: str, value: str) -> None:
+    option = name.removeprefix(_PRODUCER)
+    if reason := _JAVA_ONLY.get(option):
+        found.notes[name] = reason
+        return
+    _set(found.document, f"kafka/producer/{option}", _secret(found, name, option, value))
+
+
+def _secret(found: Translated, name: str, option: str, value: str) -> str:
+    """The value, or the environment variable that has to hold it."""
+    if not _SECRET.search(option):
+        return value
+    variable = "KAFKA_" + re.sub(r"\W", "_", option).upper()
+    found.notes[name] = f"set {variable} in the environment"
+    return f"${{{variable}}}"
+
+
+# --- conversions
+
+
+def _pipeline(value: str) -> str:
+    name = re.sub(r"[^a-z0-9]+", "_", value.lower()).strip("_")
+    return name if name[:1].isalpha() else f"p_{name}"
+
+
+def _is_true(value: str) -> bool:
+    if value.lower() not in ("true", "false"):
+        raise ValueError("is neither true nor false")
+    return value.lower() == "true"
+
+
+def _columns(value: str) -> list[str]:
+    fields = comma_list(value)
+    for name in fields:
+        if name.count(".") != 2:
+            raise ValueError(f"`{name}` is not keyspace.table.column")
+    return [re.escape(name) for name in fields]
+
+
+def _seconds(value: str) -> float:
+    return int(value) / 1000
+
+
+_REGISTRY: Final = {
+    "schema.registry.url": "schema.registry.url",
+    "basic.auth.user.info": "schema.registry.basic.auth.user.info",
+}
+_OF_CONVERTERS: Final = ("schemas.enable", *_REGISTRY, "basic.auth.credentials.source")
+_JAVA_ONLY: Final = {
+    "key.serializer": "writetime encodes events itself",
+    "value.serializer": "writetime encodes events itself",
+    "ssl.truststore.location": "librdkafka reads PEM: `kafka: producer: ssl.ca.location`",
+    "ssl.truststore.password": "librdkafka reads PEM: `kafka: producer: ssl.ca.location`",
+    "ssl.truststore.type": "librdkafka reads PEM: `kafka: producer: ssl.ca.location`",
+    "ssl.keystore.type": "librdkafka reads PKCS12, or PEM in `ssl.certificate.location` and `ssl.key.location`",
+    "sasl.jaas.config": "librdkafka has `sasl.username` and `sasl.password`",
+}
+"""Options of the Java producer that librdkafka does not have."""
+_NO_QUEUES: Final = "there are no queues in memory: a batch reads segments, and events wait in the changes tables"
+_NO_OFFSETS: Final = "progress is in Kafka, in the transactions of the events"
+_ARCHIVED: Final = "the shipper uploads segments to the bucket, and archiving moves them there (`archive`)"
+
+PROPERTIES: Final = (
+    Property("connector.name", "pipeline", "lower case; other characters than letters and digits become `_`", _pipeline),
+    Property("topic.prefix", "kafka/topic.prefix", "topics are `<topic.prefix>.<keyspace>.<table>`, as Debezium's"),
+    Property("kafka.producer.bootstrap.servers", "kafka/bootstrap.servers"),
+    Property("snapshot.mode", "snapshot/mode", "a bootstrap reads tables while they are in use, and goes on after a crash"),
+    Property("snapshot.consistency", "snapshot/consistency"),
+    Property("cassandra.hosts", "cluster/cql/contact_points", "", comma_list),
+    Property("cassandra.port", "cluster/cql/port", "", int),
+    Property("cassandra.username", "cluster/cql/username"),
+    Property("cassandra.password", "", "`WRITETIME_CQL_PASSWORD` in the environment of the workers"),
+    Property(
+        "cassandra.ssl.enabled", "cluster/cql/tls", "`{}`: TLS with the system's authorities", lambda value: {} if _is_true(value) else None
+    ),
+    Property("cassandra.ssl.config.path", "", "PEM files: `ca`, `certificate` and `key` of `cluster: cql: tls`"),
+    Property("cassandra.driver.config.file", "", "`cluster: cql` has what a read needs"),
+    Property("cassandra.config", "", "`node: cdc_raw` of the shipper is `cdc_raw_directory` of that file"),
+    Property("cassandra.node.id", "", "the shipper asks the node for its host id"),
+    Property("key.converter", "", "keys have the format of values"),
+    Property("value.converter", "", "`kafka: format`: json-schema, json (with `schemas.enable=false`) or avro"),
+    Property("tombstones.on.delete", "kafka/tombstones.on.delete", "ours is true", _is_true, "false"),
+    Property("skipped.operations", "kafka/skipped.operations", "nothing is skipped by ours", default="t"),
+    Property("decimal.handling.mode", "kafka/decimal.handling.mode", "ours is `string`, which is exact", default="double"),
+    Property(
+        "varint.handling.mode", "kafka/varint.handling.mode", "`long`: a larger number holds up its table; Debezium cuts it", default="long"
+    ),
+    Property("time.precision.mode", "kafka/time.precision.mode", "timestamps are milliseconds in Debezium: `adaptive`", default="adaptive"),
+    Property("field.exclude.list", "columns/column.exclude.list", "`keyspace.table.column`; not fields of a user type", _columns),
+    Property("heartbeat.interval.ms", "kafka/heartbeat.interval.ms", "", int),
+    Property("topic.heartbeat.prefix", "kafka/topic.heartbeat.prefix"),
+    Property("topic.naming.strategy", "", "topics are named as by `SchemaTopicNamingStrategy`"),
+    Property("topic.delimiter", "", "always `.`"),
+    Property("topic.cache.size", "", "nothing is cached"),
+    Property("schema.name.adjustment.mode", "", "names in Avro are always valid; other characters are escaped (docs/types.md)"),
+    Property("field.name.adjustment.mode", "", "names in Avro are always valid; `cqlName` has the original one"),
+    Property("converters", "", "`columns` masks, hashes and truncates; types: docs/types.md"),
+    Property("http.port", "", "the shipper's `node: ship: listen` serves health and metrics"),
+    Property("custom.metric.tags", "", "metrics have the labels `cluster`, `datacenter` and `node`"),
+    Property("errors.max.retries", "", "Airflow retries tasks; a session starts again after a pause"),
+    Property("commit.log.real.time.processing.enabled", "", "always: `node: ship: tail_seconds` (1); null waits for whole segments"),
+    Property("commit.log.marked.complete.poll.interval.ms", "", "`node: ship: tail_seconds`"),
+    Property("commit.log.relocation.dir", "", _ARCHIVED),
+    Property("commit.log.relocation.dir.poll.interval.ms", "", _ARCHIVED),
+    Property("commit.log.post.processing.enabled", "", _ARCHIVED),
+    Property("commit.log.transfer.class", "", _ARCHIVED),
+    Property("commit.log.error.reprocessing.enabled", "", "clear the red square of a segment: it is read again"),
+    Property("latest.commit.log.only", "", "all segments are read"),
+    Property("offset.backing.store.dir", "", _NO_OFFSETS),
+    Property("offset.flush.interval.ms", "", _NO_OFFSETS),
+    Property("max.offset.flush.size", "", _NO_OFFSETS),
+    Property("max.queue.size", "", _NO_QUEUES),
+    Property("max.queue.size.in.bytes", "", _NO_QUEUES),
+    Property("max.batch.size", "", _NO_QUEUES),
+    Property("poll.interval.ms", "", _NO_QUEUES),
+    Property("num.of.change.event.queues", "", "`kafka: publishers`"),
+    Property("schema.refresh.interval.ms", "", "the shipper sends a table's schema when it changes"),
+    Property("cdc.dir.poll.interval.ms", "", "`node: poll_seconds` of the shipper"),
+    Property("snapshot.scan.interval.ms", "", "`cdc_bootstrap` runs by `airflow: bootstrap_schedule`"),
+)
