@@ -18,7 +18,7 @@ from spark_jobs.spark_errors import spark_failures
 from tests.cassandra.schema.examples import create_table
 from tests.spark_jobs.examples import table
 from writetime.cassandra.schema.history import SchemaLearner
-from writetime.config.kafka import FilesConfig, KafkaConfig, QuarantineConfig
+from writetime.config.kafka import EventsConfig, FilesConfig, KafkaConfig, QuarantineConfig
 from writetime.config.pipeline import PipelineConfig
 from writetime.config.tables import TablesConfig
 from writetime.errors import ConfigError, PublishError, StoreUnavailable
@@ -29,7 +29,7 @@ from writetime.storage.local import LocalStore
 
 
 def outbox(folder: Path, upto: int) -> Outbox:
-    about = {"pipeline": "p", "bucket": str(folder), "catalog": None, "quarantine": QuarantineConfig()}
+    about = {"pipeline": "p", "bucket": str(folder), "catalog": None, "quarantine": QuarantineConfig(), "events": EventsConfig()}
     config = cast(PipelineConfig, SimpleNamespace(cluster=SimpleNamespace(name="c"), **about))
     kafka = KafkaConfig.model_validate({"bootstrap.servers": "127.0.0.1:1", "topic.prefix": "t"})
     return Outbox(config, kafka, LocalStore(folder), cast(Any, None), upto)
