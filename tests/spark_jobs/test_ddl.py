@@ -217,7 +217,7 @@ def test_a_table_that_cannot_be_published_holds_up_no_other(
         return Changes(spark.createDataFrame([], "batch bigint, ordinal bigint, table_id string, schema_version bigint"), {})
 
     def records(self: Outbox, incarnation: Incarnation, _: Encoder, since: int) -> DataFrame:
-        event = bytearray(b"k"), bytearray(b"v"), "u", False, None
+        event = bytearray(b"k"), bytearray(b"v"), "u", False, None, None
         found = [(0, incarnation.topic, incarnation.topic, batch, 1, *event) for batch in range(since + 1, self.upto + 1)]
         return spark.createDataFrame(found, schema=from_arrow_schema(RECORDS))
 

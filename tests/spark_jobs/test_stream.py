@@ -124,6 +124,8 @@ def test_a_session_that_makes_no_progress_ends_the_process(pipeline: Pipeline, m
     monkeypatch.setattr(stream.os, "_exit", lambda _: expired.set())
     spark = spark_session(pipeline.config, "tests of the watchdog")
     try:
+        # The first task waits for workers that start, which is not what is looked at.
+        spark.sparkContext.parallelize(range(2), 2).foreach(lambda _: None)
         with stream.Watchdog(spark, lambda: "batch 1: ingest", seconds=3).watching():
             # Tasks that end are progress, although they take longer together than a session may wait.
             spark.sparkContext.parallelize(range(24), 24).foreach(lambda _: time.sleep(0.5))
