@@ -231,7 +231,7 @@ def published(config: PipelineConfig, store: Store) -> int:
     sinks = []
     if config.kafka is not None:
         note = read_published(store, config.cluster.name)
-        sinks.append(min(note.batch, *note.waiting.values()) if note else 0)
+        sinks.append(note.sent_by_all if note else 0)
     if config.files is not None:
         sinks.append(files_up_to(config.files))
     sealed = history(store, config.cluster.name).sealed

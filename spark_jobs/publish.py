@@ -151,8 +151,7 @@ def publish_at_once(config: PipelineConfig, number: int, spark: SparkSession) ->
         published = run(config, session=spark)
         log.info("published", batch=published.batch, events=published.events)
     except Exception as error:  # noqa: BLE001 - whatever it is, the batch is sealed and its events wait in the outbox
-        text = str(error) if isinstance(error, WritetimeError) else cause(error)
-        log.warning("publishing failed, cdc_publish tries again", batch=number, error=text)
+        log.warning("publishing failed, cdc_publish tries again", batch=number, error=cause(error))
 
 
 class _Sinks:
@@ -336,8 +335,7 @@ class Outbox:
         found: dict[str, list[Incarnation]] = defaultdict(list)
         refused: dict[str, WritetimeError] = {}
         topics: dict[str, str] = {}
-        since = min([known.batch, *known.waiting.values()])
-        batches = range(since + 1, self.upto + 1) if self.config.events.contract == 2 else ()
+        batches = range(known.sent_by_all + 1, self.upto + 1) if self.config.events.contract == 2 else ()
         complete = CompleteBefore(self.store, self.config.cluster.name, batches)
         for table in learner.captured():
             try:
@@ -468,8 +466,8 @@ class Outbox:
         """Write unsent events to the quarantine table. This happens before progress is recorded, so that the
         next run repeats it after a crash."""
         if self.kafka.oversized == "quarantine" and self.config.quarantine.table and self.config.catalog is not None:
-            since = min([known.batch, *known.waiting.values()])
-            if quarantined := list(unsent(self.store, self.config.cluster.name, since, self.upto)):
+            quarantined = list(unsent(self.store, self.config.cluster.name, known.sent_by_all, self.upto))
+            if quarantined:
                 Warehouse(self.spark, self.config.catalog.name).write_quarantine(quarantined, self.upto)
 
     def _statements(self, since: int) -> Iterator[tuple[int, int, int, Ddl]]:

@@ -428,7 +428,7 @@ class Publishing:
     def _failed(self, error: Exception) -> None:
         self._failures += 1
         self._not_before = time.monotonic() + min(_LONGEST_PAUSE, 2.0**self._failures)
-        text = str(error) if isinstance(error, WritetimeError) else cause(error)
+        text = cause(error)
         log.error("publishing failed, retrying", error=text, attempt=self._failures)
         self._note(publish_error=text)
 

@@ -45,7 +45,7 @@ class Property:
 
     def row(self) -> str:
         """Its line in docs/debezium.md."""
-        ours = f"`{self.key.replace('/', ': ', self.key.count('/'))}`" if self.key else "–"
+        ours = f"`{self.key.replace('/', ': ')}`" if self.key else "–"
         return f"| `{self.name}` | {ours} | {self.note} |"
 
 
@@ -162,10 +162,6 @@ def _columns(value: str) -> list[str]:
         if name.count(".") != 2:
             raise ValueError(f"`{name}` is not keyspace.table.column")
     return [re.escape(name) for name in fields]
-
-
-def _seconds(value: str) -> float:
-    return int(value) / 1000
 
 
 _REGISTRY: Final = {

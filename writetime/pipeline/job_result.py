@@ -46,14 +46,14 @@ def leave(text: str = "", *, retriable: bool = False, report: str = "") -> None:
 
 def leave_error(what: str, error: BaseException) -> None:
     """Write an error as the result. For an error from a Spark worker, only its cause."""
-    if isinstance(error, WritetimeError):
-        leave(f"{what}: {error}", retriable=error.retriable)
-    else:
-        leave(f"{what}: {cause(error)}", retriable=True)
+    leave(f"{what}: {cause(error)}", retriable=error.retriable if isinstance(error, WritetimeError) else True)
 
 
 def cause(error: BaseException) -> str:
-    """The root cause of an error whose text contains tracebacks: the last exception named in it."""
+    """An error of ours as it is. Of any other whose text contains tracebacks, the root cause: the last exception
+    named in it."""
+    if isinstance(error, WritetimeError):
+        return str(error)
     text = str(error).strip()
     raised = _RAISED.findall(text) if "Traceback" in text or "\tat " in text else []
     if raised:

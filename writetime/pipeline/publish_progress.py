@@ -45,6 +45,11 @@ class Published(Document):
         """The last batch of which all events of the table are in Kafka."""
         return self.waiting.get(table, self.batch)
 
+    @property
+    def sent_by_all(self) -> int:
+        """The last batch of which all events of all tables are in Kafka."""
+        return min([self.batch, *self.waiting.values()])
+
 
 def read_published(store: Store, cluster: str) -> Published | None:
     return Published.read(store, layout.published(cluster))
@@ -61,7 +66,7 @@ def write_published(store: Store, cluster: str, published: Published) -> None:
 def complete_in_kafka(store: Store, cluster: str, published: Published) -> datetime | None:
     """Up to when all topics are complete: they hold every event of a mutation that was logged before then.
     None if unknown. Never earlier than what a heartbeat has said."""
-    sent = min([published.batch, *published.waiting.values()])
+    sent = published.sent_by_all
     found = watermark.read(store, cluster, history(store, cluster).sealed)
     if sent < found.batch:
         # What the next batch found complete when it was planned is in the batches before it.
