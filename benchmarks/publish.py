@@ -35,7 +35,7 @@ from benchmarks import data
 from benchmarks.batch import config_of, cpu_seconds, replicas, ship
 from benchmarks.report import report
 from spark_jobs import ingest
-from spark_jobs.publish import Outbox
+from spark_jobs.publish import Outbox, Part
 from spark_jobs.session import spark_session
 from spark_jobs.sinks.iceberg import Warehouse
 from spark_jobs.sinks.kafka import ensure_topics
@@ -133,7 +133,7 @@ def _ways(config: PipelineConfig, kafka: KafkaConfig, spark: SparkSession) -> di
     outbox = Outbox(config, kafka, store, spark, upto=1)
 
     def same_records() -> None:
-        records, refused = outbox._records(Published(batch=0, events=0))
+        records, refused = outbox._records(Published(batch=0, events=0), Part(1, None))
         if records is None or refused:
             raise ToolError(f"no events to send: {refused}")
         _to_kafka(records, kafka)

@@ -93,6 +93,7 @@ from writetime.pipeline.documents import (
     LocalDocument,
     Manifest,
     Mark,
+    PartitionedFrom,
     Problem,
     RefusedTable,
     Sealed,
@@ -506,7 +507,7 @@ class Batch:
             policy=self.manifest.merge_rule,
         )
         gathered = routed.repartition("table_id", "bucket").sortWithinPartitions("table_id", "bucket")
-        return gathered.mapInArrow(folding(explode, joiner(plan)), schema=from_arrow_schema(FOLDED))
+        return gathered.mapInArrow(folding(explode, joiner(plan), self.config.partition_by), schema=from_arrow_schema(FOLDED))
 
     def _shards(self, table: Table) -> dict[tuple[bytes, int], tuple[str, int]]:
         versions = self._shard_versions(table)
@@ -696,7 +697,7 @@ class Batch:
 
     def _typed_events(self, folded: DataFrame, schema: Schema, captured: list[Table]) -> DataFrame:
         """Pages of events with their ordinals: dense within (batch, table name), by incarnation of the table
-        (TRUNCATE first, DROP last), bucket, key and writetime."""
+        (TRUNCATE first, DROP last), bucket, key and writetime; the key is `kafka.partition_by`."""
         starts: dict[tuple[bytes, int], int] = {}
         of_tables: list[dict[str, Any]] = []
         for _, incarnations in groupby(captured, key=lambda table: table.full_name):
@@ -888,8 +889,14 @@ class Batch:
             voided=self.voided,
             events=sum(account.events for account in accounting),
             complete=watermark.of_seal(self.manifest, self.outcomes.values()),
+            partition_by=self._partition_by(),
         )
         return seal(self.store, self.manifest.cluster, sealed)
+
+    def _partition_by(self) -> list[PartitionedFrom]:
+        known = self.base.partition_by if self.base else []
+        by = self.config.partition_by
+        return known if known and known[-1].by == by else [*known, PartitionedFrom(batch=self.manifest.number, by=by)]
 
     def _kept_from(self) -> int | None:
         """The hour from which the archive is complete, as far as earlier batches and the rebuild that began

@@ -1,11 +1,13 @@
 """The publish job: send the events of sealed batches to Kafka, each once. `spark-submit publish.py --config
 FILE`
 
-Strategy: the changes tables are the outbox. Events are distributed by key among a small, fixed number of
-transactional publishers. A publisher first fences any earlier owner of its transactional id
+Strategy: the changes tables are the outbox. Events are distributed by partition key among a small, fixed
+number of transactional publishers. A publisher first fences any earlier owner of its transactional id
 (init_transactions), then reads its progress from the progress topic, and only then selects what to send.
 Events and new progress are committed in one transaction. After a crash at any point, a rerun therefore leaves
-each event once for `read_committed` consumers, in order per key. Exit code: 0 everything is sent, 1 not."""
+each event once for `read_committed` consumers, in order per key. Where batches begin to be partitioned by
+another key (`kafka.partition_by`), all publishers first send what is before, and then each topic is marked.
+Exit code: 0 everything is sent, 1 not."""
 
 from __future__ import annotations
 
@@ -16,7 +18,8 @@ from collections import defaultdict
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import nullcontext
 from functools import reduce
-from typing import Any
+from itertools import pairwise
+from typing import Any, NamedTuple
 from uuid import UUID
 
 import structlog
@@ -46,7 +49,7 @@ from spark_jobs.spark_errors import spark_failures
 from writetime import __version__
 from writetime.cassandra.schema.ddl import Ddl, ddl
 from writetime.cassandra.schema.model import Table
-from writetime.config.kafka import KafkaConfig
+from writetime.config.kafka import KafkaConfig, PartitionBy
 from writetime.config.pipeline import PipelineConfig, load
 from writetime.errors import ConfigError, PublishError, SchemaError, WritetimeError
 from writetime.events import envelope
@@ -54,7 +57,7 @@ from writetime.events.envelope import quarantine_topic
 from writetime.events.naming import from_topic
 from writetime.events.serialization import DDL, HEARTBEAT, QUARANTINED, Plain
 from writetime.pipeline import chains
-from writetime.pipeline.documents import Sealed
+from writetime.pipeline.documents import PartitionedFrom, Sealed
 from writetime.pipeline.identity import owner
 from writetime.pipeline.job_result import cause
 from writetime.pipeline.planner import history, read_manifest, read_schema, read_sealed
@@ -257,6 +260,28 @@ def _ids_of(kafka: KafkaConfig, topic: str, plain: Plain) -> tuple[int, int] | N
         return registry.id_of(f"{topic}-key", schemas.key), registry.id_of(f"{topic}-value", schemas.value)
 
 
+class Part(NamedTuple):
+    """Batches up to `last` whose events have the same owners and partitions: `by` None if their publishers own
+    primary keys, as in batches of earlier versions. `marks`: the batch of which topics are told that they are
+    partitioned otherwise from there on. `held`: names whose earlier events could not be sent."""
+
+    last: int
+    by: PartitionBy | None
+    marks: int | None = None
+    held: frozenset[str] = frozenset()
+
+
+def parts(rules: Sequence[PartitionedFrom], since: int, upto: int) -> Iterator[Part]:
+    """The batches after `since`, up to `upto`, in parts that are sent one after the other."""
+    last: PartitionBy = "primary_key"
+    begins = [0, *(rule.batch for rule in rules), upto + 1]
+    for (first, following), rule in zip(pairwise(begins), [None, *rules], strict=True):
+        marks = rule.batch if rule is not None and rule.by != last and rule.batch > 1 else None
+        last = rule.by if rule is not None else last
+        if first <= upto and (following - 1 > since or following > upto):
+            yield Part(min(following - 1, upto), rule.by if rule is not None else None, marks)
+
+
 class Outbox:
     """The changes tables of all captured tables, up to the last sealed batch, without those that were
     voided."""
@@ -272,6 +297,8 @@ class Outbox:
         self.voided = frozenset(voided)
         self.first = chains.first_of(store, config.cluster.name, upto)
         self.owner = owner(store, config.cluster.name, config.pipeline)
+        sealed = read_sealed(store, config.cluster.name, upto)
+        self.rules = sealed.partition_by if sealed is not None else []
 
     def drain(self, *, everything: bool) -> Published:
         """Send what Kafka lacks. `everything` disregards the recorded progress.
@@ -298,35 +325,52 @@ class Outbox:
     def send(self, known: Published) -> Published:
         """Send what is neither `known` to be in Kafka nor in Kafka's own progress; returns the new progress.
         Raises as `drain`."""
+        reached, held = known, Published(batch=0, events=0)
+        for part in parts(self.rules, known.sent_by_all, self.upto):
+            reached = self._send(reached, part._replace(held=frozenset(held.waiting)))
+            held = reached = reached.model_copy(
+                update={
+                    "events": held.events + reached.events,
+                    "waiting": held.waiting | reached.waiting,
+                    "reasons": held.reasons | reached.reasons,
+                }
+            )
+        return reached
+
+    def _send(self, known: Published, part: Part) -> Published:
+        """The same for a part of the batches."""
         cluster = self.config.cluster.name
-        publisher = Publisher(self.kafka, Chain(self.config.bucket, cluster, self.upto, self.first), self.owner)
-        records, refused = self._records(known)
+        records, refused = self._records(known, part)
         with spark_failures():
-            sent = [] if records is None else records.rdd.mapPartitions(publisher.send_all).collect()
+            sent = [] if records is None else records.rdd.mapPartitions(self._publisher.send_all).collect()
         refused |= {self._named(stream): error for found in sent for stream, error in found.stuck.items()}
         with spark_failures():
-            self._write_quarantine(known)
+            self._write_quarantine(known, part)
         for name, error in refused.items():
             log.error("table not published", table=name, **error.as_dict())
         if passing := [error for error in refused.values() if error.retriable]:
             raise passing[0]
         return Published(
-            batch=self.upto,
+            batch=part.last,
             events=sum(found.events for found in sent),
             waiting={name: known.sent(name) for name in sorted(refused)},
             reasons={name: str(refused[name]) for name in sorted(refused)},
             heartbeat=known.heartbeat,
             complete=known.complete,
-            id=read_manifest(self.store, cluster, self.upto).id,
+            id=read_manifest(self.store, cluster, part.last).id,
         )
+
+    @property
+    def _publisher(self) -> Publisher:
+        return Publisher(self.kafka, Chain(self.config.bucket, self.config.cluster.name, self.upto, self.first), self.owner)
 
     def _named(self, topic: str) -> str:
         """The full name of the table whose topic it is; the topic itself if it is not a table's."""
         prefix = self.kafka.topic_prefix
         return topic if topic in (prefix, quarantine_topic(prefix)) else ".".join(from_topic(topic)[1:])
 
-    def _records(self, known: Published) -> tuple[DataFrame | None, dict[str, WritetimeError]]:
-        """Kafka records of the batches that are not known to be sent: each publisher's share in one
+    def _records(self, known: Published, part: Part) -> tuple[DataFrame | None, dict[str, WritetimeError]]:
+        """Kafka records of the part's batches that are not known to be sent: each publisher's share in one
         partition, in sending order; and the errors of what cannot be sent, by full table name. All
         incarnations of a name share a topic and are sent in order."""
         learner = read_schema(self.store, self.config.cluster.name, self.upto)
@@ -335,9 +379,9 @@ class Outbox:
         found: dict[str, list[Incarnation]] = defaultdict(list)
         refused: dict[str, WritetimeError] = {}
         topics: dict[str, str] = {}
-        batches = range(known.sent_by_all + 1, self.upto + 1) if self.config.events.contract == 2 else ()
+        batches = range(known.sent_by_all + 1, part.last + 1) if self.config.events.contract == 2 else ()
         complete = CompleteBefore(self.store, self.config.cluster.name, batches)
-        for table in learner.captured():
+        for table in (table for table in learner.captured() if table.full_name not in part.held):
             try:
                 if changes := warehouse.open_changes(table, self.voided):
                     topics[table.full_name] = self._topic(table)
@@ -352,12 +396,12 @@ class Outbox:
                     found[table.full_name].append(Incarnation(table, changes, about, topics[table.full_name]))
             except WritetimeError as error:
                 refused[table.full_name] = error
-        refused |= {name: _not_there(name) for name in self._expected(known) - found.keys() - refused.keys()}
-        encoders, unclear = self._encoders(found, known)
+        refused |= {name: _not_there(name) for name in self._expected(known, part) - found.keys() - refused.keys() - part.held}
+        encoders, unclear = self._encoders(found, known, part)
         refused |= unclear
-        statements, cannot = self._ddl(known)
+        statements, cannot = self._ddl(known, part)
         refused |= cannot
-        quarantined, quarantine, cannot = self._quarantine_records(known)
+        quarantined, quarantine, cannot = self._quarantine_records(known, part)
         refused |= cannot
         wanted = sorted({topics[name] for name in found if name not in refused})
         others = [*([self.kafka.topic_prefix] if statements else []), *([] if quarantine is None else [quarantine.topic])]
@@ -368,18 +412,21 @@ class Outbox:
             encoders, [topic for topic in wanted if topic not in unmade], None if quarantine and quarantine.topic in unmade else quarantine
         )
         refused |= {self._named(topic): error for topic, error in silent.items()}
-        parts = [
-            self._table_records(incarnation, encoders[incarnation.table.id], known.sent(name))
+        if part.marks is not None and part.by is not None:
+            marked = [topic for topic in wanted if self._named(topic) not in refused]
+            refused |= {self._named(topic): error for topic, error in self._publisher.mark_switch(marked, part.marks, part.by).items()}
+        frames = [
+            self._table_records(incarnation, encoders[incarnation.table.id], known.sent(name), part)
             for name, incarnations in found.items()
             for incarnation in incarnations
             if name not in refused
         ]
         plain = [record for record in (*statements, *quarantined) if record[1] not in refused]
         if plain:
-            parts.append(self.spark.createDataFrame(plain, schema=from_arrow_schema(RECORDS)))
-        if not parts:
+            frames.append(self.spark.createDataFrame(plain, schema=from_arrow_schema(RECORDS)))
+        if not frames:
             return None, refused
-        spread = reduce(DataFrame.unionByName, parts).repartition(self.kafka.publishers, "publisher")
+        spread = reduce(DataFrame.unionByName, frames).repartition(self.kafka.publishers, "publisher")
         return spread.sortWithinPartitions("publisher", "batch", "stream", "ordinal"), refused
 
     def _limit(
@@ -396,13 +443,13 @@ class Outbox:
                 encoder.oversized = Oversized(self.kafka.oversized, limit, self.config.bucket, self.config.cluster.name, quarantine)
         return silent
 
-    def _ddl(self, known: Published) -> tuple[list[tuple[Any, ...]], dict[str, WritetimeError]]:
+    def _ddl(self, known: Published, part: Part) -> tuple[list[tuple[Any, ...]], dict[str, WritetimeError]]:
         """RECORDS of the DDL that is not known to be sent, all of one publisher, whose progress ensures that
         they are sent once; and the errors."""
         topic = self.kafka.topic_prefix
-        if not self.kafka.include_schema_changes:
+        if not self.kafka.include_schema_changes or topic in part.held:
             return [], {}
-        found = list(self._statements(known.sent(topic)))
+        found = list(self._statements(known.sent(topic), part.last))
         try:
             ids = _ids_of(self.kafka, topic, DDL) if found else None
         except PublishError as error:
@@ -423,18 +470,20 @@ class Outbox:
             }
             value = {"keyspace": each.keyspace, "ddl": each.text, "ts_ms": now * 1000, "source": source}
             key, payload = DDL.record(self.kafka.format, {"keyspace": each.keyspace}, value, ids)
-            records.append((0, topic, topic, batch, ordinal, bytearray(key), bytearray(payload), "ddl", False, None, None))
+            records.append((0, topic, topic, batch, ordinal, bytearray(key), bytearray(payload), "ddl", False, None, None, None))
         return records, {}
 
-    def _quarantine_records(self, known: Published) -> tuple[list[tuple[Any, ...]], QuarantineTopic | None, dict[str, WritetimeError]]:
+    def _quarantine_records(
+        self, known: Published, part: Part
+    ) -> tuple[list[tuple[Any, ...]], QuarantineTopic | None, dict[str, WritetimeError]]:
         """RECORDS of the quarantine records that are not known to be sent, all of one publisher; their topic,
         if anything may have to be sent to it; and what cannot be sent, by topic."""
         topic = quarantine_topic(self.kafka.topic_prefix)
-        if not self.config.quarantine.topic:
+        if not self.config.quarantine.topic or topic in part.held:
             return [], None, {}
         found = [
             (number, ordinal, record)
-            for number in range(known.sent(topic) + 1, self.upto + 1)
+            for number in range(known.sent(topic) + 1, part.last + 1)
             for ordinal, record in enumerate(self._records_of(number), start=1)
         ]
         if not found and self.kafka.oversized != "quarantine":
@@ -449,7 +498,7 @@ class Outbox:
         for number, ordinal, record in found:
             key, value = quarantine.record(record)
             op = PUT_ASIDE if record.settled_in is None else "settled"
-            records.append((0, topic, topic, number, ordinal, bytearray(key), bytearray(value), op, False, None, None))
+            records.append((0, topic, topic, number, ordinal, bytearray(key), bytearray(value), op, False, None, None, None))
         return records, quarantine, {}
 
     def _records_of(self, number: int) -> list[QuarantineRecord]:
@@ -462,21 +511,21 @@ class Outbox:
         quarantined = of_batch(read_manifest(self.store, cluster, number), outcomes)
         return with_bytes(quarantined, self.store, read_schema(self.store, cluster, number), self.config)
 
-    def _write_quarantine(self, known: Published) -> None:
+    def _write_quarantine(self, known: Published, part: Part) -> None:
         """Write unsent events to the quarantine table. This happens before progress is recorded, so that the
         next run repeats it after a crash."""
         if self.kafka.oversized == "quarantine" and self.config.quarantine.table and self.config.catalog is not None:
-            quarantined = list(unsent(self.store, self.config.cluster.name, known.sent_by_all, self.upto))
+            quarantined = list(unsent(self.store, self.config.cluster.name, known.sent_by_all, part.last))
             if quarantined:
-                Warehouse(self.spark, self.config.catalog.name).write_quarantine(quarantined, self.upto)
+                Warehouse(self.spark, self.config.catalog.name).write_quarantine(quarantined, part.last)
 
-    def _statements(self, since: int) -> Iterator[tuple[int, int, int, Ddl]]:
+    def _statements(self, since: int, upto: int) -> Iterator[tuple[int, int, int, Ddl]]:
         """Batch, ordinal, the batch's clock, and DDL statement, for the schema changes of captured tables in
-        the batches after `since`."""
+        the batches after `since`, up to `upto`."""
         cluster = self.config.cluster.name
         # Nothing is known before the first batch of a chain.
         before, last = read_schema(self.store, cluster, since if since >= self.first else 0).schema(), None
-        for number in range(since + 1, self.upto + 1):
+        for number in range(since + 1, upto + 1):
             if number in self.voided:
                 continue
             # An unchanged schema is not read again.
@@ -490,26 +539,29 @@ class Outbox:
                 yield number, ordinal, read_manifest(self.store, cluster, number).now, each
             before = after
 
-    def _expected(self, known: Published) -> set[str]:
+    def _expected(self, known: Published, part: Part) -> set[str]:
         """Full names of the tables with events that the last run does not know to be sent, by the seals since
         then and by the recorded progress."""
         cluster = self.config.cluster.name
         note = _known(self.store, cluster, self.upto) or known
-        seals = (read_sealed(self.store, cluster, number) for number in range(note.batch + 1, self.upto + 1))
+        seals = (read_sealed(self.store, cluster, number) for number in range(note.batch + 1, part.last + 1))
         with_events = (account.table for sealed in seals if sealed is not None for account in sealed.accounting if account.events)
         # The label of a dropped incarnation is its name and its id (Table.label).
         tables = note.waiting.keys() - {self.kafka.topic_prefix, quarantine_topic(self.kafka.topic_prefix)}
         return {label.partition("@")[0] for label in with_events} | tables
 
-    def _encoders(self, found: Mapping[str, list[Incarnation]], known: Published) -> tuple[dict[UUID, Encoder], dict[str, WritetimeError]]:
+    def _encoders(
+        self, found: Mapping[str, list[Incarnation]], known: Published, part: Part
+    ) -> tuple[dict[UUID, Encoder], dict[str, WritetimeError]]:
         """The encoder of each incarnation's events, by id; and the errors of tables whose schema is unknown
         or rejected by the registry. They are found here because an error in a task would stop all tables."""
         encoders: dict[UUID, Encoder] = {}
         refused: dict[str, WritetimeError] = {}
         with Registry(self.kafka) if self.kafka.format == "avro" else nullcontext() as registry:
-            for incarnation, used in self._used(found, known):
+            for incarnation, used in self._used(found, known, part):
                 name = incarnation.table.full_name
-                encoder = encoders.setdefault(incarnation.table.id, Encoder.of(self.kafka, self.config.events, incarnation))
+                encoder = Encoder.of(self.kafka, self.config.events, incarnation, part.by or "primary_key")
+                encoder = encoders.setdefault(incarnation.table.id, encoder)
                 try:
                     for version, wide in used if name not in refused else ():
                         encoder.learn(version, wide, registry)
@@ -519,7 +571,9 @@ class Outbox:
                     refused[name] = error
         return encoders, refused
 
-    def _used(self, found: Mapping[str, list[Incarnation]], known: Published) -> list[tuple[Incarnation, list[tuple[str, bool]]]]:
+    def _used(
+        self, found: Mapping[str, list[Incarnation]], known: Published, part: Part
+    ) -> list[tuple[Incarnation, list[tuple[str, bool]]]]:
         """The schema versions of each incarnation's new events, and whether some of them have values in
         dropped columns. Incarnations of a name, and versions, are in the order of their events."""
         incarnations = [(name, incarnation) for name, of_name in found.items() for incarnation in of_name]
@@ -527,7 +581,7 @@ class Outbox:
             return []
         first, wide = F.min(F.struct("batch", "ordinal")).alias("first"), F.max("wide").alias("wide")
         versions = [
-            incarnation.changes.rows.filter(self._new(incarnation.table, known.sent(name)))
+            incarnation.changes.rows.filter(_new(incarnation.table, known.sent(name), part.last))
             .select("batch", "ordinal", "schema_version", _shows_dropped(incarnation).alias("wide"))
             .groupBy("schema_version")
             .agg(first, wide)
@@ -541,31 +595,27 @@ class Outbox:
             used[row["at"]].append((row["schema_version"], row["wide"]))
         return [(incarnations[at][1], versions_used) for at, versions_used in used.items()]
 
-    def _new(self, table: Table, since: int) -> Column:
-        """The condition for the rows of the changes table that belong to the incarnation and are not known to
-        be sent."""
-        return (F.col("batch") > since) & (F.col("batch") <= self.upto) & (F.col("table_id") == str(table.id))
-
-    def _table_records(self, incarnation: Incarnation, encoder: Encoder, since: int) -> DataFrame:
+    def _table_records(self, incarnation: Incarnation, encoder: Encoder, since: int, part: Part) -> DataFrame:
         changes = incarnation.changes
         # By the values of the key, not by what it looks like in JSON: neither DDL nor a release may give a
         # key to another publisher, whose progress is another.
-        wanted = self._new(incarnation.table, since) & ~F.col("op").isin(self.kafka.skipped_operations)
-        rows = changes.rows.filter(wanted).withColumn("publisher", self._share(F.col("key"), changes.rows))
+        wanted = _new(incarnation.table, since, part.last) & ~F.col("op").isin(self.kafka.skipped_operations)
+        key = _key_columns(incarnation, part)
+        rows = changes.rows.filter(wanted).withColumn("publisher", self._share(F.col("key"), key))
         if incarnation.table.dropped:
             # Events of an incarnation after its DROP are not sent: the topic may belong to another
             # incarnation by then.
             end = changes.rows.filter("op = 't' AND reason = 'drop'").agg(F.min(F.struct("batch", "ordinal")).alias("end"))
             rows = rows.crossJoin(F.broadcast(end)).filter("end IS NULL OR struct(batch, ordinal) <= end").drop("end")
         if self.kafka.tombstones_on_delete and any(may_be_respelled(column.type) for column in incarnation.table.clustering):
-            rows = self._with_former_keys(rows)
+            rows = self._with_former_keys(rows, key)
         return rows.mapInArrow(encoder, schema=from_arrow_schema(RECORDS))
 
-    def _share(self, key: Column, rows: DataFrame) -> Column:
-        """The publisher of a key."""
-        return F.pmod(F.xxhash64(_hashable(key, rows.schema["key"].dataType)), F.lit(self.kafka.publishers)).cast("int")
+    def _share(self, key: Column, owned: StructType) -> Column:
+        """The publisher of a key, which owns these columns of it."""
+        return F.pmod(F.xxhash64(_hashable(key, owned)), F.lit(self.kafka.publishers)).cast("int")
 
-    def _with_former_keys(self, rows: DataFrame) -> DataFrame:
+    def _with_former_keys(self, rows: DataFrame, owned: StructType) -> DataFrame:
         """Add the column `former`: the previous key of a row whose key was written in another spelling. Its
         last record must be deleted by the publisher of the previous key, after that publisher's own records;
         if that is another publisher, in a row of its own."""
@@ -574,13 +624,26 @@ class Outbox:
         old = F.struct(*(F.col("before").getField(name).alias(name) for name in key.names))
         moved = F.col("after").isNotNull() & (F.xxhash64(_hashable(old, key)) != F.xxhash64(_hashable(F.col("key"), key)))
         former = rows.filter(F.col("before").isNotNull()).filter(moved).withColumn("former", old)
-        theirs = former.withColumn("publisher", self._share(old, rows)).filter(F.col("publisher") != self._share(F.col("key"), rows))
-        is_ours = F.col("before").isNotNull() & moved & (self._share(old, rows) == F.col("publisher"))
+        theirs = former.withColumn("publisher", self._share(old, owned)).filter(F.col("publisher") != self._share(F.col("key"), owned))
+        is_ours = F.col("before").isNotNull() & moved & (self._share(old, owned) == F.col("publisher"))
         ours = rows.withColumn("former", F.when(is_ours, old))
         return ours.withColumn("alone", F.lit(False)).unionByName(theirs.withColumn("alone", F.lit(True)))
 
     def _topic(self, table: Table) -> str:
         return envelope.topic(self.kafka.topic_prefix, table.keyspace, table.name)
+
+
+def _new(table: Table, since: int, upto: int) -> Column:
+    """The condition for the rows of the changes table that belong to the incarnation and are not known to be
+    sent."""
+    return (F.col("batch") > since) & (F.col("batch") <= upto) & (F.col("table_id") == str(table.id))
+
+
+def _key_columns(incarnation: Incarnation, part: Part) -> StructType:
+    """The columns of a key that a publisher owns."""
+    key = incarnation.changes.rows.schema["key"].dataType
+    assert isinstance(key, StructType)
+    return key if part.by is None else StructType(key.fields[: len(incarnation.table.partition_key)])
 
 
 def _hashable(value: Column, kind: DataType) -> Column:

@@ -15,19 +15,20 @@ from __future__ import annotations
 
 import json
 import time
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from functools import lru_cache, partial
+from functools import cache, lru_cache, partial
 from itertools import groupby
-from typing import Any, NamedTuple
+from types import SimpleNamespace
+from typing import Any, Final, NamedTuple
 
 import pyarrow as pa
 import structlog
-from confluent_kafka import Consumer, IsolationLevel, KafkaError, KafkaException, Message, Producer, TopicPartition
+from confluent_kafka import Consumer, IsolationLevel, KafkaError, KafkaException, Message, Producer, TopicPartition, murmur2
 from confluent_kafka.admin import AdminClient, ConfigEntry, ConfigResource, OffsetSpec, ResourceType  # type: ignore[attr-defined]  # exported, not by the stubs
 from confluent_kafka.cimpl import NewTopic
 
-from writetime.config.kafka import KafkaConfig
+from writetime.config.kafka import KafkaConfig, PartitionBy
 from writetime.errors import PublishError
 from writetime.events.envelope import progress_topic, quarantine_topic
 from writetime.events.naming import from_topic, topic_clashes
@@ -48,11 +49,16 @@ RECORDS = pa.schema(
         ("deletes", pa.bool_()),
         ("former", pa.binary()),
         ("refused", pa.string()),  # why the event cannot be encoded; its stream waits there
+        ("placed_by", pa.binary()),  # what decides the partition of the topic; null: the key does
     ]
 )
 """`stream`: the topic of whose events this is the one with that batch and ordinal, and by which progress
 goes. Its record may go to another `topic`. `former`: a key that is no more, the last record of which a
 tombstone takes away. A row without a `value` has nothing else."""
+
+SWITCH: Final = "partition_by"
+"""`SWITCH=<by>` is the op of a record without key and value in each partition of a topic: from its batch on,
+the topic is partitioned by that."""
 
 _EVENTS_PER_TRANSACTION = 5000
 _BYTES_PER_TRANSACTION = 32 << 20
@@ -291,6 +297,13 @@ class Publisher:
             except (KafkaException, SystemError) as error:
                 raise _failure("publish events", self._transactional_id(publisher), _meant(error)) from error
 
+    def mark_switch(self, topics: Sequence[str], batch: int, by: PartitionBy) -> dict[str, PublishError]:
+        """Say in each partition of these topics, once, that they are partitioned by that from the batch on. All
+        publishers must have sent what is before it. Returns the topics that do not take it, with the error."""
+        about = {**dict.fromkeys(RECORDS.names), "publisher": 0, "batch": batch, "ordinal": 0, "op": f"{SWITCH}={by}"}
+        rows = [SimpleNamespace(**{**about, "stream": topic, "topic": topic}) for topic in topics]
+        return {topic: error for sent in self.send_all(rows) for topic, error in sent.stuck.items()}
+
     def _transactional_id(self, publisher: int) -> str:
         return f"{self.kafka.topic_prefix}.publisher.{publisher}"
 
@@ -314,9 +327,12 @@ class Publisher:
         return producer
 
     def _headers(self, row: Any) -> Headers | None:
-        if not self.kafka.headers:
+        if not self.kafka.headers and not _is_switch(row):
             return None
-        headers: Headers = [("writetime.op", row.op.encode()), ("writetime.sequence", f"{row.batch}.{row.ordinal}".encode())]
+        op, _, by = row.op.partition("=")
+        headers: Headers = [("writetime.op", op.encode()), ("writetime.sequence", f"{row.batch}.{row.ordinal}".encode())]
+        if by:
+            headers.append(("writetime.partition_by", by.encode()))
         of_no_table = (self.kafka.topic_prefix, quarantine_topic(self.kafka.topic_prefix))
         return headers if row.topic in of_no_table else [("writetime.table", _table(row.topic)), *headers]
 
@@ -378,6 +394,7 @@ class Publisher:
 
         sent = 0
         reached: dict[str, Position] = {}
+        partitions = cache(partial(_partitions, producer))
         try:
             for row in rows:
                 stream, topic, value, former = row.stream, row.topic, row.value, row.former
@@ -388,9 +405,13 @@ class Publisher:
                     stuck.setdefault(stream, _unencodable(row))
                 if stream in stuck:
                     continue
+                if _is_switch(row):
+                    for each in range(partitions(topic)):
+                        _produce(producer, topic, None, None, delivered, partition=each, headers=self._headers(row))
+                place = _BY_KEY if row.placed_by is None else murmur2(bytes(row.placed_by), partitions(topic))
                 try:
                     if value is not None:
-                        _produce(producer, topic, row.key, value, delivered, headers=self._headers(row))
+                        _produce(producer, topic, row.key, value, delivered, place, headers=self._headers(row))
                 except KafkaException as error:
                     if (refused := _too_large(row, error)) is None:
                         raise
@@ -398,9 +419,9 @@ class Publisher:
                     continue
                 sent += value is not None
                 if former is not None:
-                    _produce(producer, stream, former, None, delivered, headers=self._headers(row))
+                    _produce(producer, stream, former, None, delivered, place, headers=self._headers(row))
                 if row.deletes and self.kafka.tombstones_on_delete:
-                    _produce(producer, topic, row.key, None, delivered, headers=self._headers(row))
+                    _produce(producer, topic, row.key, None, delivered, place, headers=self._headers(row))
                 reached[stream] = Position(row.batch, row.ordinal)
             for stream, position in reached.items():
                 value = self._progress(position)
@@ -510,6 +531,16 @@ def _produce(
             producer.poll(0.5)
 
 
+def _is_switch(row: Any) -> bool:
+    return bool(row.op and row.op.startswith(SWITCH))
+
+
+def _partitions(producer: Producer, topic: str) -> int:
+    """The number of partitions of a topic."""
+    listed: Any = producer.list_topics(topic, timeout=_TIMEOUT_SECONDS)
+    return len(listed.topics[topic].partitions)
+
+
 def _too_large(row: Any, error: KafkaException) -> PublishError | None:
     if error.args[0].code() != KafkaError.MSG_SIZE_TOO_LARGE:
         return None
@@ -529,8 +560,9 @@ def _refused(topic: str, error: KafkaError) -> PublishError:
     hint = "Mend the topic's settings (`max.message.bytes`) or rights; its events wait, others go on."
     if error.code() == KafkaError.INVALID_RECORD:
         hint = (
-            "If its cleanup.policy is `compact`, it takes no event without a key, as that of a TRUNCATE or a DROP TABLE is: list `t` under "
-            "`skipped.operations`, or set another policy until it has gone out; its events wait, others go on."
+            "If its cleanup.policy is `compact`, it takes no event without a key, as that of a TRUNCATE or a DROP TABLE is, nor the marker "
+            "of a new `partition_by`: list `t` under `skipped.operations`, or set another policy until it has gone out; its events wait, "
+            "others go on."
         )
     return PublishError(f"the broker refuses an event: {error.str()}", operation="publish events", obj=topic, hint=hint)
 

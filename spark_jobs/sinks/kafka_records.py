@@ -24,10 +24,10 @@ from spark_jobs.stages.scan import Batches
 from spark_jobs.stages.table_rows import RowShape
 from writetime.cassandra.schema.fingerprint import described
 from writetime.cassandra.schema.model import Schema, Table
-from writetime.config.kafka import EventsConfig, KafkaConfig
+from writetime.config.kafka import EventsConfig, KafkaConfig, PartitionBy
 from writetime.errors import DecodeError, PreconditionFailed, PublishError
 from writetime.events.converters import JSON, Form, Numbers, Times, Varints
-from writetime.events.envelope import About, Shape, rows_of
+from writetime.events.envelope import About, Shape, encode, rows_of
 from writetime.events.serialization import (
     QUARANTINED,
     Codec,
@@ -101,12 +101,13 @@ class QuarantineTopic:
 
 class Encoded(NamedTuple):
     """A row as bytes: the record's key and value, the key whose last record a tombstone is to remove, or why it
-    cannot be encoded."""
+    cannot be encoded; and what decides the partition, if not the key."""
 
     key: bytes | None = None
     value: bytes | None = None
     former: bytes | None = None
     refused: str | None = None
+    placed_by: bytes | None = None
 
 
 class Aside(NamedTuple):
@@ -131,9 +132,10 @@ class Encoder:
     varints: Varints | None = None
     registered: dict[str, dict[bool, tuple[Schemas, tuple[int, int]]]] = field(default_factory=dict)
     oversized: Oversized | None = None
+    partition_by: PartitionBy = "primary_key"
 
     @classmethod
-    def of(cls, kafka: KafkaConfig, events: EventsConfig, incarnation: Incarnation) -> Encoder:
+    def of(cls, kafka: KafkaConfig, events: EventsConfig, incarnation: Incarnation, by: PartitionBy = "primary_key") -> Encoder:
         return cls(
             incarnation.changes.versions,
             incarnation.about,
@@ -144,6 +146,7 @@ class Encoder:
             incarnation.stored,
             kafka.time_precision_mode,
             kafka.varint_handling_mode,
+            partition_by=by,
         )
 
     def learn(self, version: str, wide: bool, registry: Registry | None) -> None:
@@ -188,6 +191,7 @@ class Encoder:
                 "deletes": [at not in aside and row["op"] == "d" and row["before"] is not None for at, row in enumerate(rows)],
                 "former": [each.former for each in encoded],
                 "refused": [each.refused for each in encoded],
+                "placed_by": [None if at in aside else each.placed_by for at, each in enumerate(encoded)],
             }
             records = pa.RecordBatch.from_pydict(columns, schema=RECORDS)
             # A quarantined event without a quarantine topic has no value.
@@ -241,7 +245,16 @@ class Encoder:
 
     def _version(self, version: str, shape: Shape) -> _Version:
         codec = partial(codec_of, self.format, shape, self.topic, self.registered.get(version, {}))
-        return _Version(shape, self.about, {wide: codec(wide=wide) for wide in self._needed(version)})
+        placing = self._placing(version) if self.partition_by == "partition_key" else None
+        return _Version(shape, self.about, {wide: codec(wide=wide) for wide in self._needed(version)}, placing)
+
+    def _placing(self, version: str) -> Callable[[Mapping[str, Any]], bytes]:
+        """A function from a key of the table to the values of its partition key as a JSON list, whatever the
+        format, its options, and the names of the columns: none of them changes where events go."""
+        table, types = described(self.versions[version], self.about.keyspace, self.about.table)
+        names = [column.name for column in table.partition_key]
+        fields = JSON.fields({name: kind for name, kind in RowShape.of(table, Schema(types=types)).keys.items() if name in names})
+        return lambda key: encode([*fields(key).values()])
 
     def _needed(self, version: str) -> tuple[bool, ...]:
         return tuple(self.registered[version]) if self.format == "avro" else (False, True)
@@ -254,13 +267,15 @@ class _Version:
     shape: Shape
     about: About
     codecs: Mapping[bool, Codec]
+    placing: Callable[[Mapping[str, Any]], bytes] | None = None
 
     def encoded(self, row: Mapping[str, Any]) -> Encoded:
         """A changes row as bytes. A row that cannot be encoded says why: others of its table wait behind it, and
         other tables do not."""
         try:
             key, value = (None, None) if row.get("alone") else self.record(row)
-            return Encoded(key, value, self.key(row["former"]) if row.get("former") else None)
+            placed_by = self.placing(row["key"]) if self.placing is not None and row["key"] is not None else None
+            return Encoded(key, value, self.key(row["former"]) if row.get("former") else None, placed_by=placed_by)
         except (PublishError, DecodeError) as error:
             return Encoded(refused=f"{error.message}. {error.hint or ''}".strip())
 

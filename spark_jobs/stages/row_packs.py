@@ -9,7 +9,8 @@ suffice, in sorted runs in a file that are merged.
     packing     SEGMENTS -> ROUTED         becomes  SEGMENTS -> PACKED
     folding     ROUTED -> ITEMS -> FOLDED  becomes  PACKED -> FOLDED, with events and records packed
 
-Knows the columns by which rows are ordered, and nothing else of their contents."""
+Events are in the order of rows, as they were merged, or in that of writetimes within their partition. Knows
+the columns by which rows are ordered, and nothing else of their contents."""
 
 from __future__ import annotations
 
@@ -17,6 +18,7 @@ import os
 import tempfile
 from collections.abc import Callable, Iterable, Iterator
 from itertools import chain
+from operator import itemgetter
 from typing import Any, Final
 
 import numpy as np
@@ -24,6 +26,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from spark_jobs.stages.arrow_runs import (
+    Ints,
     by_shard,
     fixed,
     joined,
@@ -35,6 +38,7 @@ from spark_jobs.stages.arrow_runs import (
 from spark_jobs.stages.merge_stream import FOLDED
 from spark_jobs.stages.scan import Batches
 from spark_jobs.state.shards import Record
+from writetime.config.kafka import PartitionBy
 from writetime.kernels.mutation_columns import chunks
 
 PACKED: Final = pa.schema([("table_id", pa.binary()), ("bucket", pa.int32()), ("rows", pa.binary())])
@@ -104,7 +108,9 @@ def _of_shards(batch: pa.RecordBatch) -> Iterator[tuple[tuple[bytes | None, int 
         yield shard, whole(list(runs))
 
 
-def folding(explode: Callable[[Batches], Batches], join: Callable[[Batches], Batches]) -> Callable[[Batches], Batches]:
+def folding(
+    explode: Callable[[Batches], Batches], join: Callable[[Batches], Batches], order: PartitionBy = "primary_key"
+) -> Callable[[Batches], Batches]:
     """PACKED, sorted by shard, to FOLDED, from a function from ROUTED to ITEMS and one from ITEMS to
     FOLDED."""
 
@@ -114,7 +120,8 @@ def folding(explode: Callable[[Batches], Batches], join: Callable[[Batches], Bat
             if bucket is None:
                 yield from join(explode(routed))
             else:
-                yield from _packed(join(in_order(explode(in_order(routed, by_digest)), by_place)))
+                folded = join(in_order(explode(in_order(routed, by_digest)), by_place))
+                yield from _packed(folded if order == "primary_key" else by_writetime(folded))
 
     return fold_batches
 
@@ -169,25 +176,72 @@ def by_place(items: pa.RecordBatch) -> Any:
     # No partition's key is a prefix of another. A row's may be, if clusterings have fewer values than
     # columns.
     rows = joined(pc.replace_substring(items["row"], b"\0", b"\0\xff"), pa.scalar(b"\0\0", pa.binary()))
-    times = fixed((items["ts"].to_numpy().view(np.uint64) ^ np.uint64(1 << 63)).astype(">u8").view(np.uint8).reshape(-1, 8))
+    times = _ascending(items["ts"].to_numpy())
     return pc.binary_join_element_wise(items["pk"], rows, times, items["content"], pa.scalar(b"", pa.binary()))
 
 
+def _ascending(numbers: Ints) -> Any:
+    """64-bit numbers as bytes in the same order."""
+    return fixed((numbers.view(np.uint64) ^ np.uint64(1 << 63)).astype(">u8").view(np.uint8).reshape(-1, 8))
+
+
+def by_writetime(folded: Batches) -> Batches:
+    """FOLDED rows of one shard: those that are not events as they come, then the events by partition key and
+    writetime, numbered anew (`seq`)."""
+    events, found = Sorter(itemgetter("place")), 0
+    for batch in folded:
+        for kind, rows in _of_kinds(batch):
+            if kind == EVENTS:
+                events.add(rows.append_column("place", _place(rows, found)))
+                found += rows.num_rows
+            else:
+                yield rows
+    numbered = 0
+    for batch in events.rows():
+        is_numbered = batch["seq"].is_valid().to_numpy(zero_copy_only=False)
+        seq = pa.array(numbered + np.cumsum(is_numbered) - 1, pa.int64(), mask=~is_numbered)
+        numbered += int(is_numbered.sum())
+        yield batch.set_column(batch.schema.get_field_index("seq"), FOLDED.field("seq"), seq).select(FOLDED.names)
+
+
+def _place(events: pa.RecordBatch, start: int) -> Any:
+    """Sort key of events: partition key, writetime, and how many events were before it, from `start` on. What
+    precedes all other events of its partition (`partition_fold`) does so whatever its timestamp: a schema
+    change, and a delete of many rows that is one event."""
+    first = pc.or_(pc.equal(events["kind"], "deletion"), pc.equal(events["reason"], "alter").fill_null(False))
+    times = pc.if_else(first, pa.scalar(-(2**63), pa.int64()), events["ts"]).to_numpy()
+    return joined(record_keys(events["pk"]), joined(_ascending(times), _ascending(start + np.arange(events.num_rows))))
+
+
+class Sorter:
+    """Sorts rows by their keys (binary), in bounded memory: beyond `SORTED_BYTES`, sorted runs are kept in
+    files."""
+
+    def __init__(self, key: Key) -> None:
+        self._key = key
+        self._runs: list[Iterator[pa.RecordBatch]] = []
+        self._pending: list[pa.RecordBatch] = []
+        self._size = 0
+
+    def add(self, batch: pa.RecordBatch) -> None:
+        self._pending.append(batch)
+        self._size += batch.nbytes
+        if self._size >= SORTED_BYTES:
+            self._runs.append(_filed(_sorted(self._pending, self._key)))
+            self._pending, self._size = [], 0
+
+    def rows(self) -> Batches:
+        """All rows, ascending, in batches of bounded size."""
+        runs = [*self._runs, *([_sorted(self._pending, self._key)] if self._pending else [])]
+        return runs[0] if len(runs) == 1 else _merged(runs, self._key)
+
+
 def in_order(batches: Batches, key: Key) -> Batches:
-    """All rows, ascending by their keys (binary), in batches of bounded size. Rows beyond the memory limit
-    are kept in a file."""
-    runs: list[Iterator[pa.RecordBatch]] = []
-    pending: list[pa.RecordBatch] = []
-    size = 0
+    """All rows, ascending by their keys, as of a `Sorter`."""
+    found = Sorter(key)
     for batch in batches:
-        pending.append(batch)
-        size += batch.nbytes
-        if size >= SORTED_BYTES:
-            runs.append(_filed(_sorted(pending, key)))
-            pending, size = [], 0
-    if pending:
-        runs.append(_sorted(pending, key))
-    yield from runs[0] if len(runs) == 1 else _merged(runs, key)
+        found.add(batch)
+    yield from found.rows()
 
 
 def _sorted(batches: list[pa.RecordBatch], key: Key) -> Iterator[pa.RecordBatch]:

@@ -16,7 +16,7 @@ from pyspark.sql import DataFrame, Row, SparkSession
 from pyspark.sql.pandas.types import from_arrow_schema
 
 from spark_jobs import publish
-from spark_jobs.publish import Outbox
+from spark_jobs.publish import Outbox, Part
 from spark_jobs.session import spark_session
 from spark_jobs.sinks.iceberg import Changes, Warehouse
 from spark_jobs.sinks.kafka import RECORDS, Sent
@@ -90,7 +90,7 @@ def records_of(pipeline: Pipeline, warehouse: Warehouse, of: Table, upto: int) -
     assert changes is not None
     incarnation = Incarnation(of, changes, About(pipeline.cluster, of.keyspace, of.name, {}), outbox._topic(of))
     encoder = Encoder.of(kafka, pipeline.config.events, incarnation)
-    return outbox._table_records(incarnation, encoder, 0).orderBy("batch", "ordinal").collect()
+    return outbox._table_records(incarnation, encoder, 0, Part(upto, None)).orderBy("batch", "ordinal").collect()
 
 
 PLACE = UserType("shop", "place", ("x", "y"), ("int", "int"))
@@ -216,9 +216,9 @@ def test_a_table_that_cannot_be_published_holds_up_no_other(
             raise refusals[of.name]
         return Changes(spark.createDataFrame([], "batch bigint, ordinal bigint, table_id string, schema_version bigint"), {})
 
-    def records(self: Outbox, incarnation: Incarnation, _: Encoder, since: int) -> DataFrame:
-        event = bytearray(b"k"), bytearray(b"v"), "u", False, None, None
-        found = [(0, incarnation.topic, incarnation.topic, batch, 1, *event) for batch in range(since + 1, self.upto + 1)]
+    def records(_: Outbox, incarnation: Incarnation, __: Encoder, since: int, part: Part) -> DataFrame:
+        event = bytearray(b"k"), bytearray(b"v"), "u", False, None, None, None
+        found = [(0, incarnation.topic, incarnation.topic, batch, 1, *event) for batch in range(since + 1, part.last + 1)]
         return spark.createDataFrame(found, schema=from_arrow_schema(RECORDS))
 
     monkeypatch.setattr(publish, "message_limits", lambda *_: ({}, {}))

@@ -15,7 +15,7 @@ from typing import Any
 from uuid import UUID
 
 import pytest
-from confluent_kafka import Consumer, KafkaError, KafkaException, Producer, TopicPartition
+from confluent_kafka import Consumer, KafkaError, KafkaException, Producer, TopicPartition, murmur2
 from confluent_kafka.admin import AdminClient, ConfigResource, ResourceType
 from confluent_kafka.cimpl import NewTopic
 
@@ -67,6 +67,7 @@ def rows(topic: str, ordinals: Iterable[int], *, batch: int = 1, publisher: int 
             deletes=ordinal % 5 == 0,
             former=None,
             refused=None,
+            placed_by=None,
         )
         for ordinal in ordinals
     ]
@@ -476,3 +477,58 @@ def test_records_say_in_headers_whose_they_are(kafka: KafkaConfig, topic: str) -
     expected = [("writetime.table", b"shop.orders"), ("writetime.op", b"d"), ("writetime.sequence", b"2.5")]
     assert [message.headers() for message in messages if message is not None] == [expected, expected]
     assert Publisher(kafka.model_copy(update={"headers": False}))._headers(rows(topic, [5])[0]) is None
+
+
+def test_a_partition_keys_records_are_in_the_partition_that_kafkas_own_hash_says(kafka: KafkaConfig, topic: str) -> None:
+    found = rows(topic, range(1, 31))
+    for row in found:
+        row.placed_by = b"[%d]" % (row.ordinal % 7)
+        row.former = b"former" if row.ordinal == 7 else None
+    send(kafka, found)
+    for partition, key, value in consume(kafka, topic):
+        if value is not None:
+            assert partition == murmur2(b"[%d]" % (json.loads(value)["n"] % 7), kafka.partitions)
+        elif key == b"former":
+            assert partition == murmur2(b"[0]", kafka.partitions)
+
+
+def test_a_switch_is_said_once_in_each_partition_and_is_progress(kafka: KafkaConfig, topic: str) -> None:
+    without = kafka.model_copy(update={"headers": False})
+    send(kafka, rows(topic, range(1, 5)))
+    for _ in range(2):
+        assert Publisher(without).mark_switch([topic], 2, "partition_key") == {}
+    assert progress(kafka, 0) == {topic: (2, 0)}
+    found = consume(kafka, topic)
+    assert sorted(partition for partition, key, value in found if key is None and value is None) == [0, 1]
+    assert numbers(found) == [1, 2, 3, 4] or sorted(numbers(found)) == [1, 2, 3, 4]
+    send(kafka, rows(topic, range(1, 3), batch=2))
+    for partition in range(kafka.partitions):
+        of_partition = [(key, value) for at, key, value in consume(kafka, topic) if at == partition]
+        marked = of_partition.index((None, None))
+        assert all(value is None or json.loads(value)["n"] <= 4 for _, value in of_partition[:marked])
+    consumer = Consumer({"bootstrap.servers": kafka.bootstrap_servers, "group.id": uuid.uuid4().hex, "isolation.level": "read_committed"})
+    consumer.assign([TopicPartition(topic, 0, 0)])
+    headers: Any = None
+    while headers is None or dict(headers)["writetime.op"] != b"partition_by":
+        message = consumer.poll(20)
+        assert message is not None
+        headers = message.headers()
+    consumer.close()
+    assert dict(headers) | {"writetime.table": b""} == {
+        "writetime.table": b"",
+        "writetime.op": b"partition_by",
+        "writetime.partition_by": b"partition_key",
+        "writetime.sequence": b"2.0",
+    }
+
+
+def test_a_compacted_topic_does_not_take_a_switch(kafka: KafkaConfig) -> None:
+    compacted = f"{kafka.topic_prefix}.shop.compacted"
+    admin = AdminClient({"bootstrap.servers": kafka.bootstrap_servers})
+    admin.create_topics([NewTopic(compacted, 2, config={"cleanup.policy": "compact"})])[compacted].result()
+    plain = f"{kafka.topic_prefix}.shop.plain"
+    ensure_topics(kafka, [plain])
+    refused = Publisher(kafka).mark_switch([compacted, plain], 2, "partition_key")
+    assert list(refused) == [compacted]
+    assert "partition_by" in (refused[compacted].hint or "")
+    assert progress(kafka, 0) == {plain: (2, 0)}

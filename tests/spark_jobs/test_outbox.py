@@ -169,9 +169,9 @@ def test_what_a_voided_batch_had_learnt_is_not_told(tmp_path: Path) -> None:
         )
         box.store.put(layout.batch_object("c", number, "manifest"), manifest.to_bytes())
     box.voided = frozenset({2})
-    assert [(number, each.table.name) for number, _, _, each in box._statements(0) if each.table] == [(1, "first"), (3, "last")]
+    assert [(number, each.table.name) for number, _, _, each in box._statements(0, 3) if each.table] == [(1, "first"), (3, "last")]
     box.voided = frozenset()
-    assert (2, "given_up") in [(number, each.table.name) for number, _, _, each in box._statements(0) if each.table], "what it is about"
+    assert (2, "given_up") in [(number, each.table.name) for number, _, _, each in box._statements(0, 3) if each.table], "what it is about"
 
 
 def test_progress_of_an_earlier_chain_is_accepted_and_of_another_is_not(tmp_path: Path) -> None:

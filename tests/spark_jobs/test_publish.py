@@ -9,9 +9,10 @@ from dataclasses import replace
 from types import SimpleNamespace
 
 import pytest
+from confluent_kafka import murmur2
 
 from spark_jobs import publish
-from spark_jobs.publish import Outbox
+from spark_jobs.publish import Outbox, Part, parts
 from spark_jobs.session import spark_session
 from spark_jobs.sinks.iceberg import Warehouse
 from spark_jobs.sinks.kafka import Publisher
@@ -22,6 +23,8 @@ from tests.spark_jobs.test_iceberg import events
 from tests.spark_jobs.test_kafka import consume
 from writetime.cassandra.schema.fingerprint import schema_version
 from writetime.cassandra.schema.history import SchemaLearner
+from writetime.config.kafka import PartitionBy
+from writetime.pipeline.documents import PartitionedFrom
 from writetime.pipeline.publish_progress import Published
 from writetime.storage.layout import batch_object
 
@@ -61,7 +64,7 @@ def test_each_event_goes_out_once_whatever_died_and_was_renamed(
         assert outbox(1).drain(everything=False) == Published(batch=1, events=1 + len(KEYS))
         # One of the publishers dies before it sends anything of the second batch; the next run is after a
         # rename.
-        records, refused = outbox(2)._records(Published(batch=1, events=0))
+        records, refused = outbox(2)._records(Published(batch=1, events=0), Part(2, None))
         assert records is not None
         assert refused == {}
         share = records.filter("publisher = 0").collect()
@@ -102,3 +105,95 @@ def test_each_event_goes_out_once_whatever_died_and_was_renamed(
     for name, batches in (("id", [1, 2]), ("key", [3])):
         for key in KEYS:
             assert [value["after"] for named, value in found if named == {name: key}] == [{name: key, "v": batch} for batch in batches]
+
+
+def test_a_switch_to_partition_keys_loses_and_doubles_nothing_and_is_marked(
+    tmp_path_factory: pytest.TempPathFactory, kafka_broker: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Batches 1 and 2 of an earlier version, whose publishers own primary keys; partition keys from batch 3,
+    by which records are placed from batch 4 on. A publisher was killed in batch 2."""
+    pipeline = Pipeline.create(tmp_path_factory.mktemp("switch"))
+    assert pipeline.config.kafka is not None
+    kafka = pipeline.config.kafka.model_copy(update={"bootstrap_servers": kafka_broker, "topic_prefix": f"p{uuid.uuid4().hex[:8]}"})
+    lines = table("lines", 60, {"id": "int", "line": "int", "v": "int"}, clustering=1)
+    schema = schema_of(lines)
+    learner = SchemaLearner()
+    learner.apply(create_table(lines, THEN))
+    monkeypatch.setattr(publish, "read_schema", lambda _, __, number: learner if number else SchemaLearner())
+    monkeypatch.setattr(publish, "read_manifest", lambda *_: SimpleNamespace(nodes={}, now=NOW, id=None))
+    spark = spark_session(pipeline.config, "tests of a switch")
+    rules = [PartitionedFrom(batch=3, by="primary_key"), PartitionedFrom(batch=4, by="partition_key")]
+    rows = [(key, line) for key in range(1, 7) for line in range(1, 5)]
+    try:
+        warehouse = Warehouse(spark, "lake")
+        for batch in range(1, 6):
+            made = [insert(lines, key, {"v": batch}, line, timestamp=THEN + batch, schema=schema) for key, line in rows]
+            warehouse.write_changes(lines, schema, events(spark, made, schema), batch)
+
+        def outbox(upto: int) -> Outbox:
+            found = Outbox(pipeline.config, kafka, pipeline.store, spark, upto)
+            found.rules = rules
+            return found
+
+        assert outbox(1).drain(everything=False).events == len(rows)
+        records, _ = outbox(2)._records(Published(batch=1, events=0), Part(2, None))
+        assert records is not None
+        share = records.filter("publisher = 0").collect()
+        assert 0 < len(share) < len(rows)
+        list(Publisher(kafka).send_all(share))
+        # It dies once more, after the marker, in a batch that is placed otherwise.
+        real = Outbox._send
+
+        def dies(self: Outbox, known: Published, part: Part) -> Published:
+            found, _ = self._records(known, part)
+            assert found is not None
+            if part.marks is not None:
+                list(Publisher(kafka).send_all(found.filter("publisher = 1").collect()))
+                raise KeyboardInterrupt
+            return real(self, known, part)
+
+        with monkeypatch.context() as patched:
+            patched.setattr(Outbox, "_send", dies)
+            with pytest.raises(KeyboardInterrupt):
+                outbox(5).drain(everything=False)
+        assert outbox(5).drain(everything=False).batch == 5
+        assert outbox(5).drain(everything=True).events == 0
+    finally:
+        spark.stop()
+    found = [(partition, value and json.loads(value)) for partition, _, value in consume(kafka, f"{kafka.topic_prefix}.shop.lines")]
+    told = [(partition, value["source"]["sequence"][0], value["after"]) for partition, value in found if value]
+    assert Counter((batch, row["id"], row["line"]) for _, batch, row in told) == Counter((b, *row) for b in range(1, 6) for row in rows)
+    places = {(key, partition) for partition, batch, row in told if batch >= 4 for key in (row["id"],)}
+    assert places == {(key, murmur2(b"[%d]" % key, kafka.partitions)) for key in range(1, 7)}
+    assert len({(row["id"], partition) for partition, batch, row in told if batch < 4}) > len(places), "primary keys before"
+    for partition in range(kafka.partitions):
+        of_partition = [value for at, value in found if at == partition]
+        assert of_partition.count(None) == 1
+        marked = of_partition.index(None)
+        assert [value["source"]["sequence"][0] < 4 for value in of_partition if value] == [True] * marked + [False] * (
+            len(of_partition) - marked - 1
+        )
+
+
+@pytest.mark.parametrize(
+    ("rules", "since", "upto", "wanted"),
+    [
+        ([], 0, 5, [Part(5, None)]),
+        ([(1, "primary_key")], 0, 5, [Part(5, "primary_key")]),
+        ([(1, "partition_key")], 2, 5, [Part(5, "partition_key")]),
+        ([(3, "primary_key")], 0, 5, [Part(2, None), Part(5, "primary_key")]),
+        ([(3, "partition_key")], 0, 5, [Part(2, None), Part(5, "partition_key", 3)]),
+        ([(3, "partition_key")], 2, 5, [Part(5, "partition_key", 3)]),
+        ([(3, "partition_key")], 5, 5, [Part(5, "partition_key", 3)]),
+        (
+            [(2, "primary_key"), (3, "partition_key"), (5, "primary_key")],
+            0,
+            5,
+            [Part(1, None), Part(2, "primary_key"), Part(4, "partition_key", 3), Part(5, "primary_key", 5)],
+        ),
+    ],
+)
+def test_batches_of_different_owners_are_sent_one_after_the_other(
+    rules: list[tuple[int, PartitionBy]], since: int, upto: int, wanted: list[Part]
+) -> None:
+    assert list(parts([PartitionedFrom(batch=batch, by=by) for batch, by in rules], since, upto)) == wanted

@@ -19,6 +19,7 @@ from spark_jobs.stages.row_packs import (
     RECORDS,
     by_digest,
     by_place,
+    by_writetime,
     folding,
     in_order,
     packed,
@@ -28,6 +29,7 @@ from spark_jobs.stages.row_packs import (
 )
 from spark_jobs.stages.scan import ROUTED, Batches
 from tests.spark_jobs.examples import KEYS_ONLY, NOW, ORDERS, SCHEMA, THEN, delete, folded, frame, insert, of_kind, payloads, routed
+from writetime.cassandra.merge.row_codec import Engine
 from writetime.cassandra.types.byte_comparable import HEAD
 from writetime.pipeline.truncations import Cuts
 
@@ -93,3 +95,51 @@ def test_copies_stand_side_by_side() -> None:
     (batch,) = in_order([pa.RecordBatch.from_pylist(rows, schema=ROUTED)], by_digest)
     digests = batch["digest"].to_pylist()
     assert sum(a != b for a, b in pairwise(digests)) == len(set(digests)) - 1
+
+
+def event(pk: bytes, at: int, seq: int | None, kind: str = "event") -> dict[str, Any]:
+    return {**dict.fromkeys(FOLDED.names), "kind": kind, "pk": pk, "ts": at, "seq": seq, "before": bytes(9), "last": True}
+
+
+@pytest.mark.parametrize(("room", "size"), [(1 << 20, 1 << 20), (1, 64), (2000, 1), (700, 500)])
+def test_events_by_partition_key_and_writetime_however_little_fits_into_memory(
+    room: int, size: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(row_packs, "SORTED_BYTES", room)
+    monkeypatch.setattr(row_packs, "BYTES_PER_PACK", size)
+    random = Random(room)
+    moments = [0, -1, 255, 256, -(2**63), 2**63 - 1, THEN]
+    seqs = iter(range(300))
+    rows = [
+        event(random.choice([b"b", b"ab", b"a\xff"]), random.choice(moments), None if random.random() < 0.2 else next(seqs), kind)
+        for kind in random.choices(["event", "deletion"], [9, 1], k=300)
+    ]
+    others = [{**dict.fromkeys(FOLDED.names), "kind": "record", "key": bytes([at])} for at in range(9)]
+    mixed = [*rows[:100], *others[:5], *rows[100:], *others[5:]]
+    batches = [pa.RecordBatch.from_pylist(mixed[at : at + 7], schema=FOLDED) for at in range(0, len(mixed), 7)]
+    found = [row for batch in by_writetime(iter(batches)) for row in batch.to_pylist()]
+    events = [row for row in found if row["kind"] != "record"]
+    assert [row["key"] for row in found if row["kind"] == "record"] == [row["key"] for row in others]
+    wanted = sorted(rows, key=lambda row: (len(row["pk"]), row["pk"], -(2**63) if row["kind"] == "deletion" else row["ts"]))
+    assert [{**row, "seq": None} for row in events] == [{**row, "seq": None} for row in wanted]
+    assert [row["seq"] is None for row in events] == [row["seq"] is None for row in wanted]
+    assert [row["seq"] for row in events if row["seq"] is not None] == list(range(next(seqs)))
+    assert list(by_writetime(iter([]))) == []
+
+
+@pytest.mark.parametrize("engine", ["auto", "python"])
+def test_a_rows_events_stay_in_their_order_among_those_of_its_partition(engine: Engine) -> None:
+    """Two rows by turns, then a delete of both; events that are for current rows only have no number."""
+    line_and_time = [(1, 10), (2, 20), (1, 30), (2, 40), (1, 50)]
+    made = [insert(ORDERS, 1, {"name": str(at)}, line, timestamp=THEN + at) for line, at in line_and_time]
+    frames = [frame(each, position=at) for at, each in enumerate([*made, delete(ORDERS, 1, THEN + 60)])]
+    rows = [row for row in folded(frames, engine=engine) if row["kind"] == "event"]
+    assert [row["ts"] - THEN for row in rows] == [10, 30, 50, 60, 20, 40, 60], "row by row"
+    batch = pa.RecordBatch.from_pylist([{name: row[name] for name in FOLDED.names} for row in rows], schema=FOLDED)
+    found = [row for each in by_writetime(iter([batch])) for row in each.to_pylist()]
+    assert [row["ts"] - THEN for row in found] == [10, 20, 30, 40, 50, 60, 60]
+    assert [row["seq"] for row in found] == list(range(7))
+    shown = {b"": b""}
+    for row in found:
+        assert row["before"] in shown.values()
+        shown[row["after"] or row["before"]] = row["after"]

@@ -9,6 +9,9 @@ from pydantic import BeforeValidator, Field, SecretStr, model_validator
 
 from writetime.config.base import LOWER, Model, StoreUrl, comma_list
 
+PartitionBy = Literal["primary_key", "partition_key"]
+"""By what events are ordered within a batch, and which records share a partition of their topic."""
+
 
 class EventsConfig(Model):
     """Content of change events."""
@@ -48,8 +51,16 @@ class KafkaConfig(Model):
     topic_prefix: str = Field(
         alias="topic.prefix", description="Topics are <topic.prefix>.<keyspace>.<table>.", pattern=r"^[A-Za-z0-9._-]+$"
     )
-    publishers: int = Field(default=2, ge=1, le=64, description="Fixed number of transactional publishers; each owns a share of the keys.")
+    publishers: int = Field(
+        default=2, ge=1, le=64, description="Fixed number of transactional publishers; each owns a share of the partition keys."
+    )
     partitions: int = Field(default=4, ge=1, description="Partitions of a topic that writetime creates.")
+    partition_by: PartitionBy = Field(
+        default="primary_key",
+        description="primary_key: all events of a row are in one partition of the topic, in order. partition_key: all events of a "
+        "Cassandra partition are, in the order of their writetimes. It applies from the next batch on; "
+        "docs/events.md says how to switch.",
+    )
     replication_factor: int = Field(
         default=-1,
         ge=-1,

@@ -20,7 +20,7 @@ from writetime.config.airflow import AirflowConfig, SparkConfig
 from writetime.config.archive import ArchiveConfig
 from writetime.config.base import Model, StoreUrl
 from writetime.config.cluster import ClusterConfig, SnapshotConfig
-from writetime.config.kafka import EventsConfig, FilesConfig, KafkaConfig, QuarantineConfig
+from writetime.config.kafka import EventsConfig, FilesConfig, KafkaConfig, PartitionBy, QuarantineConfig
 from writetime.config.node import NodeConfig
 from writetime.config.tables import ColumnsConfig, TablesConfig
 from writetime.config.warehouse import CatalogConfig, WarehouseConfig
@@ -70,6 +70,11 @@ class PipelineConfig(Model):
         description="Objects in `cdc/` with more bytes are not ingested: a worker holds a segment in memory. `writetime "
         "status` lists them as ignored, and tombstones that their writes may need are not purged.",
     )
+
+    @property
+    def partition_by(self) -> PartitionBy:
+        """`kafka.partition_by`; without Kafka, its default."""
+        return self.kafka.partition_by if self.kafka is not None else "primary_key"
 
     def shadow(self, namespace: str) -> PipelineConfig:
         """The configuration of replays into a shadow namespace: separate batches and state, and no output but

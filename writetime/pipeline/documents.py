@@ -17,6 +17,7 @@ from pydantic import BaseModel, ConfigDict, Field
 from writetime import untrusted
 from writetime.cassandra.commitlog.sections import Place
 from writetime.cassandra.merge.reconcile import Policy
+from writetime.config.kafka import PartitionBy
 from writetime.errors import ObjectNotFound
 from writetime.pipeline.quarantine.kinds import QuarantineKind
 from writetime.storage import layout, segment_object, untrusted_objects
@@ -428,6 +429,13 @@ class Void(Document):
     base: int
 
 
+class PartitionedFrom(Document):
+    """The events of batch `batch`, and of later ones, are ordered and partitioned by this key."""
+
+    batch: int
+    by: PartitionBy
+
+
 class Sealed(Document):
     """The outcome of a batch; the existence of this object is the seal. With a `void` there is no outcome:
     the input is planned again.
@@ -465,6 +473,11 @@ class Sealed(Document):
     )
     events: int = 0
     complete: Watermark | None = Field(default=None, description="Up to when tables are complete with this batch. Null: unknown.")
+    partition_by: list[PartitionedFrom] = Field(
+        default=[],
+        description="By what events are ordered and partitioned, since when. Publishers own primary keys in the batches before "
+        "the first entry, which an earlier version sealed, and partition keys since.",
+    )
     void: Void | None = Field(default=None, description="Set if the batch takes no effect: why, and by whose decision.")
     voided: dict[int, UUID | None] = Field(
         default={}, description="All voided batches before this one, by number, with their ids: their rows do not count."

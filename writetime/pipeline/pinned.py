@@ -22,7 +22,7 @@ from uuid import UUID
 import structlog
 from pydantic import Field
 
-from writetime.config.kafka import EventsConfig, QuarantineConfig
+from writetime.config.kafka import EventsConfig, PartitionBy, QuarantineConfig
 from writetime.config.pipeline import PipelineConfig
 from writetime.config.tables import ColumnsConfig, TablesConfig
 from writetime.config.warehouse import WarehouseConfig
@@ -48,6 +48,7 @@ class Deciding(Document):
     snapshot_events: str
     warehouse: WarehouseConfig
     quarantine: QuarantineConfig
+    partition_by: PartitionBy = "primary_key"
 
     @classmethod
     def of(cls, config: PipelineConfig) -> Deciding:
@@ -60,11 +61,13 @@ class Deciding(Document):
             snapshot_events=config.snapshot.events,
             warehouse=config.warehouse,
             quarantine=config.quarantine,
+            partition_by=config.partition_by,
         )
 
     def over(self, config: PipelineConfig) -> PipelineConfig:
         """The given configuration with this part replaced."""
         cluster = config.cluster.model_copy(update={"datacenters": self.datacenters})
+        kafka = config.kafka and config.kafka.model_copy(update={"partition_by": self.partition_by})
         return config.model_copy(
             update={
                 "buckets": self.buckets,
@@ -75,6 +78,7 @@ class Deciding(Document):
                 "snapshot": config.snapshot.model_copy(update={"events": self.snapshot_events}),
                 "warehouse": self.warehouse,
                 "quarantine": self.quarantine,
+                "kafka": kafka,
             }
         )
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import signal
 import subprocess
@@ -10,6 +11,7 @@ import sys
 import pytest
 
 from proof.kill_batch import points, sabotage
+from proof.kill_batch.run import misplaced
 from spark_jobs import ingest
 from tools import ROOT
 
@@ -23,7 +25,7 @@ def test_every_broken_rule_shows_by_something() -> None:
     assert {
         name: rule
         for name, rule in sabotage.RULES.items()
-        if not (rule.late in known or rule.edited or rule.voids or rule.restores or known & set(rule.points))
+        if not (rule.late in known or rule.edited or rule.voids or rule.restores or rule.switches or known & set(rule.points))
     } == {}
     assert [point for rule in sabotage.RULES.values() for point in rule.points if point not in known] == []
 
@@ -40,3 +42,24 @@ def test_a_job_ends_where_it_was_told_to(at: int, passes: int) -> None:
     )
     told, _ = process.communicate(timeout=60)
     assert (process.returncode, told.split()) == (-signal.SIGKILL, [str(number) for number in range(1, passes + 1)])
+
+
+def record(partition: int, pk: int, batch: int, ordinal: int, ts: int) -> tuple[int, bytes, bytes]:
+    key = json.dumps({"pk": pk, "ck": ordinal}).encode()
+    source = {"sequence": [batch, ordinal], "ts_micro": ts, "reason": None}
+    return partition, key, json.dumps({"source": source}).encode()
+
+
+def test_what_is_misplaced_after_a_switch_shows() -> None:
+    marker = (0, None, None)
+    good = [record(0, 1, 1, 9, 5), (0, b"k", None), marker, record(0, 1, 2, 1, 5), record(0, 1, 2, 2, 6), record(0, 1, 3, 1, 2)]
+    assert list(misplaced(good, 2, ["pk"])) == []
+    wrong = {
+        "on the wrong side": [record(0, 1, 2, 1, 5), marker],
+        "is in the partitions [0, 1]": [marker, (1, None, None), record(0, 1, 2, 1, 5), record(1, 1, 2, 2, 6)],
+        "comes after (2, 2)": [marker, record(0, 1, 2, 2, 5), record(0, 1, 2, 1, 5)],
+        "is older than the one before it": [marker, record(0, 1, 2, 1, 6), record(0, 1, 2, 2, 5)],
+    }
+    for problem, received in wrong.items():
+        (found,) = misplaced(received, 2, ["pk"])
+        assert problem in found
