@@ -90,7 +90,7 @@ pressure: setup #: a node of VERSION=5.0.6 with little room for CDC, under load,
 	@$(PYTHON) -m tools.s3_server
 	@$(PYTHON) -m proof.pressure $(if $(VERSION),--version $(VERSION)) $(ARGS)
 
-kill-batch: setup #: ingest and publish killed KILLS=100 times by SEED=1, Kafka away now and then: each event once; MODE=session by sessions of cdc_stream; SABOTAGE=rule or all shows that it would
+kill-batch: setup #: ingest and publish killed KILLS=100 times by SEED=1, Kafka away now and then: each event once; MODE=session by sessions of cdc_stream; ARGS=--switch to partition keys half-way; SABOTAGE=rule or all shows that it would
 	@$(PYTHON) -m proof.kill_batch --seed $(or $(SEED),1) --kills $(or $(KILLS),100) $(if $(MODE),--mode $(MODE)) $(if $(SABOTAGE),--sabotage $(SABOTAGE)) $(ARGS)
 
 ring: setup #: OPS=2000 by SEED=1 on a real ring under chaos: tables and events equal it; SABOTAGE=rule or all breaks the product, and shows

@@ -20,9 +20,10 @@ def main(arguments: list[str]) -> int:
     parser.add_argument("--kills", type=int, default=100, help="how many jobs are killed (default: 100)")
     parser.add_argument("--sabotage", choices=[*RULES, "all"], help="break this rule of the product, or each, and see that it shows")
     parser.add_argument("--mode", choices=("batch", "session"), default="batch", help="what runs the batches: a job each, or sessions")
+    parser.add_argument("--switch", action="store_true", help="switch kafka.partition_by to partition_key half-way")
     options = parser.parse_args(arguments)
     if options.sabotage is None:
-        result = play(options.seed, options.kills, session=options.mode == "session")
+        result = play(options.seed, options.kills, session=options.mode == "session", switches=options.switch)
         report(result)
         return 0 if result.holds else 1
     unnoticed = []
@@ -34,10 +35,10 @@ def main(arguments: list[str]) -> int:
     return 1 if unnoticed else 0
 
 
-def play(seed: int, kills: int, rule: str | None = None, *, session: bool = False) -> Result:
+def play(seed: int, kills: int, rule: str | None = None, *, session: bool = False, switches: bool = False) -> Result:
     with tempfile.TemporaryDirectory(prefix="writetime-kills-") as folder:
         segments = RULES[rule].segments if rule is not None else max(3, kills // 6)
-        return Kills(Path(folder), seed, kills, rule=rule, segments=segments, session=session).play()
+        return Kills(Path(folder), seed, kills, rule=rule, segments=segments, session=session, switches=switches).play()
 
 
 def report(result: Result) -> None:

@@ -10,9 +10,11 @@ was begun; two processes archive one batch; an incomplete batch is voided, so th
 input, and a driver that was stopped in it is resumed. Once per run `batches/` is restored from a backup of
 before the last batches: the next batch must be rejected, and a rebuild, killed like all jobs, makes state and
 tables again. Sometimes the broker is killed during a publish, for example in a transaction, and restarted
-later; once in a while it is down for several batches. At the end, a consumer that reads committed records
-must have received each event of the changes tables once, those of one key in order; tables must equal the
-cluster's answers; and the changes must fold to the tables.
+later; once in a while it is down for several batches. Half-way, `kafka.partition_by` may be switched to
+`partition_key`. At the end, a consumer that reads committed records must have received each event of the
+changes tables once, those of one key in order; after a switch, those of one partition key in one partition of
+the topic, in order, and none of them before the marker; tables must equal the cluster's answers; and the
+changes must fold to the tables.
 """
 
 from __future__ import annotations
@@ -53,7 +55,7 @@ from writetime.events.naming import to_changes_namespace, to_column
 from writetime.pipeline import chains, pinned
 from writetime.pipeline.archiver import archive
 from writetime.pipeline.documents import Manifest, Sealed
-from writetime.pipeline.planner import plan_ingest, plan_replay, read_sealed
+from writetime.pipeline.planner import history, plan_ingest, plan_replay, read_schema, read_sealed
 from writetime.pipeline.void import void
 
 LONGEST = 600.0
@@ -108,11 +110,23 @@ class Result:
 
 class Kills(Orders):
     """A run under `folder`: `kills` at random points and moments, or only the kills of a broken `rule`. With
-    `session`, streaming sessions ingest and publish, sometimes against a job of the other mode."""
+    `session`, streaming sessions ingest and publish, sometimes against a job of the other mode. With `switches`,
+    `kafka.partition_by` is switched half-way."""
 
-    def __init__(self, folder: Path, seed: int, kills: int, *, rule: str | None = None, segments: int = 8, session: bool = False) -> None:
+    def __init__(
+        self,
+        folder: Path,
+        seed: int,
+        kills: int,
+        *,
+        rule: str | None = None,
+        segments: int = 8,
+        session: bool = False,
+        switches: bool = False,
+    ) -> None:
         super().__init__(folder, segments=segments)
         self.session = session
+        self.switches = switches or (rule is not None and sabotage.RULES[rule].switches)
         self.random = Random(f"{seed} kills")
         self.wanted, self.rule = kills, rule
         self.result = Result(seed)
@@ -122,6 +136,7 @@ class Kills(Orders):
         self._log_offset = 0
         self._sent: Counter[tuple[str, int, int]] = Counter()
         self._silent_upto = 0
+        self._switched: int | None = None
         self._sleepers: list[tuple[str, subprocess.Popen[bytes], Path]] = []
         self._points = {job: cycle(self.random.sample(found, len(found))) for job, found in _POINTS.items()}
 
@@ -135,7 +150,10 @@ class Kills(Orders):
             restores = sabotage.RULES[self.rule].restores if self.rule is not None else True
             middle, late = self._keep_back(segments) if restores else ([], [])
             self.random.shuffle(segments)
+            half = len(segments) // 2
             while segments:
+                if self.switches and len(segments) <= half:
+                    self._switch()
                 self._bring_in([segments.pop() for _ in range(min(len(segments), self.random.randint(1, 3)))])
                 if self.rule is None and self.random.random() < 0.25 and len(segments) > ABSENCE:
                     self._be_without_broker(segments)
@@ -174,6 +192,18 @@ class Kills(Orders):
         edit = {"columns": ColumnsConfig.model_validate({"column.mask.with.3.chars": ".*"}), "events": EventsConfig(versions="last")}
         self._edited_file = self.pipeline.site.folder / "edited.pickle"
         self._edited_file.write_bytes(pickle.dumps(self.config.model_copy(update=edit)))
+
+    def _switch(self) -> None:
+        """Edit the configuration, once: the next batch is partitioned by partition keys."""
+        assert self.config.kafka is not None
+        self.switches = False
+        self._switched = history(self.pipeline.store, self.pipeline.cluster).last + 1
+        self.config = self.config.model_copy(update={"kafka": self.config.kafka.model_copy(update={"partition_by": "partition_key"})})
+        for file in (self._config_file, self._edited_file):
+            config = pickle.loads(file.read_bytes())
+            kafka = config.kafka.model_copy(update={"partition_by": "partition_key"})
+            file.write_bytes(pickle.dumps(config.model_copy(update={"kafka": kafka})))
+        say("  partition_by switched to partition_key")
 
     @property
     def _publisher(self) -> str:
@@ -372,7 +402,7 @@ class Kills(Orders):
             chance = self.random.random()
             if chance < 0.08 and job != "rebuild":
                 yield "rivals"
-            elif chance < 0.28 and job in ("publish", "session"):
+            elif chance < 0.28 and job in ("publish", "session") and self.kafka.service is not None:
                 yield "outage"
             elif chance < 0.4:
                 yield "moment"
@@ -506,17 +536,32 @@ class Kills(Orders):
             of_topic = ((event, count) for event, count in (self._sent + present).items() if event[0] == topic)
             expected = Counter({event[1:]: count for event, count in of_topic})
             of_key: dict[bytes | None, list[tuple[int, int]]] = {}
-            for key, value in committed(self.kafka.bootstrap, topic):
+            received = list(committed(self.kafka.bootstrap, topic))
+            for _, key, value in received:
                 if value is not None:
                     of_key.setdefault(key, []).append(tuple(json.loads(value)["source"]["sequence"]))
+            self.result.problems += self._misplaced(keyspace, table, received)
             found = Counter(sequence for sequences in of_key.values() for sequence in sequences)
             self.result.events += expected.total()
             self.result.lost += (expected - found).total()
             self.result.doubled += (found - expected).total()
             if expected and max(expected.values()) > 1:
                 self.result.problems.append(f"{keyspace}.{table}: an event stands twice in the changes")
-            wrong = [key for key, sequences in of_key.items() if sequences != sorted(sequences)]
-            self.result.problems += [f"{keyspace}.{table}: events of {key!r} are out of order" for key in wrong]
+            for key, sequences in of_key.items():
+                # By a switch, a row's later events come in another partition.
+                there = [each for each in sequences if self._switched is None or each[0] < self._switched]
+                if there != sorted(there):
+                    self.result.problems.append(f"{keyspace}.{table}: events of {key!r} are out of order")
+
+    def _misplaced(self, keyspace: str, table: str, received: Sequence[tuple[int, bytes | None, bytes | None]]) -> list[str]:
+        if (switched := self._switched) is None:
+            return []
+        last = history(self.pipeline.store, self.pipeline.cluster).sealed
+        assert last is not None
+        schema = read_schema(self.pipeline.store, self.pipeline.cluster, last.number).schema()
+        of = next(each for each in schema.tables.values() if each.full_name == f"{keyspace}.{table}" and not each.dropped)
+        wrong = misplaced(received, switched, [column.name for column in of.partition_key])
+        return [f"{keyspace}.{table}: {each}" for each in wrong]
 
 
 _POINTS = {
@@ -528,14 +573,45 @@ _POINTS = {
 _EXTRA = (sabotage.BETWEEN,)
 
 
+def misplaced(received: Sequence[tuple[int, bytes | None, bytes | None]], switched: int, partition_key: Sequence[str]) -> Iterator[str]:
+    """What is wrong with the events of one topic whose partition key decides from batch `switched` on."""
+    places: dict[str, set[int]] = {}
+    last: dict[str, tuple[int, int]] = {}
+    times: dict[tuple[str, int], int] = {}
+    marked: set[int] = set()
+    for partition, key, value in received:
+        if value is None:
+            marked |= {partition} if key is None else set()
+            continue
+        source = json.loads(value)["source"]
+        batch, ordinal = source["sequence"]
+        if (batch >= switched) != (partition in marked):
+            yield f"event {batch, ordinal} is on the wrong side of the marker in partition {partition}"
+        if key is None or batch < switched:
+            continue
+        named = json.loads(key)
+        pk = json.dumps([named[name] for name in partition_key])
+        places.setdefault(pk, set()).add(partition)
+        if len(places[pk]) > 1:
+            yield f"{pk} is in the partitions {sorted(places[pk])}"
+        if last.get(pk, (0, 0)) > (batch, ordinal):
+            yield f"{pk}: event {batch, ordinal} comes after {last[pk]}"
+        last[pk] = batch, ordinal
+        if source["reason"] != "alter":
+            if times.get((pk, batch), -(2**63)) > source["ts_micro"]:
+                yield f"{pk}: event {batch, ordinal} is older than the one before it"
+            times[pk, batch] = source["ts_micro"]
+
+
 def _kill(process: subprocess.Popen[bytes]) -> None:
     with suppress(ProcessLookupError):
         os.killpg(process.pid, signal.SIGKILL)
     process.wait()
 
 
-def committed(bootstrap: str, topic: str) -> Iterator[tuple[bytes | None, bytes | None]]:
-    """Keys and values of a topic as a read-committed consumer receives them, partition by partition."""
+def committed(bootstrap: str, topic: str) -> Iterator[tuple[int, bytes | None, bytes | None]]:
+    """Partitions, keys and values of a topic as a read-committed consumer receives them, partition by
+    partition."""
     consumer = Consumer(
         {
             "bootstrap.servers": bootstrap,
@@ -551,7 +627,7 @@ def committed(bootstrap: str, topic: str) -> Iterator[tuple[bytes | None, bytes 
             while (message := consumer.poll(60)) is not None:
                 error = message.error()
                 if error is None:
-                    yield message.key(), message.value()
+                    yield partition, message.key(), message.value()
                 elif error.code() == KafkaError._PARTITION_EOF:
                     break
                 else:

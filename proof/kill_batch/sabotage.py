@@ -22,8 +22,9 @@ BETWEEN: Final = "between progress and commit"
 class Rule:
     """`break_it` breaks the rule. Detected by: `points` (kills there), `late` (a publisher is stopped there,
     and resumed when another one has finished), `edited` (the configuration is edited after the batch was
-    begun), `voids` (batches are voided), `restores` (`batches/` is restored from a backup). `segments`: how
-    many segments each node's log must be split into for that.
+    begun), `voids` (batches are voided), `restores` (`batches/` is restored from a backup), `switches`
+    (`kafka.partition_by` is switched half-way). `segments`: how many segments each node's log must be split into
+    for that.
     """
 
     break_it: Callable[[], None]
@@ -32,6 +33,7 @@ class Rule:
     edited: bool = False
     voids: bool = False
     restores: bool = False
+    switches: bool = False
     segments: int = 1
 
 
@@ -189,6 +191,31 @@ def _numbers_of_the_bucket() -> None:
     rebuild._seen_outside = lambda *_: [0]
 
 
+def _as_merged(folded: Any) -> Any:
+    return folded
+
+
+def _row_by_row() -> None:
+    """Events of a partition are in the order of its rows."""
+    from spark_jobs.stages import row_packs
+
+    row_packs.by_writetime = _as_merged
+
+
+def _placed_by_row() -> None:
+    """The record's key decides its partition of the topic."""
+    from spark_jobs.sinks import kafka
+
+    kafka.murmur2 = lambda *_: kafka._BY_KEY
+
+
+def _unmarked() -> None:
+    """Topics are not told that they are partitioned otherwise."""
+    from spark_jobs.sinks import kafka
+
+    kafka.Publisher.mark_switch = lambda *_: {}  # type: ignore[method-assign]
+
+
 RULES: Final[dict[str, Rule]] = {
     "progress-after-the-transaction": Rule(_progress_after, points=(BETWEEN,)),
     "progress-before-the-transaction": Rule(_progress_before, points=(BETWEEN,)),
@@ -200,6 +227,9 @@ RULES: Final[dict[str, Rule]] = {
     "newest-state": Rule(_newest_state, points=("before step commit_current",), segments=3),
     "present-configuration": Rule(_present_configuration, edited=True),
     "void-keeps-rows": Rule(_void_keeps_rows, voids=True),
+    "row-by-row": Rule(_row_by_row, switches=True, segments=2),
+    "placed-by-row": Rule(_placed_by_row, switches=True, segments=2),
+    "unmarked": Rule(_unmarked, switches=True, segments=2),
     "rebuild-sent": Rule(_rebuild_sent, restores=True, segments=3),
     "numbers-of-the-bucket": Rule(_numbers_of_the_bucket, restores=True, segments=3),
     "never-current": Rule(_no_batch_in_current, points=("before step commit_current",)),
