@@ -195,14 +195,13 @@ class Kills(Orders):
 
     def _switch(self) -> None:
         """Edit the configuration, once: the next batch is partitioned by partition keys."""
-        assert self.config.kafka is not None
         self.switches = False
         self._switched = history(self.pipeline.store, self.pipeline.cluster).last + 1
-        self.config = self.config.model_copy(update={"kafka": self.config.kafka.model_copy(update={"partition_by": "partition_key"})})
         for file in (self._config_file, self._edited_file):
             config = pickle.loads(file.read_bytes())
             kafka = config.kafka.model_copy(update={"partition_by": "partition_key"})
             file.write_bytes(pickle.dumps(config.model_copy(update={"kafka": kafka})))
+        self.config = pickle.loads(self._config_file.read_bytes())
         say("  partition_by switched to partition_key")
 
     @property

@@ -327,12 +327,9 @@ class Publisher:
         return producer
 
     def _headers(self, row: Any) -> Headers | None:
-        if not self.kafka.headers and not _is_switch(row):
+        if not self.kafka.headers:
             return None
-        op, _, by = row.op.partition("=")
-        headers: Headers = [("writetime.op", op.encode()), ("writetime.sequence", f"{row.batch}.{row.ordinal}".encode())]
-        if by:
-            headers.append(("writetime.partition_by", by.encode()))
+        headers: Headers = [("writetime.op", row.op.encode()), ("writetime.sequence", f"{row.batch}.{row.ordinal}".encode())]
         of_no_table = (self.kafka.topic_prefix, quarantine_topic(self.kafka.topic_prefix))
         return headers if row.topic in of_no_table else [("writetime.table", _table(row.topic)), *headers]
 
@@ -407,7 +404,7 @@ class Publisher:
                     continue
                 if _is_switch(row):
                     for each in range(partitions(topic)):
-                        _produce(producer, topic, None, None, delivered, partition=each, headers=self._headers(row))
+                        _produce(producer, topic, None, None, delivered, partition=each, headers=_switch_headers(row))
                 place = _BY_KEY if row.placed_by is None else murmur2(bytes(row.placed_by), partitions(topic))
                 try:
                     if value is not None:
@@ -533,6 +530,16 @@ def _produce(
 
 def _is_switch(row: Any) -> bool:
     return bool(row.op and row.op.startswith(SWITCH))
+
+
+def _switch_headers(row: Any) -> Headers:
+    op, _, by = row.op.partition("=")
+    return [
+        ("writetime.table", _table(row.topic)),
+        ("writetime.op", op.encode()),
+        ("writetime.sequence", f"{row.batch}.{row.ordinal}".encode()),
+        ("writetime.partition_by", by.encode()),
+    ]
 
 
 def _partitions(producer: Producer, topic: str) -> int:
