@@ -72,8 +72,8 @@ def test_what_the_version_before_made_is_adopted(tmp_path: Path, kafka_broker: s
     assert ring.current() == {(1, 1): {"name": 1}, (2, 1): {"name": 2}}
     made = read_manifest(ring.store, CLUSTER, 2).id
     assert read_published(ring.store, CLUSTER) == Published(batch=2, events=1, id=made)
-    reached = {stream: each for number in range(kafka.publishers) for stream, each in read_progress(kafka, number).items()}
-    assert reached[topic] == Position(2, 1, str(made))
+    reached = [read_progress(kafka, number).get(topic) for number in range(kafka.publishers)]
+    assert Position(2, 1, str(made)) in reached
     held = held.refresh()
     assert json.loads(held.properties["writetime.pipeline"])["cluster"] == CLUSTER
     assert held.metadata.snapshots[-1].summary["writetime.batch-id"] == str(made)  # type: ignore[index]
