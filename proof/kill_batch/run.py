@@ -88,6 +88,8 @@ class Result:
     failed: int = 0
     batches: int = 0
     events: int = 0
+    switched: int = 0
+    """Events since `kafka.partition_by` was switched."""
     lost: int = 0
     doubled: int = 0
     problems: list[str] = field(default_factory=list)
@@ -103,8 +105,8 @@ class Result:
             f"{self.late} times, {self.again} segments put again, {self.edited} batches with an edited configuration, "
             f"{self.voids} voided, batches/ restored {self.restored} times, broker killed {self.outages} times within a job, "
             f"away for {ABSENCE} batches {self.absences} times, {self.failed} jobs failed for it or for "
-            f"a rival; {self.batches} batches, {self.events} events: lost {self.lost}, doubled {self.doubled}, "
-            f"{len(self.problems)} other problems"
+            f"a rival; {self.batches} batches, {self.events} events, {self.switched} of them since a switch of partitions: "
+            f"lost {self.lost}, doubled {self.doubled}, {len(self.problems)} other problems"
         )
 
 
@@ -131,7 +133,7 @@ class Kills(Orders):
         self.wanted, self.rule = kills, rule
         self.result = Result(seed)
         self.pipeline = self._empty(seed)
-        self.kafka = Kafka(folder / "kafka")
+        self.kafka = Kafka(folder / "kafka", port=0)
         self._returning: Thread | None = None
         self._log_offset = 0
         self._sent: Counter[tuple[str, int, int]] = Counter()
@@ -150,11 +152,16 @@ class Kills(Orders):
             restores = sabotage.RULES[self.rule].restores if self.rule is not None else True
             middle, late = self._keep_back(segments) if restores else ([], [])
             self.random.shuffle(segments)
+            if self.switches:
+                # What comes in after the switch is new then.
+                late_in_log = {segment.name for log in _logs(segments) for segment in log[len(log) // 2 :]}
+                segments.sort(key=lambda segment: segment.name not in late_in_log)
             half = len(segments) // 2
             while segments:
                 if self.switches and len(segments) <= half:
                     self._switch()
-                self._bring_in([segments.pop() for _ in range(min(len(segments), self.random.randint(1, 3)))])
+                upto = half if self.switches else 0
+                self._bring_in([segments.pop() for _ in range(min(len(segments) - upto, self.random.randint(1, 3)))])
                 if self.rule is None and self.random.random() < 0.25 and len(segments) > ABSENCE:
                     self._be_without_broker(segments)
                 if self.random.random() < 0.7:
@@ -171,6 +178,8 @@ class Kills(Orders):
             self._wake()
             self._wait_for_broker()
             self._compare_topics()
+            if self._switched is not None and not self.result.switched:
+                self.result.problems.append("no event since the switch: it shows nothing")
         order = Order(self.result.seed)
         self._compare(self.pipeline, order)
         self.result.problems += order.problems
@@ -233,10 +242,7 @@ class Kills(Orders):
         """Remove the last two segments of each node's log, so that nothing in them is known from another
         node.
         """
-        of_node: dict[str, list[Segment]] = {}
-        for segment in sorted(segments, key=lambda segment: segment.sealed_at):
-            of_node.setdefault(segment.name.rpartition("/")[0], []).append(segment)
-        middle, late = ([found[at] for found in of_node.values()] for at in (-2, -1))
+        middle, late = ([found[at] for found in _logs(segments)] for at in (-2, -1))
         for segment in (*middle, *late):
             segments.remove(segment)
         return middle, late
@@ -559,8 +565,18 @@ class Kills(Orders):
         assert last is not None
         schema = read_schema(self.pipeline.store, self.pipeline.cluster, last.number).schema()
         of = next(each for each in schema.tables.values() if each.full_name == f"{keyspace}.{table}" and not each.dropped)
+        batches = (json.loads(value)["source"]["sequence"][0] for _, _, value in received if value is not None)
+        self.result.switched += sum(batch >= switched for batch in batches)
         wrong = misplaced(received, switched, [column.name for column in of.partition_key])
         return [f"{keyspace}.{table}: {each}" for each in wrong]
+
+
+def _logs(segments: Sequence[Segment]) -> list[list[Segment]]:
+    """The segments of each node, in the order of its log."""
+    of_node: dict[str, list[Segment]] = {}
+    for segment in sorted(segments, key=lambda segment: segment.sealed_at):
+        of_node.setdefault(segment.name.rpartition("/")[0], []).append(segment)
+    return list(of_node.values())
 
 
 _POINTS = {
