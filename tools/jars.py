@@ -65,10 +65,12 @@ class Artefact:
 
 @dataclass(frozen=True)
 class Root:
-    """The source of a locked group: artefacts, with or without their run-time dependencies."""
+    """The source of a locked group: artefacts, with or without their run-time dependencies; `without`:
+    dependencies to leave out, as `group:artifact`."""
 
     artefacts: tuple[str, ...]
     transitive: bool
+    without: frozenset[str] = frozenset()
 
 
 ROOTS = {
@@ -80,17 +82,26 @@ ROOTS = {
     # the same.
     "gcs": Root(("com.google.cloud:google-cloud-storage:2.64.0",), transitive=True),
     "registry": Root(("io.apicurio:apicurio-registry-app:2.6.13.Final:tar.gz:all",), transitive=False),
-    # For consumers of Debezium's events in Kafka Connect.
+    # Consumers in Kafka Connect: a worker, Debezium's transforms, and its JDBC sink with PostgreSQL's driver only.
     "connect": Root(
         (
-            "io.debezium:debezium-core:3.4.1.Final",
+            "io.debezium:debezium-connector-jdbc:3.5.0.Final",
             "org.apache.kafka:connect-json:4.1.0",
+            "org.apache.kafka:connect-runtime:4.1.0",
             "org.apache.kafka:connect-transforms:4.1.0",
             "org.slf4j:slf4j-simple:1.7.36",
         ),
         transitive=True,
+        without=frozenset(
+            {
+                "com.microsoft.sqlserver:mssql-jdbc",
+                "com.mysql:mysql-connector-j",
+                "com.oracle.database.jdbc:ojdbc11",
+                "org.mariadb.jdbc:mariadb-java-client",
+            }
+        ),
     ),
-    # Spark's own Kafka sink, for the benchmark that compares ours with it.
+    # Spark's own Kafka source and sink: a consumer in tests, and the benchmark that compares our sink with it.
     "spark-kafka": Root(
         (
             "org.apache.spark:spark-sql-kafka-0-10_2.13:4.1.3",
@@ -180,7 +191,8 @@ def resolve(root: Root) -> list[Artefact]:
     with _Pom(roots, transitive=True) as pom:
         listing = pom.path.with_suffix(".txt")
         _maven(pom, f"{_PLUGIN}:list", "-DincludeScope=runtime", f"-DoutputFile={listing}")
-        return sorted(_listed(listing.read_text(encoding="utf-8")))
+        found = _listed(listing.read_text(encoding="utf-8"))
+        return sorted(each for each in found if f"{each.group}:{each.artifact}" not in root.without)
 
 
 def lock_all() -> Lock:

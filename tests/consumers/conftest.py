@@ -1,0 +1,48 @@
+"""What the consumers read: the recorded ring, taken in by one batch and published in each format, by contract 2."""
+
+from __future__ import annotations
+
+import uuid
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from spark_jobs import publish
+from tests.spark_jobs.pipeline import Pipeline
+from writetime.config.kafka import KafkaConfig
+from writetime.config.pipeline import PipelineConfig
+
+Publish = Callable[..., KafkaConfig]
+"""Publishes to topics of their own; keywords are keys of `kafka`."""
+
+
+@pytest.fixture(scope="package")
+def warehouse(tmp_path_factory: pytest.TempPathFactory) -> Pipeline:
+    """A pipeline whose tables hold the recorded ring's answer."""
+    pipeline = Pipeline.create(tmp_path_factory.mktemp("consumers"))
+    pipeline.stage()
+    pipeline.ship()
+    pipeline.batch()
+    return pipeline
+
+
+@pytest.fixture(scope="package")
+def published(warehouse: Pipeline, kafka_broker: str) -> Publish:
+    def to_topics(**options: Any) -> KafkaConfig:
+        # The page names the topic `cdc.shop.customers`.
+        prefix = options.pop("prefix", f"c{uuid.uuid4().hex[:8]}")
+        kafka = KafkaConfig.model_validate({"bootstrap.servers": kafka_broker, "topic.prefix": prefix, **options})
+        events = warehouse.config.events.model_copy(update={"contract": 2})
+        config: PipelineConfig = warehouse.config.model_copy(update={"kafka": kafka, "events": events})
+        done = publish.run(config, everything=True)
+        assert (done.waiting, done.events > 1000) == ({}, True)
+        return kafka
+
+    return to_topics
+
+
+@pytest.fixture
+def page() -> str:
+    return (Path(__file__).parents[2] / "docs" / "consumers.md").read_text(encoding="utf-8")
