@@ -40,6 +40,7 @@ from spark_jobs.sinks.kafka import (
     expect_own,
     forget,
     heartbeat_topic,
+    mark_complete,
     message_limits,
     send_heartbeat,
 )
@@ -244,7 +245,12 @@ def _with_heartbeat(config: PipelineConfig, kafka: KafkaConfig, store: Store, pu
     published = published.model_copy(update={"complete": stored.complete if stored is not None else published.complete})
     ids = _ids_of(kafka, heartbeat_topic(kafka), HEARTBEAT)
     complete = complete_in_kafka(store, config.cluster.name, published)
-    value = {"ts_ms": now, "complete_until_ms": None if complete is None else int(complete.timestamp() * 1000)}
+    until = None if complete is None else int(complete.timestamp() * 1000)
+    value = {"ts_ms": now, "complete_until_ms": until}
+    if until is not None and kafka.complete_markers:
+        captured = known_schema(store, config.cluster.name).captured()
+        topics = [envelope.topic(kafka.topic_prefix, table.keyspace, table.name) for table in captured]
+        mark_complete(kafka, topics, until)
     send_heartbeat(kafka, *HEARTBEAT.record(kafka.format, {"serverName": kafka.topic_prefix}, value, ids))
     published = published.model_copy(update={"heartbeat": now, "complete": complete})
     write_published(store, config.cluster.name, published)

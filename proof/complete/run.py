@@ -75,7 +75,10 @@ def measure(sync: float, seconds: float, rate: float) -> dict[str, Any]:
             "early": len(early),
             "behind_s": quantiles(ages),
             "named_s": run.named,
-            "troubles": early + run.troubles + ([] if topics.said else ["no heartbeat has said a T"]),
+            "troubles": early
+            + run.troubles
+            + ([] if topics.said else ["no heartbeat has said a T"])
+            + ([] if topics.markers else ["no marker in the topic has said a T"]),
         }
 
 
@@ -86,7 +89,7 @@ def _config(folder: Path, kafka: Kafka) -> PipelineConfig:
         "cluster": {"name": CLUSTER, "datacenters": ["dc1"]},
         "bucket": str(folder / "bucket"),
         "catalog": {"uri": f"jdbc:sqlite:{folder / 'lake' / 'catalog.db'}", "warehouse": str(folder / "lake" / "warehouse")},
-        "kafka": {"bootstrap.servers": kafka.bootstrap, "topic.prefix": "c", "heartbeat.interval.ms": 1000},
+        "kafka": {"bootstrap.servers": kafka.bootstrap, "topic.prefix": "c", "heartbeat.interval.ms": 1000, "complete_markers": True},
         "snapshot": {"mode": "never"},
         "airflow": {"mode": "session"},
         "spark": {"conf": spark_conf(folder) | {"spark.driver.memory": "1g"}, "shuffle_partitions": 2},

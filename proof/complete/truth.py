@@ -19,7 +19,7 @@ from typing import Any
 
 from cassandra.cluster import Session
 from cassandra.metadata import Murmur3Token
-from confluent_kafka import OFFSET_BEGINNING, Consumer, TopicPartition
+from confluent_kafka import OFFSET_BEGINNING, Consumer, Message, TopicPartition
 from pyiceberg.catalog.sql import SqlCatalog
 
 from tools.background import in_background
@@ -136,6 +136,10 @@ class Topics:
     events: dict[int, int] = field(default_factory=dict)
     said: list[tuple[int, int]] = field(default_factory=list)
     """(T, when it was said)."""
+    places: dict[int, tuple[int, int]] = field(default_factory=dict)
+    """(partition, offset) of each event."""
+    markers: list[tuple[int, int, int]] = field(default_factory=list)
+    """(T, partition, offset) of each marker in the topic."""
 
     def troubles(self, writes: Writes) -> Iterator[str]:
         latest = 0
@@ -145,6 +149,10 @@ class Topics:
             latest = max(latest, until)
             if late := [number for number in writes.before(until / 1000) - writes.lost if self.events.get(number, at + 1) > at]:
                 yield f"Kafka: {len(late)} events of writes acknowledged before T {until} came after the heartbeat, as {min(late)}"
+        for until, partition, offset in self.markers:
+            places = (self.places.get(number) for number in writes.before(until / 1000) - writes.lost)
+            if late_in := [at for there, at in filter(None, places) if there == partition and at > offset]:
+                yield f"Kafka: {len(late_in)} events of writes acknowledged before T {until} come after the marker in {partition}, {offset}"
 
     @contextmanager
     def read(self, bootstrap: str, topic: str, heartbeats: str) -> Iterator[Topics]:
@@ -170,13 +178,21 @@ class Topics:
                 else:
                     time.sleep(0.5)
             for message in consumer.consume(500, timeout=0.5) if assigned else ():
-                if message.error() is None and (value := message.value()) is not None:
-                    self._note(json.loads(value), message.timestamp()[1])
+                if message.error() is None:
+                    self._note(message)
         consumer.close()
 
-    def _note(self, value: dict[str, Any], at: int) -> None:
+    def _note(self, message: Message) -> None:
+        at, place = message.timestamp()[1], (message.partition() or 0, message.offset() or 0)
+        if (record := message.value()) is None:
+            found = dict(message.headers() or [])
+            if found.get("writetime.op") == b"complete":
+                self.markers.append((int(found["writetime.complete_until_ms"] or 0), *place))
+            return
+        value: dict[str, Any] = json.loads(record)
         if "after" in value:
             self.events.setdefault(value["after"]["id"], at)
+            self.places.setdefault(value["after"]["id"], place)
         elif value.get("complete_until_ms") is not None:
             self.said.append((value["complete_until_ms"], at))
 

@@ -56,6 +56,9 @@ RECORDS = pa.schema(
 goes. Its record may go to another `topic`. `former`: a key that is no more, the last record of which a
 tombstone takes away. A row without a `value` has nothing else."""
 
+COMPLETE: Final = "complete"
+"""The op of a record without key and value: the partition has every event of a mutation that was logged before the
+time in the record's header."""
 SWITCH: Final = "partition_by"
 """`SWITCH=<by>` is the op of a record without key and value in each partition of a topic: from its batch on,
 the topic is partitioned by that."""
@@ -251,6 +254,32 @@ def send_heartbeat(kafka: KafkaConfig, key: bytes, value: bytes) -> None:
     _produce(producer, topic, key, value, lambda error, _: failed.append(error) if error else None)
     if producer.flush(_TIMEOUT_SECONDS) or failed:
         raise _failure("send a heartbeat", topic, KafkaException(failed[0] if failed else KafkaError(KafkaError._TIMED_OUT)))
+
+
+def mark_complete(kafka: KafkaConfig, topics: Iterable[str], until_ms: int) -> None:
+    """Write to each partition of these topics that it is complete up to then: a record without key and value.
+    Topics that do not exist yet, and those that reject records without a key (compacted ones), get none."""
+    failed: list[KafkaError] = []
+
+    def delivered(error: KafkaError | None, _: Message) -> None:
+        if error is not None and error.code() != KafkaError.INVALID_RECORD:
+            failed.append(error)
+
+    producer = Producer({**kafka.producer, **client_options(kafka)})
+    try:
+        present = producer.list_topics(timeout=_TIMEOUT_SECONDS).topics
+        for topic in sorted(present.keys() & set(topics)):
+            about: Headers = [
+                ("writetime.table", _table(topic)),
+                ("writetime.op", COMPLETE.encode()),
+                ("writetime.complete_until_ms", str(until_ms).encode()),
+            ]
+            for partition in present[topic].partitions:
+                _produce(producer, topic, None, None, delivered, partition, headers=about)
+        if producer.flush(_TIMEOUT_SECONDS) or failed:
+            raise KafkaException(failed[0] if failed else KafkaError(KafkaError._TIMED_OUT))
+    except KafkaException as error:
+        raise _failure("mark topics as complete", kafka.topic_prefix, error) from error
 
 
 def heartbeat_topic(kafka: KafkaConfig) -> str:

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 from confluent_kafka import Consumer, Producer, TopicPartition
 
-from spark_jobs.sinks.kafka import ensure_topics
+from spark_jobs.sinks.kafka import ensure_topics, mark_complete
 from tests.consumers.conftest import Publish
 from tests.events.test_envelope import ABOUT, kinds
 from tests.events.test_serialization import changed, stored
@@ -34,8 +34,8 @@ def settings(page: str) -> dict[str, str]:
 
 
 def ends(kafka: KafkaConfig, topic: str) -> dict[int, int]:
-    """Offset after the last record of each partition. A transaction's end has an offset too, which no sink
-    commits."""
+    """Offset after the last event of each partition. What follows it, a transaction's end and what the filter
+    drops, has an offset too, which no sink commits."""
     options = {"group.id": "ends", "isolation.level": "read_committed", "enable.partition.eof": True}
     consumer = Consumer({"bootstrap.servers": kafka.bootstrap_servers, **options})
     consumer.assign([TopicPartition(topic, number, 0) for number in range(kafka.partitions)])
@@ -45,7 +45,7 @@ def ends(kafka: KafkaConfig, topic: str) -> dict[int, int]:
         assert message is not None, "the broker does not answer"
         if message.error() is not None:
             ended += 1
-        else:
+        elif message.value() is not None:
             found[message.partition() or 0] = (message.offset() or 0) + 1
     consumer.close()
     return found
@@ -66,7 +66,7 @@ def drained(connect: Connect, kafka: KafkaConfig, topic: str) -> None:
 
 
 def truncated(kafka: KafkaConfig) -> str:
-    """The topic of a table that was truncated between two rows."""
+    """The topic of a table that was truncated between two rows, with a marker at its end."""
     topic, columns = f"{kafka.topic_prefix}.shop.truncated", kinds(id="int", v="text")
     schema = stored(columns)
     shape = Shape(kinds(id="int"), columns, schema, form=form_of("json-schema", "string", "adaptive"), contract=2, required=kinds(id="int"))
@@ -81,6 +81,7 @@ def truncated(kafka: KafkaConfig) -> str:
     ):
         producer.produce(topic, key=codec.key(shape.key(row)), value=codec.value(shape.value(row, ABOUT)), partition=0)
     assert producer.flush(30) == 0
+    mark_complete(kafka, [topic], 1)
     return topic
 
 

@@ -522,6 +522,30 @@ def test_a_switch_is_said_once_in_each_partition_and_is_progress(kafka: KafkaCon
     }
 
 
+def test_each_partition_of_what_takes_it_is_marked_as_complete(kafka: KafkaConfig, topic: str) -> None:
+    compacted, missing = (f"{kafka.topic_prefix}.shop.{name}" for name in ("compacted", "missing"))
+    admin = AdminClient({"bootstrap.servers": kafka.bootstrap_servers})
+    admin.create_topics([NewTopic(compacted, 2, config={"cleanup.policy": "compact"})])[compacted].result()
+    send(kafka, rows(topic, range(1, 5)))
+    jobs.mark_complete(kafka, [topic, compacted, missing], 1_700_000_000_123)
+    assert missing not in admin.list_topics(timeout=20).topics
+    assert consume(kafka, compacted) == []
+    for partition in range(kafka.partitions):
+        of_partition = [(key, value) for at, key, value in consume(kafka, topic) if at == partition]
+        assert of_partition.index((None, None)) == len(of_partition) - 1
+    consumer = Consumer({"bootstrap.servers": kafka.bootstrap_servers, "group.id": uuid.uuid4().hex})
+    _, high = consumer.get_watermark_offsets(TopicPartition(topic, 1), timeout=20)
+    consumer.assign([TopicPartition(topic, 1, high - 1)])
+    message = consumer.poll(20)
+    consumer.close()
+    assert message is not None
+    assert message.headers() == [
+        ("writetime.table", b"shop.orders"),
+        ("writetime.op", b"complete"),
+        ("writetime.complete_until_ms", b"1700000000123"),
+    ]
+
+
 def test_a_compacted_topic_does_not_take_a_switch(kafka: KafkaConfig) -> None:
     compacted = f"{kafka.topic_prefix}.shop.compacted"
     admin = AdminClient({"bootstrap.servers": kafka.bootstrap_servers})

@@ -6,6 +6,7 @@ import json
 import uuid
 from collections import Counter
 from dataclasses import replace
+from datetime import UTC, datetime
 from types import SimpleNamespace
 
 import pytest
@@ -105,6 +106,16 @@ def test_each_event_goes_out_once_whatever_died_and_was_renamed(
     for name, batches in (("id", [1, 2]), ("key", [3])):
         for key in KEYS:
             assert [value["after"] for named, value in found if named == {name: key}] == [{name: key, "v": batch} for batch in batches]
+    # Said in the topic itself too, by option, as soon as there is something to say.
+    sold = f"{kafka.topic_prefix}.shop.sold"
+    there = len(consume(kafka, sold))
+    marking = kafka.model_copy(update={"complete_markers": True, "heartbeat_interval_ms": 1})
+    noted = publish._with_heartbeat(config, marking, pipeline.store, noted)
+    assert len(consume(kafka, sold)) == there
+    monkeypatch.setattr(publish, "complete_in_kafka", lambda *_: datetime.fromtimestamp(NOW, UTC))
+    monkeypatch.setattr(publish, "known_schema", lambda *_: learner)
+    publish._with_heartbeat(config, marking, pipeline.store, noted)
+    assert [(key, value) for _, key, value in consume(kafka, sold)].count((None, None)) == kafka.partitions
 
 
 def test_a_switch_to_partition_keys_loses_and_doubles_nothing_and_is_marked(

@@ -118,6 +118,11 @@ class KafkaConfig(Model):
         description="Heartbeats go to <topic.heartbeat.prefix>.<topic.prefix>.",
         pattern=r"^[A-Za-z0-9._-]+$",
     )
+    complete_markers: bool = Field(
+        default=False,
+        description="With each heartbeat, a record without key and value in every partition of every table's topic; its header "
+        "writetime.complete_until_ms is the heartbeat's. A topic with cleanup.policy=compact gets none.",
+    )
     headers: bool = Field(default=True, description="Records have the headers writetime.table, writetime.op and writetime.sequence.")
     schema_registry_url: str | None = Field(
         default=None,
@@ -147,6 +152,12 @@ class KafkaConfig(Model):
     def _avro_has_a_registry(self) -> KafkaConfig:
         if self.format == "avro" and self.schema_registry_url is None:
             raise ValueError("`format: avro` needs `schema.registry.url`")
+        return self
+
+    @model_validator(mode="after")
+    def _markers_come_with_heartbeats(self) -> KafkaConfig:
+        if self.complete_markers and not self.heartbeat_interval_ms:
+            raise ValueError("`complete_markers` needs `heartbeat.interval.ms`")
         return self
 
 
