@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 import hmac
 import pickle
+from dataclasses import replace
 from decimal import Decimal
 from typing import Any
 from uuid import UUID
@@ -12,7 +13,7 @@ from uuid import UUID
 import pytest
 from pydantic import ValidationError
 
-from writetime.cassandra.schema.model import Column, Table
+from writetime.cassandra.schema.model import Column, Table, UserType
 from writetime.config.tables import ColumnsConfig
 from writetime.events.masking import Rules, algorithm, parse_filter
 
@@ -142,3 +143,50 @@ def test_null_is_neither_this_nor_that() -> None:
         assert not Rules(rows={"shop.orders": text}).of(TABLE, {}).keeps()({**ROW, "n": None})
     assert Rules(rows={"shop.orders": "n is None"}).of(TABLE, {}).keeps()({**ROW, "n": None})
     assert parse_filter(" n is None ").names == {"n"}
+
+
+PLACE = UserType("shop", "place", ("street", "town"), ("text", "text"))
+HOME = UserType("shop", "home", ("at", "since"), ("frozen<place>", "int"))
+USERS = {("shop", each.name): each for each in (PLACE, HOME)}
+PLACES = replace(
+    TABLE,
+    columns={
+        **TABLE.columns,
+        **{
+            name: Column(name, "regular", kind)
+            for name, kind in {
+                "home": "home",
+                "all": "list<frozen<place>>",
+                "by": "map<text, frozen<home>>",
+                "pair": "frozen<tuple<int, place>>",
+            }.items()
+        },
+    },
+)
+THERE = {"street": "Elm 1", "town": "Ulm"}
+LIVES = {"home": {"at": THERE, "since": 3}, "all": [THERE, None], "by": [("x", {"at": THERE, "since": None})], "pair": (1, THERE)}
+
+
+def test_fields_of_user_types_are_null_by_name() -> None:
+    names = "shop.orders.home.at.street, shop.orders.all.street, shop.orders.by.at, shop.orders.pair.town, shop.orders.n"
+    found = rules(**{"field.exclude.list": names}).of(PLACES, USERS)
+    assert (found.rejection_reason(), found.shown().columns.keys()) == (None, PLACES.columns.keys() - {"n"})
+    assert found.hidden == {"home", "all", "by", "pair", "n"}
+    hidden = {"street": None, "town": "Ulm"}
+    assert found.compiled()({**LIVES, "n": 1}) == {
+        "home": {"at": hidden, "since": 3},
+        "all": [hidden, None],
+        "by": [("x", {"at": None, "since": None})],
+        "pair": (1, {"street": "Elm 1", "town": None}),
+    }
+    assert found.compiled()({"home": None}) == {"home": None}
+    # As the cluster has it, it stays.
+    assert LIVES["home"]["at"] is THERE
+    assert THERE["street"] == "Elm 1"
+
+
+def test_a_field_that_is_none_is_no_rule() -> None:
+    for name, told in (("home.zip", "home has no field zip"), ("n.x", "n has no field x"), ("Id.x", "Id is part of the primary key")):
+        assert told in (rules(**{"field.exclude.list": f"shop.orders.{name}"}).of(PLACES, USERS).rejection_reason() or "")
+    with pytest.raises(ValidationError, match=r"`orders\.home` is not keyspace\.table\.column"):
+        rules(**{"field.exclude.list": "orders.home"})

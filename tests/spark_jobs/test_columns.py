@@ -24,7 +24,20 @@ from benchmarks.page import Everybody
 from spark_jobs import publish
 from spark_jobs.stages.typed_events import EventPlan, TypedEvents
 from tests.damage import flip_a_byte_of_a_captured_frame
-from tests.spark_jobs.examples import NOW, ORDERS, SCHEMA, THEN, events_of, folded, frame, insert, of_kind, paged
+from tests.spark_jobs.examples import (
+    NOW,
+    ORDERS,
+    SCHEMA,
+    THEN,
+    events_of,
+    folded,
+    frame,
+    insert,
+    of_kind,
+    paged,
+    schema_of,
+    table,
+)
 from tests.spark_jobs.pipeline import Pipeline
 from tests.spark_jobs.test_kafka import consume
 from tools import ROOT, verify
@@ -51,6 +64,23 @@ def test_masks_are_in_keys_rows_and_what_is_told_of_them() -> None:
     assert len(event["key"]["line"]) == 64
     assert event["after"].keys() == {"id", "line", "note", "at"}
     assert (event["changed"], event["writetime"]) == (["at"], {"at": THEN})
+
+
+def test_a_hidden_field_is_in_no_value_and_in_nothing_that_is_told_of_changes() -> None:
+    of = table("people", 77, {"id": "int", "home": "address", "all": "frozen<list<frozen<pair>>>"})
+    schema, hidden = schema_of(of), {"field.exclude.list": "shop.people.home.street, shop.people.all.b"}
+    mutations = (
+        insert(of, 1, {"home": {"street": street, "Since when": since}, "all": [{"a": 1, "b": street}]}, timestamp=THEN + at, schema=schema)
+        for at, (street, since) in enumerate([("clear 1", 5), ("clear 2", 5), ("clear 2", 6)])
+    )
+    rows = of_kind(folded([frame(each, schema=schema) for each in mutations], schema), "event")
+    created, moved, since = events_of(paged(rows, schema, rules=ColumnsConfig.model_validate(hidden).rules))
+    assert created["after"]["home"]["street"] is None
+    assert created["after"]["all"] == [{"a": 1, "b": None}]
+    # Of a change that nobody may see, the event says nothing; of another one, what anybody may.
+    assert (moved["changed"], moved["changed_elements"], since["changed"]) == ([], None, ["home"])
+    assert "street" not in since["changed_elements"]
+    assert "clear" not in repr([created, moved, since])
 
 
 def test_the_salt_shows_in_nothing_that_is_printed() -> None:

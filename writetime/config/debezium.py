@@ -156,14 +156,6 @@ def _is_true(value: str) -> bool:
     return value.lower() == "true"
 
 
-def _columns(value: str) -> list[str]:
-    fields = comma_list(value)
-    for name in fields:
-        if name.count(".") != 2:
-            raise ValueError(f"`{name}` is not keyspace.table.column")
-    return [re.escape(name) for name in fields]
-
-
 _REGISTRY: Final = {
     "schema.registry.url": "schema.registry.url",
     "basic.auth.user.info": "schema.registry.basic.auth.user.info",
@@ -209,7 +201,12 @@ PROPERTIES: Final = (
         "varint.handling.mode", "kafka/varint.handling.mode", "`long`: a larger number holds up its table; Debezium cuts it", default="long"
     ),
     Property("time.precision.mode", "kafka/time.precision.mode", "timestamps are milliseconds in Debezium: `adaptive`", default="adaptive"),
-    Property("field.exclude.list", "columns/column.exclude.list", "`keyspace.table.column`; not fields of a user type", _columns),
+    Property(
+        "field.exclude.list",
+        "columns/field.exclude.list",
+        "`keyspace.table.column`, or a field of a user type, which is null then",
+        comma_list,
+    ),
     Property("heartbeat.interval.ms", "kafka/heartbeat.interval.ms", "", int),
     Property("topic.heartbeat.prefix", "kafka/topic.heartbeat.prefix"),
     Property("topic.naming.strategy", "", "topics are named as by `SchemaTopicNamingStrategy`"),

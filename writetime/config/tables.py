@@ -41,6 +41,12 @@ class ColumnsConfig(Model):
 
     include: list[str] = Field(default=[], alias="column.include.list", description="Only these columns, and all keys.")
     exclude: list[str] = Field(default=[], alias="column.exclude.list", description="All columns but these.")
+    fields: Annotated[list[str], COMMAS] = Field(
+        default=[],
+        alias="field.exclude.list",
+        description="Names instead of patterns: columns that are excluded (keyspace.table.column), and fields of user types that "
+        "are null (keyspace.table.column.field).",
+    )
     hashes: dict[str, list[str]] = Field(default={}, description="Columns that are hashed, by algorithm.")
     masks: dict[int, list[str]] = Field(default={}, description="Columns replaced by asterisks, by number of asterisks.")
     cuts: dict[int, list[str]] = Field(default={}, description="Texts that are truncated, by number of characters kept.")
@@ -63,6 +69,14 @@ class ColumnsConfig(Model):
             else:
                 plain[where] = {**plain.get(where, {}), found: value}
         return plain
+
+    @field_validator("fields")
+    @classmethod
+    def _are_names(cls, names: list[str]) -> list[str]:
+        for name in names:
+            if name.count(".") < 2:
+                raise ValueError(f"`{name}` is not keyspace.table.column, nor a field within one")
+        return names
 
     @field_validator("include", "exclude")
     @classmethod
@@ -100,7 +114,7 @@ class ColumnsConfig(Model):
     def rules(self) -> masking.Rules:
         """The rules as the library takes them."""
         salt = self.salt.get_secret_value() if self.salt else ""
-        return masking.Rules(self.include, self.exclude, self.hashes, self.masks, self.cuts, self.rows, salt)
+        return masking.Rules(self.include, self.exclude, self.fields, self.hashes, self.masks, self.cuts, self.rows, salt)
 
 
 _BY_NUMBER = {

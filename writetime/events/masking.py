@@ -6,14 +6,15 @@ ones. Values are changed where they are typed (spark_jobs.stages.typed_events); 
 bytes: they are secret stores.
 
     column.exclude.list, column.include.list     key columns always stay
+    field.exclude.list                           by name: columns, and fields of user types, which are null then
     column.mask.hash.<algorithm>.with.salt       HMAC of the value's text, keyed by the salt, in hex; equal values stay equal
     column.mask.with.<n>.chars                   n asterisks
     column.truncate.to.<n>.chars                 the first n characters of a text
 
-A pattern is a regular expression for the whole of `<keyspace>.<table>.<column>`, in letters of either case.
-The first rule that fits, in the order above, is the one. null stays null. A filter is a Python expression of
-comparisons, `and`, `or`, `not`, `in`, column names and constants; what it compares with null is not so. Knows
-no sink.
+A pattern is a regular expression for the whole of `<keyspace>.<table>.<column>`, in letters of either case; a
+name is the same text, followed by fields, as they are. The first rule that fits, in the order above, is the one.
+null stays null. A filter is a Python expression of comparisons, `and`, `or`, `not`, `in`, column names and
+constants; what it compares with null is not so. Knows no sink.
 """
 
 from __future__ import annotations
@@ -23,7 +24,7 @@ import hashlib
 import hmac
 import json
 import re
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from decimal import Decimal
 from typing import Any, Final
@@ -32,12 +33,24 @@ from uuid import UUID
 from writetime.cassandra.model import Mutation, PartitionUpdate, Row
 from writetime.cassandra.schema.fingerprint import describe
 from writetime.cassandra.schema.model import Column, Schema, Table
-from writetime.cassandra.types.types import CqlType, NativeType, Types, parse_type
+from writetime.cassandra.types.types import (
+    EMPTY,
+    CollectionType,
+    CqlType,
+    NativeType,
+    TupleType,
+    Types,
+    UdtType,
+    VectorType,
+    parse_type,
+)
 from writetime.errors import SchemaError
 from writetime.events.json import to_json_value
 from writetime.events.row_values import TableView
 
 Values = Mapping[str, Any]
+Path = tuple[str, ...]
+"""Names of fields, from the outermost."""
 _TEXTS: Final = frozenset({"text", "varchar", "ascii"})
 _NUMBERS: Final = frozenset({"varint", "decimal"})
 _COMPARED: Final[dict[type[ast.cmpop], Callable[[Any, Any], bool]]] = {
@@ -54,11 +67,12 @@ _COMPARED: Final[dict[type[ast.cmpop], Callable[[Any, Any], bool]]] = {
 
 @dataclass(frozen=True, slots=True)
 class Rules:
-    """The rules of a pipeline's configuration. `hashes`: patterns by algorithm; `masks`, `cuts`: by number of
-    characters; `rows`: filters by `<keyspace>.<table>`."""
+    """The rules of a pipeline's configuration. `fields`: names of columns and of fields within them; `hashes`:
+    patterns by algorithm; `masks`, `cuts`: by number of characters; `rows`: filters by `<keyspace>.<table>`."""
 
     include: Sequence[str] = ()
     exclude: Sequence[str] = ()
+    fields: Sequence[str] = ()
     hashes: Mapping[str, Sequence[str]] = field(default_factory=dict)
     masks: Mapping[int, Sequence[str]] = field(default_factory=dict)
     cuts: Mapping[int, Sequence[str]] = field(default_factory=dict)
@@ -71,10 +85,12 @@ class Rules:
         for name, column in table.columns.items():
             label = f"{table.keyspace}.{table.name}.{name}"
             key = column.kind in ("partition_key", "clustering")
-            if _fits(self.exclude, label) or (self.include and not key and not _fits(self.include, label)):
+            if label in self.fields or _fits(self.exclude, label) or (self.include and not key and not _fits(self.include, label)):
                 found.excluded.add(name)
             elif mask := self._mask(label):
                 found.masks[name] = mask
+            elif paths := {tuple(each.removeprefix(f"{label}.").split(".")) for each in self.fields if each.startswith(f"{label}.")}:
+                found.nested[name] = frozenset(paths)
         if (text := self.rows.get(table.full_name)) is not None:
             found.filter = parse_filter(text)
         return found
@@ -126,25 +142,30 @@ class TableRules:
     types: Types
     excluded: set[str] = field(default_factory=set)
     masks: dict[str, Mask] = field(default_factory=dict)
+    nested: dict[str, frozenset[Path]] = field(default_factory=dict)
+    """Fields of user types that are null, by column."""
     filter: Filter | None = None
 
     def __bool__(self) -> bool:
-        return bool(self.excluded or self.masks or self.filter)
+        return bool(self.excluded or self.masks or self.nested or self.filter)
 
     @property
     def hidden(self) -> set[str]:
         """Columns whose values are not published as they are."""
-        return self.excluded | self.masks.keys()
+        return self.excluded | self.masks.keys() | self.nested.keys()
 
     def rejection_reason(self) -> str | None:
         """The reason why the rules do not fit the table, or None."""
         for name, column in self.table.columns.items():
             key = column.kind in ("partition_key", "clustering")
             mask = self.masks.get(name)
-            if key and (name in self.excluded or (mask is not None and mask.kind != "hash")):
+            if key and (name in self.excluded or name in self.nested or (mask is not None and mask.kind != "hash")):
                 return f"`columns`: {name} is part of the primary key, which can be hashed, but not excluded, masked or truncated"
             if mask is not None and mask.kind == "cut" and column.type not in _TEXTS:
                 return f"`columns`: {name} is {column.type}, and only text can be truncated; hash or mask it"
+        for name, paths in sorted(self.nested.items()):
+            if missing := sorted(path for path in paths if not _has(self._kind(name), path)):
+                return f"`columns`: {name} has no field {'.'.join(missing[0])} of a user type"
         unknown = sorted((self.filter.names if self.filter else set()) - self.table.columns.keys())
         return f"`columns.rows`: the table has no column {unknown[0]}" if unknown else None
 
@@ -159,8 +180,9 @@ class TableRules:
     def compiled(self) -> Callable[[dict[str, Any]], dict[str, Any]]:
         """A function from a row's (or key's, or bound's) values by CQL name to the published values."""
         masks = {name: (mask, self._kind(name)) for name, mask in self.masks.items()}
+        nested = {name: (self._kind(name), paths) for name, paths in self.nested.items()}
         excluded = self.excluded
-        if not masks and not excluded:
+        if not masks and not excluded and not nested:
             return lambda values: values
 
         def change(values: dict[str, Any]) -> dict[str, Any]:
@@ -168,6 +190,9 @@ class TableRules:
             for name, (mask, kind) in masks.items():
                 if (value := shown.get(name)) is not None:
                     shown[name] = mask.value(kind, value)
+            for name, (kind, paths) in nested.items():
+                if name in shown:
+                    shown[name] = _without(kind, shown[name], paths)
             return shown
 
         return change
@@ -181,6 +206,39 @@ class TableRules:
 
     def _kind(self, name: str) -> CqlType:
         return parse_type(self.table.columns[name].type, self.table.keyspace, self.types)
+
+
+def _has(kind: CqlType, path: Path) -> bool:
+    """Whether a type has that field of a user type, in itself or in its elements."""
+    if not path:
+        return True
+    if isinstance(kind, UdtType):
+        return path[0] in kind.known_fields and _has(kind.known_fields[path[0]], path[1:])
+    return any(_has(part, path) for part in _parts(kind))
+
+
+def _without(kind: CqlType, value: Any, paths: Collection[Path]) -> Any:
+    """The value with null in these fields."""
+    if value is None or value is EMPTY or not paths:
+        return value
+    if isinstance(kind, UdtType):
+        inner = {name: {path[1:] for path in paths if path[0] == name} for name in kind.known_fields}
+        return {name: None if () in inner[name] else _without(kind.known_fields[name], part, inner[name]) for name, part in value.items()}
+    if isinstance(kind, TupleType):
+        return tuple(_without(part, each, paths) for part, each in zip(kind.fields, value, strict=True))
+    if isinstance(kind, CollectionType) and kind.kind == "map":
+        of_key, of_value = kind.elements
+        return [(_without(of_key, key, paths), _without(of_value, each, paths)) for key, each in value]
+    return [_without(part, each, paths) for part in _parts(kind) for each in value] if _parts(kind) else value
+
+
+def _parts(kind: CqlType) -> tuple[CqlType, ...]:
+    """The types within a type that is not a user type."""
+    if isinstance(kind, CollectionType):
+        return kind.elements
+    if isinstance(kind, VectorType):
+        return (kind.element,)
+    return kind.fields if isinstance(kind, TupleType) else ()
 
 
 def _fits(patterns: Sequence[str], label: str) -> bool:
