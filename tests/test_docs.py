@@ -212,7 +212,7 @@ def test_the_event_in_the_readme_has_the_fields_of_the_envelope() -> None:
     row_type = pa.struct([("id", pa.int32()), ("status", pa.string())])
     stored = pa.schema([("key", pa.struct([("id", pa.int32())])), ("before", row_type), ("after", row_type)])
     key = {"id": NATIVE["int"]}
-    shape = envelope.Shape(key, {**key, "status": NATIVE["text"]}, stored)
+    shape = envelope.Shape(key, {**key, "status": NATIVE["text"]}, stored, contract=2)
     row = {
         "before": {"id": 7, "status": "new"},
         "after": {"id": 7, "status": "paid"},
@@ -233,6 +233,6 @@ def test_the_event_in_the_readme_has_the_fields_of_the_envelope() -> None:
         "reason": None,
     }
     addresses = {"a": "10.0.0.11", "b": "10.0.0.12", "c": "10.0.0.13"}
-    about = envelope.About("production", "shop", "orders", addresses)
+    about = envelope.About("production", "shop", "orders", addresses, "shop")
     (example,) = re.findall(r"```json\n(.*?)```", (ROOT / "README.md").read_text(encoding="utf-8"), re.DOTALL)
     assert json.loads(example) == json.loads(envelope.encode(shape.value(row, about)))

@@ -138,7 +138,8 @@ def _demo(site: Site, *, keep: bool) -> bool:
     try:
         with step("start Kafka and Airflow, and ship three nodes' segments meanwhile"):
             kafka.start()
-            site.write_configs(recording, bootstrap=kafka.bootstrap, schedule="* * * * *" if keep else None, mode="session")
+            schedule = "* * * * *" if keep else None
+            site.write_configs(recording, bootstrap=kafka.bootstrap, schedule=schedule, mode="session", contract=2)
             with ThreadPoolExecutor(2) as pool:
                 ready = pool.submit(airflow.start, expect=DAGS)
                 shipped = pool.submit(ship, site, recording)

@@ -48,9 +48,10 @@ class Site:
     def shipper_config(self, node: NodeInfo) -> Path:
         return self.nodes / node.address / "shipper.yaml"
 
-    def write_configs(self, recording: Recording, *, bootstrap: str, schedule: str | None, mode: str = "batch") -> None:
+    def write_configs(self, recording: Recording, *, bootstrap: str, schedule: str | None, mode: str = "batch", contract: int = 1) -> None:
         """Write the pipeline's YAML, and one for each node's shipper, which differs in the section `node`
         only. `schedule`: of batches in mode `batch`, and whether the publisher's fallback runs by itself.
+        `contract`: of events.
         """
         self.catalog.parent.mkdir(parents=True, exist_ok=True)
         common: dict[str, Any] = {
@@ -62,6 +63,7 @@ class Site:
         jobs = {
             "catalog": {"uri": f"jdbc:sqlite:{self.catalog}", "warehouse": str(self.catalog.parent / "warehouse")},
             "kafka": {"bootstrap.servers": bootstrap, "topic.prefix": "demo"},
+            "events": {"contract": contract},
             "airflow": {
                 "mode": mode,
                 "ingest_schedule": schedule,
