@@ -15,7 +15,7 @@ import argparse
 import sys
 import time
 from collections import defaultdict
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import nullcontext
 from functools import reduce
 from itertools import pairwise
@@ -247,14 +247,22 @@ def _with_heartbeat(config: PipelineConfig, kafka: KafkaConfig, store: Store, pu
     complete = complete_in_kafka(store, config.cluster.name, published)
     until = None if complete is None else int(complete.timestamp() * 1000)
     value = {"ts_ms": now, "complete_until_ms": until}
-    if until is not None and kafka.complete_markers:
-        captured = known_schema(store, config.cluster.name).captured()
-        topics = [envelope.topic(kafka.topic_prefix, table.keyspace, table.name) for table in captured]
-        mark_complete(kafka, topics, until)
     send_heartbeat(kafka, *HEARTBEAT.record(kafka.format, {"serverName": kafka.topic_prefix}, value, ids))
+    if until is not None and kafka.complete_markers:
+        waiting = published.waiting.keys() | (stored.waiting.keys() if stored is not None else set())
+        _mark_complete(config, kafka, store, until, waiting)
     published = published.model_copy(update={"heartbeat": now, "complete": complete})
     write_published(store, config.cluster.name, published)
     return published
+
+
+def _mark_complete(config: PipelineConfig, kafka: KafkaConfig, store: Store, until: int, waiting: Collection[str]) -> None:
+    """Mark the topics of captured tables as complete up to then (ms). Not those of waiting tables: if their events
+    are sent again, they are not there yet."""
+    expect_own(kafka, owner(store, config.cluster.name, config.pipeline))
+    captured = known_schema(store, config.cluster.name).captured(config.tables.captures)
+    tables = [table for table in captured if not table.dropped and table.full_name not in waiting]
+    mark_complete(kafka, [envelope.topic(kafka.topic_prefix, table.keyspace, table.name) for table in tables], until)
 
 
 def _ids_of(kafka: KafkaConfig, topic: str, plain: Plain) -> tuple[int, int] | None:

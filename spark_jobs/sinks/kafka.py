@@ -258,11 +258,15 @@ def send_heartbeat(kafka: KafkaConfig, key: bytes, value: bytes) -> None:
 
 def mark_complete(kafka: KafkaConfig, topics: Iterable[str], until_ms: int) -> None:
     """Write to each partition of these topics that it is complete up to then: a record without key and value.
-    Topics that do not exist yet, and those that reject records without a key (compacted ones), get none."""
+    Topics that do not exist, and those that reject it, get none: compacted ones reject records without a key."""
     failed: list[KafkaError] = []
 
-    def delivered(error: KafkaError | None, _: Message) -> None:
-        if error is not None and error.code() != KafkaError.INVALID_RECORD:
+    def delivered(error: KafkaError | None, message: Message) -> None:
+        if error is None:
+            return
+        if error.code() in (*_OF_ONE_TOPIC, KafkaError.UNKNOWN_TOPIC_OR_PART):
+            log.info("topic not marked as complete", topic=message.topic(), error=str(error))
+        else:
             failed.append(error)
 
     producer = Producer({**kafka.producer, **client_options(kafka)})

@@ -369,7 +369,7 @@ class _TypedRows:
         self.table = table
         self.shape = RowShape.of(table, schema)
         self.shows = RowShape.of(rules.shown(), schema)
-        self.masked = rules.masks.keys()
+        self.masked = rules.masks.keys() | rules.nested.keys()
         self._change = rules.compiled()
         self.clustering = [column.name for column in table.clustering]
 

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from confluent_kafka import Consumer, Producer, TopicPartition
+from confluent_kafka import Consumer, KafkaError, Producer, TopicPartition
 
 from spark_jobs.sinks.kafka import ensure_topics, mark_complete
 from tests.consumers.conftest import Publish
@@ -43,7 +43,8 @@ def ends(kafka: KafkaConfig, topic: str) -> dict[int, int]:
     while ended < kafka.partitions:
         message = consumer.poll(20)
         assert message is not None, "the broker does not answer"
-        if message.error() is not None:
+        if (error := message.error()) is not None:
+            assert error.code() == KafkaError._PARTITION_EOF, error
             ended += 1
         elif message.value() is not None:
             found[message.partition() or 0] = (message.offset() or 0) + 1
@@ -66,7 +67,7 @@ def drained(connect: Connect, kafka: KafkaConfig, topic: str) -> None:
 
 
 def truncated(kafka: KafkaConfig) -> str:
-    """The topic of a table that was truncated between two rows, with a marker at its end."""
+    """The topic of a table that was truncated between two rows, in one partition, with a marker at its end."""
     topic, columns = f"{kafka.topic_prefix}.shop.truncated", kinds(id="int", v="text")
     schema = stored(columns)
     shape = Shape(kinds(id="int"), columns, schema, form=form_of("json-schema", "string", "adaptive"), contract=2, required=kinds(id="int"))
@@ -95,8 +96,9 @@ def test_its_table_equals_the_warehouses(warehouse: Pipeline, published: Publish
     (prepared,) = re.findall(r"^```sql\n(.*?)^```", page, re.MULTILINE | re.DOTALL)
     with Postgres() as postgres:
         postgres.sql(prepared)
-        own = {"topics": f"{topic},{emptied}", "connection.url": postgres.url, "connection.password": ""}
-        with Connect(tmp_path / "connect", kafka.bootstrap_servers, settings(page) | own) as connect:
+        own = {"topics": f"{topic},{emptied}", "connection.url": postgres.url}
+        connector = settings(page) | own | {"truncate.enabled": "true"}
+        with Connect(tmp_path / "connect", kafka.bootstrap_servers, connector, {"SHOP_PASSWORD": "any"}) as connect:
             drained(connect, kafka, topic)
             drained(connect, kafka, emptied)
         name = topic.replace(".", "_")

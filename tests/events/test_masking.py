@@ -168,7 +168,7 @@ LIVES = {"home": {"at": THERE, "since": 3}, "all": [THERE, None], "by": [("x", {
 
 
 def test_fields_of_user_types_are_null_by_name() -> None:
-    names = "shop.orders.home.at.street, shop.orders.all.street, shop.orders.by.at, shop.orders.pair.town, shop.orders.n"
+    names = "shop.orders.home.at.STREET, Shop.orders.all.street, shop.orders.by.at, shop.orders.pair.town, shop.orders.n"
     found = rules(**{"field.exclude.list": names}).of(PLACES, USERS)
     assert (found.rejection_reason(), found.shown().columns.keys()) == (None, PLACES.columns.keys() - {"n"})
     assert found.hidden == {"home", "all", "by", "pair", "n"}

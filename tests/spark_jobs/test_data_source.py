@@ -43,6 +43,7 @@ from writetime.cassandra.model import (
 )
 from writetime.cassandra.schema.model import Schema, Table
 from writetime.cassandra.schema.system_tables import TABLES
+from writetime.cassandra.types.types import parse_type
 from writetime.errors import ConfigError, CorruptFrame, ObjectNotFound, UnknownTable
 from writetime.storage import segment_object
 
@@ -420,6 +421,16 @@ def test_with_a_pipelines_configuration_it_shows_what_that_lets_out(tmp_path: Pa
     clear = repr(rows_of({"path": options["path"]}))
     assert "Ada" in clear
     assert "key of tags" in clear
+
+
+def test_a_deleted_element_with_a_hidden_field_is_not_named(tmp_path: Path) -> None:
+    path = parse_type("frozen<pair>", "shop", SCHEMA.types).encode({"a": 1, "b": "hunter2"})
+    gone = Mutation((PartitionUpdate(EVERYTHING.id, b"\0\0\0\7", rows=(Row((), cells=(Cell("by pair", 5, b"", path, 0, 5),)),)),))
+    options = {"path": written(tmp_path, gone), "table": 'shop."Everything"', "problems": "skip"}
+    config = configured(tmp_path, columns={"field.exclude.list": "shop.Everything.by pair.b"})
+    (clear,), (hidden,) = rows_of(options), rows_of(options | {"config": config})
+    assert "hunter2" in clear["_deleted"][0]
+    assert hidden["_deleted"] == ["by pair"]
 
 
 def test_nor_does_it_show_what_the_pipeline_does_not(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -26,7 +26,7 @@ from writetime.cassandra.schema.fingerprint import schema_version
 from writetime.cassandra.schema.history import SchemaLearner
 from writetime.config.kafka import PartitionBy
 from writetime.pipeline.documents import PartitionedFrom
-from writetime.pipeline.publish_progress import Published
+from writetime.pipeline.publish_progress import Published, write_published
 from writetime.storage.layout import batch_object
 
 pytestmark = [pytest.mark.spark, pytest.mark.kafka, pytest.mark.timeout(900)]
@@ -114,6 +114,11 @@ def test_each_event_goes_out_once_whatever_died_and_was_renamed(
     assert len(consume(kafka, sold)) == there
     monkeypatch.setattr(publish, "complete_in_kafka", lambda *_: datetime.fromtimestamp(NOW, UTC))
     monkeypatch.setattr(publish, "known_schema", lambda *_: learner)
+    # Not while the table waits: its events may be sent again.
+    waits = noted.model_copy(update={"waiting": {"shop.sold": 3}})
+    publish._with_heartbeat(config, marking, pipeline.store, waits.model_copy(update={"heartbeat": 0}))
+    assert len(consume(kafka, sold)) == there
+    write_published(pipeline.store, pipeline.cluster, noted.model_copy(update={"heartbeat": 0}))
     publish._with_heartbeat(config, marking, pipeline.store, noted)
     assert [(key, value) for _, key, value in consume(kafka, sold)].count((None, None)) == kafka.partitions
 

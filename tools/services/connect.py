@@ -7,6 +7,7 @@ group's, in Kafka. It is ready when its REST server shows the connector's task. 
 from __future__ import annotations
 
 import json
+import os
 import urllib.error
 import urllib.request
 from collections.abc import Mapping
@@ -21,13 +22,14 @@ from tools.services import ports, process
 
 
 class Connect:
-    """`with Connect(folder, bootstrap, connector) as connect:` starts and stops it. `connector`: its
-    properties, `name` among them."""
+    """`with Connect(folder, bootstrap, connector, environment) as connect:` starts and stops it. `connector`: its
+    properties, `name` among them; `environment`: variables that these refer to."""
 
-    def __init__(self, folder: Path, bootstrap: str, connector: Mapping[str, str]) -> None:
+    def __init__(self, folder: Path, bootstrap: str, connector: Mapping[str, str], environment: Mapping[str, str]) -> None:
         self.folder = folder.resolve()
         self.bootstrap = bootstrap
         self.connector = dict(connector)
+        self.environment = dict(environment)
         self.port = 0
         self.service: process.Service | None = None
 
@@ -36,6 +38,8 @@ class Connect:
         self.port = ports.any_free()
         worker = {
             "bootstrap.servers": self.bootstrap,
+            "config.providers": "env",
+            "config.providers.env.class": "org.apache.kafka.common.config.provider.EnvVarConfigProvider",
             "consumer.isolation.level": "read_committed",
             "key.converter": "org.apache.kafka.connect.json.JsonConverter",
             "listeners": f"HTTP://{ports.LOOPBACK}:{self.port}",
@@ -53,6 +57,7 @@ class Connect:
             run=self.folder / "run",
             log=self.folder / "connect.log",
             cwd=self.folder,
+            env=os.environ | self.environment,
             detail=f"{ports.LOOPBACK}:{self.port}",
         )
         try:

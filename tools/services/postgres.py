@@ -63,7 +63,7 @@ class Postgres:
         prefix = _as_other_user(self.folder)
         data = self.folder / "data"
         made = subprocess.run(
-            [*prefix, str(bin / "initdb"), "-D", str(data), "-U", USER, "--auth=trust", "--no-sync"],
+            [*prefix, str(bin / "initdb"), "-D", str(data), "-U", USER, "--auth=trust", "--encoding=UTF8", "--no-sync"],
             capture_output=True, text=True, check=False, cwd=self.folder,
         )  # fmt: skip
         if made.returncode != 0:
@@ -113,7 +113,11 @@ class Postgres:
         return done.stdout
 
     def _answers(self) -> bool:
-        return ports.answers(self.port)
+        # While it starts up, it accepts connections and rejects statements.
+        try:
+            return self.sql("SELECT 1").strip() == "1"
+        except ServiceError:
+            return False
 
 
 def _as_other_user(folder: Path) -> list[str]:

@@ -6,13 +6,13 @@ ones. Values are changed where they are typed (spark_jobs.stages.typed_events); 
 bytes: they are secret stores.
 
     column.exclude.list, column.include.list     key columns always stay
-    field.exclude.list                           by name: columns, and fields of user types, which are null then
     column.mask.hash.<algorithm>.with.salt       HMAC of the value's text, keyed by the salt, in hex; equal values stay equal
     column.mask.with.<n>.chars                   n asterisks
     column.truncate.to.<n>.chars                 the first n characters of a text
+    field.exclude.list                           names: of columns, as the first rule; of fields of user types, which are null
 
 A pattern is a regular expression for the whole of `<keyspace>.<table>.<column>`, in letters of either case; a
-name is the same text, followed by fields, as they are. The first rule that fits, in the order above, is the one.
+name is that text itself, or followed by fields, in either case. The first rule that fits, in the order above, is the one.
 null stays null. A filter is a Python expression of comparisons, `and`, `or`, `not`, `in`, column names and
 constants; what it compares with null is not so. Knows no sink.
 """
@@ -50,7 +50,7 @@ from writetime.events.row_values import TableView
 
 Values = Mapping[str, Any]
 Path = tuple[str, ...]
-"""Names of fields, from the outermost."""
+"""Names of fields in lower case, from the outermost."""
 _TEXTS: Final = frozenset({"text", "varchar", "ascii"})
 _NUMBERS: Final = frozenset({"varint", "decimal"})
 _COMPARED: Final[dict[type[ast.cmpop], Callable[[Any, Any], bool]]] = {
@@ -81,15 +81,15 @@ class Rules:
 
     def of(self, table: Table, types: Types) -> TableRules:
         """The rules of one table. SchemaError for an undefined type."""
-        found = TableRules(table, types)
+        found, names = TableRules(table, types), {each.lower() for each in self.fields}
         for name, column in table.columns.items():
             label = f"{table.keyspace}.{table.name}.{name}"
             key = column.kind in ("partition_key", "clustering")
-            if label in self.fields or _fits(self.exclude, label) or (self.include and not key and not _fits(self.include, label)):
+            if label.lower() in names or _fits(self.exclude, label) or (self.include and not key and not _fits(self.include, label)):
                 found.excluded.add(name)
             elif mask := self._mask(label):
                 found.masks[name] = mask
-            elif paths := {tuple(each.removeprefix(f"{label}.").split(".")) for each in self.fields if each.startswith(f"{label}.")}:
+            elif paths := {tuple(each[len(label) + 1 :].split(".")) for each in names if each.startswith(f"{label}.".lower())}:
                 found.nested[name] = frozenset(paths)
         if (text := self.rows.get(table.full_name)) is not None:
             found.filter = parse_filter(text)
@@ -213,7 +213,7 @@ def _has(kind: CqlType, path: Path) -> bool:
     if not path:
         return True
     if isinstance(kind, UdtType):
-        return path[0] in kind.known_fields and _has(kind.known_fields[path[0]], path[1:])
+        return any(_has(inner, path[1:]) for name, inner in kind.known_fields.items() if name.lower() == path[0])
     return any(_has(part, path) for part in _parts(kind))
 
 
@@ -222,7 +222,7 @@ def _without(kind: CqlType, value: Any, paths: Collection[Path]) -> Any:
     if value is None or value is EMPTY or not paths:
         return value
     if isinstance(kind, UdtType):
-        inner = {name: {path[1:] for path in paths if path[0] == name} for name in kind.known_fields}
+        inner = {name: {path[1:] for path in paths if path[0] == name.lower()} for name in kind.known_fields}
         return {name: None if () in inner[name] else _without(kind.known_fields[name], part, inner[name]) for name, part in value.items()}
     if isinstance(kind, TupleType):
         return tuple(_without(part, each, paths) for part, each in zip(kind.fields, value, strict=True))

@@ -20,7 +20,7 @@ from typing import Any, TypeVar
 from uuid import UUID
 
 import structlog
-from pydantic import Field
+from pydantic import Field, field_validator
 
 from writetime.config.kafka import EventsConfig, PartitionBy, QuarantineConfig
 from writetime.config.pipeline import PipelineConfig
@@ -49,6 +49,12 @@ class Deciding(Document):
     warehouse: WarehouseConfig
     quarantine: QuarantineConfig
     partition_by: PartitionBy = "primary_key"
+
+    @field_validator("columns", mode="after")
+    @classmethod
+    def _has_all_keys(cls, columns: dict[str, Any]) -> dict[str, Any]:
+        # Written by a version without one of them: it had the default's effect.
+        return {**ColumnsConfig().model_dump(mode="json", exclude={"salt"}), **columns}
 
     @classmethod
     def of(cls, config: PipelineConfig) -> Deciding:
