@@ -39,6 +39,7 @@ VALUES = {
     "time.precision.mode": "microseconds",
     "field.exclude.list": "shop.orders.note,shop.orders.address.street",
     "heartbeat.interval.ms": "5000",
+    "event.order.guarantee.mode": "PARTITION_VALUES",
 }
 """Of properties whose value is not any text."""
 LOADED: dict[str, Any] = {
@@ -52,6 +53,7 @@ LOADED: dict[str, Any] = {
     "decimal.handling.mode": "precise",
     "field.exclude.list": ["shop.orders.note", "shop.orders.address.street"],
     "heartbeat.interval.ms": 5000,
+    "event.order.guarantee.mode": "partition_key",
 }
 """What a key is then, if it is not the text."""
 
@@ -114,6 +116,7 @@ def test_converters_are_formats(converter: dict[str, str], format: str) -> None:
         ({"value.converter": "com.blueapron.connect.protobuf.ProtobufConverter"}, r"no such format.*JsonConverter"),
         ({"cassandra.port": "many"}, r"cassandra\.port=many"),
         ({"tombstones.on.delete": "perhaps"}, r"neither true nor false"),
+        ({"event.order.guarantee.mode": "none"}, r"none of partition_values, commitlog_file"),
     ],
 )
 def test_what_has_no_counterpart_is_refused(properties: dict[str, str], told: str) -> None:

@@ -156,6 +156,13 @@ def _is_true(value: str) -> bool:
     return value.lower() == "true"
 
 
+def _partition_by(value: str) -> str:
+    modes = {"partition_values": "partition_key", "commitlog_file": "primary_key"}
+    if value.lower() not in modes:
+        raise ValueError(f"is none of {', '.join(modes)}")
+    return modes[value.lower()]
+
+
 _REGISTRY: Final = {
     "schema.registry.url": "schema.registry.url",
     "basic.auth.user.info": "schema.registry.basic.auth.user.info",
@@ -181,6 +188,7 @@ PROPERTIES: Final = (
     Property("kafka.producer.bootstrap.servers", "kafka/bootstrap.servers"),
     Property("snapshot.mode", "snapshot/mode", "a bootstrap reads tables while they are in use, and goes on after a crash"),
     Property("snapshot.consistency", "snapshot/consistency"),
+    Property("cassandra.cluster.name", "", "`cluster: name`, which the command is given (`--cluster`)"),
     Property("cassandra.hosts", "cluster/cql/contact_points", "", comma_list),
     Property("cassandra.port", "cluster/cql/port", "", int),
     Property("cassandra.username", "cluster/cql/username"),
@@ -207,6 +215,12 @@ PROPERTIES: Final = (
         "`keyspace.table.column`, or a field of a user type, which is null then",
         comma_list,
     ),
+    Property(
+        "event.order.guarantee.mode",
+        "kafka/partition_by",
+        "`PARTITION_VALUES` is `partition_key`: all rows of a partition in one order; `COMMITLOG_FILE` is `primary_key`",
+        _partition_by,
+    ),
     Property("heartbeat.interval.ms", "kafka/heartbeat.interval.ms", "", int),
     Property("topic.heartbeat.prefix", "kafka/topic.heartbeat.prefix"),
     Property("topic.naming.strategy", "", "topics are named as by `SchemaTopicNamingStrategy`"),
@@ -216,6 +230,7 @@ PROPERTIES: Final = (
     Property("field.name.adjustment.mode", "", "names in Avro are always valid; `cqlName` has the original one"),
     Property("converters", "", "`columns` masks, hashes and truncates; types: docs/types.md"),
     Property("http.port", "", "the shipper's `node: ship: listen` serves health and metrics"),
+    Property("tracing.enabled", "", "no traces; `source` says where each event is from"),
     Property("custom.metric.tags", "", "metrics have the labels `cluster`, `datacenter` and `node`"),
     Property("errors.max.retries", "", "Airflow retries tasks; a session starts again after a pause"),
     Property("commit.log.real.time.processing.enabled", "", "always: `node: ship: tail_seconds` (1); null waits for whole segments"),
@@ -225,6 +240,7 @@ PROPERTIES: Final = (
     Property("commit.log.post.processing.enabled", "", _ARCHIVED),
     Property("commit.log.transfer.class", "", _ARCHIVED),
     Property("commit.log.error.reprocessing.enabled", "", "clear the red square of a segment: it is read again"),
+    Property("commit.log.processor.shutdown.timeout.seconds", "", "a session ends between batches; one that is killed loses nothing"),
     Property("latest.commit.log.only", "", "all segments are read"),
     Property("offset.backing.store.dir", "", _NO_OFFSETS),
     Property("offset.flush.interval.ms", "", _NO_OFFSETS),
