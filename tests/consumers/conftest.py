@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import re
 import uuid
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -11,6 +12,8 @@ import pytest
 
 from spark_jobs import publish
 from tests.spark_jobs.pipeline import Pipeline
+from tools.errors import MissingPrerequisite
+from tools.services.postgres import Postgres, need
 from writetime.config.kafka import KafkaConfig
 from writetime.config.pipeline import PipelineConfig
 
@@ -31,8 +34,7 @@ def warehouse(tmp_path_factory: pytest.TempPathFactory) -> Pipeline:
 @pytest.fixture(scope="package")
 def published(warehouse: Pipeline, kafka_broker: str) -> Publish:
     def to_topics(**options: Any) -> KafkaConfig:
-        # The page names the topic `cdc.shop.customers`.
-        prefix = options.pop("prefix", f"c{uuid.uuid4().hex[:8]}")
+        prefix = f"c{uuid.uuid4().hex[:8]}"
         kafka = KafkaConfig.model_validate({"bootstrap.servers": kafka_broker, "topic.prefix": prefix, **options})
         events = warehouse.config.events.model_copy(update={"contract": 2})
         config: PipelineConfig = warehouse.config.model_copy(update={"kafka": kafka, "events": events})
@@ -44,5 +46,21 @@ def published(warehouse: Pipeline, kafka_broker: str) -> Publish:
 
 
 @pytest.fixture
+def postgres() -> Iterator[Postgres]:
+    try:
+        need()
+    except MissingPrerequisite as missing:
+        pytest.skip(str(missing))
+    with Postgres() as server:
+        yield server
+
+
+@pytest.fixture
 def page() -> str:
     return (Path(__file__).parents[2] / "docs" / "consumers.md").read_text(encoding="utf-8")
+
+
+def block(page: str, language: str, word: str = "") -> str:
+    """The one block of the page in that language which has the word."""
+    (found,) = (each for each in re.findall(rf"^```{language}\n(.*?)^```", page, re.MULTILINE | re.DOTALL) if word in each)
+    return str(found)

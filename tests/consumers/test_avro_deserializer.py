@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import re
 from typing import Any
 from uuid import UUID
 
 import pytest
 
-from tests.consumers.conftest import Publish
+from tests.consumers.conftest import Publish, block
 from tests.spark_jobs.pipeline import Pipeline
 from tools.verify import FACTS
 
@@ -26,7 +25,7 @@ def comparable(value: Any) -> Any:
 
 def test_it_ends_with_the_rows_of_the_tables(warehouse: Pipeline, published: Publish, page: str, schema_registry: str) -> None:
     kafka = published(**{"format": "avro", "schema.registry.url": schema_registry})
-    (code,) = (block for block in re.findall(r"^```python\n(.*?)^```", page, re.MULTILINE | re.DOTALL) if "AvroDeserializer" in block)
+    code = block(page, "python", "AvroDeserializer")
     for table, rows in (("customers", 77), ("orders", 894)):
         names = {"REGISTRY": schema_registry, "BOOTSTRAP": kafka.bootstrap_servers, "TOPIC": f"{kafka.topic_prefix}.shop.{table}"}
         seen: dict[str, Any] = dict(names)

@@ -2,24 +2,22 @@
 
 from __future__ import annotations
 
-import re
 import time
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
 import pytest
-from confluent_kafka import Consumer, KafkaError, Producer, TopicPartition
+from confluent_kafka import Consumer, Producer, TopicPartition
 
 from spark_jobs.sinks.kafka import ensure_topics, mark_complete
-from tests.consumers.conftest import Publish
+from tests.consumers.conftest import Publish, block
 from tests.events.test_envelope import ABOUT, kinds
 from tests.events.test_serialization import changed, stored
 from tests.spark_jobs.pipeline import Pipeline
-from tools.errors import MissingPrerequisite
+from tests.spark_jobs.test_kafka import messages
 from tools.services.connect import Connect
 from tools.services.postgres import Postgres
-from tools.services.postgres import need as need_postgres
 from tools.verify import FACTS
 from writetime.config.kafka import KafkaConfig
 from writetime.events.envelope import Shape
@@ -29,26 +27,16 @@ pytestmark = [pytest.mark.spark, pytest.mark.kafka, pytest.mark.timeout(600), py
 
 
 def settings(page: str) -> dict[str, str]:
-    (block,) = re.findall(r"^```properties\n(.*?)^```", page, re.MULTILINE | re.DOTALL)
-    return dict(line.split("=", 1) for line in block.splitlines())
+    return dict(line.split("=", 1) for line in block(page, "properties").splitlines())
 
 
 def ends(kafka: KafkaConfig, topic: str) -> dict[int, int]:
     """Offset after the last event of each partition. What follows it, a transaction's end and what the filter
     drops, has an offset too, which no sink commits."""
-    options = {"group.id": "ends", "isolation.level": "read_committed", "enable.partition.eof": True}
-    consumer = Consumer({"bootstrap.servers": kafka.bootstrap_servers, **options})
-    consumer.assign([TopicPartition(topic, number, 0) for number in range(kafka.partitions)])
-    found, ended = dict.fromkeys(range(kafka.partitions), 0), 0
-    while ended < kafka.partitions:
-        message = consumer.poll(20)
-        assert message is not None, "the broker does not answer"
-        if (error := message.error()) is not None:
-            assert error.code() == KafkaError._PARTITION_EOF, error
-            ended += 1
-        elif message.value() is not None:
+    found = dict.fromkeys(range(kafka.partitions), 0)
+    for message in messages(kafka, topic):
+        if message.value() is not None:
             found[message.partition() or 0] = (message.offset() or 0) + 1
-    consumer.close()
     return found
 
 
@@ -86,24 +74,18 @@ def truncated(kafka: KafkaConfig) -> str:
     return topic
 
 
-def test_its_table_equals_the_warehouses(warehouse: Pipeline, published: Publish, page: str, tmp_path: Path) -> None:
+def test_its_table_equals_the_warehouses(warehouse: Pipeline, published: Publish, page: str, postgres: Postgres, tmp_path: Path) -> None:
     kafka = published(**{"format": "json-schema", "time.precision.mode": "adaptive"})
     topic, emptied = f"{kafka.topic_prefix}.shop.customers", truncated(kafka)
-    try:
-        need_postgres()
-    except MissingPrerequisite as missing:
-        pytest.skip(str(missing))
-    (prepared,) = re.findall(r"^```sql\n(.*?)^```", page, re.MULTILINE | re.DOTALL)
-    with Postgres() as postgres:
-        postgres.sql(prepared)
-        own = {"topics": f"{topic},{emptied}", "connection.url": postgres.url}
-        connector = settings(page) | own | {"truncate.enabled": "true"}
-        with Connect(tmp_path / "connect", kafka.bootstrap_servers, connector, {"SHOP_PASSWORD": "any"}) as connect:
-            drained(connect, kafka, topic)
-            drained(connect, kafka, emptied)
-        name = topic.replace(".", "_")
-        found, types = postgres.rows(name), postgres.types(name)
-        left = postgres.rows(emptied.replace(".", "_"))
+    postgres.sql(block(page, "sql"))
+    own = {"topics": f"{topic},{emptied}", "connection.url": postgres.url}
+    connector = settings(page) | own | {"truncate.enabled": "true"}
+    with Connect(tmp_path / "connect", kafka.bootstrap_servers, connector, {"SHOP_PASSWORD": "any"}) as connect:
+        drained(connect, kafka, topic)
+        drained(connect, kafka, emptied)
+    name = topic.replace(".", "_")
+    found, types = postgres.rows(name), postgres.types(name)
+    left = postgres.rows(emptied.replace(".", "_"))
     assert left == [{"id": 2, "v": "after"}]
     expected = [comparable(row) for row in warehouse.rows("shop", "customers")]
     assert len(found) == len(expected) == 77

@@ -4,7 +4,6 @@ a JVM that runs already does not find further jars."""
 from __future__ import annotations
 
 import json
-import re
 import subprocess
 import sys
 from decimal import Decimal
@@ -12,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.consumers.conftest import Publish
+from tests.consumers.conftest import Publish, block
 from tests.spark_jobs.conf import SPARK
 from tests.spark_jobs.pipeline import Pipeline
 from tools.jars import need
@@ -33,7 +32,7 @@ rows.select(F.to_json(F.struct("*"), {{"ignoreNullFields": "false"}})).write.tex
 
 def test_it_ends_with_the_rows_of_the_table(warehouse: Pipeline, published: Publish, page: str, tmp_path: Path) -> None:
     kafka = published(format="json")
-    (code,) = (block for block in re.findall(r"^```python\n(.*?)^```", page, re.MULTILINE | re.DOTALL) if "readStream" in block)
+    code = block(page, "python", "readStream")
     jars = ",".join(str(jar) for jar in sorted(need("spark-kafka").glob("*.jar")))
     names = {
         "BOOTSTRAP": kafka.bootstrap_servers,

@@ -15,7 +15,7 @@ from typing import Any
 from uuid import UUID
 
 import pytest
-from confluent_kafka import Consumer, KafkaError, KafkaException, Producer, TopicPartition, murmur2
+from confluent_kafka import Consumer, KafkaError, KafkaException, Message, Producer, TopicPartition, murmur2
 from confluent_kafka.admin import AdminClient, ConfigResource, ResourceType
 from confluent_kafka.cimpl import NewTopic
 
@@ -73,22 +73,26 @@ def rows(topic: str, ordinals: Iterable[int], *, batch: int = 1, publisher: int 
     ]
 
 
-def consume(kafka: KafkaConfig, topic: str) -> list[tuple[int, bytes, bytes | None]]:
-    """Everything committed, as (partition, key, value), in order within a partition."""
+def messages(kafka: KafkaConfig, topic: str) -> Iterator[Message]:
+    """Everything committed, in order within a partition."""
     options = {"group.id": uuid.uuid4().hex, "isolation.level": "read_committed", "enable.partition.eof": True}
     consumer = Consumer({"bootstrap.servers": kafka.bootstrap_servers, **options})
     consumer.assign([TopicPartition(topic, partition, 0) for partition in range(kafka.partitions)])
-    found: list[tuple[int, bytes, bytes | None]] = []
-    ended: set[int] = set()
+    ended: set[int | None] = set()
     while len(ended) < kafka.partitions:
         message = consumer.poll(20)
         assert message is not None, "the broker does not answer"
-        if message.error() is not None and message.error().code() == KafkaError._PARTITION_EOF:
-            ended.add(message.partition())
+        if (error := message.error()) is None:
+            yield message
         else:
-            found.append((message.partition(), message.key(), message.value()))
+            assert error.code() == KafkaError._PARTITION_EOF, error
+            ended.add(message.partition())
     consumer.close()
-    return found
+
+
+def consume(kafka: KafkaConfig, topic: str) -> list[tuple[int, bytes, bytes | None]]:
+    """The same, as (partition, key, value)."""
+    return [(message.partition(), message.key(), message.value()) for message in messages(kafka, topic)]  # type: ignore[misc]
 
 
 def numbers(found: list[tuple[int, bytes, bytes | None]]) -> list[int]:

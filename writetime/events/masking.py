@@ -229,7 +229,10 @@ def _without(kind: CqlType, value: Any, paths: Collection[Path]) -> Any:
     if isinstance(kind, CollectionType) and kind.kind == "map":
         of_key, of_value = kind.elements
         return [(_without(of_key, key, paths), _without(of_value, each, paths)) for key, each in value]
-    return [_without(part, each, paths) for part in _parts(kind) for each in value] if _parts(kind) else value
+    if isinstance(kind, CollectionType | VectorType):
+        (element,) = _parts(kind)
+        return [_without(element, each, paths) for each in value]
+    return value
 
 
 def _parts(kind: CqlType) -> tuple[CqlType, ...]:
