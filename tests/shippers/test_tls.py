@@ -100,54 +100,47 @@ def _common_name(certificate: Any) -> str:
     return next((value for part in (certificate or {}).get("subject", ()) for key, value in part if key == "commonName"), "")
 
 
-def asked(tmp_path: Path, port: int, tls: TlsConfig | None) -> ShipError:
-    with Link(NodeConfig(cdc_raw=tmp_path, address="127.0.0.1", port=port, tls=tls)) as link, pytest.raises(ShipError) as caught:
-        link.facts()
-    return caught.value
+def asked(tmp_path: Path, own: Identity, tls: TlsConfig | None, *, trusts: Identity | None = None) -> tuple[ShipError, set[str]]:
+    """The link's error at the node `own`, and what came of its connections.
+
+    They are read when the node has stopped: until then its thread may still be busy with one that the client gave up.
+    """
+    with node(own, trusts=trusts) as (port, came):
+        config = NodeConfig(cdc_raw=tmp_path, address="127.0.0.1", port=port, tls=tls)
+        with Link(config) as link, pytest.raises(ShipError) as caught:
+            link.facts()
+    return caught.value, set(came)
 
 
 def test_a_node_that_is_trusted(tmp_path: Path) -> None:
     own = identity(tmp_path, "node")
-    with node(own) as (port, came):
-        asked(tmp_path, port, TlsConfig(ca=own.certificate))
-    assert set(came) == {"trusted"}
+    assert asked(tmp_path, own, TlsConfig(ca=own.certificate))[1] == {"trusted"}
 
 
 @pytest.mark.parametrize("whose", ["another authority", "the system's"])
 def test_a_node_that_is_not_trusted(tmp_path: Path, whose: str) -> None:
     own, other = identity(tmp_path, "node"), identity(tmp_path, "other")
-    with node(own) as (port, came):
-        error = asked(tmp_path, port, TlsConfig(ca=other.certificate if whose == "another authority" else None))
+    error, came = asked(tmp_path, own, TlsConfig(ca=other.certificate if whose == "another authority" else None))
     assert "CERTIFICATE_VERIFY_FAILED" in str(error)
-    assert set(came) == {"refused"}
+    assert came == {"refused"}
 
 
 def test_a_node_of_another_name(tmp_path: Path) -> None:
     own = identity(tmp_path, "node", address="192.0.2.1")
-    with node(own) as (port, came):
-        asked(tmp_path, port, TlsConfig(ca=own.certificate))
-        assert set(came) == {"refused"}
-        came.clear()
-        asked(tmp_path, port, TlsConfig(ca=own.certificate, server_name="node"))
-        assert set(came) == {"trusted"}
+    assert asked(tmp_path, own, TlsConfig(ca=own.certificate))[1] == {"refused"}
+    assert asked(tmp_path, own, TlsConfig(ca=own.certificate, server_name="node"))[1] == {"trusted"}
 
 
 def test_without_tls_nothing_is_encrypted(tmp_path: Path) -> None:
-    own = identity(tmp_path, "node")
-    with node(own) as (port, came):
-        asked(tmp_path, port, None)
-    assert set(came) == {"refused"}
+    assert asked(tmp_path, identity(tmp_path, "node"), None)[1] == {"refused"}
 
 
 def test_a_node_that_asks_who_we_are(tmp_path: Path) -> None:
     own, ours = identity(tmp_path, "node"), identity(tmp_path, "shipper", password=b"secret")
     mutual = {"ca": own.certificate, "certificate": ours.certificate, "key": ours.key}
-    with node(own, trusts=ours) as (port, came):
-        asked(tmp_path, port, TlsConfig.model_validate(mutual | {"key_password": "secret"}))
-        assert set(came) == {"trusted shipper"}
-        came.clear()
-        asked(tmp_path, port, TlsConfig(ca=own.certificate))
-        assert set(came) == {"refused"}
+    tls = TlsConfig.model_validate(mutual | {"key_password": "secret"})
+    assert asked(tmp_path, own, tls, trusts=ours)[1] == {"trusted shipper"}
+    assert asked(tmp_path, own, TlsConfig(ca=own.certificate), trusts=ours)[1] == {"refused"}
     for password in ({}, {"key_password": "wrong"}):
         with pytest.raises(ConfigError, match="failed to load the TLS files"):
             Link(NodeConfig(cdc_raw=tmp_path, address="127.0.0.1", tls=TlsConfig.model_validate(mutual | password))).facts()
