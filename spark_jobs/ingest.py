@@ -501,7 +501,7 @@ class Batch:
             since_of=self.since,
             shards=shards,
             versions=events.versions,
-            deletes=events.deletes,
+            deletes="placed" if events.deletes == "one" and self.config.partition_by == "partition_key" else events.deletes,
             dropped_before={table_id: dropped_columns(table) for table_id, table in self.altered.items()},
             untold=self._of_origin("snapshot") if self.config.snapshot.events == "none" else frozenset(),
             policy=self.manifest.merge_rule,

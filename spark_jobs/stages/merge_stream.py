@@ -279,7 +279,7 @@ class _ShardJoin:
             self._count_ties(output.ties)
             state = encode_head(output.head, self.order, self.plan.schema.types)
             yield self._out("record", key=record_key(key), state=state, expires_at=output.expires_at)
-        elif isinstance(output, Deleted) and self.plan.deletes == "one":
+        elif isinstance(output, Deleted) and self.plan.deletes != "rows":
             update = PartitionUpdate(self.table.id, key)
             if output.tombstone is None:
                 reason = "partition_delete"

@@ -205,12 +205,16 @@ def by_writetime(folded: Batches) -> Batches:
 
 
 def _place(events: pa.RecordBatch, start: int) -> Any:
-    """Sort key of events: partition key, writetime, and how many events were before it, from `start` on. What
-    precedes all other events of its partition (`partition_fold`) does so whatever its timestamp: a schema
-    change, and a delete of many rows that is one event."""
-    first = pc.or_(pc.equal(events["kind"], "deletion"), pc.equal(events["reason"], "alter").fill_null(False))
-    times = pc.if_else(first, pa.scalar(-(2**63), pa.int64()), events["ts"]).to_numpy()
-    return joined(record_keys(events["pk"]), joined(_ascending(times), _ascending(start + np.arange(events.num_rows))))
+    """Sort key of events: partition key, writetime, expiries before others, and how many events were before it,
+    from `start` on. A schema change precedes all other events whatever its timestamp (`partition_fold`)."""
+    times = pc.if_else(_is(events, "alter"), pa.scalar(-(2**63), pa.int64()), events["ts"]).to_numpy()
+    written = pc.if_else(_is(events, "expiry"), pa.scalar(b"\0"), pa.scalar(b"\1"))
+    numbers = _ascending(start + np.arange(events.num_rows))
+    return joined(record_keys(events["pk"]), joined(_ascending(times), joined(written, numbers)))
+
+
+def _is(events: pa.RecordBatch, reason: str) -> Any:
+    return pc.equal(events["reason"], reason).fill_null(False)
 
 
 class Sorter:

@@ -97,8 +97,9 @@ def test_copies_stand_side_by_side() -> None:
     assert sum(a != b for a, b in pairwise(digests)) == len(set(digests)) - 1
 
 
-def event(pk: bytes, at: int, seq: int | None, kind: str = "event") -> dict[str, Any]:
-    return {**dict.fromkeys(FOLDED.names), "kind": kind, "pk": pk, "ts": at, "seq": seq, "before": bytes(9), "last": True}
+def event(pk: bytes, at: int, seq: int | None, reason: str | None) -> dict[str, Any]:
+    kind = "deletion" if reason == "range_delete" else "event"
+    return {**dict.fromkeys(FOLDED.names), "kind": kind, "reason": reason, "pk": pk, "ts": at, "seq": seq, "before": bytes(9), "last": True}
 
 
 @pytest.mark.parametrize(("room", "size"), [(1 << 20, 1 << 20), (1, 64), (2000, 1), (700, 500)])
@@ -111,8 +112,8 @@ def test_events_by_partition_key_and_writetime_however_little_fits_into_memory(
     moments = [0, -1, 255, 256, -(2**63), 2**63 - 1, THEN]
     seqs = iter(range(300))
     rows = [
-        event(random.choice([b"b", b"ab", b"a\xff"]), random.choice(moments), None if random.random() < 0.2 else next(seqs), kind)
-        for kind in random.choices(["event", "deletion"], [9, 1], k=300)
+        event(random.choice([b"b", b"ab", b"a\xff"]), random.choice(moments), None if random.random() < 0.2 else next(seqs), reason)
+        for reason in random.choices([None, "alter", "expiry", "range_delete"], [7, 1, 1, 1], k=300)
     ]
     others = [{**dict.fromkeys(FOLDED.names), "kind": "record", "key": bytes([at])} for at in range(9)]
     mixed = [*rows[:100], *others[:5], *rows[100:], *others[5:]]
@@ -120,7 +121,11 @@ def test_events_by_partition_key_and_writetime_however_little_fits_into_memory(
     found = [row for batch in by_writetime(iter(batches)) for row in batch.to_pylist()]
     events = [row for row in found if row["kind"] != "record"]
     assert [row["key"] for row in found if row["kind"] == "record"] == [row["key"] for row in others]
-    wanted = sorted(rows, key=lambda row: (len(row["pk"]), row["pk"], -(2**63) if row["kind"] == "deletion" else row["ts"]))
+
+    def place(row: dict[str, Any]) -> tuple[Any, ...]:
+        return len(row["pk"]), row["pk"], -(2**63) if row["reason"] == "alter" else row["ts"], row["reason"] != "expiry"
+
+    wanted = sorted(rows, key=place)
     assert [{**row, "seq": None} for row in events] == [{**row, "seq": None} for row in wanted]
     assert [row["seq"] is None for row in events] == [row["seq"] is None for row in wanted]
     assert [row["seq"] for row in events if row["seq"] is not None] == list(range(next(seqs)))
@@ -143,3 +148,15 @@ def test_a_rows_events_stay_in_their_order_among_those_of_its_partition(engine: 
     for row in found:
         assert row["before"] in shown.values()
         shown[row["after"] or row["before"]] = row["after"]
+
+
+def test_a_delete_of_many_rows_that_is_one_event_is_at_its_place() -> None:
+    """Between the events of what it deletes and that of a row that is written again."""
+    made = [insert(ORDERS, 1, {"name": str(at)}, line, timestamp=THEN + at) for line, at in [(1, 10), (2, 20), (1, 40)]]
+    frames = [frame(each, position=at) for at, each in enumerate([*made, delete(ORDERS, 1, THEN + 30)])]
+    rows = [row for row in folded(frames, deletes="placed") if row["kind"] in ("event", "deletion")]
+    batch = pa.RecordBatch.from_pylist([{name: row[name] for name in FOLDED.names} for row in rows], schema=FOLDED)
+    found = [row for each in by_writetime(iter([batch])) for row in each.to_pylist()]
+    told = [(row["ts"] - THEN, row["kind"], bool(row["before"])) for row in found if row["seq"] is not None]
+    assert told == [(10, "event", False), (20, "event", False), (30, "deletion", True), (40, "event", False)]
+    assert [(row["ts"] - THEN, row["kind"]) for row in found if row["seq"] is None] == [(30, "event"), (30, "event")], "current rows only"

@@ -6,6 +6,7 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Iterable, Iterator
 from dataclasses import replace
+from operator import itemgetter
 from random import Random
 from typing import Any
 
@@ -44,6 +45,7 @@ from writetime.cassandra.merge import row_codec
 from writetime.cassandra.merge.clustering import Clustering, ClusteringOrder
 from writetime.cassandra.merge.liveness import VisibleRow, visible_rows
 from writetime.cassandra.merge.partition_fold import (
+    Deleted,
     Event,
     Head,
     Item,
@@ -126,17 +128,56 @@ def test_one_batch_at_a_standing_clock_is_the_fold_of_whole_partitions(
     expect_true_records(store, NOW)
 
 
+def without(shown: Shown, deleted: Deleted, order: ClusteringOrder) -> Shown:
+    """What a deletion of many rows leaves of them."""
+    if deleted.tombstone is None:
+        return {}
+    start, end = order.start(deleted.tombstone.start), order.end(deleted.tombstone.end)
+    return {row: what for row, what in shown.items() if row is None or not start < order.key(row) < end}
+
+
 def followed(result: Result, shown: Shown, order: ClusteringOrder = ORDER) -> Shown:
     """The table of a consumer that applies deletions of many rows first, and then the published events."""
     view = dict(shown)
     for deleted in result.deleted:
-        if deleted.tombstone is None:
-            view = {}
-        else:
-            start, end = order.start(deleted.tombstone.start), order.end(deleted.tombstone.end)
-            view = {row: what for row, what in view.items() if row is None or not start < order.key(row) < end}
+        view = without(view, deleted, order)
     told = [change for event, change in zip(result.events, result.changes, strict=True) if not event.taken]
     return replay(told, view)
+
+
+def followed_in_order(result: Result, shown: Shown, order: ClusteringOrder = ORDER) -> Shown:
+    """The table of a consumer that applies published events by writetime, expiries before others of their time;
+    each of a row must start from what the consumer has."""
+    view = dict(shown)
+    told: list[tuple[tuple[int, bool], Deleted | Change]] = [((each.ts_micro, True), each) for each in result.deleted]
+    for event, change in zip(result.events, result.changes, strict=True):
+        if not event.taken:
+            told.append(((event.ts_micro, event.reason != "expiry"), change))
+    # Of equal times, deletions are first, as they have been added first.
+    for _, each in sorted(told, key=itemgetter(0)):
+        view = without(view, each, order) if isinstance(each, Deleted) else replay([each], view)
+    return view
+
+
+@pytest.mark.parametrize("versions", ["each", "last"])
+@often
+@given(history_of_updates, history_of_updates, st.integers(0, 3), st.booleans())
+def test_deletions_at_their_place_and_the_events_by_writetime_lead_from_what_was_to_what_is(
+    versions: Versions, first: list[PartitionUpdate], second: list[PartitionUpdate], passed: int, moves: bool
+) -> None:
+    """Each event begins with what its row was by then. The clock stands at each write, or meets the expiries of 100
+    to 102 and late writes in the second batch."""
+    store, since = Store(), NOW if moves else 99
+    first = first if moves else later(first)
+    second = later(second) if moves else [*second[:2], *later(second[2:])]
+    begun = run(store, named(first), ORDER, now=since, since=since, deletes="placed", versions=versions)
+    shown = followed_in_order(begun, {})
+    assert shown == shown_by(store, since) == replay(begun.changes, {})
+    now = since + passed
+    result = run(store, named(second), ORDER, now=now, since=since, deletes="placed", versions=versions)
+    assert followed_in_order(result, shown) == replay(result.changes, shown) == shown_by(store, now)
+    assert store.as_update(update()) == merged([*first, *second])
+    expect_true_records(store, now)
 
 
 @pytest.mark.parametrize("versions", ["each", "last"])

@@ -18,6 +18,11 @@ visible when the batch began. The events of these rows start without a `before`,
 consumer has at that point. The removal itself is marked `taken`; a row that stays visible has an event that
 creates it again.
 
+With `deletes="placed"` such a deletion is one of the partition's events by writetime, and takes effect before
+everything else of its timestamp. It removes the rows that are visible by then, so each of them has an event
+that is `taken`, and one that creates it again if it stays visible. A row that outlasts many late deletions has
+as many events.
+
 Only the affected state is read: rows with items, rows under new deletions, and rows that expire; all rows
 only if static content changes. Static content is visible alone if no other row is, so the head stores the
 number of visible rows.
@@ -28,7 +33,7 @@ Rows are flat (`writetime.cassandra.merge.row_codec`), and their keys are bytes 
 from __future__ import annotations
 
 from bisect import bisect_left, bisect_right
-from collections.abc import Generator, Hashable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Generator, Hashable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from heapq import merge
 from itertools import groupby
@@ -44,7 +49,7 @@ from writetime.cassandra.model import MICROSECONDS, Bound, DeletionTime, Partiti
 Reason = Literal["row_delete", "range_delete", "partition_delete", "static", "expiry", "alter"]
 """Why a row changed whose own cells were not written."""
 Versions = Literal["each", "last"]
-Deletes = Literal["rows", "one"]
+Deletes = Literal["rows", "one", "placed"]
 T = TypeVar("T")
 
 FIRST_ROW: Final = b"\x01"
@@ -103,7 +108,8 @@ class Settings:
     the partition are then read, and rows that look different because of it have events of reason "alter"
     before all others.
 
-    `deletes`: whether a deletion of many rows produces an event for each of them, or one `Deleted`."""
+    `deletes`: whether a deletion of many rows produces an event for each of them, or one `Deleted` that
+    precedes all events of the partition, or one at the place of its writetime among them."""
 
     order: ClusteringOrder
     keys: Keys
@@ -144,8 +150,9 @@ class Event:
 
 @dataclass(frozen=True, slots=True)
 class Deleted:
-    """A new deletion of many rows; precedes all events of its partition. `tombstone` None: the whole
-    partition."""
+    """A new deletion of many rows. `tombstone` None: the whole partition. Always precedes the outputs of rows:
+    with `deletes="placed"` the events are yet to be ordered by writetime, expiries before others of their
+    time."""
 
     tombstone: RangeTombstone | None
     source: Any
@@ -247,7 +254,7 @@ class _Partition:
         self.news: list[_Span] = []
         self.statics: list[_Step] = []
         self.coverage: _Coverage | None = None
-        self.sweep = self._taking = _Sweep(())
+        self.sweep = self._taking = self.placed = _Sweep(())
         self._partition_deletions: set[Moment] = set()
         self._showed = self._shows = 0
 
@@ -256,6 +263,8 @@ class _Partition:
         self.sweep = _Sweep((*self.base, *self.news))
         if self.settings.deletes == "one":
             self._taking = _Sweep(self.news)
+        elif self.settings.deletes == "placed":
+            self.placed = _Sweep(self.news, rank=_when)
         if any(step.what for step in self.statics):
             self.coverage = _Coverage()
         everything = self.altered is not None or self._reads_everything()
@@ -264,8 +273,10 @@ class _Partition:
             yield from self._fold_row(key, row, items)
         shown = self._count(everything)
         if self.coverage is not None:
-            partition = _Sweep(span for span in self.news if span.step.what.tombstone is None and self.settings.deletes == "one")
-            yield from self._taken(b"", self._alone_at_start(self.coverage), partition, self.net(self._statics_alone(self.coverage)))
+            whole = [span for span in self.news if span.step.what.tombstone is None]
+            taking = _Sweep(whole if self.settings.deletes == "one" else ())
+            placed = [span.step for span in whole if self.settings.deletes == "placed"]
+            yield from self._taken(b"", self._alone_at_start(self.coverage), taking, self.net(self._statics_alone(self.coverage, placed)))
         yield from self._head_record(update, shown)
 
     # --- the clock
@@ -304,21 +315,40 @@ class _Partition:
         if old is not None:
             self.base = self._delete(deletions, old, _Step(self.start, None, None))
         statics = _Statics(self, None if old is None else old.static_row)
-        for item in items:
-            moment, update = self.moment(item), item.part
-            old = old or update
-            news = self._delete(deletions, update, _Step(moment, item.source, None))
-            yield from (Deleted(span.step.what.tombstone, item.source, item.ts) for span in news)
-            self.news += news
-            if update.deletion is not None and update.static_row is None:
-                self._partition_deletions.add(moment)
-            active, counter = deletions.partition, self.order.counter
-            merged = merge_static_rows(statics.row, update.static_row, active=active, counter=counter, policy=self.settings.policy)
-            if news or merged != statics.row:
-                yield Applied(item.update)
-            statics.put(_Step(moment, item.source, None), merged)
+
+        def merged(row: Row | None) -> Row | None:
+            counter, policy = self.order.counter, self.settings.policy
+            return merge_static_rows(statics.row, row, active=deletions.partition, counter=counter, policy=policy)
+
+        for together in self._taking_effect_together(items):
+            old = old or together[0].part
+            deleting = [self._delete(deletions, item.part, _Step(self._deletes_at(item), item.source, None)) for item in together]
+            for item, news in zip(together, deleting, strict=True):
+                yield from (Deleted(span.step.what.tombstone, item.source, item.ts) for span in news)
+                self.news += news
+                if news and self.settings.deletes == "placed":
+                    statics.put(_Step(self._deletes_at(item), item.source, None), merged(None))
+            for item, news in zip(together, deleting, strict=True):
+                moment, row = self.moment(item), merged(item.part.static_row)
+                if item.part.deletion is not None and item.part.static_row is None:
+                    self._partition_deletions.add(moment)
+                if news or row != statics.row:
+                    yield Applied(item.update)
+                statics.put(_Step(moment, item.source, None), row)
         self.statics = statics.finished()
         return _head(old, deletions, statics.row)
+
+    def _taking_effect_together(self, items: Iterable[Item]) -> Iterator[list[Item]]:
+        """The items of one timestamp if their deletions come first, else each on its own."""
+        if self.settings.deletes != "placed":
+            return ([item] for item in items)
+        return (list(group) for _, group in groupby(items, key=lambda item: item.ts))
+
+    def _deletes_at(self, item: Item) -> Moment:
+        """When the deletions of an item take effect. Those at their place do so before any other update of
+        their timestamp, as events of equal times have no order among rows."""
+        moment = self.moment(item)
+        return (*moment[:3], b"") if self.settings.deletes == "placed" else moment
 
     def _delete(self, deletions: PartitionDeletions, update: PartitionUpdate, step: _Step) -> list[_Span]:
         """Add the update's deletions. Returns those that are new."""
@@ -380,18 +410,25 @@ class _Partition:
 
     def net(self, outputs: Iterable[Output]) -> Iterator[Output]:
         """The outputs of one row. If only the last version is wanted, its events become one, from first to
-        last."""
+        last; if it was visible until a deletion at its place took it, one from then on."""
         if self.settings.versions == "each":
             yield from outputs
             return
         first: Event | None = None
+        taken: Event | None = None
         last: Event | None = None
         for output in outputs:
             if isinstance(output, Event):
                 first, last = first or output, output
+                taken = taken or (output if output.taken else None)
             else:
                 yield output
-        if first is not None and last is not None and first.before != last.after:
+        if first is None or last is None:
+            return
+        if taken is not None and first.before.row:
+            yield replace(taken, before=first.before)
+            first = replace(first, before=Shown())
+        if first.before != last.after:
             yield replace(last, before=first.before)
 
     # --- static content
@@ -413,21 +450,26 @@ class _Partition:
             self.coverage.add(_Step(_FIRST, None, None), None)
         return untouched + self._shows
 
-    def _statics_alone(self, coverage: _Coverage) -> Iterator[Output]:
+    def _statics_alone(self, coverage: _Coverage, placed: Sequence[_Step]) -> Iterator[Output]:
         """Events of the row without clustering, which is visible while static content exists and no other row
-        is visible."""
+        is visible. `placed`: deletions of the partition at their place."""
         cells, covered = NOTHING, False
         before = Shown()
-        for moment, steps in groupby(merge(self.statics, coverage.steps(), key=_moment), key=_moment):
+        for moment, steps in groupby(merge(self.statics, coverage.steps(), placed, key=_moment), key=_moment):
             source: Any = None
+            by: _Step | None = None
             for step in steps:
                 source = source if step.source is None else step.source
-                if isinstance(step.what, bool):
+                if isinstance(step.what, _Deletion):
+                    by = step
+                elif isinstance(step.what, bool):
                     covered = step.what
                 else:
                     cells = step.what
             after = Shown(STATIC, cells) if cells and not covered else Shown()
-            if moment > self.start and before != after:
+            if by is not None and before.row:
+                yield from _taken_by(by, b"", before, after)
+            elif moment > self.start and before != after:
                 yield Event(b"", before, after, source, moment[2], self._alone_reason(moment))
             before = after
 
@@ -446,6 +488,14 @@ class _Partition:
         if (reason := _UNWRITTEN.get(moment[1])) is not None:
             return reason
         return "partition_delete" if moment in self._partition_deletions else "static"
+
+
+def _taken_by(by: _Step, key: bytes, before: Shown, after: Shown) -> Iterator[Event]:
+    """The events of a visible row at the moment of a deletion that is an event itself."""
+    about = by.source, by.moment[2], by.what.reason
+    yield Event(key, before, Shown(), *about, taken=True)
+    if after.row:
+        yield Event(key, Shown(), after, *about)
 
 
 class _Statics:
@@ -497,6 +547,7 @@ class _RowFolding:
         self._how: _How = {"counter": partition.order.counter, "policy": partition.settings.policy, "engine": partition.engine}
         self._clock = partition.start
         self._deletions = partition.sweep.at(key)
+        self._placed = partition.placed.at(key)
         self._statics = _Walk(partition.statics)
         self._active: DeletionTime | None = None
         self._cells = NOTHING
@@ -521,15 +572,20 @@ class _RowFolding:
             altered = self.partition.altered
             if altered is not None and altered <= self._clock:
                 altered = None
-            ahead = (self._deletions.next, self._statics.next, self.partition.expiry(self.row, self._clock), altered)
+            ahead = (self._deletions.next, self._statics.next, self.partition.expiry(self.row, self._clock), altered, self._taking)
             moment = min((each for each in ahead if each is not None), default=until)
             if moment >= until:
                 return
             yield from self._step(moment, ())
 
+    @property
+    def _taking(self) -> Moment | None:
+        """The next moment at which a deletion at its place takes the row."""
+        return self._placed.next if self._own else None
+
     def _step(self, moment: Moment, items: Iterable[Item]) -> Iterator[Output]:
         """Apply everything that takes effect at one moment."""
-        before = self.shown
+        before, by_many = self.shown, self._placed.until(moment)
         source, deleted = self._settle(moment)
         written, by = NOTHING, None
         for item in items:
@@ -540,7 +596,9 @@ class _RowFolding:
         source = source if by is None else by
         self._show(_Step(moment, source, None))
         after = self.shown
-        if before != after:
+        if before.row and by_many is not None and by_many.moment == moment:
+            yield from _taken_by(by_many, self.key, before, after)
+        elif before != after:
             reason = _UNWRITTEN.get(moment[1]) or _reason(written, after, deleted)
             yield Event(self.key, before, after, source, moment[2], reason)
 
@@ -621,15 +679,17 @@ class _Sweep:
 
     Each span has a slot, ordered by moment. A slot holds the rank of its deletion while the span covers the
     row, else 0. A tree of maxima over the slots answers each query in O(log n), so n nested ranges over n
-    rows cost O(n log n), not n².
+    rows cost O(n log n), not n². By default stronger deletions have greater ranks. With `rank=_when` later ones
+    have, so that none is passed over.
     """
 
-    def __init__(self, spans: Iterable[_Span]) -> None:
+    def __init__(self, spans: Iterable[_Span], rank: Callable[[_Span], Any] | None = None) -> None:
+        rank = rank or _strength
         holding = (span for span in spans if span.start < span.end)
         ordered = sorted(holding, key=lambda span: (span.step.moment, _strength(span)))
-        ranks = {strength: rank for rank, strength in enumerate(sorted(set(map(_strength, ordered))), 1)}
+        ranks = {each: number for number, each in enumerate(sorted(set(map(rank, ordered))), 1)}
         self.steps = [span.step for span in ordered]
-        self._ranks = [ranks[_strength(span)] for span in ordered]
+        self._ranks = [ranks[rank(span)] for span in ordered]
         self._leaves = 1 << max(0, len(ordered) - 1).bit_length()
         self._tree = [0] * (2 * self._leaves)
         slots = range(len(ordered))
@@ -711,6 +771,10 @@ class _Covering:
         slot = self._sweep.first_above(rank - 1, first)
         self._rank = rank
         return None if slot is None else steps[slot]
+
+
+def _when(span: _Span) -> Moment:
+    return span.step.moment
 
 
 def _strength(span: _Span) -> tuple[int, int]:
