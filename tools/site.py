@@ -16,6 +16,11 @@ from typing import Any
 import yaml
 
 from proof.recording.recording import NodeInfo, Recording
+from tools import ROOT
+from writetime.config import debezium
+
+PROPERTIES = ROOT / "docs" / "examples" / "demo.properties"
+"""The connector of Debezium whose pipeline it is."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,21 +54,17 @@ class Site:
         return self.nodes / node.address / "shipper.yaml"
 
     def write_configs(self, recording: Recording, *, bootstrap: str, schedule: str | None, mode: str = "batch", contract: int = 1) -> None:
-        """Write the pipeline's YAML, and one for each node's shipper, which differs in the section `node`
-        only. `schedule`: of batches in mode `batch`, and whether the publisher's fallback runs by itself.
-        `contract`: of events.
+        """Write the pipeline's YAML, and one for each node's shipper with the section `node`. `schedule`: of
+        batches in mode `batch`, and whether the publisher's fallback runs by itself. `contract`: of events.
         """
         self.catalog.parent.mkdir(parents=True, exist_ok=True)
         common: dict[str, Any] = {
-            "pipeline": "demo",
             "cluster": {"name": recording.cluster_name, "datacenters": sorted({node.datacenter for node in recording.nodes})},
             "bucket": self.bucket_url,
             "state": str(self.folder / "state") if self.elsewhere else str(self.bucket),
         }
         jobs = {
             "catalog": {"uri": f"jdbc:sqlite:{self.catalog}", "warehouse": str(self.catalog.parent / "warehouse")},
-            "kafka": {"bootstrap.servers": bootstrap, "topic.prefix": "demo"},
-            "events": {"contract": contract},
             "airflow": {
                 "mode": mode,
                 "ingest_schedule": schedule,
@@ -72,7 +73,9 @@ class Site:
                 "maintain_schedule": None,
             },
         }
-        _write(self.config, common | jobs)
+        properties = debezium.read_properties(PROPERTIES.read_text(encoding="utf-8"))
+        properties["kafka.producer.bootstrap.servers"] = bootstrap
+        _write(self.config, debezium.translate(properties, common | jobs).document | {"events": {"contract": contract}})
         for node in recording.nodes:
             about = {
                 "cdc_raw": "cdc_raw",
@@ -85,7 +88,7 @@ class Site:
                 # Several shippers on one machine: only one could have the default port.
                 "ship": {"listen": None},
             }
-            _write(self.shipper_config(node), common | {"node": about})
+            _write(self.shipper_config(node), {"pipeline": "demo", **common, "node": about})
 
 
 def _write(path: Path, document: dict[str, Any]) -> None:

@@ -121,9 +121,12 @@ class Airflow:
         return self
 
     def stop(self) -> None:
-        """Stop all running processes."""
+        """Stop all running processes, the scheduler with its tasks first: they tell the API server how they
+        ended, and try for long to reach one that is gone."""
         services, self.services = self.services, []
-        process.stop_all(services, notify=lambda _: None)
+        services.sort(key=lambda service: service.name != "airflow-scheduler")
+        for some in (services[:1], services[1:]):
+            process.stop_all(some, notify=lambda _: None)
 
     def __enter__(self) -> Self:
         return self.start()

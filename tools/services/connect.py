@@ -12,26 +12,24 @@ import urllib.error
 import urllib.request
 from collections.abc import Mapping
 from pathlib import Path
-from types import TracebackType
 from typing import Any, Self
 
-from tools.console import say
 from tools.jars import need
 from tools.java import java
 from tools.services import ports, process
+from tools.services.server import Server
 
 
-class Connect:
+class Connect(Server):
     """`with Connect(folder, bootstrap, connector, environment) as connect:` starts and stops it. `connector`: its
     properties, `name` among them; `environment`: variables that these refer to."""
 
     def __init__(self, folder: Path, bootstrap: str, connector: Mapping[str, str], environment: Mapping[str, str]) -> None:
+        super().__init__()
         self.folder = folder.resolve()
         self.bootstrap = bootstrap
         self.connector = dict(connector)
         self.environment = dict(environment)
-        self.port = 0
-        self.service: process.Service | None = None
 
     def start(self) -> Self:
         self.folder.mkdir(parents=True, exist_ok=True)
@@ -51,7 +49,7 @@ class Connect:
         files = [self._written("worker", worker), self._written("connector", self.connector)]
         options = ["-Xmx512m", "-XX:+UseSerialGC", "-XX:TieredStopAtLevel=1", "-Djava.net.preferIPv4Stack=true"]
         logging = ["-Dorg.slf4j.simpleLogger.defaultLogLevel=warn", "-Dorg.slf4j.simpleLogger.showDateTime=true"]
-        self.service = process.start(
+        service = process.start(
             "connect",
             [java(), *options, *logging, "-cp", f"{need('connect')}/*", "org.apache.kafka.connect.cli.ConnectStandalone", *files],
             run=self.folder / "run",
@@ -60,19 +58,7 @@ class Connect:
             env=os.environ | self.environment,
             detail=f"{ports.LOOPBACK}:{self.port}",
         )
-        try:
-            took = self.service.wait(lambda: bool(self.tasks()), seconds=120)
-        except BaseException:
-            self.stop()
-            raise
-        say(f"✓ Kafka Connect on {ports.LOOPBACK}:{self.port}: {took:.1f} s")
-        return self
-
-    def stop(self) -> None:
-        """Stop it, if it is running."""
-        if self.service is not None:
-            self.service.stop()
-            self.service = None
+        return self._ready(service, lambda: bool(self.tasks()), "Kafka Connect", seconds=120)
 
     def tasks(self) -> list[dict[str, Any]]:
         """The connector's tasks: `state`, and `trace` of one that failed. None before the worker answers."""
@@ -84,12 +70,6 @@ class Connect:
         except (urllib.error.URLError, OSError):
             return []
         return found
-
-    def __enter__(self) -> Self:
-        return self.start()
-
-    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
-        self.stop()
 
     def _written(self, name: str, properties: Mapping[str, str]) -> str:
         path = self.folder / f"{name}.properties"

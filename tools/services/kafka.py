@@ -14,20 +14,19 @@ import uuid
 from base64 import urlsafe_b64encode
 from collections.abc import Mapping
 from pathlib import Path
-from types import TracebackType
 from typing import Self
 
 from tools import ROOT
-from tools.console import say
 from tools.errors import ServiceError
 from tools.java import java
 from tools.services import ports, process
+from tools.services.server import Server
 
 PORT = 9092
 JARS = ROOT / "jars" / "kafka"
 
 
-class Kafka:
+class Kafka(Server):
     """A broker in a folder; `port=0` takes any free port, otherwise that one or the next free one.
 
     `with Kafka(folder) as kafka:` starts and stops it, as do `start()` and `stop()`. Its data stays in the
@@ -37,14 +36,13 @@ class Kafka:
     def __init__(
         self, folder: Path, *, port: int = PORT, run: Path | None = None, jars: Path = JARS, secured: Mapping[str, str] | None = None
     ) -> None:
+        super().__init__()
         self.folder = folder.resolve()
         self.secured = secured
         self.secured_port = 0
         self.run = run or self.folder / "run"
         self.jars = jars
         self._preferred = port
-        self.port = 0
-        self.service: process.Service | None = None
 
     @property
     def bootstrap(self) -> str:
@@ -67,7 +65,7 @@ class Kafka:
             settings |= second_listener(settings, self.secured_port, self.secured)
         properties.write_text("".join(f"{key}={value}\n" for key, value in settings.items()), encoding="utf-8")
         self._format(properties)
-        self.service = process.start(
+        service = process.start(
             "kafka",
             self._java("-Xmx512m", "kafka.Kafka", str(properties)),
             run=self.run,
@@ -75,25 +73,7 @@ class Kafka:
             cwd=self.folder,
             detail=self.bootstrap,
         )
-        try:
-            took = self.service.wait(self._answers, seconds=90)
-        except BaseException:
-            self.stop()
-            raise
-        say(f"✓ Kafka on {self.bootstrap}: {took:.1f} s")
-        return self
-
-    def stop(self) -> None:
-        """Stop the broker, if it is running."""
-        if self.service is not None:
-            self.service.stop()
-            self.service = None
-
-    def __enter__(self) -> Self:
-        return self.start()
-
-    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
-        self.stop()
+        return self._ready(service, self._answers, "Kafka", seconds=90)
 
     def _format(self, properties: Path) -> None:
         """Format the log folder with a cluster id, unless it has one."""

@@ -15,13 +15,12 @@ import shutil
 import subprocess
 import tempfile
 from pathlib import Path
-from types import TracebackType
 from typing import Any, Self
 
 from tools import debian
-from tools.console import say
 from tools.errors import MissingPrerequisite, ServiceError
 from tools.services import ports, process
+from tools.services.server import Server
 
 USER = "shop"
 DATABASE = "postgres"
@@ -44,13 +43,12 @@ def need() -> Path:
     return found
 
 
-class Postgres:
+class Postgres(Server):
     """`with Postgres() as postgres:` starts and stops it."""
 
     def __init__(self) -> None:
-        self.port = 0
+        super().__init__()
         self.folder = Path()
-        self.service: process.Service | None = None
 
     @property
     def url(self) -> str:
@@ -70,23 +68,15 @@ class Postgres:
             raise ServiceError(f"initdb failed in {data}:\n{made.stdout}{made.stderr}")
         self.port = ports.any_free()
         command = [*prefix, str(bin / "postgres"), "-D", str(data), "-p", str(self.port), "-k", str(self.folder), "-c", "fsync=off"]
-        self.service = process.start(
+        service = process.start(
             "postgres", [*command, "-c", f"listen_addresses={ports.LOOPBACK}"],
             run=self.folder / "run", log=self.folder / "postgres.log", cwd=self.folder, detail=self.url,
         )  # fmt: skip
-        try:
-            took = self.service.wait(self._answers, seconds=60)
-        except BaseException:
-            self.stop()
-            raise
-        say(f"✓ PostgreSQL on {ports.LOOPBACK}:{self.port}: {took:.1f} s")
-        return self
+        return self._ready(service, self._answers, "PostgreSQL", seconds=60)
 
     def stop(self) -> None:
         """Stop it, if it is running, and remove its folder."""
-        if self.service is not None:
-            self.service.stop()
-            self.service = None
+        super().stop()
         shutil.rmtree(self.folder, ignore_errors=True)
 
     def rows(self, table: str) -> list[dict[str, Any]]:
@@ -97,12 +87,6 @@ class Postgres:
         """PostgreSQL's type of each column of a table."""
         found = self.sql(f"SELECT column_name, udt_name FROM information_schema.columns WHERE table_name = '{table}'")  # noqa: S608
         return dict(line.split("|", 1) for line in found.splitlines())
-
-    def __enter__(self) -> Self:
-        return self.start()
-
-    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
-        self.stop()
 
     def sql(self, statement: str) -> str:
         """What psql prints of a statement, unaligned."""

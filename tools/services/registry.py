@@ -12,22 +12,20 @@ import tarfile
 import urllib.error
 import urllib.request
 from pathlib import Path
-from types import TracebackType
 from typing import Self
 
-from tools.console import say
 from tools.jars import need
 from tools.java import java
 from tools.services import ports, process
+from tools.services.server import Server
 
 
-class Registry:
+class Registry(Server):
     """`with Registry(folder) as registry:` starts and stops it."""
 
     def __init__(self, folder: Path) -> None:
+        super().__init__()
         self.folder = folder.resolve()
-        self.port = 0
-        self.service: process.Service | None = None
 
     @property
     def url(self) -> str:
@@ -41,7 +39,7 @@ class Registry:
         (runner,) = self.folder.glob("*-runner.jar")
         self.port = ports.any_free()
         settings = {"QUARKUS_HTTP_HOST": ports.LOOPBACK, "QUARKUS_HTTP_PORT": str(self.port), "JAVA_HOME": os.environ.get("JAVA_HOME", "")}
-        self.service = process.start(
+        service = process.start(
             "registry",
             [java(), "-Xmx384m", "-XX:+UseSerialGC", "-XX:TieredStopAtLevel=1", "-jar", str(runner)],
             run=self.folder / "run",
@@ -50,25 +48,7 @@ class Registry:
             cwd=self.folder,
             detail=self.url,
         )
-        try:
-            took = self.service.wait(self._answers, seconds=180)
-        except BaseException:
-            self.stop()
-            raise
-        say(f"✓ Registry on {self.url}: {took:.1f} s")
-        return self
-
-    def stop(self) -> None:
-        """Stop it, if it is running."""
-        if self.service is not None:
-            self.service.stop()
-            self.service = None
-
-    def __enter__(self) -> Self:
-        return self.start()
-
-    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
-        self.stop()
+        return self._ready(service, self._answers, "Registry", seconds=180)
 
     def _answers(self) -> bool:
         try:
