@@ -15,7 +15,7 @@ PROOFS := ring complete decoder fuzz fuzz-java kill-shipper kill-batch pressure 
 TARGET_OF_decoder := test-decoder
 TARGET_OF_bootstrap := bootstrap-proof
 TARGET_OF_airflow := test-airflow
-BENCHES := decode batch state growth plan refused page paint upload freshness schedule publish archive commits
+BENCHES := decode whole batch state growth plan refused page paint upload freshness schedule publish archive commits
 .PHONY: $(foreach name,$(PROOFS),$(or $(TARGET_OF_$(name)),$(name))) $(addprefix bench-,$(BENCHES))
 
 help: ## list the targets
@@ -112,6 +112,9 @@ bench-decode: setup #: segments to Arrow cells against Cassandra's own reader; b
 
 bench-batch: setup #: three replicas' segments through a batch without sinks: MB/s a core, and where the time goes
 	@$(PYTHON) -m benchmarks.batch $(ARGS)
+
+bench-whole: setup #: the whole path, from three replicas' segments to tables, state and Kafka: MB/s a core, cold start, small batches; SCALING=1: on one core too
+	@$(PYTHON) -m benchmarks.whole $(if $(SCALING),--scaling) $(ARGS)
 
 bench-state: setup #: look up and write 100,000 keys in state shards of 1 and 10 million rows; needs 5 GB of disk the first time
 	@$(PYTHON) -m benchmarks.state $(ARGS)

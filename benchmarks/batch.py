@@ -103,12 +103,12 @@ def measure(segments: int, passes: int, cores: int, buckets: int) -> dict[str, A
 
 def replicas(segments: int, count: int = REPLICAS) -> list[list[bytes]]:
     """The segments of each of `count` replicas, in log order."""
-    bodies = _bodies(segments)
+    bodies = bodies_of(segments)
     return [[encode_segment(at + 1, 7, part, per_section=PER_SECTION, size=SEGMENT_BYTES) for at, part in enumerate(each)]
-            for each in (_log(bodies, number) for number in range(count))]  # fmt: skip
+            for each in (log_of(bodies, number) for number in range(count))]  # fmt: skip
 
 
-def _bodies(segments: int) -> list[bytes]:
+def bodies_of(segments: int) -> list[bytes]:
     """Mutations enough for so many segments, with a little room left in each for another order."""
     found: list[bytes] = []
     room = segments * (SEGMENT_BYTES - MEBIBYTE)
@@ -122,7 +122,7 @@ def _bodies(segments: int) -> list[bytes]:
     raise ToolError(f"{data.FOLDER} has too few segments: python -m benchmarks.data --anew --segments {segments + 1}")
 
 
-def _log(bodies: list[bytes], seed: int) -> list[list[bytes]]:
+def log_of(bodies: list[bytes], seed: int) -> list[list[bytes]]:
     """The mutations in a replica's own order, cut into segments' worth of bytes."""
     draw = random.Random(seed)
     order = sorted(range(len(bodies)), key=[at + draw.random() * APART for at in range(len(bodies))].__getitem__)

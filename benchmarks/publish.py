@@ -122,7 +122,7 @@ def _pass(
         begun, begun_cpu = time.perf_counter(), cpu_seconds(broker)
         send()
         found[way] = time.perf_counter() - begun, cpu_seconds(broker) - begun_cpu
-        if (there := _committed(settings)) != events:
+        if (there := committed(settings)) != events:
             raise ToolError(f"{way}: {there} of {events} events are in Kafka")
         print(f"  {way}: {found[way][0]:.1f} s, {found[way][1]:.1f} s of CPU", file=sys.stderr)
     return found
@@ -160,7 +160,7 @@ def _to_kafka(records: DataFrame, kafka: KafkaConfig) -> None:
     ).save()
 
 
-def _committed(kafka: KafkaConfig) -> int:
+def committed(kafka: KafkaConfig) -> int:
     """Records on the table's topic that a reader of committed ones sees. A commit takes a place in the log
     too, so they are counted.
     """
