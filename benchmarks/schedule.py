@@ -64,7 +64,7 @@ def main(arguments: list[str]) -> int:
     parser.add_argument("--rate", type=int, default=20, help="rows of 1 KB a second (default: 20)")
     parser.add_argument("--tail", type=float, default=1, help="node.ship.tail_seconds (default: 1)")
     parser.add_argument("--sync", type=float, default=10, help="s between two syncs of the node (default: 10, as Cassandra's)")
-    parser.add_argument("--idle", type=float, default=5, help="minutes with nothing to do (default: 5)")
+    parser.add_argument("--idle", type=float, default=5, help="minutes with nothing to do (default: 5; 0: none)")
     parser.add_argument("--session", type=float, default=60, help="airflow.session_minutes (default: 60)")
     parser.add_argument("--json", action="store_true", help="print the figures as JSON")
     options = parser.parse_args(arguments)
@@ -91,7 +91,7 @@ def _of_mode(mode: str, options: argparse.Namespace) -> dict[str, Any]:
             session.execute("CREATE TABLE fresh.rows (id bigint PRIMARY KEY, text text) WITH cdc = true")
             _wait(lambda: {dag["dag_id"] for dag in airflow.api.dags()} >= set(DAGS[mode]), "the DAGs are there")
             fresh = freshness(folder, ring, kafka, airflow, mode, options)
-            return fresh | (idle_session if mode == "session" else idle)(airflow, options.idle)
+            return fresh | ((idle_session if mode == "session" else idle)(airflow, options.idle) if options.idle else {})
 
 
 def _configure(folder: Path, kafka: Kafka, mode: str, minutes: float) -> Path:
@@ -331,7 +331,7 @@ def show(figures: dict[str, Any]) -> None:
     for mode, found in figures.items():
         times = [f"{found[name]:.1f}" for name in ("p50_s", "p95_s", "most_s", "start_s", "warm_p50_s", "warm_p95_s")]
         counts = [str(found[name]) for name in ("rows", "batches", "doubled")]
-        table.add_row(f"mode {mode}", *times, *counts, f"{found['idle_cpu_share']:.1%}")
+        table.add_row(f"mode {mode}", *times, *counts, f"{found['idle_cpu_share']:.1%}" if "idle_cpu_share" in found else "")
     Console().print(table)
     names = sorted({name for found in figures.values() for name in found["cpu_shares"]})
     table = Table("CPU while rows are written, share of a core", *names)

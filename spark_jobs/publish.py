@@ -12,6 +12,7 @@ Exit code: 0 everything is sent, 1 not."""
 from __future__ import annotations
 
 import argparse
+import pickle
 import sys
 import time
 from collections import defaultdict
@@ -34,8 +35,10 @@ from spark_jobs.sinks.avro_files import files_up_to, to_files
 from spark_jobs.sinks.iceberg import Warehouse, may_be_respelled
 from spark_jobs.sinks.kafka import (
     RECORDS,
+    SENT,
     Chain,
     Publisher,
+    Sent,
     ensure_topics,
     expect_own,
     forget,
@@ -356,7 +359,8 @@ class Outbox:
         cluster = self.config.cluster.name
         records, refused = self._records(known, part)
         with spark_failures():
-            sent = [] if records is None else records.rdd.mapPartitions(self._publisher.send_all).collect()
+            found = [] if records is None else records.mapInArrow(self._publisher.send_batches, schema=from_arrow_schema(SENT)).collect()
+            sent: list[Sent] = [pickle.loads(row.sent) for row in found]  # noqa: S301 - made by our own workers
         refused |= {self._named(stream): error for found in sent for stream, error in found.stuck.items()}
         with spark_failures():
             self._write_quarantine(known, part)

@@ -194,11 +194,12 @@ def test_local_links_lead_somewhere() -> None:
 
 
 def test_ci_runs_what_a_contributor_is_asked_to_run() -> None:
-    workflow = yaml.safe_load((ROOT / ".github" / "workflows" / "ci.yml").read_text(encoding="utf-8"))
-    steps = workflow["jobs"]["ci"]["steps"]
-    assert ".ci/run" in [step.get("run") for step in steps]
-    (python,) = [step["with"]["python-version"] for step in steps if "setup-python" in step.get("uses", "")]
-    assert f">={python}," in (ROOT / "pyproject.toml").read_text(encoding="utf-8")
+    for name, job, command in (("ci", "ci", ".ci/run"), ("nightly", "all", ".ci/run all")):
+        workflow = yaml.safe_load((ROOT / ".github" / "workflows" / f"{name}.yml").read_text(encoding="utf-8"))
+        steps = workflow["jobs"][job]["steps"]
+        assert command in [step.get("run") for step in steps]
+        (python,) = [step["with"]["python-version"] for step in steps if "setup-python" in step.get("uses", "")]
+        assert f">={python}," in (ROOT / "pyproject.toml").read_text(encoding="utf-8")
     for form in (ROOT / ".github" / "ISSUE_TEMPLATE").glob("*.yml"):
         fields = yaml.safe_load(form.read_text(encoding="utf-8")).get("body", [])
         assert len({field["id"] for field in fields}) == len(fields), form.name

@@ -14,7 +14,9 @@ owner of the topics. Must not know Spark.
 from __future__ import annotations
 
 import json
+import pickle
 import time
+from collections import namedtuple
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cache, lru_cache, partial
@@ -28,6 +30,7 @@ from confluent_kafka import Consumer, IsolationLevel, KafkaError, KafkaException
 from confluent_kafka.admin import AdminClient, ConfigEntry, ConfigResource, OffsetSpec, ResourceType  # type: ignore[attr-defined]  # exported, not by the stubs
 from confluent_kafka.cimpl import NewTopic
 
+from spark_jobs.stages.scan import Batches
 from writetime.config.kafka import KafkaConfig, PartitionBy
 from writetime.errors import PublishError
 from writetime.events.envelope import progress_topic, quarantine_topic
@@ -55,6 +58,11 @@ RECORDS = pa.schema(
 """`stream`: the topic of whose events this is the one with that batch and ordinal, and by which progress
 goes. Its record may go to another `topic`. `former`: a key that is no more, the last record of which a
 tombstone takes away. A row without a `value` has nothing else."""
+
+Row: Any = namedtuple("Row", RECORDS.names)  # type: ignore[misc]
+"""A row of RECORDS."""
+SENT: Final = pa.schema([("sent", pa.binary())])
+"""A pickled `Sent` for each publisher."""
 
 COMPLETE: Final = "complete"
 """The op of a record without key and value: the partition has every event of a mutation that was logged before the
@@ -321,6 +329,12 @@ class Publisher:
     kafka: KafkaConfig
     chain: Chain | None = None
     owner: Owner | None = None
+
+    def send_batches(self, batches: Batches) -> Batches:
+        """RECORDS to SENT: `send_all` of a partition."""
+        rows = (Row._make(row) for batch in batches for row in zip(*(column.to_pylist() for column in batch.columns), strict=True))
+        for sent in self.send_all(rows):
+            yield pa.RecordBatch.from_pydict({"sent": [pickle.dumps(sent)]}, schema=SENT)
 
     def send_all(self, rows: Iterable[Any]) -> Iterator[Sent]:
         """Send rows of RECORDS, each publisher's in one run and in order. Yields the result of each run."""

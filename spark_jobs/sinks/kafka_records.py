@@ -8,11 +8,12 @@ set aside those that are too large for their topic. Knows Kafka's records; must 
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial, reduce
 from typing import Any, Final, Literal, NamedTuple
 
+import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 from pyspark.sql.pandas.types import to_arrow_schema
@@ -24,14 +25,17 @@ from spark_jobs.stages.scan import Batches
 from spark_jobs.stages.table_rows import RowShape
 from writetime.cassandra.schema.fingerprint import described
 from writetime.cassandra.schema.model import Schema, Table
+from writetime.cassandra.types.types import CqlType
 from writetime.config.kafka import EventsConfig, KafkaConfig, PartitionBy
 from writetime.errors import DecodeError, PreconditionFailed, PublishError
-from writetime.events.converters import JSON, Form, Numbers, Times, Varints
+from writetime.events.converters import JSON, Convert, Form, Numbers, Times, Varints
 from writetime.events.envelope import About, Shape, encode, rows_of
+from writetime.events.json_records import Records, key_lists
 from writetime.events.serialization import (
     QUARANTINED,
     Codec,
     Format,
+    JsonSchema,
     Schemas,
     avro_schemas,
     codec_of,
@@ -117,6 +121,13 @@ class Aside(NamedTuple):
     topic: str
 
 
+class Placed(NamedTuple):
+    """RECORDS of some rows of a batch, and which these are."""
+
+    rows: Any
+    records: pa.RecordBatch
+
+
 @dataclass(slots=True)
 class Encoder:
     """Encodes RECORDS of one incarnation's rows, which have their `publisher`. It is sent to executors."""
@@ -165,40 +176,83 @@ class Encoder:
     def __call__(self, batches: Batches) -> Batches:
         known: dict[str, _Version] = {}
         for batch in batches:
-            rows = rows_of(batch)
-            if news := {row["schema_version"] for row in rows} - known.keys():
+            versions = batch["schema_version"].unique().to_pylist()
+            if news := set(versions) - known.keys():
                 shape_of = self.shapes(batch.schema)
                 known |= {version: self._version(version, shape_of(version)) for version in news}
-            encoded = [known[row["schema_version"]].encoded(row) for row in rows]
-            pairs: list[Pair] = [(each.key, each.value) for each in encoded]
-            aside: dict[int, Aside] = {}
-            if self.oversized is not None and self.oversized.policy != "wait":
-                for at, (row, pair) in enumerate(zip(rows, pairs, strict=True)):
-                    found = self._fitting(row, pair, known, self.oversized)
-                    if isinstance(found, Aside):
-                        aside[at] = found
-                    pairs[at] = found.pair if isinstance(found, Aside) else found
-            columns = {
-                "publisher": batch["publisher"],
-                "stream": [self.topic] * len(rows),
-                "topic": [aside[at].topic if at in aside else self.topic for at in range(len(rows))],
-                "batch": batch["batch"],
-                "ordinal": batch["ordinal"],
-                "key": [key for key, _ in pairs],
-                "value": [value for _, value in pairs],
-                "op": [PUT_ASIDE if at in aside else row["op"] for at, row in enumerate(rows)],
-                # The key of a delete of many rows is not a row's key, so it needs no tombstone.
-                "deletes": [at not in aside and row["op"] == "d" and row["before"] is not None for at, row in enumerate(rows)],
-                "former": [each.former for each in encoded],
-                "refused": [each.refused for each in encoded],
-                "placed_by": [None if at in aside else each.placed_by for at, each in enumerate(encoded)],
-            }
-            records = pa.RecordBatch.from_pydict(columns, schema=RECORDS)
-            # A quarantined event without a quarantine topic has no value.
-            sent = reduce(pc.or_, (pc.is_valid(records[name]) for name in ("value", "former", "refused")))
-            yield records.filter(sent) if records["value"].null_count else records
+            found = [self._of_version(known[version], batch, pc.equal(batch["schema_version"], version)) for version in versions]
+            yield from _in_order([part for parts in found for part in parts])
 
-    def _fitting(self, row: Mapping[str, Any], pair: Pair, known: Mapping[str, _Version], rule: Oversized) -> Pair | Aside:
+    def _of_version(self, version: _Version, batch: pa.RecordBatch, mine: Any) -> Iterator[Placed]:
+        """The records of its rows: of most of them at once, of the others one by one."""
+        together = pc.and_(mine, version.records.takes(batch))
+        rows = batch.filter(together)
+        try:
+            keys, values = version.records.encode(rows)
+        except DecodeError:
+            # One by one they tell which of them it is.
+            yield self._one_by_one(version, batch, mine)
+            return
+        if self.oversized is not None and self.oversized.policy != "wait":
+            sizes = pc.add(pc.binary_length(keys).cast(pa.int64()), pc.binary_length(values).cast(pa.int64()))
+            fits = pc.less_equal(sizes, self.oversized.limit)
+            rows, keys, values = rows.filter(fits), keys.filter(fits), values.filter(fits)
+            together = pc.replace_with_mask(together, together, fits)
+        yield Placed(_indices(together), self._records(rows, keys, values, version.places(rows["key"])))
+        yield self._one_by_one(version, batch, pc.and_not(mine, together))
+
+    def _records(self, rows: pa.RecordBatch, keys: Any, values: Any, places: Any) -> pa.RecordBatch:
+        count = rows.num_rows
+        topic = pa.array([self.topic], pa.string()).take(pa.array(np.zeros(count, np.int64)))
+        columns = {
+            "publisher": rows["publisher"],
+            "stream": topic,
+            "topic": topic,
+            "batch": rows["batch"],
+            "ordinal": rows["ordinal"],
+            "key": keys,
+            "value": values,
+            "op": rows["op"],
+            "deletes": pc.and_(pc.equal(rows["op"], "d"), rows["before"].is_valid()),
+            "former": pa.nulls(count, pa.binary()),
+            "refused": pa.nulls(count, pa.string()),
+            "placed_by": places,
+        }
+        return pa.RecordBatch.from_arrays([columns[field.name].cast(field.type) for field in RECORDS], schema=RECORDS)
+
+    def _one_by_one(self, version: _Version, whole: pa.RecordBatch, wanted: Any) -> Placed:
+        batch = whole.filter(wanted)
+        rows = rows_of(batch)
+        encoded = [version.encoded(row) for row in rows]
+        pairs: list[Pair] = [(each.key, each.value) for each in encoded]
+        aside: dict[int, Aside] = {}
+        if self.oversized is not None and self.oversized.policy != "wait":
+            for at, (row, pair) in enumerate(zip(rows, pairs, strict=True)):
+                found = self._fitting(row, pair, version, self.oversized)
+                if isinstance(found, Aside):
+                    aside[at] = found
+                pairs[at] = found.pair if isinstance(found, Aside) else found
+        columns = {
+            "publisher": batch["publisher"],
+            "stream": [self.topic] * len(rows),
+            "topic": [aside[at].topic if at in aside else self.topic for at in range(len(rows))],
+            "batch": batch["batch"],
+            "ordinal": batch["ordinal"],
+            "key": [key for key, _ in pairs],
+            "value": [value for _, value in pairs],
+            "op": [PUT_ASIDE if at in aside else row["op"] for at, row in enumerate(rows)],
+            # The key of a delete of many rows is not a row's key, so it needs no tombstone.
+            "deletes": [at not in aside and row["op"] == "d" and row["before"] is not None for at, row in enumerate(rows)],
+            "former": [each.former for each in encoded],
+            "refused": [each.refused for each in encoded],
+            "placed_by": [None if at in aside else each.placed_by for at, each in enumerate(encoded)],
+        }
+        records = pa.RecordBatch.from_pydict(columns, schema=RECORDS)
+        # A quarantined event without a quarantine topic has no value.
+        sent = reduce(pc.or_, (pc.is_valid(records[name]) for name in ("value", "former", "refused")))
+        return Placed(_indices(wanted).filter(sent), records.filter(sent))
+
+    def _fitting(self, row: Mapping[str, Any], pair: Pair, version: _Version, rule: Oversized) -> Pair | Aside:
         """The record, or what is sent instead. An oversized value is stored before anything refers to it, and
         is the same in every run."""
         key, value = pair
@@ -209,7 +263,7 @@ class Encoder:
         if rule.policy == "quarantine":
             return self._put_aside(store, row, pair, rule)
         held = _claimed(store, layout.claim(self.topic, row["batch"], row["ordinal"]), value)
-        return key, known[row["schema_version"]].claim(row, url=f"{store.url.rstrip('/')}/{held.name}", size=held.size, crc32c=held.crc32c)
+        return key, version.claim(row, url=f"{store.url.rstrip('/')}/{held.name}", size=held.size, crc32c=held.crc32c)
 
     def _put_aside(self, store: Store, row: Mapping[str, Any], pair: Pair, rule: Oversized) -> Aside:
         key, value = (part or b"" for part in pair)
@@ -245,16 +299,15 @@ class Encoder:
 
     def _version(self, version: str, shape: Shape) -> _Version:
         codec = partial(codec_of, self.format, shape, self.topic, self.registered.get(version, {}))
-        placing = self._placing(version) if self.partition_by == "partition_key" else None
-        return _Version(shape, self.about, {wide: codec(wide=wide) for wide in self._needed(version)}, placing)
+        codecs = {wide: codec(wide=wide) for wide in self._needed(version)}
+        narrow, placing = codecs.get(False), self._partition_key(version) if self.partition_by == "partition_key" else {}
+        records = Records(shape, self.about, narrow.prefixes if isinstance(narrow, JsonSchema) else None)
+        return _Version(shape, self.about, codecs, records, placing, JSON.fields(placing))
 
-    def _placing(self, version: str) -> Callable[[Mapping[str, Any]], bytes]:
-        """A function from a key of the table to the values of its partition key as a JSON list, whatever the
-        format, its options, and the names of the columns: none of them changes where events go."""
+    def _partition_key(self, version: str) -> dict[str, CqlType]:
         table, types = described(self.versions[version], self.about.keyspace, self.about.table)
         names = [column.name for column in table.partition_key]
-        fields = JSON.fields({name: kind for name, kind in RowShape.of(table, Schema(types=types)).keys.items() if name in names})
-        return lambda key: encode([*fields(key).values()])
+        return {name: kind for name, kind in RowShape.of(table, Schema(types=types)).keys.items() if name in names}
 
     def _needed(self, version: str) -> tuple[bool, ...]:
         return tuple(self.registered[version]) if self.format == "avro" else (False, True)
@@ -262,19 +315,26 @@ class Encoder:
 
 @dataclass(frozen=True, slots=True)
 class _Version:
-    """How events of one schema version are encoded, by whether they are wide."""
+    """How events of one schema version are encoded: one by one, by whether they are wide, and many at once.
+    `placing`: the columns whose values decide the partition, whatever the format, its options, and their names:
+    none of them changes where events go; empty: the key decides."""
 
     shape: Shape
     about: About
     codecs: Mapping[bool, Codec]
-    placing: Callable[[Mapping[str, Any]], bytes] | None = None
+    records: Records
+    placing: Mapping[str, CqlType]
+    placing_values: Convert
+
+    def places(self, keys: Any) -> Any:
+        return key_lists([*self.placing.values()], keys) if self.placing else pa.nulls(len(keys), pa.binary())
 
     def encoded(self, row: Mapping[str, Any]) -> Encoded:
         """A changes row as bytes. A row that cannot be encoded says why: others of its table wait behind it, and
         other tables do not."""
         try:
             key, value = (None, None) if row.get("alone") else self.record(row)
-            placed_by = self.placing(row["key"]) if self.placing is not None and row["key"] is not None else None
+            placed_by = encode([*self.placing_values(row["key"]).values()]) if self.placing and row["key"] is not None else None
             return Encoded(key, value, self.key(row["former"]) if row.get("former") else None, placed_by=placed_by)
         except (PublishError, DecodeError) as error:
             return Encoded(refused=f"{error.message}. {error.hint or ''}".strip())
@@ -298,6 +358,20 @@ class _Version:
     def claim(self, row: Mapping[str, Any], **where: Any) -> bytes:
         """The value of an event whose content is in the bucket."""
         return self.codecs[self.shape.is_wide(row)].value(self.shape.claim(row, self.about, **where))
+
+
+def _indices(wanted: Any) -> Any:
+    return pa.array(np.flatnonzero(wanted.to_numpy(zero_copy_only=False)))
+
+
+def _in_order(found: Sequence[Placed]) -> Batches:
+    """The records in the order of their rows."""
+    some = [part for part in found if part.records.num_rows]
+    if len(some) == 1:
+        yield some[0].records
+    elif some:
+        rows = np.concatenate([part.rows.to_numpy() for part in some])
+        yield from pa.Table.from_batches([part.records for part in some]).take(pa.array(np.argsort(rows))).combine_chunks().to_batches()
 
 
 def _claimed(store: Store, name: str, value: bytes) -> ObjectInfo:

@@ -55,7 +55,8 @@ Varints = Literal["string", "precise", "double", "long"]
 Times = Literal["isostring", "adaptive", "microseconds"]
 Convert = Callable[[Any], Any]
 _LONG_DIGITS: Final = len(str(-(2**63)))
-_NUMBERS: Final = frozenset({"varint", "decimal"})
+NUMBERS: Final = frozenset({"varint", "decimal"})
+"""Types of numbers of any size."""
 
 
 class Form:
@@ -77,7 +78,7 @@ class Form:
     def converter(self, kind: CqlType) -> Convert | None:
         """The conversion of a non-null value of the type; None: unchanged."""
         if isinstance(kind, NativeType):
-            mode = self.number_mode(kind.name) if kind.name in _NUMBERS else "string"
+            mode = self.number_mode(kind.name) if kind.name in NUMBERS else "string"
             return self.native(kind) if mode == "string" else self._number(mode)
         if isinstance(kind, CustomType):
             return self.bytes_of
@@ -135,7 +136,7 @@ class JsonForm(Form):
         return _TIMES_IN_JSON[self.times].get(kind.name) or _IN_JSON.get(kind.name)
 
     def map(self, key: CqlType, value: CqlType) -> Convert:
-        return self._pairs(key, value, str(key) in TEXT_KEYS | _NUMBERS)
+        return self._pairs(key, value, str(key) in TEXT_KEYS | NUMBERS)
 
     def double_of(self, text: str) -> Any:
         return None if text == "" else json_real(float(Decimal(text)))

@@ -103,8 +103,9 @@ class Shape:
         self.keys, self.columns = keys, columns
         rows = stored.field("after").type
         self._columns = list(_columns(keys, columns, rows, history, form))
+        self.shown = [column for column in self._columns if not column.dropped]
         self.dropped = {column.name: column.kind for column in self._columns if column.dropped}
-        self._dropped_at = [place for column in self._columns if column.dropped for place, _ in column.places]
+        self.dropped_at = [place for column in self._columns if column.dropped for place, _ in column.places]
         self._key = form.fields(keys)
         within = stored.field("bounds").type.field("start").type.num_fields if "bounds" in stored.names else 0
         self.clustering = dict(list(keys.items())[len(keys) - within :])
@@ -116,14 +117,14 @@ class Shape:
 
     def dropped_fields(self, stored: pa.StructType) -> list[str]:
         """Fields of a stored row for dropped columns."""
-        return [stored.field(place).name for place in self._dropped_at]
+        return [stored.field(place).name for place in self.dropped_at]
 
     def is_wide(self, row: Mapping[str, Any]) -> bool:
         """Whether the event shows a column that the version does not have."""
-        if not self._dropped_at:
+        if not self.dropped_at:
             return False
         parts = [list(row[part].values()) for part in ("before", "after") if row[part] is not None]
-        return any(values[place] is not None for values in parts for place in self._dropped_at)
+        return any(values[place] is not None for values in parts for place in self.dropped_at)
 
     def value(self, row: Mapping[str, Any], about: About) -> dict[str, Any]:
         """The envelope of a changes row."""
@@ -175,7 +176,7 @@ class Shape:
             **place,
             **of_table,
         }
-        late = not is_snapshot and row["ts_micro"] < about.complete.get(row["batch"], _LONG_AGO)
+        late = not is_snapshot and row["ts_micro"] < about.complete.get(row["batch"], LONG_AGO)
         return {**debezium, **replicas, **cause, "late": late, **bounds}
 
     def _bounds(self, bounds: Mapping[str, Any]) -> dict[str, Any]:
@@ -212,7 +213,8 @@ class Shape:
         }
 
 
-_LONG_AGO: Final = -(2**63)
+LONG_AGO: Final = -(2**63)
+"""Before all writetimes (µs)."""
 
 
 def _times(micros: int, contract: Contract) -> dict[str, int]:

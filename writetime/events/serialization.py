@@ -127,13 +127,14 @@ class JsonSchema:
 
     def __init__(self, shape: Shape, topic: str, *, wide: bool) -> None:
         connect = _Connect(shape, topic)
-        self._key, self._value = (b'{"schema":' + encode(each) + b',"payload":' for each in (connect.key(), connect.value(wide)))
+        key, value = (b'{"schema":' + encode(each) + b',"payload":' for each in (connect.key(), connect.value(wide)))
+        self.prefixes = key, value
 
     def key(self, key: dict[str, Any] | None) -> bytes | None:
-        return None if key is None else self._key + encode(key) + b"}"
+        return None if key is None else self.prefixes[0] + encode(key) + b"}"
 
     def value(self, value: dict[str, Any]) -> bytes:
-        return self._value + encode(with_text(value)) + b"}"
+        return self.prefixes[1] + encode(with_text(value)) + b"}"
 
 
 def with_text(value: dict[str, Any]) -> dict[str, Any]:

@@ -1,0 +1,120 @@
+"""Many events as JSON at once are what one by one makes of them, byte for byte."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Mapping
+from typing import Any
+
+import pyarrow as pa
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from tests.cassandra.types.typed import kind_of, typed_values
+from tests.events import test_contracts as contracts
+from tests.events.test_envelope import CHANGE, kinds
+from tests.events.test_round_trips import IN_ARROW
+from tests.events.test_serialization import stored
+from tests.examples import examples
+from writetime.cassandra.types.types import CqlType
+from writetime.errors import DecodeError
+from writetime.events.arrow import to_arrow_value
+from writetime.events.converters import JSON
+from writetime.events.envelope import About, Shape, encode, rows_of
+from writetime.events.json_records import Records, key_lists
+from writetime.events.serialization import JsonSchema, codec_of, form_of
+
+KEYS = kinds(id="int", line="text")
+HOST = "00000000-0000-0000-0000-000000000001"
+ABOUT = About("ring", "shop", "orders", {HOST: "10.0.0.1"}, "cdc", {3: 1_777_894_199_123_457})
+
+
+def one_by_one(shape: Shape, codec: Any, batch: pa.RecordBatch) -> list[tuple[bytes | None, bytes]]:
+    return [(codec.key(shape.key(row)), codec.value(shape.value(row, ABOUT))) for row in rows_of(batch)]
+
+
+def expect_same(shape: Shape, format: Any, batch: pa.RecordBatch) -> None:
+    codec = codec_of(format, shape, "cdc.shop.orders", {}, wide=False)
+    records = Records(shape, ABOUT, codec.prefixes if isinstance(codec, JsonSchema) else None)
+    try:
+        expected = one_by_one(shape, codec, batch)
+    except DecodeError:
+        with pytest.raises(DecodeError):
+            records.encode(batch)
+        return
+    keys, values = records.encode(batch)
+    assert list(zip(keys.to_pylist(), values.to_pylist(), strict=True)) == expected
+    assert records.takes(batch).to_pylist() == [True] * batch.num_rows
+
+
+def rows(kind: CqlType, values: list[Any], facts: Mapping[str, Any]) -> pa.RecordBatch:
+    """Events of a table with a column of that type: each value is written, and changed to the next one."""
+    columns = {**KEYS, "v": kind}
+    held = [None, *({"id": at, "line": f'{at}"\\\n\x7fü木', "v": value} for at, value in enumerate(values)), None]
+    key = {"id": 1, "line": 'a\t"'}
+    made = [{**CHANGE, **facts, "key": key, "before": before, "after": after} for before, after in itertools.pairwise(held)]
+    schema = stored(columns)
+    place = schema.get_field_index("key")
+    schema = schema.set(place, schema.field("key").with_type(pa.struct([("id", pa.int32()), ("line", pa.string())])))
+    return pa.RecordBatch.from_pylist(made, schema=schema)
+
+
+moments = st.one_of(
+    st.integers(-(10**15), 2 * 10**15), st.sampled_from([-(2**63), 2**63 - 1, -1, 999, 9_223_372_036_854_775, 1_777_894_199_123_456])
+)
+facts = st.fixed_dictionaries(
+    {
+        "ts_micro": moments,
+        "batch": st.sampled_from([1, 3]),
+        "reason": st.sampled_from([None, "snapshot", "expiry"]),
+        "nodes": st.sampled_from([[], [HOST], ["x", HOST]]),
+        "changed": st.lists(st.sampled_from(["v", 'q"']), max_size=2),
+        "changed_elements": st.sampled_from([None, "{}", '{"v": {"added": ["ü"]}}']),
+        "replicas_expected": st.sampled_from([None, 3]),
+        "file": st.sampled_from([None, "CommitLog-7-1.log"]),
+    }
+)
+
+
+@pytest.mark.parametrize("format", ["json", "json-schema"])
+@settings(max_examples=examples(400), deadline=None)
+@given(
+    typed_values(limits=IN_ARROW, empty_keys=False),
+    st.sampled_from(["string", "precise", "double"]),
+    st.sampled_from([None, "string", "long"]),
+    st.sampled_from(["isostring", "adaptive", "microseconds"]),
+    st.sampled_from([1, 2]),
+    facts,
+)
+def test_every_type_and_option(
+    format: Any, typed: tuple[str, Any], numbers: Any, varints: Any, times: Any, contract: Any, about: dict[str, Any]
+) -> None:
+    kind = kind_of(typed[0])
+    value = to_arrow_value(kind, typed[1])
+    batch = rows(kind, [value, None, value], about)
+    shape = Shape(KEYS, {**KEYS, "v": kind}, batch.schema, form=form_of(format, numbers, times, varints), contract=contract)
+    expect_same(shape, format, batch)
+    expect_same(shape, format, batch.slice(1, 2))
+    placed = key_lists([*KEYS.values()], batch["key"]).to_pylist()
+    assert placed == [encode([*JSON.fields(KEYS)(row["key"]).values()]) for row in rows_of(batch)]
+
+
+def test_rare_rows_stay_with_the_shape() -> None:
+    """Events of the whole table or of many rows, values of dropped columns, keys without a required column; all of
+    Avro, and columns as cells."""
+    changed_rows = list(contracts.rows())
+    batch = pa.RecordBatch.from_pylist(changed_rows, schema=contracts.SCHEMA)
+    shape = Shape(contracts.KEYS, contracts.COLUMNS, contracts.SCHEMA, contract=2, required=["line"])
+    expected = [row["key"] is not None for row in changed_rows]
+    assert Records(shape, ABOUT).takes(batch).to_pylist() == expected
+    assert not any(Records(Shape(contracts.KEYS, contracts.COLUMNS, contracts.SCHEMA, cells=True), ABOUT).takes(batch).to_pylist())
+    avro = Shape(contracts.KEYS, contracts.COLUMNS, contracts.SCHEMA, form=form_of("avro", "string"))
+    assert not any(Records(avro, ABOUT).takes(batch).to_pylist())
+    without = {name: kind for name, kind in contracts.COLUMNS.items() if name in contracts.KEYS}
+    dropped = Shape(contracts.KEYS, without, contracts.SCHEMA, history=[contracts.COLUMNS])
+    wide = [dropped.is_wide(row) for row in rows_of(batch)]
+    assert any(wide)
+    assert Records(dropped, ABOUT).takes(batch).to_pylist() == [
+        taken and not is_wide for taken, is_wide in zip(expected, wide, strict=True)
+    ]

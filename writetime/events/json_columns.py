@@ -1,0 +1,152 @@
+"""Whole columns of values as JSON texts, by Arrow's compute functions: what `converters` and `envelope.encode`
+make of each value, byte for byte.
+
+Strategy: the text of a row is joined from the texts of its columns, so no row becomes a Python object. Simple
+types are cast; text is quoted, and only what holds a character that JSON escapes goes through `encode`. Lists,
+maps and structs are joined from the texts of their elements. Types without a compiled form, and times whose
+years do not have four digits, are converted value by value, as `converters` does. Must not know an envelope.
+"""
+
+from __future__ import annotations
+
+import base64
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, Final
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from writetime.cassandra.types.types import CollectionType, CqlType, NativeType, TupleType, UdtType, VectorType
+from writetime.events.arrow import plain_values
+from writetime.events.converters import NUMBERS, JsonForm
+from writetime.events.values import TEXT_KEYS, fields_of, json_float, json_real
+
+Texts = Any
+"""An Arrow array of strings without nulls."""
+NULL: Final = "null"
+_AS_NUMBER: Final = frozenset({"tinyint", "smallint", "int", "bigint", "counter", "time"})
+_ESCAPED: Final = r'["\\\x00-\x1f]'
+_FROM_MS, _TO_MS = -30_610_224_000_000, 253_402_300_800_000
+"""The years 1000 to 9999, ms since the epoch."""
+_DAY_MS: Final = 86_400_000
+
+
+def joined(parts: Sequence[Any]) -> Texts:
+    """Texts and plain strings side by side."""
+    return pc.binary_join_element_wise(*parts, "")
+
+
+def listed(values: Sequence[str]) -> Texts:
+    return pa.array(values, pa.string())
+
+
+def or_null(texts: Texts, present: Any) -> Texts:
+    """The texts of what is present, else `null`."""
+    return pc.if_else(present, texts, NULL)
+
+
+def object_of(fields: Mapping[str, Any]) -> list[Any]:
+    """The parts of a JSON object with these fields; a field is texts, or one text for all rows."""
+    parts: list[Any] = []
+    for name, texts in fields.items():
+        parts += [f"{',' if parts else '{'}{quoted(name)}:", texts]
+    return [*parts, "}"] if parts else ["{}"]
+
+
+def array_of(lists: Any, elements: Texts, brackets: str = "[]") -> Texts:
+    """JSON arrays of lists whose flat elements have these texts; `null` for a null list."""
+    lengths = pc.fill_null(pc.list_value_length(lists), 0).to_numpy()
+    held = pa.ListArray.from_arrays(pa.array(np.concatenate(([0], np.cumsum(lengths))), pa.int32()), elements)
+    return or_null(joined([brackets[0], pc.binary_join(held, ","), brackets[1]]), lists.is_valid())
+
+
+class Columns:
+    """The texts of columns in a form of values."""
+
+    def __init__(self, form: JsonForm) -> None:
+        self.form = form
+
+    def texts(self, kind: CqlType, column: Any) -> Texts:
+        """The column's values of that type as JSON. DecodeError as by the form's converters."""
+        if isinstance(kind, NativeType):
+            return self._native(kind, column)
+        if isinstance(kind, CollectionType) and kind.kind == "map":
+            return self._map(kind, column)
+        if isinstance(kind, CollectionType | VectorType):
+            element = kind.element if isinstance(kind, VectorType) else kind.elements[0]
+            return array_of(column, self.texts(element, column.flatten()))
+        if isinstance(kind, TupleType | UdtType):
+            return or_null(joined(self.fields(fields_of(kind), column)), column.is_valid())
+        return self._one_by_one(kind, column)
+
+    def fields(self, kinds: Mapping[str, CqlType], struct: Any) -> list[Any]:
+        """The parts of objects with these fields, which the struct has in that order."""
+        held = zip(kinds.items(), range(struct.type.num_fields), strict=False)
+        return object_of({self.form.name(name): self.texts(kind, struct.field(at)) for (name, kind), at in held})
+
+    def _native(self, kind: NativeType, column: Any) -> Texts:
+        if kind.name in TEXT_KEYS or (kind.name in NUMBERS and self.form.number_mode(kind.name) == "string"):
+            return quotes(column)
+        if kind.name in _AS_NUMBER:
+            return pc.fill_null(pc.cast(column, pa.string()), NULL)
+        if kind.name == "boolean":
+            return pc.fill_null(pc.if_else(column, "true", "false"), NULL)
+        if kind.name in ("timestamp", "date"):
+            return self._times(kind, column)
+        if (convert := _SIMPLE.get(kind.name)) is not None:
+            return listed([NULL if value is None else convert(value) for value in column.to_pylist()])
+        return self._one_by_one(kind, column)
+
+    def _times(self, kind: NativeType, column: Any) -> Texts:
+        if kind.name == "timestamp":
+            micros = pc.fill_null(column.view(pa.int64()), 0).to_numpy()
+            millis = micros // 1000 if self.form.times != "microseconds" else micros
+        else:
+            millis = pc.fill_null(column.view(pa.int32()), 0).to_numpy().astype(np.int64) * _DAY_MS
+        if self.form.times != "isostring":
+            numbers = millis if kind.name == "timestamp" else millis // _DAY_MS
+            return or_null(pc.cast(pa.array(numbers), pa.string()), column.is_valid())
+        if ((millis < _FROM_MS) | (millis >= _TO_MS)).any():
+            return self._one_by_one(kind, column)
+        moments, form = pa.array(millis, pa.timestamp("ms")), "%Y-%m-%dT%H:%M:%SZ" if kind.name == "timestamp" else "%Y-%m-%d"
+        return or_null(joined(['"', pc.strftime(moments, format=form), '"']), column.is_valid())
+
+    def _map(self, kind: CollectionType, column: Any) -> Texts:
+        of_key, of_value = kind.elements
+        stored = column.type
+        lists = column.cast(pa.list_(pa.struct([stored.key_field, stored.item_field])))
+        entries = lists.flatten()
+        keys, values = entries.field(0), self.texts(of_value, entries.field(1))
+        if str(of_key) not in TEXT_KEYS | NUMBERS:
+            return array_of(lists, joined(object_of({"key": self.texts(of_key, keys), "value": values})))
+        return array_of(lists, joined([quotes(keys), ":", values]), "{}")
+
+    def _one_by_one(self, kind: CqlType, column: Any) -> Texts:
+        convert = self.form.converter(kind)
+        values = plain_values(column)
+        return listed([NULL if value is None else quoted(value if convert is None else convert(value)) for value in values])
+
+
+def quotes(column: Any) -> Texts:
+    """Strings as JSON; null stays `null`."""
+    special = pc.fill_null(pc.match_substring_regex(column, _ESCAPED), False)
+    texts = joined(['"', column, '"'])
+    if pc.any(special).as_py():
+        texts = pc.replace_with_mask(texts, special, listed([quoted(text) for text in column.filter(special).to_pylist()]))
+    return pc.fill_null(texts, NULL)
+
+
+def quoted(value: Any) -> str:
+    """A value as JSON."""
+    from writetime.events.envelope import encode
+
+    return encode(value).decode()
+
+
+_SIMPLE: Final[dict[str, Callable[[Any], str]]] = {
+    "blob": lambda value: f'"{base64.b64encode(value).decode()}"',
+    "empty": lambda value: f'"{base64.b64encode(value).decode()}"',
+    "double": lambda value: quoted(json_real(value)),
+    "float": lambda value: quoted(json_float(value)),
+}

@@ -1,0 +1,187 @@
+"""Keys and values of many events as JSON at once: what `Shape` and `serialization` make of each row, byte for
+byte.
+
+Strategy: the envelope's fields are columns of JSON texts (`json_columns`), joined row by row in Arrow. Rows that
+are rare stay with `Shape`, as `takes` says: events of a whole table or of many rows, values of dropped columns,
+keys that lack a required column, columns as cells. Must not know Kafka.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from functools import reduce
+from typing import Any, Final
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+import writetime
+from writetime.cassandra.types.types import CqlType
+from writetime.events.converters import JSON, JsonForm
+from writetime.events.envelope import LONG_AGO, About, Shape, encode
+from writetime.events.json_columns import NULL, Columns, Texts, array_of, joined, listed, object_of, or_null, quoted, quotes
+
+_INT64: Final = np.iinfo(np.int64)
+_PARTS: Final = 1 << 24
+"""Bytes of stored rows whose texts are made at once: an Arrow array of strings holds 2 GB."""
+
+
+@dataclass(frozen=True, slots=True)
+class Records:
+    """Encodes rows of one schema version. `prefix`: of key and value, the schemas of json-schema up to the payload;
+    None: plain JSON."""
+
+    shape: Shape
+    about: About
+    prefix: tuple[bytes, bytes] | None = None
+
+    def takes(self, batch: pa.RecordBatch) -> Any:
+        """Which rows these are, as an array of booleans."""
+        if not isinstance(self.shape.form, JsonForm) or self.shape.cells:
+            return pa.array(np.zeros(batch.num_rows, bool))
+        key = batch["key"]
+        left = [key.is_null()]
+        left += [batch[name].is_valid() for name in ("bounds", "former") if name in batch.schema.names]
+        left += [pc.fill_null(batch["alone"], False)] if "alone" in batch.schema.names else []
+        left += [key.field(at).is_null() for at, name in enumerate(self.shape.keys) if name in self.shape.required]
+        for part in (batch["before"], batch["after"]):
+            left += [pc.and_(part.is_valid(), part.field(place).is_valid()) for place in self.shape.dropped_at]
+        return pc.invert(reduce(pc.or_, left))
+
+    def encode(self, batch: pa.RecordBatch) -> tuple[Any, Any]:
+        """Keys and values (binary) of rows that it takes. DecodeError for a value that the form cannot have."""
+        rows = max(1, batch.num_rows // (1 + batch.nbytes // _PARTS))
+        found = [self._encode(batch.slice(at, rows)) for at in range(0, max(1, batch.num_rows), rows)]
+        keys, values = zip(*found, strict=True)
+        return pa.concat_arrays(keys), pa.concat_arrays(values)
+
+    def _encode(self, batch: pa.RecordBatch) -> tuple[Any, Any]:
+        columns = Columns(self.shape.form)  # type: ignore[arg-type]
+        key = columns.fields(self.shape.keys, batch["key"])
+        value = object_of(
+            {
+                "before": self._row(columns, batch["before"]),
+                "after": self._row(columns, batch["after"]),
+                "op": quotes(batch["op"]),
+                **self._times(batch["processed_at"]),
+                "changed": array_of(batch["changed"], quotes(batch["changed"].flatten())),
+                "changed_elements": self._elements(batch),
+                "source": joined(object_of(self._source(batch))),
+            }
+        )
+        return self._wrapped(key, 0), self._wrapped(value, 1)
+
+    def _wrapped(self, parts: list[Any], which: int) -> Any:
+        if self.prefix is not None:
+            parts = [self.prefix[which].decode(), *parts, "}"]
+        return joined(parts).cast(pa.binary())
+
+    def _row(self, columns: Columns, rows: Any) -> Texts:
+        fields: dict[str, Texts] = {}
+        for column in self.shape.shown:
+            found: Any = NULL
+            for place, _ in reversed(column.places):
+                held = rows.field(place)
+                texts = columns.texts(column.kind, held)
+                found = texts if found is NULL else pc.if_else(held.is_valid(), texts, found)
+            fields[column.shown] = found
+        return or_null(joined(object_of(fields)), rows.is_valid())
+
+    def _times(self, moments: Any) -> dict[str, Texts]:
+        micros = moments.view(pa.int64()).to_numpy()
+        found = {"ts_ms": _numbers(micros // 1000)}
+        if self.shape.contract == 2:
+            most = _INT64.max // 1000
+            nanos = np.where(micros > most, _INT64.max, np.where(micros < -most, _INT64.min, np.clip(micros, -most, most) * 1000))
+            found |= {"ts_us": _numbers(micros), "ts_ns": _numbers(nanos)}
+        return found
+
+    def _elements(self, batch: pa.RecordBatch) -> Texts:
+        """Objects, or with schemas text, which is null where nothing changed."""
+        as_text = self.prefix is not None
+        stored = batch["changed_elements"].to_pylist() if "changed_elements" in batch.schema.names else [None] * batch.num_rows
+
+        def converted(text: str | None) -> str:
+            elements = json.loads(text or "{}")
+            if as_text:
+                return quoted(encode(elements).decode()) if elements else NULL
+            return quoted(elements)
+
+        return listed(_by_value(stored, converted))
+
+    def _source(self, batch: pa.RecordBatch) -> dict[str, Any]:
+        about, contract = self.about, self.shape.contract
+        hosts = batch["nodes"]
+        addresses = listed(_by_value(hosts.flatten().to_pylist(), lambda host: quoted(about.addresses.get(host) or host)))
+        nodes = array_of(hosts, addresses)
+        seen = pc.list_value_length(hosts)
+        place = {"file": quotes(batch["file"]), "pos": _plain(batch["pos"])}
+        of_table = {"keyspace": quoted(about.keyspace), "table": quoted(about.table)}
+        replicas = {
+            "table_id": quotes(batch["table_id"]),
+            "hostname": _first(addresses, seen),
+            "nodes": nodes,
+            "replicas_seen": _plain(seen),
+            "replicas_expected": _plain(batch["replicas_expected"]),
+        }
+        cause = {"reason": quotes(batch["reason"]), "schema_version": quotes(batch["schema_version"])}
+        product = {"version": quoted(writetime.__version__), "connector": quoted("writetime")}
+        is_snapshot = pc.fill_null(pc.equal(batch["reason"], "snapshot"), False)
+        snapshot = pc.if_else(is_snapshot, "true", "false")
+        numbers, ordinals = _plain(batch["batch"]), _plain(batch["ordinal"])
+        if contract == 1:
+            order = {
+                "ts_micro": _plain(batch["ts_micro"].view(pa.int64())),
+                "sequence": joined(["[", numbers, ",", ordinals, "]"]),
+                "snapshot": snapshot,
+            }
+            return {**product, "cluster": quoted(about.cluster), **of_table, **replicas, **place, **order, **cause, "bounds": NULL}
+        times = self._times(batch["ts_micro"])
+        debezium = {
+            **product,
+            "name": quoted(about.name),
+            "ts_ms": times["ts_ms"],
+            "snapshot": joined(['"', snapshot, '"']),
+            "db": quoted(about.keyspace),
+            "sequence": joined([r'"[\"', numbers, r"\",\"", ordinals, r'\"]"']),
+            "ts_us": times["ts_us"],
+            "ts_ns": times["ts_ns"],
+            "cluster": quoted(about.cluster),
+            **place,
+            **of_table,
+        }
+        complete = np.array([about.complete.get(number, LONG_AGO) for number in batch["batch"].to_pylist()], np.int64)
+        is_late = pc.and_not(pa.array(batch["ts_micro"].view(pa.int64()).to_numpy() < complete), is_snapshot)
+        return {**debezium, **replicas, **cause, "late": pc.if_else(is_late, "true", "false"), "bounds": NULL}
+
+
+def key_lists(kinds: Sequence[CqlType], keys: Any) -> Any:
+    """The first columns of keys (a struct), which have these types, as JSON lists (binary), in the default form."""
+    columns, parts = Columns(JSON), list[Any]()
+    for at, kind in enumerate(kinds):
+        parts += ["," if at else "[", columns.texts(kind, keys.field(at))]
+    return joined([*parts, "]"]).cast(pa.binary())
+
+
+def _numbers(values: np.ndarray[Any, Any]) -> Texts:
+    return pc.cast(pa.array(values), pa.string())
+
+
+def _plain(numbers: Any) -> Texts:
+    return pc.fill_null(pc.cast(numbers, pa.string()), NULL)
+
+
+def _first(elements: Texts, lengths: Any) -> Texts:
+    """The first element of each list."""
+    counts = lengths.to_numpy()
+    begins = np.concatenate(([0], np.cumsum(counts)))[:-1]
+    return pc.fill_null(elements.take(pa.array(begins, pa.int64(), mask=counts == 0)), NULL)
+
+
+def _by_value(values: list[Any], convert: Callable[[Any], str]) -> list[str]:
+    """Each value converted; equal ones once."""
+    known = {value: convert(value) for value in dict.fromkeys(values)}
+    return [known[value] for value in values]
