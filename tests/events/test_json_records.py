@@ -118,3 +118,17 @@ def test_rare_rows_stay_with_the_shape() -> None:
     assert Records(dropped, ABOUT).takes(batch).to_pylist() == [
         taken and not is_wide for taken, is_wide in zip(expected, wide, strict=True)
     ]
+
+
+def test_a_value_that_is_stored_as_another_type_stays_with_the_shape() -> None:
+    """A column that was made anew with another type: older values are aside, and no version shows them as its own."""
+    row = pa.struct([("id", pa.int32()), ("line", pa.string()), ("v", pa.string()), ("_was_1_v", pa.list_(pa.int32()))])
+    found = rows(kind_of("text"), ["a", "b"], {})
+    schema = pa.schema([field.with_type(row) if field.name in ("before", "after") else field for field in found.schema])
+    made = found.to_pylist()
+    batch = pa.RecordBatch.from_pylist(made, schema=schema)
+    shape = Shape(KEYS, {**KEYS, "v": kind_of("text")}, schema)
+    expect_same(shape, "json", batch)
+    made[1]["before"] = {**made[1]["before"], "_was_1_v": [1]}
+    aside = pa.RecordBatch.from_pylist(made, schema=schema)
+    assert Records(shape, ABOUT).takes(aside).to_pylist() == [True, False, True]

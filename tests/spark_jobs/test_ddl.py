@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import json
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import replace
 from decimal import Decimal
 from types import SimpleNamespace
@@ -19,7 +19,7 @@ from spark_jobs import publish
 from spark_jobs.publish import Outbox, Part
 from spark_jobs.session import spark_session
 from spark_jobs.sinks.iceberg import Changes, Warehouse
-from spark_jobs.sinks.kafka import RECORDS, Sent
+from spark_jobs.sinks.kafka import RECORDS, Publisher, Sent
 from spark_jobs.sinks.kafka_records import Encoder, Incarnation
 from spark_jobs.sinks.schema_evolution import IcebergTable
 from spark_jobs.stages.event_pages import page_of, page_row
@@ -189,12 +189,10 @@ def test_nothing_of_a_life_is_published_after_its_drop(pipeline: Pipeline, wareh
     assert len(rows(warehouse, "shop__changes.over__000000ab")) == 4
 
 
-class Counting:
+class Counting(Publisher):
     """A publisher that says how many events it was given."""
 
-    def __init__(self, *_: Any) -> None: ...
-
-    def send_all(self, found: Iterator[Any]) -> Iterator[Sent]:
+    def send_all(self, found: Iterable[Any]) -> Iterator[Sent]:
         topics = Counter(row.topic for row in found)
         stuck = {topic: PublishError("one is too large") for topic in topics if topic.endswith(".large")}
         yield Sent(sum(count for topic, count in topics.items() if topic not in stuck), stuck)

@@ -69,6 +69,8 @@ class Columns:
 
     def texts(self, kind: CqlType, column: Any) -> Texts:
         """The column's values of that type as JSON. DecodeError as by the form's converters."""
+        if column.null_count == len(column):
+            return listed([NULL] * len(column))
         if isinstance(kind, NativeType):
             return self._native(kind, column)
         if isinstance(kind, CollectionType) and kind.kind == "map":

@@ -19,10 +19,12 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 import writetime
-from writetime.cassandra.types.types import CqlType
+from writetime.cassandra.types.types import CollectionType, CqlType, TupleType, UdtType, VectorType
+from writetime.events.arrow import arrow_type
 from writetime.events.converters import JSON, JsonForm
 from writetime.events.envelope import LONG_AGO, About, Shape, encode
 from writetime.events.json_columns import NULL, Columns, Texts, array_of, joined, listed, object_of, or_null, quoted, quotes
+from writetime.events.values import fields_of
 
 _INT64: Final = np.iinfo(np.int64)
 _PARTS: Final = 1 << 24
@@ -48,7 +50,10 @@ class Records:
         left += [pc.fill_null(batch["alone"], False)] if "alone" in batch.schema.names else []
         left += [key.field(at).is_null() for at, name in enumerate(self.shape.keys) if name in self.shape.required]
         for part in (batch["before"], batch["after"]):
-            left += [pc.and_(part.is_valid(), part.field(place).is_valid()) for place in self.shape.dropped_at]
+            others = [
+                place for column in self.shape.shown for place, _ in column.places if not _holds(column.kind, part.type.field(place).type)
+            ]
+            left += [pc.and_(part.is_valid(), part.field(place).is_valid()) for place in (*self.shape.dropped_at, *others)]
         return pc.invert(reduce(pc.or_, left))
 
     def encode(self, batch: pa.RecordBatch) -> tuple[Any, Any]:
@@ -85,6 +90,8 @@ class Records:
             found: Any = NULL
             for place, _ in reversed(column.places):
                 held = rows.field(place)
+                if not _holds(column.kind, held.type):
+                    continue
                 texts = columns.texts(column.kind, held)
                 found = texts if found is NULL else pc.if_else(held.is_valid(), texts, found)
             fields[column.shown] = found
@@ -156,6 +163,18 @@ class Records:
         complete = np.array([about.complete.get(number, LONG_AGO) for number in batch["batch"].to_pylist()], np.int64)
         is_late = pc.and_not(pa.array(batch["ts_micro"].view(pa.int64()).to_numpy() < complete), is_snapshot)
         return {**debezium, **replicas, **cause, "late": pc.if_else(is_late, "true", "false"), "bounds": NULL}
+
+
+def _holds(kind: CqlType, stored: pa.DataType) -> bool:
+    """Whether a stored column is of the type. Fields of user types are by place, and may have become more."""
+    if isinstance(kind, CollectionType) and kind.kind == "map":
+        return pa.types.is_map(stored) and all(map(_holds, kind.elements, (stored.key_type, stored.item_type)))
+    if isinstance(kind, CollectionType | VectorType):
+        element = kind.element if isinstance(kind, VectorType) else kind.elements[0]
+        return pa.types.is_list(stored) and _holds(element, stored.value_type)
+    if isinstance(kind, TupleType | UdtType):
+        return pa.types.is_struct(stored) and all(map(_holds, fields_of(kind).values(), [field.type for field in stored]))
+    return bool(arrow_type(kind) == stored)
 
 
 def key_lists(kinds: Sequence[CqlType], keys: Any) -> Any:
