@@ -10,7 +10,7 @@ years do not have four digits, are converted value by value, as `converters` doe
 from __future__ import annotations
 
 import base64
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any, Final
 
 import numpy as np
@@ -20,7 +20,7 @@ import pyarrow.compute as pc
 from writetime.cassandra.types.types import CollectionType, CqlType, NativeType, TupleType, UdtType, VectorType
 from writetime.events.arrow import plain_values
 from writetime.events.converters import NUMBERS, JsonForm
-from writetime.events.values import TEXT_KEYS, fields_of, json_float, json_real
+from writetime.events.values import TEXT_KEYS, fields_of
 
 Texts = Any
 """An Arrow array of strings without nulls."""
@@ -96,8 +96,11 @@ class Columns:
             return pc.fill_null(pc.if_else(column, "true", "false"), NULL)
         if kind.name in ("timestamp", "date"):
             return self._times(kind, column)
-        if (convert := _SIMPLE.get(kind.name)) is not None:
-            return listed([NULL if value is None else convert(value) for value in column.to_pylist()])
+        if kind.name in ("float", "double"):
+            values = pc.fill_null(column, 0).to_numpy()
+            return or_null(listed(_shortest(values) if kind.name == "float" else _reals(values)), column.is_valid())
+        if kind.name in ("blob", "empty"):
+            return listed([NULL if value is None else f'"{base64.b64encode(value).decode()}"' for value in column.to_pylist()])
         return self._one_by_one(kind, column)
 
     def _times(self, kind: NativeType, column: Any) -> Texts:
@@ -111,8 +114,11 @@ class Columns:
             return or_null(pc.cast(pa.array(numbers), pa.string()), column.is_valid())
         if ((millis < _FROM_MS) | (millis >= _TO_MS)).any():
             return self._one_by_one(kind, column)
-        moments, form = pa.array(millis, pa.timestamp("ms")), "%Y-%m-%dT%H:%M:%SZ" if kind.name == "timestamp" else "%Y-%m-%d"
-        return or_null(joined(['"', pc.strftime(moments, format=form), '"']), column.is_valid())
+        # 2026-11-22 08:13:55.551
+        texts = pc.cast(pa.array(millis, pa.timestamp("ms")), pa.string())
+        day = pc.utf8_slice_codeunits(texts, 0, 10)
+        parts = [day, "T", pc.utf8_slice_codeunits(texts, 11, 23), "Z"] if kind.name == "timestamp" else [day]
+        return or_null(joined(['"', *parts, '"']), column.is_valid())
 
     def _map(self, kind: CollectionType, column: Any) -> Texts:
         of_key, of_value = kind.elements
@@ -132,11 +138,21 @@ class Columns:
 
 def quotes(column: Any) -> Texts:
     """Strings as JSON; null stays `null`."""
-    special = pc.fill_null(pc.match_substring_regex(column, _ESCAPED), False)
     texts = joined(['"', column, '"'])
-    if pc.any(special).as_py():
+    if _may_be_escaped(column):
+        special = pc.fill_null(pc.match_substring_regex(column, _ESCAPED), False)
         texts = pc.replace_with_mask(texts, special, listed([quoted(text) for text in column.filter(special).to_pylist()]))
     return pc.fill_null(texts, NULL)
+
+
+def _may_be_escaped(column: Any) -> bool:
+    """Whether any string may hold a character that JSON escapes."""
+    _, offsets, content = column.buffers()
+    if content is None:
+        return False
+    begin, end = np.frombuffer(offsets, np.int32)[[column.offset, column.offset + len(column)]]
+    found = np.frombuffer(content, np.uint8)[begin:end]
+    return bool(((found < ord(" ")) | (found == ord('"')) | (found == ord("\\"))).any())
 
 
 def quoted(value: Any) -> str:
@@ -146,9 +162,21 @@ def quoted(value: Any) -> str:
     return encode(value).decode()
 
 
-_SIMPLE: Final[dict[str, Callable[[Any], str]]] = {
-    "blob": lambda value: f'"{base64.b64encode(value).decode()}"',
-    "empty": lambda value: f'"{base64.b64encode(value).decode()}"',
-    "double": lambda value: quoted(json_real(value)),
-    "float": lambda value: quoted(json_float(value)),
-}
+def _reals(values: np.ndarray[Any, Any]) -> list[str]:
+    """Numbers as `json_real` and `encode` write them."""
+    return [_NOT_FINITE.get(text, text) for text in map(repr, values.tolist())]
+
+
+def _shortest(values: np.ndarray[Any, Any]) -> list[str]:
+    """32-bit floats as `json_float` and `encode` write them: the fewest digits, six at least, that are the float."""
+    with np.errstate(invalid="ignore"):  # a NaN may be a signalling one
+        found = values.astype(np.float64)
+    left = np.flatnonzero(np.isfinite(values))
+    for digits in range(6, 10):
+        form = f"%.{digits}g"
+        found[left] = [float(form % value) for value in values[left].tolist()]
+        left = left[found[left].astype(np.float32) != values[left]]
+    return _reals(found)
+
+
+_NOT_FINITE: Final = {"nan": '"NaN"', "inf": '"Infinity"', "-inf": '"-Infinity"'}

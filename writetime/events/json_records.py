@@ -23,7 +23,7 @@ from writetime.cassandra.types.types import CollectionType, CqlType, TupleType, 
 from writetime.events.arrow import arrow_type
 from writetime.events.converters import JSON, JsonForm
 from writetime.events.envelope import LONG_AGO, About, Shape, encode
-from writetime.events.json_columns import NULL, Columns, Texts, array_of, joined, listed, object_of, or_null, quoted, quotes
+from writetime.events.json_columns import NULL, Columns, Texts, array_of, joined, listed, object_of, quoted, quotes
 from writetime.events.values import fields_of
 
 _INT64: Final = np.iinfo(np.int64)
@@ -85,6 +85,14 @@ class Records:
         return joined(parts).cast(pa.binary())
 
     def _row(self, columns: Columns, rows: Any) -> Texts:
+        present = rows.is_valid()
+        if not rows.null_count:
+            return self._present(columns, rows)
+        nothing = listed([NULL] * len(rows))
+        # Most events are inserts, whose `before` is null.
+        return pc.replace_with_mask(nothing, present, self._present(columns, rows.filter(present))) if pc.any(present).as_py() else nothing
+
+    def _present(self, columns: Columns, rows: Any) -> Texts:
         fields: dict[str, Texts] = {}
         for column in self.shape.shown:
             found: Any = NULL
@@ -95,7 +103,7 @@ class Records:
                 texts = columns.texts(column.kind, held)
                 found = texts if found is NULL else pc.if_else(held.is_valid(), texts, found)
             fields[column.shown] = found
-        return or_null(joined(object_of(fields)), rows.is_valid())
+        return joined(object_of(fields)) if fields else listed(["{}"] * len(rows))
 
     def _times(self, moments: Any) -> dict[str, Texts]:
         micros = moments.view(pa.int64()).to_numpy()
