@@ -45,7 +45,6 @@ from benchmarks.batch import (
     SEGMENT_BYTES,
     bodies_of,
     config_of,
-    cpu_seconds,
     forget,
     log_of,
 )
@@ -176,7 +175,7 @@ class Pipeline:
         self.store: Store = open_store(config.bucket)
         self.segment = 0
         assert kafka.service is not None
-        self.broker = kafka.service.pid
+        self._meter = Meter({os.getpid(): Label("job", "job"), kafka.service.pid: Label("broker", "broker")})
 
     def run(self, logs: list[list[list[bytes]]], few: list[bytes]) -> Run:
         run = Run()
@@ -239,19 +238,19 @@ class Pipeline:
 
     @contextmanager
     def _timed(self, steps: dict[str, Cost], name: str) -> Iterator[None]:
-        begun, own, broker = time.perf_counter(), cpu_seconds(frozenset({self.broker})), cpu_seconds(root=self.broker)
-        yield
-        seconds = time.perf_counter() - begun
-        steps[name] = Cost(seconds, cpu_seconds(frozenset({self.broker})) - own, cpu_seconds(root=self.broker) - broker)
+        begun = time.perf_counter()
+        with self._meter.running():
+            yield
+        used = self._meter.used
+        steps[name] = Cost(time.perf_counter() - begun, used["job"], used["broker"])
 
     @contextmanager
     def _memory(self, run: Run) -> Iterator[None]:
         """Note the most memory that this process and those below it have at any time."""
-        meter = Meter({os.getpid(): Label("job", "job"), self.broker: Label("broker", "broker")})
 
         def watch(over: threading.Event) -> None:
-            while not over.wait(1.0):
-                run.peak = max(run.peak, *(size.mb for size in meter.sizes("job", lambda _: "all").values()))
+            while not over.wait(2.0):
+                run.peak = max(run.peak, *(size.mb for size in self._meter.sizes("job", lambda _: "all").values()))
 
         with in_background(watch):
             yield
