@@ -102,7 +102,15 @@ def measure(options: argparse.Namespace) -> dict[str, Any]:
 def _pinned(cores: int, segments: int, buckets: int) -> dict[str, Any]:
     """The figures of a run of its own on the first cores only."""
     asked = ["--cores", cores, "--segments", segments, "--buckets", buckets, "--passes", 1, "--json"]
-    command = ["taskset", "-c", ",".join(map(str, range(cores))), sys.executable, "-m", "benchmarks.whole", *map(str, asked)]
+    command = [
+        "taskset",
+        "-c",
+        ",".join(map(str, sorted(os.sched_getaffinity(0))[:cores])),
+        sys.executable,
+        "-m",
+        "benchmarks.whole",
+        *map(str, asked),
+    ]
     done = subprocess.run(command, stdout=subprocess.PIPE, text=True, check=False, cwd=ROOT)
     if done.returncode != 0:
         raise ToolError(f"a run on {cores} cores failed: exit code {done.returncode}")

@@ -132,3 +132,15 @@ def test_a_value_that_is_stored_as_another_type_stays_with_the_shape() -> None:
     made[1]["before"] = {**made[1]["before"], "_was_1_v": [1]}
     aside = pa.RecordBatch.from_pylist(made, schema=schema)
     assert Records(shape, ABOUT).takes(aside).to_pylist() == [True, False, True]
+
+
+@pytest.mark.parametrize("numbers", ["string", "precise", "double"])
+def test_a_required_number_without_digits_stays_with_the_shape(numbers: Any) -> None:
+    """It is null in the key, which is refused."""
+    keys = kinds(id="int", line="decimal")
+    batch = rows(kind_of("int"), [1, 2], {})
+    schema = batch.schema
+    made = [{**row, "key": {"id": 1, "line": line}} for row, line in zip(batch.to_pylist(), ("1", "", "2"), strict=True)]
+    batch = pa.RecordBatch.from_pylist(made, schema=schema)
+    shape = Shape(keys, {**keys, "v": kind_of("int")}, schema, form=form_of("json", numbers), contract=2, required=["line"])
+    assert Records(shape, ABOUT).takes(batch).to_pylist() == [True, numbers == "string", True]

@@ -125,8 +125,10 @@ class Airflow:
         ended, and try for long to reach one that is gone."""
         services, self.services = self.services, []
         services.sort(key=lambda service: service.name != "airflow-scheduler")
-        for some in (services[:1], services[1:]):
-            process.stop_all(some, notify=lambda _: None)
+        try:
+            process.stop_all(services[:1], notify=lambda _: None)
+        finally:
+            process.stop_all(services[1:], notify=lambda _: None)
 
     def __enter__(self) -> Self:
         return self.start()

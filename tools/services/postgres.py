@@ -48,7 +48,7 @@ class Postgres(Server):
 
     def __init__(self) -> None:
         super().__init__()
-        self.folder = Path()
+        self.folder: Path | None = None
 
     @property
     def url(self) -> str:
@@ -57,27 +57,28 @@ class Postgres(Server):
 
     def start(self) -> Self:
         bin = need()
-        self.folder = Path(tempfile.mkdtemp(prefix="writetime-postgres-"))
-        prefix = _as_other_user(self.folder)
-        data = self.folder / "data"
+        folder = self.folder = Path(tempfile.mkdtemp(prefix="writetime-postgres-"))
+        prefix = _as_other_user(folder)
+        data = folder / "data"
         made = subprocess.run(
             [*prefix, str(bin / "initdb"), "-D", str(data), "-U", USER, "--auth=trust", "--encoding=UTF8", "--no-sync"],
-            capture_output=True, text=True, check=False, cwd=self.folder,
+            capture_output=True, text=True, check=False, cwd=folder,
         )  # fmt: skip
         if made.returncode != 0:
             raise ServiceError(f"initdb failed in {data}:\n{made.stdout}{made.stderr}")
         self.port = ports.any_free()
-        command = [*prefix, str(bin / "postgres"), "-D", str(data), "-p", str(self.port), "-k", str(self.folder), "-c", "fsync=off"]
+        command = [*prefix, str(bin / "postgres"), "-D", str(data), "-p", str(self.port), "-k", str(folder), "-c", "fsync=off"]
         service = process.start(
             "postgres", [*command, "-c", f"listen_addresses={ports.LOOPBACK}"],
-            run=self.folder / "run", log=self.folder / "postgres.log", cwd=self.folder, detail=self.url,
+            run=folder / "run", log=folder / "postgres.log", cwd=folder, detail=self.url,
         )  # fmt: skip
         return self._ready(service, self._answers, "PostgreSQL", seconds=60)
 
     def stop(self) -> None:
         """Stop it, if it is running, and remove its folder."""
         super().stop()
-        shutil.rmtree(self.folder, ignore_errors=True)
+        if self.folder is not None:
+            shutil.rmtree(self.folder, ignore_errors=True)
 
     def rows(self, table: str) -> list[dict[str, Any]]:
         """All rows of a table, as PostgreSQL's own JSON."""

@@ -148,7 +148,7 @@ def quotes(column: Any) -> Texts:
 def _may_be_escaped(column: Any) -> bool:
     """Whether any string may hold a character that JSON escapes."""
     _, offsets, content = column.buffers()
-    if content is None:
+    if not len(column) or content is None:
         return False
     begin, end = np.frombuffer(offsets, np.int32)[[column.offset, column.offset + len(column)]]
     found = np.frombuffer(content, np.uint8)[begin:end]

@@ -21,14 +21,14 @@ import pyarrow.compute as pc
 import writetime
 from writetime.cassandra.types.types import CollectionType, CqlType, TupleType, UdtType, VectorType
 from writetime.events.arrow import arrow_type
-from writetime.events.converters import JSON, JsonForm
+from writetime.events.converters import JSON, NUMBERS, JsonForm
 from writetime.events.envelope import LONG_AGO, About, Shape, encode
 from writetime.events.json_columns import NULL, Columns, Texts, array_of, joined, listed, object_of, quoted, quotes
 from writetime.events.values import fields_of
 
 _INT64: Final = np.iinfo(np.int64)
 _PARTS: Final = 1 << 24
-"""Bytes of stored rows whose texts are made at once: an Arrow array of strings holds 2 GB."""
+"""Bytes of rows whose texts are made at once: an Arrow array of strings holds 2 GB."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,7 +48,10 @@ class Records:
         left = [key.is_null()]
         left += [batch[name].is_valid() for name in ("bounds", "former") if name in batch.schema.names]
         left += [pc.fill_null(batch["alone"], False)] if "alone" in batch.schema.names else []
-        left += [key.field(at).is_null() for at, name in enumerate(self.shape.keys) if name in self.shape.required]
+        required = [(key.field(at), kind) for at, (name, kind) in enumerate(self.shape.keys.items()) if name in self.shape.required]
+        left += [column.is_null() for column, _ in required]
+        # As a number, one without digits is null.
+        left += [pc.equal(column, "").fill_null(True) for column, kind in required if self._is_number(kind)]
         for part in (batch["before"], batch["after"]):
             others = [
                 place for column in self.shape.shown for place, _ in column.places if not _holds(column.kind, part.type.field(place).type)
@@ -58,7 +61,9 @@ class Records:
 
     def encode(self, batch: pa.RecordBatch) -> tuple[Any, Any]:
         """Keys and values (binary) of rows that it takes. DecodeError for a value that the form cannot have."""
-        rows = max(1, batch.num_rows // (1 + batch.nbytes // _PARTS))
+        names = sum(len(column.shown) for column in self.shape.shown)
+        size = batch.nbytes + batch.num_rows * (sum(map(len, self.prefix or ())) + 2 * names)
+        rows = max(1, batch.num_rows // (1 + size // _PARTS))
         found = [self._encode(batch.slice(at, rows)) for at in range(0, max(1, batch.num_rows), rows)]
         keys, values = zip(*found, strict=True)
         return pa.concat_arrays(keys), pa.concat_arrays(values)
@@ -78,6 +83,9 @@ class Records:
             }
         )
         return self._wrapped(key, 0), self._wrapped(value, 1)
+
+    def _is_number(self, kind: CqlType) -> bool:
+        return str(kind) in NUMBERS and self.shape.form.number_mode(str(kind)) != "string"
 
     def _wrapped(self, parts: list[Any], which: int) -> Any:
         if self.prefix is not None:

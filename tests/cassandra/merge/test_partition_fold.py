@@ -46,6 +46,7 @@ from writetime.cassandra.merge.clustering import Clustering, ClusteringOrder
 from writetime.cassandra.merge.liveness import VisibleRow, visible_rows
 from writetime.cassandra.merge.partition_fold import (
     Deleted,
+    Deletes,
     Event,
     Head,
     Item,
@@ -178,6 +179,26 @@ def test_deletions_at_their_place_and_the_events_by_writetime_lead_from_what_was
     assert followed_in_order(result, shown) == replay(result.changes, shown) == shown_by(store, now)
     assert store.as_update(update()) == merged([*first, *second])
     expect_true_records(store, now)
+
+
+@pytest.mark.parametrize("versions", ["each", "last"])
+def test_a_deletion_at_its_place_takes_a_row_that_was_gone_by_then(versions: Versions) -> None:
+    """To a consumer of last versions the row was there until the deletion: what is written again is created."""
+    row, store = (i32(1), i32(2)), Store()
+    shown = followed_in_order(run(store, named([insert(row, 1, 1)]), ORDER, now=NOW, since=NOW, deletes="placed", versions=versions), {})
+    history = [no_row(row, 5), update(deletion=DeletionTime(6, 1)), insert(row, 7, 2)]
+    result = run(store, named(history), ORDER, now=NOW, since=NOW, deletes="placed", versions=versions)
+    assert followed_in_order(result, shown) == shown_by(store, NOW)
+    assert not result.events[-1].before.row
+
+
+@pytest.mark.parametrize("deletes", ["rows", "one", "placed"])
+def test_static_content_that_a_late_delete_of_the_partition_leaves_alone(deletes: Deletes) -> None:
+    store = Store()
+    run(store, named([static(40, 1), insert((i32(1), i32(2)), 10, 1)]), ORDER, now=NOW, since=NOW, deletes=deletes)
+    late = run(store, named([update(deletion=DeletionTime(30, 1))]), ORDER, now=NOW, since=NOW, deletes=deletes)
+    (alone,) = late.of(None)
+    assert (alone.before.row, alone.reason) == (b"", "partition_delete")
 
 
 @pytest.mark.parametrize("versions", ["each", "last"])

@@ -276,7 +276,9 @@ class _Partition:
             whole = [span for span in self.news if span.step.what.tombstone is None]
             taking = _Sweep(whole if self.settings.deletes == "one" else ())
             placed = [span.step for span in whole if self.settings.deletes == "placed"]
-            yield from self._taken(b"", self._alone_at_start(self.coverage), taking, self.net(self._statics_alone(self.coverage, placed)))
+            yield from self._taken(
+                b"", self._alone_at_start(self.coverage), taking, self.net(self._statics_alone(self.coverage, placed), placed[:1])
+            )
         yield from self._head_record(update, shown)
 
     # --- the clock
@@ -330,8 +332,8 @@ class _Partition:
                     statics.put(_Step(self._deletes_at(item), item.source, None), merged(None))
             for item, news in zip(together, deleting, strict=True):
                 moment, row = self.moment(item), merged(item.part.static_row)
-                if item.part.deletion is not None and item.part.static_row is None:
-                    self._partition_deletions.add(moment)
+                if item.part.deletion is not None and (self.settings.deletes == "placed" or item.part.static_row is None):
+                    self._partition_deletions.add(self._deletes_at(item))
                 if news or row != statics.row:
                     yield Applied(item.update)
                 statics.put(_Step(moment, item.source, None), row)
@@ -380,7 +382,7 @@ class _Partition:
         """Fold one row through all its moments."""
         folding = _RowFolding(self, key, old)
         self._showed += folding.shows
-        yield from self._taken(key, folding.shown, self._taking, self.net(folding.run(items)))
+        yield from self._taken(key, folding.shown, self._taking, self.net(folding.run(items), folding.taken_first))
         self._shows += folding.shows
         if folding.row != old or self._falls_due(old):
             expires_at = row_codec.next_expiry(folding.row, self.settings.now, engine=self.engine)
@@ -408,28 +410,28 @@ class _Partition:
             yield gone
             yield Event(key, Shown(), shown, by.source, by.moment[2], by.what.reason)
 
-    def net(self, outputs: Iterable[Output]) -> Iterator[Output]:
+    def net(self, outputs: Iterable[Output], taken_first: Sequence[_Step] = ()) -> Iterator[Output]:
         """The outputs of one row. If only the last version is wanted, its events become one, from first to
-        last; if it was visible until a deletion at its place took it, one from then on."""
+        last. `taken_first`: the first deletion at its place that covers the row, if there is one: it takes what
+        the row was when the batch began, even if the row had gone by then."""
         if self.settings.versions == "each":
             yield from outputs
             return
         first: Event | None = None
-        taken: Event | None = None
         last: Event | None = None
         for output in outputs:
             if isinstance(output, Event):
                 first, last = first or output, output
-                taken = taken or (output if output.taken else None)
             else:
                 yield output
         if first is None or last is None:
             return
-        if taken is not None and first.before.row:
-            yield replace(taken, before=first.before)
-            first = replace(first, before=Shown())
-        if first.before != last.after:
-            yield replace(last, before=first.before)
+        before = first.before
+        if before.row and taken_first:
+            yield from _taken_by(taken_first[0], first.key, before, Shown())
+            before = Shown()
+        if before != last.after:
+            yield replace(last, before=before)
 
     # --- static content
 
@@ -548,6 +550,7 @@ class _RowFolding:
         self._clock = partition.start
         self._deletions = partition.sweep.at(key)
         self._placed = partition.placed.at(key)
+        self.taken_first = self._placed.first
         self._statics = _Walk(partition.statics)
         self._active: DeletionTime | None = None
         self._cells = NOTHING
@@ -753,6 +756,12 @@ class _Covering:
     def __init__(self, sweep: _Sweep) -> None:
         self._sweep = sweep
         self._slot = self._rank = 0
+
+    @property
+    def first(self) -> Sequence[_Step]:
+        """The first of them."""
+        slot = self._sweep.first_above(0, 0)
+        return () if slot is None else (self._sweep.steps[slot],)
 
     @property
     def next(self) -> Moment | None:
