@@ -121,14 +121,9 @@ class Airflow:
         return self
 
     def stop(self) -> None:
-        """Stop all running processes, the scheduler with its tasks first: they tell the API server how they
-        ended, and try for long to reach one that is gone."""
+        """Stop all running processes."""
         services, self.services = self.services, []
-        services.sort(key=lambda service: service.name != "airflow-scheduler")
-        try:
-            process.stop_all(services[:1], notify=lambda _: None)
-        finally:
-            process.stop_all(services[1:], notify=lambda _: None)
+        process.stop_all(services, notify=lambda _: None)
 
     def __enter__(self) -> Self:
         return self.start()
