@@ -109,15 +109,7 @@ def _pass(
     broker = frozenset({kafka.service.pid} if kafka.service else ())
     found = {}
     for way in WAYS:
-        settings = KafkaConfig.model_validate(
-            {
-                "bootstrap.servers": kafka.bootstrap,
-                "topic.prefix": f"{way.replace(' ', '-')}-{number}",
-                "publishers": cores,
-                "include.schema.changes": False,
-                "tombstones.on.delete": False,
-            }
-        )
+        settings = events_only(kafka, f"{way.replace(' ', '-')}-{number}", cores)
         send = _ways(config, settings, spark)[way]
         begun, begun_cpu = time.perf_counter(), cpu_seconds(broker)
         send()
@@ -126,6 +118,19 @@ def _pass(
             raise ToolError(f"{way}: {there} of {events} events are in Kafka")
         print(f"  {way}: {found[way][0]:.1f} s, {found[way][1]:.1f} s of CPU", file=sys.stderr)
     return found
+
+
+def events_only(kafka: Kafka, prefix: str, publishers: int) -> KafkaConfig:
+    """Publishing to that broker so that each record of a table's topic is an event."""
+    return KafkaConfig.model_validate(
+        {
+            "bootstrap.servers": kafka.bootstrap,
+            "topic.prefix": prefix,
+            "publishers": publishers,
+            "include.schema.changes": False,
+            "tombstones.on.delete": False,
+        }
+    )
 
 
 def _ways(config: PipelineConfig, kafka: KafkaConfig, spark: SparkSession) -> dict[str, Callable[[], object]]:

@@ -49,7 +49,7 @@ from benchmarks.batch import (
     log_of,
 )
 from benchmarks.processes import Label, Meter
-from benchmarks.publish import committed
+from benchmarks.publish import committed, events_only
 from benchmarks.report import report
 from spark_jobs import ingest, publish
 from spark_jobs.session import spark_session
@@ -59,7 +59,6 @@ from tools.console import say
 from tools.errors import ToolError
 from tools.services.kafka import Kafka
 from writetime.cassandra.commitlog.encode import encode_segment
-from writetime.config.kafka import KafkaConfig
 from writetime.config.pipeline import PipelineConfig
 from writetime.pipeline.archiver import archive
 from writetime.pipeline.documents import Manifest
@@ -118,9 +117,9 @@ def _pinned(cores: int, segments: int, buckets: int) -> dict[str, Any]:
 
 
 def _measure(segments: int, passes: int, cores: int, buckets: int) -> dict[str, Any]:
-    bodies = bodies_of(segments + 1)
-    few = bodies[-SMALL * SMALL_BATCHES :]
-    logs = [log_of(bodies_of(segments), seed) for seed in range(REPLICAS)]
+    few = bodies_of(segments + 1)[-SMALL * SMALL_BATCHES :]
+    bodies = bodies_of(segments)
+    logs = [log_of(bodies, seed) for seed in range(REPLICAS)]
     size = sum(SEGMENT_BYTES for log in logs for _ in log)
     with tempfile.TemporaryDirectory(prefix="writetime-bench-") as temporary, Kafka(Path(temporary) / "kafka", port=0) as kafka:
         folder = Path(temporary)
@@ -128,25 +127,14 @@ def _measure(segments: int, passes: int, cores: int, buckets: int) -> dict[str, 
         try:
             runs = []
             for number in range(1 + passes):
-                pipeline = Pipeline(spark, with_kafka(config_of(folder, cores, buckets), kafka, f"pass-{number}", cores), kafka)
+                config = config_of(folder, cores, buckets).model_copy(update={"kafka": events_only(kafka, f"pass-{number}", cores)})
+                pipeline = Pipeline(spark, config, kafka)
                 runs.append(pipeline.run(logs, few))
                 say(f"  {'cold' if number == 0 else number}: {_sentence(runs[-1])}")
                 pipeline.forget()
         finally:
             spark.stop()
     return _figures(runs, size, cores)
-
-
-def with_kafka(config: PipelineConfig, kafka: Kafka, prefix: str, publishers: int) -> PipelineConfig:
-    """The pipeline publishing to that broker, without tombstones, so that each record is an event."""
-    settings = {
-        "bootstrap.servers": kafka.bootstrap,
-        "topic.prefix": prefix,
-        "publishers": publishers,
-        "include.schema.changes": False,
-        "tombstones.on.delete": False,
-    }
-    return config.model_copy(update={"kafka": KafkaConfig.model_validate(settings)})
 
 
 @dataclass

@@ -21,7 +21,6 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cache, lru_cache, partial
 from itertools import groupby
-from types import SimpleNamespace
 from typing import Any, Final, NamedTuple
 
 import pyarrow as pa
@@ -348,7 +347,7 @@ class Publisher:
         """Say in each partition of these topics, once, that they are partitioned by that from the batch on. All
         publishers must have sent what is before it. Returns the topics that do not take it, with the error."""
         about = {**dict.fromkeys(RECORDS.names), "publisher": 0, "batch": batch, "ordinal": 0, "op": f"{SWITCH}={by}"}
-        rows = [SimpleNamespace(**{**about, "stream": topic, "topic": topic}) for topic in topics]
+        rows = [Row(**{**about, "stream": topic, "topic": topic}) for topic in topics]
         return {topic: error for sent in self.send_all(rows) for topic, error in sent.stuck.items()}
 
     def _transactional_id(self, publisher: int) -> str:

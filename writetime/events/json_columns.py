@@ -91,7 +91,7 @@ class Columns:
         if kind.name in TEXT_KEYS or (kind.name in NUMBERS and self.form.number_mode(kind.name) == "string"):
             return quotes(column)
         if kind.name in _AS_NUMBER:
-            return pc.fill_null(pc.cast(column, pa.string()), NULL)
+            return numbers(column)
         if kind.name == "boolean":
             return pc.fill_null(pc.if_else(column, "true", "false"), NULL)
         if kind.name in ("timestamp", "date"):
@@ -110,8 +110,7 @@ class Columns:
         else:
             millis = pc.fill_null(column.view(pa.int32()), 0).to_numpy().astype(np.int64) * _DAY_MS
         if self.form.times != "isostring":
-            numbers = millis if kind.name == "timestamp" else millis // _DAY_MS
-            return or_null(pc.cast(pa.array(numbers), pa.string()), column.is_valid())
+            return or_null(numbers(pa.array(millis if kind.name == "timestamp" else millis // _DAY_MS)), column.is_valid())
         if ((millis < _FROM_MS) | (millis >= _TO_MS)).any():
             return self._one_by_one(kind, column)
         # 2026-11-22 08:13:55.551
@@ -134,6 +133,11 @@ class Columns:
         convert = self.form.converter(kind)
         values = plain_values(column)
         return listed([NULL if value is None else quoted(value if convert is None else convert(value)) for value in values])
+
+
+def numbers(column: Any) -> Texts:
+    """Whole numbers as JSON; null stays `null`."""
+    return pc.fill_null(pc.cast(column, pa.string()), NULL)
 
 
 def quotes(column: Any) -> Texts:

@@ -23,7 +23,7 @@ from writetime.cassandra.types.types import CollectionType, CqlType, TupleType, 
 from writetime.events.arrow import arrow_type
 from writetime.events.converters import JSON, NUMBERS, JsonForm
 from writetime.events.envelope import LONG_AGO, About, Shape, encode
-from writetime.events.json_columns import NULL, Columns, Texts, array_of, joined, listed, object_of, quoted, quotes
+from writetime.events.json_columns import NULL, Columns, Texts, array_of, joined, listed, numbers, object_of, quoted, quotes
 from writetime.events.values import fields_of
 
 _INT64: Final = np.iinfo(np.int64)
@@ -115,11 +115,11 @@ class Records:
 
     def _times(self, moments: Any) -> dict[str, Texts]:
         micros = moments.view(pa.int64()).to_numpy()
-        found = {"ts_ms": _numbers(micros // 1000)}
+        found = {"ts_ms": numbers(pa.array(micros // 1000))}
         if self.shape.contract == 2:
             most = _INT64.max // 1000
             nanos = np.where(micros > most, _INT64.max, np.where(micros < -most, _INT64.min, np.clip(micros, -most, most) * 1000))
-            found |= {"ts_us": _numbers(micros), "ts_ns": _numbers(nanos)}
+            found |= {"ts_us": numbers(pa.array(micros)), "ts_ns": numbers(pa.array(nanos))}
         return found
 
     def _elements(self, batch: pa.RecordBatch) -> Texts:
@@ -141,24 +141,24 @@ class Records:
         addresses = listed(_by_value(hosts.flatten().to_pylist(), lambda host: quoted(about.addresses.get(host) or host)))
         nodes = array_of(hosts, addresses)
         seen = pc.list_value_length(hosts)
-        place = {"file": quotes(batch["file"]), "pos": _plain(batch["pos"])}
+        place = {"file": quotes(batch["file"]), "pos": numbers(batch["pos"])}
         of_table = {"keyspace": quoted(about.keyspace), "table": quoted(about.table)}
         replicas = {
             "table_id": quotes(batch["table_id"]),
             "hostname": _first(addresses, seen),
             "nodes": nodes,
-            "replicas_seen": _plain(seen),
-            "replicas_expected": _plain(batch["replicas_expected"]),
+            "replicas_seen": numbers(seen),
+            "replicas_expected": numbers(batch["replicas_expected"]),
         }
         cause = {"reason": quotes(batch["reason"]), "schema_version": quotes(batch["schema_version"])}
         product = {"version": quoted(writetime.__version__), "connector": quoted("writetime")}
         is_snapshot = pc.fill_null(pc.equal(batch["reason"], "snapshot"), False)
         snapshot = pc.if_else(is_snapshot, "true", "false")
-        numbers, ordinals = _plain(batch["batch"]), _plain(batch["ordinal"])
+        batches, ordinals = numbers(batch["batch"]), numbers(batch["ordinal"])
         if contract == 1:
             order = {
-                "ts_micro": _plain(batch["ts_micro"].view(pa.int64())),
-                "sequence": joined(["[", numbers, ",", ordinals, "]"]),
+                "ts_micro": numbers(batch["ts_micro"].view(pa.int64())),
+                "sequence": joined(["[", batches, ",", ordinals, "]"]),
                 "snapshot": snapshot,
             }
             return {**product, "cluster": quoted(about.cluster), **of_table, **replicas, **place, **order, **cause, "bounds": NULL}
@@ -169,7 +169,7 @@ class Records:
             "ts_ms": times["ts_ms"],
             "snapshot": joined(['"', snapshot, '"']),
             "db": quoted(about.keyspace),
-            "sequence": joined([r'"[\"', numbers, r"\",\"", ordinals, r'\"]"']),
+            "sequence": joined([r'"[\"', batches, r"\",\"", ordinals, r'\"]"']),
             "ts_us": times["ts_us"],
             "ts_ns": times["ts_ns"],
             "cluster": quoted(about.cluster),
@@ -199,14 +199,6 @@ def key_lists(kinds: Sequence[CqlType], keys: Any) -> Any:
     for at, kind in enumerate(kinds):
         parts += ["," if at else "[", columns.texts(kind, keys.field(at))]
     return joined([*parts, "]"]).cast(pa.binary())
-
-
-def _numbers(values: np.ndarray[Any, Any]) -> Texts:
-    return pc.cast(pa.array(values), pa.string())
-
-
-def _plain(numbers: Any) -> Texts:
-    return pc.fill_null(pc.cast(numbers, pa.string()), NULL)
 
 
 def _first(elements: Texts, lengths: Any) -> Texts:
