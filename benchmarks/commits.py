@@ -35,7 +35,7 @@ from benchmarks.warehouse import cpu_seconds_of_jvm
 from spark_jobs.session import spark_session
 from spark_jobs.sinks.compaction import compact_if_due
 from spark_jobs.sinks.iceberg import Warehouse
-from spark_jobs.sinks.schema_evolution import IcebergTable
+from spark_jobs.sinks.iceberg_table import IcebergTable
 from spark_jobs.sinks.table_maintenance import tidy
 from spark_jobs.stages.event_pages import PAGES
 from tests.spark_jobs.conf import spark_conf

@@ -127,7 +127,9 @@ def _measure(segments: int, passes: int, cores: int, buckets: int) -> dict[str, 
         try:
             runs = []
             for number in range(1 + passes):
-                config = config_of(folder, cores, buckets).model_copy(update={"kafka": events_only(kafka, f"pass-{number}", cores)})
+                # Workers remember the ids of a bucket's batches, so each pass has a bucket of its own.
+                own = {"kafka": events_only(kafka, f"pass-{number}", cores), "bucket": str(folder / f"bucket-{number}")}
+                config = config_of(folder, cores, buckets).model_copy(update=own)
                 pipeline = Pipeline(spark, config, kafka)
                 runs.append(pipeline.run(logs, few))
                 say(f"  {'cold' if number == 0 else number}: {_sentence(runs[-1])}")

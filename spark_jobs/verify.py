@@ -36,7 +36,8 @@ from spark_jobs.cassandra_reader import Ring, as_of, token_of
 from spark_jobs.job_exit import reports_failure
 from spark_jobs.session import spark_session
 from spark_jobs.sinks.iceberg import Warehouse
-from spark_jobs.sinks.schema_evolution import IcebergTable, quoted
+from spark_jobs.sinks.iceberg_table import IcebergTable
+from spark_jobs.sinks.schema_evolution import quoted
 from spark_jobs.stages.scan import Batches, chunked
 from spark_jobs.stages.table_rows import EXPIRES_AT, WRITETIME, RowShape
 from spark_jobs.state.shards import Shard, shards_of

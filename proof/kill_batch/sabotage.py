@@ -113,15 +113,15 @@ def _append_changes() -> None:
     """Rows of an earlier attempt of the batch are not replaced."""
     from spark_jobs.sinks.iceberg import Warehouse
 
-    real = Warehouse._overwrite
+    real = Warehouse._replace
 
-    def overwrite(self: Any, name: str, seen: Any, rows: Any, where: Any, properties: Any) -> None:
-        if "__changes" in name:
-            rows.writeTo(name).append()
+    def replace(self: Any, held: Any, seen: Any, rows: Any, replaced: Any, properties: Any) -> None:
+        if "__changes" in held.name:
+            rows.frame().writeTo(held.name).append()
         else:
-            real(self, name, seen, rows, where, properties)
+            real(self, held, seen, rows, replaced, properties)
 
-    Warehouse._overwrite = overwrite  # type: ignore[method-assign]
+    Warehouse._replace = replace  # type: ignore[method-assign]
 
 
 def _seal_first() -> None:

@@ -23,7 +23,7 @@ from pyspark.errors import PySparkException
 from pyspark.sql import SparkSession
 
 from spark_jobs.sinks.iceberg import Warehouse
-from spark_jobs.sinks.schema_evolution import IcebergTable, Kept
+from spark_jobs.sinks.iceberg_table import IcebergTable, Kept
 from spark_jobs.sinks.table_maintenance import merge_small, thin
 from spark_jobs.spark_errors import why
 from writetime.cassandra.schema.model import Table

@@ -24,14 +24,14 @@ import pyarrow as pa
 import structlog
 from py4j.protocol import Py4JJavaError  # type: ignore[import-untyped]
 from pyspark.errors import PySparkException
-from pyspark.sql import Column, DataFrame, SparkSession, Window
+from pyspark.sql import Column, DataFrame, Row, SparkSession, Window
 from pyspark.sql import functions as F
 from pyspark.sql.pandas.types import from_arrow_schema, to_arrow_schema
 from pyspark.sql.types import StructType
 
+from spark_jobs.sinks.data_files import FILES
+from spark_jobs.sinks.iceberg_table import IcebergTable, Kept, Replaced
 from spark_jobs.sinks.schema_evolution import (
-    IcebergTable,
-    Kept,
     Path,
     Steps,
     converted,
@@ -40,10 +40,11 @@ from spark_jobs.sinks.schema_evolution import (
     type_ddl,
 )
 from spark_jobs.spark_errors import why
-from spark_jobs.stages.event_pages import change_rows, last_rows
+from spark_jobs.stages.event_pages import change_rows, kept_of, last_rows, one_of_each_key
 from spark_jobs.stages.scan import Batches
 from spark_jobs.stages.table_rows import EXPIRES_AT, OP, WRITETIME, RowShape, changes_schema
 from writetime.cassandra.merge.clustering import EQUAL_ONLY_TO_ITSELF
+from writetime.cassandra.schema import model
 from writetime.cassandra.schema.fingerprint import describe, schema_version
 from writetime.cassandra.schema.model import Schema, Table
 from writetime.config.warehouse import WarehouseConfig
@@ -109,6 +110,7 @@ _ANOTHER_CHAIN = (
     "`batches/` of the bucket was put back from a backup or made anew, and the warehouse was not. Run `writetime rebuild`, which makes "
     "state and tables again from the archive; or put both back to the same time."
 )
+_UNKNOWN = "CommitStateUnknownException"
 _MIXED = "some, but not all, rows match"
 """How Iceberg (ManifestFilterManager) says that it cannot take a file away whole."""
 
@@ -208,6 +210,18 @@ class Changes:
 
     rows: DataFrame
     versions: dict[str, dict[str, Any]]
+
+
+@dataclass(frozen=True, slots=True)
+class _Rows:
+    """Rows that tasks make of those of a frame: with these columns, by a function for `mapInArrow`."""
+
+    source: DataFrame
+    made: Callable[[Batches], Batches]
+    columns: StructType
+
+    def frame(self) -> DataFrame:
+        return self.source.mapInArrow(self.made, schema=self.columns)
 
 
 class _Notes:
@@ -334,16 +348,16 @@ class Warehouse:
             seen, _ = self._look_at(held, batch)
             about = {"batch": batch, "table_id": str(table.id), "schema_version": schema_version(table, schema.types)}
             as_rows = change_rows(to_arrow_schema(held.columns), about, cells=self.cells)
-            rows = events.filter("told > 0").mapInArrow(as_rows, schema=held.columns)
-            replaced = F.lit(True) if self._succeeds(held) else _earlier_attempt(held, batch)
+            rows = _Rows(events.filter("told > 0"), as_rows, held.columns)
+            replaced = "everything" if self._succeeds(held) else _earlier_attempt(held, batch)
             try:
-                self._overwrite(held.name, seen, rows, replaced, self._about(batch, table=table))
+                self._replace(held, seen, rows, replaced, self._about(batch, table=table))
                 self._take_over(held, batch)
             except Py4JJavaError as error:
                 if _MIXED not in str(error):
                     raise
                 # Compaction has merged an earlier attempt's events into a file with events of other batches.
-                self._exchange_events(held, rows, batch)
+                self._exchange_events(held, rows.frame(), batch)
 
     def take_back(self, table: Table, batch: int) -> None:
         """Remove the changes that an earlier attempt of the batch wrote for this incarnation."""
@@ -497,15 +511,19 @@ class Warehouse:
                 return
             columns = current_schema(shape, facts)
             rows = self._last_rows(held, shape, columns, events, batch)
-            if (table.static_columns and table.clustering) or any(may_be_respelled(table.columns[key].type) for key in shape.keys):
-                rows = _one_of_each_key(rows, shape)
+            # Keys that may be spelled otherwise may be in another task.
+            several = any(may_be_respelled(table.columns[key].type) for key in shape.keys)
             if anew or seen is None or self._succeeds(held):
                 # There is nothing to merge with, and the scan for it is the expensive part.
-                kept = rows.filter(F.col(OP) != "d")
                 about = self._about(batch, "rows", table)
-                self._overwrite(held.name, seen, _as_stored(kept, held.columns), F.lit(True), about)
+                if several:
+                    kept = _one_of_each_key(rows.frame(), shape).filter(F.col(OP) != "d")
+                    self._overwrite(held.name, seen, _as_stored(kept, held.columns), F.lit(True), about)
+                else:
+                    made = kept_of(rows.made, to_arrow_schema(held.columns))
+                    self._replace(held, seen, _Rows(rows.source, made, held.columns), "everything", about)
             else:
-                self._merge(held.name, shape, columns, rows, batch)
+                self._merge(held.name, shape, columns, _one_of_each_key(rows.frame(), shape) if several else rows.frame(), batch)
             self._take_over(held, batch)
 
     def clear_former(self, table: Table, batch: int) -> None:
@@ -563,6 +581,26 @@ class Warehouse:
         for key, value in properties.items():
             writer = writer.option(f"snapshot-property.{key}", value)
         writer.overwrite(where)
+
+    def _replace(self, held: IcebergTable, seen: int | None, rows: _Rows, replaced: Replaced, properties: Mapping[str, str]) -> None:
+        """Put these rows in place of the `replaced` ones, unless such rows were written since snapshot `seen`.
+        The tasks write the files if they can, and else Spark's writer."""
+        target = held.file_target(to_arrow_schema(rows.columns))
+        if target is None:
+            log.info("files written by Spark's writer", table=held.name)
+            self._overwrite(held.name, seen, rows.frame(), _condition(replaced), properties)
+            return
+        try:
+            files = rows.source.mapInArrow(target.written(rows.made), schema=from_arrow_schema(FILES)).collect()
+            self._commit_files(held, seen, files, replaced, properties)
+        except Exception as error:
+            # What became of the commit is not known: readers may see the files.
+            if _UNKNOWN not in str(error):
+                target.remove()
+            raise
+
+    def _commit_files(self, held: IcebergTable, seen: int | None, files: list[Row], replaced: Replaced, about: Mapping[str, str]) -> None:
+        held.overwrite(files, replaced, seen, about)
 
     def _exchange_events(self, held: IcebergTable, rows: DataFrame, batch: int) -> None:
         """Replace a batch's events one by one. A crash between the two steps loses nothing."""
@@ -746,15 +784,19 @@ class Warehouse:
 
     # --- the rest
 
-    def _last_rows(self, held: IcebergTable, shape: RowShape, columns: pa.Schema, events: DataFrame, batch: int) -> DataFrame:
+    def _last_rows(self, held: IcebergTable, shape: RowShape, columns: pa.Schema, events: DataFrame, batch: int) -> _Rows:
         """The rows after the batch, with the action for each in column OP; and the keys that a row had in
         between, if there can be several. They are produced while the commit's job runs, after the table of a
         MERGE was loaded, and only after the fence was checked."""
         stored = held.columns
         rows = StructType([stored[column] for column in columns.names]).add(OP, "string")
-        respelled = [to_column(column.name) for column in shape.table.clustering if may_be_respelled(column.type)]
-        made = _passed(self.fence, batch, last_rows(to_arrow_schema(rows), respelled))
-        return (events if respelled else events.filter("last > 0")).mapInArrow(made, schema=rows)
+        respelled = _names(column for column in shape.table.clustering if may_be_respelled(column.type))
+        made = last_rows(to_arrow_schema(rows), respelled)
+        if shape.table.static_columns and shape.table.clustering:
+            partition, clustering = _names(shape.table.partition_key), _names(shape.table.clustering)
+            made = one_of_each_key(made, partition, clustering)
+        made = _passed(self.fence, batch, made)
+        return _Rows(events if respelled else events.filter("last > 0"), made, rows)
 
     def _look_at(self, held: IcebergTable, batch: int, *, shared: bool = False) -> tuple[int | None, bool]:
         """The snapshot that readers of the table see now, which must not be of a later batch, and whether it
@@ -971,17 +1013,21 @@ def _has_batch(summaries: list[dict[str, str]], batch: int) -> bool:
     return any(each.get(_BATCH_PROPERTY) == str(batch) and each.get(_STEP_PROPERTY) == "rows" for each in summaries)
 
 
-def _earlier_attempt(held: IcebergTable, batch: int) -> Column:
-    """The condition on the events that an earlier attempt of the batch left in a changes table.
+def _earlier_attempt(held: IcebergTable, batch: int) -> Replaced:
+    """The events that an earlier attempt of the batch left in a changes table.
 
     To find them, a commit reads all manifests of the table, because these have no bounds by batch. So if no
-    kept commit is of this batch, the condition is false: the commit then reads no manifest, and Iceberg rejects
+    kept commit is of this batch, there are none: the commit then reads no manifest, and Iceberg rejects
     it if anything was added since the table was looked at. A commit of an earlier batch has to be in sight:
     without one, the attempt's commit may have expired."""
     summaries, lineage = held.commits()
     attempted = any(each.get(_BATCH_PROPERTY) == str(batch) for each in summaries)
     follows = any(0 < int(each.summary.get(_BATCH_PROPERTY, 0)) < batch for each in lineage)
-    return F.lit(False) if follows and not attempted else F.col("batch") == batch
+    return "nothing" if follows and not attempted else batch
+
+
+def _condition(replaced: Replaced) -> Column:
+    return F.col("batch") == replaced if isinstance(replaced, int) else F.lit(replaced == "everything")
 
 
 def _batch_of(summary: Mapping[str, str], batches: Mapping[int, UUID | None]) -> int | None:
@@ -1022,6 +1068,10 @@ def _undone(gone: Sequence[Kept]) -> dict[str, str]:
     return properties
 
 
+def _names(columns: Iterable[model.Column]) -> list[str]:
+    return [to_column(column.name) for column in columns]
+
+
 def _keys(shape: RowShape) -> dict[str, str]:
     return {_KEYS_PROPERTY: json.dumps(list(shape.keys))}
 
@@ -1053,11 +1103,8 @@ def may_be_respelled(kind: str) -> bool:
 
 
 def _one_of_each_key(rows: DataFrame, shape: RowShape) -> DataFrame:
-    """One row per key of the warehouse. A clustering of no bytes (`blobAsInt(0x)`) reads as null, and so does
-    the clustering of static content alone. Static content alone is visible only while its partition has no
-    row, so at most one of both exists when a batch ends, and the deletion of the other must not remove it.
-    The same holds for a row that is written again in its former spelling. If partition keys read alike, any
-    one of their rows is kept."""
+    """One row per key of the warehouse, of keys that may have several spellings: a row that is written again in
+    its former spelling is not deleted. If partition keys read alike, any one of their rows is kept."""
     key = Window.partitionBy(*(F.expr(comparable("s", column)) for column in shape.key_type)).orderBy(F.col(OP) == "d")
     return rows.alias("s").withColumn("_place", F.row_number().over(key)).filter("_place = 1").drop("_place")
 

@@ -9,18 +9,15 @@ become what is wanted (re-added with another type) is set aside under a name tha
 made anew.
 
 Sources: Cassandra 3.11-5.0, cql3 AlterTableStatement and AlterTypeStatement; Iceberg, SchemaUpdate. Knows
-Spark's types and Iceberg's table; knows no CQL schema.
+Spark's types; knows neither a table nor a CQL schema.
 """
 
 from __future__ import annotations
 
-import json
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass, field
-from functools import lru_cache, reduce
-from typing import Any, Final, NamedTuple
+from typing import Final
 
-from pyspark.sql import SparkSession
 from pyspark.sql.types import (
     ArrayType,
     ByteType,
@@ -31,11 +28,8 @@ from pyspark.sql.types import (
     LongType,
     MapType,
     ShortType,
-    StructField,
     StructType,
 )
-
-from writetime.errors import BatchBusy
 
 Path = tuple[str, ...]
 
@@ -179,162 +173,3 @@ def type_ddl(kind: DataType) -> str:
 
 def quoted(name: str) -> str:
     return "`" + name.replace("`", "``") + "`"
-
-
-class Kept(NamedTuple):
-    """A commit to a table: its snapshot, the snapshot before it, whether that one is kept too, and its
-    summary."""
-
-    id: int
-    parent: int | None
-    has_parent: bool
-    summary: dict[str, str]
-
-
-class IcebergTable:
-    """One table of the catalog, for operations that SQL cannot do in one commit."""
-
-    def __init__(self, spark: SparkSession, name: str) -> None:
-        self._spark = spark
-        self.name = name
-        session: Any = spark
-        self._table: Any = self._java("org.apache.iceberg.spark.Spark3Util").loadIcebergTable(session._jsparkSession, name)
-        self._read: tuple[list[dict[str, str]], list[Kept]] = [], []
-        self._read_from: str | None = None
-
-    @property
-    def properties(self) -> dict[str, str]:
-        # As one text: each entry would be a call to the JVM, and the end of the iteration an exception.
-        found: dict[str, str] = json.loads(
-            self._java("org.apache.iceberg.util.JsonUtil").mapper().writeValueAsString(self._table.properties())
-        )
-        return found
-
-    def refresh(self) -> None:
-        """Read the table from the catalog again, because Spark caches tables."""
-        self._table.refresh()
-
-    @property
-    def columns(self) -> StructType:
-        return StructType.fromJson(json.loads(self._java("org.apache.iceberg.spark.SparkSchemaUtil").convert(self._table.schema()).json()))
-
-    @property
-    def snapshot(self) -> int | None:
-        """Id of the snapshot that readers see; None if the table was never written."""
-        found = self._table.currentSnapshot()
-        return None if found is None else int(found.snapshotId())
-
-    @property
-    def rows(self) -> int | None:
-        """Number of rows that readers see, by the last commit's summary, without reading data: records less
-        position deletes. A delete whose file maintenance has rewritten still counts until maintenance removes
-        it. None if the summary lacks it."""
-        found = self._table.currentSnapshot()
-        if found is None:
-            return 0
-        summary = json.loads(self._java("org.apache.iceberg.util.JsonUtil").mapper().writeValueAsString(found.summary()))
-        numbers = [summary.get(f"total-{name}") for name in ("records", "position-deletes", "equality-deletes")]
-        if None in numbers or int(numbers[2]):
-            return None
-        return max(0, int(numbers[0]) - int(numbers[1]))
-
-    @property
-    def summaries(self) -> list[dict[str, str]]:
-        """Summaries of the kept commits, the newest last."""
-        return self.commits()[0]
-
-    @property
-    def lineage(self) -> list[Kept]:
-        """The commits whose result readers see, the newest first, as far as they are kept. Commits that were
-        rolled back are not included."""
-        return self.commits()[1]
-
-    def commits(self) -> tuple[list[dict[str, str]], list[Kept]]:
-        """`summaries` and `lineage` with one read, because a table's metadata may be large. Metadata that was
-        read is not read again."""
-        current = self._table.operations().current()
-        location = current.metadataFileLocation()
-        if location is None or location != self._read_from:
-            self._read, self._read_from = self._parsed(current), location
-        return self._read
-
-    def _parsed(self, current: Any) -> tuple[list[dict[str, str]], list[Kept]]:
-        metadata = json.loads(self._java("org.apache.iceberg.TableMetadataParser").toJson(current))
-        kept = {each["snapshot-id"]: each for each in metadata.get("snapshots", ())}
-        found: list[Kept] = []
-        at = metadata.get("current-snapshot-id")
-        while (each := kept.get(at)) is not None:
-            at = each.get("parent-snapshot-id")
-            found.append(Kept(each["snapshot-id"], at, at in kept, each["summary"]))
-        return [each["summary"] for each in kept.values()], found
-
-    def roll_back(self, seen: int, target: int | None, properties: Mapping[str, str], check: Callable[[], None]) -> None:
-        """Roll back to snapshot `target` (None: no rows) and set the properties, in one commit. `check` is
-        called once the table with snapshot `seen` is loaded: any later commit makes the roll-back fail.
-        ManageSnapshots would retry on top of that commit, and remove it too."""
-        operations = self._table.operations()
-        base = operations.refresh()
-        now = base.currentSnapshot()
-        if now is None or int(now.snapshotId()) != seen:
-            raise BatchBusy("concurrent write to the table", operation="roll a warehouse table back", obj=self.name, hint="Run it again.")
-        check()
-        made = self._java("org.apache.iceberg.TableMetadata").buildFrom(base)
-        made = made.removeRef("main") if target is None else made.setBranchSnapshot(target, "main")
-        if properties:
-            java_map = self._java("java.util.HashMap")()
-            for name, value in properties.items():
-                java_map.put(name, value)
-            made = made.setProperties(java_map)
-        operations.commit(base, made.build())
-        self.refresh()
-        self._spark.catalog.refreshTable(self.name)
-
-    def evolve(self, plan: Steps, properties: Mapping[str, str], check: Callable[[], None]) -> None:
-        """Apply the steps and set the properties; readers see all of it or nothing. `check` is called once
-        the table is loaded: a later change of columns makes this fail."""
-        transaction = self._table.newTransaction()
-        check()
-        # Each at once, so that two columns may swap their names; first what makes room for the others.
-        for renames in (plan.aside, plan.renamed):
-            self._update(transaction, [("renameColumn", ".".join(path), name) for path, name in renames])
-        self._update(transaction, [("updateColumn", ".".join(path), self._type(kind).asPrimitiveType()) for path, kind in plan.widened])
-        self._update(transaction, [("addColumn", *self._parent(path), path[-1], self._type(kind)) for path, kind in plan.added])
-        update = transaction.updateProperties()
-        for name, value in properties.items():
-            update.set(name, value)
-        update.commit()
-        transaction.commitTransaction()
-        self._spark.catalog.refreshTable(self.name)
-
-    def empty(self, about: Mapping[str, str]) -> None:
-        """Delete all rows. `about`: the summary properties of the snapshot."""
-        taken = self._table.newDelete().deleteFromRowFilter(self._java("org.apache.iceberg.expressions.Expressions").alwaysTrue())
-        for name, value in about.items():
-            taken.set(name, value)
-        taken.commit()
-        self._spark.catalog.refreshTable(self.name)
-
-    def _java(self, name: str) -> Any:
-        return _java_class(self._spark, name)
-
-    def _update(self, transaction: Any, calls: Sequence[tuple[Any, ...]]) -> None:
-        if calls:
-            update = transaction.updateSchema()
-            for method, *arguments in calls:
-                getattr(update, method)(*arguments)
-            update.commit()
-
-    def _parent(self, path: Path) -> tuple[str, ...]:
-        return (".".join(path[:-1]),) if len(path) > 1 else ()
-
-    def _type(self, kind: DataType) -> Any:
-        # As the only column of a row: a struct alone would become a schema, which is not a column type.
-        row = self._java("org.apache.spark.sql.types.DataType").fromJson(StructType([StructField("it", kind)]).json())
-        return self._java("org.apache.iceberg.spark.SparkSchemaUtil").convert(row).findType("it")
-
-
-@lru_cache(maxsize=64)
-def _java_class(spark: SparkSession, name: str) -> Any:
-    """A JVM class by its full name; each part of a name is a call to the JVM."""
-    session: Any = spark
-    return reduce(getattr, name.split("."), session._jvm)

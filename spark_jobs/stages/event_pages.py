@@ -8,12 +8,14 @@ know Iceberg."""
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from functools import reduce
 from typing import Any, Final
 
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from spark_jobs.stages.arrow_runs import whole
 from spark_jobs.stages.row_packs import pack, unpacked
 from spark_jobs.stages.scan import Batches
 from spark_jobs.stages.table_events import Event
@@ -110,6 +112,64 @@ def last_rows(columns: pa.Schema, respelled: Sequence[str]) -> Callable[[Batches
                 yield from _last_rows(page, columns)
 
     return rows
+
+
+def one_of_each_key(
+    rows: Callable[[Batches], Batches], partition: Sequence[str], clustering: Sequence[str]
+) -> Callable[[Batches], Batches]:
+    """Rows of `last_rows`, one of each key of the warehouse.
+
+    A clustering of no bytes (`blobAsInt(0x)`) reads as null, and so does the clustering of static content alone.
+    That is visible only while its partition has no row, so at most one of both exists when a batch ends, and the
+    deletion of the other must not remove it. All rows of a partition are in one task, one after the other."""
+
+    def unique(batches: Batches) -> Batches:
+        waiting: list[pa.RecordBatch] = []
+        for batch in rows(batches):
+            lacks = reduce(pc.or_, (pc.is_null(batch[name]) for name in clustering))
+            if not lacks.true_count:
+                yield batch
+                continue
+            yield _filtered(batch, pc.invert(lacks))
+            found = whole([*waiting, _filtered(batch, lacks)])
+            places = _texts(found, partition)
+            # The last partition may go on in the next batch.
+            ended = next((at for at in range(len(places), 0, -1) if places[at - 1] != places[-1]), 0)
+            yield _one_of_each(found.slice(0, ended), [*partition, *clustering])
+            waiting = [found.slice(ended)]
+        for batch in waiting:
+            yield _one_of_each(batch, [*partition, *clustering])
+
+    return lambda batches: (batch for batch in unique(batches) if batch.num_rows)
+
+
+def _one_of_each(rows: pa.RecordBatch, key: Sequence[str]) -> pa.RecordBatch:
+    """One row of each key; one that is not deleted, if there is one."""
+    is_deleted = pc.equal(rows[OP], "d").to_pylist()
+    chosen: dict[str, int] = {}
+    for at, text in enumerate(_texts(rows, key)):
+        if text not in chosen or is_deleted[chosen[text]]:
+            chosen[text] = at
+    return rows.take(pa.array(sorted(chosen.values()), pa.int64()))
+
+
+def _texts(rows: pa.RecordBatch, columns: Sequence[str]) -> list[str]:
+    """Of each row these columns' values as text: in a value NaN does not equal itself."""
+    return [repr(values) for values in zip(*(plain_values(rows[name]) for name in columns), strict=True)]
+
+
+def kept_of(rows: Callable[[Batches], Batches], columns: pa.Schema) -> Callable[[Batches], Batches]:
+    """Rows with these columns, of `last_rows`: those that are not deleted. Columns that they lack are null."""
+
+    def kept(batches: Batches) -> Batches:
+        for batch in rows(batches):
+            there = _filtered(batch, pc.not_equal(batch[OP], "d"))
+            if there.num_rows:
+                names = there.schema.names
+                found = [there[field.name] if field.name in names else pa.nulls(there.num_rows, field.type) for field in columns]
+                yield pa.RecordBatch.from_arrays(found, schema=columns)
+
+    return kept
 
 
 def _last_rows(page: pa.RecordBatch, columns: pa.Schema) -> Iterator[pa.RecordBatch]:

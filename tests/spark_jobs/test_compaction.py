@@ -13,7 +13,7 @@ import pytest
 
 from spark_jobs.sinks import compaction
 from spark_jobs.sinks.compaction import Compaction, commits_since_compaction
-from spark_jobs.sinks.schema_evolution import Kept
+from spark_jobs.sinks.iceberg_table import Kept
 from spark_jobs.sinks.table_maintenance import IN_USE, Snapshot, surplus
 from writetime.config.warehouse import WarehouseConfig
 from writetime.pipeline.documents import Accounting

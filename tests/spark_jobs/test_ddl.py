@@ -16,12 +16,12 @@ from pyspark.sql import DataFrame, Row, SparkSession
 from pyspark.sql.pandas.types import from_arrow_schema
 
 from spark_jobs import publish
-from spark_jobs.publish import Outbox, Part
+from spark_jobs.publish import Outbox, Part, Unsent
 from spark_jobs.session import spark_session
 from spark_jobs.sinks.iceberg import Changes, Warehouse
+from spark_jobs.sinks.iceberg_table import IcebergTable
 from spark_jobs.sinks.kafka import RECORDS, Publisher, Sent
 from spark_jobs.sinks.kafka_records import Encoder, Incarnation
-from spark_jobs.sinks.schema_evolution import IcebergTable
 from spark_jobs.stages.event_pages import page_of, page_row
 from spark_jobs.stages.table_events import deletion, truncation
 from spark_jobs.stages.table_rows import RowShape
@@ -90,7 +90,7 @@ def records_of(pipeline: Pipeline, warehouse: Warehouse, of: Table, upto: int) -
     assert changes is not None
     incarnation = Incarnation(of, changes, About(pipeline.cluster, of.keyspace, of.name, {}), outbox._topic(of))
     encoder = Encoder.of(kafka, pipeline.config.events, incarnation)
-    return outbox._table_records(incarnation, encoder, 0, Part(upto, None)).orderBy("batch", "ordinal").collect()
+    return outbox._table_records(incarnation, encoder, 0, Part(upto, None)).records().orderBy("batch", "ordinal").collect()
 
 
 PLACE = UserType("shop", "place", ("x", "y"), ("int", "int"))
@@ -214,10 +214,10 @@ def test_a_table_that_cannot_be_published_holds_up_no_other(
             raise refusals[of.name]
         return Changes(spark.createDataFrame([], "batch bigint, ordinal bigint, table_id string, schema_version bigint"), {})
 
-    def records(_: Outbox, incarnation: Incarnation, __: Encoder, since: int, part: Part) -> DataFrame:
+    def records(_: Outbox, incarnation: Incarnation, __: Encoder, since: int, part: Part) -> Unsent:
         event = bytearray(b"k"), bytearray(b"v"), "u", False, None, None, None
         found = [(0, incarnation.topic, incarnation.topic, batch, 1, *event) for batch in range(since + 1, part.last + 1)]
-        return spark.createDataFrame(found, schema=from_arrow_schema(RECORDS))
+        return Unsent(spark.createDataFrame(found, schema=from_arrow_schema(RECORDS)), lambda batches: batches)
 
     monkeypatch.setattr(publish, "message_limits", lambda *_: ({}, {}))
     monkeypatch.setattr(publish, "read_schema", lambda *_: learner)

@@ -13,6 +13,7 @@ from spark_jobs.stages.event_pages import (
     aligned,
     change_rows,
     last_rows,
+    one_of_each_key,
     page_of,
     page_row,
 )
@@ -108,3 +109,41 @@ def test_what_is_told_and_last_is_counted() -> None:
     row = page_row(ORDERS.id.bytes, page_of(SHAPE, EVENTS))
     assert (row["told"], row["last"]) == (3, 3)
     assert page_row(ORDERS.id.bytes, page_of(SHAPE, []))["last"] == 0
+
+
+# --- one of each key
+
+
+LACKING = pa.schema([("p", pa.string()), ("a", pa.int32()), ("b", pa.int32()), ("v", pa.int32()), (OP, pa.string())])
+Lacking = tuple[str, int | None, int | None, int, str]
+
+
+def one_of_each(*batches: list[Lacking]) -> list[Lacking]:
+    made = one_of_each_key(lambda given: given, ["p"], ["a", "b"])
+    given = (pa.RecordBatch.from_pylist([dict(zip(LACKING.names, row, strict=True)) for row in rows], schema=LACKING) for rows in batches)
+    found = [tuple(row.values()) for batch in made(given) for row in batch.to_pylist()]
+    return sorted(found, key=repr)
+
+
+@pytest.mark.parametrize("cut", range(8))
+def test_of_static_content_and_a_row_without_clustering_one_stays(cut: int) -> None:
+    rows: list[Lacking] = [
+        ("one", None, None, 1, "d"),
+        ("one", None, None, 2, "u"),
+        ("one", 1, 1, 3, "d"),
+        ("one", None, 1, 4, "c"),
+        ("two", None, None, 5, "c"),
+        ("two", None, None, 6, "d"),
+        ("two", 1, 1, 7, "u"),
+        ("two", None, None, 8, "d"),
+    ]
+    kept = [rows[at] for at in (1, 2, 3, 4, 6)]
+    assert one_of_each(rows[:cut], rows[cut:]) == sorted(kept, key=repr)
+    assert one_of_each(*([row] for row in rows)) == sorted(kept, key=repr)
+
+
+def test_of_two_deletions_one_stays() -> None:
+    assert one_of_each([("one", None, None, 1, "d"), ("one", None, None, 2, "d")]) in (
+        [("one", None, None, 1, "d")],
+        [("one", None, None, 2, "d")],
+    )

@@ -24,7 +24,7 @@ from structlog.testing import capture_logs
 from spark_jobs.session import spark_session
 from spark_jobs.sinks.compaction import compact_if_due
 from spark_jobs.sinks.iceberg import Fence, Warehouse, _Notes
-from spark_jobs.sinks.schema_evolution import IcebergTable
+from spark_jobs.sinks.iceberg_table import IcebergTable
 from spark_jobs.sinks.table_maintenance import count, tidy
 from spark_jobs.sinks.unwritable_tables import commit_each
 from spark_jobs.stages.event_pages import PAGES

@@ -17,7 +17,7 @@ from spark_jobs.session import spark_session
 from spark_jobs.sinks.avro_files import to_files
 from spark_jobs.sinks.compaction import compact_if_due
 from spark_jobs.sinks.iceberg import Fence, Warehouse
-from spark_jobs.sinks.schema_evolution import IcebergTable
+from spark_jobs.sinks.iceberg_table import IcebergTable
 from spark_jobs.sinks.table_maintenance import merge_small, tidy
 from tests.spark_jobs.pipeline import dies_at
 from tests.spark_jobs.synthetic import CLUSTER, ORDERS, START, Ring, delete_row, folded, insert, update

@@ -1,0 +1,185 @@
+"""Data files of Iceberg tables, written by tasks from Arrow memory: `FileTarget`. The driver commits them with
+`IcebergTable.overwrite`.
+
+Strategy: Spark's writer takes record batches apart into rows of the JVM and encodes these, which costs several
+times what Arrow's own Parquet writer does. So a task writes the Parquet file itself, with the table's field ids,
+under a name of its own, and returns its path. Nothing refers to the file before the commit. If the commit fails,
+the files are deleted; if the process is killed, or an attempt of a task loses, files remain that no table knows,
+as after Spark's own writer.
+
+Only for tables whose files can be written this way (`FileTarget.of`): Parquet, with Iceberg's own names of
+files, no properties of the writer set by somebody else, no partitions but days, and in a place that tasks reach
+as the jobs reach the bucket. Everything else is left to Spark's writer. Sources: the Iceberg table specification
+(Parquet field ids, partition transforms). Must not know what the rows are."""
+
+from __future__ import annotations
+
+import tempfile
+from collections import defaultdict
+from collections.abc import Callable, Collection, Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Final
+from uuid import uuid4
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from spark_jobs.stages.scan import Batches
+from writetime.storage import open_store
+from writetime.storage.store import Store
+
+FILES: Final = pa.schema([("path", pa.string()), ("size", pa.int64()), ("rows", pa.int64()), ("day", pa.int32())])
+"""A written file: its location, bytes, rows, and for a table with partitions their day, as days since 1970."""
+BYTES_PER_FILE: Final = 64 << 20
+"""Bytes of Arrow memory after which a file is written."""
+_ROWS_PER_GROUP: Final = 1 << 17
+_DAY: Final = 86_400_000_000
+_SETTINGS_OF_A_WRITER: Final = (
+    *("write.format.", "write.parquet.", "write.object-storage.", "write.location-provider.", "write.data.path", "write.folder-storage"),
+    *("write.distribution-mode", "write.target-file-size-bytes", "write.spark.", "encryption."),
+)
+"""How properties begin which Spark's writer obeys and this one does not."""
+_DEFAULTS: Final = {("write.parquet.compression-codec", "zstd"), ("write.format.default", "parquet")}
+"""Those that Iceberg sets itself, or that change nothing."""
+
+
+@dataclass(frozen=True, slots=True)
+class FileTarget:
+    """Where the files of one commit go. `folder`: URL or path of the table's data; `stem`: how their names begin;
+    `schema`: the table's columns with field ids; `day_column`: the column by whose days it is partitioned, and
+    `partition`: the name of that partition field. It is sent to executors."""
+
+    folder: str
+    stem: str
+    schema: pa.Schema
+    day_column: str | None = None
+    partition: str | None = None
+
+    @classmethod
+    def of(cls, table: Mapping[str, Any], columns: pa.Schema, reachable: Collection[str]) -> FileTarget | None:
+        """The target of a table, from its metadata in Iceberg's JSON format and its Arrow schema; None if only
+        Spark's writer can write to it. `reachable`: how locations begin that tasks can write to."""
+        chosen = {item for item in table["properties"].items() if item[0].startswith(_SETTINGS_OF_A_WRITER)} - _DEFAULTS
+        if chosen or table["default-sort-order-id"] != 0:
+            return None
+        location = table["location"].rstrip("/")
+        if not location.startswith(tuple(reachable)):
+            return None
+        current = next(each for each in table["schemas"] if each["schema-id"] == table["current-schema-id"])
+        spec = next(each for each in table["partition-specs"] if each["spec-id"] == table["default-spec-id"])["fields"]
+        schema, stem = with_ids(columns, current), uuid4().hex
+        if not spec:
+            return cls(f"{location}/data", stem, schema)
+        if len(spec) > 1 or spec[0]["transform"] != "day":
+            return None
+        name = next((each["name"] for each in current["fields"] if each["id"] == spec[0]["source-id"]), None)
+        if name is None or schema.field(name).type != pa.timestamp("us", "UTC"):
+            return None
+        return cls(f"{location}/data", stem, schema, name, spec[0]["name"])
+
+    def written(self, rows: Callable[[Batches], Batches]) -> Callable[[Batches], Batches]:
+        """A function for `mapInArrow` that writes what `rows` returns, record batches with the table's columns,
+        and returns FILES."""
+
+        def write_batches(batches: Batches) -> Batches:
+            waiting: dict[int | None, list[pa.RecordBatch]] = defaultdict(list)
+            for batch in rows(batches):
+                for day, part in self._by_day(batch):
+                    waiting[day].append(part)
+                    if sum(each.nbytes for each in waiting[day]) >= BYTES_PER_FILE:
+                        yield self._write(day, waiting.pop(day))
+                # A replay may touch thousands of days.
+                while sum(each.nbytes for parts in waiting.values() for each in parts) >= 4 * BYTES_PER_FILE:
+                    day = max(waiting, key=lambda day: sum(each.nbytes for each in waiting[day]))
+                    yield self._write(day, waiting.pop(day))
+            for day, parts in waiting.items():
+                yield self._write(day, parts)
+
+        return write_batches
+
+    def _by_day(self, batch: pa.RecordBatch) -> Iterator[tuple[int | None, pa.RecordBatch]]:
+        if self.day_column is None:
+            if batch.num_rows:
+                yield None, batch
+            return
+        times = batch[self.day_column]
+        if times.null_count:
+            raise ValueError(f"{self.day_column} is null in {times.null_count} rows, so these have no day")
+        days = times.cast(pa.int64()).to_numpy() // _DAY
+        for day in np.unique(days).tolist():
+            mine = days == day
+            yield day, batch if mine.all() else batch.filter(pa.array(mine))
+
+    def _write(self, day: int | None, batches: list[pa.RecordBatch]) -> pa.RecordBatch:
+        table = pa.Table.from_batches(batches).cast(self.schema)
+        folder = self.folder if day is None else f"{self.folder}/{self.partition}={np.datetime64(day, 'D')}"
+        path = f"{folder}/{self.stem}-{uuid4().hex}.parquet"
+        size = put(path, table)
+        return pa.RecordBatch.from_pylist([{"path": path, "size": size, "rows": table.num_rows, "day": day}], schema=FILES)
+
+    def remove(self) -> None:
+        """Delete the files that were written for a commit that did not happen. It looks through all of the
+        table's files, because the names of those that failed tasks wrote are not known."""
+        if "://" in self.folder:
+            store, prefix = _store(self.folder)
+            for info in list(store.list(f"{prefix}/")):
+                if info.name.rpartition("/")[2].startswith(self.stem):
+                    store.delete(info.name)
+        else:
+            for path in list(_local(self.folder).rglob(f"{self.stem}-*.parquet")):
+                path.unlink(missing_ok=True)
+
+
+def put(path: str, table: pa.Table) -> int:
+    """Write the table as a Parquet file; returns its bytes."""
+    if "://" in path:
+        store, name = _store(path)
+        with tempfile.NamedTemporaryFile(suffix=".parquet") as file:
+            _write_parquet(file.name, table)
+            return store.put(name, Path(file.name)).size
+    local = _local(path)
+    local.parent.mkdir(parents=True, exist_ok=True)
+    _write_parquet(str(local), table)
+    return local.stat().st_size
+
+
+def _store(url: str) -> tuple[Store, str]:
+    """The store of a bucket, and the rest of the URL."""
+    scheme, _, rest = url.partition("://")
+    bucket, _, name = rest.partition("/")
+    return open_store(f"{scheme}://{bucket}"), name
+
+
+def _local(path: str) -> Path:
+    return Path(path.removeprefix("file:"))
+
+
+def _write_parquet(path: str, table: pa.Table) -> None:
+    # As Iceberg's writer: Zstandard, and no Arrow schema beside the field ids.
+    pq.write_table(table, path, compression="zstd", row_group_size=_ROWS_PER_GROUP, store_schema=False)
+
+
+# --- field ids
+
+
+def with_ids(columns: pa.Schema, struct: Mapping[str, Any]) -> pa.Schema:
+    """The columns with the field ids of an Iceberg schema (its JSON format) that has them in the same order."""
+    return pa.schema([_with_id(column, each["id"], each["type"]) for column, each in zip(columns, struct["fields"], strict=True)])
+
+
+def _with_id(column: pa.Field, number: int, kind: Any) -> pa.Field:
+    return pa.field(column.name, _type_with_ids(column.type, kind), column.nullable, {b"PARQUET:field_id": str(number).encode()})
+
+
+def _type_with_ids(column: pa.DataType, kind: Any) -> pa.DataType:
+    if pa.types.is_struct(column):
+        return pa.struct([_with_id(each, of["id"], of["type"]) for each, of in zip(column, kind["fields"], strict=True)])
+    if pa.types.is_map(column):
+        return pa.map_(
+            _with_id(column.key_field, kind["key-id"], kind["key"]), _with_id(column.item_field, kind["value-id"], kind["value"])
+        )
+    if pa.types.is_list(column):
+        return pa.list_(_with_id(column.value_field, kind["element-id"], kind["element"]))
+    return column

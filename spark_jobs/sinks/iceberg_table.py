@@ -1,0 +1,251 @@
+"""One Iceberg table of the catalog, through Iceberg's Java API: what SQL cannot do, or not in one commit.
+
+Strategy: the driver calls Iceberg's own classes through Spark's gateway to the JVM. Each call costs about a
+millisecond, so what has many entries (properties, commits) is fetched as one JSON text. Sources: Iceberg's
+javadoc of Table, TableMetadata, OverwriteFiles and DataFiles. Knows nothing of batches but that a column may
+have that name."""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from functools import lru_cache, reduce
+from typing import Any, Final, Literal, NamedTuple
+
+import pyarrow as pa
+from pyspark.sql import Row, SparkSession
+from pyspark.sql.types import DataType, StructField, StructType
+
+from spark_jobs.sinks.data_files import FileTarget
+from spark_jobs.sinks.schema_evolution import Path, Steps
+from writetime.errors import BatchBusy
+
+Replaced = Literal["everything", "nothing"] | int
+"""The rows that a commit replaces; a number: those of that batch."""
+
+_MANY: Final = ("snapshots", "snapshot-log", "metadata-log")
+"""Parts of a table's metadata that grow with its commits."""
+_OF_A_STORE: Final = ("gcs.service", "gcs.no-auth", "gcs.oauth2", "gcs.encryption", "gcs.decryption", "gcs.impersonate", "s3.", "client.")
+"""How a catalog's properties begin that say how its store is reached and files are written there."""
+
+
+class Kept(NamedTuple):
+    """A commit to a table: its snapshot, the snapshot before it, whether that one is kept too, and its
+    summary."""
+
+    id: int
+    parent: int | None
+    has_parent: bool
+    summary: dict[str, str]
+
+
+class IcebergTable:
+    """One table of the catalog, for operations that SQL cannot do in one commit."""
+
+    def __init__(self, spark: SparkSession, name: str) -> None:
+        self._spark = spark
+        self.name = name
+        session: Any = spark
+        self._table: Any = self._java("org.apache.iceberg.spark.Spark3Util").loadIcebergTable(session._jsparkSession, name)
+        self._read: tuple[list[dict[str, str]], list[Kept]] = [], []
+        self._metadata: dict[str, Any] = {}
+        self._read_from: str | None = None
+
+    @property
+    def properties(self) -> dict[str, str]:
+        # As one text: each entry would be a call to the JVM, and the end of the iteration an exception.
+        found: dict[str, str] = json.loads(
+            self._java("org.apache.iceberg.util.JsonUtil").mapper().writeValueAsString(self._table.properties())
+        )
+        return found
+
+    def refresh(self) -> None:
+        """Read the table from the catalog again, because Spark caches tables."""
+        self._table.refresh()
+
+    @property
+    def columns(self) -> StructType:
+        return StructType.fromJson(json.loads(self._java("org.apache.iceberg.spark.SparkSchemaUtil").convert(self._table.schema()).json()))
+
+    @property
+    def snapshot(self) -> int | None:
+        """Id of the snapshot that readers see; None if the table was never written."""
+        found = self._table.currentSnapshot()
+        return None if found is None else int(found.snapshotId())
+
+    @property
+    def rows(self) -> int | None:
+        """Number of rows that readers see, by the last commit's summary, without reading data: records less
+        position deletes. A delete whose file maintenance has rewritten still counts until maintenance removes
+        it. None if the summary lacks it."""
+        found = self._table.currentSnapshot()
+        if found is None:
+            return 0
+        summary = json.loads(self._java("org.apache.iceberg.util.JsonUtil").mapper().writeValueAsString(found.summary()))
+        numbers = [summary.get(f"total-{name}") for name in ("records", "position-deletes", "equality-deletes")]
+        if None in numbers or int(numbers[2]):
+            return None
+        return max(0, int(numbers[0]) - int(numbers[1]))
+
+    @property
+    def summaries(self) -> list[dict[str, str]]:
+        """Summaries of the kept commits, the newest last."""
+        return self.commits()[0]
+
+    @property
+    def lineage(self) -> list[Kept]:
+        """The commits whose result readers see, the newest first, as far as they are kept. Commits that were
+        rolled back are not included."""
+        return self.commits()[1]
+
+    def commits(self) -> tuple[list[dict[str, str]], list[Kept]]:
+        """`summaries` and `lineage` with one read, because a table's metadata may be large. Metadata that was
+        read is not read again."""
+        current = self._table.operations().current()
+        location = current.metadataFileLocation()
+        if location is None or location != self._read_from:
+            self._read, self._read_from = self._parsed(current), location
+        return self._read
+
+    def _parsed(self, current: Any) -> tuple[list[dict[str, str]], list[Kept]]:
+        metadata = json.loads(self._java("org.apache.iceberg.TableMetadataParser").toJson(current))
+        kept = {each["snapshot-id"]: each for each in metadata.get("snapshots", ())}
+        found: list[Kept] = []
+        at = metadata.get("current-snapshot-id")
+        self._metadata = {key: value for key, value in metadata.items() if key not in _MANY}
+        while (each := kept.get(at)) is not None:
+            at = each.get("parent-snapshot-id")
+            found.append(Kept(each["snapshot-id"], at, at in kept, each["summary"]))
+        return [each["summary"] for each in kept.values()], found
+
+    def roll_back(self, seen: int, target: int | None, properties: Mapping[str, str], check: Callable[[], None]) -> None:
+        """Roll back to snapshot `target` (None: no rows) and set the properties, in one commit. `check` is
+        called once the table with snapshot `seen` is loaded: any later commit makes the roll-back fail.
+        ManageSnapshots would retry on top of that commit, and remove it too."""
+        operations = self._table.operations()
+        base = operations.refresh()
+        now = base.currentSnapshot()
+        if now is None or int(now.snapshotId()) != seen:
+            raise BatchBusy("concurrent write to the table", operation="roll a warehouse table back", obj=self.name, hint="Run it again.")
+        check()
+        made = self._java("org.apache.iceberg.TableMetadata").buildFrom(base)
+        made = made.removeRef("main") if target is None else made.setBranchSnapshot(target, "main")
+        if properties:
+            java_map = self._java("java.util.HashMap")()
+            for name, value in properties.items():
+                java_map.put(name, value)
+            made = made.setProperties(java_map)
+        operations.commit(base, made.build())
+        self.refresh()
+        self._spark.catalog.refreshTable(self.name)
+
+    def evolve(self, plan: Steps, properties: Mapping[str, str], check: Callable[[], None]) -> None:
+        """Apply the steps and set the properties; readers see all of it or nothing. `check` is called once
+        the table is loaded: a later change of columns makes this fail."""
+        transaction = self._table.newTransaction()
+        check()
+        # Each at once, so that two columns may swap their names; first what makes room for the others.
+        for renames in (plan.aside, plan.renamed):
+            self._update(transaction, [("renameColumn", ".".join(path), name) for path, name in renames])
+        self._update(transaction, [("updateColumn", ".".join(path), self._type(kind).asPrimitiveType()) for path, kind in plan.widened])
+        self._update(transaction, [("addColumn", *self._parent(path), path[-1], self._type(kind)) for path, kind in plan.added])
+        update = transaction.updateProperties()
+        for name, value in properties.items():
+            update.set(name, value)
+        update.commit()
+        transaction.commitTransaction()
+        self._spark.catalog.refreshTable(self.name)
+
+    def file_target(self, columns: pa.Schema) -> FileTarget | None:
+        """Where tasks write files of these columns, the table's own, for one commit; None if only Spark's writer
+        can."""
+        self.commits()
+        return FileTarget.of(self._metadata, columns, _reachable(self._spark, self.name.partition(".")[0].strip("`")))
+
+    def overwrite(self, files: Iterable[Row], replaced: Replaced, seen: int | None, about: Mapping[str, str]) -> None:
+        """Add data files, rows of `data_files.FILES`, in place of the rows `replaced`, unless such rows were
+        written since snapshot `seen`. `about`: the summary properties of the snapshot."""
+        taken = self._table.newOverwrite().overwriteByRowFilter(self._filter(replaced))
+        taken = taken.validateNoConflictingDeletes().validateNoConflictingData()
+        if seen is not None:
+            taken = taken.validateFromSnapshot(seen)
+        for file in files:
+            taken = taken.addFile(self._data_file(file))
+        for name, value in about.items():
+            taken = taken.set(name, value)
+        taken.commit()
+        self._spark.catalog.refreshTable(self.name)
+
+    def _filter(self, replaced: Replaced) -> Any:
+        expressions = self._java("org.apache.iceberg.expressions.Expressions")
+        if isinstance(replaced, int):
+            return expressions.equal("batch", replaced)
+        return expressions.alwaysTrue() if replaced == "everything" else expressions.alwaysFalse()
+
+    def _data_file(self, file: Row) -> Any:
+        """The file for a commit; its footer is read for the bounds of its columns."""
+        spec, source = self._table.spec(), self._table.io().newInputFile(file.path)
+        metrics_config = self._java("org.apache.iceberg.MetricsConfig").forTable(self._table)
+        metrics = self._java("org.apache.iceberg.parquet.ParquetUtil").fileMetrics(source, metrics_config)
+        made = self._java("org.apache.iceberg.DataFiles").builder(spec).withPath(file.path).withFileSizeInBytes(file.size)
+        if file.day is not None:
+            partition = self._java("org.apache.iceberg.PartitionData")(spec.partitionType())
+            partition.set(0, file.day)
+            made = made.withPartition(partition)
+        return made.withFormat("parquet").withMetrics(metrics).build()
+
+    def empty(self, about: Mapping[str, str]) -> None:
+        """Delete all rows. `about`: the summary properties of the snapshot."""
+        taken = self._table.newDelete().deleteFromRowFilter(self._java("org.apache.iceberg.expressions.Expressions").alwaysTrue())
+        for name, value in about.items():
+            taken.set(name, value)
+        taken.commit()
+        self._spark.catalog.refreshTable(self.name)
+
+    def _java(self, name: str) -> Any:
+        return _java_class(self._spark, name)
+
+    def _update(self, transaction: Any, calls: Sequence[tuple[Any, ...]]) -> None:
+        if calls:
+            update = transaction.updateSchema()
+            for method, *arguments in calls:
+                getattr(update, method)(*arguments)
+            update.commit()
+
+    def _parent(self, path: Path) -> tuple[str, ...]:
+        return (".".join(path[:-1]),) if len(path) > 1 else ()
+
+    def _type(self, kind: DataType) -> Any:
+        # As the only column of a row: a struct alone would become a schema, which is not a column type.
+        row = self._java("org.apache.spark.sql.types.DataType").fromJson(StructType([StructField("it", kind)]).json())
+        return self._java("org.apache.iceberg.spark.SparkSchemaUtil").convert(row).findType("it")
+
+
+@lru_cache(maxsize=64)
+def _reachable(spark: SparkSession, catalog: str) -> tuple[str, ...]:
+    """How locations begin to which tasks write as the jobs write to the bucket: with what the environment says,
+    not with properties of the catalog."""
+    session: Any = spark
+    stated = session._jsparkSession.conf().getAllAsJava()
+    known = json.loads(_java_class(spark, "org.apache.iceberg.util.JsonUtil").mapper().writeValueAsString(stated))
+    prefix = f"spark.sql.catalog.{catalog}."
+    options = {key.removeprefix(prefix): value for key, value in known.items() if key.startswith(prefix)}
+    own = any(name.startswith(_OF_A_STORE) and value != _of_environment(name) for name, value in options.items())
+    stores = [] if own or options.get("type") == "rest" else ["gs://", "s3://"]
+    hadoop = session._jsc.hadoopConfiguration()
+    is_local = (hadoop.get("fs.defaultFS") or "file:").startswith("file:")
+    return (*stores, "file:/", *(["/"] if is_local else []))
+
+
+def _of_environment(name: str) -> str | None:
+    """The value of a catalog's property that the environment gives to all jobs anyway."""
+    emulator = os.environ.get("STORAGE_EMULATOR_HOST")
+    return {"gcs.service.host": emulator, "gcs.no-auth": "true" if emulator else None}.get(name)
+
+
+@lru_cache(maxsize=64)
+def _java_class(spark: SparkSession, name: str) -> Any:
+    """A JVM class by its full name; each part of a name is a call to the JVM."""
+    session: Any = spark
+    return reduce(getattr, name.split("."), session._jvm)

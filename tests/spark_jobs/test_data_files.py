@@ -1,0 +1,122 @@
+"""Data files as tasks write them, without Spark; that Iceberg reads them is shown in test_iceberg."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+
+from spark_jobs.sinks import data_files
+from spark_jobs.sinks.data_files import FILES, FileTarget
+
+COLUMNS = pa.schema([("id", pa.int64()), ("at", pa.timestamp("us", "UTC")), ("tags", pa.map_(pa.string(), pa.list_(pa.int32())))])
+TAGS = {"type": "map", "key-id": 4, "key": "string", "value-id": 5, "value": {"type": "list", "element-id": 6, "element": "int"}}
+DAY = 86_400_000_000
+
+
+def metadata(location: str, *, days: bool = True) -> dict[str, Any]:
+    fields = [{"id": 1, "type": "long"}, {"id": 2, "type": "timestamptz"}, {"id": 3, "type": TAGS}]
+    named = [{**field, "name": column.name} for field, column in zip(fields, COLUMNS, strict=True)]
+    spec = [{"name": "at_day", "transform": "day", "source-id": 2, "field-id": 1000}] if days else []
+    return {
+        "location": location,
+        "properties": {"write.metadata.previous-versions-max": "100", "write.parquet.compression-codec": "zstd"},
+        "schemas": [{"schema-id": 0, "fields": []}, {"schema-id": 1, "fields": named}],
+        "current-schema-id": 1,
+        "partition-specs": [{"spec-id": 0, "fields": spec}],
+        "default-spec-id": 0,
+        "default-sort-order-id": 0,
+    }
+
+
+def target(location: Path | str, **about: Any) -> FileTarget:
+    made = FileTarget.of(metadata(str(location), **about), COLUMNS, ["/"])
+    assert made is not None
+    return made
+
+
+def batch(*rows: tuple[int, int | None]) -> pa.RecordBatch:
+    return pa.RecordBatch.from_pylist([{"id": n, "at": at, "tags": [("k", [n, None])]} for n, at in rows], schema=COLUMNS)
+
+
+def write(to: FileTarget, *batches: pa.RecordBatch) -> list[dict[str, Any]]:
+    found = [row for out in to.written(lambda given: given)(iter(batches)) for row in out.to_pylist()]
+    assert all(row.keys() == set(FILES.names) for row in found)
+    return found
+
+
+def test_each_day_has_a_file_with_the_tables_field_ids(tmp_path: Path) -> None:
+    found = write(target(tmp_path), batch((1, 0), (2, DAY), (3, 5)), batch((4, -1), (5, DAY + 1)))
+    assert {row["day"]: row["rows"] for row in found} == {0: 2, 1: 2, -1: 1}
+    assert {Path(row["path"]).parent.name for row in found} == {"at_day=1970-01-01", "at_day=1970-01-02", "at_day=1969-12-31"}
+    read = [row for each in found for row in pq.read_table(each["path"], partitioning=None).to_pylist()]
+    assert sorted(row["id"] for row in read) == [1, 2, 3, 4, 5]
+    assert all(row["tags"] == [("k", [row["id"], None])] for row in read)
+    assert all(Path(row["path"]).stat().st_size == row["size"] for row in found)
+    schema = str(pq.ParquetFile(found[0]["path"]).schema)
+    names = ("id", "at", "tags", "key", "value", "element")
+    assert all(re.search(rf"field_id={number} {name}\b", schema) for number, name in enumerate(names, start=1))
+
+
+def test_many_rows_are_several_files_in_bounded_memory(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    size = batch((1, 0)).nbytes
+    monkeypatch.setattr(data_files, "BYTES_PER_FILE", 3 * size)
+    of_one_day = write(target(tmp_path), *(batch((n, 0)) for n in range(7)))
+    assert sorted(row["rows"] for row in of_one_day) == [1, 3, 3]
+
+    waiting = 0
+
+    def given() -> Iterator[pa.RecordBatch]:
+        nonlocal waiting
+        for n in range(40):
+            waiting += 1
+            yield batch((n, n * DAY))
+
+    most = 0
+    for _ in target(tmp_path).written(lambda batches: batches)(given()):
+        waiting -= 1
+        most = max(most, waiting)
+    assert most <= 12
+
+
+def test_what_a_failed_commit_left_is_deleted_and_nothing_else(tmp_path: Path) -> None:
+    kept = write(target(tmp_path), batch((1, 0)))
+    mine = target(tmp_path)
+    gone = write(mine, batch((2, 0), (3, DAY)))
+    mine.remove()
+    assert [Path(row["path"]).exists() for row in (*kept, *gone)] == [True, False, False]
+
+
+def test_a_table_without_partitions_has_no_days(tmp_path: Path) -> None:
+    (found,) = write(target(tmp_path, days=False), batch((1, None), (2, DAY)))
+    assert found["day"] is None
+    assert Path(found["path"]).parent == tmp_path / "data"
+
+
+def test_a_row_without_a_day_is_not_written(tmp_path: Path) -> None:
+    with pytest.raises(ValueError, match="at is null in 1 rows"):
+        write(target(tmp_path), batch((1, None)))
+
+
+@pytest.mark.parametrize(
+    "changed",
+    [
+        {"properties": {"write.parquet.compression-codec": "snappy"}},
+        {"properties": {"write.object-storage.enabled": "true"}},
+        {"properties": {"write.data.path": "s3://elsewhere"}},
+        {"properties": {"write.format.default": "orc"}},
+        {"default-sort-order-id": 1},
+        {"location": "hdfs://names/warehouse"},
+        {"location": "abfss://files@account.dfs.core.windows.net/x"},
+        {"partition-specs": [{"spec-id": 0, "fields": [{"name": "b", "transform": "bucket[4]", "source-id": 1}]}]},
+        {"partition-specs": [{"spec-id": 0, "fields": [{"name": "d", "transform": "day", "source-id": 1}]}]},
+        {"partition-specs": [{"spec-id": 0, "fields": [{"name": n, "transform": "day", "source-id": 2} for n in "ab"]}]},
+    ],
+)
+def test_other_tables_are_left_to_sparks_writer(changed: dict[str, Any]) -> None:
+    assert FileTarget.of(metadata("/lake/t") | changed, COLUMNS, ["/", "gs://", "s3://"]) is None
