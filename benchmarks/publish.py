@@ -22,6 +22,7 @@ import tempfile
 import time
 from collections.abc import Callable
 from datetime import datetime
+from functools import reduce
 from pathlib import Path
 from typing import Any
 
@@ -139,9 +140,9 @@ def _ways(config: PipelineConfig, kafka: KafkaConfig, spark: SparkSession) -> di
 
     def same_records() -> None:
         records, refused = outbox._records(Published(batch=0, events=0), Part(1, None))
-        if records is None or refused:
+        if not records or refused:
             raise ToolError(f"no events to send: {refused}")
-        _to_kafka(records, kafka)
+        _to_kafka(reduce(DataFrame.unionByName, (source.records() for source in records)), kafka)
 
     def plain() -> None:
         learner = read_schema(store, config.cluster.name, 1)

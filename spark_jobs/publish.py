@@ -34,11 +34,13 @@ from spark_jobs.session import spark_session
 from spark_jobs.sinks.avro_files import files_up_to, to_files
 from spark_jobs.sinks.iceberg import Warehouse, may_be_respelled
 from spark_jobs.sinks.kafka import (
+    PACKS,
     RECORDS,
     SENT,
     Chain,
     Publisher,
     Sent,
+    by_publisher,
     ensure_topics,
     expect_own,
     forget,
@@ -50,6 +52,7 @@ from spark_jobs.sinks.kafka import (
 from spark_jobs.sinks.kafka_records import PUT_ASIDE, Encoder, Incarnation, Oversized, QuarantineTopic
 from spark_jobs.sinks.schema_registry import Registry
 from spark_jobs.spark_errors import spark_failures
+from spark_jobs.stages.scan import Batches
 from writetime import __version__
 from writetime.cassandra.schema.ddl import Ddl, ddl
 from writetime.cassandra.schema.model import Table
@@ -299,6 +302,20 @@ def parts(rules: Sequence[PartitionedFrom], since: int, upto: int) -> Iterator[P
             yield Part(min(following - 1, upto), rule.by if rule is not None else None, marks)
 
 
+class Unsent(NamedTuple):
+    """Rows, and the function for `mapInArrow` that makes RECORDS of them."""
+
+    rows: DataFrame
+    encode: Callable[[Batches], Batches]
+
+    def records(self) -> DataFrame:
+        return self.rows.mapInArrow(self.encode, schema=from_arrow_schema(RECORDS))
+
+    def packs(self) -> DataFrame:
+        """The records as PACKS."""
+        return self.rows.mapInArrow(by_publisher(self.encode), schema=from_arrow_schema(PACKS))
+
+
 class Outbox:
     """The changes tables of all captured tables, up to the last sealed batch, without those that were
     voided."""
@@ -359,7 +376,7 @@ class Outbox:
         cluster = self.config.cluster.name
         records, refused = self._records(known, part)
         with spark_failures():
-            found = [] if records is None else records.mapInArrow(self._publisher.send_batches, schema=from_arrow_schema(SENT)).collect()
+            found = self._sent(records) if records else []
             sent: list[Sent] = [pickle.loads(row.sent) for row in found]  # noqa: S301 - made by our own workers
         refused |= {self._named(stream): error for found in sent for stream, error in found.stuck.items()}
         with spark_failures():
@@ -378,6 +395,12 @@ class Outbox:
             id=read_manifest(self.store, cluster, part.last).id,
         )
 
+    def _sent(self, records: Sequence[Unsent]) -> list[Row]:
+        """Send the records, each publisher's share in one task; rows of SENT."""
+        packs = reduce(DataFrame.unionByName, (source.packs() for source in records))
+        shares = packs.repartition(self.kafka.publishers, "publisher").sortWithinPartitions("publisher")
+        return shares.mapInArrow(self._publisher.send_packs, schema=from_arrow_schema(SENT)).collect()
+
     @property
     def _publisher(self) -> Publisher:
         return Publisher(self.kafka, Chain(self.config.bucket, self.config.cluster.name, self.upto, self.first), self.owner)
@@ -387,10 +410,10 @@ class Outbox:
         prefix = self.kafka.topic_prefix
         return topic if topic in (prefix, quarantine_topic(prefix)) else ".".join(from_topic(topic)[1:])
 
-    def _records(self, known: Published, part: Part) -> tuple[DataFrame | None, dict[str, WritetimeError]]:
-        """Kafka records of the part's batches that are not known to be sent: each publisher's share in one
-        partition, in sending order; and the errors of what cannot be sent, by full table name. All
-        incarnations of a name share a topic and are sent in order."""
+    def _records(self, known: Published, part: Part) -> tuple[list[Unsent], dict[str, WritetimeError]]:
+        """What becomes the Kafka records of the part's batches that are not known to be sent; and the errors of
+        what cannot be sent, by full table name. All incarnations of a name share a topic and are sent in
+        order."""
         learner = read_schema(self.store, self.config.cluster.name, self.upto)
         addresses = read_manifest(self.store, self.config.cluster.name, self.upto).nodes
         warehouse = Warehouse(self.spark, self.config.catalog.name if self.config.catalog else "")
@@ -433,7 +456,7 @@ class Outbox:
         if part.marks is not None and part.by is not None:
             marked = [topic for topic in wanted if self._named(topic) not in refused]
             refused |= {self._named(topic): error for topic, error in self._publisher.mark_switch(marked, part.marks, part.by).items()}
-        frames = [
+        sources = [
             self._table_records(incarnation, encoders[incarnation.table.id], known.sent(name), part)
             for name, incarnations in found.items()
             for incarnation in incarnations
@@ -441,11 +464,8 @@ class Outbox:
         ]
         plain = [record for record in (*statements, *quarantined) if record[1] not in refused]
         if plain:
-            frames.append(self.spark.createDataFrame(plain, schema=from_arrow_schema(RECORDS)))
-        if not frames:
-            return None, refused
-        spread = reduce(DataFrame.unionByName, frames).repartition(self.kafka.publishers, "publisher")
-        return spread.sortWithinPartitions("publisher", "batch", "stream", "ordinal"), refused
+            sources.append(Unsent(self.spark.createDataFrame(plain, schema=from_arrow_schema(RECORDS)), _as_they_are))
+        return sources, refused
 
     def _limit(
         self, encoders: Mapping[UUID, Encoder], topics: Sequence[str], quarantine: QuarantineTopic | None
@@ -613,7 +633,7 @@ class Outbox:
             used[row["at"]].append((row["schema_version"], row["wide"]))
         return [(incarnations[at][1], versions_used) for at, versions_used in used.items()]
 
-    def _table_records(self, incarnation: Incarnation, encoder: Encoder, since: int, part: Part) -> DataFrame:
+    def _table_records(self, incarnation: Incarnation, encoder: Encoder, since: int, part: Part) -> Unsent:
         changes = incarnation.changes
         # By the values of the key, not by what it looks like in JSON: neither DDL nor a release may give a
         # key to another publisher, whose progress is another.
@@ -627,7 +647,7 @@ class Outbox:
             rows = rows.crossJoin(F.broadcast(end)).filter("end IS NULL OR struct(batch, ordinal) <= end").drop("end")
         if self.kafka.tombstones_on_delete and any(may_be_respelled(column.type) for column in incarnation.table.clustering):
             rows = self._with_former_keys(rows, key)
-        return rows.mapInArrow(encoder, schema=from_arrow_schema(RECORDS))
+        return Unsent(rows, encoder)
 
     def _share(self, key: Column, owned: StructType) -> Column:
         """The publisher of a key, which owns these columns of it."""
@@ -649,6 +669,10 @@ class Outbox:
 
     def _topic(self, table: Table) -> str:
         return envelope.topic(self.kafka.topic_prefix, table.keyspace, table.name)
+
+
+def _as_they_are(batches: Batches) -> Batches:
+    return batches
 
 
 def _new(table: Table, since: int, upto: int) -> Column:

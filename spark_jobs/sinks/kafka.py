@@ -21,14 +21,18 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cache, lru_cache, partial
 from itertools import groupby
+from operator import itemgetter
 from typing import Any, Final, NamedTuple
 
 import pyarrow as pa
+import pyarrow.compute as pc
 import structlog
 from confluent_kafka import Consumer, IsolationLevel, KafkaError, KafkaException, Message, Producer, TopicPartition, murmur2
 from confluent_kafka.admin import AdminClient, ConfigEntry, ConfigResource, OffsetSpec, ResourceType  # type: ignore[attr-defined]  # exported, not by the stubs
 from confluent_kafka.cimpl import NewTopic
 
+from spark_jobs.stages.arrow_runs import joined
+from spark_jobs.stages.row_packs import ascending, in_order, pack, unpacked
 from spark_jobs.stages.scan import Batches
 from writetime.config.kafka import KafkaConfig, PartitionBy
 from writetime.errors import PublishError
@@ -60,6 +64,8 @@ tombstone takes away. A row without a `value` has nothing else."""
 
 Row: Any = namedtuple("Row", RECORDS.names)  # type: ignore[misc]
 """A row of RECORDS."""
+PACKS: Final = pa.schema([("publisher", pa.int32()), ("rows", pa.binary())])
+"""Rows of RECORDS of one publisher, packed (`row_packs`): a shuffle moves a few large values."""
 SENT: Final = pa.schema([("sent", pa.binary())])
 """A pickled `Sent` for each publisher."""
 
@@ -329,11 +335,14 @@ class Publisher:
     chain: Chain | None = None
     owner: Owner | None = None
 
-    def send_batches(self, batches: Batches) -> Batches:
-        """RECORDS to SENT: `send_all` of a partition."""
-        rows = (Row._make(row) for batch in batches for row in zip(*(column.to_pylist() for column in batch.columns), strict=True))
-        for sent in self.send_all(rows):
-            yield pa.RecordBatch.from_pydict({"sent": [pickle.dumps(sent)]}, schema=SENT)
+    def send_packs(self, packs: Batches) -> Batches:
+        """PACKS, sorted by publisher, to SENT: `send_all` of a partition."""
+        pairs = (pair for batch in packs for pair in zip(*(column.to_pylist() for column in batch.columns), strict=True))
+        for _, run in groupby(pairs, key=itemgetter(0)):
+            batches = in_order(unpacked(rows for _, rows in run), _sending_order)
+            rows = (Row._make(row) for batch in batches for row in zip(*(column.to_pylist() for column in batch.columns), strict=True))
+            for sent in self.send_all(rows):
+                yield pa.RecordBatch.from_pydict({"sent": [pickle.dumps(sent)]}, schema=SENT)
 
     def send_all(self, rows: Iterable[Any]) -> Iterator[Sent]:
         """Send rows of RECORDS, each publisher's in one run and in order. Yields the result of each run."""
@@ -369,6 +378,8 @@ class Publisher:
                 "transactional.id": self._transactional_id(publisher),
             }
         )
+        # Without a connection, librdkafka looks for the coordinator again only after 500 ms.
+        producer.list_topics(progress_topic(self.kafka.topic_prefix), timeout=_TIMEOUT_SECONDS)
         producer.init_transactions(_TIMEOUT_SECONDS)
         return producer
 
@@ -482,6 +493,26 @@ class Publisher:
     def _progress(self, reached: Position) -> bytes:
         found = self.chain.id_of(reached.batch) if self.chain else None
         return json.dumps([reached.batch, reached.ordinal, *([found] if found else [])]).encode()
+
+
+def by_publisher(encode: Callable[[Batches], Batches]) -> Callable[[Batches], Batches]:
+    """A function to PACKS, from one to RECORDS."""
+
+    def pack_batches(batches: Batches) -> Batches:
+        for records in encode(batches):
+            publishers = records["publisher"]
+            for publisher in publishers.unique().to_pylist():
+                rows = records.filter(pc.equal(publishers, publisher))
+                yield pa.RecordBatch.from_pydict({"publisher": [publisher], "rows": [pack(rows)]}, schema=PACKS)
+
+    return pack_batches
+
+
+def _sending_order(records: pa.RecordBatch) -> Any:
+    """Sort key of one publisher's RECORDS: batch, stream, ordinal."""
+    # No topic's name has a null character.
+    streams = joined(records["stream"].cast(pa.binary()), pa.scalar(b"\0", pa.binary()))
+    return joined(ascending(records["batch"].to_numpy()), joined(streams, ascending(records["ordinal"].to_numpy())))
 
 
 def expect_own(kafka: KafkaConfig, owner: Owner) -> None:
@@ -636,6 +667,8 @@ def _read_progress(kafka: KafkaConfig, publisher: int, *, settled: bool = True) 
             "enable.auto.commit": False,
             "isolation.level": "read_committed",
             "enable.partition.eof": True,
+            # A broker says that nothing is left only after it has waited that long for more.
+            "fetch.wait.max.ms": 10,
         }
     )
     progress: dict[str, Position] = {}

@@ -176,11 +176,11 @@ def by_place(items: pa.RecordBatch) -> Any:
     # No partition's key is a prefix of another. A row's may be, if clusterings have fewer values than
     # columns.
     rows = joined(pc.replace_substring(items["row"], b"\0", b"\0\xff"), pa.scalar(b"\0\0", pa.binary()))
-    times = _ascending(items["ts"].to_numpy())
+    times = ascending(items["ts"].to_numpy())
     return pc.binary_join_element_wise(items["pk"], rows, times, items["content"], pa.scalar(b"", pa.binary()))
 
 
-def _ascending(numbers: Ints) -> Any:
+def ascending(numbers: Ints) -> Any:
     """64-bit numbers as bytes in the same order."""
     return fixed((numbers.view(np.uint64) ^ np.uint64(1 << 63)).astype(">u8").view(np.uint8).reshape(-1, 8))
 
@@ -209,8 +209,8 @@ def _place(events: pa.RecordBatch, start: int) -> Any:
     from `start` on. A schema change precedes all other events whatever its timestamp (`partition_fold`)."""
     times = pc.if_else(_is(events, "alter"), pa.scalar(-(2**63), pa.int64()), events["ts"]).to_numpy()
     written = pc.if_else(_is(events, "expiry"), pa.scalar(b"\0"), pa.scalar(b"\1"))
-    numbers = _ascending(start + np.arange(events.num_rows))
-    return joined(record_keys(events["pk"]), joined(_ascending(times), joined(written, numbers)))
+    numbers = ascending(start + np.arange(events.num_rows))
+    return joined(record_keys(events["pk"]), joined(ascending(times), joined(written, numbers)))
 
 
 def _is(events: pa.RecordBatch, reason: str) -> Any:

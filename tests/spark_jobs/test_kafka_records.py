@@ -4,11 +4,14 @@ from __future__ import annotations
 
 import json
 import os
+import pickle
 from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
+import pytest
 
+from spark_jobs.sinks.kafka import PACKS, RECORDS, Publisher, Sent, by_publisher
 from spark_jobs.sinks.kafka_records import Encoder, Oversized, QuarantineTopic
 from spark_jobs.stages.table_rows import RowShape, changes_schema
 from tests.spark_jobs.examples import schema_of, table
@@ -119,3 +122,22 @@ def test_what_cannot_be_encoded_says_why() -> None:
     assert [each["value"] for each in (no_line, large)] == [None, None]
     assert no_line["refused"].startswith("the key has no line, which contract 2 requires. The batch was ingested with")
     assert large["refused"].startswith("a varint is larger than 64 bits. Set kafka.varint.handling.mode")
+
+
+# --- packs
+
+
+def test_packs_keep_each_publishers_records_in_sending_order(monkeypatch: pytest.MonkeyPatch) -> None:
+    places = [(p, stream, batch, n) for n in (3, 1, 10, 2) for batch in (2, 1) for stream in ("t.a", "t.a.b") for p in (1, 0)]
+    about = {**dict.fromkeys(RECORDS.names), "topic": "t", "key": b"k", "deletes": False}
+    rows = [{**about, "publisher": p, "stream": stream, "batch": batch, "ordinal": n} for p, stream, batch, n in places]
+    given = iter([pa.RecordBatch.from_pylist(rows[:7], schema=RECORDS), pa.RecordBatch.from_pylist(rows[7:], schema=RECORDS)])
+    packs = sorted(
+        (row for out in by_publisher(lambda batches: batches)(given) for row in out.to_pylist()), key=lambda row: row["publisher"]
+    )
+    sent: list[Any] = []
+    publisher = Publisher(KafkaConfig.model_validate({"bootstrap.servers": "127.0.0.1:1", "topic.prefix": "t"}))
+    monkeypatch.setattr(Publisher, "send_all", lambda _, records: iter([Sent(len([sent.append(row) for row in records]))]))
+    results = list(publisher.send_packs(pa.Table.from_pylist(packs, schema=PACKS).to_batches(max_chunksize=1)))
+    assert [pickle.loads(out["sent"][0].as_py()).events for out in results] == [16, 16]
+    assert [(row.publisher, row.batch, row.stream, row.ordinal) for row in sent] == sorted((p, b, s, n) for p, s, b, n in places)
