@@ -61,11 +61,12 @@ SECRETS = ("WRITETIME_CQL_PASSWORD", "WRITETIME_CQL_KEY_PASSWORD", "WRITETIME_KE
 _MAX_LINES = 20
 """Maximum number of items that an error message lists."""
 _LOOPBACK = {"spark.driver.host": "127.0.0.1", "spark.driver.bindAddress": "127.0.0.1"}
-_SMALL_BATCH = 128 << 20
+SMALL_BATCH = 128 << 20
 """Bytes of segments up to which a batch is over before optimised code pays for its compilation."""
-_QUICK_START = {"spark.driver.extraJavaOptions": "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC"}
+QUICK_START = {"spark.driver.extraJavaOptions": "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC"}
 """The JVM compiles quickly instead of well, and has no threads for garbage: on two cores 38 s instead of 45 s for
-a batch of 2 MB, with 37 s of CPU instead of 61 s."""
+a batch of 2 MB, with 37 s of CPU instead of 61 s. In an application that has run for minutes, the optimising
+compiler still takes most of the JVM's CPU."""
 
 
 def opened(path: str) -> tuple[PipelineConfig, Store]:
@@ -385,7 +386,7 @@ class BatchJobOperator(SparkJobOperator):
         except WritetimeError as error:
             raise failure(error) from error
         # A batch of maintenance has no segments; how much it does depends on the tables.
-        return _QUICK_START if manifest.segments and sum(each.size for each in manifest.segments) <= _SMALL_BATCH else {}
+        return QUICK_START if manifest.segments and sum(each.size for each in manifest.segments) <= SMALL_BATCH else {}
 
     def submit(self, context: Context) -> None:
         if self._publishes(context):

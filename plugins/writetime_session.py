@@ -23,13 +23,15 @@ from airflow.sdk.exceptions import AirflowException, AirflowFailException, Airfl
 from airflow.sdk.execution_time import task_runner
 from airflow.sdk.execution_time.comms import ErrorResponse, TriggerDagRun
 from writetime_notices import NOTIFIED_BEFORE
-from writetime_operators import PipelineOperator, SparkJobOperator, opened
+from writetime_operators import QUICK_START, SMALL_BATCH, PipelineOperator, SparkJobOperator, opened
 
+from writetime.config.pipeline import PipelineConfig
 from writetime.errors import WritetimeError
 from writetime.pipeline import sessions
 from writetime.pipeline.completed_hours import completed_hours, key_of
 from writetime.pipeline.planner import history, read_sealed
 from writetime.pipeline.sessions import SessionState
+from writetime.storage.layout import incoming_prefix
 from writetime.storage.store import Store
 
 _LOOK_SECONDS = 5.0
@@ -68,6 +70,15 @@ class SessionOperator(SparkJobOperator):
             sessions.note_failure(store, cluster, str(error)[:1000], now=datetime.now(UTC))
             raise
         sessions.forget_failures(store, cluster)
+
+    def local_conf(self, config: PipelineConfig, store: Store) -> dict[str, str]:
+        """A session's batches are small, unless it begins with a backlog."""
+        waiting = 0
+        for info in store.list(incoming_prefix(config.cluster.name)):
+            waiting += info.size
+            if waiting > SMALL_BATCH:
+                return {}
+        return QUICK_START
 
     def on_kill(self) -> None:
         """Ask the session to end after its batch; kill it if it does not."""

@@ -488,6 +488,29 @@ def test_each_completed_hour_is_an_event_with_the_hour_as_partition_key(tmp_path
     assert triggered == [*before, ["cdc_report", "hours_2026-11-25T22", {"batch": 0}]]
 
 
+_BACKLOG = """
+import json, os
+import writetime_operators as ops
+import writetime_session
+
+loaded, store = ops.opened(os.environ["WRITETIME_CONFIG"])
+writetime_session.SMALL_BATCH = 100
+found = []
+for size in (0, 60, 60):
+    store.put(f"cdc/{loaded.cluster.name}/dc1/{len(found)}", b"x" * size)
+    found.append(writetime_session.SessionOperator.local_conf(None, loaded, store))
+print("@@" + json.dumps(found))
+"""
+
+
+def test_a_session_without_a_backlog_starts_its_jvm_quickly(tmp_path: Path) -> None:
+    LocalStore(tmp_path / "bucket")
+    config = tmp_path / "pipeline.yaml"
+    config.write_text("pipeline: p\ncluster: {name: c, datacenters: [dc1]}\nbucket: bucket\n", encoding="utf-8")
+    quick = {"spark.driver.extraJavaOptions": "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC"}
+    assert run(_BACKLOG, tmp_path, config) == [quick, quick, {}]
+
+
 @pytest.fixture(scope="module")
 def loaded(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
     home = tmp_path_factory.mktemp("airflow")
