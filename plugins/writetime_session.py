@@ -23,7 +23,7 @@ from airflow.sdk.exceptions import AirflowException, AirflowFailException, Airfl
 from airflow.sdk.execution_time import task_runner
 from airflow.sdk.execution_time.comms import ErrorResponse, TriggerDagRun
 from writetime_notices import NOTIFIED_BEFORE
-from writetime_operators import QUICK_START, SMALL_BATCH, PipelineOperator, SparkJobOperator, opened
+from writetime_operators import QUICK_START, SMALL_BATCH, PipelineOperator, SparkJobOperator, failure, opened
 
 from writetime.config.pipeline import PipelineConfig
 from writetime.errors import WritetimeError
@@ -74,10 +74,13 @@ class SessionOperator(SparkJobOperator):
     def local_conf(self, config: PipelineConfig, store: Store) -> dict[str, str]:
         """A session's batches are small, unless it begins with a backlog."""
         waiting = 0
-        for info in store.list(incoming_prefix(config.cluster.name)):
-            waiting += info.size
-            if waiting > SMALL_BATCH:
-                return {}
+        try:
+            for info in store.list(incoming_prefix(config.cluster.name)):
+                waiting += info.size
+                if waiting > SMALL_BATCH:
+                    return {}
+        except WritetimeError as error:
+            raise failure(error) from error
         return QUICK_START
 
     def on_kill(self) -> None:

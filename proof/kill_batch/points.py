@@ -48,6 +48,8 @@ INGEST: Final = (
 )
 PAST_FENCE: Final = "before overwrite of a table"
 """Where a driver has looked at the fence for the last time before a commit."""
+FILES_WRITTEN: Final = "before commit of files"
+"""Where only the commit of a table's files is left."""
 COMMITTING: Final = (
     "after step commit_changes",
     "after step commit_state",

@@ -337,7 +337,7 @@ class Kills(Orders):
         self._present_config = self._config_file
         point = self.random.choice(points.COMMITTING) if self.rule is None else points.COMMITTING[-1]
         if self.rule is None and not self._sleepers and self.random.random() < 0.4:
-            self._start_and_stop("ingest", str(manifest.number), point=self.random.choice((point, points.PAST_FENCE)))
+            self._start_and_stop("ingest", str(manifest.number), point=self.random.choice((point, points.PAST_FENCE, points.FILES_WRITTEN)))
         if read_sealed(store, cluster, manifest.number) is None:
             self._ended("ingest", self._start("ingest", str(manifest.number), point=point), point)
         if read_sealed(store, cluster, manifest.number) is not None:

@@ -3,9 +3,9 @@
 
 Strategy: Spark's writer takes record batches apart into rows of the JVM and encodes these, which costs several
 times what Arrow's own Parquet writer does. So a task writes the Parquet file itself, with the table's field ids,
-under a name of its own, and returns its path. Nothing refers to the file before the commit. If the commit fails,
-the files are deleted; if the process is killed, or an attempt of a task loses, files remain that no table knows,
-as after Spark's own writer.
+under a name of its own, and returns its path. Nothing refers to the file before the commit. If the commit is
+refused, the files are deleted; if it may have happened, the process is killed, or an attempt of a task loses,
+files remain, which no table knows at worst.
 
 Only for tables whose files can be written this way (`FileTarget.of`): Parquet, with Iceberg's own names of
 files, no properties of the writer set by somebody else, no partitions but days, and in a place that tasks reach
@@ -14,9 +14,10 @@ as the jobs reach the bucket. Everything else is left to Spark's writer. Sources
 
 from __future__ import annotations
 
+import io
 import tempfile
 from collections import defaultdict
-from collections.abc import Callable, Collection, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
@@ -25,10 +26,14 @@ from uuid import uuid4
 import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
+import structlog
 
 from spark_jobs.stages.scan import Batches
+from writetime.errors import WritetimeError
 from writetime.storage import open_store
 from writetime.storage.store import Store
+
+log = structlog.get_logger()
 
 FILES: Final = pa.schema([("path", pa.string()), ("size", pa.int64()), ("rows", pa.int64()), ("day", pa.int32())])
 """A written file: its location, bytes, rows, and for a table with partitions their day, as days since 1970."""
@@ -113,15 +118,32 @@ class FileTarget:
             yield day, batch if mine.all() else batch.filter(pa.array(mine))
 
     def _write(self, day: int | None, batches: list[pa.RecordBatch]) -> pa.RecordBatch:
-        table = pa.Table.from_batches(batches).cast(self.schema)
-        folder = self.folder if day is None else f"{self.folder}/{self.partition}={np.datetime64(day, 'D')}"
-        path = f"{folder}/{self.stem}-{uuid4().hex}.parquet"
-        size = put(path, table)
-        return pa.RecordBatch.from_pylist([{"path": path, "size": size, "rows": table.num_rows, "day": day}], schema=FILES)
+        return pa.RecordBatch.from_pylist([self.write_one(day, batches)], schema=FILES)
 
-    def remove(self) -> None:
-        """Delete the files that were written for a commit that did not happen. It looks through all of the
-        table's files, because the names of those that failed tasks wrote are not known."""
+    def write_one(self, day: int | None, batches: Iterable[pa.RecordBatch]) -> dict[str, Any]:
+        """Write all rows to one file, which is a row of FILES; in memory are BYTES_PER_FILE of them at most."""
+        folder = self.folder if day is None else f"{self.folder}/{self.partition}={np.datetime64(day, 'D')}"
+        path, rows = f"{folder}/{self.stem}-{uuid4().hex}.parquet", 0
+
+        def tables() -> Iterator[pa.Table]:
+            nonlocal rows
+            for table in _tables(batches):
+                rows += table.num_rows
+                yield table.cast(self.schema)
+
+        size = put(path, self.schema, tables())
+        return {"path": path, "size": size, "rows": rows, "day": day}
+
+    def discard(self) -> None:
+        """Delete the files that were written for a commit that did not happen. If the store refuses, they stay: no
+        table knows them."""
+        try:
+            self._discard()
+        except (OSError, WritetimeError) as error:
+            log.warning("uncommitted data files not deleted", folder=self.folder, names=f"{self.stem}-*", error=str(error))
+
+    def _discard(self) -> None:
+        """All of the table's files are listed, because the names of those that failed tasks wrote are not known."""
         if "://" in self.folder:
             store, prefix = _store(self.folder)
             for info in list(store.list(f"{prefix}/")):
@@ -132,17 +154,38 @@ class FileTarget:
                 path.unlink(missing_ok=True)
 
 
-def put(path: str, table: pa.Table) -> int:
-    """Write the table as a Parquet file; returns its bytes."""
+def put(path: str, schema: pa.Schema, tables: Iterable[pa.Table]) -> int:
+    """Write the tables as a Parquet file; returns its bytes."""
     if "://" in path:
         store, name = _store(path)
         with tempfile.NamedTemporaryFile(suffix=".parquet") as file:
-            _write_parquet(file.name, table)
+            _write_parquet(file.name, schema, tables)
             return store.put(name, Path(file.name)).size
     local = _local(path)
     local.parent.mkdir(parents=True, exist_ok=True)
-    _write_parquet(str(local), table)
+    _write_parquet(str(local), schema, tables)
     return local.stat().st_size
+
+
+def opened(path: str) -> pq.ParquetFile:
+    """A Parquet file; one in a store is in memory as a whole."""
+    if "://" in path:
+        store, name = _store(path)
+        return pq.ParquetFile(io.BytesIO(store.read(name)))
+    return pq.ParquetFile(_local(path))
+
+
+def _tables(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.Table]:
+    """The rows in tables of bounded size."""
+    waiting, size = list[pa.RecordBatch](), 0
+    for batch in batches:
+        waiting.append(batch)
+        size += batch.nbytes
+        if size >= BYTES_PER_FILE:
+            yield pa.Table.from_batches(waiting)
+            waiting, size = [], 0
+    if waiting:
+        yield pa.Table.from_batches(waiting)
 
 
 def _store(url: str) -> tuple[Store, str]:
@@ -156,9 +199,11 @@ def _local(path: str) -> Path:
     return Path(path.removeprefix("file:"))
 
 
-def _write_parquet(path: str, table: pa.Table) -> None:
+def _write_parquet(path: str, schema: pa.Schema, tables: Iterable[pa.Table]) -> None:
     # As Iceberg's writer: Zstandard, and no Arrow schema beside the field ids.
-    pq.write_table(table, path, compression="zstd", row_group_size=_ROWS_PER_GROUP, store_schema=False)
+    with pq.ParquetWriter(path, schema, compression="zstd", store_schema=False) as writer:
+        for table in tables:
+            writer.write_table(table, row_group_size=_ROWS_PER_GROUP)
 
 
 # --- field ids

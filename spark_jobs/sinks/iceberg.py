@@ -30,7 +30,7 @@ from pyspark.sql.pandas.types import from_arrow_schema, to_arrow_schema
 from pyspark.sql.types import StructType
 
 from spark_jobs.sinks.data_files import FILES
-from spark_jobs.sinks.iceberg_table import IcebergTable, Kept, Replaced
+from spark_jobs.sinks.iceberg_table import IcebergTable, Kept, Replaced, is_conflict, is_refused
 from spark_jobs.sinks.schema_evolution import (
     Path,
     Steps,
@@ -89,11 +89,6 @@ that lacked something, and, of changes, what each schema version in it means."""
 _QUARANTINE_ID = "quarantine"
 _COMPLETENESS_ID = "completeness"
 """What the tables of all pipelines have for an id, and their names."""
-_CONFLICTS = (
-    *("CommitFailedException", "ValidationException", "AlreadyExistsException"),
-    *("TABLE_OR_VIEW_ALREADY_EXISTS", "SCHEMA_ALREADY_EXISTS", "TABLE_OR_VIEW_NOT_FOUND"),
-)
-"""How Iceberg and Spark say that somebody else was faster."""
 _ATTEMPTS = 8
 _LONGEST = 300  # characters of Iceberg's reason: it may list every file
 _ADOPTED = {
@@ -110,7 +105,6 @@ _ANOTHER_CHAIN = (
     "`batches/` of the bucket was put back from a backup or made anew, and the warehouse was not. Run `writetime rebuild`, which makes "
     "state and tables again from the archive; or put both back to the same time."
 )
-_UNKNOWN = "CommitStateUnknownException"
 _MIXED = "some, but not all, rows match"
 """How Iceberg (ManifestFilterManager) says that it cannot take a file away whole."""
 
@@ -592,11 +586,15 @@ class Warehouse:
             return
         try:
             files = rows.source.mapInArrow(target.written(rows.made), schema=from_arrow_schema(FILES)).collect()
+        except PySparkException:
+            target.discard()
+            raise
+        try:
             self._commit_files(held, seen, files, replaced, properties)
-        except Exception as error:
-            # What became of the commit is not known: readers may see the files.
-            if _UNKNOWN not in str(error):
-                target.remove()
+        except Py4JJavaError as error:
+            # After any other error, readers may see the files.
+            if is_refused(error):
+                target.discard()
             raise
 
     def _commit_files(self, held: IcebergTable, seen: int | None, files: list[Row], replaced: Replaced, about: Mapping[str, str]) -> None:
@@ -893,7 +891,7 @@ class Warehouse:
             yield
         except Exception as error:
             self._expect_open(batch)
-            if not isinstance(error, PySparkException | Py4JJavaError) or not _is_conflict(error):
+            if not isinstance(error, PySparkException | Py4JJavaError) or not is_conflict(error):
                 raise
             raise BatchBusy(
                 f"concurrent write to the table: {why(error)[:_LONGEST]}",
@@ -973,12 +971,8 @@ def _despite_conflicts(write: Callable[[], None]) -> None:
             write()
             break
         except (PySparkException, Py4JJavaError) as error:
-            if attempt == _ATTEMPTS or not _is_conflict(error):
+            if attempt == _ATTEMPTS or not is_conflict(error):
                 raise
-
-
-def _is_conflict(error: PySparkException | Py4JJavaError) -> bool:
-    return any(conflict in str(error) for conflict in _CONFLICTS)
 
 
 def _as_stored(rows: DataFrame, columns: StructType) -> DataFrame:

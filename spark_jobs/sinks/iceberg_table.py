@@ -9,11 +9,13 @@ from __future__ import annotations
 
 import json
 import os
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from functools import lru_cache, reduce
 from typing import Any, Final, Literal, NamedTuple
 
 import pyarrow as pa
+from py4j.protocol import Py4JJavaError  # type: ignore[import-untyped]
+from pyspark.errors import PySparkException
 from pyspark.sql import Row, SparkSession
 from pyspark.sql.types import DataType, StructField, StructType
 
@@ -24,6 +26,12 @@ from writetime.errors import BatchBusy
 Replaced = Literal["everything", "nothing"] | int
 """The rows that a commit replaces; a number: those of that batch."""
 
+_CONFLICTS: Final = (
+    *("CommitFailedException", "ValidationException", "AlreadyExistsException"),
+    *("TABLE_OR_VIEW_ALREADY_EXISTS", "SCHEMA_ALREADY_EXISTS", "TABLE_OR_VIEW_NOT_FOUND"),
+)
+"""How Iceberg and Spark say that somebody else was faster."""
+_UNKNOWN: Final = "CommitStateUnknownException"
 _MANY: Final = ("snapshots", "snapshot-log", "metadata-log")
 """Parts of a table's metadata that grow with its commits."""
 _OF_A_STORE: Final = ("gcs.service", "gcs.no-auth", "gcs.oauth2", "gcs.encryption", "gcs.decryption", "gcs.impersonate", "s3.", "client.")
@@ -67,6 +75,11 @@ class IcebergTable:
     @property
     def columns(self) -> StructType:
         return StructType.fromJson(json.loads(self._java("org.apache.iceberg.spark.SparkSchemaUtil").convert(self._table.schema()).json()))
+
+    @property
+    def spec_id(self) -> int:
+        """Id of the partitioning of new files."""
+        return int(self._table.spec().specId())
 
     @property
     def snapshot(self) -> int | None:
@@ -177,6 +190,23 @@ class IcebergTable:
         taken.commit()
         self._spark.catalog.refreshTable(self.name)
 
+    def rewrite(self, gone: Collection[str], files: Iterable[Row], seen: int) -> None:
+        """Put data files, rows of `data_files.FILES`, in place of those at these locations, which hold the same
+        rows in snapshot `seen`. Fails if one of them has been removed or got deletes since."""
+        rewrite = self._table.newRewrite().validateFromSnapshot(seen)
+        tasks = self._table.newScan().useSnapshot(seen).planFiles()
+        found, each = 0, tasks.iterator()
+        while each.hasNext():
+            if (file := each.next().file()).location() in gone:
+                rewrite, found = rewrite.deleteFile(file), found + 1
+        tasks.close()
+        if found != len(gone):
+            raise ValueError(f"{len(gone) - found} of {len(gone)} files to replace are not in snapshot {seen} of {self.name}")
+        for file in files:
+            rewrite = rewrite.addFile(self._data_file(file))
+        rewrite.commit()
+        self._spark.catalog.refreshTable(self.name)
+
     def _filter(self, replaced: Replaced) -> Any:
         expressions = self._java("org.apache.iceberg.expressions.Expressions")
         if isinstance(replaced, int):
@@ -220,6 +250,16 @@ class IcebergTable:
         # As the only column of a row: a struct alone would become a schema, which is not a column type.
         row = self._java("org.apache.spark.sql.types.DataType").fromJson(StructType([StructField("it", kind)]).json())
         return self._java("org.apache.iceberg.spark.SparkSchemaUtil").convert(row).findType("it")
+
+
+def is_conflict(error: PySparkException | Py4JJavaError) -> bool:
+    """Whether somebody else was faster."""
+    return any(conflict in str(error) for conflict in _CONFLICTS)
+
+
+def is_refused(error: Py4JJavaError) -> bool:
+    """Whether a commit has not happened for certain, because somebody else was faster."""
+    return is_conflict(error) and _UNKNOWN not in str(error)
 
 
 @lru_cache(maxsize=64)

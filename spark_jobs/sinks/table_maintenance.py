@@ -1,10 +1,11 @@
 """Maintenance of the warehouse tables: compact small files, apply deletes, expire old snapshots.
 
-Strategy: Iceberg's own procedures do the work. They run inside the maintenance batch, before the seal, so
-that no ingest commits at the same time to files that are being replaced; a session also merges small files
-between two batches (`spark_jobs.sinks.compaction`). Current rows are sorted by key when maintenance rewrites
-them, so that a merge or a reader with a key opens few files; changes stay grouped by day. Files are counted
-before and after. A failure is logged and left to the next run: a table with many files is still correct.
+Strategy: Iceberg's own procedures do the work, except where files need only be copied (`file_merge`). They run
+inside the maintenance batch, before the seal, so that no ingest commits at the same time to files that are being
+replaced; a session also merges small files between two batches (`spark_jobs.sinks.compaction`). Current rows are
+sorted by key when maintenance rewrites them, so that a merge or a reader with a key opens few files; changes stay
+grouped by day. Files are counted before and after. A failure is logged and left to the next run: a table with many
+files is still correct.
 
 Every commit writes a metadata.json with all snapshots, so there must not be too many. Those of the last hour
 stay, because a reader may use them, and so do the newest `keep_snapshots`. Of older ones, those that are not
@@ -27,6 +28,7 @@ from pyspark.errors import PySparkException
 from pyspark.sql import SparkSession
 from pyspark.sql import functions as F
 
+from spark_jobs.sinks.file_merge import merge_files
 from spark_jobs.sinks.iceberg import Warehouse
 from spark_jobs.sinks.schema_evolution import quoted
 from writetime.cassandra.schema.model import Table
@@ -91,6 +93,8 @@ def _places(warehouse: Warehouse, tables: Iterable[Table]) -> Iterator[tuple[str
 
 def _compact(spark: SparkSession, name: str, order: str | None) -> None:
     catalog, table = _split(name)
+    if not order:
+        merge_files(spark, name)
     how = f"strategy => 'sort', sort_order => '{_text(order)}'" if order else "strategy => 'binpack'"
     options = f"map('delete-file-threshold', '{MANY_DELETES}', 'remove-dangling-deletes', 'true')"
     spark.sql(f"CALL {catalog}.system.rewrite_data_files(table => '{table}', {how}, options => {options})").collect()
@@ -100,6 +104,7 @@ def merge_small(spark: SparkSession, name: str) -> None:
     """Merge the small data files, and apply the deletes in them. They are not sorted: each holds keys from
     the whole table anyway."""
     catalog, table = _split(name)
+    merge_files(spark, name, SMALL)
     # A large file is maintenance's, however many of its rows are deleted.
     options = f"map('min-file-size-bytes', '{SMALL}', 'delete-ratio-threshold', '1.0', 'remove-dangling-deletes', 'true')"
     spark.sql(f"CALL {catalog}.system.rewrite_data_files(table => '{table}', strategy => 'binpack', options => {options})").collect()

@@ -88,7 +88,7 @@ def test_what_a_failed_commit_left_is_deleted_and_nothing_else(tmp_path: Path) -
     kept = write(target(tmp_path), batch((1, 0)))
     mine = target(tmp_path)
     gone = write(mine, batch((2, 0), (3, DAY)))
-    mine.remove()
+    mine.discard()
     assert [Path(row["path"]).exists() for row in (*kept, *gone)] == [True, False, False]
 
 

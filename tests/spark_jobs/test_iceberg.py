@@ -17,6 +17,8 @@ from uuid import UUID
 
 import pyarrow as pa
 import pytest
+from py4j.protocol import Py4JNetworkError  # type: ignore[import-untyped]
+from pyspark.errors import PySparkException
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.pandas.types import from_arrow_schema
 from structlog.testing import capture_logs
@@ -695,6 +697,54 @@ def test_an_attempt_of_a_batch_that_nobody_began_only_adds_and_another_driver_gi
     name = "lake.shop__changes.added_once"
     assert operations(warehouse.spark, name) == ["overwrite", "append", "append", "overwrite", "overwrite", "overwrite"]
     assert sorted(row["batch"] for row in rows(warehouse, "shop__changes.added_once")) == [1, 2, 3]
+
+
+def files_of(warehouse: Warehouse, name: str) -> tuple[set[str], set[str]]:
+    """The data files of a changes table: those that readers see, and those in its folder."""
+    seen = {row["file_path"] for row in warehouse.spark.table(f"lake.shop__changes.{name}.files").collect()}
+    (location,) = {path.partition("/data/")[0] for path in seen}
+    return seen, {str(path) for path in Path(location).rglob("*.parquet")}
+
+
+def test_files_of_a_refused_commit_are_deleted_and_those_of_a_done_one_are_not(
+    warehouse: Warehouse, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    named = table("leftovers", 68, {"id": "int", "v": "int"})
+    schema = schema_of(named)
+    told = {batch: events(warehouse.spark, [insert(named, batch, {"v": batch}, schema=schema)], schema) for batch in (1, 2, 3)}
+    warehouse.write_changes(named, schema, told[1], 1)
+    slower = _Late(warehouse.spark, None, lambda: warehouse.write_changes(named, schema, told[2], 2), "commit")
+    with pytest.raises(BatchBusy, match="conflicting"):
+        slower.write_changes(named, schema, told[2], 2)
+    seen, there = files_of(warehouse, "leftovers")
+    assert seen == there
+    assert len(seen) == 2
+
+    # Whoever fails after the commit does not know that it happened.
+    def forgets(_: IcebergTable, *arguments: Any) -> None:
+        real(_, *arguments)
+        raise Py4JNetworkError("the JVM does not answer")
+
+    real = IcebergTable.overwrite
+    monkeypatch.setattr(IcebergTable, "overwrite", forgets)
+    with pytest.raises(Py4JNetworkError):
+        warehouse.write_changes(named, schema, told[3], 3)
+    monkeypatch.undo()
+    seen, there = files_of(warehouse, "leftovers")
+    assert seen == there
+    assert sorted(row["batch"] for row in rows(warehouse, "shop__changes.leftovers")) == [1, 2, 3]
+    # Its next attempt replaces the events.
+    warehouse.write_changes(named, schema, told[3], 3)
+    assert sorted(row["batch"] for row in rows(warehouse, "shop__changes.leftovers")) == [1, 2, 3]
+    seen, there = files_of(warehouse, "leftovers")
+
+    # The file of the second day cannot be written.
+    day = datetime.fromtimestamp(THEN / 1_000_000, UTC) + timedelta(days=1)
+    Path(next(iter(seen)).partition("/changed_at_day=")[0], f"changed_at_day={day:%Y-%m-%d}").write_text("in its way", encoding="utf-8")
+    both = [insert(named, n, {"v": n}, timestamp=THEN + n * 86_400_000_000, schema=schema) for n in (0, 1)]
+    with pytest.raises(PySparkException, match="FileExistsError"):
+        warehouse.write_changes(named, schema, events(warehouse.spark, both, schema), 4)
+    assert files_of(warehouse, "leftovers") == (seen, there)
 
 
 def test_events_are_replaced_if_the_commits_before_are_not_known(warehouse: Warehouse) -> None:

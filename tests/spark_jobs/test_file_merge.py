@@ -1,0 +1,154 @@
+"""Small data files of a table become large ones, and readers see the same rows."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+from py4j.protocol import Py4JJavaError  # type: ignore[import-untyped]
+from pyspark.sql import DataFrame, SparkSession
+from structlog.testing import capture_logs
+
+from spark_jobs.session import spark_session
+from spark_jobs.sinks import file_merge
+from spark_jobs.sinks.file_merge import Small, grouped, merge_files
+from spark_jobs.sinks.iceberg_table import IcebergTable
+from tests.spark_jobs.pipeline import Pipeline
+
+NAME = "lake.merged.t"
+COLUMNS = "id BIGINT, changed_at TIMESTAMP, after STRUCT<a: STRING, m: MAP<STRING, ARRAY<INT>>>"
+
+
+def test_files_of_a_day_are_merged_if_there_are_enough() -> None:
+    few = [Small(f"few{n}", 1, 1) for n in range(4)]
+    many = [Small(f"many{n}", 200 << 20, 2) for n in range(12)]
+    none = [Small(f"none{n}", 1, None) for n in range(5)]
+    assert grouped([*few, *none]) == [none]
+    assert grouped(many) == []  # each two of them are large enough
+    assert [len(group) for group in grouped([each._replace(size=100 << 20) for each in sorted(many)])] == [5, 5]
+
+
+@pytest.fixture(scope="module")
+def spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SparkSession]:
+    session = spark_session(Pipeline.create(tmp_path_factory.mktemp("merge")).config, "tests of merging files")
+    session.sql("CREATE NAMESPACE lake.merged")
+    yield session
+    session.stop()
+
+
+@pytest.fixture
+def table(spark: SparkSession) -> Iterator[str]:
+    spark.sql(f"CREATE TABLE {NAME} ({COLUMNS}) USING iceberg PARTITIONED BY (days(changed_at))")
+    yield NAME
+    spark.sql(f"DROP TABLE {NAME}")
+
+
+def add(spark: SparkSession, ids: range, day: int = 1) -> None:
+    """A commit, and a file, for each row."""
+    for n in ids:
+        text = f"'{n}'" if n % 3 else "NULL"
+        after = f"named_struct('a', {text}, 'm', map('k', array({n}, NULL)))"
+        spark.sql(f"INSERT INTO {NAME} SELECT /*+ COALESCE(1) */ {n}L, TIMESTAMP '2026-05-0{day} 12:00:00', {after}")
+
+
+def contents(rows: DataFrame) -> list[dict[str, Any]]:
+    return sorted((row.asDict(recursive=True) for row in rows.collect()), key=lambda row: row["id"])
+
+
+def days(spark: SparkSession) -> dict[str, int]:
+    return {
+        str(row.day): row["n"]
+        for row in spark.sql(f"SELECT partition.changed_at_day AS day, count(*) AS n FROM {NAME}.files GROUP BY 1").collect()
+    }
+
+
+pytestmark = [pytest.mark.spark, pytest.mark.timeout(600)]
+
+
+def test_readers_see_the_same_rows_in_fewer_files(spark: SparkSession, table: str) -> None:
+    add(spark, range(6))
+    add(spark, range(10, 13), day=2)
+    before = contents(spark.table(table))
+    merge_files(spark, table)
+    assert days(spark) == {"2026-05-01": 1, "2026-05-02": 3}
+    assert contents(spark.table(table)) == before
+    assert contents(spark.table(table).filter("after.a = '4'")) == [row for row in before if row["after"]["a"] == "4"]
+    (last,) = spark.sql(f"SELECT operation, summary FROM {table}.snapshots ORDER BY committed_at DESC LIMIT 1").collect()
+    assert last.operation == "replace"
+    snapshots = spark.table(f"{table}.snapshots").count()
+    merge_files(spark, table)
+    assert spark.table(f"{table}.snapshots").count() == snapshots, "nothing is left to merge"
+
+
+def test_files_with_other_columns_or_of_enough_bytes_are_left(spark: SparkSession, table: str) -> None:
+    add(spark, range(2))
+    spark.sql(f"ALTER TABLE {table} ADD COLUMN after.b INT AFTER a")
+    spark.sql(f"ALTER TABLE {table} DROP COLUMN after.b")
+    spark.sql(f"ALTER TABLE {table} RENAME COLUMN after.a TO z")
+    spark.sql(f"ALTER TABLE {table} RENAME COLUMN after.z TO a")
+    spark.sql(f"ALTER TABLE {table} ADD COLUMN note STRING")
+    for n in range(2, 8):
+        spark.sql(f"INSERT INTO {table} SELECT /*+ COALESCE(1) */ {n}L, TIMESTAMP '2026-05-01 12:00:00', NULL, 'note {n}'")
+    before = contents(spark.table(table))
+    merge_files(spark, table, below=10)
+    assert days(spark) == {"2026-05-01": 8}
+    merge_files(spark, table)
+    assert days(spark) == {"2026-05-01": 3}, "two files without the new column, and one of all others"
+    assert contents(spark.table(table)) == before
+
+
+def test_a_table_with_deletes_is_left_to_iceberg(spark: SparkSession, table: str) -> None:
+    add(spark, range(5))
+    spark.sql(f"INSERT INTO {table} SELECT /*+ COALESCE(1) */ id + 100, changed_at, after FROM {table}")
+    modes = ", ".join(f"'write.{command}.mode' = 'merge-on-read'" for command in ("delete", "update"))
+    spark.sql(f"ALTER TABLE {table} SET TBLPROPERTIES ({modes})")
+    spark.sql(f"DELETE FROM {table} WHERE id = 102")
+    files = spark.table(f"{table}.files").count()
+    merge_files(spark, table)
+    assert spark.table(f"{table}.files").count() == files
+
+
+def test_a_merge_that_lost_a_row_is_not_committed(spark: SparkSession, table: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    add(spark, range(6))
+    real = file_merge._small
+    monkeypatch.setattr(file_merge, "_small", lambda *given: [each._replace(rows=2) for each in real(*given)])
+    with capture_logs() as logs:
+        merge_files(spark, table)
+    assert [(each["rows"], each["written"]) for each in logs] == [(12, 6)]
+    assert days(spark) == {"2026-05-01": 6}
+
+
+@pytest.mark.parametrize("meanwhile", ["DELETE", "UPDATE", "rewritten"])
+def test_whoever_changes_the_files_meanwhile_is_not_undone(
+    spark: SparkSession, table: str, monkeypatch: pytest.MonkeyPatch, meanwhile: str
+) -> None:
+    add(spark, range(6))
+    modes = ", ".join(f"'write.{command}.mode' = 'merge-on-read'" for command in ("delete", "update"))
+    spark.sql(f"ALTER TABLE {table} SET TBLPROPERTIES ({modes})")
+    rows = f"INSERT INTO {table} SELECT /*+ COALESCE(1) */ id + 100, changed_at, after FROM {table}"
+    spark.sql(rows)
+    statements = {
+        "DELETE": f"DELETE FROM {table} WHERE id IN (3, 103)",
+        "UPDATE": f"UPDATE {table} SET after = NULL WHERE id = 103",
+        "rewritten": "CALL lake.system.rewrite_data_files(table => 'merged.t', options => map('rewrite-all', 'true'))",
+    }
+    real = IcebergTable.rewrite
+
+    def late(self: IcebergTable, *arguments: Any) -> None:
+        spark.sql(statements[meanwhile]).collect()
+        real(self, *arguments)
+
+    monkeypatch.setattr(IcebergTable, "rewrite", late)
+    with pytest.raises(Py4JJavaError, match="ValidationException"):
+        merge_files(spark, table)
+    monkeypatch.undo()
+    found = contents(spark.table(table))
+    ids = {*range(6), *range(100, 106)} - ({3, 103} if meanwhile == "DELETE" else set())
+    assert [row["id"] for row in found] == sorted(ids)
+    assert [row["id"] for row in found if row["after"] is None] == ([103] if meanwhile == "UPDATE" else [])
+    held = IcebergTable(spark, table)
+    seen = held.snapshot
+    assert seen is not None
+    with pytest.raises(ValueError, match="1 of 1 files to replace are not in snapshot"):
+        held.rewrite({"nowhere.parquet"}, [], seen)
