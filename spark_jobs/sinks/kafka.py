@@ -23,6 +23,7 @@ from functools import cache, lru_cache, partial
 from itertools import groupby
 from operator import itemgetter
 from typing import Any, Final, NamedTuple
+from uuid import uuid4
 
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -120,15 +121,16 @@ class Position(NamedTuple):
 @dataclass(frozen=True)
 class Chain:
     """The batches whose events are published: the bucket, the cluster, and the last sealed batch. Progress in
-    batches before `first` belongs to chains that this one succeeds."""
+    batches before `first` belongs to chains that this one succeeds. `run`: what ids of batches are known for."""
 
     bucket: str
     cluster: str
     upto: int
     first: int = 0
+    run: str = field(default_factory=lambda: uuid4().hex)
 
     def id_of(self, number: int) -> str | None:
-        return batch_id(self.bucket, self.cluster, number)
+        return batch_id(self.bucket, self.cluster, number, self.run)
 
     def rejection_reason(self, stream: str, reached: Position) -> PublishError | None:
         """Why a stream with that progress cannot go on; None if it can."""

@@ -6,6 +6,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any, cast
+from uuid import UUID
 
 import pytest
 from pyspark.errors import PySparkException
@@ -181,6 +182,16 @@ def test_progress_of_an_earlier_chain_is_accepted_and_of_another_is_not(tmp_path
     beyond = chain.rejection_reason("t.shop.orders", Position(10, 1))
     assert beyond is not None
     assert "writetime rebuild" in str(beyond)
+
+
+def test_a_worker_that_outlives_a_restored_backup_learns_the_new_ids(tmp_path: Path) -> None:
+    store, ids = LocalStore(tmp_path), (UUID(int=1), UUID(int=2))
+    for found in ids:
+        about = {"number": 3, "kind": "ingest", "cluster": "c", "created_at": datetime(2026, 5, 4, tzinfo=UTC), "now": 1, "base": 0}
+        store.put(layout.batch_object("c", 3, "manifest"), Manifest.model_validate({**about, "segments": [], "id": found}).to_bytes())
+        chain = Chain(str(tmp_path), "c", upto=3)
+        assert chain.id_of(3) == str(found)
+        assert (chain.rejection_reason("t.s.o", Position(3, 1, str(ids[0]))) is None) == (found == ids[0])
 
 
 def test_files_beyond_the_last_seal_are_of_another_chain(tmp_path: Path) -> None:

@@ -66,7 +66,8 @@ def id_of(store: Store, cluster: str, number: int) -> UUID | None:
 
 
 @lru_cache(maxsize=4096)
-def batch_id(bucket: str, cluster: str, number: int) -> str | None:
-    """The same as text, cached by workers."""
+def batch_id(bucket: str, cluster: str, number: int, run: str) -> str | None:
+    """The same as text, cached by workers for one `run`: they outlive it, and between two runs `batches/` may
+    be put back from a backup."""
     found = id_of(open_store(bucket), cluster, number)
     return None if found is None else str(found)
