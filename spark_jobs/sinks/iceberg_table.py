@@ -11,6 +11,7 @@ import json
 import os
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from functools import lru_cache, reduce
+from importlib.util import find_spec
 from typing import Any, Final, Literal, NamedTuple
 
 import pyarrow as pa
@@ -34,7 +35,7 @@ _CONFLICTS: Final = (
 _UNKNOWN: Final = "CommitStateUnknownException"
 _MANY: Final = ("snapshots", "snapshot-log", "metadata-log")
 """Parts of a table's metadata that grow with its commits."""
-_OF_A_STORE: Final = ("gcs.service", "gcs.no-auth", "gcs.oauth2", "gcs.encryption", "gcs.decryption", "gcs.impersonate", "s3.", "client.")
+_OF_A_STORE: Final = ("gcs.", "s3.", "client.")
 """How a catalog's properties begin that say how its store is reached and files are written there."""
 
 
@@ -271,17 +272,20 @@ def _reachable(spark: SparkSession, catalog: str) -> tuple[str, ...]:
     known = json.loads(_java_class(spark, "org.apache.iceberg.util.JsonUtil").mapper().writeValueAsString(stated))
     prefix = f"spark.sql.catalog.{catalog}."
     options = {key.removeprefix(prefix): value for key, value in known.items() if key.startswith(prefix)}
-    own = any(name.startswith(_OF_A_STORE) and value != _of_environment(name) for name, value in options.items())
-    stores = [] if own or options.get("type") == "rest" else ["gs://", "s3://"]
     hadoop = session._jsc.hadoopConfiguration()
     is_local = (hadoop.get("fs.defaultFS") or "file:").startswith("file:")
-    return (*stores, "file:/", *(["/"] if is_local else []))
+    return (*stores_reached(options), "file:/", *(["/"] if is_local else []))
 
 
-def _of_environment(name: str) -> str | None:
-    """The value of a catalog's property that the environment gives to all jobs anyway."""
+def stores_reached(options: Mapping[str, str]) -> list[str]:
+    """How locations begin in object stores that tasks reach without these properties of the catalog."""
     emulator = os.environ.get("STORAGE_EMULATOR_HOST")
-    return {"gcs.service.host": emulator, "gcs.no-auth": "true" if emulator else None}.get(name)
+    known = {"gcs.service.host": emulator, "gcs.no-auth": "true" if emulator else None, "gcs.project-id": options.get("gcs.project-id")}
+    own = any(name.startswith(_OF_A_STORE) and value != known.get(name) for name, value in options.items())
+    if own or options.get("type") == "rest":
+        return []
+    # The library for S3 is an extra, which a bucket elsewhere does not need.
+    return ["gs://", *(["s3://"] if find_spec("botocore") else [])]
 
 
 @lru_cache(maxsize=64)

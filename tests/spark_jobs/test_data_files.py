@@ -13,6 +13,7 @@ import pytest
 
 from spark_jobs.sinks import data_files
 from spark_jobs.sinks.data_files import FILES, FileTarget
+from spark_jobs.sinks.iceberg_table import stores_reached
 
 COLUMNS = pa.schema([("id", pa.int64()), ("at", pa.timestamp("us", "UTC")), ("tags", pa.map_(pa.string(), pa.list_(pa.int32())))])
 TAGS = {"type": "map", "key-id": 4, "key": "string", "value-id": 5, "value": {"type": "list", "element-id": 6, "element": "int"}}
@@ -120,3 +121,28 @@ def test_a_row_without_a_day_is_not_written(tmp_path: Path) -> None:
 )
 def test_other_tables_are_left_to_sparks_writer(changed: dict[str, Any]) -> None:
     assert FileTarget.of(metadata("/lake/t") | changed, COLUMNS, ["/", "gs://", "s3://"]) is None
+
+
+@pytest.mark.parametrize(
+    ("options", "emulator", "expected"),
+    [
+        ({"type": "jdbc", "jdbc.user": "u", "gcs.project-id": "p"}, None, ["gs://", "s3://"]),
+        ({"type": "rest"}, None, []),
+        ({"gcs.oauth2.token": "t"}, None, []),
+        ({"gcs.user-project": "payer"}, None, []),
+        ({"s3.endpoint": "http://127.0.0.1:1"}, None, []),
+        ({"client.assume-role.arn": "arn:aws:iam::1:role/x"}, None, []),
+        ({"gcs.service.host": "http://a", "gcs.no-auth": "true"}, "http://a", ["gs://", "s3://"]),
+        ({"gcs.service.host": "http://b", "gcs.no-auth": "true"}, "http://a", []),
+    ],
+)
+def test_stores_that_the_catalog_describes_are_left_to_sparks_writer(
+    options: dict[str, str], emulator: str | None, expected: list[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.delenv("STORAGE_EMULATOR_HOST", raising=False)
+    if emulator:
+        monkeypatch.setenv("STORAGE_EMULATOR_HOST", emulator)
+    monkeypatch.setattr("spark_jobs.sinks.iceberg_table.find_spec", lambda _: object())
+    assert stores_reached(options) == expected
+    monkeypatch.setattr("spark_jobs.sinks.iceberg_table.find_spec", lambda _: None)
+    assert stores_reached(options) == [each for each in expected if each != "s3://"]
