@@ -142,7 +142,7 @@ dags = {
 spark = {dag_id: submitted(dag.get_task("ingest")) for dag_id, dag in bag.dags.items() if dag_id.startswith("cdc_ingest__")}
 if spark:
     import writetime_operators
-    writetime_operators._SMALL_BATCH = 0
+    writetime_operators.SMALL_BATCH = 0
     spark["large"] = submitted(bag.dags["cdc_replay__orders"].get_task("ingest"))
 class Instance:
     dag_id, run_id, log_url = "cdc_ingest__bets", "scheduled__1", "http://airflow/log"
