@@ -127,7 +127,7 @@ def _measure(segments: int, passes: int, cores: int, buckets: int) -> dict[str, 
         try:
             runs = []
             for number in range(1 + passes):
-                # Workers remember the ids of a bucket's batches, so each pass has a bucket of its own.
+                # Nothing that a worker knows of a bucket is of an earlier pass.
                 own = {"kafka": events_only(kafka, f"pass-{number}", cores), "bucket": str(folder / f"bucket-{number}")}
                 config = config_of(folder, cores, buckets).model_copy(update=own)
                 pipeline = Pipeline(spark, config, kafka)

@@ -125,12 +125,13 @@ def install_in_driver() -> None:
     """Install the points of drivers."""
     from spark_jobs import ingest, publish
     from spark_jobs.sinks.iceberg import Warehouse
+    from spark_jobs.sinks.iceberg_table import IcebergTable
 
     for step in STEPS:
         setattr(ingest.Batch, f"_{step}", around(getattr(ingest.Batch, f"_{step}"), f"step {step}"))
     Warehouse.write_changes = around(Warehouse.write_changes, "changes of a table")  # type: ignore[method-assign]
     Warehouse._replace = around(Warehouse._replace, "overwrite of a table")  # type: ignore[method-assign]
-    Warehouse._commit_files = around(Warehouse._commit_files, "commit of files")  # type: ignore[method-assign]
+    IcebergTable.overwrite = around(IcebergTable.overwrite, "commit of files")  # type: ignore[method-assign]
     Warehouse._write_current = around(Warehouse._write_current, "current of a table")  # type: ignore[method-assign]
     publish.ensure_topics = around(publish.ensure_topics, "topics")
     publish.write_published = around(publish.write_published, "note")

@@ -16,7 +16,7 @@ from __future__ import annotations
 
 import io
 import tempfile
-from collections import defaultdict
+from collections import Counter, defaultdict
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -28,6 +28,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import structlog
 
+from spark_jobs.stages.row_packs import spill_folder
 from spark_jobs.stages.scan import Batches
 from writetime.errors import WritetimeError
 from writetime.storage import open_store
@@ -90,17 +91,22 @@ class FileTarget:
 
         def write_batches(batches: Batches) -> Batches:
             waiting: dict[int | None, list[pa.RecordBatch]] = defaultdict(list)
+            sizes: Counter[int | None] = Counter()
+
+            def write(day: int | None) -> pa.RecordBatch:
+                del sizes[day]
+                return pa.RecordBatch.from_pylist([self.write_one(day, waiting.pop(day))], schema=FILES)
+
             for batch in rows(batches):
                 for day, part in self._by_day(batch):
                     waiting[day].append(part)
-                    if sum(each.nbytes for each in waiting[day]) >= BYTES_PER_FILE:
-                        yield self._write(day, waiting.pop(day))
+                    sizes[day] += part.nbytes
+                    if sizes[day] >= BYTES_PER_FILE:
+                        yield write(day)
                 # A replay may touch thousands of days.
-                while sum(each.nbytes for parts in waiting.values() for each in parts) >= 4 * BYTES_PER_FILE:
-                    day = max(waiting, key=lambda day: sum(each.nbytes for each in waiting[day]))
-                    yield self._write(day, waiting.pop(day))
-            for day, parts in waiting.items():
-                yield self._write(day, parts)
+                while sizes.total() >= 4 * BYTES_PER_FILE:
+                    yield write(max(sizes, key=sizes.__getitem__))
+            yield from map(write, list(waiting))
 
         return write_batches
 
@@ -116,9 +122,6 @@ class FileTarget:
         for day in np.unique(days).tolist():
             mine = days == day
             yield day, batch if mine.all() else batch.filter(pa.array(mine))
-
-    def _write(self, day: int | None, batches: list[pa.RecordBatch]) -> pa.RecordBatch:
-        return pa.RecordBatch.from_pylist([self.write_one(day, batches)], schema=FILES)
 
     def write_one(self, day: int | None, batches: Iterable[pa.RecordBatch]) -> dict[str, Any]:
         """Write all rows to one file, which is a row of FILES; in memory are BYTES_PER_FILE of them at most."""
@@ -158,7 +161,7 @@ def put(path: str, schema: pa.Schema, tables: Iterable[pa.Table]) -> int:
     """Write the tables as a Parquet file; returns its bytes."""
     if "://" in path:
         store, name = _store(path)
-        with tempfile.NamedTemporaryFile(suffix=".parquet") as file:
+        with tempfile.NamedTemporaryFile(dir=spill_folder(), suffix=".parquet") as file:
             _write_parquet(file.name, schema, tables)
             return store.put(name, Path(file.name)).size
     local = _local(path)

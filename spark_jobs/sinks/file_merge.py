@@ -17,13 +17,11 @@ from typing import Any, Final, NamedTuple
 
 import pyarrow as pa
 import structlog
-from py4j.protocol import Py4JJavaError  # type: ignore[import-untyped]
-from pyspark.errors import PySparkException
 from pyspark.sql import SparkSession
 from pyspark.sql.pandas.types import from_arrow_schema, to_arrow_schema
 
 from spark_jobs.sinks.data_files import FILES, FileTarget, opened
-from spark_jobs.sinks.iceberg_table import IcebergTable, is_refused
+from spark_jobs.sinks.iceberg_table import IcebergTable, collected
 from spark_jobs.sinks.schema_evolution import quoted
 from spark_jobs.stages.scan import Batches
 
@@ -63,11 +61,7 @@ def merge_files(spark: SparkSession, name: str, below: int = LARGEST) -> None:
     given = pa.Table.from_pylist([{"paths": [each.path for each in group], "day": group[0].day} for group in groups], schema=_GROUPS)
     # A task for each group.
     tasks = spark.createDataFrame(given, schema=from_arrow_schema(_GROUPS)).repartition(len(groups))
-    try:
-        merges = tasks.mapInArrow(merger(target), schema=from_arrow_schema(_MERGES)).collect()
-    except PySparkException:
-        target.discard()
-        raise
+    merges = collected(tasks.mapInArrow(merger(target), schema=from_arrow_schema(_MERGES)), target)
     gone = {path for merge in merges for path in merge.gone}
     if not gone:
         return
@@ -76,12 +70,7 @@ def merge_files(spark: SparkSession, name: str, below: int = LARGEST) -> None:
         log.error("merged data files have other rows than before, left to Iceberg", table=name, rows=expected, written=written)
         target.discard()
         return
-    try:
-        held.rewrite(gone, merges, seen)
-    except Py4JJavaError as error:
-        if is_refused(error):
-            target.discard()
-        raise
+    held.rewrite(target, merges, gone, seen)
     log.info("data files merged", table=name, files=len(gone), into=len(merges))
 
 

@@ -24,13 +24,13 @@ import pyarrow as pa
 import structlog
 from py4j.protocol import Py4JJavaError  # type: ignore[import-untyped]
 from pyspark.errors import PySparkException
-from pyspark.sql import Column, DataFrame, Row, SparkSession, Window
+from pyspark.sql import Column, DataFrame, SparkSession, Window
 from pyspark.sql import functions as F
 from pyspark.sql.pandas.types import from_arrow_schema, to_arrow_schema
 from pyspark.sql.types import StructType
 
 from spark_jobs.sinks.data_files import FILES
-from spark_jobs.sinks.iceberg_table import IcebergTable, Kept, Replaced, is_conflict, is_refused
+from spark_jobs.sinks.iceberg_table import IcebergTable, Kept, Replaced, collected, is_conflict
 from spark_jobs.sinks.schema_evolution import (
     Path,
     Steps,
@@ -584,21 +584,8 @@ class Warehouse:
             log.info("files written by Spark's writer", table=held.name)
             self._overwrite(held.name, seen, rows.frame(), _condition(replaced), properties)
             return
-        try:
-            files = rows.source.mapInArrow(target.written(rows.made), schema=from_arrow_schema(FILES)).collect()
-        except PySparkException:
-            target.discard()
-            raise
-        try:
-            self._commit_files(held, seen, files, replaced, properties)
-        except Py4JJavaError as error:
-            # After any other error, readers may see the files.
-            if is_refused(error):
-                target.discard()
-            raise
-
-    def _commit_files(self, held: IcebergTable, seen: int | None, files: list[Row], replaced: Replaced, about: Mapping[str, str]) -> None:
-        held.overwrite(files, replaced, seen, about)
+        files = collected(rows.source.mapInArrow(target.written(rows.made), schema=from_arrow_schema(FILES)), target)
+        held.overwrite(target, files, replaced, seen, properties)
 
     def _exchange_events(self, held: IcebergTable, rows: DataFrame, batch: int) -> None:
         """Replace a batch's events one by one. A crash between the two steps loses nothing."""

@@ -17,7 +17,7 @@ from typing import Any, Final, Literal, NamedTuple
 import pyarrow as pa
 from py4j.protocol import Py4JJavaError  # type: ignore[import-untyped]
 from pyspark.errors import PySparkException
-from pyspark.sql import Row, SparkSession
+from pyspark.sql import DataFrame, Row, SparkSession
 from pyspark.sql.types import DataType, StructField, StructType
 
 from spark_jobs.sinks.data_files import FileTarget
@@ -177,9 +177,10 @@ class IcebergTable:
         self.commits()
         return FileTarget.of(self._metadata, columns, _reachable(self._spark, self.name.partition(".")[0].strip("`")))
 
-    def overwrite(self, files: Iterable[Row], replaced: Replaced, seen: int | None, about: Mapping[str, str]) -> None:
-        """Add data files, rows of `data_files.FILES`, in place of the rows `replaced`, unless such rows were
-        written since snapshot `seen`. `about`: the summary properties of the snapshot."""
+    def overwrite(self, target: FileTarget, files: Iterable[Row], replaced: Replaced, seen: int | None, about: Mapping[str, str]) -> None:
+        """Add the files that tasks wrote to the target, rows of `data_files.FILES`, in place of the rows
+        `replaced`, unless such rows were written since snapshot `seen`. `about`: the summary properties of the
+        snapshot."""
         taken = self._table.newOverwrite().overwriteByRowFilter(self._filter(replaced))
         taken = taken.validateNoConflictingDeletes().validateNoConflictingData()
         if seen is not None:
@@ -188,12 +189,11 @@ class IcebergTable:
             taken = taken.addFile(self._data_file(file))
         for name, value in about.items():
             taken = taken.set(name, value)
-        taken.commit()
-        self._spark.catalog.refreshTable(self.name)
+        self._commit(taken, target)
 
-    def rewrite(self, gone: Collection[str], files: Iterable[Row], seen: int) -> None:
-        """Put data files, rows of `data_files.FILES`, in place of those at these locations, which hold the same
-        rows in snapshot `seen`. Fails if one of them has been removed or got deletes since."""
+    def rewrite(self, target: FileTarget, files: Iterable[Row], gone: Collection[str], seen: int) -> None:
+        """Put the files that tasks wrote to the target in place of those at the locations `gone`, which hold the
+        same rows in snapshot `seen`. Fails if one of them has been removed or got deletes since."""
         rewrite = self._table.newRewrite().validateFromSnapshot(seen)
         tasks = self._table.newScan().useSnapshot(seen).planFiles()
         found, each = 0, tasks.iterator()
@@ -205,7 +205,17 @@ class IcebergTable:
             raise ValueError(f"{len(gone) - found} of {len(gone)} files to replace are not in snapshot {seen} of {self.name}")
         for file in files:
             rewrite = rewrite.addFile(self._data_file(file))
-        rewrite.commit()
+        self._commit(rewrite, target)
+
+    def _commit(self, operation: Any, target: FileTarget) -> None:
+        """Commit the target's files; they are deleted if Iceberg refuses. After any other error, readers may see
+        them."""
+        try:
+            operation.commit()
+        except Py4JJavaError as error:
+            if is_conflict(error) and _UNKNOWN not in str(error):
+                target.discard()
+            raise
         self._spark.catalog.refreshTable(self.name)
 
     def _filter(self, replaced: Replaced) -> Any:
@@ -258,9 +268,13 @@ def is_conflict(error: PySparkException | Py4JJavaError) -> bool:
     return any(conflict in str(error) for conflict in _CONFLICTS)
 
 
-def is_refused(error: Py4JJavaError) -> bool:
-    """Whether a commit has not happened for certain, because somebody else was faster."""
-    return is_conflict(error) and _UNKNOWN not in str(error)
+def collected(tasks: DataFrame, target: FileTarget) -> list[Row]:
+    """What tasks return that write files to the target. If one fails, the files of all are deleted."""
+    try:
+        return tasks.collect()
+    except PySparkException:
+        target.discard()
+        raise
 
 
 @lru_cache(maxsize=64)

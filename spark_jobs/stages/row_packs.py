@@ -256,10 +256,14 @@ def _sorted(batches: list[pa.RecordBatch], key: Key) -> Iterator[pa.RecordBatch]
         yield rows.take(order.slice(start, end - start))
 
 
+def spill_folder() -> str | None:
+    """Where Spark wants large temporary files; None: the system's folder."""
+    return os.environ.get("SPARK_LOCAL_DIRS", "").split(",")[0] or None
+
+
 def _filed(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
     """The same batches, written to a file at once and read from it."""
-    folder = os.environ.get("SPARK_LOCAL_DIRS", "").split(",")[0]
-    file = tempfile.TemporaryFile(dir=folder or None)  # noqa: SIM115 - it is read as long as the batches are
+    file = tempfile.TemporaryFile(dir=spill_folder())  # noqa: SIM115 - it is read as long as the batches are
     first = next(batches)
     with pa.ipc.new_stream(file, first.schema) as stream:
         for batch in chain([first], batches):

@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 from py4j.protocol import Py4JJavaError  # type: ignore[import-untyped]
 from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql.pandas.types import to_arrow_schema
 from structlog.testing import capture_logs
 
 from spark_jobs.session import spark_session
@@ -148,7 +149,8 @@ def test_whoever_changes_the_files_meanwhile_is_not_undone(
     assert [row["id"] for row in found] == sorted(ids)
     assert [row["id"] for row in found if row["after"] is None] == ([103] if meanwhile == "UPDATE" else [])
     held = IcebergTable(spark, table)
-    seen = held.snapshot
+    seen, target = held.snapshot, held.file_target(to_arrow_schema(held.columns))
     assert seen is not None
+    assert target is not None
     with pytest.raises(ValueError, match="1 of 1 files to replace are not in snapshot"):
-        held.rewrite({"nowhere.parquet"}, [], seen)
+        held.rewrite(target, [], {"nowhere.parquet"}, seen)
