@@ -32,6 +32,7 @@ from pyspark.sql.types import ArrayType, DataType, MapType, StructType
 from spark_jobs.job_exit import reports_failure
 from spark_jobs.session import spark_session
 from spark_jobs.sinks.avro_files import files_up_to, to_files
+from spark_jobs.sinks.changes_files import ChangesFiles, Wanted
 from spark_jobs.sinks.iceberg import Warehouse, may_be_respelled
 from spark_jobs.sinks.kafka import (
     PACKS,
@@ -425,7 +426,7 @@ class Outbox:
         for table in (table for table in learner.captured() if table.full_name not in part.held):
             try:
                 if changes := warehouse.open_changes(table, self.voided):
-                    topics[table.full_name] = self._topic(table)
+                    name, topics[table.full_name] = table.full_name, self._topic(table)
                     about = envelope.About(
                         self.config.cluster.name,
                         table.keyspace,
@@ -434,7 +435,8 @@ class Outbox:
                         self.kafka.topic_prefix,
                         complete.of(table.id),
                     )
-                    found[table.full_name].append(Incarnation(table, changes, about, topics[table.full_name]))
+                    files = changes.files(known.sent(name), part.last)
+                    found[name].append(Incarnation(table, changes, about, topics[name], files))
             except WritetimeError as error:
                 refused[table.full_name] = error
         refused |= {name: _not_there(name) for name in self._expected(known, part) - found.keys() - refused.keys() - part.held}
@@ -460,7 +462,7 @@ class Outbox:
             self._table_records(incarnation, encoders[incarnation.table.id], known.sent(name), part)
             for name, incarnations in found.items()
             for incarnation in incarnations
-            if name not in refused
+            if name not in refused and incarnation.has_unsent
         ]
         plain = [record for record in (*statements, *quarantined) if record[1] not in refused]
         if plain:
@@ -614,7 +616,7 @@ class Outbox:
     ) -> list[tuple[Incarnation, list[tuple[str, bool]]]]:
         """The schema versions of each incarnation's new events, and whether some of them have values in
         dropped columns. Incarnations of a name, and versions, are in the order of their events."""
-        incarnations = [(name, incarnation) for name, of_name in found.items() for incarnation in of_name]
+        incarnations = [(name, incarnation) for name, of_name in found.items() for incarnation in of_name if incarnation.has_unsent]
         if not incarnations:
             return []
         first, wide = F.min(F.struct("batch", "ordinal")).alias("first"), F.max("wide").alias("wide")
@@ -634,6 +636,27 @@ class Outbox:
         return [(incarnations[at][1], versions_used) for at, versions_used in used.items()]
 
     def _table_records(self, incarnation: Incarnation, encoder: Encoder, since: int, part: Part) -> Unsent:
+        if incarnation.files is None or self._needs_spark(incarnation, incarnation.files, part):
+            return self._read_by_spark(incarnation, encoder, since, part)
+        owned = len(_key_columns(incarnation, part).fields)
+        skipped = frozenset(self.kafka.skipped_operations)
+        wanted = Wanted(str(incarnation.table.id), since, part.last, self.voided, skipped, owned, self.kafka.publishers)
+        frame, reading = incarnation.files.frame(self.spark, self.spark.sparkContext.defaultParallelism)
+        read = reading(wanted)
+        return Unsent(frame, lambda batches: encoder(read(batches)))
+
+    def _needs_spark(self, incarnation: Incarnation, files: ChangesFiles, part: Part) -> bool:
+        """Whether rows are compared with others of the table, or have keys that only Spark hashes."""
+        return (
+            incarnation.table.dropped
+            or self._has_former_keys(incarnation.table)
+            or not files.owns_by(len(_key_columns(incarnation, part).fields))
+        )
+
+    def _has_former_keys(self, table: Table) -> bool:
+        return self.kafka.tombstones_on_delete and any(may_be_respelled(column.type) for column in table.clustering)
+
+    def _read_by_spark(self, incarnation: Incarnation, encoder: Encoder, since: int, part: Part) -> Unsent:
         changes = incarnation.changes
         # By the values of the key, not by what it looks like in JSON: neither DDL nor a release may give a
         # key to another publisher, whose progress is another.
@@ -645,7 +668,7 @@ class Outbox:
             # incarnation by then.
             end = changes.rows.filter("op = 't' AND reason = 'drop'").agg(F.min(F.struct("batch", "ordinal")).alias("end"))
             rows = rows.crossJoin(F.broadcast(end)).filter("end IS NULL OR struct(batch, ordinal) <= end").drop("end")
-        if self.kafka.tombstones_on_delete and any(may_be_respelled(column.type) for column in incarnation.table.clustering):
+        if self._has_former_keys(incarnation.table):
             rows = self._with_former_keys(rows, key)
         return Unsent(rows, encoder)
 

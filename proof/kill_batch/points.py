@@ -42,7 +42,7 @@ _WHEN: Final = ("before", "after")
 INGEST: Final = (
     *(f"{when} step {step}" for step in STEPS for when in _WHEN),
     *(f"{when} {what} of a table" for what in ("changes", "overwrite", "current") for when in _WHEN),
-    *(f"{when} {what}" for what in ("write of a file", "commit of files") for when in _WHEN),
+    *(f"{when} {what}" for what in ("write of a file", "commit of files", "commit of rows") for when in _WHEN),
     *(f"{when} write of a shard" for when in _WHEN),
     *(f"{when} end of a shard" for when in _WHEN),
 )
@@ -132,6 +132,7 @@ def install_in_driver() -> None:
     Warehouse.write_changes = around(Warehouse.write_changes, "changes of a table")  # type: ignore[method-assign]
     Warehouse._replace = around(Warehouse._replace, "overwrite of a table")  # type: ignore[method-assign]
     IcebergTable.overwrite = around(IcebergTable.overwrite, "commit of files")  # type: ignore[method-assign]
+    IcebergTable.replace_rows = around(IcebergTable.replace_rows, "commit of rows")  # type: ignore[method-assign]
     Warehouse._write_current = around(Warehouse._write_current, "current of a table")  # type: ignore[method-assign]
     publish.ensure_topics = around(publish.ensure_topics, "topics")
     publish.write_published = around(publish.write_published, "note")
@@ -139,11 +140,11 @@ def install_in_driver() -> None:
 
 def install_in_worker() -> None:
     """Install the points of workers."""
-    from spark_jobs.sinks import data_files, kafka
+    from spark_jobs.sinks import data_files, kafka, row_positions
     from spark_jobs.state import shards
     from writetime.storage.lease import Lease
 
-    data_files.put = around(data_files.put, "write of a file")
+    data_files.put = row_positions.put = around(data_files.put, "write of a file")
     shards.upsert = around(shards.upsert, "write of a shard")
     Lease.finish = around(Lease.finish, "end of a shard")  # type: ignore[method-assign]
     kafka._read_progress = around(kafka._read_progress, "progress")

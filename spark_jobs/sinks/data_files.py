@@ -28,6 +28,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import structlog
 
+from spark_jobs.sinks.field_ids import with_ids
 from spark_jobs.stages.row_packs import spill_folder
 from spark_jobs.stages.scan import Batches
 from writetime.errors import WritetimeError
@@ -178,6 +179,41 @@ def opened(path: str) -> pq.ParquetFile:
     return pq.ParquetFile(_local(path))
 
 
+def opened_in_part(path: str, size: int) -> pq.ParquetFile:
+    """A Parquet file of that many bytes, for reading some of its columns: of one in a store, only these are
+    fetched."""
+    if "://" in path:
+        return pq.ParquetFile(pa.PythonFile(io.BufferedReader(_Remote(path, size)), mode="r"), pre_buffer=True)
+    return pq.ParquetFile(_local(path))
+
+
+class _Remote(io.RawIOBase):
+    """An object of a store as a file that is read by ranges."""
+
+    def __init__(self, path: str, size: int) -> None:
+        self._store, self._name = _store(path)
+        self._size, self._at = size, 0
+
+    def readable(self) -> bool:
+        return True
+
+    def seekable(self) -> bool:
+        return True
+
+    def seek(self, offset: int, whence: int = io.SEEK_SET) -> int:
+        self._at = offset + {io.SEEK_SET: 0, io.SEEK_CUR: self._at, io.SEEK_END: self._size}[whence]
+        return self._at
+
+    def readinto(self, buffer: Any) -> int:
+        end = min(self._at + len(buffer), self._size)
+        if self._at >= end:
+            return 0
+        data = self._store.read(self._name, start=self._at, end=end)
+        buffer[: len(data)] = data
+        self._at += len(data)
+        return len(data)
+
+
 def _tables(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.Table]:
     """The rows in tables of bounded size."""
     waiting, size = list[pa.RecordBatch](), 0
@@ -207,27 +243,3 @@ def _write_parquet(path: str, schema: pa.Schema, tables: Iterable[pa.Table]) -> 
     with pq.ParquetWriter(path, schema, compression="zstd", store_schema=False) as writer:
         for table in tables:
             writer.write_table(table, row_group_size=_ROWS_PER_GROUP)
-
-
-# --- field ids
-
-
-def with_ids(columns: pa.Schema, struct: Mapping[str, Any]) -> pa.Schema:
-    """The columns with the field ids of an Iceberg schema (its JSON format) that has them in the same order."""
-    return pa.schema([_with_id(column, each["id"], each["type"]) for column, each in zip(columns, struct["fields"], strict=True)])
-
-
-def _with_id(column: pa.Field, number: int, kind: Any) -> pa.Field:
-    return pa.field(column.name, _type_with_ids(column.type, kind), column.nullable, {b"PARQUET:field_id": str(number).encode()})
-
-
-def _type_with_ids(column: pa.DataType, kind: Any) -> pa.DataType:
-    if pa.types.is_struct(column):
-        return pa.struct([_with_id(each, of["id"], of["type"]) for each, of in zip(column, kind["fields"], strict=True)])
-    if pa.types.is_map(column):
-        return pa.map_(
-            _with_id(column.key_field, kind["key-id"], kind["key"]), _with_id(column.item_field, kind["value-id"], kind["value"])
-        )
-    if pa.types.is_list(column):
-        return pa.list_(_with_id(column.value_field, kind["element-id"], kind["element"]))
-    return column

@@ -24,13 +24,15 @@ import pyarrow as pa
 import structlog
 from py4j.protocol import Py4JJavaError  # type: ignore[import-untyped]
 from pyspark.errors import PySparkException
-from pyspark.sql import Column, DataFrame, SparkSession, Window
+from pyspark.sql import Column, DataFrame, Row, SparkSession, Window
 from pyspark.sql import functions as F
 from pyspark.sql.pandas.types import from_arrow_schema, to_arrow_schema
 from pyspark.sql.types import StructType
 
+from spark_jobs.sinks.changes_files import ChangesFiles
 from spark_jobs.sinks.data_files import FILES
 from spark_jobs.sinks.iceberg_table import IcebergTable, Kept, Replaced, collected, is_conflict
+from spark_jobs.sinks.row_positions import DELETES, KEYED, MAX_KEY_BYTES, Lookup, can_look_up, in_shares, written_with_keys
 from spark_jobs.sinks.schema_evolution import (
     Path,
     Steps,
@@ -40,7 +42,7 @@ from spark_jobs.sinks.schema_evolution import (
     type_ddl,
 )
 from spark_jobs.spark_errors import why
-from spark_jobs.stages.event_pages import change_rows, kept_of, last_rows, one_of_each_key
+from spark_jobs.stages.event_pages import change_rows, kept_of, kept_rows, last_rows, one_of_each_key
 from spark_jobs.stages.scan import Batches
 from spark_jobs.stages.table_rows import EXPIRES_AT, OP, WRITETIME, RowShape, changes_schema
 from writetime.cassandra.merge.clustering import EQUAL_ONLY_TO_ITSELF
@@ -200,10 +202,16 @@ class Fence:
 @dataclass(frozen=True, slots=True)
 class Changes:
     """The changes of one incarnation at one snapshot, and the definition of each schema version in them (see
-    `writetime.cassandra.schema.fingerprint`)."""
+    `writetime.cassandra.schema.fingerprint`). `held`: the table, for its files at that snapshot."""
 
     rows: DataFrame
     versions: dict[str, dict[str, Any]]
+    held: IcebergTable | None = None
+
+    def files(self, since: int, upto: int) -> ChangesFiles | None:
+        """The files with the events of the batches after `since`, up to `upto`, among others; None if only Spark's
+        reader can read them."""
+        return None if self.held is None else self.held.changes_files(to_arrow_schema(self.rows.schema), since, upto)
 
 
 @dataclass(frozen=True, slots=True)
@@ -331,7 +339,7 @@ class Warehouse:
         if without := sorted(voided):
             rows = rows.filter(~F.col("batch").isin(without))
         texts = {key.removeprefix(_SCHEMA_PROPERTY): text for key, text in properties.items() if key.startswith(_SCHEMA_PROPERTY)}
-        return Changes(rows, {version: json.loads(text) for version, text in texts.items()})
+        return Changes(rows, {version: json.loads(text) for version, text in texts.items()}, held)
 
     def write_changes(self, table: Table, schema: Schema, events: DataFrame, batch: int) -> None:
         """Write the batch's events of the table, PAGES; they replace those of an earlier attempt of the
@@ -516,7 +524,7 @@ class Warehouse:
                 else:
                     made = kept_of(rows.made, to_arrow_schema(held.columns))
                     self._replace(held, seen, _Rows(rows.source, made, held.columns), "everything", about)
-            else:
+            elif several or not self._replace_rows(held, seen, shape, rows, batch):
                 self._merge(held.name, shape, columns, _one_of_each_key(rows.frame(), shape) if several else rows.frame(), batch)
             self._take_over(held, batch)
 
@@ -586,6 +594,34 @@ class Warehouse:
             return
         files = collected(rows.source.mapInArrow(target.written(rows.made), schema=from_arrow_schema(FILES)), target)
         held.overwrite(target, files, replaced, seen, properties)
+
+    def _replace_rows(self, held: IcebergTable, seen: int, shape: RowShape, rows: _Rows, batch: int) -> bool:
+        """Put these rows in place of those with their keys, by position. False if that cannot be done, and nothing was
+        written: by copy-on-write, with keys that only Spark compares, with columns of the table that the rows lack and
+        that keep their values, in tables that somebody has set up in another way."""
+        keys, columns = list(shape.key_type.names), to_arrow_schema(held.columns)
+        is_possible = self.layout.writes == "merge-on-read" and set(columns.names) <= set(rows.columns.names)
+        if not is_possible or not can_look_up(pa.schema([columns.field(name) for name in keys])):
+            return False
+        target, files = held.file_target(columns), held.rows_by_file(seen)
+        if target is None or files is None:
+            return False
+        as_stored = kept_rows(columns)
+        tasks = rows.source.mapInArrow(written_with_keys(target, rows.made, keys, as_stored), schema=from_arrow_schema(KEYED))
+        found = collected(tasks, target)
+        packs = [bytes(row["keys"]) for row in found if row["keys"] is not None]
+        if sum(map(len, packs)) > MAX_KEY_BYTES:
+            target.discard()
+            return False
+        deletes: list[Row] = []
+        if packs and files:
+            lookup = Lookup(held.key_columns(columns, keys), packs)
+            shares = in_shares(files, self.spark.sparkContext.defaultParallelism)
+            numbers = self.spark.range(len(shares), numPartitions=len(shares))
+            deletes = collected(numbers.mapInArrow(lookup.written(target, shares), schema=from_arrow_schema(DELETES)), target)
+        written = [row for row in found if row["path"] is not None]
+        held.replace_rows(target, written, deletes, seen, self._about(batch, "rows", shape.table))
+        return True
 
     def _exchange_events(self, held: IcebergTable, rows: DataFrame, batch: int) -> None:
         """Replace a batch's events one by one. A crash between the two steps loses nothing."""

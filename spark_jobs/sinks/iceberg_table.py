@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import json
 import os
-from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from functools import lru_cache, reduce
 from importlib.util import find_spec
 from typing import Any, Final, Literal, NamedTuple
@@ -20,7 +20,10 @@ from pyspark.errors import PySparkException
 from pyspark.sql import DataFrame, Row, SparkSession
 from pyspark.sql.types import DataType, StructField, StructType
 
+from spark_jobs.sinks.changes_files import MAX_FILE_BYTES, ChangesFiles, DataFile
 from spark_jobs.sinks.data_files import FileTarget
+from spark_jobs.sinks.field_ids import with_ids
+from spark_jobs.sinks.row_positions import HeldFile
 from spark_jobs.sinks.schema_evolution import Path, Steps
 from writetime.errors import BatchBusy
 
@@ -30,11 +33,15 @@ Replaced = Literal["everything", "nothing"] | int
 _CONFLICTS: Final = (
     *("CommitFailedException", "ValidationException", "AlreadyExistsException"),
     *("TABLE_OR_VIEW_ALREADY_EXISTS", "SCHEMA_ALREADY_EXISTS", "TABLE_OR_VIEW_NOT_FOUND"),
+    # The table was rolled back to before the snapshot that a commit is based on.
+    "is not an ancestor of",
 )
 """How Iceberg and Spark say that somebody else was faster."""
 _UNKNOWN: Final = "CommitStateUnknownException"
 _MANY: Final = ("snapshots", "snapshot-log", "metadata-log")
 """Parts of a table's metadata that grow with its commits."""
+_GRANULARITY: Final = "write.delete.granularity"
+_NAME_MAPPING: Final = "schema.name-mapping.default"
 _OF_A_STORE: Final = ("gcs.", "s3.", "client.")
 """How a catalog's properties begin that say how its store is reached and files are written there."""
 
@@ -60,6 +67,7 @@ class IcebergTable:
         self._read: tuple[list[dict[str, str]], list[Kept]] = [], []
         self._metadata: dict[str, Any] = {}
         self._read_from: str | None = None
+        self._deletes: dict[str, Any] = {}
 
     @property
     def properties(self) -> dict[str, str]:
@@ -171,6 +179,71 @@ class IcebergTable:
         transaction.commitTransaction()
         self._spark.catalog.refreshTable(self.name)
 
+    def changes_files(self, columns: pa.Schema, since: int, upto: int) -> ChangesFiles | None:
+        """The files of the loaded snapshot that may hold rows of the batches after `since`, up to `upto`. `columns`: the
+        snapshot's, as Spark reads them. None if reading them with Arrow may give other rows than Spark's reader, or they
+        are out of a task's reach."""
+        if self._has_derived_columns():
+            return None
+        reachable = _reachable(self._spark, self.name.partition(".")[0].strip("`"))
+        expressions = self._java("org.apache.iceberg.expressions.Expressions")
+        batches = getattr(expressions, "and")(expressions.greaterThan("batch", since), expressions.lessThanOrEqual("batch", upto))
+        tasks = self._table.newScan().useSnapshot(self.snapshot).filter(batches).planFiles()
+        try:
+            found = list[DataFile]()
+            for task in _each(tasks):
+                file = task.file()
+                path, size = file.location(), file.fileSizeInBytes()
+                is_plain = task.deletes().isEmpty() and _format(file) == "PARQUET" and size <= MAX_FILE_BYTES
+                if not is_plain or not path.startswith(reachable):
+                    return None
+                found.append(DataFile(path, size))
+        finally:
+            tasks.close()
+        return ChangesFiles(found, self._with_ids(columns, self._table.currentSnapshot().schemaId()))
+
+    def rows_by_file(self, seen: int) -> list[HeldFile] | None:
+        """The data files of snapshot `seen`, with their position deletes; None if rows cannot be replaced by their
+        positions there."""
+        if self._has_derived_columns() or int(self._table.operations().current().formatVersion()) != 2:
+            return None
+        if _GRANULARITY in self.properties or not self._table.spec().isUnpartitioned():
+            return None
+        reachable = _reachable(self._spark, self.name.partition(".")[0].strip("`"))
+        spec, tasks = self.spec_id, self._table.newScan().useSnapshot(seen).planFiles()
+        try:
+            found = list[HeldFile]()
+            for task in _each(tasks):
+                file, deletes = task.file(), list(task.deletes())
+                parts = [file, *deletes]
+                if any(_format(part) != "PARQUET" or not part.location().startswith(reachable) for part in parts):
+                    return None
+                if file.specId() != spec or any(each.content().toString() != "POSITION_DELETES" for each in deletes):
+                    return None
+                places = tuple((each.location(), each.fileSizeInBytes()) for each in deletes)
+                self._deletes |= {each.location(): each for each in deletes}
+                found.append(HeldFile(file.location(), file.fileSizeInBytes(), file.recordCount(), places))
+            return found
+        finally:
+            tasks.close()
+
+    def _with_ids(self, columns: pa.Schema, schema_id: int) -> pa.Schema:
+        struct = self._java("org.apache.iceberg.SchemaParser").toJson(self._table.schemas().get(schema_id))
+        return with_ids(columns, json.loads(struct))
+
+    def key_columns(self, columns: pa.Schema, names: Sequence[str]) -> pa.Schema:
+        """These columns with their field ids; `columns`: all of the table."""
+        known = self._with_ids(columns, int(self._table.schema().schemaId()))
+        return pa.schema([known.field(name) for name in names])
+
+    def _has_derived_columns(self) -> bool:
+        """Whether values of columns may not be in the files but follow from the table's metadata: default values
+        (format version 3), columns of a partition, names in place of field ids."""
+        if int(self._table.operations().current().formatVersion()) > 2 or _NAME_MAPPING in self.properties:
+            return True
+        specs = self._java("org.apache.iceberg.PartitionSpecParser")
+        return any('"identity"' in specs.toJson(spec) for spec in self._table.specs().values())
+
     def file_target(self, columns: pa.Schema) -> FileTarget | None:
         """Where tasks write files of these columns, the table's own, for one commit; None if only Spark's writer
         can."""
@@ -191,14 +264,32 @@ class IcebergTable:
             taken = taken.set(name, value)
         self._commit(taken, target)
 
+    def replace_rows(self, target: FileTarget, files: Iterable[Row], deletes: Sequence[Row], seen: int, about: Mapping[str, str]) -> None:
+        """Add the files that tasks wrote to the target, and delete rows of files of snapshot `seen`: `deletes`, rows of
+        `row_positions.DELETES`, made from what `rows_by_file` returned. Fails if rows were added or deleted since, or
+        one of these files was replaced."""
+        delta, referenced = self._table.newRowDelta(), self._java("java.util.ArrayList")()
+        for each in deletes:
+            referenced.add(each.of)
+            delta = delta.addDeletes(self._delete_file(each))
+            for former in each.replaced:
+                delta = delta.removeDeletes(self._deletes[former])
+        for check in _CHECKS.values():
+            delta = check(delta, seen, referenced, self._filter("everything"))
+        for file in files:
+            delta = delta.addRows(self._data_file(file))
+        for name, value in about.items():
+            delta = delta.set(name, value)
+        self._commit(delta, target)
+
     def rewrite(self, target: FileTarget, files: Iterable[Row], gone: Collection[str], seen: int) -> None:
         """Put the files that tasks wrote to the target in place of those at the locations `gone`, which hold the
         same rows in snapshot `seen`. Fails if one of them has been removed or got deletes since."""
         rewrite = self._table.newRewrite().validateFromSnapshot(seen)
         tasks = self._table.newScan().useSnapshot(seen).planFiles()
-        found, each = 0, tasks.iterator()
-        while each.hasNext():
-            if (file := each.next().file()).location() in gone:
+        found = 0
+        for task in _each(tasks):
+            if (file := task.file()).location() in gone:
                 rewrite, found = rewrite.deleteFile(file), found + 1
         tasks.close()
         if found != len(gone):
@@ -212,7 +303,7 @@ class IcebergTable:
         them."""
         try:
             operation.commit()
-        except Py4JJavaError as error:
+        except (Py4JJavaError, PySparkException) as error:
             if is_conflict(error) and _UNKNOWN not in str(error):
                 target.discard()
             raise
@@ -235,6 +326,17 @@ class IcebergTable:
             partition.set(0, file.day)
             made = made.withPartition(partition)
         return made.withFormat("parquet").withMetrics(metrics).build()
+
+    def _delete_file(self, file: Row) -> Any:
+        """A position delete file for a commit. Readers find what it is about by the bounds of its paths."""
+        conversions, types = self._java("org.apache.iceberg.types.Conversions"), self._java("org.apache.iceberg.types.Types")
+        path = conversions.toByteBuffer(types.StringType.get(), file.of)
+        bounds = self._java("java.util.HashMap")()
+        bounds.put(self._java("org.apache.iceberg.MetadataColumns").DELETE_FILE_PATH.fieldId(), path)
+        metrics = self._java("org.apache.iceberg.Metrics")(file.rows, None, None, None, None, bounds, bounds)
+        made = self._java("org.apache.iceberg.FileMetadata").deleteFileBuilder(self._table.spec()).ofPositionDeletes()
+        made = made.withPath(file.path).withFileSizeInBytes(file.size).withFormat("parquet").withMetrics(metrics)
+        return made.withReferencedDataFile(file.of).build()
 
     def empty(self, about: Mapping[str, str]) -> None:
         """Delete all rows. `about`: the summary properties of the snapshot."""
@@ -261,6 +363,28 @@ class IcebergTable:
         # As the only column of a row: a struct alone would become a schema, which is not a column type.
         row = self._java("org.apache.spark.sql.types.DataType").fromJson(StructType([StructField("it", kind)]).json())
         return self._java("org.apache.iceberg.spark.SparkSchemaUtil").convert(row).findType("it")
+
+
+_CHECKS: Final[Mapping[str, Callable[[Any, int, Any, Any], Any]]] = {
+    "since": lambda delta, seen, _, __: delta.validateFromSnapshot(seen),
+    "expect_no_changes": lambda delta, _, __, rows: (
+        delta.conflictDetectionFilter(rows).validateNoConflictingDataFiles().validateNoConflictingDeleteFiles()
+    ),
+    "expect_files": lambda delta, _, files, __: delta.validateDeletedFiles().validateDataFilesExist(files),
+}
+"""What a commit that replaces rows by position has Iceberg check: that the snapshot whose positions they are is among
+those before, that no row was added or deleted since, and that the files of these positions are still there."""
+
+
+def _each(tasks: Any) -> Iterator[Any]:
+    """The tasks of a scan."""
+    found = tasks.iterator()
+    while found.hasNext():
+        yield found.next()
+
+
+def _format(file: Any) -> str:
+    return str(file.format().toString())
 
 
 def is_conflict(error: PySparkException | Py4JJavaError) -> bool:

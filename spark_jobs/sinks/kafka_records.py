@@ -18,6 +18,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from pyspark.sql.pandas.types import to_arrow_schema
 
+from spark_jobs.sinks.changes_files import ChangesFiles
 from spark_jobs.sinks.iceberg import Changes
 from spark_jobs.sinks.kafka import RECORDS
 from spark_jobs.sinks.schema_registry import Registry
@@ -58,12 +59,19 @@ Versions = Mapping[str, Mapping[str, Any]]
 
 @dataclass(frozen=True, slots=True)
 class Incarnation:
-    """One incarnation of a table: its current changes, what its events share, and their topic."""
+    """One incarnation of a table: its current changes, what its events share, their topic, and the files with events
+    that may be unsent, if Arrow can read them."""
 
     table: Table
     changes: Changes
     about: About
     topic: str
+    files: ChangesFiles | None = None
+
+    @property
+    def has_unsent(self) -> bool:
+        """Whether some of its events may be unsent."""
+        return self.files is None or bool(self.files.files)
 
     @property
     def stored(self) -> pa.Schema:

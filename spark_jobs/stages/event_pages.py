@@ -132,7 +132,7 @@ def one_of_each_key(
                 continue
             yield _filtered(batch, pc.invert(lacks))
             found = whole([*waiting, _filtered(batch, lacks)])
-            places = _texts(found, partition)
+            places = texts(found, partition)
             # The last partition may go on in the next batch.
             ended = next((at for at in range(len(places), 0, -1) if places[at - 1] != places[-1]), 0)
             yield _one_of_each(found.slice(0, ended), [*partition, *clustering])
@@ -147,27 +147,32 @@ def _one_of_each(rows: pa.RecordBatch, key: Sequence[str]) -> pa.RecordBatch:
     """One row of each key; one that is not deleted, if there is one."""
     is_deleted = pc.equal(rows[OP], "d").to_pylist()
     chosen: dict[str, int] = {}
-    for at, text in enumerate(_texts(rows, key)):
+    for at, text in enumerate(texts(rows, key)):
         if text not in chosen or is_deleted[chosen[text]]:
             chosen[text] = at
     return rows.take(pa.array(sorted(chosen.values()), pa.int64()))
 
 
-def _texts(rows: pa.RecordBatch, columns: Sequence[str]) -> list[str]:
+def texts(rows: pa.RecordBatch, columns: Sequence[str]) -> list[str]:
     """Of each row these columns' values as text: in a value NaN does not equal itself."""
     return [repr(values) for values in zip(*(plain_values(rows[name]) for name in columns), strict=True)]
 
 
 def kept_of(rows: Callable[[Batches], Batches], columns: pa.Schema) -> Callable[[Batches], Batches]:
     """Rows with these columns, of `last_rows`: those that are not deleted. Columns that they lack are null."""
+    kept = kept_rows(columns)
+    return lambda batches: (there for batch in rows(batches) for there in kept(batch))
 
-    def kept(batches: Batches) -> Batches:
-        for batch in rows(batches):
-            there = _filtered(batch, pc.not_equal(batch[OP], "d"))
-            if there.num_rows:
-                names = there.schema.names
-                found = [there[field.name] if field.name in names else pa.nulls(there.num_rows, field.type) for field in columns]
-                yield pa.RecordBatch.from_arrays(found, schema=columns)
+
+def kept_rows(columns: pa.Schema) -> Callable[[pa.RecordBatch], Batches]:
+    """The same of one batch of `last_rows`."""
+
+    def kept(batch: pa.RecordBatch) -> Batches:
+        there = _filtered(batch, pc.not_equal(batch[OP], "d"))
+        if there.num_rows:
+            names = there.schema.names
+            found = [there[field.name] if field.name in names else pa.nulls(there.num_rows, field.type) for field in columns]
+            yield pa.RecordBatch.from_arrays(found, schema=columns)
 
     return kept
 
@@ -273,9 +278,9 @@ def aligned(array: Any, kind: pa.DataType) -> Any:
         return pa.StructArray.from_arrays(parts, fields=list(kind), mask=pc.is_null(array))
     if pa.types.is_map(kind):
         parts = [aligned(array.keys, kind.key_type), aligned(array.items, kind.item_type)]
-        return _around(array, kind, pa.StructArray.from_arrays(parts, fields=[kind.key_field, kind.item_field]))
+        return around(array, kind, pa.StructArray.from_arrays(parts, fields=[kind.key_field, kind.item_field]))
     if pa.types.is_list(kind):
-        return _around(array, kind, aligned(array.values, kind.value_type))
+        return around(array, kind, aligned(array.values, kind.value_type))
     return array.cast(kind)
 
 
@@ -283,6 +288,6 @@ def _fields(structs: Any) -> list[Any]:
     return [structs.field(at) for at in range(structs.type.num_fields)]
 
 
-def _around(array: Any, kind: pa.DataType, values: Any) -> Any:
+def around(array: Any, kind: pa.DataType, values: Any) -> Any:
     """A list or map array with other values in its places."""
     return pa.Array.from_buffers(kind, len(array), array.buffers()[:2], array.null_count, array.offset, children=[values])

@@ -18,6 +18,7 @@ from pyspark.sql.pandas.types import from_arrow_schema
 from spark_jobs import publish
 from spark_jobs.publish import Outbox, Part, Unsent
 from spark_jobs.session import spark_session
+from spark_jobs.sinks.changes_files import ChangesFiles
 from spark_jobs.sinks.iceberg import Changes, Warehouse
 from spark_jobs.sinks.iceberg_table import IcebergTable
 from spark_jobs.sinks.kafka import RECORDS, Publisher, Sent
@@ -90,7 +91,16 @@ def records_of(pipeline: Pipeline, warehouse: Warehouse, of: Table, upto: int) -
     assert changes is not None
     incarnation = Incarnation(of, changes, About(pipeline.cluster, of.keyspace, of.name, {}), outbox._topic(of))
     encoder = Encoder.of(kafka, pipeline.config.events, incarnation)
-    return outbox._table_records(incarnation, encoder, 0, Part(upto, None)).records().orderBy("batch", "ordinal").collect()
+
+    def records(files: ChangesFiles | None) -> list[Row]:
+        unsent = outbox._table_records(replace(incarnation, files=files), encoder, 0, Part(upto, None))
+        return unsent.records().orderBy("batch", "ordinal", "publisher").collect()
+
+    # The same with both readers.
+    found, files = records(None), changes.files(0, upto)
+    assert files is not None
+    assert records(files) == found
+    return found
 
 
 PLACE = UserType("shop", "place", ("x", "y"), ("int", "int"))

@@ -493,7 +493,7 @@ class _Late(Warehouse):
     one, meanwhile."""
 
     def __init__(self, spark: SparkSession, fence: Fence | None, others: Callable[[], None], at: str) -> None:
-        super().__init__(spark, "lake", fence=fence)
+        super().__init__(spark, "lake", WarehouseConfig(writes="copy-on-write" if at == "merge" else "merge-on-read"), fence=fence)
         self.others: list[Callable[[], None]] = [others]
         self.at = at
 
@@ -510,22 +510,28 @@ class _Late(Warehouse):
         self._meanwhile("merge")
         super()._merge(name, shape, columns, rows, batch)
 
+    def _replace_rows(self, *arguments: Any) -> bool:
+        self._meanwhile("rows")
+        return super()._replace_rows(*arguments)
+
 
 @pytest.mark.parametrize(
     ("at", "fence", "method", "known"),
     [
         # Held up before its job reads the table: the job's own rows look at the fence.
         ("merge", True, "merge_current", True),
+        ("rows", True, "merge_current", True),
+        ("rows", False, "merge_current", True),
         # Held up in its job: Iceberg refuses what was planned on another snapshot.
         ("commit", False, "merge_current", False),
         ("commit", False, "replace_current", True),
     ],
-    ids=["merge", "first, in its job", "truncate, in its job"],
+    ids=["merge", "by position", "by position, in its job", "first, in its job", "truncate, in its job"],
 )
 def test_a_driver_that_was_held_up_undoes_nothing(
     warehouse: Warehouse, tmp_path: Path, at: str, fence: bool, method: str, known: bool
 ) -> None:
-    late = table(f"late_{at}_{method}_{fence}".lower(), 50 + len(at) + len(method) + fence, {"id": "int", "v": "int"})
+    late = table(f"late_{at}_{method}_{fence}".lower(), 50 + len(at) + len(method) + 20 * fence, {"id": "int", "v": "int"})
     schema, store = schema_of(late), LocalStore(tmp_path)
     of_1, of_2, of_3 = (events(warehouse.spark, [insert(late, 1, {"v": v}, timestamp=THEN + v, schema=schema)], schema) for v in (1, 2, 3))
     if known:
