@@ -26,7 +26,7 @@ from uuid import UUID
 
 import pyarrow as pa
 import structlog
-from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import DataFrame, Row, SparkSession
 from pyspark.sql import functions as F
 from pyspark.sql.pandas.types import from_arrow_schema
 
@@ -193,6 +193,28 @@ def _run(config: PipelineConfig, store: Store, spark: SparkSession, manifest: Ma
     return without_unwritable(lambda: Batch(config, store, spark, manifest, base, voided=voided).run(), store, manifest, spark)
 
 
+@dataclass(frozen=True)
+class Survey:
+    """What was found in the batch's segments: rows of SURVEY, and by segment the detail of its row `done`."""
+
+    frame: DataFrame
+    done: Mapping[int, dict[str, Any]]
+
+    @classmethod
+    def of(cls, frame: DataFrame) -> Survey:
+        """Read the segments; their rows stay in Spark."""
+        kept = frame.persist()
+        found = kept.filter("kind = 'done'").select("segment", "detail").collect()
+        return cls(kept, {row.segment: json.loads(row.detail) for row in found})
+
+    def has(self, kind: str) -> bool:
+        return any(kind in done["others"] for done in self.done.values())
+
+    def rows(self, kind: str, *columns: str) -> Iterator[Row]:
+        """The rows of that kind. A job of Spark for nothing would cost a small batch a tenth of a second."""
+        return self.frame.filter(F.col("kind") == kind).select(*columns).toLocalIterator() if self.has(kind) else iter(())
+
+
 @dataclass
 class Batch:
     """One run of one batch. The stages fill in what is known of segments, tables and snapshots. `refused` are
@@ -231,7 +253,7 @@ class Batch:
     voided: dict[int, UUID | None] = field(default_factory=dict)
 
     def run(self) -> Sealed:
-        surveyed = self._survey().persist()
+        surveyed = Survey.of(self._survey())
         self._pin_absent(surveyed)
         schema, captured = self._learn(surveyed)
         # Another driver may have moved segments that are read again.
@@ -276,16 +298,13 @@ class Batch:
         survey = surveyor(self.config.bucket, self.config.cluster.commitlog_keystore)
         return tasks(self.spark, segments, groups(segments), survey, SURVEY)
 
-    def _pin_absent(self, surveyed: DataFrame) -> None:
+    def _pin_absent(self, surveyed: Survey) -> None:
         """Pin the set of missing segments: what was missing when the batch first read them is missing in
         every run."""
-        problems = surveyed.filter("kind = 'problem'").select("segment", F.get_json_object("detail", "$.kind").alias("what"))
-        gone = {
-            self.manifest.segments[row.segment].object
-            for row in problems.filter(F.col("what") == QuarantineKind.GONE.value).distinct().collect()
-        }
+        gone = self._with_problem(surveyed, QuarantineKind.GONE)
         if self.manifest.kind == "rebuild":
-            gone |= self._unreadable(surveyed)
+            # The problem of a packed segment that cannot be unpacked has no bytes, that of a damaged section has some.
+            gone |= self._with_problem(surveyed, QuarantineKind.UNREADABLE_SECTION, "length(body) = 0")
             expect_readable(self.store, self.manifest, gone)
         if gone:
             # Another driver may have sealed the batch and archived them.
@@ -293,12 +312,13 @@ class Batch:
         pinned.pin_absent(self.store, self.manifest, gone)
         self.absent = frozenset(gone)
 
-    def _unreadable(self, surveyed: DataFrame) -> set[str]:
-        """Packed segments that cannot be unpacked: their problem has no bytes, that of a damaged section has
-        some."""
-        is_section = F.get_json_object("detail", "$.kind") == QuarantineKind.UNREADABLE_SECTION.value
-        nothing = (F.col("kind") == "problem") & is_section & (F.length("body") == 0)
-        return {self.manifest.segments[row.segment].object for row in surveyed.filter(nothing).select("segment").distinct().collect()}
+    def _with_problem(self, surveyed: Survey, kind: QuarantineKind, where: str = "true") -> set[str]:
+        """The segments with a problem of that kind."""
+        if not surveyed.has("problem"):
+            return set()
+        problems = surveyed.frame.filter("kind = 'problem'").filter(where)
+        mine = problems.filter(F.get_json_object("detail", "$.kind") == kind.value)
+        return {self.manifest.segments[row.segment].object for row in mine.select("segment").distinct().collect()}
 
     def _expect_open(self) -> None:
         """BatchError if another driver has sealed the batch: nothing may be written for it after that."""
@@ -307,18 +327,18 @@ class Batch:
     def _fence(self) -> Fence:
         return Fence(self.store, self.manifest.cluster, self.additions)
 
-    def _learn(self, surveyed: DataFrame) -> tuple[Schema, list[Table]]:
+    def _learn(self, surveyed: Survey) -> tuple[Schema, list[Table]]:
         """Apply the schema facts of logs and snapshots to the known schema, and store the result for the next
         batch."""
         learner = read_schema(self.store, self.manifest.cluster, self.base.number if self.base else 0)
         known = learner.schema()
         for name in self.manifest.schema_snapshots:
             self._apply_snapshot(learner, name)
-        ddl = surveyed.filter("kind = 'schema'").select("segment", "body")
+        ddl = surveyed.rows("schema", "segment", "body")
         versions = _versions(self.manifest.segments)
         later: set[str] = set()
         understood: dict[tuple[int, bytes], Mutation] = {}
-        for version, body in sorted({(versions[row.segment], bytes(row.body)) for row in ddl.toLocalIterator()}):
+        for version, body in sorted({(versions[row.segment], bytes(row.body)) for row in ddl}):
             try:
                 own = decode_own(body, version=version)
                 learner.apply(own.mutation)
@@ -396,16 +416,16 @@ class Batch:
             log.error("schema snapshot refused", batch=self.manifest.number, snapshot=name, reason=str(error))
             self.snapshots_refused[name] = str(error)
 
-    def _node_records(self, surveyed: DataFrame) -> Iterator[tuple[int, bytes]]:
-        for row in surveyed.filter("kind = 'local'").select("segment", "body").toLocalIterator():
+    def _node_records(self, surveyed: Survey) -> Iterator[tuple[int, bytes]]:
+        for row in surveyed.rows("local", "segment", "body"):
             yield row.segment, bytes(row.body)
 
-    def _drops(self, surveyed: DataFrame) -> dict[str, set[Truncation]]:
+    def _drops(self, surveyed: Survey) -> dict[str, set[Truncation]]:
         """The positions at which nodes' logs drop tables, by host id."""
         if not self.drops:
             return {}
         found: dict[str, set[Truncation]] = defaultdict(set)
-        for row in surveyed.filter("kind = 'schema'").select("segment", "position", "body").toLocalIterator():
+        for row in surveyed.rows("schema", "segment", "position", "body"):
             ref = self.manifest.segments[row.segment].ref
             for table_id, at in self.drops.get((ref.segment.version, bytes(row.body)), {}).items():
                 found[ref.node.host_id].add(Truncation(at // 1000, table_id, ref.segment.id, row.position, at))
@@ -530,10 +550,10 @@ class Batch:
 
     # --- accounting
 
-    def _account(self, surveyed: DataFrame, folded: DataFrame, schema: Schema) -> None:
+    def _account(self, surveyed: Survey, folded: DataFrame, schema: Schema) -> None:
         """Count every partition update once. AccountingMismatch if an update of any table was lost between
         reading and merging."""
-        done = [json.loads(row.detail) for row in surveyed.filter("kind = 'done'").select("detail").collect()]
+        done = list(surveyed.done.values())
         scanned = sum(each["updates"] for each in done)
         read = _single_updates(done, schema)
         for row in folded.filter("updates is not null").groupBy("kind", "table").agg(F.sum("updates").alias("n")).collect():
@@ -568,8 +588,10 @@ class Batch:
         for row in folded.filter("kind = 'account'").select("table", "table_id", "bucket", "detail").collect():
             for name, count in json.loads(row.detail).items():
                 counts[row.table, bytes(row.table_id), row.bucket][name] += count
-        several = folded.filter("kind = 'applied'").groupBy("table_id", "bucket").agg(F.countDistinct("key").alias("n")).collect()
-        applied_several = {(bytes(row.table_id), row.bucket): row.n for row in several}
+        applied_several = {}
+        if any(count["several"] for count in counts.values()):
+            several = folded.filter("kind = 'applied'").groupBy("table_id", "bucket").agg(F.countDistinct("key").alias("n")).collect()
+            applied_several = {(bytes(row.table_id), row.bucket): row.n for row in several}
         for (table, table_id, bucket), count in counts.items():
             applied = count["applied"] + applied_several.get((table_id, bucket), 0)
             # Data removed by a TRUNCATE, a purged tombstone or an erasure counts as superseded.
@@ -604,11 +626,10 @@ class Batch:
             found.append(Accounting(table=table, updates_in=updates, **counts))
         return found
 
-    def _note_problems(self, surveyed: DataFrame, folded: DataFrame, schema: Schema) -> None:
+    def _note_problems(self, surveyed: Survey, folded: DataFrame, schema: Schema) -> None:
         """Quarantine everything that could not be used, and record it, and what is settled, in the outcome of
         its segment."""
-        done = surveyed.filter("kind = 'done'").select("segment", "detail").collect()
-        counts = {row.segment: json.loads(row.detail) for row in done}
+        counts = surveyed.done
         writer = QuarantineWriter(self.store, self.manifest, schema)
         torn: dict[int, int] = defaultdict(int)
         for number, position, body, text in self._bad_ranges(surveyed, folded):
@@ -650,8 +671,8 @@ class Batch:
             )
         return rows
 
-    def _bad_ranges(self, surveyed: DataFrame, folded: DataFrame) -> Iterator[tuple[int, int, bytes | None, str]]:
-        for row in surveyed.filter("kind = 'problem'").select("segment", "position", "body", "detail").toLocalIterator():
+    def _bad_ranges(self, surveyed: Survey, folded: DataFrame) -> Iterator[tuple[int, int, bytes | None, str]]:
+        for row in surveyed.rows("problem", "segment", "position", "body", "detail"):
             yield row.segment, row.position, None if row.body is None else bytes(row.body), row.detail
         if not any(count.get("quarantined") for count in self.accounts.values()):
             return

@@ -135,7 +135,10 @@ class PlainRows:
         parts = rows.items["parts"].to_numpy()[applied]
         self.counts["applied"] += int((parts == 1).sum())
         several = pa.array(applied[parts > 1])
-        return self._batches("applied", key=rows.items["content"].take(several)) if len(several) else []
+        if not len(several):
+            return []
+        self.counts["several"] += len(several)
+        return self._batches("applied", key=rows.items["content"].take(several))
 
     def _events(self, rows: _Rows, items: Ints, group: Ints, left: Any, found: row_batches.Joined) -> list[pa.RecordBatch]:
         number = found.event_item.to_numpy()

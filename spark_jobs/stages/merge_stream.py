@@ -290,11 +290,12 @@ class _ShardJoin:
             yield self._out("deletion", seq=self._next(), last=False, pk=key, before=encoded, **about)
 
     def _applied(self, content: bytes, parts: int) -> Iterator[dict[str, Any]]:
-        """Count an update of one item here; updates of several items are named, and the driver counts
-        them."""
+        """Count an update of one item here; updates of several items are named, and the driver counts them
+        (`several`: how many names there are)."""
         if parts == 1:
             self.counts["applied"] += 1
         else:
+            self.counts["several"] += 1
             yield self._out("applied", key=content)
 
     def _count_ties(self, ties: int) -> None:

@@ -83,8 +83,8 @@ SURVEY = pa.schema(
     ]
 )
 """`done` comes once a segment: `frames`, `updates`, `tables`: [frames, updates, frames of one update] by the
-table id of a frame's first update; and of what was taken in part by part, `mark`, `skipped` and `differs` as
-in a SegmentOutcome."""
+table id of a frame's first update; `others`: how many rows of other kinds the segment has, without zeros; and of
+what was taken in part by part, `mark`, `skipped` and `differs` as in a SegmentOutcome."""
 
 COPIES = pa.list_(pa.struct([("segment", pa.int32()), ("position", pa.int64())]))
 ROUTED = pa.schema(
@@ -465,6 +465,7 @@ def surveyor(bucket_url: str, keystore: Path | None = None) -> Callable[[Batches
 
 
 def _survey(segment: Segment) -> Iterator[dict[str, Any]]:
+    others = Counter({"problem": len(segment.problems)})
     for problem in segment.problems:
         # A segment that cannot be read at all (its key is missing, say) is one damaged range, too large for
         # the driver.
@@ -475,11 +476,14 @@ def _survey(segment: Segment) -> Iterator[dict[str, Any]]:
         body, kind = segment.body(at), teaching[int(frames.table[at])]
         if kind == "perhaps" and not is_schema_change(body):
             continue
-        yield _surveyed("schema" if kind == "perhaps" else kind, segment.number, int(frames.position[at]), body, None)
+        kind = "schema" if kind == "perhaps" else kind
+        others[kind] += 1
+        yield _surveyed(kind, segment.number, int(frames.position[at]), body, None)
     size = len(segment.tables)
     numbers = [np.bincount(frames.table, weights=each, minlength=size) for each in (None, frames.updates, frames.updates == 1)]
     tables = {str(table_id): [int(column[code]) for column in numbers] for code, table_id in enumerate(segment.tables)}
-    counts = {"frames": segment.size, "updates": int(frames.updates.sum()), "tables": dict(sorted(tables.items()))} | segment.taken
+    counts = {"frames": segment.size, "updates": int(frames.updates.sum()), "tables": dict(sorted(tables.items())), **segment.taken}
+    counts["others"] = dict(sorted((+others).items()))
     yield _surveyed("done", segment.number, 0, None, json.dumps(counts))
 
 

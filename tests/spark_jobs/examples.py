@@ -236,6 +236,8 @@ def _with_payloads(rows: Sequence[dict[str, Any]], plan: EventPlan) -> Iterator[
             counts["quarantined"] += row["updates"]
             for copy in row["copies"]:
                 yield {**row, "payload": pickle.dumps({**copy, "body": row["state"], "detail": row["detail"]})}
+    # The driver looks for named updates only where some are counted.
+    assert counts.pop("several", 0) == len(of_kind(rows, "applied"))
     applied = counts["applied"] + len(several)
     assert counts.pop("made", 0) == counts.pop("items", 0)
     counts["superseded"] = counts.pop("folded", 0) - applied + counts.pop("truncated", 0) + counts.pop("purged", 0)

@@ -98,6 +98,7 @@ def surveyed_plainly(scanned: Rows) -> Rows:
     """What the survey ought to say."""
     found: Rows = []
     tables: dict[int, dict[str, list[int]]] = defaultdict(lambda: defaultdict(lambda: [0, 0, 0]))
+    others: dict[int, Counter[str]] = defaultdict(Counter)
     for row in scanned:
         detail = row["detail"]
         if row["kind"] == "frame":
@@ -110,8 +111,12 @@ def surveyed_plainly(scanned: Rows) -> Rows:
             if kind is None:
                 continue
             row = {**row, "kind": kind}
+            others[row["segment"]][kind] += 1
+        elif row["kind"] == "problem":
+            others[row["segment"]]["problem"] += 1
         elif row["kind"] == "done":
-            detail = json.dumps({**json.loads(detail), "tables": dict(sorted(tables[row["segment"]].items()))})
+            about = {"tables": dict(sorted(tables[row["segment"]].items())), "others": dict(sorted(others[row["segment"]].items()))}
+            detail = json.dumps({**json.loads(detail), **about})
         row = {name: detail if name == "detail" else row[name] for name in SURVEY.names}
         found.append({**row, "body": None} if row["kind"] == "problem" and is_long(row) else row)
     return found
