@@ -74,8 +74,8 @@ test-airflow: setup #: a live node, Airflow on its schedule, a session, and a pe
 	@$(PYTHON) -m tools.chromium
 	@$(PYTHON) -m pytest -m "browser or airflow and thorough" $(ARGS)
 
-test-decoder: setup #: boot Cassandra 4.0, 4.1 and 5.0 with every codec, read what they log as their own readers do; some minutes
-	@$(PYTHON) -m proof.decoder.compare $(ARGS)
+test-decoder: setup #: boot Cassandra 4.0, 4.1, 5.0 and 6.0, or VERSION=6.0, with every codec, read what they log as their own readers do; some minutes
+	@$(PYTHON) -m proof.decoder.compare $(if $(VERSION),--version $(VERSION)) $(ARGS)
 
 fuzz: setup #: damage segments in CASES=1000000 ways by SEED=1 and see that nothing false passes as good
 	@NUMBA_BOUNDSCHECK=1 NUMBA_CACHE_DIR=var/fuzz/numba $(PYTHON) -m proof.fuzz --cases $(or $(CASES),1000000) --seed $(or $(SEED),1) $(ARGS)
@@ -93,8 +93,8 @@ pressure: setup #: a node of VERSION=5.0.6 with little room for CDC, under load,
 kill-batch: setup #: ingest and publish killed KILLS=100 times by SEED=1, Kafka away now and then: each event once; MODE=session by sessions of cdc_stream; ARGS=--switch to partition keys half-way; SABOTAGE=rule or all shows that it would
 	@$(PYTHON) -m proof.kill_batch --seed $(or $(SEED),1) --kills $(or $(KILLS),100) $(if $(MODE),--mode $(MODE)) $(if $(SABOTAGE),--sabotage $(SABOTAGE)) $(ARGS)
 
-ring: setup #: OPS=2000 by SEED=1 on a real ring under chaos: tables and events equal it; SABOTAGE=rule or all breaks the product, and shows
-	@$(PYTHON) -m proof.ring --seed $(or $(SEED),1) $(if $(OPS),--ops $(OPS)) $(if $(SABOTAGE),--sabotage $(SABOTAGE)) $(ARGS)
+ring: setup #: OPS=2000 by SEED=1 on a real ring, of VERSION=5.0.6, under chaos: tables and events equal it; SABOTAGE=rule or all breaks the product, and shows
+	@$(PYTHON) -m proof.ring --seed $(or $(SEED),1) $(if $(VERSION),--version $(VERSION)) $(if $(OPS),--ops $(OPS)) $(if $(SABOTAGE),--sabotage $(SABOTAGE)) $(ARGS)
 
 complete: setup #: every T said on a ring with a quiet, a dead and a joining node holds: no write before it is missing; SABOTAGE=rule or all
 	@$(PYTHON) -m proof.complete $(if $(SABOTAGE),--sabotage $(SABOTAGE)) $(ARGS)

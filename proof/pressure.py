@@ -34,7 +34,7 @@ from typing import Any
 from rich.console import Console
 from rich.table import Table
 
-from proof.harness.cassandra import VERSIONS, Ring
+from proof.harness.cassandra import VERSIONS, Ring, version_of
 from proof.harness.node import Node
 from shippers.folder import Found, State, classify, look
 from tests import s3_server
@@ -56,7 +56,7 @@ _TICKS = os.sysconf("SC_CLK_TCK")
 
 def main(arguments: list[str]) -> int:
     parser = argparse.ArgumentParser(prog="python -m proof.pressure", description=__doc__.partition("\n\n")[0])
-    parser.add_argument("--version", default=VERSIONS[0], help=f"of Cassandra (default: {VERSIONS[0]})")
+    parser.add_argument("--version", type=version_of, default=VERSIONS[0], help=f"of Cassandra (default: {VERSIONS[0]})")
     parser.add_argument("--rate", type=float, default=10, help="MB of rows a second (default: 10; 0: an idle node)")
     parser.add_argument("--space", type=int, default=128, help="MiB of cdc_total_space (default: 128)")
     parser.add_argument("--segment", type=int, default=8, help="MiB of a commit log segment (default: 8)")

@@ -43,7 +43,8 @@ from spark_jobs.job_exit import reports_failure
 from spark_jobs.session import spark_session
 from spark_jobs.stages.scan import Batches, chunked, content, tasks
 from writetime.cassandra.commitlog.encryption.keystore import Keystore
-from writetime.cassandra.commitlog.segment import Frame, Scan, peek, scan
+from writetime.cassandra.commitlog.mutation import read_head
+from writetime.cassandra.commitlog.segment import Frame, Scan, scan
 from writetime.cassandra.commitlog.system_mutations import decode_own
 from writetime.cassandra.schema.model import Schema
 from writetime.cassandra.schema.node_metadata import PEERS, LocalFacts
@@ -387,7 +388,7 @@ def _chosen(found: Scan, captured: frozenset[UUID]) -> tuple[list[Frame], list[F
     refused = 0
     for frame in found.frames:
         try:
-            count, table_id, _ = peek(found.body(frame))
+            count, table_id, *_ = read_head(found.body(frame), version=found.descriptor.version)
         except DecodeError:
             refused += 1
             continue

@@ -49,7 +49,7 @@ from writetime.cassandra.merge.clustering import ClusteringOrder
 from writetime.cassandra.merge.partition_head import decode_head
 from writetime.cassandra.merge.reconcile import Policy
 from writetime.cassandra.model import Row
-from writetime.cassandra.schema.model import Schema, Table
+from writetime.cassandra.schema.model import Schema, Table, short_id
 from writetime.cassandra.types.byte_comparable import HEAD, PAST_RECORDS, RowKeys, record_key, split_record_key
 from writetime.cassandra.types.types import CollectionType, parse_type
 from writetime.config.cluster import CqlConfig, SnapshotConfig
@@ -288,7 +288,7 @@ class Bootstrap:
         if whole:
             plan = replace(plan, snapshot=plan.snapshot.model_copy(update={"consistency": "ALL"}))
         readers = min(len(keys), self.config.snapshot.readers)
-        node = layout.NodeName.made(self.cluster, "reread", f"{self.sealed.number:010d}-{str(table.id)[:8]}{'-all' if whole else ''}")
+        node = layout.NodeName.made(self.cluster, "reread", f"{self.sealed.number:010d}-{short_id(table.id)}{'-all' if whole else ''}")
 
         def read(part: int, rows: Iterable[bytes]) -> Iterator[int]:
             wanted = sorted(rows)

@@ -36,8 +36,9 @@ def flip_a_byte_of_a_captured_frame(folder: Path) -> Damaged:
 def user_frames(buffer: bytes) -> list[tuple[int, int]]:
     """(offset, length) of the bodies of all frames of one update that is not to one of Cassandra's own
     tables."""
-    bodies = ((f.body_offset, f.body_length) for f in scan(buffer).frames)
-    peeked = ((offset, length, *peek(buffer[offset : offset + length])) for offset, length in bodies)
+    found = scan(buffer)
+    bodies = ((f.body_offset, f.body_length) for f in found.frames)
+    peeked = ((offset, length, *peek(buffer[offset : offset + length], version=found.descriptor.version)) for offset, length in bodies)
     return [(offset, length) for offset, length, count, table_id, _ in peeked if count == 1 and table_id not in TABLES]
 
 

@@ -11,11 +11,12 @@ from uuid import UUID
 import pytest
 
 from proof.recording.recording import Recording
+from tests.cassandra.commitlog.examples import EPOCH_FRAME
 from writetime.cassandra.commitlog import idx, sections
 from writetime.cassandra.commitlog.descriptor import parse
 from writetime.cassandra.commitlog.encode import encode_segment
 from writetime.cassandra.commitlog.frames import FrameCheck, check_frame, encode_frame
-from writetime.cassandra.commitlog.mutation import decode_mutation
+from writetime.cassandra.commitlog.mutation import decode_mutation, read_head
 from writetime.cassandra.commitlog.mutation_json import Lines
 from writetime.cassandra.commitlog.segment import scan
 from writetime.cassandra.schema.model import Column, Schema, Table
@@ -59,7 +60,7 @@ def of_kind(kind: str) -> list[Example]:
 def test_the_page_has_all_its_examples() -> None:
     kinds = [example.words[0] for example in examples()]
     assert {kind: kinds.count(kind) for kind in kinds} == {
-        "vints": 1, "header": 1, "marker": 1, "segment": 1, "frame": 1, "mutation": 4, "values": 1, "idx": 1,
+        "vints": 1, "header": 1, "marker": 1, "segment": 1, "frame": 1, "mutation": 4, "mutation9": 1, "values": 1, "idx": 1,
     }  # fmt: skip
     assert PAGE.read_text(encoding="utf-8").count("```hex") == len(kinds)
 
@@ -112,6 +113,12 @@ def test_mutation(number: int) -> None:
     assert update_of(example, example.data) == without_columns(example)
 
 
+def test_mutation_of_version_9() -> None:
+    (example,) = of_kind("mutation9")
+    assert update_of(example, example.data, version=9) == without_columns(example)
+    assert encode_frame(example.data) == EPOCH_FRAME
+
+
 def test_recorded_mutations_are_in_the_recording(tmp_path: Path) -> None:
     wanted = [encode_frame(example.data) for example in of_kind("mutation") if "recorded" in example.words]
     assert len(wanted) == 3
@@ -133,12 +140,12 @@ def test_index() -> None:
     assert {"synced": found.synced, "completed": found.completed} == example.expected
 
 
-def update_of(example: Example, body: bytes) -> dict[str, Any]:
+def update_of(example: Example, body: bytes, version: int = 7) -> dict[str, Any]:
     """What a mutation of one update says, in the words of the page."""
-    table = table_of(example, UUID(bytes=body[1:17]))
+    table = table_of(example, read_head(body, version=version).table_id)
     schema = Schema(tables={table.id: table})
-    found = scan(encode_segment(1, 7, [body]), engine="python")
-    line = json.loads(Lines(schema, set()).line(found, found.frames[0], decode_mutation(body, schema)))
+    found = scan(encode_segment(1, version, [body]), engine="python")
+    line = json.loads(Lines(schema, set()).line(found, found.frames[0], decode_mutation(body, schema, version=version)))
     (update,) = line["updates"]
     assert (f"{line['ks']}.{update.pop('table')}", UUID(update.pop("id"))) == (table.full_name, table.id)
     return {"pk": line["pk"], "update": update}

@@ -36,7 +36,7 @@ from rich.table import Table
 
 from proof.decoder import nasty
 from proof.decoder.judge import Judge, build
-from proof.harness.cassandra import VERSIONS, Ring
+from proof.harness.cassandra import KNOWN, Ring, version_of
 from proof.harness.node import Node
 from tools import ROOT
 from tools.console import say
@@ -81,7 +81,12 @@ class Case:
         """Of the keystore: one kind for each descriptor version that is written, the other for the older
         Cassandra.
         """
-        return "JCEKS" if self.version.startswith("4.0") or self.descriptor == 8 else "PKCS12"
+        return "JCEKS" if self.version.startswith("4.0") or self.descriptor >= 8 else "PKCS12"
+
+    @property
+    def compatibility(self) -> str | None:
+        """The storage_compatibility_mode in which the version writes that descriptor version; None: its default."""
+        return {("5", 8): "NONE", ("6", 7): "CASSANDRA_4"}.get((self.version[0], self.descriptor))
 
 
 @dataclass(frozen=True)
@@ -104,14 +109,14 @@ class Result:
     examples: list[str] = field(default_factory=list)
 
 
-def cases(versions: Sequence[str] = VERSIONS, codecs: Sequence[str] = (*CODECS, DIRECT)) -> Iterator[Case]:
-    """All there are. 5.0 writes version 8 only if no older node has to understand it; direct I/O is new in
-    5.0.
+def cases(versions: Sequence[str] = KNOWN, codecs: Sequence[str] = (*CODECS, DIRECT)) -> Iterator[Case]:
+    """All there are. 5.0 writes version 8, and 6.0 version 9, only if no older node has to understand it;
+    direct I/O is new in 5.0.
     """
     for version in versions:
-        for descriptor in (7, 8) if version.startswith("5.") else (7,):
+        for descriptor in {"5": (7, 8), "6": (7, 9)}.get(version[0], (7,)):
             for codec in codecs:
-                if codec != DIRECT or descriptor == 8:
+                if codec != DIRECT or descriptor >= 8:
                     yield Case(version, descriptor, codec)
 
 
@@ -131,7 +136,7 @@ def write(case: Case, folder: Path, keep: Path, parts: Sequence[str] = (), *, fi
         version=case.version,
         segment_mb=1,
         compression=COMPRESSORS.get(case.codec),
-        compatibility="NONE" if case.descriptor == 8 else None,
+        compatibility=case.compatibility,
         settings=settings,
         options=options,
     )
@@ -178,7 +183,7 @@ def _settings(case: Case, keep: Path) -> tuple[dict[str, Any], list[str]]:
         settings["commitlog_disk_access_mode"] = "direct"
     # What expires after 2038 is cut to the last moment that version 7 can write down. A node that lives for a
     # minute needs no optimising.
-    cut = [] if case.descriptor == 8 else ["-Dcassandra.expiration_date_overflow_policy=CAP"]
+    cut = [] if case.descriptor >= 8 else ["-Dcassandra.expiration_date_overflow_policy=CAP"]
     return settings, ["-XX:TieredStopAtLevel=1", *cut]
 
 
@@ -366,13 +371,15 @@ def show(results: Sequence[Result]) -> None:
 def main(arguments: Sequence[str]) -> int:
     """Run the comparison and print the result; the exit code."""
     parser = argparse.ArgumentParser(prog="python -m proof.decoder.compare", description=__doc__.partition("\n\n")[0])
-    parser.add_argument("--version", action="append", choices=VERSIONS, help="only this version of Cassandra; may be repeated")
+    parser.add_argument(
+        "--version", action="append", type=version_of, choices=KNOWN, help="only this version of Cassandra, or 6.0; may be repeated"
+    )
     parser.add_argument("--codec", action="append", choices=(*CODECS, DIRECT), help="only this codec; may be repeated")
     parser.add_argument("--part", action="append", choices=[part.__name__ for part in nasty.PARTS], help="only this part of the workload")
     parser.add_argument("--json", action="store_true", help="results as lines of JSON, and nothing else on stdout")
     parser.add_argument("--keep", type=Path, help="a new folder in which the copies are kept, to look at")
     options = parser.parse_args(arguments)
-    chosen = list(cases(options.version or tuple(reversed(VERSIONS)), options.codec or (*CODECS, DIRECT)))
+    chosen = list(cases(options.version or tuple(reversed(KNOWN)), options.codec or (*CODECS, DIRECT)))
     results: list[Result] = []
     try:
         with tempfile.TemporaryDirectory(prefix="writetime-decoder-") as temporary:

@@ -31,7 +31,7 @@ QUOTED_KEYSPACE = '"CaseKept"'
 FIRST_TIMESTAMP, LAST_TIMESTAMP = -(2**63) + 1, 2**63 - 1
 """µs; CQL takes no lower one, for it means that there is none."""
 LONGEST_TTL = 20 * 365 * 86_400
-"""Seconds; Cassandra takes none that is longer. It ends after 2038, which only version 8 can write down:
+"""Seconds; Cassandra takes none that is longer. It ends after 2038, which only version 8 and later can write down:
 others must be told to cut it.
 """
 
@@ -48,7 +48,7 @@ class Setting:
 
     @property
     def vectors(self) -> bool:
-        return self.version.startswith("5.")
+        return self.version >= "5."
 
 
 def run(

@@ -20,7 +20,7 @@ from tests.cassandra.commitlog.packed import PACKINGS, pack
 from writetime.cassandra.commitlog import sections
 from writetime.cassandra.commitlog.encode import encode_mutation, encode_segment
 from writetime.cassandra.commitlog.frames import encode_frame
-from writetime.cassandra.commitlog.mutation import decode_mutation
+from writetime.cassandra.commitlog.mutation import count_offset, decode_mutation
 from writetime.cassandra.types.vint import write_unsigned
 from writetime.errors import WritetimeError
 
@@ -293,7 +293,7 @@ def _header(rng: Random, content: bytearray, donor: bytes) -> None:
         return
     pick = rng.randrange(4)
     if pick == 0:
-        struct.pack_into(">i", content, 0, rng.choice((-1, 0, 1, 5, 6, 7, 8, 9, 255, 256, 2**31 - 1)))
+        struct.pack_into(">i", content, 0, rng.choice((-1, 0, 1, 5, 6, 7, 8, 9, 10, 255, 256, 2**31 - 1)))
     elif pick == 1:
         struct.pack_into(">q", content, 4, rng.choice((-1, 0, 1, 2**63 - 1, -(2**63), rng.getrandbits(63))))
     elif pick == 2:
@@ -403,7 +403,8 @@ def _long_form(rng: Random, value: int) -> bytes:
 
 def _body_changed(rng: Random, corpus: Corpus, start: Seed, body: bytes) -> bytes:
     try:
-        return encode_mutation(changed(rng, decode_mutation(body, corpus.schema, version=start.version)), corpus.schema)
+        mutation = changed(rng, decode_mutation(body, corpus.schema, version=start.version))
+        return encode_mutation(mutation, corpus.schema, version=start.version)
     except WritetimeError:
         return _body_bytes(rng, corpus, start, body)
 
@@ -411,7 +412,7 @@ def _body_changed(rng: Random, corpus: Corpus, start: Seed, body: bytes) -> byte
 def _body_new(rng: Random, corpus: Corpus, start: Seed, body: bytes) -> bytes:
     tables = [corpus.schema.tables[table_id] for table_id in rng.sample(sorted(corpus.schema.tables), 3)]
     try:
-        return encode_mutation(random_mutation(rng, tables, corpus.schema), corpus.schema)
+        return encode_mutation(random_mutation(rng, tables, corpus.schema), corpus.schema, version=start.version)
     except WritetimeError:
         return _body_bomb(rng, corpus, start, body)
 
@@ -424,7 +425,8 @@ def _body_spliced(rng: Random, corpus: Corpus, start: Seed, body: bytes) -> byte
 
 def _body_of_another_table(rng: Random, corpus: Corpus, start: Seed, body: bytes) -> bytes:
     table_id = rng.choice(sorted(corpus.schema.tables))
-    return body[:1] + table_id.bytes + body[17:]
+    at = count_offset(start.version) + 1
+    return body[:at] + table_id.bytes + body[at + 16 :]
 
 
 def _body_changed_then_hurt(rng: Random, corpus: Corpus, start: Seed, body: bytes) -> bytes:

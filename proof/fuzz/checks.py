@@ -22,7 +22,7 @@ from proof.fuzz.twins import Twins
 from tests.cassandra.commitlog.packed import KEYS
 from writetime.cassandra.commitlog import codecs, sections, segment
 from writetime.cassandra.commitlog.encode import encode_mutation
-from writetime.cassandra.commitlog.mutation import decode_mutation, table_shape
+from writetime.cassandra.commitlog.mutation import STATE_VERSION, decode_mutation, table_shape
 from writetime.cassandra.commitlog.segment import Scan, peek, scan
 from writetime.cassandra.model import Mutation
 from writetime.cassandra.schema.history import SchemaLearner
@@ -135,7 +135,7 @@ class Checker:
         start = _first_section(image)
         length = len(image) if case.synced is None else max(start, min(len(image), case.synced))
         place = self.guarded.at_the_beginning if case.number % 4 == 0 else self.guarded.at_the_end
-        walked = segment_walk.walk(place(image), start, length, segment_id).as_python()
+        walked = segment_walk.walk(place(image), start, length, segment_id, version=found.descriptor.version).as_python()
         _same("the guarded walk's frames", walked[0], segment.walk(image, start, length, segment_id)[0])
 
     def _sound(self, found: Scan, case: Case) -> None:
@@ -204,8 +204,9 @@ class Checker:
             return
         self.seen["decoded"] += 1
         first = mutation.updates[0]
-        _same("peek", peek(body), (len(mutation.updates), first.table_id, first.key))
-        self._goes_around(mutation)
+        _same("peek", peek(body, version=version), (len(mutation.updates), first.table_id, first.key))
+        self.seen["decoded, with epochs"] += first.epoch is not None
+        self._goes_around(mutation, max(version, STATE_VERSION))
         self._values(mutation)
         if any(update.table_id in SCHEMA_TABLES for update in mutation.updates):
             self._taught(mutation)
@@ -221,16 +222,18 @@ class Checker:
             self.seen[f"not decoded: {type(error).__name__}"] += 1
             return None
 
-    def _goes_around(self, mutation: Mutation) -> None:
+    def _goes_around(self, mutation: Mutation, version: int) -> None:
         """A decoded mutation can be encoded, or is rejected; the encoded bytes decode and encode to the
         same."""
         try:
-            written = encode_mutation(mutation, self.corpus.schema)
+            written = encode_mutation(mutation, self.corpus.schema, version=version)
         except DecodeError:
             self.seen["not encoded"] += 1
             return
-        again = decode_mutation(written, self.corpus.schema, version=8)
-        _same("what was written twice", encode_mutation(again, self.corpus.schema), written)
+        again = decode_mutation(written, self.corpus.schema, version=version)
+        _same("flags", again.flags, mutation.flags)
+        _same("epochs", [update.epoch for update in again.updates], [update.epoch for update in mutation.updates])
+        _same("what was written twice", encode_mutation(again, self.corpus.schema, version=version), written)
 
     def _values(self, mutation: Mutation) -> None:
         for update in mutation.updates:

@@ -18,12 +18,13 @@ from pathlib import Path
 from random import Random
 from uuid import UUID
 
-from proof.fuzz.structure import random_mutation
+from proof.fuzz.structure import random_mutation, with_epochs
 from proof.recording.recording import Recording
 from tests.cassandra.commitlog.examples import RANGES_FRAME, SCHEMA, STATICS_BODY, TTL_FRAME, body_of
 from tests.cassandra.commitlog.packed import KEYS, PACKINGS, pack
 from writetime.cassandra.commitlog.encode import encode_mutation, encode_segment
 from writetime.cassandra.commitlog.frames import encode_frame
+from writetime.cassandra.commitlog.mutation import EPOCHS_VERSION
 from writetime.cassandra.commitlog.mutation_json import learn
 from writetime.cassandra.commitlog.segment import peek, scan
 from writetime.cassandra.schema.history import SchemaLearner
@@ -107,16 +108,17 @@ def corpus() -> Corpus:
     for number, kind in enumerate(kinds):
         # Its own kind and two others, so that swaps bring strangers together.
         mixed = bodies[kind][:3] + [rng.choice(bodies[rng.choice(kinds)]) for _ in range(2)]
-        seeds.append(_made(f"recorded {kind[0]} × {kind[1]}", number, mixed, rng))
+        seeds.append(_made(f"recorded {kind[0]} × {kind[1]}", number, mixed, rng, schema))
     known = [body_of(TTL_FRAME), body_of(RANGES_FRAME), STATICS_BODY]
-    seeds.append(_made("bodies of other nodes", 900, known, rng))
+    seeds.append(_made("bodies of other nodes", 900, known, rng, schema))
     for number in range(24):
         made = _encodable(rng, [tables[number % len(tables)], rng.choice(tables)], schema)
-        seeds.append(_made(f"made {number}", 1000 + number, made, rng))
+        seeds.append(_made(f"made {number}", 1000 + number, made, rng, schema))
     for number, packing in enumerate(PACKINGS):
-        mixed = [body for kind in rng.sample(kinds, 3) for body in bodies[kind][:2]]
+        version = rng.choice((7, 8, 9))
+        mixed = _in_version(version, [body for kind in rng.sample(kinds, 3) for body in bodies[kind][:2]], rng, schema)
         contents = [b"".join(map(encode_frame, mixed[at : at + 2])) for at in (0, 2, 4)]
-        packed = pack([*contents, b""], packing, version=rng.choice((7, 8)), segment_id=2000 + number, chunk=300)
+        packed = pack([*contents, b""], packing, version=version, segment_id=2000 + number, chunk=300)
         seeds.append(_seed(f"packed: {packing}", packed.file, packing))
     return Corpus(seeds, schema)
 
@@ -138,7 +140,7 @@ def _recorded() -> tuple[dict[str, bytes], dict[tuple[str, int], list[bytes]], S
                 for frame in found.frames:
                     body = found.body(frame)
                     if len(body) <= LARGEST_BODY:
-                        count, table_id, _ = peek(body)
+                        count, table_id, _ = peek(body, version=found.descriptor.version)
                         bodies[str(table_id), count].append(body)
     names = {str(table.id): table.full_name for table in learner.schema().tables.values()}
     rng = Random(_SEED)
@@ -159,11 +161,17 @@ def _encodable(rng: Random, tables: Sequence[object], schema: Schema) -> list[by
     return made
 
 
-def _made(name: str, number: int, bodies: list[bytes], rng: Random) -> Seed:
-    version = rng.choice((6, 7, 7, 8))
+def _in_version(version: int, bodies: list[bytes], rng: Random, schema: Schema) -> list[bytes]:
+    """Bodies of an earlier version as that version has them."""
+    return bodies if version < EPOCHS_VERSION else [with_epochs(rng, body, schema) for body in bodies]
+
+
+def _made(name: str, number: int, bodies: list[bytes], rng: Random, schema: Schema) -> Seed:
+    version = rng.choice((6, 7, 7, 8, 9, 9))
     segment_id = rng.choice((number + 1, 0x1_0000_0000 + number, 1_795_263_035_973 + number))
     padding = rng.choice((0, 0, 7, 64))
-    content = encode_segment(segment_id, version, bodies, per_section=rng.choice((0, 1, 2)))
+    found = _in_version(version, bodies, rng, schema)
+    content = encode_segment(segment_id, version, found, per_section=rng.choice((0, 1, 2)))
     return _seed(name, content + bytes(padding))
 
 

@@ -13,7 +13,7 @@ from dataclasses import replace
 from random import Random
 from typing import Any
 
-from writetime.cassandra.commitlog.mutation import INVALID_DELETION_TIME, ColumnShape, table_shape
+from writetime.cassandra.commitlog.mutation import INVALID_DELETION_TIME, ColumnShape, decode_placed, table_shape
 from writetime.cassandra.model import (
     EXPIRED_LIVENESS_TTL,
     NO_DELETION_TIME,
@@ -28,9 +28,12 @@ from writetime.cassandra.model import (
     Row,
 )
 from writetime.cassandra.schema.model import Schema, Table
+from writetime.cassandra.types.vint import write_unsigned
 
 _TIMESTAMPS = (0, 1, -1, 2**63 - 1, NO_TIMESTAMP, NO_TIMESTAMP + 1, 1_442_880_000_000_000, 1_442_879_999_999_999)
 _TIMES = (0, 1, 2**31 - 1, 2**31, INVALID_DELETION_TIME, NO_DELETION_TIME, 1_442_880_000, 1_442_879_999)
+_FLAGS = (0, 0, 0, 1, 0xFF)
+_EPOCHS = (0, 1, 127, 128, 2**32, 2**48, 2**63 - 1, -1, -(2**63))
 _TTLS = (0, 1, 86_400, 630_720_000, EXPIRED_LIVENESS_TTL, 2**31 - 2)
 
 
@@ -38,7 +41,7 @@ def random_mutation(rng: Random, tables: Sequence[Any], schema: Schema) -> Mutat
     """One to three updates of the tables, with one key. The encoder may reject it."""
     key = rng.randbytes(rng.choice((0, 1, 4, 16)))
     chosen = [rng.choice(tables) for _ in range(rng.choice((1, 1, 1, 2, 3)))]
-    return Mutation(tuple(_update(rng, table, key) for table in chosen))
+    return Mutation(tuple(_update(rng, table, key) for table in chosen), rng.choice(_FLAGS))
 
 
 def changed(rng: Random, mutation: Mutation) -> Mutation:
@@ -49,10 +52,29 @@ def changed(rng: Random, mutation: Mutation) -> Mutation:
         updates[at] = rng.choice(_CHANGES)(rng, updates[at])
     if rng.random() < 0.1:
         updates.append(rng.choice(updates))
-    return Mutation(tuple(updates))
+    if mutation.flags is None:
+        return Mutation(tuple(updates))
+    at = rng.randrange(len(updates))
+    updates[at] = replace(updates[at], epoch=epoch(rng))
+    return Mutation(tuple(updates), rng.choice(_FLAGS))
+
+
+def with_epochs(rng: Random, body: bytes, schema: Schema) -> bytes:
+    """The bytes of a mutation of an earlier version as version 9 has them: with flags and epochs, and all
+    else as it was. Raises what `decode_placed` raises."""
+    placed = decode_placed(body, schema)
+    parts = [bytes((rng.choice(_FLAGS),)), body[: placed[0].start]]
+    for each in placed:
+        after_id = each.start + 16
+        parts += [body[each.start : after_id], write_unsigned(epoch(rng)), body[after_id : each.end]]
+    return b"".join(parts)
 
 
 # --- from nothing
+
+
+def epoch(rng: Random) -> int:
+    return rng.choice(_EPOCHS) if rng.random() < 0.3 else rng.randrange(300)
 
 
 def timestamp(rng: Random) -> int:
@@ -88,7 +110,7 @@ def _update(rng: Random, table: Table, key: bytes) -> PartitionUpdate:
     rows = tuple(_row(rng, _clustering(rng, shape.clustering), regular) for _ in range(rng.choice((0, 1, 1, 2, 3))))
     tombstones = tuple(_tombstone(rng, shape.clustering) for _ in range(rng.choice((0, 0, 0, 1, 2)))) if shape.clustering else ()
     static_row = _row(rng, None, static) if static and rng.random() < 0.3 else None
-    return PartitionUpdate(table.id, key, _maybe(rng, 0.1, deletion), static_row, rows, tombstones)
+    return PartitionUpdate(table.id, key, _maybe(rng, 0.1, deletion), static_row, rows, tombstones, epoch(rng))
 
 
 def _clustering(rng: Random, lengths: Sequence[int | None]) -> tuple[bytes | None, ...]:

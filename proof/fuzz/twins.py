@@ -41,7 +41,7 @@ class Twins:
     def __init__(self, schema: Schema) -> None:
         self.schema = schema
         self.guarded = Guarded(ROOM)
-        self.pools: dict[int, list[tuple[int, bytes]]] = {7: [], 8: []}
+        self.pools: dict[int, list[tuple[int, bytes]]] = {7: [], 8: [], 9: []}
         self.size = 0
         self.cells = 0
 
@@ -56,7 +56,7 @@ class Twins:
         if self.size > ROOM:
             self.flush()
             self.size = len(body)
-        pool = self.pools[8 if version >= 8 else 7]
+        pool = self.pools[max(version, 7)]
         pool.append((number, body))
         if len(pool) == MOST_BODIES:
             self.flush()

@@ -222,7 +222,7 @@ def captured_mutations(cdc_raw: Path, tables: dict[str, Any], table_ids: dict[UU
             raise ServiceError(f"{path}: {found.problems[0].error}")
         for frame in found.frames:
             body = content[frame.body_offset : frame.body_offset + frame.body_length]
-            count, table_id, _ = peek(body)
+            count, table_id, _ = peek(body, version=found.descriptor.version)
             table = tables.get(table_ids.get(table_id, ""))
             if table is not None and (count > 1 or table["cdc"]):
                 yield body

@@ -20,7 +20,7 @@ from typing import Any
 
 import structlog
 
-from proof.harness.cassandra import VERSIONS
+from proof.harness.cassandra import VERSIONS, version_of
 from proof.ring import operations, sabotage
 from proof.ring.generate import Generator
 from proof.ring.live import Live, Outcome, ring_of_three
@@ -81,7 +81,7 @@ def _options(arguments: list[str]) -> argparse.Namespace:
     parser = argparse.ArgumentParser(prog="python -m proof.ring", description=(__doc__ or "").partition("\n\n")[0])
     parser.add_argument("--seed", type=int, default=1, help="seed of operations and chaos")
     parser.add_argument("--ops", type=int, default=None, help="number of operations (2000; for sabotages 600)")
-    parser.add_argument("--version", default=VERSIONS[0], help="version of Cassandra")
+    parser.add_argument("--version", type=version_of, default=VERSIONS[0], help="version of Cassandra")
     parser.add_argument("--prefix", type=int, help="run the first so many operations only")
     parser.add_argument("--without", default="", help="kinds of operations to leave out, by comma")
     parser.add_argument("--no-chaos", action="store_true", help="let all nodes stay up")

@@ -14,7 +14,9 @@ import struct
 import zlib
 from collections.abc import Callable
 
-from writetime.cassandra.commitlog.segment import Frame, peek, scan
+from writetime.cassandra.commitlog.descriptor import parse
+from writetime.cassandra.commitlog.mutation import read_head
+from writetime.cassandra.commitlog.segment import Frame, scan
 
 Damage = Callable[[bytes, Frame], bytes]
 
@@ -39,10 +41,9 @@ def flip(data: bytes, frame: Frame) -> bytes:
 def garble(data: bytes, frame: Frame) -> bytes:
     """Replace everything after the key by 0xFF, with a valid CRC."""
     start, end = frame.body_offset, frame.body_offset + frame.body_length
-    body = data[start:end]
-    _, _, key = peek(body)
-    # After the number of updates and the table.
-    kept = body.index(key, 18) + len(key)
+    body, version = data[start:end], parse(data)[0].version
+    head = read_head(body, version=version)
+    kept = head.key_offset + head.key_length
     body = body[:kept] + b"\xff" * (len(body) - kept)
     size_crc = zlib.crc32(data[start - 8 : start - 4])
     return data[:start] + body + struct.pack(">I", zlib.crc32(body, size_crc)) + data[end + 4 :]

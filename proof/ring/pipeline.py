@@ -289,7 +289,7 @@ class Pipeline:
         for info in (*self.store.list("cdc_archive/"), *self.store.list(layout.incoming_prefix(self.config.cluster.name))):
             if layout.SegmentRef.from_object(info.name) in wanted:
                 found = scan(self.store.read(info.name), name=info.name)
-                count += sum(peek(found.body(frame))[0] for frame in found.frames)
+                count += sum(peek(found.body(frame), version=found.descriptor.version)[0] for frame in found.frames)
         return count
 
     def _run(self, manifest: Manifest) -> Sealed:

@@ -1094,7 +1094,7 @@ def _keys(shape: RowShape) -> dict[str, str]:
 
 
 def _incarnation_name(name: str, incarnation: UUID) -> str:
-    return f"{name}__{str(incarnation)[:8]}"
+    return f"{name}__{model.short_id(incarnation)}"
 
 
 def merge_statement(name: str, view: str, shape: RowShape, stored: pa.Schema) -> str:

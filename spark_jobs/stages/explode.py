@@ -386,7 +386,7 @@ class _Explosion:
             update = newer_than(self.purged.until, update, counter=self.table.is_counter)
         parts = [(self.checks.keys.key(row.clustering or ()), row_codec.encode(row)) for row in update.rows]
         head = replace(update, rows=())
-        if not parts or head != PartitionUpdate(update.table_id, update.key):
+        if not parts or not head.is_empty:
             parts.append((HEAD, encode_update(head, self.table, self.plan.schema.types)))
         about = {"pk": record_key(update.key), "ts": max_timestamp(update), "content": content}
         for row, item in parts:

@@ -38,12 +38,12 @@ import pyarrow as pa
 from spark_jobs.stages.arrow_runs import Ints, fixed
 from writetime.cassandra.commitlog.encryption.keystore import Keystore
 from writetime.cassandra.commitlog.frames import BODY_OFFSET
+from writetime.cassandra.commitlog.mutation import EPOCHS_VERSION, Head, read_head
 from writetime.cassandra.commitlog.sections import Place
-from writetime.cassandra.commitlog.segment import MOST_PROBLEMS, Frame, Scan, peek, scan
+from writetime.cassandra.commitlog.segment import MOST_PROBLEMS, Frame, Scan, scan
 from writetime.cassandra.commitlog.system_mutations import decode_own, is_schema_change, may_be_own
 from writetime.cassandra.schema.model import Schema
 from writetime.cassandra.schema.system_tables import LOCAL, SCHEMA_TABLES, TABLES
-from writetime.cassandra.types.vint import read_unsigned
 from writetime.errors import (
     BatchError,
     CorruptSection,
@@ -241,6 +241,7 @@ class _Frames(NamedTuple):
 @dataclass(frozen=True, slots=True)
 class Segment:
     number: int
+    version: int
     image: bytes
     frames: _Frames
     tables: list[UUID]
@@ -356,7 +357,7 @@ def _stuck(tail: Tail) -> dict[str, Any]:
 def _unreadable(number: int, buffer: bytes, error: WritetimeError, taken: dict[str, Any]) -> Segment:
     nothing = np.zeros(0, np.int64)
     problems = [_problem(number, of_error(error), 0, buffer, str(error))]
-    return Segment(number, b"", _Frames(*(nothing for _ in _Frames._fields)), [], 0, problems, taken)
+    return Segment(number, 0, b"", _Frames(*(nothing for _ in _Frames._fields)), [], 0, problems, taken)
 
 
 def _segment(number: int, found: Scan, read: _Read) -> Segment:
@@ -367,7 +368,8 @@ def _segment(number: int, found: Scan, read: _Read) -> Segment:
     tables = pa.Array.from_buffers(pa.binary(16), len(ids), [None, pa.py_buffer(ids)]).dictionary_encode()
     codes = tables.indices.to_numpy(zero_copy_only=False).astype(np.int64)
     known = [UUID(bytes=table_id) for table_id in tables.dictionary.to_pylist()]
-    return Segment(number, found.image, frames._replace(table=codes), known, len(found.frames), problems, read.taken(found))
+    taken, version = read.taken(found), found.descriptor.version
+    return Segment(number, version, found.image, frames._replace(table=codes), known, len(found.frames), problems, taken)
 
 
 class _Refused(NamedTuple):
@@ -390,14 +392,14 @@ def _peeked(found: Scan) -> tuple[_Frames, npt.NDArray[np.uint8], list[_Refused]
         try:
             # The compiled walk gives no reasons, and rejects integers that are encoded with unnecessary
             # bytes.
-            updates, table_id, key, key_at = _peek(found.body(found.frames[at]))
+            head = _head(found.body(found.frames[at]), found.descriptor.version)
         except DecodeError as error:
             refused.append(at)
             if len(errors) <= MOST_PROBLEMS:
                 errors.append(error)
             continue
-        count[at], ids[at] = updates, np.frombuffer(table_id.bytes, np.uint8)
-        key_offset[at], key_length[at] = offset[at] + key_at, len(key)
+        count[at], ids[at] = head.updates, np.frombuffer(head.table_id.bytes, np.uint8)
+        key_offset[at], key_length[at] = offset[at] + head.key_offset, head.key_length
     frames = _Frames(position, offset, length, count, count, key_offset, key_length)
     if refused:
         good = np.ones(len(position), bool)
@@ -438,14 +440,12 @@ def _peeks(found: Scan) -> tuple[Ints, npt.NDArray[np.uint8], Ints, Ints]:
     return peeks.update_count.copy(), ids, peeks.key_offset.copy(), peeks.key_length.copy()
 
 
-def _peek(body: bytes) -> tuple[int, UUID, bytes, int]:
-    """As `peek`, and the position of the key."""
-    count, table_id, key = peek(body)
-    if not 0 < count <= len(body):
-        raise MalformedMutation(f"a mutation of {count} partition updates", operation="peek into a mutation", position=0)
-    _, table_at = read_unsigned(body, 0)
-    _, key_at = read_unsigned(body, table_at + 16)
-    return count, table_id, key, key_at
+def _head(body: bytes, version: int) -> Head:
+    """As `read_head`. Raises MalformedMutation also for a number of updates that cannot be."""
+    head = read_head(body, version=version)
+    if not 0 < head.updates <= len(body):
+        raise MalformedMutation(f"a mutation of {head.updates} partition updates", operation="peek into a mutation", position=0)
+    return head
 
 
 # --- survey
@@ -474,7 +474,7 @@ def _survey(segment: Segment) -> Iterator[dict[str, Any]]:
     teaching = {code: kind for code, table_id in enumerate(segment.tables) if (kind := _teaches(table_id))}
     for at in np.flatnonzero(np.isin(frames.table, list(teaching))).tolist():
         body, kind = segment.body(at), teaching[int(frames.table[at])]
-        if kind == "perhaps" and not is_schema_change(body):
+        if kind == "perhaps" and not is_schema_change(body, version=segment.version):
             continue
         kind = "schema" if kind == "perhaps" else kind
         others[kind] += 1
@@ -624,7 +624,7 @@ class _Task:
                     self.not_ours[table_id] += updates
                 else:
                     entries.append((index, self.codes[table_id], updates))
-                    keys.append(_digest(segment.body(index)) + table_id.bytes)
+                    keys.append(_digest(segment.body(index), segment.version) + table_id.bytes)
         columns = np.array(entries, np.int64).reshape(-1, 3)
         self._keep(segment, columns[:, 0], columns[:, 1], columns[:, 2], keys)
 
@@ -689,7 +689,7 @@ class _Task:
         image = memoryview(segment.image)
         starts = segment.frames.offset[at]
         ends = starts + segment.frames.length[at]
-        return [_digest(image[start:end]) for start, end in zip(starts.tolist(), ends.tolist(), strict=True)]
+        return [_digest(image[start:end], segment.version) for start, end in zip(starts.tolist(), ends.tolist(), strict=True)]
 
     def _keep(self, segment: Segment, at: Ints, tables: Ints, updates: Ints, keys: list[bytes]) -> None:
         """Record the positions of captured mutations, and keep those that are new. A key begins with the
@@ -761,15 +761,17 @@ def _apart(segment: Segment, frames: list[_Bad]) -> Iterator[tuple[list[_Bad], b
         yield [frame], body if brought else None, {"message": frame[2]} | ({} if brought else {"size": len(body)})
 
 
-def _digest(body: bytes | memoryview) -> bytes:
-    return hashlib.blake2b(body, digest_size=_DIGEST_BYTES).digest()
+def _digest(body: bytes | memoryview, version: int) -> bytes:
+    # The same bytes are another mutation where flags and epochs are read from them.
+    layout_of = b"epochs" if version >= EPOCHS_VERSION else b""
+    return hashlib.blake2b(body, digest_size=_DIGEST_BYTES, person=layout_of).digest()
 
 
 def _read_past(body: bytes, version: int) -> dict[UUID, int] | None:
     """The tables, with the number of their updates, of a schema change that only a later Cassandra's schema
     describes completely."""
     try:
-        return dict(Counter(decode_own(body, version=version).tables)) if is_schema_change(body) else None
+        return dict(Counter(decode_own(body, version=version).tables)) if is_schema_change(body, version=version) else None
     except DecodeError:
         return None
 

@@ -95,7 +95,7 @@ def generic_rows(source: Source, schema: Schema, wanted: Wanted) -> Iterator[pa.
     the end of its batch."""
     found = source.found
     names = _Names(schema, wanted)
-    frames = [frame for frame in found.frames if _may_be_wanted(found.body(frame), schema, wanted)]
+    frames = [frame for frame in found.frames if _may_be_wanted(found, frame, schema, wanted)]
     for chunk in mutation_decoder.decode(found.image, frames, schema, version=found.descriptor.version):
         batch = _generic(chunk, source, names)
         yield from (part for part in _slices(batch) if part.num_rows)
@@ -150,11 +150,11 @@ def _problem(source: Source, position: int, error: WritetimeError, lost: bytes) 
     return dict.fromkeys(GENERIC.names) | about | {"kind": "problem", "value": lost, "error": str(error)}
 
 
-def _may_be_wanted(body: bytes, schema: Schema, wanted: Wanted) -> bool:
+def _may_be_wanted(found: Scan, frame: Frame, schema: Schema, wanted: Wanted) -> bool:
     """Whether a frame has to be decoded. A frame of several updates always has, because only its first table
     is known before."""
     try:
-        count, table_id, key = peek(body)
+        count, table_id, key = peek(found.body(frame), version=found.descriptor.version)
     except DecodeError:
         return True
     return count != 1 or table_id not in schema.tables or wanted(table_id, key)
@@ -335,7 +335,7 @@ def typed_rows(
         failed(problem.error)
     for frame, decoded in decode(source.found, schema, lambda table_id, _: table_id == table.id):
         if isinstance(decoded, Failure):
-            if _concerns(source.found.body(frame), table):
+            if _concerns(source.found, frame, table):
                 failed(decoded.error)
             continue
         try:
@@ -352,10 +352,10 @@ def typed_rows(
         yield pa.RecordBatch.from_pylist(pending, schema=wanted)
 
 
-def _concerns(body: bytes, table: Table) -> bool:
+def _concerns(found: Scan, frame: Frame, table: Table) -> bool:
     """Whether a mutation that cannot be decoded may affect the table."""
     try:
-        count, table_id, _ = peek(body)
+        count, table_id, _ = peek(found.body(frame), version=found.descriptor.version)
     except DecodeError:
         return True
     return count != 1 or table_id == table.id

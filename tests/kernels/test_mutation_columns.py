@@ -9,6 +9,7 @@ from collections import Counter
 from collections.abc import Iterable, Sequence
 from dataclasses import replace
 from pathlib import Path
+from random import Random
 from typing import Any
 from uuid import UUID
 
@@ -18,6 +19,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
+from proof.fuzz.structure import with_epochs
 from proof.recording.recording import Recording
 from tests.cassandra.commitlog.examples import (
     COUNTER_TABLE,
@@ -204,6 +206,29 @@ def test_good_bodies(body: bytes, version: int) -> None:
     (chunk,) = both([body], version=version)
     assert chunk.failures == ()
     assert chunk.updates.num_rows >= 1
+
+
+@pytest.mark.parametrize("body", [case[1] for case in BODIES], ids=[case[0] for case in BODIES])
+def test_good_bodies_with_flags_and_epochs(body: bytes) -> None:
+    """The same content as in version 8, in every chunk and to the last cut."""
+    rng = Random(7)
+    bodies = [with_epochs(rng, body, SCHEMA) for _ in range(8)]
+    (chunk,) = both(bodies, version=9)
+    (before,) = both([body] * 8, version=8)
+    assert chunk.failures == ()
+    assert chunk.updates["flags"].to_pylist()[:: len(chunk.updates) // 8] == [each[0] for each in bodies]
+    assert chunk.updates["epoch"].null_count == 0
+    assert before.updates["epoch"].null_count == before.updates["flags"].null_count == len(before.updates)
+    assert chunk.rows.equals(before.rows)
+    assert chunk.cells.equals(before.cells)
+    (chunk,) = both([bodies[0][:cut] for cut in range(len(bodies[0]))] + [bodies[0] + b"\0"], version=9)
+    assert len(chunk.failures) == len(bodies[0]) + 1
+
+
+def test_flipped_bytes_with_flags_and_epochs() -> None:
+    body = with_epochs(Random(1), TWO_TABLES, SCHEMA)
+    places = [(at, mask) for at in range(len(body)) for mask in (1, 8, 0x40, 0x80, 0xFF)]
+    both([body[:at] + bytes((body[at] ^ mask,)) + body[at + 1 :] for at, mask in places], version=9)
 
 
 @pytest.mark.parametrize("body", [case[1] for case in WRONG], ids=[case[0] for case in WRONG])
@@ -609,7 +634,9 @@ def test_columns_say_what_they_should(engine: Engine) -> None:
         {
             "position": len(EVERYTHING) + 4,
             "ordinal": 0,
+            "flags": None,
             "table": STATICS_TABLE.id.bytes,
+            "epoch": None,
             "key": b"key",
             "deletion_timestamp": 3,
             "deletion_time": 4,
@@ -617,7 +644,9 @@ def test_columns_say_what_they_should(engine: Engine) -> None:
         {
             "position": len(EVERYTHING) + 4,
             "ordinal": 1,
+            "flags": None,
             "table": TTL_TABLE.id.bytes,
+            "epoch": None,
             "key": b"key",
             "deletion_timestamp": None,
             "deletion_time": None,

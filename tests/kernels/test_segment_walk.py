@@ -8,6 +8,7 @@ import random
 import subprocess
 import sys
 import zlib
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -22,6 +23,7 @@ from tests.examples import examples
 from writetime.cassandra.commitlog import segment
 from writetime.cassandra.commitlog.encode import encode_mutation, encode_segment
 from writetime.cassandra.commitlog.segment import peek
+from writetime.cassandra.model import Mutation
 from writetime.kernels import compiled, crc, segment_walk
 from writetime.kernels import merge as join_kernel
 from writetime.kernels import values as cql_kernel
@@ -77,12 +79,15 @@ def test_both_walks_agree_on_moved_pieces(source: int, target: int) -> None:
     assert in_python == in_machine_code
 
 
-def test_arrays_tell_what_peek_tells() -> None:
-    bodies = [encode_mutation(insert(i), SCHEMA) for i in range(20)]
-    content = encode_segment(3, 7, bodies, per_section=6)
-    walk = segment_walk.walk(content, 20, len(content), 3)
+@pytest.mark.parametrize("version", [7, 9])
+def test_arrays_tell_what_peek_tells(version: int) -> None:
+    epochs = [0, 1, 127, 128, 2**31, 2**48 - 1] * 4
+    mutations = [Mutation((replace(insert(i).updates[0], epoch=epoch),), i % 2) for i, epoch in enumerate(epochs)]
+    bodies = [encode_mutation(mutation, SCHEMA, version=version) for mutation in mutations]
+    content = encode_segment(3, version, bodies, per_section=6)
+    walk = segment_walk.walk(content, 20, len(content), 3, version=version)
     for i, body in enumerate(bodies):
-        count, table_id, key = peek(body)
+        count, table_id, key = peek(body, version=version)
         assert (int(walk.table_hi[i]) << 64 | int(walk.table_lo[i])) == table_id.int == RANGES_TABLE.id.int
         assert walk.update_count[i] == count
         assert content[walk.key_offset[i] : walk.key_offset[i] + walk.key_length[i]] == key
@@ -96,6 +101,17 @@ def test_a_body_that_cannot_be_peeked_into_is_marked() -> None:
     walk = segment_walk.walk(content, 20, len(content), 3)
     assert walk.update_count.tolist() == [1, -1, -1, -1, -1]
     assert walk.key_length.tolist() == [4, 0, 0, 0, 0]
+
+
+def test_a_body_with_epochs_that_cannot_be_peeked_into_is_marked() -> None:
+    body = encode_mutation(insert(1), SCHEMA, version=9)
+    too_large_for_a_length = body[:18] + b"\xff" * 9 + body[19:]
+    bodies = [body, body[:18], body[:18] + b"\xc0", body[:19] + b"\x7f", b"\0" + b"\xff" * 12, too_large_for_a_length]
+    content = encode_segment(3, 9, bodies)
+    walk = segment_walk.walk(content, 20, len(content), 3, version=9)
+    assert walk.update_count.tolist() == [1, -1, -1, -1, -1, -1]
+    assert walk.key_length.tolist() == [4, 0, 0, 0, 0, 0]
+    assert peek(too_large_for_a_length, version=9) == peek(body, version=9)
 
 
 def test_more_problems_than_there_is_room_for_at_first() -> None:

@@ -70,8 +70,8 @@ def written(key: bytes, line: int, at: float, of: UUID = ORDERS.id, name: int = 
     return PartitionUpdate(of, key, rows=(row,))
 
 
-def mutation(*updates: PartitionUpdate) -> bytes:
-    return encode_mutation(Mutation(updates), BOTH)
+def mutation(*updates: PartitionUpdate, version: int = 7, flags: int | None = None) -> bytes:
+    return encode_mutation(Mutation(updates, flags), BOTH, version=version)
 
 
 # --- what is left of a mutation
@@ -83,6 +83,17 @@ def test_of_a_mutation_the_other_tables_stay_to_the_byte() -> None:
     assert search().change(mutation(mine), 7) == b""
     assert search().change(mutation(other), 7) is None
     assert search().change(mutation(written(OTHER, 1, 1)), 7) is None
+
+
+@pytest.mark.parametrize("epoch", [0, 300, 2**40, -1])
+def test_of_a_mutation_with_epochs_flags_and_the_epochs_of_others_stay(epoch: int) -> None:
+    mine, other = (replace(written(KEY, 1, 1, of), epoch=epoch) for of in (ORDERS.id, NOTES.id))
+    assert search().change(mutation(mine, other, version=9, flags=1), 9) == mutation(other, version=9, flags=1)
+    assert search().change(mutation(mine, version=9), 9) == b""
+    assert search().change(mutation(replace(written(OTHER, 1, 1), epoch=epoch), version=9), 9) is None
+    both = replace(mine, rows=(*mine.rows, *written(KEY, 2, 101).rows))
+    left = replace(written(KEY, 2, 101), epoch=epoch)
+    assert search().change(mutation(both, version=9), 9) == mutation(left, version=9)
 
 
 def test_what_was_written_later_stays() -> None:

@@ -55,7 +55,7 @@ def test_every_difference_is_found(truth: Lines, spoil: Callable[[Lines], object
 def test_every_version_and_codec_is_proved() -> None:
     cases = [(case.version[:3], case.descriptor, case.codec) for case in compare.cases()]
     packed = {"plain", "LZ4", "Snappy", "Deflate", "Zstd", "encrypted"}
-    for version, descriptor in (("4.0", 7), ("4.1", 7), ("5.0", 7), ("5.0", 8)):
+    for version, descriptor in (("4.0", 7), ("4.1", 7), ("5.0", 7), ("5.0", 8), ("6.0", 7), ("6.0", 9)):
         assert packed <= {codec for *where, codec in cases if where == [version, descriptor]}
     assert len(set(cases)) == len(cases)
 

@@ -101,7 +101,7 @@ def captured_mutations(recording: Recording, folder: Path) -> list[bytes]:
     ours = {_table_id(recording, table) for _, table in recording.tables}
     found = []
     for body in _bodies(folder):
-        count, table_id, _ = peek(body)
+        count, table_id, _ = peek(body, version=7)
         # No batch of the workload is without a captured table, even if another one comes first in it.
         if table_id in captured or (count > 1 and table_id in ours):
             found.append(body)
@@ -113,7 +113,7 @@ def _ddl_comes_first(recording: Recording, folder: Path) -> bool:
     mutation."""
     waiting = {_table_id(recording, table) for _, table in recording.cdc_tables}
     for body in _bodies(folder):
-        _, table_id, _ = peek(body)
+        _, table_id, _ = peek(body, version=7)
         if table_id in waiting:
             return False
         waiting = {wanted for wanted in waiting if wanted.bytes not in body}

@@ -92,7 +92,7 @@ def _scan_one(segment: int, name: str, read: Callable[[], bytes], keys: Keystore
     for frame in found.frames:
         body = found.body(frame)
         try:
-            count, table_id, key = _peek(body)
+            count, table_id, key = _peek(body, found.descriptor.version)
         except DecodeError as error:
             yield _problem(segment, type(error).__name__, frame.position, body, str(error))
             continue
@@ -113,8 +113,8 @@ def _scan_one(segment: int, name: str, read: Callable[[], bytes], keys: Keystore
     yield _done(segment, len(found.frames), updates)
 
 
-def _peek(body: bytes) -> tuple[int, UUID, bytes]:
-    count, table_id, key = peek(body)
+def _peek(body: bytes, version: int) -> tuple[int, UUID, bytes]:
+    count, table_id, key = peek(body, version=version)
     if not 0 < count <= len(body):
         raise MalformedMutation(f"a mutation of {count} partition updates", operation="peek into a mutation", position=0)
     return count, table_id, key
@@ -170,7 +170,8 @@ def route(frame: dict[str, Any], routes: Routes) -> Iterator[dict[str, Any]]:
         buckets = routes.buckets.get(table_id)
         kind = "not_ours" if buckets is None else "update"
         bucket = None if buckets is None else key_bucket(frame["key"], buckets)
-        yield _routed(frame, kind, routes.name(table_id), table_id, updates, bucket, None)
+        found = _routed(frame, kind, routes.name(table_id), table_id, updates, bucket, None)
+        yield found if kind != "update" else found | {"digest": _digest(frame["body"], routes.versions[frame["segment"]])}
 
 
 def _tables_of(frame: dict[str, Any], routes: Routes) -> dict[UUID, int]:
@@ -189,6 +190,12 @@ def _tables_of(frame: dict[str, Any], routes: Routes) -> dict[UUID, int]:
     return tables
 
 
+def _digest(body: bytes, version: int) -> bytes:
+    """128 bits of a cryptographic hash: nobody can make two mutations look like one, nor one of version 9 like one
+    of another."""
+    return hashlib.blake2b(body, digest_size=16, person=b"epochs" if version >= 9 else b"").digest()
+
+
 def _routed(
     frame: dict[str, Any], kind: str, table: str, table_id: UUID, updates: int, bucket: int | None, detail: str | None
 ) -> dict[str, Any]:
@@ -199,8 +206,7 @@ def _routed(
         "table_id": table_id.bytes,
         "bucket": bucket,
         "key": frame["key"] if keep_bytes else None,
-        # 128 bits of a cryptographic hash: nobody can make two mutations look like one.
-        "digest": hashlib.blake2b(frame["body"], digest_size=16).digest() if kind == "update" else None,
+        "digest": None,
         "segment": frame["segment"],
         "position": frame["position"],
         "updates": updates,

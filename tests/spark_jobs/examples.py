@@ -150,7 +150,7 @@ def routed(frames: Iterable[dict[str, Any]], schema: Schema = SCHEMA) -> list[di
     """Rows of ROUTED as tasks of one segment each give them; all tables are captured, in one bucket."""
     rows: dict[tuple[Any, ...], dict[str, Any]] = {}
     for each in frames:
-        _, first, key = peek(each["body"])
+        _, first, key = peek(each["body"], version=7)
         digest = hashlib.blake2b(each["body"], digest_size=16).digest()
         for table_id, updates in _tables_of(each["body"], first, schema).items():
             about = {"table": schema.tables[table_id].label, "table_id": table_id.bytes, "bucket": 0, "key": key, "updates": updates}

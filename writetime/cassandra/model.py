@@ -4,7 +4,7 @@ Values are the raw bytes that Cassandra wrote: reconciliation compares bytes, an
 (`writetime.cassandra.types`). Timestamps are int microseconds (a cell's *writetime*), deletion and expiry
 times are int seconds since the Unix epoch. This module does not know encodings, the schema or I/O.
 
-Source of the shapes: Cassandra 3.0-5.0, db/partitions/PartitionUpdate,
+Source of the shapes: Cassandra 3.0-6.0, db/partitions/PartitionUpdate,
 db/rows/{Row,Cell,RangeTombstoneMarker}, db/DeletionTime.
 """
 
@@ -134,6 +134,9 @@ class PartitionUpdate:
 
     The state uses the same class for a partition's *head* (partition deletion, range tombstones, static row)
     and for a row (one entry in `rows`), because merging two partition updates gives a partition update.
+
+    `epoch`: of the cluster metadata at which the table was last changed, as the coordinator knew it. None
+    before Cassandra 6.0, and in the state.
     """
 
     table_id: UUID
@@ -142,10 +145,20 @@ class PartitionUpdate:
     static_row: Row | None = None
     rows: tuple[Row, ...] = ()
     range_tombstones: tuple[RangeTombstone, ...] = ()
+    epoch: int | None = None
+
+    @property
+    def is_empty(self) -> bool:
+        """Whether the update changes nothing."""
+        return self.deletion is None and self.static_row is None and not self.rows and not self.range_tombstones
 
 
 @dataclass(frozen=True, slots=True)
 class Mutation:
-    """All partition updates of one frame; they share keyspace and partition key."""
+    """All partition updates of one frame; they share keyspace and partition key.
+
+    `flags`: the mutation's first byte; None before Cassandra 6.0. Bit 0: nobody checks whether Accord owns
+    the key."""
 
     updates: tuple[PartitionUpdate, ...]
+    flags: int | None = None

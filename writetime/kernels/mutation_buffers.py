@@ -147,7 +147,7 @@ class _Decoder:
         self._check_places()
         self.dictionaries = Dictionaries.of(schema)
         self.tables = tables_of(schema, self.dictionaries)
-        self.scratch = _scratch(self.tables, unsigned=version >= mutation.UNSIGNED_TIMES_VERSION)
+        self.scratch = _scratch(self.tables, version)
         # The first part of a `Chunk`, the same for all of them.
         self.words = words((self.tables, self.scratch, self.buf))
         self.room = dict.fromkeys(_COUNTED, _LEAST_ROOM)
@@ -167,7 +167,7 @@ class _Decoder:
                 break
             self._make_room(int(n[kernel.LACKING]))
         failures = [self._failure(*(int(column[i]) for column in place)) for i in np.flatnonzero(failed)]
-        updates, rows, cells, complex_deletions, ranges = _batches(out, n.tolist(), self.dictionaries)
+        updates, rows, cells, complex_deletions, ranges = _batches(out, n.tolist(), self.dictionaries, self.version)
         return Decoded(updates, rows, cells, complex_deletions, ranges, tuple(failures))
 
     def _check_places(self) -> None:
@@ -209,10 +209,13 @@ def _empty(size: int, kind: Any) -> Any:
     return np.empty(size, kind)
 
 
-def _scratch(tables: Tables, *, unsigned: bool) -> Scratch:
+def _scratch(tables: Tables, version: int) -> Scratch:
     columns = len(tables.column_code)
     widest = int(np.diff(tables.bounds).max(initial=0))
     values = int(np.diff(tables.clusterings).max(initial=0))
+    bases = np.zeros(kernel.BASES, np.int64)
+    bases[kernel.UNSIGNED_TIMES] = version >= mutation.UNSIGNED_TIMES_VERSION
+    bases[kernel.HAS_EPOCHS] = version >= mutation.EPOCHS_VERSION
     return Scratch(
         _empty(widest, np.int64),
         _empty(widest, np.int64),
@@ -220,7 +223,7 @@ def _scratch(tables: Tables, *, unsigned: bool) -> Scratch:
         _empty(columns, np.int64),
         _empty(values, np.int64),
         _empty(values, np.int64),
-        np.array([0, 0, 0, unsigned], np.int64),
+        bases,
     )
 
 
@@ -249,7 +252,7 @@ def _output(room: dict[int, int], size: int) -> Output:
 
     u, r, c, x, g = kernel.UPDATES, kernel.ROWS, kernel.CELLS, kernel.COMPLEX, kernel.RANGES
     return Output(
-        Updates(room[u], i64(u), i32(u), i32(u), ends(u), data(), u8(u), i64(u), i64(u)),
+        Updates(room[u], i64(u), i32(u), u8(u), i32(u), i64(u), ends(u), data(), u8(u), i64(u), i64(u)),
         Rows(room[r], i32(r), u8(r), lists(r, kernel.CLUSTERING), i64(r), i32(r), i64(r), i64(r), i64(r)),
         Cells(room[c], i32(c), i32(c), i64(c), i32(c), i64(c), u8(c), ends(c), data(), ends(c), data()),
         ComplexDeletions(room[x], i32(x), i32(x), i64(x), i64(x)),
@@ -260,15 +263,18 @@ def _output(room: dict[int, int], size: int) -> Output:
 # --- arrays to Arrow
 
 
-def _batches(out: Output, n: list[int], codes: Dictionaries) -> tuple[Any, ...]:
+def _batches(out: Output, n: list[int], codes: Dictionaries, version: int) -> tuple[Any, ...]:
     """The five record batches, which share memory with the arrays."""
     u, r, c, x, g = out
     n_u, n_r, n_c, n_x, n_g = n[:5]
     deleted = u.deleted[:n_u]
+    has_epochs = version >= mutation.EPOCHS_VERSION
     updates = (
         _numbers(pa.int64(), u.position, n_u),
         _numbers(pa.int32(), u.ordinal, n_u),
+        _numbers(pa.uint8(), u.flags, n_u) if has_epochs else pa.nulls(n_u, pa.uint8()),
         _codes(u.table, n_u, codes.tables),
+        _numbers(pa.int64(), u.epoch, n_u) if has_epochs else pa.nulls(n_u, pa.int64()),
         _binary(u.key_end, u.key, n_u, n[kernel.KEY_BYTES]),
         _numbers(pa.int64(), u.deletion_timestamp, n_u, deleted),
         _times(u.deletion_time, n_u),

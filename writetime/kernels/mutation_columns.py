@@ -66,9 +66,18 @@ def _fields(**types: Any) -> Any:
 _DELETION: Final = {"deletion_timestamp": pa.int64(), "deletion_time": [pa.int64()]}
 _MAYBE_DELETION: Final = {"deletion_timestamp": [pa.int64()], "deletion_time": [pa.int64()]}
 
-UPDATES: Final = _fields(position=pa.int64(), ordinal=pa.int32(), table=TABLE_ID, key=pa.binary(), **_MAYBE_DELETION)
-"""`position`: of the frame; `ordinal`: index in the mutation; `table`: the 16 bytes of its id. Without a
-deletion its timestamp is null; its time in s may also be null with a deletion, in version 8."""
+UPDATES: Final = _fields(
+    position=pa.int64(),
+    ordinal=pa.int32(),
+    flags=[pa.uint8()],
+    table=TABLE_ID,
+    epoch=[pa.int64()],
+    key=pa.binary(),
+    **_MAYBE_DELETION,
+)
+"""`position`: of the frame; `ordinal`: index in the mutation; `flags`: of the mutation; `table`: the 16 bytes of
+its id; `epoch`: as in `PartitionUpdate`; `flags` and `epoch` are null before version 9. Without a deletion its
+timestamp is null; its time in s may also be null with a deletion, from version 8 on."""
 
 ROWS: Final = _fields(
     update=pa.int32(),
@@ -195,7 +204,7 @@ def flatten(mutations: Iterable[tuple[int, Mutation]], dictionaries: Dictionarie
     flat = _Flattener(dictionaries)
     for position, mutation in mutations:
         for ordinal, update in enumerate(mutation.updates):
-            flat.update(position, ordinal, update)
+            flat.update(position, ordinal, mutation.flags, update)
     tables = (flat.updates, flat.rows, flat.cells, flat.complex_deletions, flat.ranges)
     updates, rows, cells, complex_deletions, ranges = (_batch(*table, dictionaries) for table in zip(SCHEMAS, tables, strict=True))
     return Decoded(updates, rows, cells, complex_deletions, ranges, tuple(failures))
@@ -215,9 +224,9 @@ class _Flattener:
         self.complex_deletions: list[tuple[Any, ...]] = []
         self.ranges: list[tuple[Any, ...]] = []
 
-    def update(self, position: int, ordinal: int, update: PartitionUpdate) -> None:
-        at = len(self.updates)
-        self.updates.append((position, ordinal, self.codes.table_codes[update.table_id], update.key, *_deletion(update.deletion)))
+    def update(self, position: int, ordinal: int, flags: int | None, update: PartitionUpdate) -> None:
+        at, table = len(self.updates), self.codes.table_codes[update.table_id]
+        self.updates.append((position, ordinal, flags, table, update.epoch, update.key, *_deletion(update.deletion)))
         for row in (update.static_row, *update.rows):
             if row is not None:
                 self.row(at, row)
@@ -268,16 +277,16 @@ def unflatten(decoded: Decoded) -> list[tuple[int, Mutation]]:
     for at, record in enumerate(decoded.rows.to_pylist()):
         rows[record["update"]].append(_row(record, cells[at], complex_deletions[at]))
     ranges = _grouped(decoded.ranges, "update", decoded.updates.num_rows)
-    found: list[tuple[int, list[PartitionUpdate]]] = []
+    found: list[tuple[int, int | None, list[PartitionUpdate]]] = []
     for at, record in enumerate(decoded.updates.to_pylist()):
         if record["ordinal"] == 0:
-            found.append((record["position"], []))
+            found.append((record["position"], record["flags"], []))
         static = next((row for row in rows[at] if row.is_static), None)
         others = tuple(row for row in rows[at] if not row.is_static)
         tombstones = tuple(map(_tombstone, ranges[at]))
-        update = PartitionUpdate(UUID(bytes=record["table"]), record["key"], _deletion_of(record), static, others, tombstones)
-        found[-1][1].append(update)
-    return [(position, Mutation(tuple(updates))) for position, updates in found]
+        table_id, deletion = UUID(bytes=record["table"]), _deletion_of(record)
+        found[-1][2].append(PartitionUpdate(table_id, record["key"], deletion, static, others, tombstones, record["epoch"]))
+    return [(position, Mutation(tuple(updates), flags)) for position, flags, updates in found]
 
 
 def _grouped(batch: Any, by: str, size: int) -> list[list[dict[str, Any]]]:

@@ -56,7 +56,8 @@ class Tables(NamedTuple):
 
 class Scratch(NamedTuple):
     """Work space for a mutation: header columns, which of them a row has, one clustering (a length of -1 is
-    null)."""
+    null); the bases of timestamps, deletion times and ttls; and of the segment's version whether its deletion
+    times are unsigned and its updates have epochs."""
 
     statics: Ints
     regulars: Ints
@@ -82,7 +83,9 @@ class Updates(NamedTuple):
     size: int
     position: Ints
     ordinal: Int32s
+    flags: Bytes
     table: Int32s
+    epoch: Ints
     key_end: Int32s
     key: Bytes
     deleted: Bytes
@@ -166,6 +169,9 @@ UPDATES, ROWS, CELLS, COMPLEX, RANGES, CLUSTERING, CLUSTERING_BYTES, START, STAR
 KEY_BYTES, PATH_BYTES, VALUE_BYTES, KEPT = 11, 12, 13, 14
 LACKING, TABLE, SERIAL, COUNTERS = 14, 15, 16, 17
 
+# Elements of `Scratch.bases`.
+TIMESTAMP_BASE, TIME_BASE, TTL_BASE, UNSIGNED_TIMES, HAS_EPOCHS, BASES = range(6)
+
 ROW_STATIC, ROW_LIVE, ROW_DELETED, ROW_SHADOWABLE = 1, 2, 4, 8
 START_INCLUSIVE, END_INCLUSIVE = 1, 2
 VARIABLE: Final = -1
@@ -245,12 +251,12 @@ def _int32(pattern: int) -> int:
 
 @compiled
 def _as_time(bases: Ints, raw: int, ttl: int) -> int:
-    time: int = bases[1] + _int32(raw)
-    if time < 0 and bases[3]:
+    time: int = bases[TIME_BASE] + _int32(raw)
+    if time < 0 and bases[UNSIGNED_TIMES]:
         time &= 0xFFFFFFFF
     if time < 0:
         return _INVALID
-    if time == _UNSIGNED_NONE and bases[3]:
+    if time == _UNSIGNED_NONE and bases[UNSIGNED_TIMES]:
         return _NO_TIME
     if time < ttl and ttl != _EXPIRED:
         return _INVALID
@@ -260,13 +266,13 @@ def _as_time(bases: Ints, raw: int, ttl: int) -> int:
 @compiled
 def _timestamp(buf: Bytes, pos: int, end: int, bases: Ints) -> tuple[int, int]:
     delta, pos = _vint(buf, pos, end)
-    return bases[0] + delta, pos
+    return bases[TIMESTAMP_BASE] + delta, pos
 
 
 @compiled
 def _ttl(buf: Bytes, pos: int, end: int, bases: Ints) -> tuple[int, int]:
     delta, pos = _vint(buf, pos, end)
-    return _int32(bases[2] + delta), pos
+    return _int32(bases[TTL_BASE] + delta), pos
 
 
 @compiled
@@ -614,9 +620,9 @@ def _bases(buf: Bytes, pos: int, end: int, bases: Ints) -> int:
     time, pos = _vint(buf, pos, end)
     ttl, pos = _vint(buf, pos, end)
     # Compared before the sum: compiled code may take it that a sum does not wrap.
-    bases[0] = _EPOCH_MICROS if timestamp == _NO_BASE else timestamp + _EPOCH_MICROS
-    bases[1] = _int32(time + _EPOCH_SECONDS)
-    bases[2] = _int32(ttl)
+    bases[TIMESTAMP_BASE] = _EPOCH_MICROS if timestamp == _NO_BASE else timestamp + _EPOCH_MICROS
+    bases[TIME_BASE] = _int32(time + _EPOCH_SECONDS)
+    bases[TTL_BASE] = _int32(ttl)
     return pos
 
 
@@ -657,8 +663,13 @@ def _unfiltereds(buf: Bytes, pos: int, end: int, tables: Tables, table: int, tot
 
 
 @compiled
-def _new_update(buf: Bytes, pos: int, end: int, position: int, ordinal: int, code: int, out: Updates, n: Ints) -> int:
-    """Begin an update with the partition key at `pos`."""
+def _new_update(
+    buf: Bytes, pos: int, end: int, position: int, ordinal: int, flags: int, code: int, has_epoch: int, out: Updates, n: Ints
+) -> int:
+    """Begin an update with the epoch, if there is one, and the partition key at `pos`."""
+    epoch = 0
+    if has_epoch:
+        epoch, pos = _vint(buf, pos, end)
     length, pos = _length(buf, pos, end)
     at = n[UPDATES]
     if at >= out.size:
@@ -668,7 +679,9 @@ def _new_update(buf: Bytes, pos: int, end: int, position: int, ordinal: int, cod
         return pos
     out.position[at] = position
     out.ordinal[at] = ordinal
+    out.flags[at] = flags
     out.table[at] = code
+    out.epoch[at] = epoch
     out.deleted[at] = 0
     out.deletion_timestamp[at] = 0
     out.deletion_time[at] = _NO_TIME
@@ -680,10 +693,21 @@ def _new_update(buf: Bytes, pos: int, end: int, position: int, ordinal: int, cod
 
 @compiled
 def _update(
-    buf: Bytes, pos: int, end: int, position: int, ordinal: int, tables: Tables, table: int, scratch: Scratch, out: Output, n: Ints
+    buf: Bytes,
+    pos: int,
+    end: int,
+    position: int,
+    ordinal: int,
+    mutation_flags: int,
+    tables: Tables,
+    table: int,
+    scratch: Scratch,
+    out: Output,
+    n: Ints,
 ) -> int:
     """Read a partition update from after its table id."""
-    pos = _new_update(buf, pos, end, position, ordinal, tables.code[table], out.updates, n)
+    has_epoch = scratch.bases[HAS_EPOCHS]
+    pos = _new_update(buf, pos, end, position, ordinal, mutation_flags, tables.code[table], has_epoch, out.updates, n)
     flags, pos = _byte(buf, pos, end)
     if pos > end or flags & _IS_EMPTY:
         return pos
@@ -710,6 +734,9 @@ def _update(
 def _mutation(buf: Bytes, pos: int, end: int, position: int, tables: Tables, scratch: Scratch, out: Output, n: Ints) -> int:
     """Read one body. It is valid if the returned position is its end."""
     size = end - pos
+    flags = 0
+    if scratch.bases[HAS_EPOCHS]:
+        flags, pos = _byte(buf, pos, end)
     count, pos = _vint(buf, pos, end)
     if count <= 0 or count > size:
         return end + 1
@@ -720,7 +747,7 @@ def _mutation(buf: Bytes, pos: int, end: int, position: int, tables: Tables, scr
         if table < 0:
             return end + 1
         n[TABLE] = table
-        pos = _update(buf, pos + 16, end, position, ordinal, tables, table, scratch, out, n)
+        pos = _update(buf, pos + 16, end, position, ordinal, flags, tables, table, scratch, out, n)
     return pos
 
 

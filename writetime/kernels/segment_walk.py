@@ -24,6 +24,7 @@ import numpy as np
 
 from writetime.cassandra.commitlog import frames, sections
 from writetime.cassandra.commitlog.frames import FrameCheck
+from writetime.cassandra.commitlog.mutation import EPOCHS_VERSION
 from writetime.cassandra.commitlog.segment import MOST_PROBLEMS, Frame, RawProblem, Reason, is_torn
 from writetime.kernels.compiled import Bytes, Ints, Words, compiled, compiled_and_kept
 from writetime.kernels.crc import HAS_CLMUL, TABLES, crc32
@@ -136,9 +137,9 @@ class Walk:
         return [RawProblem(start, end - start, Reason.MANY), *([last] if kept else [])]
 
 
-def walk(buf: bytes, start: int, length: int, segment_id: int) -> Walk:
+def walk(buf: bytes, start: int, length: int, segment_id: int, *, version: int = 7) -> Walk:
     """Walk the sections of a segment from `start` within the first `length` bytes. Arguments as in
-    `segment.walk`.
+    `segment.walk`; `version` is that of the segment's descriptor.
 
     Raises ValueError if `buf` is shorter, because compiled code does not check that.
     """
@@ -149,10 +150,11 @@ def walk(buf: bytes, start: int, length: int, segment_id: int) -> Walk:
     found = np.empty((length // (_OVERHEAD + _SMALLEST) + 1, _FRAME_COLUMNS), np.int64)
     problems = np.empty((_PROBLEMS, 3), np.int64)
     seed = sections.id_crc(segment_id)
-    n_frames, n_problems, end = _walk(data, start, length, seed, found, problems, HAS_CLMUL)
+    epochs = version >= EPOCHS_VERSION
+    n_frames, n_problems, end = _walk(data, start, length, seed, found, problems, HAS_CLMUL, epochs)
     if n_problems > len(problems):
         problems = np.empty((n_problems, 3), np.int64)
-        n_frames, n_problems, end = _walk(data, start, length, seed, found, problems, HAS_CLMUL)
+        n_frames, n_problems, end = _walk(data, start, length, seed, found, problems, HAS_CLMUL, epochs)
     position, offset, size, count, table_hi, table_lo, key, key_length = (found[:n_frames, i].copy() for i in range(_FRAME_COLUMNS))
     lost = [problems[:n_problems, i].copy() for i in range(3)]
     table = table_hi.view(np.uint64), table_lo.view(np.uint64)
@@ -252,13 +254,16 @@ def _u64(buf: Bytes, pos: int) -> int:
 
 
 @compiled
-def _peek(buf: Bytes, pos: int, end: int, out: Ints) -> None:
+def _peek(buf: Bytes, pos: int, end: int, epochs: bool, out: Ints) -> None:
     """Fill update count, table id and key position of the body buf[pos:end]."""
     out[3] = _NOT_PEEKABLE
     out[4:] = 0
-    count, table = _vint(buf, pos, end)
-    length, key = _vint(buf, table + 16, end)
-    if count < 0 or length < 0 or key + length > end:
+    count, table = _vint(buf, pos + epochs, end)
+    epoch, key = 0, table + 16
+    if epochs:
+        epoch, key = _vint(buf, key, end)
+    length, key = _vint(buf, key, end)
+    if count < 0 or epoch < 0 or length < 0 or key + length > end:
         return
     out[3] = count
     out[4] = _u64(buf, table)
@@ -278,7 +283,7 @@ def _lose(problems: Ints, counts: Ints, start: int, end: int, reason: int) -> No
 
 
 @compiled
-def _frames(buf: Bytes, pos: int, end: int, found: Ints, problems: Ints, counts: Ints, clmul: bool) -> tuple[int, int]:
+def _frames(buf: Bytes, pos: int, end: int, found: Ints, problems: Ints, counts: Ints, clmul: bool, epochs: bool) -> tuple[int, int]:
     while True:
         check, size = _check_frame(buf, pos, end, clmul)
         following = pos + size + _OVERHEAD
@@ -287,7 +292,7 @@ def _frames(buf: Bytes, pos: int, end: int, found: Ints, problems: Ints, counts:
             out[0] = following
             out[1] = pos + _BODY_OFFSET
             out[2] = size
-            _peek(buf, pos + _BODY_OFFSET, pos + _BODY_OFFSET + size, out)
+            _peek(buf, pos + _BODY_OFFSET, pos + _BODY_OFFSET + size, epochs, out)
             counts[0] += 1
         elif check == _BAD_BODY:
             _lose(problems, counts, pos, following, _BODY_CRC)
@@ -298,11 +303,21 @@ def _frames(buf: Bytes, pos: int, end: int, found: Ints, problems: Ints, counts:
 
 @compiled
 def _section(
-    buf: Bytes, pos: int, following: int, length: int, data_end: int, seed: int, found: Ints, problems: Ints, counts: Ints, clmul: bool
+    buf: Bytes,
+    pos: int,
+    following: int,
+    length: int,
+    data_end: int,
+    seed: int,
+    found: Ints,
+    problems: Ints,
+    counts: Ints,
+    clmul: bool,
+    epochs: bool,
 ) -> tuple[int, bool]:
     inside = pos + _MARKER <= following <= length
     end = following if inside else length
-    stop, check = _frames(buf, pos + _MARKER, end, found, problems, counts, clmul)
+    stop, check = _frames(buf, pos + _MARKER, end, found, problems, counts, clmul, epochs)
     if inside and check == _END:
         return end, False
     if length < following <= len(buf):
@@ -310,7 +325,7 @@ def _section(
     again = end if inside and _is_marker(buf, length, seed, end) else _find_marker(buf, stop, data_end, length, seed)
     if again < 0 and check == _OVERRUN and _check_frame(buf, stop, length, clmul)[0] == _OK:
         inside = False
-        stop, _ = _frames(buf, stop, length, found, problems, counts, clmul)
+        stop, _ = _frames(buf, stop, length, found, problems, counts, clmul, epochs)
     if again < 0 and not inside:
         last = max(data_end, stop)
         if following > length:
@@ -324,14 +339,14 @@ def _section(
         again = end
     elif again != end:
         _lose(problems, counts, pos, pos + _MARKER, _MARKER_NEXT)
-        stop, check = _frames(buf, stop, again, found, problems, counts, clmul)
+        stop, check = _frames(buf, stop, again, found, problems, counts, clmul, epochs)
     if check != _END:
         _lose(problems, counts, stop, again, _FRAME_OVERRUN if check == _OVERRUN else _FRAME_SIZE)
     return again, False
 
 
 @compiled_and_kept
-def _walk(buf: Bytes, pos: int, length: int, seed: int, found: Ints, problems: Ints, clmul: bool) -> tuple[int, int, int]:
+def _walk(buf: Bytes, pos: int, length: int, seed: int, found: Ints, problems: Ints, clmul: bool, epochs: bool) -> tuple[int, int, int]:
     counts = np.zeros(2, np.int64)
     data_end = _data_end(buf, 0, length)
     done = False
@@ -339,14 +354,14 @@ def _walk(buf: Bytes, pos: int, length: int, seed: int, found: Ints, problems: I
         following = _u32(buf, pos)
         crc = _u32(buf, pos + 4)
         if crc == _marker_crc(seed, pos):
-            pos, done = _section(buf, pos, following, length, data_end, seed, found, problems, counts, clmul)
+            pos, done = _section(buf, pos, following, length, data_end, seed, found, problems, counts, clmul, epochs)
             continue
         again = _find_marker(buf, pos + 1, data_end, length, seed)
         if again >= 0:
             payload = min(again, pos + _MARKER)
             _lose(problems, counts, pos, payload, _MARKER_CRC)
             if again > payload:
-                pos, done = _section(buf, pos, again, length, data_end, seed, found, problems, counts, clmul)
+                pos, done = _section(buf, pos, again, length, data_end, seed, found, problems, counts, clmul, epochs)
             else:
                 pos = again
             continue

@@ -34,7 +34,7 @@ _ALIKE: Final = 100
 _NAME: Final = re.compile(r"(?:CommitLog-(?P<version>\d{1,2})-)?(?P<id>\d{1,19})(?:\.log|\.json)?")
 _WHOLE: Final = 13
 """Digits of a segment's id: ms since the epoch."""
-_VERSIONS: Final = (7, 8, 6)
+_VERSIONS: Final = (7, 8, 9, 6)
 
 
 @dataclass(frozen=True, slots=True)

@@ -14,6 +14,7 @@ Does not know state, warehouse or Spark; the caller distributes the objects.
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
@@ -24,10 +25,10 @@ from pydantic import Field
 
 from writetime.cassandra.commitlog import redact
 from writetime.cassandra.commitlog.descriptor import parse
-from writetime.cassandra.commitlog.encode import encode_update
+from writetime.cassandra.commitlog.encode import encode_update, mutation_head
 from writetime.cassandra.commitlog.encryption.keystore import Keystore
-from writetime.cassandra.commitlog.mutation import decode_placed
-from writetime.cassandra.commitlog.segment import Scan, peek, scan
+from writetime.cassandra.commitlog.mutation import decode_placed, read_head
+from writetime.cassandra.commitlog.segment import Scan, scan
 from writetime.cassandra.model import PartitionUpdate
 from writetime.cassandra.schema.model import Schema
 from writetime.cassandra.types.byte_comparable import RowKeys, record_key
@@ -43,6 +44,11 @@ from writetime.storage.store import ObjectInfo, Store
 
 _TRIES: Final = 5
 _PACKING_LEVEL: Final = 3
+_EPOCH: Final = (
+    rb"(?:[\x00-\x7f]|[\x80-\xbf].|[\xc0-\xdf]..|[\xe0-\xef].{3}|[\xf0-\xf7].{4}"
+    rb"|[\xf8-\xfb].{5}|[\xfc-\xfd].{6}|\xfe.{7}|\xff.{8})?"
+)
+"""A pattern of a vint of any length, or nothing."""
 """zstd's default; for segments that are packed again."""
 
 
@@ -130,15 +136,17 @@ class Search:
     erased: Mapping[bytes, Erased]
     row: bytes | None = None
     """The row's key, where only one row is erased."""
-    marks: tuple[bytes, ...] = field(init=False)
-    """The bytes that begin an update of the key, for each incarnation."""
+    marks: tuple[re.Pattern[bytes], ...] = field(init=False)
+    """The bytes that begin an update of the key, for each incarnation: its id, an epoch if the segment's version
+    has any, and the key."""
 
     def __post_init__(self) -> None:
-        sized = write_unsigned(len(self.key)) + self.key
-        object.__setattr__(self, "marks", tuple(table.bytes + sized for table in self.tables))
+        sized = re.escape(write_unsigned(len(self.key)) + self.key)
+        marks = (re.compile(re.escape(table.bytes) + _EPOCH + sized, re.DOTALL) for table in self.tables)
+        object.__setattr__(self, "marks", tuple(marks))
 
     def may_be_in(self, data: bytes) -> bool:
-        return any(mark in data for mark in self.marks)
+        return any(mark.search(data) for mark in self.marks)
 
     def is_record(self, record: bytes) -> bool:
         """Whether a record key of the state belongs to the erased key."""
@@ -154,28 +162,28 @@ class Search:
         try:
             placed = decode_placed(body, self.schema, version=version)
         except DecodeError:
-            count, table_id, _ = peek(body)
+            count, table_id, *_ = read_head(body, version=version)
             if count == 1 and table_id not in self.captured:
                 return b""
             raise
         kept, changed = [], False
         for each in placed:
-            left = self._left(each.update, body[each.start : each.end])
+            left = self._left(each.update, body[each.start : each.end], version)
             changed = changed or left is not None
             kept.append(body[each.start : each.end] if left is None else left)
         if not changed:
             return None
         rest = [each for each in kept if each]
-        return write_unsigned(len(rest)) + b"".join(rest) if rest else b""
+        return mutation_head(len(rest), body[0], version=version) + b"".join(rest) if rest else b""
 
-    def _left(self, update: PartitionUpdate, encoded: bytes) -> bytes | None:
+    def _left(self, update: PartitionUpdate, encoded: bytes, version: int) -> bytes | None:
         """The encoded rest of an update; None if nothing is removed."""
         table = self.schema.tables[update.table_id]
         if (found := self.erased.get(update.table_id.bytes)) is not None:
             left = found.left(update, RowKeys(table, self.schema.types), counter=table.is_counter)
             if left is None:
                 return b""
-            return None if left is update else encode_update(left, table, self.schema.types)
+            return None if left is update else encode_update(left, table, self.schema.types, version=version)
         # A table that is not captured, with a copy of a mutation.
         return b"" if update.table_id not in self.captured and self.may_be_in(encoded) else None
 

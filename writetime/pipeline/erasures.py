@@ -131,7 +131,7 @@ class Erased:
         if not changed:
             return update
         made = replace(update, rows=tuple(kept))
-        return None if made == PartitionUpdate(update.table_id, update.key) else made
+        return None if made.is_empty else made
 
 
 def erased_of(found: Iterable[Erasure], salted: bytes) -> dict[bytes, Erased]:

@@ -12,8 +12,8 @@ from itertools import islice
 from uuid import UUID
 
 from writetime.cassandra.commitlog.encryption.keystore import Keystore
-from writetime.cassandra.commitlog.mutation import decode_mutation
-from writetime.cassandra.commitlog.segment import MOST_PROBLEMS, Frame, Scan, peek, scan
+from writetime.cassandra.commitlog.mutation import decode_mutation, read_head
+from writetime.cassandra.commitlog.segment import MOST_PROBLEMS, Frame, Scan, scan
 from writetime.cassandra.commitlog.system_mutations import decode_own, is_schema_change
 from writetime.cassandra.schema.history import SchemaLearner
 from writetime.cassandra.schema.model import Schema
@@ -88,8 +88,8 @@ def _undecodable(found: Scan, learner: SchemaLearner) -> Iterator[Problem]:
     for frame in found.frames:
         body = found.body(frame)
         try:
-            count, table_id, _ = peek(body)
-            if is_schema_change(body):
+            count, table_id, *_ = read_head(body, version=version)
+            if is_schema_change(body, version=version):
                 learner.apply(decode_own(body, version=version).mutation)
             else:
                 peeked.append((frame, body, count, table_id))

@@ -27,5 +27,5 @@ def dump_lines(segments: Sequence[tuple[str, bytes]], learner: SchemaLearner | N
         for frame, decoded in decode(found, known):
             if not isinstance(decoded, Failure):
                 yield lines.line(found, frame, decoded)
-            elif not is_schema_change(found.body(frame)):
+            elif not is_schema_change(found.body(frame), version=found.descriptor.version):
                 yield decoded

@@ -88,8 +88,14 @@ WIDE_TABLE = Table(
         **{f"v{i:02d}": Column(f"v{i:02d}", "regular", "int") for i in range(80)},
     },
 )
+EPOCH_TABLE = Table(
+    "k",
+    "p",
+    UUID("1b255f4d-ef25-40a6-0000-000000000005"),
+    {"k": Column("k", "partition_key", "int", 0), "v": Column("v", "regular", "text")},
+)
 TABLES = (TTL_TABLE, RANGES_TABLE, STATICS_TABLE, COUNTER_TABLE, VECTOR_TABLE, WIDE_TABLE)
-SCHEMA = Schema(tables={table.id: table for table in TABLES})
+SCHEMA = Schema(tables={table.id: table for table in (*TABLES, EPOCH_TABLE)})
 
 V8_HEADER_AND_MARKER = bytes.fromhex("00000008 000001a1fd2ac1d3 0002 7b7d 6e64b9b6 000001c3 e3f2575b")
 """The header of a segment of version 8 and its first sync marker."""
@@ -105,6 +111,12 @@ RANGES_FRAME = bytes.fromhex(
     "02 07 0001 00 00000003 00 00 02 06 0001 00 00000004 00 00 01 7be195e9"
 )
 """DELETE FROM k.rt USING TIMESTAMP 1700000000000012 WHERE p = 2 AND c1 > 3 AND c1 <= 4."""
+
+EPOCH_FRAME = bytes.fromhex(
+    "0000002e fd92d2d3 00 01 1b255f4def2540a60000000000000005 06 04 00000001 10 fd40aef9b8f29a 00 00 01 01 76 01"
+    "24 00 08 03 505f31 01 e5320c17"
+)
+"""INSERT INTO k.p (k, v) VALUES (1, 'P_1'), by a node of 6.0: version 9, epoch 6."""
 
 STATICS_BODY = bytes.fromhex(
     "01 6c514d20e58311f1817ff173fd8e050e 0b 0001790000040000000100 18 fce9d96a43c00a f01500b8a6 00 02 01 73 02 736d 00"

@@ -53,7 +53,7 @@ def test_a_codec_of_null_is_none() -> None:
         (b"\0\0", NotASegment),
         (b"\x89PNG\r\n\x1a\n", NotASegment),
         (b"\0\0\0\5" + b"\0" * 30, UnsupportedSegment),
-        (Descriptor(9, 1).encode(), UnsupportedSegment),
+        (Descriptor(10, 1).encode(), UnsupportedSegment),
         (b"\0\0\0\x09" + b"\0" * 30, CorruptDescriptor),
         (Descriptor(7, 1).encode()[:-1], CorruptDescriptor),
         (Descriptor(7, 1).encode()[:5], CorruptDescriptor),

@@ -10,6 +10,8 @@ import pytest
 
 from tests.cassandra.commitlog.examples import (
     COUNTER_TABLE,
+    EPOCH_FRAME,
+    EPOCH_TABLE,
     RANGES_FRAME,
     RANGES_TABLE,
     SCHEMA,
@@ -108,6 +110,45 @@ def test_a_batch_over_two_tables() -> None:
     one, two = body_of(TTL_FRAME), body_of(RANGES_FRAME)
     mutation = decode_mutation(b"\2" + one[1:] + two[1:], SCHEMA)
     assert [update.table_id for update in mutation.updates] == [TTL_TABLE.id, RANGES_TABLE.id]
+
+
+def test_a_mutation_of_version_9_has_flags_and_epochs() -> None:
+    mutation = decode_mutation(body_of(EPOCH_FRAME), SCHEMA, version=9)
+    (update,) = mutation.updates
+    assert (mutation.flags, update.table_id, update.epoch, update.key) == (0, EPOCH_TABLE.id, 6, b"\0\0\0\1")
+    assert [(cell.column, cell.value) for cell in update.rows[0].cells] == [("v", b"P_1")]
+    assert encode_mutation(mutation, SCHEMA, version=9) == body_of(EPOCH_FRAME)
+
+
+def test_without_flags_and_epochs_it_is_one_of_version_8() -> None:
+    body = body_of(EPOCH_FRAME)
+    mutation = decode_mutation(body[1:18] + body[19:], SCHEMA, version=8)
+    assert mutation == Mutation((replace(decode_mutation(body, SCHEMA, version=9).updates[0], epoch=None),))
+    assert encode_mutation(mutation, SCHEMA, version=9) == body[:18] + b"\0" + body[19:]
+
+
+def test_each_update_of_a_batch_has_an_epoch_and_so_has_an_empty_one() -> None:
+    body = body_of(EPOCH_FRAME)
+    empty = TTL_TABLE.id.bytes + b"\xc1\x51\x80" + b"\4" + b"\0\0\0\1" + b"\1"
+    mutation = decode_mutation(b"\1\2" + empty + body[2:], SCHEMA, version=9)
+    assert (mutation.flags, [update.epoch for update in mutation.updates]) == (1, [86_400, 6])
+    assert mutation.updates[0].is_empty
+    assert encode_mutation(mutation, SCHEMA, version=9) == b"\1\2" + empty + body[2:]
+
+
+@pytest.mark.parametrize("epoch", [0, 127, 128, 2**63 - 1, -1, -(2**63)])
+def test_epochs_of_any_size(epoch: int) -> None:
+    mutation = Mutation((PartitionUpdate(EPOCH_TABLE.id, b"\0\0\0\1", epoch=epoch),), 0xFF)
+    assert decode_mutation(encode_mutation(mutation, SCHEMA, version=9), SCHEMA, version=9) == mutation
+
+
+def test_a_mutation_of_version_9_that_is_cut_short() -> None:
+    body = body_of(EPOCH_FRAME)
+    for cut in range(len(body)):
+        with pytest.raises(MalformedMutation):
+            decode_mutation(body[:cut], SCHEMA, version=9)
+    with pytest.raises(MalformedMutation, match="0 partition updates"):
+        decode_mutation(b"\0\0" + body[2:], SCHEMA, version=9)
 
 
 def test_an_empty_update() -> None:

@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from uuid import UUID
 
 import pytest
 
 from tests.cassandra.commitlog.dump import dump_lines
 from tests.cassandra.commitlog.examples import (
+    EPOCH_FRAME,
+    EPOCH_TABLE,
     SCHEMA,
     STATICS_BODY,
     TTL_FRAME,
@@ -18,6 +21,7 @@ from tests.cassandra.commitlog.examples import (
 )
 from tests.cassandra.schema.examples import change, create_table, ddl_bodies, deleted_row, schema_row
 from writetime.cassandra.commitlog.encode import encode_mutation, encode_segment
+from writetime.cassandra.commitlog.mutation import decode_mutation
 from writetime.cassandra.commitlog.mutation_json import Failure
 from writetime.cassandra.model import Cell, DeletionTime, Mutation, PartitionUpdate, Row
 from writetime.cassandra.schema.model import Column, Schema, Table
@@ -106,6 +110,31 @@ def test_an_older_life_is_told_apart_even_if_the_later_one_is_gone() -> None:
     written = [encode_mutation(Mutation((PartitionUpdate(incarnation.id, b"k", rows=(Row(()),)),)), schema) for incarnation in incarnations]
     lines = dump(*told, *written)[-2:]
     assert [line["updates"][0]["table"] for line in lines] == ["t_OLD_00000000", "t"]  # type: ignore[index]
+
+
+def test_flags_and_epochs_of_version_9() -> None:
+    """Of the flags only the one that Cassandra's reader keeps; no epoch of an update that changes nothing."""
+    nothing = PartitionUpdate(EPOCH_TABLE.id, b"\0\0\0\1", epoch=7)
+    written = decode_mutation(body_of(EPOCH_FRAME), SCHEMA, version=9).updates[0]
+    system = Schema(tables=dict(SCHEMA_TABLES))
+    ddl = [encode_mutation(decode_mutation(body, system), system, version=9) for body in ddl_bodies(SCHEMA)]
+    bodies = [*ddl, encode_mutation(Mutation((nothing, written), 3), SCHEMA, version=9)]
+    text = [*dump_lines([("CommitLog-9-12.log", encode_segment(12, 9, bodies))])][-1]
+    assert isinstance(text, str)
+    line = json.loads(text)
+    assert list(line) == ["seg", "pos", "size", "ks", "cdc", "flags", "pk", "updates"]
+    assert line["flags"] == 1
+    assert [update.get("epoch") for update in line["updates"]] == [None, 6]
+
+
+def test_an_older_life_of_a_counted_table_id_is_told_apart_by_the_end() -> None:
+    at = 1_700_000_000_000_000
+    incarnations = [replace(EPOCH_TABLE, id=UUID(int=EPOCH_TABLE.id.int + more)) for more in (0, 0x1A)]
+    told = [encode_mutation(create_table(each, at + n), Schema(tables=dict(SCHEMA_TABLES))) for n, each in enumerate(incarnations)]
+    schema = Schema(tables={incarnation.id: incarnation for incarnation in incarnations})
+    written = [encode_mutation(Mutation((PartitionUpdate(each.id, bytes(4), rows=(Row(()),)),)), schema) for each in incarnations]
+    lines = dump(*told, *written)[-2:]
+    assert [line["updates"][0]["table"] for line in lines] == ["p_OLD_00000005", "p"]  # type: ignore[index]
 
 
 def test_a_table_that_nobody_taught_makes_no_line() -> None:

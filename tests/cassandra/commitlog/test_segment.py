@@ -114,7 +114,7 @@ def test_segments_without_frames(content: bytes, end: int, engine: Engine) -> No
         (flip(SEGMENT, 9), "", CorruptDescriptor),
         (Descriptor(7, 5, {"compressionClass": "com.example.BestCompressor"}).encode(), "", UnsupportedSegment),
         (Descriptor(7, 5, {"compressionClass": ""}).encode(), "", UnsupportedSegment),
-        (Descriptor(9, 5).encode(), "", UnsupportedSegment),
+        (Descriptor(10, 5).encode(), "", UnsupportedSegment),
         (SEGMENT, "/somewhere/CommitLog-7-8.log", CorruptDescriptor),
     ],
 )
@@ -333,14 +333,14 @@ def test_a_marker_is_found_wherever_it_points(next_pos: int) -> None:
 
 def test_peek() -> None:
     body = encode_mutation(insert(7), SCHEMA)
-    assert peek(body) == (1, RANGES_TABLE.id, b"\0\0\0\x07")
-    assert peek(body_of(TTL_FRAME)) == (1, UUID("6cbda380-e583-11f1-817f-f173fd8e050e"), bytes(4))
+    assert peek(body, version=7) == (1, RANGES_TABLE.id, b"\0\0\0\x07")
+    assert peek(body_of(TTL_FRAME), version=7) == (1, UUID("6cbda380-e583-11f1-817f-f173fd8e050e"), bytes(4))
 
 
 @pytest.mark.parametrize("cut", range(22))
 def test_peeking_into_too_little(cut: int) -> None:
     with pytest.raises(MalformedMutation):
-        peek(body_of(TTL_FRAME)[:cut])
+        peek(body_of(TTL_FRAME)[:cut], version=7)
 
 
 def test_entries_of_every_size_keep_their_crc(engine: Engine) -> None:

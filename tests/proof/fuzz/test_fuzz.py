@@ -45,6 +45,7 @@ def test_a_sample_holds_and_gets_everywhere() -> None:
     expected |= {f"ending: {ending}" for ending in Ending}
     expected |= {
         "decoded",
+        "decoded, with epochs",
         "values",
         "no value of its type",
         "schema learnt",

@@ -1,6 +1,7 @@
-"""The header of a segment (Cassandra 3.0-5.0, db/commitlog/CommitLogDescriptor).
+"""The header of a segment (Cassandra 3.0-6.0, db/commitlog/CommitLogDescriptor).
 
-    i32   version     6 = 3.0-3.11, 7 = 4.0, 4.1 and 5.0 by default, 8 = 5.0 with storage_compatibility_mode NONE or UPGRADING
+    i32   version     6 = 3.0-3.11; 7 = 4.0, 4.1, 5.0 by default, 6.0 with storage_compatibility_mode CASSANDRA_4;
+                      8 = 5.0 with storage_compatibility_mode NONE or UPGRADING; 9 = 6.0 otherwise
     i64   id          the number in the file name; increases while a node exists
     u16   length of params
     ...   params      JSON object in UTF-8: {} if plain, else compression and encryption parameters
@@ -19,7 +20,7 @@ from typing import Any, Final
 
 from writetime.errors import CorruptDescriptor, NotASegment, UnsupportedSegment
 
-READABLE: Final = (6, 7, 8)
+READABLE: Final = (6, 7, 8, 9)
 _FIXED = struct.Struct(">iqH")
 _CRC = struct.Struct(">I")
 _HIGHEST_PLAUSIBLE_VERSION = 0xFF

@@ -6,6 +6,7 @@ Cassandra can read the output: columns sorted, bases at their minimum, row times
 rows in clustering order, adjacent range tombstones joined at a boundary.
 
 Deletion times are written as unsigned (descriptor version 8). Up to 2038 this is the same in all versions.
+Flags and epochs are written for version 9 only; those that a mutation lacks are 0.
 """
 
 from __future__ import annotations
@@ -43,24 +44,35 @@ _NOTHING = DeletionTime(NO_TIMESTAMP, NO_DELETION_TIME)
 _KIND_OF_MARKER = {sides: kind for kind, sides in wire.MARKER_KINDS.items()}
 
 
-def encode_mutation(mutation: Mutation, schema: Schema) -> bytes:
-    """The body of a frame. Raises UnknownTable, UnknownColumn or MalformedMutation (a value that cannot be
-    encoded)."""
-    parts = [write_unsigned(len(mutation.updates))]
+def encode_mutation(mutation: Mutation, schema: Schema, *, version: int = wire.STATE_VERSION) -> bytes:
+    """The body of a frame in a segment of that version. Raises UnknownTable, UnknownColumn or
+    MalformedMutation (a value that cannot be encoded)."""
+    parts = [mutation_head(len(mutation.updates), mutation.flags or 0, version=version)]
     for update in mutation.updates:
         table = schema.tables.get(update.table_id)
         if table is None:
             raise UnknownTable(
                 f"no schema is known for table id {update.table_id}", table_id=str(update.table_id), operation="encode a mutation"
             )
-        parts.append(encode_update(update, table, schema.types))
+        parts.append(encode_update(update, table, schema.types, version=version))
     return b"".join(parts)
 
 
-def encode_update(update: PartitionUpdate, table: Table, types: Mapping[tuple[str, str], UserType] | None = None) -> bytes:
+def mutation_head(updates: int, flags: int, *, version: int) -> bytes:
+    """The bytes before the updates of a mutation: its flags, if the version has them, and their number."""
+    return (bytes((flags,)) if version >= wire.EPOCHS_VERSION else b"") + write_unsigned(updates)
+
+
+def encode_update(
+    update: PartitionUpdate,
+    table: Table,
+    types: Mapping[tuple[str, str], UserType] | None = None,
+    *,
+    version: int = wire.STATE_VERSION,
+) -> bytes:
     """One partition update. `types` is needed only if the update has rows and range tombstones and a
     clustering column has a user type."""
-    return _Writer(update, table, types or {}).partition_update()
+    return _Writer(update, table, types or {}, version).partition_update()
 
 
 def encode_segment(
@@ -117,8 +129,9 @@ class _Marker:
 class _Writer:
     """Writes one partition update; methods return bytes."""
 
-    def __init__(self, update: PartitionUpdate, table: Table, types: Mapping[tuple[str, str], UserType]) -> None:
+    def __init__(self, update: PartitionUpdate, table: Table, types: Mapping[tuple[str, str], UserType], version: int) -> None:
         self.update = update
+        self.epoch = write_unsigned(update.epoch or 0) if version >= wire.EPOCHS_VERSION else b""
         self.table = table
         self.types = types
         self.shape: TableShape = table_shape(table)
@@ -126,8 +139,8 @@ class _Writer:
 
     def partition_update(self) -> bytes:
         update = self.update
-        head = update.table_id.bytes + _blob(update.key)
-        if update == PartitionUpdate(update.table_id, update.key):
+        head = update.table_id.bytes + self.epoch + _blob(update.key)
+        if update.is_empty:
             return head + bytes((wire.IS_EMPTY,))
         flags = wire.HAS_ROW_ESTIMATE
         flags |= wire.HAS_PARTITION_DELETION if update.deletion is not None else 0

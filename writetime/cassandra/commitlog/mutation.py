@@ -1,7 +1,7 @@
-"""The body of a frame: a mutation (Cassandra 3.0-5.0, db/Mutation.MutationSerializer and what it calls).
+"""The body of a frame: a mutation (Cassandra 3.0-6.0, db/Mutation.MutationSerializer and what it calls).
 
-    mutation         uv count, count x partition update
-    partition update 16 bytes table id; blob key; u8 flags; unless empty: header, [deletion], [static row], [uv row estimate],
+    mutation         [u8 flags], uv count, count x partition update
+    partition update 16 bytes table id; [uv epoch]; blob key; u8 flags; unless empty: header, [deletion], [static row], [uv row estimate],
                      { row | marker }*, u8 end of partition
     header           uv base timestamp, uv base deletion time, uv base ttl, [static columns], regular columns: names only
     row              u8 flags, [u8 more flags], [clustering], [liveness], [deletion], [column subset], cells column by column
@@ -10,7 +10,8 @@
 
 uv is a variable-length integer (`vint`); blob is a uv length followed by that many bytes. Types are not on
 the wire: the schema in force says which columns have a cell per element and which values have no length.
-Numbers are differences to the header's bases and may wrap.
+Numbers are differences to the header's bases and may wrap. The mutation's flags and the epochs are there from
+version 9 on (Cassandra 6.0).
 
 This module does not reconcile: cells older than a column's drop, or than a deletion in the same update, are
 kept for the merge.
@@ -72,8 +73,13 @@ INVALID_DELETION_TIME: Final = 0xFFFFFFFE
 UNSIGNED_NO_DELETION_TIME: Final = 0xFFFFFFFF
 UNSIGNED_TIMES_VERSION: Final = 8
 """From this descriptor version on, deletion times are unsigned and reach to 2106."""
+EPOCHS_VERSION: Final = 9
+"""From this descriptor version on, a mutation begins with a byte of flags, and each update has an epoch."""
+STATE_VERSION: Final = 8
+"""The version in which partition updates are stored in the state: without epochs, which mean nothing there."""
 CLUSTERING_BATCH: Final = 32
 LARGE_SUBSET: Final = 64
+_ID_SIZE: Final = 16
 
 MARKER_KINDS: Final[dict[int, tuple[bool | None, bool | None]]] = {
     # kind: (end of a range is inclusive, start of a range is inclusive); None = does not close, does not open
@@ -163,7 +169,36 @@ def decode_mutation(body: bytes, schema: Schema, *, version: int = 7) -> Mutatio
     Raises UnknownTable or UnknownColumn (the whole mutation is lost, because updates have no length), or
     MalformedMutation. The position in the error refers to `body`.
     """
-    return Mutation(tuple(placed.update for placed in decode_placed(bytes(body), schema, version=version)))
+    body = bytes(body)
+    updates = tuple(placed.update for placed in decode_placed(body, schema, version=version))
+    return Mutation(updates, body[0] if version >= EPOCHS_VERSION else None)
+
+
+class Head(NamedTuple):
+    """The beginning of a mutation: number of updates, table id of the first, its partition key as offset and
+    length in the body."""
+
+    updates: int
+    table_id: UUID
+    key_offset: int
+    key_length: int
+
+
+def read_head(body: bytes, *, version: int) -> Head:
+    """The head of a mutation, without decoding the rest. Raises MalformedMutation."""
+    count, table = read_unsigned(body, count_offset(version))
+    after = table + _ID_SIZE
+    if version >= EPOCHS_VERSION:
+        _, after = read_unsigned(body, after)
+    length, key = read_unsigned(body, after)
+    if key + length > len(body):
+        raise MalformedMutation("the partition key reaches past the end of the mutation", operation="peek into a mutation", position=key)
+    return Head(count, UUID(bytes=bytes(body[table : table + _ID_SIZE])), key, length)
+
+
+def count_offset(version: int) -> int:
+    """Where the number of updates stands in a mutation: after the flags, if there are any."""
+    return 1 if version >= EPOCHS_VERSION else 0
 
 
 class Placed(NamedTuple):
@@ -176,9 +211,10 @@ class Placed(NamedTuple):
 
 def decode_placed(body: bytes, schema: Schema, *, version: int = 7) -> list[Placed]:
     """The updates of a frame's body with their positions. Raises the errors of `decode_mutation`."""
-    count, pos = read_unsigned(body, 0)
+    start = count_offset(version)
+    count, pos = read_unsigned(body, start)
     if not 0 < count <= len(body):
-        raise _malformed(f"a mutation of {count} partition updates", 0)
+        raise _malformed(f"a mutation of {count} partition updates", start)
     updates = []
     for _ in range(count):
         start, table = pos, _known_table(body, pos, schema)
@@ -189,7 +225,7 @@ def decode_placed(body: bytes, schema: Schema, *, version: int = 7) -> list[Plac
     return updates
 
 
-def decode_update(data: bytes, table: Table, *, version: int = UNSIGNED_TIMES_VERSION) -> PartitionUpdate:
+def decode_update(data: bytes, table: Table, *, version: int = STATE_VERSION) -> PartitionUpdate:
     """One partition update as written by `encode.encode_update`, the format of stored state."""
     data = bytes(data)
     update, pos = _Reader(data, table_shape(table), version).partition_update(0)
@@ -199,9 +235,9 @@ def decode_update(data: bytes, table: Table, *, version: int = UNSIGNED_TIMES_VE
 
 
 def _known_table(body: bytes, pos: int, schema: Schema) -> Table:
-    if pos + 16 > len(body):
+    if pos + _ID_SIZE > len(body):
         raise _malformed("the table id is cut short", pos)
-    table_id = UUID(bytes=body[pos : pos + 16])
+    table_id = UUID(bytes=body[pos : pos + _ID_SIZE])
     table = schema.tables.get(table_id)
     if table is None:
         raise UnknownTable(
@@ -225,16 +261,22 @@ class _Reader:
     def __init__(self, body: bytes, shape: TableShape, version: int) -> None:
         self.body = body
         self.shape = shape
+        self.has_epoch = version >= EPOCHS_VERSION
         self.bases = Bases(EPOCH_MICROS, EPOCH_SECONDS, NO_TTL, version >= UNSIGNED_TIMES_VERSION)
 
     # --- partition update
 
     def partition_update(self, pos: int) -> tuple[PartitionUpdate, int]:
-        table_id = UUID(bytes=self.take(pos, 16)[0])
-        key, pos = self.blob(pos + 16)
+        table_id = UUID(bytes=self.take(pos, _ID_SIZE)[0])
+        pos += _ID_SIZE
+        epoch: int | None = None
+        if self.has_epoch:
+            pattern, pos = read_unsigned(self.body, pos)
+            epoch = as_int64(pattern)
+        key, pos = self.blob(pos)
         flags, pos = self.byte(pos)
         if flags & IS_EMPTY:
-            return PartitionUpdate(table_id, key), pos
+            return PartitionUpdate(table_id, key, epoch=epoch), pos
         if flags & IS_REVERSED:
             raise self.malformed("reversed partition updates are not supported", pos - 1)
         pos = self._bases(pos)
@@ -251,7 +293,7 @@ class _Reader:
         if flags & HAS_ROW_ESTIMATE:
             _, pos = read_unsigned(self.body, pos)
         rows, tombstones, pos = self._unfiltereds(pos, regulars)
-        return PartitionUpdate(table_id, key, deletion, static_row, rows, tombstones), pos
+        return PartitionUpdate(table_id, key, deletion, static_row, rows, tombstones, epoch), pos
 
     def _bases(self, pos: int) -> int:
         timestamp, pos = read_unsigned(self.body, pos)

@@ -1,8 +1,9 @@
 """Mutations as lines of JSON, for people and for comparison with Cassandra's CommitLogReader.
 
 One line per frame, in log order, with raw bytes in hex: seg, pos (end of the frame), size of the body, ks,
-cdc (whether one of its tables ever had CDC), pk, updates. Values are not decoded; types are needed only to
-recognize counters. A frame that cannot be decoded yields a `Failure` instead of a line.
+cdc (whether one of its tables ever had CDC), pk, updates; from version 9 on also flags, and the epoch of an
+update that changes something (Cassandra's reader forgets that of the others). Values are not decoded; types
+are needed only to recognize counters. A frame that cannot be decoded yields a `Failure` instead of a line.
 
 The schema is learnt from all segments, so they are read twice: by `learn`, then by `decode`. The text is
 concatenated and not built from dictionaries, which halves the time.
@@ -12,12 +13,12 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import lru_cache
 from uuid import UUID
 
 from writetime.cassandra.commitlog.encode import column_order
-from writetime.cassandra.commitlog.mutation import decode_mutation
+from writetime.cassandra.commitlog.mutation import count_offset, decode_mutation, read_head
 from writetime.cassandra.commitlog.segment import Frame, Scan, peek
 from writetime.cassandra.commitlog.system_mutations import COMPUTED, decode_own, is_schema_change
 from writetime.cassandra.model import (
@@ -31,13 +32,15 @@ from writetime.cassandra.model import (
     Row,
 )
 from writetime.cassandra.schema.history import SchemaLearner
-from writetime.cassandra.schema.model import Schema, Table
+from writetime.cassandra.schema.model import Schema, Table, short_id
 from writetime.cassandra.schema.system_tables import SCHEMA_TABLES
 from writetime.errors import DecodeError, SchemaError, UnknownTable
 
 _START_KINDS = {True: "INCL_START_BOUND", False: "EXCL_START_BOUND"}
 _END_KINDS = {True: "INCL_END_BOUND", False: "EXCL_END_BOUND"}
 _HASH_ORDER_VERSION = 6
+_FLAGS_OF_THE_READER = 0x01
+"""The only flag that Cassandra's reader keeps."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,16 +70,17 @@ def learn(found: Scan, learner: SchemaLearner) -> list[Failure]:
 def mutations_of(found: Scan, tables: Mapping[UUID, Table], unknown: set[str] | None = None) -> Iterator[tuple[Frame, Mutation | Failure]]:
     """The mutations whose first update is of one of Cassandra's own `tables`. Names of skipped columns and
     tables are added to `unknown`."""
-    ids, image = {table_id.bytes for table_id in tables}, found.image
+    ids, image, version = {table_id.bytes for table_id in tables}, found.image, found.descriptor.version
+    count_at = count_offset(version)
     for frame in found.frames:
-        at = frame.body_offset
+        at = frame.body_offset + count_at
         # Fast path: the id of the first table follows the count of one byte. Nearly all frames stop here.
         if image[at] < 0x80 and image[at + 1 : at + 17] not in ids and (image[at] == 1 or image[at + 7] >> 4 != COMPUTED):
             continue
         body = found.body(frame)
         try:
-            if peek(body)[1] in tables or is_schema_change(body):
-                own = decode_own(body, version=found.descriptor.version)
+            if read_head(body, version=version).table_id in tables or is_schema_change(body, version=version):
+                own = decode_own(body, version=version)
                 if unknown is not None:
                     unknown.update(own.unknown)
                 yield frame, own.mutation
@@ -97,7 +101,7 @@ def decode(
         body = found.body(frame)
         try:
             if wanted is not None:
-                count, table_id, key = peek(body)
+                count, table_id, key = peek(body, version=found.descriptor.version)
                 if count == 1 and table_id in schema.tables and not wanted(table_id, key):
                     continue
             mutation = decode_mutation(body, schema, version=found.descriptor.version)
@@ -110,7 +114,7 @@ def decode(
                 continue
             mutation = again
         if wanted is not None:
-            mutation = Mutation(tuple(update for update in mutation.updates if wanted(update.table_id, update.key)))
+            mutation = replace(mutation, updates=tuple(update for update in mutation.updates if wanted(update.table_id, update.key)))
         if mutation.updates:
             yield frame, mutation
 
@@ -118,7 +122,7 @@ def decode(
 def _own_or_none(body: bytes, version: int) -> Mutation | None:
     """A schema change of a later Cassandra version, without its unknown parts."""
     try:
-        return decode_own(body, version=version).mutation if is_schema_change(body) else None
+        return decode_own(body, version=version).mutation if is_schema_change(body, version=version) else None
     except DecodeError:
         return None
 
@@ -146,11 +150,13 @@ class Lines:
         keyspace = _text(self.schema.tables[updates[0].table_id].keyspace)
         cdc = "true" if any(update.table_id in self.cdc_ever for update in updates) else "false"
         head = f'{{"seg":{found.descriptor.id},"pos":{frame.position},"size":{frame.body_length},"ks":{keyspace},"cdc":{cdc}'
+        if mutation.flags is not None:
+            head += f',"flags":{mutation.flags & _FLAGS_OF_THE_READER}'
         return f'{head},"pk":"{updates[0].key.hex()}","updates":[{",".join(map(self._update, updates))}]}}'
 
     def table_name(self, table: Table) -> str:
-        """The table's name. An older incarnation has its id appended."""
-        return f"{table.name}_OLD_{table.id.hex[:8]}" if table.replaced else table.name
+        """The table's name. An older incarnation has a part of its id appended."""
+        return f"{table.name}_OLD_{short_id(table.id)}" if table.replaced else table.name
 
     def _update(self, update: PartitionUpdate) -> str:
         table = self.schema.tables[update.table_id]
@@ -158,6 +164,8 @@ class Lines:
         if head is None:
             head = self._heads[table.id] = f'{{"table":{_text(self.table_name(table))},"id":"{table.id}"'
         parts = [head]
+        if update.epoch is not None and not update.is_empty:
+            parts.append(f'"epoch":{update.epoch}')
         if update.deletion is not None:
             parts.append(f'"pdel":{_deletion(update.deletion)}')
         if update.range_tombstones:

@@ -26,7 +26,7 @@ from writetime.cassandra.commitlog import frames, sections
 from writetime.cassandra.commitlog.descriptor import Descriptor, parse
 from writetime.cassandra.commitlog.encryption.decryptor import Decryptor
 from writetime.cassandra.commitlog.encryption.keystore import Keystore
-from writetime.cassandra.commitlog.mutation import IS_EMPTY
+from writetime.cassandra.commitlog.mutation import EPOCHS_VERSION, IS_EMPTY
 from writetime.cassandra.commitlog.segment import Frame, Problem, Scan
 from writetime.cassandra.schema.system_tables import ERASED
 from writetime.cassandra.types.vint import write_unsigned
@@ -37,8 +37,8 @@ Change = Callable[[bytes], bytes | None]
 
 _FILLER: Final = write_unsigned(1) + ERASED.id.bytes
 """The start of a filler: one update of that table."""
-_SMALLEST: Final = len(_FILLER) + 2
-"""Size in bytes of a filler with an empty key."""
+_FILLER_WITH_EPOCH: Final = b"\0" + _FILLER + write_unsigned(0)
+"""The same with the flags and the epoch that mutations have from version 9 on."""
 _HEADER: Final = struct.Struct(">iqH")
 _LENGTH: Final = struct.Struct(">I")
 _OPERATION: Final = "erase from a segment"
@@ -55,8 +55,8 @@ def changes(found: Scan, change: Change) -> dict[int, bytes]:
 
 
 def is_filler(body: bytes) -> bool:
-    """Whether a mutation is a filler."""
-    return body.startswith(_FILLER)
+    """Whether a mutation is a filler, of any version."""
+    return body.startswith((_FILLER, _FILLER_WITH_EPOCH))
 
 
 def without(
@@ -92,6 +92,7 @@ class _Writer:
 
     def __init__(self, found: Scan, name: str) -> None:
         self.name = name
+        self.version = found.descriptor.version
         self.out = bytearray(found.image)
         self.seed = sections.id_crc(found.descriptor.id)
         header, self.start = _plain_header(found, name)
@@ -113,8 +114,8 @@ class _Writer:
             raise _unsupported(f"no chain of sync markers leads to the frame at {frame.start}", self.name)
         made = frames.encode_frame(body) if body else b""
         room = frame.position - frame.start - len(made) - frames.OVERHEAD
-        if room >= _SMALLEST:
-            made += frames.encode_frame(_filler(room))
+        if room >= _smallest(self.version):
+            made += frames.encode_frame(_filler(room, self.version))
         gap = frame.position - frame.start - len(made)
         if gap < 0:
             raise _unsupported(f"the frame at {frame.start} would become longer", self.name)
@@ -149,15 +150,24 @@ class _Writer:
         self.out[problem.position : problem.position + problem.size] = bytes(problem.size)
 
 
-def _filler(size: int) -> bytes:
+def _start(version: int) -> bytes:
+    return _FILLER_WITH_EPOCH if version >= EPOCHS_VERSION else _FILLER
+
+
+def _smallest(version: int) -> int:
+    """Size in bytes of a filler with an empty key."""
+    return len(_start(version)) + 2
+
+
+def _filler(size: int, version: int) -> bytes:
     """A mutation of `size` bytes: one empty update with a key of zeros."""
     for extra in range(5):
-        key = size - _SMALLEST - extra
+        key = size - _smallest(version) - extra
         if key < 1 << 7 * (extra + 1):
             # For some sizes, the key's length needs one byte more than the shortest vint. Readers accept
             # that.
             length = (0xFF00 >> extra & 0xFF) << 8 * extra | key
-            return _FILLER + length.to_bytes(extra + 1, "big") + bytes(key) + bytes((IS_EMPTY,))
+            return _start(version) + length.to_bytes(extra + 1, "big") + bytes(key) + bytes((IS_EMPTY,))
     raise ValueError(f"a filler of {size} bytes is impossible")
 
 

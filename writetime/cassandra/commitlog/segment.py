@@ -27,12 +27,11 @@ from writetime.cassandra.commitlog import codecs, frames, sections, unpack
 from writetime.cassandra.commitlog.descriptor import Descriptor, parse
 from writetime.cassandra.commitlog.encryption.decryptor import Decryptor
 from writetime.cassandra.commitlog.frames import FrameCheck, check_frame
-from writetime.cassandra.types.vint import read_unsigned
+from writetime.cassandra.commitlog.mutation import read_head
 from writetime.errors import (
     CorruptDescriptor,
     CorruptFrame,
     CorruptSection,
-    MalformedMutation,
     SegmentError,
     TornTail,
     UnsupportedSegment,
@@ -216,7 +215,8 @@ def _walk(
     length = len(image) if synced is None else max(start, min(len(image), synced))
     found: Sequence[Frame]
     if uses_kernel(engine):
-        found, raw, end = importlib.import_module(_COMPILED_TWIN).walk(image, start, length, descriptor.id).as_python()
+        twin = importlib.import_module(_COMPILED_TWIN)
+        found, raw, end = twin.walk(image, start, length, descriptor.id, version=descriptor.version).as_python()
     else:
         found, raw, end = walk(image, start, length, descriptor.id)
     if length < len(image) and end < length < end + sections.MARKER_SIZE and _marks(image, end, descriptor):
@@ -410,13 +410,11 @@ class _Walker:
         self.problems.append(RawProblem(start, end - start, reason))
 
 
-def peek(body: bytes) -> tuple[int, UUID, bytes]:
+def peek(body: bytes, *, version: int) -> tuple[int, UUID, bytes]:
     """(number of partition updates, table id of the first, partition key) of a mutation, without decoding it.
+    `version` is that of the segment's descriptor.
 
     All updates share the key, but not the table. Raises MalformedMutation.
     """
-    count, pos = read_unsigned(body, 0)
-    length, key = read_unsigned(body, pos + 16)
-    if key + length > len(body):
-        raise MalformedMutation("the partition key reaches past the end of the mutation", operation="peek into a mutation", position=key)
-    return count, UUID(bytes=bytes(body[pos : pos + 16])), bytes(body[key : key + length])
+    count, table_id, key, length = read_head(body, version=version)
+    return count, table_id, bytes(body[key : key + length])

@@ -18,8 +18,7 @@ from functools import lru_cache
 from typing import Final
 from uuid import UUID
 
-from writetime.cassandra.commitlog.mutation import decode_mutation
-from writetime.cassandra.commitlog.segment import peek
+from writetime.cassandra.commitlog.mutation import decode_mutation, read_head
 from writetime.cassandra.model import Mutation, PartitionUpdate, Row
 from writetime.cassandra.schema.model import Column, Schema, Table
 from writetime.cassandra.schema.system_tables import SCHEMA_TABLES, TABLES
@@ -56,10 +55,10 @@ def decode_own(body: bytes, *, version: int = 7) -> Own:
     return Own(mutation, tuple(update.table_id for update in mutation.updates))
 
 
-def is_schema_change(body: bytes) -> bool:
+def is_schema_change(body: bytes, *, version: int) -> bool:
     """Whether the body is a mutation of system_schema, even if its first table is unknown. Raises
     MalformedMutation."""
-    count, first, _ = peek(body)
+    count, first, *_ = read_head(body, version=version)
     return first in SCHEMA_TABLES or (count > 1 and first not in TABLES and may_be_own(first) and any(each in body for each in _IDS))
 
 
@@ -139,7 +138,7 @@ def _known_part(mutation: Mutation, schema: Schema) -> Own | None:
         if not _is_sound(part, known):
             return None
         updates.append(part)
-    return Own(Mutation(tuple(updates)), tuple(update.table_id for update in mutation.updates), tuple(sorted(unknown)))
+    return Own(Mutation(tuple(updates), mutation.flags), tuple(update.table_id for update in mutation.updates), tuple(sorted(unknown)))
 
 
 def _known_row(row: Row, table: Table) -> Row:

@@ -15,7 +15,7 @@ from dataclasses import dataclass, field
 from typing import Final
 from uuid import UUID
 
-from writetime.cassandra.schema.model import Schema, Table
+from writetime.cassandra.schema.model import Schema, Table, short_id
 from writetime.cassandra.types.literal import parse_literal
 from writetime.cassandra.types.types import parse_type
 from writetime.errors import ConfigError, DecodeError
@@ -103,7 +103,7 @@ def _is_named(table: Table, name: str) -> bool:
         return False
     keyspace, plain = (_unquoted(part) for part in match.groups())
     old = _OLD.search(plain)
-    if old is not None and table.id.hex.startswith(old[1]):
+    if old is not None and short_id(table.id) == old[1]:
         plain = plain[: old.start()]
     return (table.keyspace, table.name) == (keyspace, plain)
 

@@ -3,10 +3,18 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import Literal
+from typing import Final, Literal
 from uuid import UUID
 
 ColumnKind = Literal["partition_key", "clustering", "static", "regular"]
+_COUNTED: Final = 0x1B255F4D_EF25_40A6
+"""The first half of the table ids that Cassandra 6.0 counts up; the second half is the number (TableId)."""
+
+
+def short_id(table_id: UUID) -> str:
+    """Eight hex digits of a table id that differ between incarnations: the first ones, or the last ones of a
+    counted id."""
+    return table_id.hex[-8:] if table_id.int >> 64 == _COUNTED else table_id.hex[:8]
 
 
 @dataclass(frozen=True, slots=True)
@@ -93,7 +101,7 @@ class Table:
     @property
     def label(self) -> str:
         """Display name. Unlike `full_name` it distinguishes a dropped incarnation from the live one."""
-        return f"{self.full_name}@{str(self.id)[:8]}" if self.dropped else self.full_name
+        return f"{self.full_name}@{short_id(self.id)}" if self.dropped else self.full_name
 
     @property
     def partition_key(self) -> tuple[Column, ...]:

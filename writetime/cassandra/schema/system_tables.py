@@ -17,7 +17,17 @@ from uuid import UUID
 from writetime.cassandra.schema.model import Column, ColumnKind, Table
 
 SYSTEM_KEYSPACES: Final = frozenset(
-    {"system", "system_schema", "system_auth", "system_distributed", "system_traces", "system_views", "system_virtual_schema"}
+    {
+        "system",
+        "system_accord",
+        "system_auth",
+        "system_cluster_metadata",
+        "system_distributed",
+        "system_schema",
+        "system_traces",
+        "system_views",
+        "system_virtual_schema",
+    }
 )
 
 
@@ -67,12 +77,16 @@ built_views               | keyspace_name text | view_name text | status_replica
 compaction_history        | id timeuuid |
                           | bytes_in bigint, bytes_out bigint, columnfamily_name text, compacted_at timestamp,
                             compaction_properties frozen<map<text, text>>, keyspace_name text, rows_merged map<int, bigint>
+consensus_migration_state | row_key blob | cf_id uuid, consensus_migrated_at_epoch bigint
+                          | consensus_max_hlc bigint, consensus_target tinyint
 hints                     | target_id uuid | hint_id timeuuid, message_version int | mutation blob
 local                     | key text |
                           | bootstrapped text, broadcast_address inet, broadcast_port int, cluster_name text, cql_version text,
                             data_center text, gossip_generation int, host_id uuid, listen_address inet, listen_port int,
                             native_protocol_version text, partitioner text, rack text, release_version text, rpc_address inet,
                             rpc_port int, schema_version uuid, thrift_version text, tokens set<text>, truncated_at map<uuid, blob>
+local_metadata_log        | epoch bigint | | entry_id bigint, kind int, transformation blob
+metadata_snapshots        | epoch bigint | | snapshot blob
 paxos                     | row_key blob | cf_id uuid
                           | in_progress_ballot timeuuid, in_progress_read_ballot timeuuid, most_recent_commit blob,
                             most_recent_commit_at timeuuid, most_recent_commit_version int, proposal blob, proposal_ballot timeuuid,
@@ -149,10 +163,14 @@ def _columns(text: str, kind: ColumnKind) -> list[Column]:
 
 SCHEMA_TABLES: Final[dict[UUID, Table]] = _tables("system_schema", _SYSTEM_SCHEMA)
 LOCAL_TABLES: Final[dict[UUID, Table]] = _tables("system", _SYSTEM)
+CLUSTER_METADATA_LOG: Final[Table] = _table(
+    "system_cluster_metadata", "distributed_metadata_log | epoch bigint | | entry_id bigint, kind int, transformation blob"
+)
+"""Written at each schema change since 6.0, by nodes whose CREATE of it may be in a segment that was not kept."""
 ERASED: Final[Table] = _table("system", "writetime_erased | filler blob | |")
 """Not a Cassandra table: mutations erased from a segment are replaced by a mutation of it
 (`writetime.cassandra.commitlog.redact`)."""
-TABLES: Final[dict[UUID, Table]] = {**SCHEMA_TABLES, **LOCAL_TABLES, ERASED.id: ERASED}
+TABLES: Final[dict[UUID, Table]] = {**SCHEMA_TABLES, **LOCAL_TABLES, CLUSTER_METADATA_LOG.id: CLUSTER_METADATA_LOG, ERASED.id: ERASED}
 """All tables by id."""
 
 LOCAL: Final[Table] = LOCAL_TABLES[system_table_id("system", "local")]

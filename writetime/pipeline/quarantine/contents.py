@@ -15,9 +15,9 @@ from itertools import islice
 from typing import Final, Protocol
 from uuid import UUID
 
-from writetime.cassandra.commitlog.mutation import decode_mutation
+from writetime.cassandra.commitlog.mutation import decode_mutation, read_head
 from writetime.cassandra.commitlog.mutation_text import Blocks
-from writetime.cassandra.commitlog.segment import Frame, peek
+from writetime.cassandra.commitlog.segment import Frame
 from writetime.cassandra.model import Cell, Mutation, PartitionUpdate
 from writetime.cassandra.model import Row as CqlRow
 from writetime.cassandra.schema.model import Schema, Table
@@ -87,7 +87,7 @@ def look_at(body: bytes, learner: Known, rules: Rules, *, version: int, values: 
     """The visible content of a mutation."""
     schema, captured = learner.schema(), learner.cdc_ever
     try:
-        count, table_id, _ = peek(body)
+        count, table_id, *_ = read_head(body, version=version)
     except DecodeError:
         return Look(hidden="its table is unknown: it may belong to any keyspace")
     table = schema.tables.get(table_id)

@@ -39,11 +39,12 @@ public final class Judge
     {
         System.setOut(System.err);
         DatabaseDescriptor.toolInitialization(false);
+        Since6.initialize();
         Reader.surviveOutOfMemory();
         List<Path> segments = segments(Path.of(arguments[1]));
         Learner learner = new Learner();
         for (Path segment : segments)
-            new Reader().read(segment, (mutation, size, position, segmentId, crc) -> learner.take(mutation));
+            new Reader().read(segment, (mutation, size, position, descriptor, crc) -> learner.take(mutation));
         learner.register();
         switch (arguments[0])
         {
@@ -80,8 +81,8 @@ public final class Judge
         try (Writer writer = Files.newBufferedWriter(out, StandardCharsets.UTF_8))
         {
             for (Path segment : segments)
-                reader.read(segment, (mutation, size, position, segmentId, crc) -> {
-                    writer.write(Lines.line(mutation, size, position, segmentId, null));
+                reader.read(segment, (mutation, size, position, descriptor, crc) -> {
+                    writer.write(Lines.line(mutation, size, position, descriptor, null));
                     writer.write('\n');
                 });
         }
@@ -96,7 +97,7 @@ public final class Judge
         {
             Reader reader = new Reader();
             List<String> lines = new ArrayList<>();
-            reader.read(Path.of(name), (mutation, size, position, segmentId, crc) -> lines.add(Lines.line(mutation, size, position, segmentId, crc)));
+            reader.read(Path.of(name), (mutation, size, position, descriptor, crc) -> lines.add(Lines.line(mutation, size, position, descriptor, crc)));
             reader.removeSavedMutations();
             writer.write(Lines.report(name, lines, reader));
             writer.write('\n');

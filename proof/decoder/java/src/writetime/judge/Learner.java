@@ -45,7 +45,7 @@ import org.apache.cassandra.utils.ByteBufferUtil;
  * Learns tables from the system_schema mutations of a log, and makes them known to Cassandra's Schema.
  *
  * A table is what all mutations under its id say together: columns that were dropped stay, so that their cells are shown; a renamed key column
- * goes. Types are the last ones said. Of several tables that bore one name, all but the last get `_OLD_` and the start of their id appended.
+ * goes. Types are the last ones said. Of several tables that bore one name, all but the last get `_OLD_` and a part of their id appended.
  * A table had cdc if it ever did.
  */
 final class Learner
@@ -76,6 +76,8 @@ final class Learner
     }
 
     private record UserType(List<String> names, List<String> types) {}
+
+    private static final long COUNTED = 0x1b255f4def2540a6L;
 
     private final Map<UUID, Table> tables = new LinkedHashMap<>();
     /** The last table of each name, by keyspace and name. */
@@ -181,18 +183,38 @@ final class Learner
     /** Make all that was learnt known to Cassandra. */
     void register() throws ReflectiveOperationException
     {
+        List<Table> whole = tables.values().stream().filter(Learner::hasKey).toList();
+        if (Since6.isThis())
+        {
+            Map<UUID, TableMetadata> learnt = new HashMap<>();
+            for (Table table : whole)
+                learnt.put(table.id, metadata(table));
+            Since6.teach(learnt);
+            return;
+        }
         Map<String, Tables.Builder> keyspaces = new LinkedHashMap<>();
-        for (Table table : tables.values())
-            if (table.columns.values().stream().anyMatch(column -> column.kind().equals("partition_key")))
-                keyspaces.computeIfAbsent(table.keyspace, key -> Tables.builder()).add(metadata(table));
+        for (Table table : whole)
+            keyspaces.computeIfAbsent(table.keyspace, key -> Tables.builder()).add(metadata(table));
         for (Map.Entry<String, Tables.Builder> entry : keyspaces.entrySet())
             load(KeyspaceMetadata.create(entry.getKey(), KeyspaceParams.simple(1), entry.getValue().build()));
+    }
+
+    private static boolean hasKey(Table table)
+    {
+        return table.columns.values().stream().anyMatch(column -> column.kind().equals("partition_key"));
+    }
+
+    // The ids that 6.0 makes are a constant and a counter; the start of all others differs.
+    private static String distinctive(UUID id)
+    {
+        String digits = id.toString().replace("-", "");
+        return id.getMostSignificantBits() == COUNTED ? digits.substring(24) : digits.substring(0, 8);
     }
 
     private TableMetadata metadata(Table table)
     {
         boolean replaced = latest.get(List.of(table.keyspace, table.name)) != table;
-        String name = replaced ? table.name + "_OLD_" + table.id.toString().substring(0, 8) : table.name;
+        String name = replaced ? table.name + "_OLD_" + distinctive(table.id) : table.name;
         TableMetadata.Builder builder = TableMetadata.builder(table.keyspace, name, TableId.fromUUID(table.id))
                                                      .partitioner(DatabaseDescriptor.getPartitioner())
                                                      .flags(table.flags)

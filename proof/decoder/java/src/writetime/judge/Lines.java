@@ -16,6 +16,7 @@ import org.apache.cassandra.db.DeletionTime;
 import org.apache.cassandra.db.LivenessInfo;
 import org.apache.cassandra.db.Mutation;
 import org.apache.cassandra.db.RangeTombstone;
+import org.apache.cassandra.db.commitlog.CommitLogDescriptor;
 import org.apache.cassandra.db.partitions.PartitionUpdate;
 import org.apache.cassandra.db.rows.Cell;
 import org.apache.cassandra.db.rows.ColumnData;
@@ -29,9 +30,12 @@ import org.apache.cassandra.utils.ByteBufferUtil;
 final class Lines
 {
     private static final JsonFactory JSON = new JsonFactory();
+    private static final int MESSAGING_VERSION_60 = 14;
 
     private final StringWriter text = new StringWriter();
     private final JsonGenerator json;
+
+    private boolean hasEpochs;
 
     private Lines() throws IOException
     {
@@ -39,12 +43,13 @@ final class Lines
     }
 
     /** One mutation; with the CRC-32 of its bytes unless that is null. */
-    static String line(Mutation mutation, int size, int position, long segmentId, Long crc)
+    static String line(Mutation mutation, int size, int position, CommitLogDescriptor segment, Long crc)
     {
         try
         {
             Lines lines = new Lines();
-            lines.mutation(mutation, size, position, segmentId, crc);
+            lines.hasEpochs = segment.getMessagingVersion() >= MESSAGING_VERSION_60;
+            lines.mutation(mutation, size, position, segment.id, crc);
             return lines.finish();
         }
         catch (IOException error)
@@ -102,6 +107,8 @@ final class Lines
             json.writeNumberField("crc", crc);
         json.writeStringField("ks", mutation.getKeyspaceName());
         json.writeBooleanField("cdc", mutation.trackedByCDC());
+        if (hasEpochs)
+            json.writeNumberField("flags", Since6.flags(mutation));
         hex("pk", mutation.key().getKey());
         json.writeArrayFieldStart("updates");
         for (PartitionUpdate update : mutation.getPartitionUpdates())
@@ -114,7 +121,10 @@ final class Lines
     {
         json.writeStartObject();
         json.writeStringField("table", update.metadata().name);
-        json.writeStringField("id", update.metadata().id.toString());
+        json.writeStringField("id", update.metadata().id.asUUID().toString());
+        // Of an update without content the reader forgets it.
+        if (hasEpochs && !update.isEmpty())
+            json.writeNumberField("epoch", Since6.epoch(update));
         deletion("pdel", update.deletionInfo().getPartitionDeletion());
         if (update.deletionInfo().hasRanges())
         {

@@ -29,10 +29,10 @@ import org.apache.cassandra.utils.JVMStabilityInspector;
  */
 final class Reader
 {
-    /** Takes a mutation: the length of its bytes, where its entry ends, the id of the segment, the CRC-32 of its bytes. */
+    /** Takes a mutation: the length of its bytes, where its entry ends, its segment, the CRC-32 of its bytes. */
     interface Taker
     {
-        void take(Mutation mutation, int size, int position, long segmentId, long crc) throws IOException;
+        void take(Mutation mutation, int size, int position, CommitLogDescriptor segment, long crc) throws IOException;
     }
 
     /** `reason` and `permissible` as Cassandra says them. */
@@ -76,7 +76,7 @@ final class Reader
         JVMStabilityInspector.replaceKiller(new JVMStabilityInspector.Killer()
         {
             @Override
-            protected void killCurrentJVM(Throwable thrown, boolean quiet)
+            public void killCurrentJVM(Throwable thrown, boolean quiet)
             {
             }
         });
@@ -181,7 +181,7 @@ final class Reader
         {
             try
             {
-                taker.take(mutation, size, position, descriptor.id, reader.crc.getValue());
+                taker.take(mutation, size, position, descriptor, reader.crc.getValue());
             }
             catch (IOException error)
             {
