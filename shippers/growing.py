@@ -24,6 +24,7 @@ from shippers.schema_snapshot import SchemaShipper
 from shippers.sign_off import CaughtUp
 from shippers.tail import Tail
 from shippers.upload import is_unanswered
+from writetime.cassandra.commitlog.descriptor import waits_for_reader
 from writetime.config.node import NodeConfig
 from writetime.errors import ShipError, WritetimeError
 from writetime.storage.layout import SegmentName, SegmentRef
@@ -31,6 +32,7 @@ from writetime.storage.store import Store
 
 _REST_SECONDS = 60.0
 """Seconds before a failed tail is retried: the comparison reads all of it."""
+_UPGRADE = "Upgrade writetime on this node and where batches run. No segment is lost: they wait in the bucket until then."
 
 
 class GrowingSegments:
@@ -57,6 +59,7 @@ class GrowingSegments:
         self._pulse = pulse
         self._log = log
         self._tail = Tail(store, node.cdc_raw, node.state)
+        self._unknown: set[int] = set()
         self._resting: dict[SegmentName, tuple[float, WritetimeError]] = {}
         self.due_at = 0.0
         """When tails are due, in seconds of `time.monotonic`."""
@@ -82,15 +85,26 @@ class GrowingSegments:
         if facts is None or view.level is Level.ALARM:
             return
         growing = [item for item in view.here if item.state is State.GROWING]
+        readable = [item for item in growing if item.segment and not self._waits_for_reader(item.segment)]
         self._tail.keep({item.segment for item in growing if item.segment})
         if any(item.reached is not None and item.reached[0] > (self._shipped_to(facts, item) or 0) for item in growing):
             # Newly synced mutations may need the current schema.
             self._schema.ship(facts.name)
-        self._ship(facts, growing)
+        self._ship(facts, readable)
         self.seen = [TailSeen(item.name, *item.reached, self._shipped_to(facts, item)) for item in growing if item.reached is not None]
         self._metrics.saw_tails(self.seen)
         if self._has_caught_up(facts, view, growing):
             self.caught_up = CaughtUp(view.at, scanned)
+
+    def _waits_for_reader(self, segment: SegmentName) -> bool:
+        """Whether the version is unknown: where its sections end cannot be told, so the segment is shipped whole
+        when completed. Logged once a version."""
+        if not waits_for_reader(segment.version):
+            return False
+        if segment.version not in self._unknown:
+            self._unknown.add(segment.version)
+            self._log.warning("commit log version is unknown, shipping its segments when completed", version=segment.version, hint=_UPGRADE)
+        return True
 
     def _has_caught_up(self, facts: NodeFacts, view: View, growing: Collection[Found]) -> bool:
         """Whether everything is shipped that was synced at the scan. An idx that is being rewritten hides

@@ -10,6 +10,7 @@ import pytest
 from tests.monitoring import bucket
 from tests.storage.memory import MemoryStore
 from writetime.monitoring.ledger import Query, search
+from writetime.monitoring.metrics import samples
 from writetime.monitoring.nodes import coverage, ring
 from writetime.monitoring.status import as_document, as_text
 from writetime.pipeline.batch_history import Batches
@@ -126,6 +127,20 @@ def test_a_cluster_of_3_11_says_by_which_rule_it_is_merged() -> None:
         "cells of equal timestamp are merged by the rule of Cassandra 3.11, until the last node is upgraded from it (1 of 3 are); "
         "3 cells of these batches may differ from the cluster"
     ) in as_text(seen, 5)
+
+
+def test_segments_that_wait_for_a_reader_are_named_with_their_version(batches: Batches) -> None:
+    for version, number in ((10, 1), (10, 2), (11, 3), (7, 4)):
+        ref = layout.SegmentRef(bucket.NODES[0], layout.SegmentName(1_777_999_000_000 + number, version))
+        batches.store.put(ref.incoming, b"whatever")
+    lines = [line for line in as_text(batches, 5).splitlines() if line.startswith("waiting for a reader")]
+    assert [line.partition(";")[0] for line in lines] == [
+        "waiting for a reader: 2 segments of commit log version 10, from 10.0.0.1",
+        "waiting for a reader: 1 segments of commit log version 11, from 10.0.0.1",
+    ]
+    assert as_document(batches, 5)["nodes"][0]["unreadable"] == {10: 2, 11: 1}
+    found = [(labels["version"], value) for name, labels, value in samples(batches) if name == "writetime_unreadable_segments"]
+    assert found == [("10", 2), ("11", 1)]
 
 
 def test_space_is_shown_as_text_and_as_document(batches: Batches) -> None:

@@ -70,6 +70,17 @@ def test_by_default_a_node_is_late_once_half_of_its_space_would_be_full(store: M
     assert key in [each.key for each in seen(store, auto, after=after + timedelta(minutes=5))]
 
 
+def test_segments_of_an_unknown_version_wait_for_a_reader_and_are_no_backlog(store: MemoryStore) -> None:
+    store.delete(bucket.ref(0, 10**6).incoming)
+    for number in range(3):
+        ref = layout.SegmentRef(bucket.NODES[0], layout.SegmentName(1_777_999_000_000 + number, 10))
+        store.put(ref.incoming, b"whatever")
+    (found,) = seen(store, limits(backlog_segments=2))
+    assert (found.key, kinds([found])) == (f"reader {bucket.NODES[0].path} 10", ["waiting for a reader"])
+    for part in ("3 segments", "10.0.0.1 (dc1", "Prod <1>", "commit log version 10", "Upgrade writetime"):
+        assert part in found.text
+
+
 def test_a_node_that_left_is_not_looked_for(store: MemoryStore) -> None:
     gone = layout.NodeName(bucket.CLUSTER, "dc1", "00000009-0000-4000-8000-000000000000")
     store.put(layout.node_facts(gone), json.dumps({"address": "10.0.0.9"}).encode())

@@ -18,6 +18,7 @@ from spark_jobs.stages.scan import _place, content
 from tests.cassandra.commitlog.examples import RANGES_TABLE
 from tests.cassandra.schema.examples import create_table
 from tests.pipeline.planning import plan_ingest, plan_maintain, plan_replay
+from writetime.cassandra.commitlog import descriptor
 from writetime.cassandra.schema.history import SchemaLearner
 from writetime.errors import BatchBusy, BatchError, ObjectNotFound
 from writetime.pipeline import planner
@@ -278,6 +279,37 @@ def test_a_quarantined_segment_waits_until_a_person_clears_it(store: LocalStore)
     assert (entry.state, entry.batch) == ("archived", 2)
     assert [step["state"] for step in entry.history] == ["quarantined", "retry"]
     assert (entry.sealed_at, entry.archived_as) == (NOW, ref(1).archived(NOW)), "a mended copy belongs to the hour of the segment"
+
+
+def test_a_segment_of_an_unknown_version_waits_for_a_release_that_reads_it(store: LocalStore, monkeypatch: pytest.MonkeyPatch) -> None:
+    """It is not quarantined, holds up no other, and comes in with the first plan of that release."""
+    later = replace(ref(3), segment=layout.SegmentName(id=3, version=10))
+    store.put(later.incoming, b"whatever", metadata={"sealed_at": NOW.isoformat()})
+    store.put(later.part(0, 8), b"whatever")
+    known = ship(store, 1)
+    assert [segment.object for segment in planned(store).segments] == [known]
+    seal(store, planned(store))
+    archive(store, CLUSTER, 1)
+    assert plan(store) is None
+    assert store.head(later.ledger) is None
+    monkeypatch.setattr(descriptor, "READABLE", (*descriptor.READABLE, 10))
+    assert [segment.object for segment in planned(store).segments] == [later.incoming]
+
+
+def test_parts_of_an_unknown_version_wait_too(store: LocalStore, monkeypatch: pytest.MonkeyPatch) -> None:
+    later = replace(ref(3), segment=layout.SegmentName(id=3, version=10))
+    store.put(later.part(0, 8), b"whatever", metadata={"sealed_at": NOW.isoformat(), "logical_to": "8"})
+    assert plan(store) is None
+    monkeypatch.setattr(descriptor, "READABLE", (*descriptor.READABLE, 10))
+    assert [segment.object for segment in planned(store).segments] == [later.growing]
+
+
+def test_a_node_whose_segments_wait_for_a_release_holds_completeness(store: LocalStore) -> None:
+    left = planner.LeftOut()
+    later = replace(ref(3), segment=layout.SegmentName(id=3, version=10))
+    store.put(later.incoming, b"whatever", metadata={"sealed_at": NOW.isoformat()})
+    come = planner._incoming(store, CLUSTER, {}, NOW, 10, left, among=set(), whole=set(), largest=1 << 20)
+    assert (come, left.nodes) == ([], {NODE.path})
 
 
 def test_a_mended_copy_is_still_what_a_crash_has_left(store: LocalStore) -> None:

@@ -30,6 +30,7 @@ from shippers.upload import Outcome
 from tests.examples import examples
 from tests.shippers.conftest import NODE, FakeLink, Folder, ref
 from tests.shippers.faults import Died, Faults, FaultyStore, Harm
+from writetime.cassandra.commitlog.descriptor import Descriptor
 from writetime.cassandra.commitlog.encode import encode_segment
 from writetime.config.node import ShipConfig
 from writetime.config.pipeline import PipelineConfig
@@ -41,7 +42,16 @@ from writetime.storage.local import LocalStore
 
 FACTS = {"host_id": NODE.host_id}
 WRITTEN = 1_767_225_600.0
-KINDS = ("plain", "4.0.18-v7-LZ4", "4.1.10-v7-Snappy", "5.0.6-v7-Deflate", "5.0.6-v8-Zstd", "4.0.18-v7-encrypted", "5.0.6-v7-encrypted")
+KINDS = (
+    "plain",
+    "4.0.18-v7-LZ4",
+    "4.1.10-v7-Snappy",
+    "5.0.6-v7-Deflate",
+    "5.0.6-v8-Zstd",
+    "6.0-alpha2-v9-LZ4",
+    "4.0.18-v7-encrypted",
+    "5.0.6-v7-encrypted",
+)
 
 
 @dataclass
@@ -458,6 +468,28 @@ def test_a_node_of_3_11_has_no_tail(store: LocalStore, folder: Folder, by_defaul
     assert (metric(agent, "parts_total"), metric(agent, "tail_synced_bytes"), metric(agent, "tail_lag_seconds")) == (0, 0, 0)
     document = status(by_default)
     assert document["shipper"]["tails"] == []
+
+
+def test_a_segment_of_an_unknown_version_is_shipped_whole(
+    store: LocalStore, folder: Folder, tailing: PipelineConfig, agent_over: MakeAgent
+) -> None:
+    """Where its sections end cannot be told before it is completed. That is no failure, and delays no other."""
+    data = Descriptor(250, 8).encode() + b"whatever a later version writes"
+    log, idx = (folder.path / f"CommitLog-250-8{end}" for end in (".log", "_cdc.idx"))
+    log.write_bytes(data)
+    idx.write_text(str(len(data)))
+    other = growing(folder, count=2)
+    agent = agent_over(store, config=tailing)
+    with capture_logs() as logs:
+        for _ in range(2):
+            assert agent.round().ok
+            agent._growing.due_at = 0.0
+    assert names_in(store, "cdc_parts/") == [part.info.name for part in segment_parts.of(store, other.ref)] != []
+    assert [log["version"] for log in logs if log["log_level"] == "warning"] == [250]
+    assert agent._growing.caught_up is None
+    idx.write_text(f"{len(data)}\nCOMPLETED")
+    assert agent.round().shipped == {Outcome.UPLOADED: 1}
+    assert store.read("cdc/ring/dc1/host-1/CommitLog-250-8.log") == data
 
 
 def test_a_round_ships_tails_after_all_else_and_a_segment_once_it_is_finished(

@@ -46,6 +46,7 @@ METRICS: Final[Mapping[str, str]] = {
     "writetime_late_after_seconds": "By node: age at which its newest segment counts as late, by its rate and cdc_total_space.",
     "writetime_waiting_segments": "By node: its segments in the bucket that no batch has read.",
     "writetime_waiting_bytes": "Their bytes.",
+    "writetime_unreadable_segments": "By node and commit log version: waiting segments that only a later release of writetime can read.",
     "writetime_growing_segments": "By node: its growing segments with parts in the bucket.",
     "writetime_verify_finished_timestamp_seconds": "When cdc_verify last finished.",
     "writetime_verify_drift_rows": "Rows with drift in its last report.",
@@ -162,6 +163,8 @@ def _of_nodes(ring: RingStatus) -> Iterator[Sample]:
         yield "writetime_late_after_seconds", labels, node.late_after.total_seconds()
         yield "writetime_waiting_segments", labels, node.waiting
         yield "writetime_waiting_bytes", labels, node.waiting_size
+        for version, count in sorted(node.unreadable.items()):
+            yield "writetime_unreadable_segments", {**labels, "version": str(version)}, count
         yield "writetime_growing_segments", labels, node.growing
 
 

@@ -17,6 +17,7 @@ from typing import Final
 
 from writetime import untrusted
 from writetime.cassandra.cdc_settings import UnsafeSetting
+from writetime.cassandra.commitlog.descriptor import waits_for_reader
 from writetime.cassandra.merge.reconcile import Policy, policy_of
 from writetime.errors import NotASegment
 from writetime.pipeline.batch_history import WINDOW, Batches, BatchFacts, taken_in
@@ -46,7 +47,8 @@ _COLUMNS: Final = 72
 class NodeStatus:
     """A node. `newest`: completion time of its newest segment; None if that was before these batches.
 
-    `waiting`: segments that no batch has read, and their bytes; `held`: segments that need an operator;
+    `waiting`: segments that no batch has read, and their bytes; `unreadable`: how many of them wait for a
+    release of writetime that reads their commit log version, by version; `held`: segments that need an operator;
     `growing`: segments with parts only. `segments`, `frames`, `size` (bytes), `oldest`: segments that these
     batches read. `space`: None if its shipper has reported nothing since yesterday. `answered`: time of its
     last report of TRUNCATEs; without one, a TRUNCATE that is in no segment may be missed."""
@@ -59,6 +61,7 @@ class NodeStatus:
     newest: datetime | None = None
     waiting: int = 0
     waiting_size: int = 0
+    unreadable: dict[int, int] = field(default_factory=dict)
     oldest_waiting: datetime | None = None
     growing: int = 0
     held: int = 0
@@ -210,6 +213,8 @@ def _wait(status: NodeStatus, segment: SegmentInput) -> None:
     status.came(segment.sealed_at)
     status.waiting += 1
     status.waiting_size += segment.size
+    if waits_for_reader(version := segment.ref.segment.version):
+        status.unreadable[version] = status.unreadable.get(version, 0) + 1
     oldest = status.oldest_waiting
     status.oldest_waiting = segment.sealed_at if oldest is None else min(oldest, segment.sealed_at)
 

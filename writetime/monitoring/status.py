@@ -71,6 +71,12 @@ def as_text(batches: Batches, last: int) -> str:
         f"cannot be published: {name}, since batch {waits.sent}: {waits.reason or 'see the log of cdc_publish'}"
         for name, waits in of_tables.waiting.items()
     ]
+    lines += [
+        f"waiting for a reader: {count} segments of commit log version {version}, from {node.address or node.node.host_id}; "
+        "upgrade writetime: the first batch afterwards reads them"
+        for node in found.nodes
+        for version, count in sorted(node.unreadable.items())
+    ]
     lines += [f"held: {name}" for name in found.held]
     lines += [f"in conflict: {name}: different bytes were shipped; see `writetime conflicts list`" for name in found.in_conflict]
     passed_over = ignored(batches, now=found.now)

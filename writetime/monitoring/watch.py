@@ -41,7 +41,7 @@ def watch(
     whether a streaming session has to run."""
     found = ring_with_late_nodes(batches, now=now)
     unpublished = _unpublished(batches, limits) if publishes else ()
-    of_nodes = [*_late(found, limits), *_short(found, limits), *_unsafe(found, limits)]
+    of_nodes = [*_late(found, limits), *_short(found, limits), *_unsafe(found, limits), *_unreadable(found)]
     of_nodes += _without_session(batches, found) if session else []
     of_nodes += _incomplete(batches, found, limits)
     return [*of_nodes, *_in_conflict(found), *_stuck(batches, found, limits), *_backlog(found, limits), *unpublished]
@@ -98,6 +98,17 @@ def _late_text(found: RingStatus, node: NodeStatus, age: float) -> str:
     )
 
 
+def _unreadable(found: RingStatus) -> Iterator[Trouble]:
+    for node in found.nodes:
+        for version, count in sorted(node.unreadable.items()):
+            yield Trouble(
+                f"reader {node.node.path} {version}",
+                f"waiting for a reader: {count} segments of node {_name(node)} of {found.cluster} have commit log version {version}, "
+                "which this release does not know. They stay in the bucket and no batch reads them. Upgrade writetime: the first batch "
+                "afterwards reads them, nothing has to be cleared.",
+            )
+
+
 def _in_conflict(found: RingStatus) -> Iterator[Trouble]:
     for name in found.in_conflict:
         yield Trouble(
@@ -149,7 +160,7 @@ def _stuck(batches: Batches, found: RingStatus, limits: WatchConfig) -> Iterator
 
 
 def _backlog(found: RingStatus, limits: WatchConfig) -> Iterator[Trouble]:
-    waiting = sum(node.waiting for node in found.nodes)
+    waiting = sum(node.waiting - sum(node.unreadable.values()) for node in found.nodes)
     if limits.backlog_segments is not None and (waiting > limits.backlog_segments or not found.complete):
         count = str(waiting) if found.complete else f"more than {LISTED}"
         yield Trouble(

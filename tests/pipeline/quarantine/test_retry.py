@@ -48,13 +48,13 @@ SNAPSHOT: dict[str, Any] = {
 }
 
 
-def fill(store: Store, kind: str = "UnknownTable") -> None:
+def fill(store: Store, kind: str = "UnknownTable", message: str = "boo") -> None:
     """One batch is sealed, whose one segment has a frame that could not be used: nobody knows its table."""
     info = store.put(REF.incoming, encode_segment(REF.segment.id, 7, [BODY]))
     segment = SegmentInput.from_object(info)
     (frame,) = scan(store.read(REF.incoming)).frames
     stem = REF.quarantined(frame.position, len(BODY))
-    problem = Problem(kind=kind, position=frame.position, size=len(BODY), message="boo", quarantined_as=f"{stem}.bin")
+    problem = Problem(kind=kind, position=frame.position, size=len(BODY), message=message, quarantined_as=f"{stem}.bin")
     about = {**problem.model_dump(), "batch": 1, "object": REF.incoming, "table_id": str(bucket.ORDERS)}
     store.put(f"{stem}.bin", BODY)
     store.put(f"{stem}.json", json.dumps(about).encode())
@@ -95,6 +95,25 @@ def test_a_segment_that_waits_for_a_schema_comes_in_by_itself_when_it_is_there(s
     assert release(store, bucket.CLUSTER, Rules()) == [REF.incoming]
     assert release(store, bucket.CLUSTER, Rules()) == []
     assert taken_in(store) == [REF.incoming]
+
+
+def test_a_segment_of_a_version_that_an_earlier_release_did_not_know_comes_in_by_itself(monkeypatch: pytest.MonkeyPatch) -> None:
+    """As the release before version 9 has quarantined it: its message says the version."""
+    store = MemoryStore()
+    fill(store, kind="UnsupportedSegment", message="commit log version 9 is not supported (read a segment's header)")
+    monkeypatch.setattr("writetime.pipeline.quarantine.retry.READABLE", (6, 7, 8))
+    assert release(store, bucket.CLUSTER, Rules()) == []
+    monkeypatch.undo()
+    assert release(store, bucket.CLUSTER, Rules()) == [REF.incoming]
+    assert release(store, bucket.CLUSTER, Rules()) == []
+    assert taken_in(store) == [REF.incoming]
+
+
+@pytest.mark.parametrize("message", ["commit log version 250 is not supported", "the compressor is not supported: `Best`", "boo"])
+def test_another_unsupported_segment_waits_for_a_person(message: str) -> None:
+    store = MemoryStore()
+    fill(store, kind="UnsupportedSegment", message=message)
+    assert release(store, bucket.CLUSTER, Rules()) == []
 
 
 def test_a_column_that_nobody_knew_is_told_of_later(store: MemoryStore) -> None:
