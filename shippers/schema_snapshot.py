@@ -11,6 +11,9 @@ unavailable, the configured schema file is shipped. Knows nothing about segments
     {"taken_at": ISO-8601 UTC, "schema_version": uuid text, "agreed": whether all peers have that version,
      "keyspaces": [row…], "tables": […], "columns": […], "dropped_columns": […], "types": […], "views": […]}
 
+From Cassandra 6.0 on, rows of `tables` with CDC also have `transactional_mode`, which is in no column of
+system_schema: DESCRIBE says it. Writes to a table whose mode is not `off` go through Accord, past the log.
+
 Values: collections as lists and objects, sets sorted, uuids as text, blobs as hex, timestamps as ms since the
 epoch.
 """
@@ -18,6 +21,7 @@ epoch.
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Iterable, Mapping, Set
 from contextlib import suppress
 from dataclasses import asdict, dataclass, replace
@@ -43,6 +47,11 @@ TABLES = {
 # Columns that Cassandra itself dropped have the maximum timestamp, which the driver cannot convert to a
 # datetime.
 _FETCH = {"timestamp": "toUnixTimestamp({})"}
+_SINCE_6_0: Final = "fast_path"
+"""A column that the tables of system_schema have from 6.0 on."""
+_MODE: Final = re.compile(r"^[\s)]*(?:WITH|AND) transactional_mode = '([a-zA-Z_]{1,64})'", re.MULTILINE)
+"""In a comment the quotes would be doubled."""
+_QUOTE: Final = '"'
 NOTE: Final = "schema.json"
 _DISAGREED = 20
 """How often the schema is read again because peers disagree: a peer that stays down never agrees."""
@@ -149,6 +158,7 @@ def take_snapshot(session: Any) -> dict[str, Any]:
     while True:
         version = schema_version(session)
         rows = {table: _rows(session, table, column) for table, column in TABLES.items()}
+        rows["tables"] = [_with_mode(session, row) for row in rows["tables"]]
         if schema_version(session) == version:
             return {"taken_at": datetime.now(UTC).isoformat(), "schema_version": version, "agreed": _is_agreed(session, version), **rows}
 
@@ -191,6 +201,16 @@ def _rows(session: Any, table: str, column: str) -> list[dict[str, Any]]:
     # The names are those of Cassandra's own tables; nothing here comes from a user.
     statement = f"SELECT {', '.join(asked.values())}, WRITETIME({column}) FROM system_schema.{table}"  # noqa: S608
     return [dict(zip([*asked, "writetime"], map(plain, row), strict=True)) for row in session.execute(statement)]
+
+
+def _with_mode(session: Any, row: dict[str, Any]) -> dict[str, Any]:
+    """The row with the table's transactional mode, if it is captured and the node has modes at all."""
+    if not row.get("cdc") or _SINCE_6_0 not in row:
+        return row
+    name = ".".join(f'"{part.replace(_QUOTE, 2 * _QUOTE)}"' for part in (row["keyspace_name"], row["table_name"]))
+    described = session.execute(f"DESCRIBE TABLE {name}").one()
+    found = None if described is None else _MODE.search(described[-1])
+    return row if found is None else {**row, "transactional_mode": found[1].lower()}
 
 
 def _read_snapshot(path: Path) -> dict[str, Any]:

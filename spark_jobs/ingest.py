@@ -224,7 +224,7 @@ class Batch:
     DROP is not emitted yet. `events` counts emitted events by shard. `earlier` are the tables for which an
     earlier attempt may have emitted events. By name: `rebuilt` start with a new state; `untold` have changes
     that are not emitted; `rows` is the row count of changed tables, None if unknown. `absent` are the missing
-    segments, and `additions` the number of verdicts found after the first run (`writetime.pipeline.pinned`).
+    segments, `not_in_log` as in a seal, and `additions` the number of verdicts found after the first run (`writetime.pipeline.pinned`).
     `drops` are the tables that a schema change drops, and when, by its version and bytes. `voided` are the
     earlier batches without effect, with their ids."""
 
@@ -237,6 +237,7 @@ class Batch:
     accounts: dict[str, dict[str, int]] = field(default_factory=lambda: defaultdict(lambda: defaultdict(int)))
     events: dict[tuple[bytes, int], int] = field(default_factory=dict)
     refused: dict[UUID, RefusedTable] = field(default_factory=dict)
+    not_in_log: dict[str, str] = field(default_factory=dict)
     reshaped: set[UUID] = field(default_factory=set)
     altered: dict[bytes, Table] = field(default_factory=dict)
     since: dict[bytes, int] = field(default_factory=dict)
@@ -361,6 +362,7 @@ class Batch:
         wanted = learner.captured(self.config.tables.captures)
         self.refused = self._refused(wanted, schema)
         captured = [table for table in wanted if table.id not in self.refused]
+        self.not_in_log = {table.label: table.transactional_mode for table in wanted if not table.dropped and table.bypasses_log}
         if again:
             self.earlier = learner.captured()
         self._compare(known, schema, captured)
@@ -903,6 +905,7 @@ class Batch:
             snapshots_applied=sorted([*(self.base.snapshots_applied if self.base else []), *self.manifest.schema_snapshots]),
             snapshots_refused=self.snapshots_refused,
             refused=sorted(self.refused.values(), key=lambda refused: (refused.table, str(refused.table_id))),
+            not_in_log=self.not_in_log,
             undecided=self._undecided(accounting),
             rows={name: n for name, n in {**(self.base.rows if self.base else {}), **self.rows}.items() if n is not None},
             horizon=self.base.horizon if self.base else None,

@@ -13,8 +13,11 @@ from tests.monitoring import bucket
 from tests.storage.memory import MemoryStore
 from writetime.config.airflow import WatchConfig
 from writetime.monitoring import nodes
+from writetime.monitoring.metrics import samples
+from writetime.monitoring.status import as_document, as_text
 from writetime.monitoring.watch import Trouble, watch
 from writetime.pipeline.batch_history import Batches
+from writetime.pipeline.documents import Sealed
 from writetime.pipeline.publish_progress import Published
 from writetime.storage import layout
 
@@ -187,3 +190,20 @@ def test_limits_are_those_of_the_alert_rules() -> None:
     }.items():
         (rule,) = re.findall(rf"alert: {alert}\n(.*?)(?:- alert|\Z)", rules, re.DOTALL)
         assert limit in rule, alert
+
+
+def test_a_captured_table_whose_writes_bypass_the_log(store: MemoryStore) -> None:
+    name = layout.batch_object(bucket.CLUSTER, 8, "sealed")
+    assert "not_in_log" not in json.loads(store.read(name)), "earlier versions reject the key"
+    modes = {"shop.orders": "full", "shop.two": "mixed_reads"}
+    sealed = Sealed.model_validate_json(store.read(name)).model_copy(update={"not_in_log": modes})
+    store.put(name, sealed.to_bytes())
+    found = seen(store, NONE)
+    assert [each.key for each in found] == ["not in the log shop.orders", "not in the log shop.two"]
+    assert "its transactional_mode is full: its writes go through Accord and never reach a commit log. No" in found[0].text
+    assert "except for what a read repair writes" in found[1].text
+    batches = Batches(store, bucket.CLUSTER)
+    lines = [line for line in as_text(batches, 5).splitlines() if line.startswith("not in the commit log")]
+    assert [line.split(":")[1].strip() for line in lines] == ["shop.orders", "shop.two"]
+    assert as_document(batches, 5)["not_in_log"] == sealed.not_in_log
+    assert [value for name, _, value in samples(batches) if name == "writetime_not_in_log_tables"] == [2]

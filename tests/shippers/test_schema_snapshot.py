@@ -11,7 +11,7 @@ import pytest
 from cassandra.util import OrderedMapSerializedKey, SortedSet, sortedset
 
 from shippers.schema_snapshot import TABLES, plain, take_snapshot
-from writetime.cassandra.schema.snapshot import parse
+from writetime.cassandra.schema.snapshot import modes, parse
 from writetime.cassandra.schema.system_tables import SCHEMA_TABLES
 
 TABLE_ID = UUID("5bc52802-de25-35ed-aeab-188eecebb090")
@@ -125,6 +125,53 @@ def test_whether_peers_agree(versions: list[str | None], agreed: bool) -> None:
             return Rows((each,) for each in versions) if "system.peers" in statement else super().execute(statement, values)
 
     assert take_snapshot(Session())["agreed"] is agreed
+
+
+class Node6(FakeSession):
+    """A node of 6.0, whose table is described by these lines."""
+
+    def __init__(self, *lines: str, cdc: bool = True) -> None:
+        super().__init__()
+        self.lines, self.cdc = lines, cdc
+
+    def execute(self, statement: str, values: tuple[str, ...] = ()) -> Rows:
+        if statement.startswith("DESCRIBE"):
+            self.statements.append(statement)
+            return Rows([("shop", "table", "orders", "\n".join(("CREATE TABLE shop.orders (", *self.lines)))])
+        if values == ("tables",):
+            return Rows((name, "text") for name in (*COLUMNS["tables"], "cdc", "fast_path"))
+        if "FROM system_schema.tables" in statement:
+            names = statement.removeprefix("SELECT ").split(" FROM ")[0].split(", ")
+            row = {**COLUMNS["tables"], "cdc": self.cdc, "fast_path": {}, "WRITETIME(id)": 1_767_225_600_000_000}
+            return Rows([tuple(row[name] for name in names)])
+        return super().execute(statement, values)
+
+
+COMMENT = "    AND comment = 'two lines:\n    AND transactional_mode = ' 'mixed_reads' '.'".replace("' '", "''")
+
+
+@pytest.mark.parametrize(
+    ("lines", "mode"),
+    [
+        (("    AND transactional_mode = 'full'", "    AND cdc = true;"), "full"),
+        ((") WITH transactional_mode = 'mixed_reads'",), "mixed_reads"),
+        ((COMMENT, "    AND transactional_mode = 'off'"), "off"),
+        ((COMMENT,), None),
+    ],
+)
+def test_the_mode_of_a_captured_table_comes_from_its_description(lines: tuple[str, ...], mode: str | None) -> None:
+    session = Node6(*lines)
+    snapshot = json.loads(json.dumps(take_snapshot(session)))
+    assert snapshot["tables"][0].get("transactional_mode") == mode
+    assert [each for each in session.statements if each.startswith("DESCRIBE")] == ['DESCRIBE TABLE "shop"."orders"']
+    known = {table_id: found for table_id, (_, found) in modes({**snapshot, "schema_version": str(UUID(int=7))}).items()}
+    assert known == ({} if mode is None else {TABLE_ID: mode})
+
+
+def test_only_captured_tables_of_a_node_with_modes_are_described() -> None:
+    for session in (Node6("    AND transactional_mode = 'full'", cdc=False), FakeSession()):
+        take_snapshot(session)
+        assert not any(each.startswith("DESCRIBE") for each in session.statements)
 
 
 def test_a_schema_that_changes_meanwhile_is_read_again() -> None:

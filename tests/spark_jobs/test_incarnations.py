@@ -11,6 +11,7 @@ from dataclasses import replace
 from datetime import timedelta
 from pathlib import Path
 from typing import Any
+from uuid import UUID
 
 import pytest
 from pyiceberg.catalog.sql import SqlCatalog
@@ -195,6 +196,17 @@ def test_a_drop_that_no_segment_tells_is_learnt_from_a_whole_snapshot(tmp_path: 
     assert [(e["op"], e["reason"], e["ts_micro"]) for e in ring.events(2)] == [("u", None, micros(90)), ("t", "drop", micros(240))]
     assert ring.current() == {} == folded(ring.events())
     assert sealed.snapshots_applied == [layout.schema_snapshot(CLUSTER, START + timedelta(seconds=300), "v2-agreed")]
+
+
+def test_a_captured_table_that_bypasses_the_log_is_in_the_seal_until_it_does_not(tmp_path: Path) -> None:
+    ring = Ring.create(tmp_path, "a")
+    for number, mode in enumerate(("full", "off"), 1):
+        row = {"keyspace_name": "shop", "table_name": "orders", "id": str(ORDERS.id), "cdc": True, "writetime": micros(-99)}
+        at = START + timedelta(seconds=300 * number)
+        known = {"taken_at": at.isoformat(), "schema_version": str(UUID(int=number)), "tables": [{**row, "transactional_mode": mode}]}
+        ring.store.put(layout.schema_snapshot(CLUSTER, at, f"v{number}"), json.dumps(known).encode())
+        sealed = ring.batch(310 * number)
+        assert sealed.not_in_log == ({"shop.orders": "full"} if mode == "full" else {})
 
 
 def test_a_schema_change_of_a_later_cassandra_makes_a_table(tmp_path: Path) -> None:

@@ -38,6 +38,7 @@ METRICS: Final[Mapping[str, str]] = {
     "writetime_held_segments": "Segments in quarantine that need an operator.",
     "writetime_segments_in_conflict": "Segments for which different bytes were shipped, until an operator decides.",
     "writetime_refused_tables": "Rejected tables.",
+    "writetime_not_in_log_tables": "Captured tables whose writes go through Accord and never reach a commit log.",
     "writetime_purge_held_back_seconds": "By table: delay of the purge of its tombstones, because a log is incomplete (`by`).",
     "writetime_published_batch": "The last batch whose events are known to be in Kafka.",
     "writetime_unpublished_batches": "By table: sealed batches with unpublished events, of the last sixty.",
@@ -82,6 +83,7 @@ def samples(batches: Batches, *, session: bool = False) -> list[Sample]:
     ]
     about = tables(batches)
     found_samples.append(("writetime_refused_tables", {}, len(about.refused)))
+    found_samples.append(("writetime_not_in_log_tables", {}, len(about.not_in_log)))
     if about.published is not None:
         found_samples.append(("writetime_waiting_tables", {}, len(about.waiting)))
         found_samples.append(("writetime_published_batch", {}, about.published))

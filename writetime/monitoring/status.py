@@ -67,6 +67,7 @@ def as_text(batches: Batches, last: int) -> str:
     lines += _merging(found)
     lines += _rebuilt(current(batches.store, batches.cluster))
     lines += [f"table rejected: {name}: {reason}" for name, reason in of_tables.refused.items()]
+    lines += [f"not in the commit log: {name}: {bypass_text(mode)}" for name, mode in of_tables.not_in_log.items()]
     lines += [
         f"cannot be published: {name}, since batch {waits.sent}: {waits.reason or 'see the log of cdc_publish'}"
         for name, waits in of_tables.waiting.items()
@@ -130,6 +131,7 @@ def as_document(batches: Batches, last: int) -> dict[str, Any]:
         "rebuild": None if (rebuild := current(batches.store, batches.cluster)) is None else rebuild.model_dump(mode="json"),
         "published": of_tables.published,
         "refused": of_tables.refused,
+        "not_in_log": of_tables.not_in_log,
         "waiting": {name: {"published": waits.sent, "reason": waits.reason} for name, waits in of_tables.waiting.items()},
         "held": list(found.held),
         "in_conflict": list(found.in_conflict),
@@ -139,6 +141,12 @@ def as_document(batches: Batches, last: int) -> dict[str, Any]:
         if (maintained := read_maintained(batches.store, batches.cluster)) is None
         else maintained.model_dump(mode="json"),
     }
+
+
+def bypass_text(mode: str) -> str:
+    """What is missing of a table with that transactional mode."""
+    part = "" if mode == "full" else ", except for what a read repair writes"
+    return f"its transactional_mode is {mode}: its writes go through Accord and never reach a commit log{part}"
 
 
 def _session(state: SessionState, now: datetime) -> str:

@@ -42,13 +42,15 @@ class Waiting:
 class TablesStatus:
     """All tables with updates, known rows or problems. `published`: the last batch whose events are all known
     to be in Kafka, None if there is none. `refused`: tables rejected as of the last seal, with the reason.
-    `waiting`: tables whose events cannot be published."""
+    `waiting`: tables whose events cannot be published. `not_in_log`: captured tables whose writes bypass the
+    commit log, with their transactional mode."""
 
     tables: tuple[TableStatus, ...]
     batches: tuple[BatchFacts, ...]
     published: int | None
     refused: dict[str, str]
     waiting: dict[str, Waiting]
+    not_in_log: dict[str, str]
 
 
 def tables(batches: Batches, *, last: int = 60) -> TablesStatus:
@@ -81,7 +83,8 @@ def tables(batches: Batches, *, last: int = 60) -> TablesStatus:
                 status.last_event = batch.sealed_at
                 status.unpublished += batch.number > sent
         done.append(status)
-    return TablesStatus(tuple(done), tuple(facts), published.batch if published else None, refused, waiting)
+    not_in_log = sealed.not_in_log if sealed else {}
+    return TablesStatus(tuple(done), tuple(facts), published.batch if published else None, refused, waiting, not_in_log)
 
 
 def _sum(name: str, accounts: Iterable[Accounting | None]) -> Accounting:

@@ -15,7 +15,7 @@ from typing import Final
 from writetime.config.airflow import WatchConfig
 from writetime.monitoring.complete_until import complete_until
 from writetime.monitoring.nodes import LISTED, NodeStatus, RingStatus, ring_with_late_nodes
-from writetime.monitoring.status import span
+from writetime.monitoring.status import bypass_text, span
 from writetime.monitoring.tables import tables
 from writetime.pipeline.batch_history import Batches
 from writetime.pipeline.planner import read_manifest
@@ -44,7 +44,8 @@ def watch(
     of_nodes = [*_late(found, limits), *_short(found, limits), *_unsafe(found, limits), *_unreadable(found)]
     of_nodes += _without_session(batches, found) if session else []
     of_nodes += _incomplete(batches, found, limits)
-    return [*of_nodes, *_in_conflict(found), *_stuck(batches, found, limits), *_backlog(found, limits), *unpublished]
+    of_batches = [*_in_conflict(found), *_stuck(batches, found, limits), *_backlog(found, limits)]
+    return [*of_nodes, *_not_in_log(batches), *of_batches, *unpublished]
 
 
 def _late(found: RingStatus, limits: WatchConfig) -> Iterator[Trouble]:
@@ -167,6 +168,17 @@ def _backlog(found: RingStatus, limits: WatchConfig) -> Iterator[Trouble]:
             "backlog",
             f"backlog: {count} segments of {found.cluster} wait in the bucket: they arrive faster than batches process them. Check that "
             "cdc_ingest runs; more executors make its batches faster.",
+        )
+
+
+def _not_in_log(batches: Batches) -> Iterator[Trouble]:
+    sealed = batches.newest().sealed
+    for name, mode in (sealed.not_in_log if sealed else {}).items():
+        yield Trouble(
+            f"not in the log {name}",
+            f"not in the commit log: {name} in {batches.cluster}: {bypass_text(mode)}. No segment holds them, so their rows are missing. "
+            "Set `transactional_mode = 'off'` and, once the migration is finished, read the table with cdc_bootstrap; or do not capture "
+            "it.",
         )
 
 

@@ -463,6 +463,9 @@ class Sealed(Document):
     )
     rows: dict[str, int] = Field(default={}, description="By table: number of current rows, as of its last commit.")
     refused: list[RefusedTable] = Field(default=[], description="Tables whose rows could not be shown in this batch.")
+    not_in_log: dict[str, str] = Field(
+        default={}, description="By captured table: its transactional mode, if Accord takes writes that never reach a commit log."
+    )
     horizon: int | None = Field(
         default=None,
         description="Tombstones older than this (s since the epoch) may have been purged from the state, in any batch so far.",
@@ -503,6 +506,10 @@ class Sealed(Document):
                 store.put(held_in, listed)
             sealed = self.model_copy(update={"held": [], "held_in": held_in})
         store.put(name, sealed.to_bytes(), if_generation=0)
+
+    def to_bytes(self) -> bytes:
+        # Earlier versions reject unknown keys: leave the key out where it is not needed.
+        return self.model_dump_json(indent=1, exclude=None if self.not_in_log else {"not_in_log"}).encode() + b"\n"
 
     def waits_for_tables(self, outcome: SegmentOutcome) -> bool:
         """Whether rejected tables are the only problem of the segment."""

@@ -107,6 +107,37 @@ def test_a_snapshot_teaches_what_the_log_would() -> None:
     assert from_log.schema().tables == from_snapshot.schema().tables
 
 
+def with_mode(mode: str | None, epoch: int, written: int = T) -> dict[str, Any]:
+    found = {**document(), "schema_version": str(UUID(int=epoch))}
+    found["tables"] = [{**row, "writetime": written} | ({} if mode is None else {"transactional_mode": mode}) for row in found["tables"]]
+    return found
+
+
+@pytest.mark.parametrize("order", [(0, 1, 2), (2, 1, 0), (1, 2, 0)])
+def test_the_mode_of_the_latest_epoch_counts_whatever_the_clocks_say(order: tuple[int, ...]) -> None:
+    """A node that starts again stamps all rows of its schema anew."""
+    said = [with_mode("full", 7, T + 90), with_mode("mixed_reads", 8, T + 10), with_mode(None, 6, T + 50)]
+    learner = SchemaLearner()
+    for number in order:
+        learner.apply_snapshot(said[number])
+        learner.apply(create_table(TABLE, T + 100 + number))
+    table = learner.schema().tables[TABLE.id]
+    assert (table.transactional_mode, table.bypasses_log) == ("mixed_reads", True)
+    again = SchemaLearner.from_json(learner.to_json())
+    assert again.schema() == learner.schema()
+    assert not again.apply_snapshot(said[1])
+    assert again.apply_snapshot(with_mode("off", 9))
+    assert not again.schema().tables[TABLE.id].bypasses_log
+
+
+@pytest.mark.parametrize("said", [{"transactional_mode": 7}, {"transactional_mode": "x" * 99}, {"transactional_mode": "full", "id": "no"}])
+def test_a_mode_that_makes_no_sense(said: dict[str, Any]) -> None:
+    wrong = with_mode("full", 7)
+    wrong["tables"][0] |= said
+    with pytest.raises(SchemaError):
+        SchemaLearner().apply_snapshot(wrong)
+
+
 def test_a_snapshot_after_the_log_says_nothing_new() -> None:
     learner = SchemaLearner()
     learner.apply_snapshot(document())

@@ -228,6 +228,8 @@ class SchemaLearner:
         self._facts: dict[tuple[str, str], _PartitionFacts] = {}
         self._learnt: dict[str, _Learnt] = {}
         self._wholes: set[int] = set()
+        self._modes: dict[UUID, tuple[int, str]] = {}
+        """By table id: its transactional mode, and the epoch of the cluster's metadata that it is known for."""
 
     def apply(self, mutation: Mutation) -> bool:
         """Add a mutation of any table. Returns whether it has new facts. Idempotent and independent of
@@ -247,7 +249,7 @@ class SchemaLearner:
         may have been in a lost segment. This can be reverted: a later snapshot that contains the row restores
         it."""
         mutations, whole = snapshot.mutations(document, latest=latest), snapshot.whole_at(document, received=received)
-        new = False
+        new = self._add_modes(snapshot.modes(document))
         for mutation in mutations:
             new |= self.apply(mutation)
         if whole is not None:
@@ -257,6 +259,13 @@ class SchemaLearner:
                 new |= self._saw(update, whole)
             self._learnt.clear()
         return new
+
+    def _add_modes(self, found: Mapping[UUID, tuple[int, str]]) -> bool:
+        """Add modes; that of the latest epoch counts, because the nodes' clocks differ. Returns whether one is
+        new."""
+        new = {table_id: mode for table_id, mode in found.items() if mode > self._modes.get(table_id, (-1, ""))}
+        self._modes |= new
+        return bool(new)
 
     def _saw(self, update: PartitionUpdate, at: int) -> bool:
         name, keyspace = system_tables.SCHEMA_TABLES[update.table_id].name, update.key.decode("utf-8", "surrogateescape")
@@ -289,6 +298,8 @@ class SchemaLearner:
                 schema.keyspaces[name] = learnt.keyspace
             schema.tables.update(learnt.tables)
             schema.types.update(learnt.types)
+        for table_id in self._modes.keys() & schema.tables.keys():
+            schema.tables[table_id] = replace(schema.tables[table_id], transactional_mode=self._modes[table_id][1])
         return schema
 
     def drops(self, mutation: Mutation) -> dict[UUID, int]:
@@ -383,7 +394,8 @@ class SchemaLearner:
         """All facts, for `from_json`. The same facts give the same text."""
         partitions = [_partition_to_json(table, keyspace, facts) for (table, keyspace), facts in sorted(self._facts.items())]
         wholes = {"wholes": sorted(self._wholes)} if self._wholes else {}
-        return json.dumps({"format": _FORMAT, "partitions": partitions, **wholes}, separators=(",", ":"))
+        modes = {"modes": {str(table_id): self._modes[table_id] for table_id in sorted(self._modes)}} if self._modes else {}
+        return json.dumps({"format": _FORMAT, "partitions": partitions, **wholes, **modes}, separators=(",", ":"))
 
     @classmethod
     def from_json(cls, text: str | bytes) -> Self:
@@ -396,6 +408,7 @@ class SchemaLearner:
             for partition in document["partitions"]:
                 learner._facts[partition["table"], partition["keyspace"]] = _partition_from_json(partition)
             learner._wholes = set(document.get("wholes", ()))
+            learner._modes = {UUID(table_id): (int(epoch), str(mode)) for table_id, (epoch, mode) in document.get("modes", {}).items()}
         except (ValueError, KeyError, TypeError) as error:
             raise SchemaError(f"{type(error).__name__}: {error}", operation="read a schema history") from error
         return learner
@@ -427,6 +440,7 @@ class SchemaLearner:
                 for written, (first, last) in row.seen.items():
                     of_row.saw(written, first, last)
         self._wholes = set(sorted(self._wholes | other._wholes)[-_WHOLES:])
+        self._add_modes(other._modes)
         self._learnt.clear()
 
     def _of(self, keyspace: str) -> _Learnt:

@@ -78,6 +78,9 @@ class Table:
 
     `replaced`: a later incarnation has its name, even if that one was dropped too; `dropped_at`: when this
     one ended (µs). Both are excluded from comparisons.
+
+    `transactional_mode`: which writes go through Accord and never reach the commit log (Cassandra 6.0); `off`
+    if none do, or if no snapshot has it.
     """
 
     keyspace: str
@@ -89,6 +92,7 @@ class Table:
     cdc: bool = False
     default_time_to_live: int = 0
     gc_grace_seconds: int = 864_000
+    transactional_mode: str = "off"
     dropped: bool = False
     view: View | None = None
     replaced: bool = field(default=False, compare=False)
@@ -118,6 +122,11 @@ class Table:
     @property
     def regular_columns(self) -> tuple[Column, ...]:
         return tuple(sorted((c for c in self.columns.values() if c.kind == "regular"), key=lambda c: c.name))
+
+    @property
+    def bypasses_log(self) -> bool:
+        """Whether writes go through Accord, which does not use the commit log."""
+        return self.transactional_mode != "off"
 
     @property
     def is_counter(self) -> bool:

@@ -5,12 +5,13 @@ DDL in the log may be lost with its segment.
      "tables": [{"keyspace_name": …, "table_name": …, "id": …, …, "writetime": µs}, …],
      "columns": […], "dropped_columns": […], "types": […], "keyspaces": […], "views": […]}
 
-Each list holds the rows of the table of that name: text, numbers and booleans unchanged, uuids as text, blobs
-as hex, timestamps as ms since the epoch, lists and sets as lists, maps as objects; a null or missing column
-is not set. The `writetime` of a row says when it was written. A snapshot is converted to the mutations that
-would have written it, and these are processed like those in the log. A missing row proves nothing, unless the
-snapshot has `"agreed": true`: then the node's peers had the same schema version, and a missing table was
-dropped in the whole cluster.
+Each list holds the rows of the table of that name: text, numbers and booleans unchanged, uuids as text,
+blobs as hex, timestamps as ms since the epoch, lists and sets as lists, maps as objects; a null or missing
+column is not set. Rows of `tables` may have `transactional_mode`, which is in no column of Cassandra's:
+then `schema_version` has the epoch of the cluster's metadata (from 6.0 on). The `writetime` of a row says
+when it was written. A snapshot is converted to the mutations that would have written it, and these are
+processed like those in the log. A missing row proves nothing, unless the snapshot has `"agreed": true`:
+then the node's peers had the same schema version, and a missing table was dropped in the whole cluster.
 """
 
 from __future__ import annotations
@@ -87,6 +88,17 @@ def mutations(document: Mapping[str, Any], *, latest: int = LATEST) -> list[Muta
         Mutation(tuple(PartitionUpdate(_TABLES[name].id, keyspace.encode(), rows=tuple(found)) for name, found in sorted(tables.items())))
         for keyspace, tables in sorted(rows.items())
     ]
+
+
+def modes(document: Mapping[str, Any]) -> dict[UUID, tuple[int, str]]:
+    """By table id: (epoch, transactional mode), of the tables for which the snapshot has one. Raises
+    SchemaError."""
+    found = [row for row in document.get("tables") or () if isinstance(row, Mapping) and row.get("transactional_mode") is not None]
+    try:
+        epoch = UUID(document["schema_version"]).int & LATEST if found else 0
+        return {UUID(row["id"]): (epoch, untrusted.text(row["transactional_mode"], "transactional_mode", longest=64)) for row in found}
+    except (KeyError, TypeError, ValueError, AttributeError) as error:
+        raise SchemaError(f"{type(error).__name__}: {error}", operation="read a schema snapshot", obj="tables") from error
 
 
 def _row(table: Table, values: Mapping[str, Any], where: str, latest: int) -> tuple[str, Row]:
