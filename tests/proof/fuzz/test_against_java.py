@@ -33,7 +33,8 @@ def as_java_would(differential: Differential, case: Case) -> list[dict[str, Any]
     """What the reader delivers of a segment that is in order, by our own account."""
     found = scan(case.content)
     bodies = {frame: found.body(frame) for frame in found.frames}
-    decoded = {frame: decode_mutation(body, differential.schema) for frame, body in bodies.items()}
+    version = found.descriptor.version
+    decoded = {frame: decode_mutation(body, differential.schema, version=version) for frame, body in bodies.items()}
     lines = (differential.lines.line(found, frame, mutation) for frame, mutation in decoded.items())
     return [json.loads(line) | {"crc": zlib.crc32(body)} for line, body in zip(lines, bodies.values(), strict=True)]
 
