@@ -35,6 +35,8 @@ MEBIBYTE = 1 << 20
 SIZES = (8, 16, 32, 64)
 """Sizes of segments, in MiB, for which memory is measured."""
 WARM_UP = 3
+_BOTH_VERSIONS = 32 * MEBIBYTE
+"""Bytes of mutations that are compared in two versions of the log."""
 AIMS = {"ratio": 3.0, "kernel": 600.0, "memory": 4.0, "first call": 1.0}
 
 
@@ -68,6 +70,7 @@ def measure(paths: list[Path], passes: int) -> dict[str, Any]:
         return {
             "files": {"segments": len(paths), "bytes": sum(path.stat().st_size for path in paths)},
             **race(paths, schema, passes),
+            "versions": versions(paths, schema, Path(temporary), passes),
             "memory": [memory(paths, schema, size, Path(temporary)) for size in SIZES],
             "first call": first_call(paths[-1], schema),
         }
@@ -155,6 +158,28 @@ class Ours:
         seconds = time.perf_counter() - begun
         parts = {"read": read, "scan": walk, "kernel": self.kernel, "rest": seconds - read - walk - self.kernel}
         return {"seconds": seconds, "mutations": mutations, "cells": cells, **parts}
+
+
+def versions(paths: list[Path], schema: Path, folder: Path, passes: int) -> dict[str, float]:
+    """Seconds for the same mutations in a segment of version 8 and in one of version 9, which has flags and epochs;
+    the best of passes in turns.
+    """
+    from proof.fuzz.structure import with_epochs
+    from writetime.cassandra.commitlog.encode import encode_segment
+
+    known, bodies = schema_from(schema), list(_bodies(paths, _BOTH_VERSIONS))
+    epochs = {table_id: 100 + number for number, table_id in enumerate(known.tables)}
+    of_version = {8: bodies, 9: [with_epochs(body, known, 0, epochs.__getitem__) for body in bodies]}
+    files = {version: folder / f"CommitLog-{version}-1.log" for version in of_version}
+    for version, path in files.items():
+        path.write_bytes(encode_segment(1, version, of_version[version], per_section=1000))
+    seconds: dict[str, list[float]] = {str(version): [] for version in files}
+    for _ in range(WARM_UP + passes):
+        for version, path in files.items():
+            begun = time.perf_counter()
+            _decode_all(path, known, keep=False)
+            seconds[str(version)].append(time.perf_counter() - begun)
+    return {version: min(each[WARM_UP:]) for version, each in seconds.items()}
 
 
 # --- memory and the first call
@@ -293,6 +318,8 @@ def show(figures: dict[str, Any]) -> None:
     passes = f"pass by pass {spread[0]:.2f} to {spread[-1]:.2f}, median {middle:.2f}"
     say(f"ratio {figures['ratio']:.2f} (aim: {AIMS['ratio']}); {copied}; {passes}")
     say("time by part: " + ", ".join(f"{part} {seconds / ours['seconds']:.0%}" for part, seconds in figures["parts"].items()))
+    of_version = figures["versions"]
+    say(f"the same mutations in version 9, with epochs: {of_version['9'] / of_version['8']:.3f} x the time of version 8")
     for one in figures["memory"]:
         times = {name: one[name] / one["segment"] for name in ("streamed", "kept")}
         say(

@@ -18,7 +18,7 @@ from pathlib import Path
 from random import Random
 from uuid import UUID
 
-from proof.fuzz.structure import random_mutation, with_epochs
+from proof.fuzz.structure import random_mutation, with_any_epochs
 from proof.recording.recording import Recording
 from tests.cassandra.commitlog.examples import RANGES_FRAME, SCHEMA, STATICS_BODY, TTL_FRAME, body_of
 from tests.cassandra.commitlog.packed import KEYS, PACKINGS, pack
@@ -163,7 +163,7 @@ def _encodable(rng: Random, tables: Sequence[object], schema: Schema) -> list[by
 
 def _in_version(version: int, bodies: list[bytes], rng: Random, schema: Schema) -> list[bytes]:
     """Bodies of an earlier version as that version has them."""
-    return bodies if version < EPOCHS_VERSION else [with_epochs(rng, body, schema) for body in bodies]
+    return bodies if version < EPOCHS_VERSION else [with_any_epochs(rng, body, schema) for body in bodies]
 
 
 def _made(name: str, number: int, bodies: list[bytes], rng: Random, schema: Schema) -> Seed:

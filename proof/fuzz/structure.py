@@ -12,6 +12,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import replace
 from random import Random
 from typing import Any
+from uuid import UUID
 
 from writetime.cassandra.commitlog.mutation import INVALID_DELETION_TIME, ColumnShape, decode_placed, table_shape
 from writetime.cassandra.model import (
@@ -59,15 +60,20 @@ def changed(rng: Random, mutation: Mutation) -> Mutation:
     return Mutation(tuple(updates), rng.choice(_FLAGS))
 
 
-def with_epochs(rng: Random, body: bytes, schema: Schema) -> bytes:
-    """The bytes of a mutation of an earlier version as version 9 has them: with flags and epochs, and all
-    else as it was. Raises what `decode_placed` raises."""
+def with_epochs(body: bytes, schema: Schema, flags: int, epoch_of: Callable[[UUID], int]) -> bytes:
+    """The bytes of a mutation of an earlier version as version 9 has them: with flags, and the epoch of each
+    update's table, and all else as it was. Raises what `decode_placed` raises."""
     placed = decode_placed(body, schema)
-    parts = [bytes((rng.choice(_FLAGS),)), body[: placed[0].start]]
+    parts = [bytes((flags,)), body[: placed[0].start]]
     for each in placed:
         after_id = each.start + 16
-        parts += [body[each.start : after_id], write_unsigned(epoch(rng)), body[after_id : each.end]]
+        parts += [body[each.start : after_id], write_unsigned(epoch_of(each.update.table_id)), body[after_id : each.end]]
     return b"".join(parts)
+
+
+def with_any_epochs(rng: Random, body: bytes, schema: Schema) -> bytes:
+    """The same with random flags and epochs."""
+    return with_epochs(body, schema, rng.choice(_FLAGS), lambda _: epoch(rng))
 
 
 # --- from nothing

@@ -237,7 +237,9 @@ def _vint(buf: Bytes, pos: int, end: int) -> tuple[int, int]:
     if pos >= end:
         return -1, pos
     first = _i64(buf[pos])
-    extra = 0
+    if first < 0x80:
+        return first, pos + 1
+    extra = 1
     while extra < 8 and first & (0x80 >> extra):
         extra += 1
     if extra > 6 or pos + 1 + extra > end:
