@@ -33,7 +33,7 @@ from writetime.events.naming import is_shadow_name
 from writetime.monitoring import checks, ledger
 from writetime.monitoring.complete_until import complete_until
 from writetime.monitoring.nodes import RingStatus, coverage, ring
-from writetime.monitoring.status import span
+from writetime.monitoring.status import bypass_text, span
 from writetime.monitoring.tables import tables
 from writetime.pipeline.archive_packing import read_shelved
 from writetime.pipeline.archiver import mark_for_retry
@@ -536,7 +536,7 @@ def _templates() -> Environment:
         loader=FileSystemLoader(FILES / "templates"), autoescape=True, undefined=StrictUndefined, trim_blocks=True, lstrip_blocks=True
     )
     filters: Mapping[str, Callable[..., str]] = {"ago": _ago, "time": _time, "size": _size, "bars": bars, "span": span}
-    found.filters.update(filters, number=lambda n: f"{n:,}")
+    found.filters.update(filters, number=lambda n: f"{n:,}", bypass=bypass_text)
     return found
 
 

@@ -248,13 +248,22 @@ def test_a_table_that_is_refused_or_waits_is_named_with_its_reason(own: Browser,
     store = LocalStore(tmp_path / "bucket")
     last = layout.batch_object(bucket.CLUSTER, 8, "sealed")
     refused = [RefusedTable(table="shop.new", table_id=bucket.SECRET, reason="its type <b>x</b> is unknown")]
-    sealed = Sealed.model_validate_json(store.read(last)).model_copy(update={"refused": refused})
+    news = {"refused": refused, "not_in_log": {"shop.customers": "full"}}
+    sealed = Sealed.model_validate_json(store.read(last)).model_copy(update=news)
     store.put(last, sealed.to_bytes())
     write_published(store, bucket.CLUSTER, Published(batch=8, events=0, waiting={"shop.orders": 5}, reasons={"shop.orders": "too large"}))
     found = own.get("tables")
     assert 'id="shop.new"' in found
     assert "Table shop.new was rejected: its type <b>x</b> is unknown" in html.unescape(text(found))
     assert "Events of shop.orders after batch 5 cannot be published: too large" in text(found)
+    assert "Writes to shop.customers are missing: its transactional_mode is full" in text(found)
+
+
+def test_segments_that_wait_for_a_reader_are_counted_by_node(own: Browser, tmp_path: Path) -> None:
+    ref = layout.SegmentRef(bucket.NODES[0], layout.SegmentName(1_777_999_000_000, 10))
+    assert "for a reader" not in text(own.get(""))
+    LocalStore(tmp_path / "bucket").put(ref.incoming, b"whatever")
+    assert "1 segment of 10.0.0.1 waits for a reader: commit log version 10 is unknown to this release" in text(own.get(""))
 
 
 def test_checks_and_what_maintenance_came_to(own: Browser, tmp_path: Path) -> None:
