@@ -43,7 +43,7 @@ from spark_jobs.job_exit import reports_failure
 from spark_jobs.session import spark_session
 from spark_jobs.stages.scan import Batches, chunked, content, tasks
 from writetime.cassandra.commitlog.encryption.keystore import Keystore
-from writetime.cassandra.commitlog.mutation import read_head
+from writetime.cassandra.commitlog.mutation import read_head, without_epochs
 from writetime.cassandra.commitlog.segment import Frame, Scan, scan
 from writetime.cassandra.commitlog.system_mutations import decode_own
 from writetime.cassandra.schema.model import Schema
@@ -400,15 +400,16 @@ def _chosen(found: Scan, captured: frozenset[UUID]) -> tuple[list[Frame], list[F
 
 
 def _updates(found: Scan, frames: Sequence[Frame], scope: Scope, number: int) -> Iterator[tuple[UUID, bytes, int, bytes]]:
-    """Table, key, minute of the latest writetime, and bytes of the mutation, of each update that can be
-    decoded."""
+    """Table, key, minute of the latest writetime, and bytes of the mutation that replicas have in common, of each
+    update that can be decoded."""
     bodies = {frame.position: frame for frame in frames}
     for chunk in mutation_decoder.decode(found.image, frames, scope.schema, version=scope.versions[number]):
         latest = _latest(chunk)
         ids = [UUID(bytes=each) for each in chunk.updates["table"].dictionary.to_pylist()]
         columns = (chunk.updates["table"].indices.to_pylist(), chunk.updates["key"].to_pylist(), chunk.updates["position"].to_pylist())
         for code, key, position, timestamp in zip(*columns, latest.tolist(), strict=True):
-            yield ids[code], key, timestamp // audit.MINUTE, found.body(bodies[position])
+            common = without_epochs(found.body(bodies[position]), scope.schema, version=scope.versions[number])
+            yield ids[code], key, timestamp // audit.MINUTE, common
 
 
 _NEVER: Final = -(2**63)

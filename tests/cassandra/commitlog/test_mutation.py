@@ -24,7 +24,7 @@ from tests.cassandra.commitlog.examples import (
     body_of,
 )
 from writetime.cassandra.commitlog.encode import encode_mutation
-from writetime.cassandra.commitlog.mutation import INVALID_DELETION_TIME, decode_mutation, decode_update
+from writetime.cassandra.commitlog.mutation import INVALID_DELETION_TIME, decode_mutation, decode_update, without_epochs
 from writetime.cassandra.model import (
     NO_DELETION_TIME,
     Bound,
@@ -122,7 +122,7 @@ def test_a_mutation_of_version_9_has_flags_and_epochs() -> None:
 
 def test_without_flags_and_epochs_it_is_one_of_version_8() -> None:
     body = body_of(EPOCH_FRAME)
-    mutation = decode_mutation(body[1:18] + body[19:], SCHEMA, version=8)
+    mutation = decode_mutation(without_epochs(body, SCHEMA, version=9), SCHEMA, version=8)
     assert mutation == Mutation((replace(decode_mutation(body, SCHEMA, version=9).updates[0], epoch=None),))
     assert encode_mutation(mutation, SCHEMA, version=9) == body[:18] + b"\0" + body[19:]
 
@@ -134,6 +134,8 @@ def test_each_update_of_a_batch_has_an_epoch_and_so_has_an_empty_one() -> None:
     assert (mutation.flags, [update.epoch for update in mutation.updates]) == (1, [86_400, 6])
     assert mutation.updates[0].is_empty
     assert encode_mutation(mutation, SCHEMA, version=9) == b"\1\2" + empty + body[2:]
+    before = without_epochs(b"\1\2" + empty + body[2:], SCHEMA, version=9)
+    assert before == encode_mutation(mutation, SCHEMA, version=8) == without_epochs(before, SCHEMA, version=8)
 
 
 @pytest.mark.parametrize("epoch", [0, 127, 128, 2**63 - 1, -1, -(2**63)])

@@ -196,6 +196,22 @@ def read_head(body: bytes, *, version: int) -> Head:
     return Head(count, UUID(bytes=bytes(body[table : table + _ID_SIZE])), key, length)
 
 
+def without_epochs(body: bytes, schema: Schema, *, version: int) -> bytes:
+    """The mutation as version 8 has it, for comparisons: replicas may have written its flags and epochs
+    differently, everything else is the coordinator's. Raises the errors of `decode_mutation` for a mutation of
+    several updates."""
+    if version < EPOCHS_VERSION:
+        return body
+    start = count_offset(version)
+    count, pos = read_unsigned(body, start)
+    places = [pos] if count == 1 else [placed.start for placed in decode_placed(body, schema, version=version)]
+    parts, done = [], start
+    for place in places:
+        parts.append(body[done : place + _ID_SIZE])
+        _, done = read_unsigned(body, place + _ID_SIZE)
+    return b"".join((*parts, body[done:]))
+
+
 def count_offset(version: int) -> int:
     """Where the number of updates stands in a mutation: after the flags, if there are any."""
     return 1 if version >= EPOCHS_VERSION else 0
