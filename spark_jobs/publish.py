@@ -78,6 +78,8 @@ from writetime.storage.store import Store
 
 log = structlog.get_logger()
 
+_FEW_FILES = 32
+"""Of so many files, the driver reads the schema versions itself: starting tasks takes longer."""
 _AGAIN = "all its events are to be sent again"
 
 
@@ -619,6 +621,13 @@ class Outbox:
         incarnations = [(name, incarnation) for name, of_name in found.items() for incarnation in of_name if incarnation.has_unsent]
         if not incarnations:
             return []
+        if self.kafka.format != "avro" and all(each.files is not None and len(each.files.files) <= _FEW_FILES for _, each in incarnations):
+            # Only Avro's schemas depend on the order of versions and on values of dropped columns.
+            return [
+                (each, [(version, False) for version in each.files.schema_versions(self._wanted(each, known.sent(name), part))])
+                for name, each in incarnations
+                if each.files is not None
+            ]
         first, wide = F.min(F.struct("batch", "ordinal")).alias("first"), F.max("wide").alias("wide")
         versions = [
             incarnation.changes.rows.filter(_new(incarnation.table, known.sent(name), part.last))
@@ -638,12 +647,14 @@ class Outbox:
     def _table_records(self, incarnation: Incarnation, encoder: Encoder, since: int, part: Part) -> Unsent:
         if incarnation.files is None or self._needs_spark(incarnation, incarnation.files, part):
             return self._read_by_spark(incarnation, encoder, since, part)
+        frame, reading = incarnation.files.frame(self.spark, self.spark.sparkContext.defaultParallelism)
+        read = reading(self._wanted(incarnation, since, part))
+        return Unsent(frame, lambda batches: encoder(read(batches)))
+
+    def _wanted(self, incarnation: Incarnation, since: int, part: Part) -> Wanted:
         owned = len(_key_columns(incarnation, part).fields)
         skipped = frozenset(self.kafka.skipped_operations)
-        wanted = Wanted(str(incarnation.table.id), since, part.last, self.voided, skipped, owned, self.kafka.publishers)
-        frame, reading = incarnation.files.frame(self.spark, self.spark.sparkContext.defaultParallelism)
-        read = reading(wanted)
-        return Unsent(frame, lambda batches: encoder(read(batches)))
+        return Wanted(str(incarnation.table.id), since, part.last, self.voided, skipped, owned, self.kafka.publishers)
 
     def _needs_spark(self, incarnation: Incarnation, files: ChangesFiles, part: Part) -> bool:
         """Whether rows are compared with others of the table, or have keys that only Spark hashes."""

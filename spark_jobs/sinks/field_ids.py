@@ -39,6 +39,12 @@ def _type_with_ids(column: pa.DataType, kind: Any) -> pa.DataType:
     return column
 
 
+def columns_of(held: pa.Schema, wanted: pa.Schema) -> pa.Schema:
+    """The columns of a file that have the ids of the wanted ones."""
+    ids = {id_of(each) for each in wanted}
+    return pa.schema([each for each in held if id_of(each) in ids])
+
+
 def columns_by_id(batch: pa.RecordBatch, held: pa.Schema, wanted: pa.Schema) -> pa.RecordBatch:
     """The columns of a file (`held`: its schema) that have the ids of the wanted ones, as the table has them
     now: with its names and types, fields of structs likewise. Columns that the file lacks are null."""

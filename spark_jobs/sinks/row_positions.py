@@ -22,7 +22,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from spark_jobs.sinks.data_files import FILES, FileTarget, opened_in_part, put
-from spark_jobs.sinks.field_ids import FIELD_ID, columns_by_id, id_of, without_ids
+from spark_jobs.sinks.field_ids import FIELD_ID, columns_by_id, columns_of, without_ids
 from spark_jobs.stages.arrow_runs import whole
 from spark_jobs.stages.event_pages import texts
 from spark_jobs.stages.row_packs import pack, unpacked
@@ -144,10 +144,9 @@ class Lookup:
     def _places(self, file: HeldFile) -> Positions:
         """The positions of rows with these keys."""
         found: list[Any] = []
-        first, wanted = 0, {id_of(each) for each in self.columns}
+        first = 0
         with opened_in_part(file.path, file.size) as content:
-            schema = content.schema_arrow
-            held = pa.schema([each for each in schema if id_of(each) in wanted])
+            held = columns_of(content.schema_arrow, self.columns)
             for batch in content.iter_batches(_ROWS, columns=held.names):
                 rows = columns_by_id(batch, held, self.columns)
                 found.append(first + self._matches(rows))

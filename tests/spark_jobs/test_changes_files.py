@@ -12,7 +12,7 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
-from hypothesis import given
+from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from pyspark.sql import SparkSession
 from pyspark.sql import functions as F
@@ -21,6 +21,7 @@ from spark_jobs.session import spark_session
 from spark_jobs.sinks.changes_files import ChangesFiles, DataFile, Wanted, shared_out
 from spark_jobs.sinks.field_ids import with_ids
 from spark_jobs.sinks.key_hash import hashes, is_hashable
+from tests.examples import examples
 from tests.spark_jobs.pipeline import Pipeline
 
 WANTED = Wanted("t", 1, 3, frozenset(), frozenset(), 1, 2)
@@ -56,6 +57,7 @@ def keys(draw: st.DrawFn) -> list[dict[str, Any]]:
 def test_keys_hash_as_spark_hashes_them(spark: SparkSession) -> None:
     found: list[dict[str, Any]] = []
 
+    @settings(max_examples=examples(60), deadline=None, suppress_health_check=[HealthCheck.too_slow])
     @given(keys())
     def collect(rows: list[dict[str, Any]]) -> None:
         found.extend(rows)
@@ -154,10 +156,12 @@ def test_columns_are_found_by_their_ids(tmp_path: Path) -> None:
 
 
 def test_rows_are_those_of_the_incarnation_and_the_batches(tmp_path: Path) -> None:
-    schema = pa.schema([*COMMON, ("key", pa.struct([("id", pa.int32())]))])
-    ids = struct(*IDS, (4, "key", struct((10, "id", "int"))))
+    schema = pa.schema([*COMMON, ("key", pa.struct([("id", pa.int32())])), ("schema_version", pa.string())])
+    ids = struct(*IDS, (4, "key", struct((10, "id", "int"))), (5, "schema_version", "string"))
     others = [{"table_id": "u"}, {"op": "r"}, {"op": "t", "key": None}, {"key": {"id": None}}]
-    rows = [common(batch, key={"id": batch}) for batch in (1, 2, 3, 4)] + [common(**{"key": {"id": 9}} | other) for other in others]
+    rows = [common(batch, key={"id": batch}, schema_version=f"v{batch - 1}") for batch in (1, 2, 3, 4)] + [
+        common(**{"key": {"id": 9}, "schema_version": "v1"} | other) for other in others
+    ]
     path = tmp_path / "f.parquet"
     pq.write_table(pa.Table.from_pylist(rows, schema=schema).cast(with_ids(schema, ids)), path, store_schema=False)
     files = ChangesFiles([DataFile(str(path), 1)], with_ids(schema, ids))
@@ -172,6 +176,8 @@ def test_rows_are_those_of_the_incarnation_and_the_batches(tmp_path: Path) -> No
         (2, "t", None),
         (2, "c", {"id": None}),
     ]
+    assert files.schema_versions(WANTED) == ["v1", "v2"]
+    assert files.schema_versions(replace(WANTED, voided=frozenset([2]))) == ["v2"]
     # A key of nulls and no key are one publisher's.
     assert kept[2]["publisher"] == kept[3]["publisher"] == 42 % 2
     assert [row["batch"] for row in found(replace(WANTED, voided=frozenset([2])))] == [3]
