@@ -105,13 +105,13 @@ def test_a_body_that_cannot_be_peeked_into_is_marked() -> None:
 
 def test_a_body_with_epochs_that_cannot_be_peeked_into_is_marked() -> None:
     body = encode_mutation(insert(1), SCHEMA, version=9)
-    too_large_for_a_length = body[:18] + b"\xff" * 9 + body[19:]
-    bodies = [body, body[:18], body[:18] + b"\xc0", body[:19] + b"\x7f", b"\0" + b"\xff" * 12, too_large_for_a_length]
+    longest_epoch = body[:18] + b"\xff" * 9 + body[19:]
+    bodies = [longest_epoch, body[:18], body[:18] + b"\xc0", body[:19] + b"\x7f", b"\0" + b"\xff" * 12]
     content = encode_segment(3, 9, bodies)
     walk = segment_walk.walk(content, 20, len(content), 3, version=9)
-    assert walk.update_count.tolist() == [1, -1, -1, -1, -1, -1]
-    assert walk.key_length.tolist() == [4, 0, 0, 0, 0, 0]
-    assert peek(too_large_for_a_length, version=9) == peek(body, version=9)
+    assert walk.update_count.tolist() == [1, -1, -1, -1, -1]
+    assert walk.key_length.tolist() == [4, 0, 0, 0, 0]
+    assert peek(longest_epoch, version=9) == peek(body, version=9)
 
 
 def test_more_problems_than_there_is_room_for_at_first() -> None:

@@ -26,6 +26,7 @@ from writetime.cassandra.commitlog import frames, sections
 from writetime.cassandra.commitlog.frames import FrameCheck
 from writetime.cassandra.commitlog.mutation import EPOCHS_VERSION
 from writetime.cassandra.commitlog.segment import MOST_PROBLEMS, Frame, RawProblem, Reason, is_torn
+from writetime.cassandra.types.vint import EXTRA_BYTES
 from writetime.kernels.compiled import Bytes, Ints, Words, compiled, compiled_and_kept
 from writetime.kernels.crc import HAS_CLMUL, TABLES, crc32
 
@@ -35,6 +36,7 @@ _OK, _END, _BAD_SIZE, _OVERRUN, _BAD_BODY = (int(check) for check in FrameCheck)
 _BODY_CRC, _FRAME_SIZE, _FRAME_OVERRUN, _MARKER_CRC, _MARKER_NEXT, _CUT_SHORT, _UNMARKED, _HALF, *_ = (int(reason) for reason in Reason)
 _FRAME_COLUMNS = 8
 _NOT_PEEKABLE = -1
+_FURTHER_BYTES = np.array(EXTRA_BYTES, np.int64)
 _PROBLEMS = 1024
 """Initial room for problems; with more, the walk is repeated."""
 
@@ -261,11 +263,12 @@ def _peek(buf: Bytes, pos: int, end: int, epochs: bool, out: Ints) -> None:
     out[3] = _NOT_PEEKABLE
     out[4:] = 0
     count, table = _vint(buf, pos + epochs, end)
-    epoch, key = 0, table + 16
-    if epochs:
-        epoch, key = _vint(buf, key, end)
+    key = table + 16
+    if epochs and key < end:
+        # Stepped over: by a table, because epochs of one and two bytes alternate.
+        key += 1 + _FURTHER_BYTES[buf[key]]
     length, key = _vint(buf, key, end)
-    if count < 0 or epoch < 0 or length < 0 or key + length > end:
+    if count < 0 or length < 0 or key + length > end:
         return
     out[3] = count
     out[4] = _u64(buf, table)
