@@ -41,6 +41,7 @@ test-all: setup ## all tests that need nothing but set-up; REST=1 only those tha
 
 test-gcs: setup ## tests against a GCS test server; needs Go, fetches it if there is none
 	@$(PYTHON) -m tools.gcs_server
+	@$(PYTHON) -m tools.environment gsutil
 	@$(PYTHON) -m pytest -m gcs $(ARGS)
 
 test-s3: setup ## tests against an S3 test server; needs Go, fetches it if there is none
@@ -167,13 +168,17 @@ lint: setup ## ruff: rules and format
 types: setup ## mypy, strict
 	@$(PYTHON) -m mypy
 
-lock: ## write requirements.txt, requirements-ship.txt and tools/bootstrap.txt from pyproject.toml; UPGRADE=1 moves to newer versions
+lock: ## write requirements.txt, requirements-ship.txt, tools/{bootstrap,gsutil}.txt; UPGRADE=1 moves to newer versions
 	@$(UV) pip compile -q pyproject.toml --all-extras --universal --python-version 3.11 --generate-hashes --no-emit-index-url \
 	    --custom-compile-command "make lock" $(if $(UPGRADE),--upgrade) -o requirements.txt
 	@$(UV) pip compile -q pyproject.toml docker/shipper/build.in --extra ship --extra s3 --python-version 3.11 --generate-hashes \
 	    --no-emit-index-url --constraint requirements.txt --custom-compile-command "make lock" -o requirements-ship.txt
 	@$(UV) pip compile -q tools/bootstrap.in --universal --python-version 3.11 --generate-hashes --no-emit-index-url \
 	    --custom-compile-command "make lock" -o tools/bootstrap.txt
+	@for name in gsutil; do \
+	    $(UV) pip compile -q tools/$$name.in --universal --python-version 3.11 --generate-hashes --no-emit-index-url \
+	        --custom-compile-command "make lock" -o tools/$$name.txt; \
+	done
 
 lock-jars: ## write jars.lock from tools/jars.py
 	@$(PYTHON) -m tools.jars lock

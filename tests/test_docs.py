@@ -81,9 +81,7 @@ ELSEWHERE = {
     ),
     'airflow pools set writetime_spark 4 "Spark jobs of all pipelines"': ("tests/airflow/test_running.py", "airflow_commands_of_the_docs"),
     "airflow connections add spark_writetime": ("tests/airflow/test_running.py", "airflow_commands_of_the_docs"),
-    "gsutil ls": ("tests/test_walk.py", "of_the_runbook()"),
-    "gsutil cat": ("tests/test_walk.py", "of_the_runbook()"),
-    "gsutil -m rm": ("tests/test_walk.py", "gsutil -m rm"),
+    "gsutil ": ("tests/test_gsutil.py", "commands_of_the_docs()"),
 }
 UNTESTED = (
     "conda create",

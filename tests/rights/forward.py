@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import contextlib
 import http.client
+import ssl
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from http.server import BaseHTTPRequestHandler
@@ -71,14 +72,15 @@ def send(upstream: str, request: Request) -> Answer:
 
 
 @contextlib.contextmanager
-def forwarding(upstream: str, guard: Guard) -> Iterator[str]:
-    """Stand before the server at `upstream` (http://host:port); gives the URL to use in its place."""
+def forwarding(upstream: str, guard: Guard, tls: ssl.SSLContext | None = None) -> Iterator[str]:
+    """Stand before the server at `upstream` (http://host:port); gives the URL to use in its place. With `tls`,
+    clients have to speak that."""
 
     class Handler(_Handler):
         server_url = upstream
         watch = guard
 
-    with serving(Handler) as url:
+    with serving(Handler, tls) as url:
         yield url
 
 
