@@ -50,10 +50,12 @@ from writetime.cassandra.types.byte_comparable import RowKeys, record_key, split
 from writetime.cassandra.types.types import CqlType, parse_type
 from writetime.config.cluster import CqlConfig
 from writetime.config.pipeline import PipelineConfig, load
+from writetime.config.warehouse import WarehouseConfig
 from writetime.errors import BatchError, ConfigError
 from writetime.events.arrow import from_arrow_value, plain_values
 from writetime.events.masking import Rules, TableRules
 from writetime.events.naming import to_column
+from writetime.events.number_rules import Digits
 from writetime.pipeline import verification
 from writetime.pipeline.bootstrap.rows import Selection
 from writetime.pipeline.bootstrap.run import parse_part, split
@@ -468,7 +470,7 @@ class Plan:
         config, cql, table, types, ranges, of_elements = self.config, self.cql, self.table, self.types, self.ranges, self.of_elements
 
         def read(batches: Batches) -> Batches:
-            rows = Rows(table, types, of_elements, config.columns.rules)
+            rows = Rows(table, types, of_elements, config.columns.rules, config.warehouse)
             with ring_of(config, cql) as ring:
                 for number in (number for batch in batches for number in batch["range"].to_pylist()):
                     yield from chunked(rows.of_ring(ring, number, ranges[number]), _SIDES)
@@ -478,9 +480,10 @@ class Plan:
     def our_side(self, wanted: set[int]) -> Callable[[Batches], Batches]:
         """Rows of the warehouse to _SIDES, of the wanted ranges."""
         table, types, ranges, of_elements, rules = self.table, self.types, self.ranges, self.of_elements, self.config.columns.rules
+        warehouse = self.config.warehouse
 
         def read(batches: Batches) -> Batches:
-            rows = Rows(table, types, of_elements, rules)
+            rows = Rows(table, types, of_elements, rules, warehouse)
             for batch in batches:
                 yield from chunked(rows.of_lake(batch, ranges, wanted), _SIDES)
 
@@ -493,7 +496,9 @@ class Plan:
 class Rows:
     """Rows of one table, from either side, as documents."""
 
-    def __init__(self, table: Table, types: Schema, of_elements: bool, rules: Rules | None = None) -> None:
+    def __init__(
+        self, table: Table, types: Schema, of_elements: bool, rules: Rules | None = None, warehouse: WarehouseConfig | None = None
+    ) -> None:
         found = (rules or Rules()).of(table, types.types)
         self.blind = hides_tokens(found)
         self.change, self.keeps = found.compiled(), found.keeps()
@@ -504,6 +509,8 @@ class Rows:
         # A masked key does not identify a record of the state.
         self.keys = None if {*self.key, *self.clustering} & found.hidden else RowKeys(table, types.types)
         self.numbers = {column.name for column in table.clustering if column.type == "decimal"}
+        layout = warehouse or WarehouseConfig()
+        self.digits, self.overflow = layout.numbers.of(found.shown()), layout.overflow
         values = [*table.static_columns, *table.regular_columns]
         self.facts = {column.name: of_elements or not self.shape.columns[column.name].multicell for column in values}
         self.counters = {column.name for column in values if column.type == "counter"}
@@ -592,7 +599,15 @@ class Rows:
         return key, Shown({name: value for name, value in named.items() if value is not None}, writetime, expires_at)
 
     def _plain(self, name: str, value: Any) -> verification.Json:
+        if name in self.digits and value is not None:
+            return self._number(self.digits[name], str(value))
         return verification.one_spelling(value) if name in self.numbers and value else plain(value)
+
+    def _number(self, digits: Digits, text: str) -> verification.Json:
+        """A number as current rows hold it: of no bytes, or one that does not fit, it is null."""
+        if not text or (self.overflow == "null" and digits.fitted(text) is None):
+            return None
+        return verification.one_spelling(text)
 
 
 def hides_tokens(rules: TableRules) -> bool:

@@ -239,7 +239,7 @@ def _local(path: str) -> Path:
 
 
 def _write_parquet(path: str, schema: pa.Schema, tables: Iterable[pa.Table]) -> None:
-    # As Iceberg's writer: Zstandard, and no Arrow schema beside the field ids.
-    with pq.ParquetWriter(path, schema, compression="zstd", store_schema=False) as writer:
+    # As Iceberg's writer: Zstandard, short decimals as integers, and no Arrow schema beside the field ids.
+    with pq.ParquetWriter(path, schema, compression="zstd", store_schema=False, store_decimal_as_integer=True) as writer:
         for table in tables:
             writer.write_table(table, row_group_size=_ROWS_PER_GROUP)

@@ -27,7 +27,7 @@ from pyspark.errors import PySparkException
 from pyspark.sql import Column, DataFrame, Row, SparkSession, Window
 from pyspark.sql import functions as F
 from pyspark.sql.pandas.types import from_arrow_schema, to_arrow_schema
-from pyspark.sql.types import StructType
+from pyspark.sql.types import DecimalType, StructType
 
 from spark_jobs.sinks.changes_files import ChangesFiles
 from spark_jobs.sinks.data_files import FILES
@@ -43,6 +43,7 @@ from spark_jobs.sinks.schema_evolution import (
 )
 from spark_jobs.spark_errors import why
 from spark_jobs.stages.event_pages import change_rows, kept_of, kept_rows, last_rows, one_of_each_key
+from spark_jobs.stages.number_columns import NumberTooLong, lacking, number_or_null, too_long
 from spark_jobs.stages.scan import Batches
 from spark_jobs.stages.table_rows import EXPIRES_AT, OP, WRITETIME, RowShape, changes_schema
 from writetime.cassandra.merge.clustering import EQUAL_ONLY_TO_ITSELF
@@ -52,6 +53,7 @@ from writetime.cassandra.schema.model import Schema, Table
 from writetime.config.warehouse import WarehouseConfig
 from writetime.errors import BatchBusy, BatchError
 from writetime.events.naming import OWN_NAMESPACE, to_changes_namespace, to_column, to_namespace
+from writetime.events.number_rules import Digits
 from writetime.pipeline.complete_tables import CompleteTable
 from writetime.pipeline.documents import Chain, Watermark
 from writetime.pipeline.identity import Owner
@@ -111,10 +113,12 @@ _MIXED = "some, but not all, rows match"
 """How Iceberg (ManifestFilterManager) says that it cannot take a file away whole."""
 
 
-def current_schema(shape: RowShape, facts: Facts = "map") -> pa.Schema:
+def current_schema(shape: RowShape, facts: Facts = "map", digits: Mapping[str, Digits] | None = None) -> pa.Schema:
     """Schema of current rows: the table's columns, then writetime (µs) and expiry (s since the epoch) of each
-    column with a value."""
-    return pa.schema([*shape.row_type, *((name, kind) for kind in _facts_type(shape, facts) for name in (WRITETIME, EXPIRES_AT))])
+    column with a value. `digits`: the columns that are numbers, by CQL name (`number_rules`)."""
+    numbers = {to_column(name): pa.decimal128(*kind) for name, kind in (digits or {}).items()}
+    columns = [column.with_type(numbers.get(column.name, column.type)) for column in shape.row_type]
+    return pa.schema([*columns, *((name, kind) for kind in _facts_type(shape, facts) for name in (WRITETIME, EXPIRES_AT))])
 
 
 def _facts_type(shape: RowShape, facts: Facts) -> list[pa.DataType]:
@@ -311,14 +315,15 @@ class Warehouse:
         return held.rows if held is not None and held.properties.get(_ID_PROPERTY) == str(table.id) else None
 
     def rejection_reason(self, table: Table) -> str | None:
-        """Why nothing can be written for the table: a table of another owner has its name; None if it can."""
+        """Why nothing can be written for the table: a table of another owner has its name, or a rule of numbers
+        does not fit it; None if it can."""
         namespaces = (self._current_in(table), self._changes_in(table))
         try:
             for namespace in namespaces:
                 self._incarnation(self._name(namespace, to_column(table.name)))
         except BatchError as error:
             return str(error)
-        return None
+        return self.layout.numbers.rejection_reason(table)
 
     def open_changes(self, table: Table, voided: Iterable[int] = ()) -> Changes | None:
         """This incarnation's current changes without those of `voided` batches; None if there are none.
@@ -511,7 +516,7 @@ class Warehouse:
             if done:
                 self._take_over(held, batch)
                 return
-            columns = current_schema(shape, facts)
+            columns = current_schema(shape, facts, self.layout.numbers.of(table))
             rows = self._last_rows(held, shape, columns, events, batch)
             # Keys that may be spelled otherwise may be in another task.
             several = any(may_be_respelled(table.columns[key].type) for key in shape.keys)
@@ -742,7 +747,8 @@ class Warehouse:
         table = shape.table
         name, held = self._place(self._current_in(table), table, batch)
         facts: Any = self.layout.cell_facts if held is None else held.properties.get(_FACTS_PROPERTY, "map")
-        columns = from_arrow_schema(current_schema(shape, facts))
+        digits = self.layout.numbers.of(table)
+        columns = from_arrow_schema(current_schema(shape, facts, digits))
         dropped = {column: gone.dropped_at for column, gone in table.dropped_columns.items()}
         if held is None:
             held = self._create(name, columns, {_ID_PROPERTY: str(table.id), _FACTS_PROPERTY: facts}, None)
@@ -755,11 +761,43 @@ class Warehouse:
                 replaced = steps(columns, held.columns, current_rows(shape)).replaced
                 news = {c: at for c, at in news.items() if c not in table.columns or to_column(c) in replaced}
             self._take_dropped(held, facts, news, batch)
+            self._expect_numbers(held, shape, digits, columns)
         wanted = {_DROPPED_PROPERTY: json.dumps(dropped), **_keys(shape), **self._modes(), **self._claim()}
         self._evolve(held, columns, current_rows(shape), wanted, batch)
         if refill := json.loads(held.properties.get(_REFILL_PROPERTY, "{}")):
             self._refill(held, refill, batch)
         return held, facts
+
+    def _expect_numbers(self, held: IcebergTable, shape: RowShape, digits: Mapping[str, Digits], columns: StructType) -> None:
+        """NumberTooLong if a rule of numbers has changed, and the table's values cannot become what it says."""
+        stored, replaced = held.columns, steps(columns, held.columns, current_rows(shape)).replaced
+        for name, kind in shape.columns.items():
+            column = to_column(name)
+            if column not in replaced or str(kind) not in ("decimal", "varint"):
+                continue
+            before = stored[column].dataType
+            if name not in digits and isinstance(before, DecimalType):
+                raise NumberTooLong(
+                    f"column {column} is {Digits(before.precision, before.scale)} in the warehouse, and text by `warehouse.{kind}`, which "
+                    f"cannot be made of it. Restore the rule; or drop the table {held.name} and run `writetime rebuild`."
+                )
+            if name in digits and self.layout.overflow == "reject":
+                self._expect_fitting(held, column, digits[name])
+
+    def _expect_fitting(self, held: IcebergTable, column: str, digits: Digits) -> None:
+        """NumberTooLong if the table's column has values that do not fit."""
+        needs = F.udf(lambda text: lacking(text, digits), "struct<before: bigint, after: bigint>")
+        found = self.spark.table(held.name).select(needs(F.col(quoted(column)).cast("string")).alias("needs"))
+        ((before, after),) = found.agg(F.max("needs.before"), F.max("needs.after")).collect()
+        if before is not None:
+            raise NumberTooLong(too_long(column, digits, before, after))
+
+    def _number(self, kind: DecimalType) -> str:
+        """Name of an SQL function that makes a number of a text, null if it does not fit. Spark's own cast
+        rounds."""
+        digits, name = Digits(kind.precision, kind.scale), f"writetime_decimal_{kind.precision}_{kind.scale}"
+        self.spark.udf.register(name, lambda text: number_or_null(text, digits), kind)
+        return name
 
     def _modes(self) -> dict[str, str]:
         return {f"write.{command}.mode": self.layout.writes for command in ("merge", "update", "delete")}
@@ -777,7 +815,14 @@ class Warehouse:
     def _refill(self, held: IcebergTable, columns: Mapping[str, str], batch: int) -> None:
         """Fill columns that were created again with the values that were set aside."""
         kinds = {field.name: field.dataType for field in held.columns}
-        sets = ", ".join(f"{quoted(new)} = {converted(quoted(old), kinds[old], kinds[new])}" for new, old in columns.items())
+
+        def value(new: str, old: str) -> str:
+            kind = kinds[new]
+            if isinstance(kind, DecimalType):
+                return f"{self._number(kind)}(CAST({quoted(old)} AS STRING))"
+            return converted(quoted(old), kinds[old], kind)
+
+        sets = ", ".join(f"{quoted(new)} = {value(new, old)}" for new, old in columns.items())
         lacking = " OR ".join(f"({quoted(new)} IS NULL AND {quoted(old)} IS NOT NULL)" for new, old in columns.items())
         self._expect_open(batch)
         with self._notes.applied({**self._about(batch, "refill"), _REFILL_PROPERTY: json.dumps(dict(columns))}):
@@ -812,7 +857,7 @@ class Warehouse:
         stored = held.columns
         rows = StructType([stored[column] for column in columns.names]).add(OP, "string")
         respelled = _names(column for column in shape.table.clustering if may_be_respelled(column.type))
-        made = last_rows(to_arrow_schema(rows), respelled)
+        made = last_rows(to_arrow_schema(rows), respelled, self.layout.overflow)
         if shape.table.static_columns and shape.table.clustering:
             partition, clustering = _names(shape.table.partition_key), _names(shape.table.clustering)
             made = one_of_each_key(made, partition, clustering)

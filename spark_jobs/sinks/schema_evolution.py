@@ -22,6 +22,7 @@ from pyspark.sql.types import (
     ArrayType,
     ByteType,
     DataType,
+    DecimalType,
     DoubleType,
     FloatType,
     IntegerType,
@@ -111,6 +112,8 @@ def _of_column(wanted: DataType, stored: DataType, rows: Mapping[Path, int], was
         if _of_column(wanted.keyType, stored.keyType, rows, (*was, "key"), (*now, "key")):
             raise _Clash  # Iceberg does not evolve keys of maps
         return _of_column(wanted.valueType, stored.valueType, rows, (*was, "value"), (*now, "value"))
+    if isinstance(wanted, DecimalType) and isinstance(stored, DecimalType):
+        return _of_decimal(wanted, stored, now)
     asked, held = type(wanted), type(stored)
     asked = _HELD_AS.get(asked, asked)
     if (held, asked) in _WIDER:
@@ -118,6 +121,14 @@ def _of_column(wanted: DataType, stored: DataType, rows: Mapping[Path, int], was
     if asked is not held:
         raise _Clash
     return Steps()
+
+
+def _of_decimal(wanted: DecimalType, stored: DecimalType, now: Path) -> Steps:
+    if wanted == stored:
+        return Steps()
+    if wanted.scale == stored.scale and wanted.precision > stored.precision:
+        return Steps(widened=[(now, wanted)])
+    raise _Clash  # Iceberg does not change a scale
 
 
 def _of_fields(wanted: StructType, stored: StructType, rows: Mapping[Path, int], was: Path, now: Path) -> Steps:

@@ -11,6 +11,7 @@ Must not know what a batch consists of.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Iterator
 from itertools import groupby
 from typing import Any
@@ -20,6 +21,7 @@ from py4j.protocol import Py4JError, Py4JJavaError  # type: ignore[import-untype
 from pyspark.errors import AnalysisException, PySparkException
 from pyspark.sql import SparkSession
 
+from spark_jobs.stages.number_columns import NumberTooLong
 from writetime.cassandra.schema.model import Table
 from writetime.pipeline.documents import Manifest, RefusedTable, Sealed
 from writetime.pipeline.pinned import VerdictAdded, add_verdict
@@ -33,6 +35,7 @@ COMMITTERS = 4
 the catalog."""
 _OF_THE_ROWS = ("21", "22", "23")
 """Classes of SQLSTATE: cardinality violation, data exception, integrity constraint violation."""
+_OF_A_TASK = re.compile(rf"^(?:\w+\.)*{NumberTooLong.__name__}: (.+)$", re.MULTILINE)
 _LONGEST = 500
 
 
@@ -73,6 +76,8 @@ def commit_each(captured: list[Table], commit: Callable[[Table], None]) -> None:
         for table in incarnations:
             try:
                 commit(table)
+            except NumberTooLong as error:
+                raise UnwritableTable(table, str(error)) from error
             except (PySparkException, Py4JJavaError) as error:
                 if (reason := why_never(error)) is None:
                     raise
@@ -89,7 +94,11 @@ def why_never(error: PySparkException | Py4JJavaError) -> str | None:
     """Why the same rows would be rejected again; None if they may be accepted."""
     if isinstance(error, AnalysisException):
         return _first_line(str(error))
-    causes = _causes(error.java_exception if isinstance(error, Py4JJavaError) else getattr(error, "_origin", None))
+    causes = list(_causes(error.java_exception if isinstance(error, Py4JJavaError) else getattr(error, "_origin", None)))
+    # A task of ours says it with an exception of its own, which is the last line of a traceback.
+    texts = (str(error), *(str(cause.getMessage()) for cause in causes))
+    if found := next((match for text in texts if (match := _OF_A_TASK.search(text))), None):
+        return _first_line(found[1])
     return next((_first_line(str(cause.getMessage())) for cause in causes if _sql_state(cause).startswith(_OF_THE_ROWS)), None)
 
 

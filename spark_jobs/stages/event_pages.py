@@ -16,6 +16,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from spark_jobs.stages.arrow_runs import whole
+from spark_jobs.stages.number_columns import Overflow, as_digits
 from spark_jobs.stages.row_packs import pack, unpacked
 from spark_jobs.stages.scan import Batches
 from spark_jobs.stages.table_events import Event
@@ -99,19 +100,33 @@ def change_rows(columns: pa.Schema, about: Mapping[str, Any], *, cells: bool) ->
 # --- current rows
 
 
-def last_rows(columns: pa.Schema, respelled: Sequence[str]) -> Callable[[Batches], Batches]:
+def last_rows(columns: pa.Schema, respelled: Sequence[str], overflow: Overflow = "reject") -> Callable[[Batches], Batches]:
     """PAGES to actions on current rows, with these columns, one of which is OP. `respelled`: the key columns
-    whose spelling may differ before and after."""
+    whose spelling may differ before and after. `overflow`: what becomes of a number that its column does not
+    hold; NumberTooLong if that is to be rejected."""
+    as_events = pa.schema([field.with_type(pa.string()) if pa.types.is_decimal(field.type) else field for field in columns])
 
     def rows(batches: Batches) -> Batches:
         for page in pages(batches):
             if respelled:
-                found = [row for event in _events(page) for row in _rows_of(event, respelled, columns)]
-                yield pa.RecordBatch.from_pylist(found, schema=columns)
+                found = [row for event in _events(page) for row in _rows_of(event, respelled, as_events)]
+                made: Iterable[pa.RecordBatch] = [pa.RecordBatch.from_pylist(found, schema=as_events)]
             else:
-                yield from _last_rows(page, columns)
+                made = _last_rows(page, as_events)
+            yield from (_with_numbers(batch, columns, overflow) for batch in made)
 
     return rows
+
+
+def _with_numbers(batch: pa.RecordBatch, columns: pa.Schema, overflow: Overflow) -> pa.RecordBatch:
+    """The rows with texts of numbers as decimals, where these are the columns' types."""
+    if batch.schema.types == columns.types:
+        return batch
+    found = [
+        as_digits(field.name, array, field.type, overflow) if pa.types.is_decimal(field.type) else array
+        for array, field in zip(batch.columns, columns, strict=True)
+    ]
+    return pa.RecordBatch.from_arrays(found, schema=columns)
 
 
 def one_of_each_key(

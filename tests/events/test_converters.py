@@ -27,7 +27,6 @@ from writetime.events.avro import Names, to_avro_value, without_calendar
 from writetime.events.converters import AvroForm, Form, JsonForm
 from writetime.events.envelope import encode, rows_of
 from writetime.events.json import to_json_value
-from writetime.events.type_mapping import LOSSLESS
 
 
 def shown(kind: CqlType, held: Any, form: Form) -> Any:
@@ -105,7 +104,7 @@ def test_avro_is_as_the_table_of_types_says(typed: tuple[str, Any]) -> None:
 def test_other_numbers_fit_their_schema(typed: tuple[str, Any], numbers: Any) -> None:
     text, value = typed
     kind = kind_of(text)
-    schema = fastavro.parse_schema(without_calendar(Names(LOSSLESS, lambda _: numbers).nullable(kind)))
+    schema = fastavro.parse_schema(without_calendar(Names(lambda _: numbers).nullable(kind)))
     datum = shown(kind, to_arrow_value(kind, value), AvroForm(numbers))
     out = io.BytesIO()
     fastavro.schemaless_writer(out, schema, datum)

@@ -22,7 +22,7 @@ from writetime.errors import DecodeError
 from writetime.events.arrow import arrow_type, from_arrow_value, plain_values, to_arrow_value
 from writetime.events.avro import avro_type, from_avro_value, to_avro_value, without_calendar
 from writetime.events.json import from_json_value, to_json_value
-from writetime.events.type_mapping import LOSSLESS, TABLE, Options
+from writetime.events.type_mapping import TABLE
 
 SETTINGS = settings(max_examples=examples(300), deadline=None, suppress_health_check=[HealthCheck.too_slow, HealthCheck.filter_too_much])
 IN_ARROW = {"timestamp": st.integers(-((2**63 - 1) // 1000), (2**63 - 1) // 1000)}
@@ -30,20 +30,20 @@ KEPT_BY_ARROW = frozenset(name for name, row in TABLE.items() if row.empty.start
 KEPT_BY_AVRO = frozenset(name for name, row in TABLE.items() if row.empty == '""')
 
 
-def through_arrow(kind: CqlType, value: Any, options: Options = LOSSLESS) -> Any:
-    array = pa.array([to_arrow_value(kind, value, options), None], arrow_type(kind, options))
+def through_arrow(kind: CqlType, value: Any) -> Any:
+    array = pa.array([to_arrow_value(kind, value), None], arrow_type(kind))
     back, nothing = plain_values(array)
     assert nothing is None
-    return from_arrow_value(kind, back, options)
+    return from_arrow_value(kind, back)
 
 
-def through_avro(kind: CqlType, value: Any, options: Options = LOSSLESS, *, calendar: bool = False) -> Any:
-    schema = ["null", avro_type(kind, options)]
+def through_avro(kind: CqlType, value: Any, *, calendar: bool = False) -> Any:
+    schema = ["null", avro_type(kind)]
     buffer = io.BytesIO()
-    fastavro.schemaless_writer(buffer, fastavro.parse_schema(schema), to_avro_value(kind, value, options))
+    fastavro.schemaless_writer(buffer, fastavro.parse_schema(schema), to_avro_value(kind, value))
     buffer.seek(0)
     reading = fastavro.parse_schema(schema if calendar else without_calendar(schema))
-    return from_avro_value(kind, fastavro.schemaless_reader(buffer, reading, None), options)
+    return from_avro_value(kind, fastavro.schemaless_reader(buffer, reading, None))
 
 
 def through_json(kind: CqlType, value: Any) -> Any:
@@ -102,22 +102,6 @@ def test_zero_length_values_are_as_the_table_says(name: str) -> None:
     assert exact(through_arrow(kind, value)) == exact(value if name in KEPT_BY_ARROW else None)
     assert exact(through_avro(kind, value)) == exact(value if name in KEPT_BY_AVRO else None)
     assert through_json(kind, value) is value or through_json(kind, value) == value
-
-
-@pytest.mark.parametrize(
-    ("name", "options", "value", "back"),
-    [
-        ("decimal", Options(decimal=(38, 4)), Decimal("-1.10"), Decimal("-1.1000")),
-        ("decimal", Options(decimal=(38, 4)), EMPTY, None),
-        ("varint", Options(varint=38), -(10**38) + 1, -(10**38) + 1),
-        ("varint", Options(varint=1), EMPTY, None),
-        ("timestamp", Options(timestamp="millis"), 2**63 - 1, 2**63 - 1),
-        ("timestamp", Options(timestamp="millis"), EMPTY, None),
-        ("time", Options(time="micros"), 86_399_999_999_999, 86_399_999_999_999),
-    ],
-)
-def test_options_in_arrow(name: str, options: Options, value: Any, back: Any) -> None:
-    assert exact(through_arrow(NATIVE[name], value, options)) == exact(back)
 
 
 def test_counters_are_numbers_on_their_way_out() -> None:
@@ -203,6 +187,4 @@ def test_keys_that_would_become_one_are_refused() -> None:
         way(kind, keys[:1] * 2)
     assert through_json(kind, keys) == keys
     scaled = [(Decimal("1.0"), 1), (Decimal("1.00"), 2)]
-    with pytest.raises(DecodeError, match="would become equal"):
-        to_arrow_value(kind_of("map<decimal, int>"), scaled, Options(decimal=(5, 2)))
     assert through_avro(kind_of("map<decimal, int>"), scaled) == scaled

@@ -15,17 +15,14 @@ from pyspark.sql.pandas.types import from_arrow_type
 from proof.recording import shop
 from writetime.cassandra.schema.model import UserType
 from writetime.cassandra.types.types import NATIVE, CqlType, parse_type
-from writetime.errors import ConfigError
 from writetime.events.arrow import arrow_type
 from writetime.events.avro import Avro, avro_type
 from writetime.events.json import to_json_value
 from writetime.events.type_mapping import (
     NATIVES,
-    OPTIONS,
     SHAPES,
     TABLE,
     Mapped,
-    Options,
     markdown,
 )
 
@@ -42,12 +39,6 @@ EXAMPLES = {
     "user type (a A, b B)": ("ab", {"A": A, "B": B}),
     "custom type": ("'org.example.Custom'", {}),
 }
-CHOSEN = [
-    ("varint", Options(varint=20), {"p": "20"}),
-    ("decimal", Options(decimal=(20, 4)), {"p": "20", "s": "4"}),
-    ("time", Options(time="micros"), {}),
-    ("timestamp", Options(timestamp="millis"), {}),
-]
 
 
 def kind_of(text: str) -> CqlType:
@@ -113,29 +104,6 @@ def _filled(text: str, parts: dict[str, Mapped], house: str) -> str:
                 text = text.replace(f"{before}{letter}{after}", f"{before}{getattr(part, house)}{after}")
         text = text.replace(f"of {letter}", f"of {getattr(part, house)}")
     return text
-
-
-@pytest.mark.parametrize(("row", "chosen"), list(zip(OPTIONS, CHOSEN, strict=True)), ids=[row.cql for row in OPTIONS])
-def test_options(row: Mapped, chosen: tuple[str, Options, dict[str, str]]) -> None:
-    name, options, numbers = chosen
-    assert row.cql.startswith(f"{name}, ")
-    arrow = arrow_type(NATIVE[name], options)
-    expected = [row.arrow or TABLE[name].arrow, (row.spark or TABLE[name].spark).upper(), row.iceberg or TABLE[name].iceberg]
-    for letter, number in numbers.items():
-        for around in ("({})", "({},", " {})", ",{})"):
-            for upper in (letter, letter.upper()):
-                expected = [text.replace(around.format(upper), around.format(number)) for text in expected]
-    assert [_told(str(arrow)), spark_name(arrow), iceberg_name(arrow)] == list(map(_told, expected))
-    assert avro_name(avro_type(NATIVE[name], options)) == row.avro
-    fastavro.parse_schema(avro_type(NATIVE[name], options))
-
-
-@pytest.mark.parametrize(
-    "bad", [{"decimal": (39, 2)}, {"decimal": (5, 6)}, {"decimal": (5, -1)}, {"varint": 0}, {"time": "hours"}, {"timestamp": "us"}]
-)
-def test_options_that_cannot_be_had(bad: dict[str, object]) -> None:
-    with pytest.raises(ConfigError):
-        Options(**bad)  # type: ignore[arg-type]
 
 
 JSON_EXAMPLES = {

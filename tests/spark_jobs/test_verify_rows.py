@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import json
 import struct
+from decimal import Decimal
 from pathlib import Path
 from uuid import UUID
 
@@ -23,6 +24,7 @@ from writetime.cassandra.schema.model import Column, ColumnKind, Schema, Table
 from writetime.cassandra.types.byte_comparable import RowKeys, record_key
 from writetime.config.cluster import CqlConfig
 from writetime.config.pipeline import PipelineConfig
+from writetime.config.warehouse import WarehouseConfig
 from writetime.events.masking import Rules
 from writetime.pipeline.verification import Compared, Difference, Shown
 from writetime.storage import open_store
@@ -154,3 +156,28 @@ def test_what_travels_to_the_workers() -> None:
     assert batch["ring"].to_pylist() == [False]
     assert Shown.from_bytes(batch["row"][0].as_py()).values == {"tags": [["a", 7]], "v": 9}
     cloudpickle.dumps(plan.ring_side())
+
+
+def test_numbers_of_current_rows_are_compared_as_numbers() -> None:
+    kinds: dict[str, tuple[ColumnKind, str]] = {"id": ("partition_key", "int"), "amount": ("regular", "decimal")}
+    priced = Table("shop", "orders", UUID(int=1), {n: Column(n, kind, type_, 0) for n, (kind, type_) in kinds.items()})
+
+    def differ(raw: bytes, stored: str | None, *, overflow: str = "reject") -> bool:
+        layout = WarehouseConfig.model_validate({"decimal": {"shop.orders.*": "decimal(6, 2)"}, "overflow": overflow})
+        rows = Rows(priced, Schema(), True, warehouse=layout)
+        found = rows.answered((i32(1), raw, i64(5), None, i64(0)), 1000)
+        row = {"id": 1, "amount": None if stored is None else Decimal(stored), WRITETIME: [("amount", 5)], EXPIRES_AT: []}
+        facts = [(name, pa.map_(pa.string(), pa.int64())) for name in (WRITETIME, EXPIRES_AT)]
+        schema = pa.schema([("id", pa.int32()), ("amount", pa.decimal128(6, 2)), *facts])
+        (ours,) = rows.of_lake(pa.RecordBatch.from_pylist([row], schema=schema), WHOLE, {0})
+        assert found is not None
+        return found[2] != Shown.from_bytes(ours["row"])
+
+    assert not differ(i32(1) + b"\x0f", "1.50"), "1.5"
+    assert not differ(i32(0) + b"\x00", "0.00"), "0"
+    assert not differ(b"", None), "no bytes"
+    assert differ(i32(1) + b"\x0f", "1.51")
+    assert differ(i32(1) + b"\x0f", None)
+    assert differ(i32(3) + b"\x05\xe1", None), "1.505"
+    assert not differ(i32(3) + b"\x05\xe1", None, overflow="null")
+    assert differ(i32(3) + b"\x05\xe1", "1.50", overflow="null")

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from typing import Literal
 
-from pydantic import Field, SecretStr, model_validator
+from pydantic import Field, SecretStr, field_validator, model_validator
 
 from writetime.config.base import Model
+from writetime.events.number_rules import NumberRules, parse
 
 
 class CatalogConfig(Model):
@@ -54,6 +55,17 @@ class WarehouseConfig(Model):
         description="merge-on-read: a batch writes its changes, and readers merge them. copy-on-write: a batch rewrites "
         "each file with a changed row.",
     )
+    decimal: dict[str, str] = Field(
+        default={},
+        description="Types of `decimal` columns in current rows: `decimal(p, s)` or `text` by pattern of keyspace.table.column, where `*` "
+        "stands for any text; the first that matches decides. No match, and primary keys: text.",
+    )
+    varint: dict[str, str] = Field(default={}, description="The same for `varint` columns: `decimal(p, s)`, `decimal(p)` or `text`.")
+    overflow: Literal["reject", "null"] = Field(
+        default="reject",
+        description="What happens to a value that such a type does not hold exactly. reject: the batch continues without the table, which "
+        "waits for a wider type. null: it is null in current rows; changes and topics have it as text.",
+    )
     compact: bool = Field(default=True, description="Maintenance merges small files and applies deletes; it sorts current rows by key.")
     compact_commits: int | None = Field(
         default=100,
@@ -74,3 +86,18 @@ class WarehouseConfig(Model):
         "of their hour, the oldest first: each commit writes the list of all snapshots. null: only `keep_snapshots_days` applies. If "
         "that is null, nothing is expired.",
     )
+
+    @field_validator("decimal", "varint")
+    @classmethod
+    def _are_types_by_column(cls, rules: dict[str, str]) -> dict[str, str]:
+        for pattern, text in rules.items():
+            if pattern.count(".") < 2:
+                raise ValueError(f"`{pattern}` is not a keyspace.table.column pattern; did you mean `{pattern}.*`?")
+            parse(text)
+        return rules
+
+    @property
+    def numbers(self) -> NumberRules:
+        """The rules of `decimal` and `varint` as the library takes them."""
+        by_type = {"decimal": self.decimal, "varint": self.varint}
+        return NumberRules({kind: {pattern: parse(text) for pattern, text in rules.items()} for kind, rules in by_type.items()})

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from decimal import Decimal
-from functools import lru_cache, partial
+from functools import lru_cache
 from typing import TYPE_CHECKING, Any, Final
 from uuid import UUID
 
@@ -24,7 +24,7 @@ from writetime.cassandra.types.types import (
 )
 from writetime.errors import DecodeError
 from writetime.events.naming import to_column
-from writetime.events.type_mapping import LOSSLESS, TABLE, Options
+from writetime.events.type_mapping import TABLE
 from writetime.events.values import (
     checked_duration,
     fields_of,
@@ -32,7 +32,6 @@ from writetime.events.values import (
     put_together,
     refuse_merged_keys,
     taken_apart,
-    to_digits,
     to_text,
 )
 
@@ -42,32 +41,25 @@ if TYPE_CHECKING:
 _MAX_ARROW_MS: Final = (2**63 - 1) // 1000
 
 
-def arrow_type(kind: CqlType, options: Options = LOSSLESS) -> pa.DataType:
+def arrow_type(kind: CqlType) -> pa.DataType:
     """The Arrow type of a CQL type. Raises SchemaError for an undefined user type."""
     import pyarrow as pa
 
-    inner = partial(arrow_type, options=options)
     if isinstance(kind, NativeType):
-        return _native_type(kind.name, options)
+        return _native_type(kind.name)
     if isinstance(kind, CollectionType):
-        elements = [inner(element) for element in kind.elements]
+        elements = [arrow_type(element) for element in kind.elements]
         return pa.map_(*elements) if kind.kind == "map" else pa.list_(*elements)
     if isinstance(kind, VectorType):
-        return pa.list_(inner(kind.element))
+        return pa.list_(arrow_type(kind.element))
     if isinstance(kind, TupleType | UdtType):
-        return pa.struct([pa.field(to_column(name), inner(field)) for name, field in fields_of(kind).items()])
+        return pa.struct([pa.field(to_column(name), arrow_type(field)) for name, field in fields_of(kind).items()])
     return pa.binary()
 
 
-def _native_type(name: str, options: Options) -> pa.DataType:
+def _native_type(name: str) -> pa.DataType:
     import pyarrow as pa
 
-    if name == "decimal" and options.decimal is not None:
-        return pa.decimal128(*options.decimal)
-    if name == "varint" and options.varint is not None:
-        return pa.decimal128(options.varint, 0)
-    if name == "timestamp" and options.timestamp == "millis":
-        return pa.int64()
     special = {
         "timestamp": pa.timestamp("us", tz="UTC"),
         "duration": pa.struct([("months", pa.int32()), ("days", pa.int32()), ("nanoseconds", pa.int64())]),
@@ -75,7 +67,7 @@ def _native_type(name: str, options: Options) -> pa.DataType:
     return special[name] if name in special else pa.type_for_alias(TABLE[name].arrow.removesuffix("[day]"))
 
 
-def to_arrow_value(kind: CqlType, value: Any, options: Options = LOSSLESS) -> Any:
+def to_arrow_value(kind: CqlType, value: Any) -> Any:
     """The value for `arrow_type(kind)` in pyarrow: timestamps as int µs, dates as int days, maps as pairs,
     structs as dicts.
 
@@ -84,19 +76,19 @@ def to_arrow_value(kind: CqlType, value: Any, options: Options = LOSSLESS) -> An
     many digits, a map with a key that would be null, or with keys that would become equal. pyarrow accepts
     every value that is returned.
     """
-    return None if value is None else arrow_converter(kind, options)(value)
+    return None if value is None else arrow_converter(kind)(value)
 
 
 @lru_cache(maxsize=4096)
-def arrow_converter(kind: CqlType, options: Options = LOSSLESS) -> Callable[[Any], Any]:
+def arrow_converter(kind: CqlType) -> Callable[[Any], Any]:
     """`to_arrow_value` of one type, for values that are not None."""
     if isinstance(kind, NativeType):
-        return _native_converter(kind, options)
+        return _native_converter(kind)
     of_parts: dict[CqlType, Callable[[Any], Any]] = {}
 
     def inner(part: CqlType, value: Any) -> Any:
         if part not in of_parts:
-            of_parts[part] = arrow_converter(part, options)
+            of_parts[part] = arrow_converter(part)
         return None if value is None else of_parts[part](value)
 
     def convert(value: Any) -> Any:
@@ -110,13 +102,13 @@ def arrow_converter(kind: CqlType, options: Options = LOSSLESS) -> Callable[[Any
     return convert
 
 
-def _native_converter(kind: NativeType, options: Options) -> Callable[[Any], Any]:
+def _native_converter(kind: NativeType) -> Callable[[Any], Any]:
     change = _TO_ARROW.get(kind.name)
     if change is None:
         return lambda value: None if value is EMPTY else value
     if kind.name in _EMPTY_OF:
-        return lambda value: change(kind, value, options)
-    return lambda value: None if value is EMPTY else change(kind, value, options)
+        return lambda value: change(kind, value)
+    return lambda value: None if value is EMPTY else change(kind, value)
 
 
 def _check_keys(kind: CollectionType, value: Any, out: list[tuple[Any, Any]]) -> None:
@@ -126,16 +118,16 @@ def _check_keys(kind: CollectionType, value: Any, out: list[tuple[Any, Any]]) ->
         refuse_merged_keys(kind, value, out, "convert a value to Arrow")
 
 
-def from_arrow_value(kind: CqlType, value: Any, options: Options = LOSSLESS) -> Any:
+def from_arrow_value(kind: CqlType, value: Any) -> Any:
     """Inverse of `to_arrow_value`, on values as `plain_values` gives them; null stays null."""
     if value is None:
         return None
     if not isinstance(kind, NativeType):
-        return put_together(kind, value, partial(from_arrow_value, options=options), to_column)
+        return put_together(kind, value, from_arrow_value, to_column)
     if kind.name in _EMPTY_OF and value == _EMPTY_OF[kind.name]:
         return EMPTY
     convert = _FROM_ARROW.get(kind.name)
-    return value if convert is None else convert(value, options)
+    return value if convert is None else convert(value)
 
 
 def plain_values(array: pa.Array) -> list[Any]:
@@ -162,51 +154,33 @@ def _plain_type(kind: pa.DataType) -> pa.DataType:
     return kind
 
 
-def _timestamp(_: NativeType, milliseconds: int, options: Options) -> int:
-    if options.timestamp == "millis":
-        return milliseconds
+def _timestamp(_: NativeType, milliseconds: int) -> int:
     if abs(milliseconds) > _MAX_ARROW_MS:
         raise DecodeError("timestamp is beyond the year 294246", operation="convert a value to Arrow")
     return milliseconds * 1000
 
 
-def _varint(kind: NativeType, value: Any, options: Options) -> Any:
-    return to_text(kind, value) if options.varint is None else _digits(value, options.varint, 0, "varint")
-
-
-def _decimal(kind: NativeType, value: Any, options: Options) -> Any:
-    return to_text(kind, value) if options.decimal is None else _digits(value, *options.decimal, "decimal")
-
-
-def _digits(value: Any, precision: int, scale: int, what: str) -> Decimal | None:
-    return None if value is EMPTY else to_digits(value, precision, scale, what)
-
-
-def _text(kind: NativeType, value: Any, _: Options) -> str:
-    return to_text(kind, value)
-
-
-def _duration(_: NativeType, value: Duration, __: Options) -> dict[str, int]:
+def _duration(_: NativeType, value: Duration) -> dict[str, int]:
     return checked_duration(value)._asdict()
 
 
 _EMPTY_OF: Final[dict[str, Any]] = {"varint": "", "decimal": "", "inet": "", "uuid": "", "timeuuid": "", "empty": b""}
 """The zero-length value of types that can represent it."""
-_TO_ARROW: Final[dict[str, Callable[[NativeType, Any, Options], Any]]] = {
+_TO_ARROW: Final[dict[str, Callable[[NativeType, Any], Any]]] = {
     "timestamp": _timestamp,
-    "varint": _varint,
-    "decimal": _decimal,
-    "inet": _text,
-    "uuid": _text,
-    "timeuuid": _text,
+    "varint": to_text,
+    "decimal": to_text,
+    "inet": to_text,
+    "uuid": to_text,
+    "timeuuid": to_text,
     "duration": _duration,
     "empty": lambda *_: b"",
 }
-_FROM_ARROW: Final[dict[str, Callable[[Any, Options], Any]]] = {
-    "timestamp": lambda value, options: value if options.timestamp == "millis" else value // 1000,
-    "varint": lambda value, _: int(Decimal(value)),
-    "decimal": lambda value, _: Decimal(value),
-    "uuid": lambda value, _: UUID(value),
-    "timeuuid": lambda value, _: UUID(value),
-    "duration": lambda value, _: Duration(**value),
+_FROM_ARROW: Final[dict[str, Callable[[Any], Any]]] = {
+    "timestamp": lambda value: value // 1000,
+    "varint": lambda value: int(Decimal(value)),
+    "decimal": Decimal,
+    "uuid": UUID,
+    "timeuuid": UUID,
+    "duration": lambda value: Duration(**value),
 }

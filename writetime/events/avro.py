@@ -21,7 +21,6 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from datetime import UTC, date, datetime, timedelta
 from decimal import Decimal
-from functools import partial
 from typing import Any, Final
 from uuid import UUID
 
@@ -38,9 +37,8 @@ from writetime.cassandra.types.types import (
     VectorType,
     parse_type,
 )
-from writetime.errors import DecodeError
 from writetime.events.naming import to_avro
-from writetime.events.type_mapping import LOSSLESS, TABLE, Options
+from writetime.events.type_mapping import TABLE
 from writetime.events.values import (
     checked_duration,
     fields_of,
@@ -49,7 +47,6 @@ from writetime.events.values import (
     refuse_merged_keys,
     taken_apart,
     text_keyed,
-    to_digits,
     to_text,
 )
 
@@ -64,17 +61,16 @@ _SAID_BY_AVRO: Final = frozenset(
 _CALENDAR: Final = frozenset({"date", "timestamp-millis"})
 
 
-def avro_type(kind: CqlType, options: Options = LOSSLESS) -> Avro:
+def avro_type(kind: CqlType) -> Avro:
     """The Avro schema of a CQL type, null not included. Raises SchemaError for an undefined user type."""
-    return Names(options).type(kind)
+    return Names().type(kind)
 
 
 class Names:
     """Makes the types of one schema, and knows which named ones it has defined. `numbers`: the form of varint and
     of decimal, see `writetime.events.converters`."""
 
-    def __init__(self, options: Options, numbers: Callable[[str], str] = lambda _: "string") -> None:
-        self.options = options
+    def __init__(self, numbers: Callable[[str], str] = lambda _: "string") -> None:
         self.numbers = numbers
         self.defined: set[str] = set()
 
@@ -126,13 +122,6 @@ class Names:
         if kind.name in ("varint", "decimal") and (mode := self.numbers(kind.name)) != "string":
             return self._scaled() if mode == "precise" else {"type": mode, "cqlType": kind.name}
         extra = {} if kind.name in _SAID_BY_AVRO else {"cqlType": kind.name}
-        digits = _digits_of(kind, self.options)
-        if digits is not None:
-            return {"type": "bytes", "logicalType": "decimal", "precision": digits[0], "scale": digits[1], **extra}
-        if kind.name == "time" and self.options.time == "micros":
-            return {"type": "long", "logicalType": "time-micros", **extra}
-        if kind.name == "timestamp" and self.options.timestamp == "millis":
-            return {"type": "long", "cqlType": "timestamp"}
         name, _, logical = TABLE[kind.name].avro.partition(" ")
         extra |= {"logicalType": logical[1:-1]} if logical else {}
         return {"type": name, **extra} if extra else name
@@ -168,31 +157,23 @@ def _whole_text(kind: CqlType) -> str:
     return f'"{kind.keyspace}"."{kind.name}"' if isinstance(kind, UdtType) else str(kind)
 
 
-def _digits_of(kind: NativeType, options: Options) -> tuple[int, int] | None:
-    """(precision, scale) of a type that the options make a number of digits."""
-    if kind.name == "varint" and options.varint is not None:
-        return options.varint, 0
-    return options.decimal if kind.name == "decimal" else None
-
-
 # --- values
 
 
-def to_avro_value(kind: CqlType, value: Any, options: Options = LOSSLESS) -> Any:
+def to_avro_value(kind: CqlType, value: Any) -> Any:
     """The value in fastavro's form for `avro_type(kind)`: timestamps as int ms, dates as int days, records
     as dicts.
 
-    A zero-length value is "" where that is text or bytes, else null. DecodeError for a duration or a number
-    beyond its field, a time that is none of a day under `time="micros"`, and a map that has a text key twice
-    or null, or keys that would become one.
+    A zero-length value is "" where that is text or bytes, else null. DecodeError for a duration
+    beyond its field, and for a map that has a text key twice or null, or keys that would become one.
     """
     if value is None:
         return None
     if isinstance(kind, NativeType):
-        return _native_value(kind, value, options)
+        return _native_value(kind, value)
     if value is EMPTY:
         return None
-    out = taken_apart(kind, value, partial(to_avro_value, options=options), to_avro)
+    out = taken_apart(kind, value, to_avro_value, to_avro)
     if not isinstance(kind, CollectionType) or kind.kind != "map":
         return out
     if has_text_keys(kind):
@@ -201,58 +182,38 @@ def to_avro_value(kind: CqlType, value: Any, options: Options = LOSSLESS) -> Any
     return [{"key": key, "value": element} for key, element in out]
 
 
-def from_avro_value(kind: CqlType, datum: Any, options: Options = LOSSLESS) -> Any:
+def from_avro_value(kind: CqlType, datum: Any) -> Any:
     """Inverse of `to_avro_value`, on what fastavro reads, with its logical types or without; null stays
     null."""
     if datum is None:
         return None
     if isinstance(kind, NativeType):
-        return _from_native_value(kind, datum, options)
+        return _from_native_value(kind, datum)
     if has_text_keys(kind):
         assert isinstance(kind, CollectionType)
         key = kind.elements[0]
         datum = [(EMPTY if name == "" and not _is_text(key) else name, element) for name, element in datum.items()]
     elif isinstance(kind, CollectionType) and kind.kind == "map":
         datum = [(entry["key"], entry["value"]) for entry in datum]
-    return put_together(kind, datum, partial(from_avro_value, options=options), to_avro)
+    return put_together(kind, datum, from_avro_value, to_avro)
 
 
-def _native_value(kind: NativeType, value: Any, options: Options) -> Any:
-    digits = _digits_of(kind, options)
+def _native_value(kind: NativeType, value: Any) -> Any:
     if value is EMPTY:
-        return None if digits is not None else _EMPTY_OF.get(kind.name)
-    if digits is not None:
-        return to_digits(value, *digits, kind.name)
-    if kind.name == "time" and options.time == "micros":
-        return _micros(value)
+        return _EMPTY_OF.get(kind.name)
     convert = _TO_AVRO.get(kind.name)
     return value if convert is None else convert(kind, value)
 
 
-def _from_native_value(kind: NativeType, datum: Any, options: Options) -> Any:
+def _from_native_value(kind: NativeType, datum: Any) -> Any:
     if datum is EMPTY or (kind.name in _EMPTY_OF and datum == _EMPTY_OF[kind.name]):
         return EMPTY
-    if kind.name == "time" and options.time == "micros":
-        return _nanos(datum)
     convert = _FROM_AVRO.get(kind.name)
     return datum if convert is None else convert(datum)
 
 
 def _is_text(kind: CqlType) -> bool:
     return isinstance(kind, NativeType) and kind.has_empty
-
-
-def _micros(nanos: int) -> int:
-    if not 0 <= nanos < 86_400_000_000_000:
-        raise DecodeError("time is not a time of day", operation="convert a value to Avro")
-    return nanos // 1000
-
-
-def _nanos(datum: Any) -> int:
-    if isinstance(datum, int):
-        return datum * 1000
-    nanos: int = (((datum.hour * 60 + datum.minute) * 60 + datum.second) * 1_000_000 + datum.microsecond) * 1000
-    return nanos
 
 
 def _milliseconds(datum: Any) -> int:
@@ -303,10 +264,9 @@ class AvroTable:
     row_schema: Avro
     keys: Mapping[str, CqlType]
     columns: Mapping[str, CqlType]
-    options: Options = LOSSLESS
 
     @classmethod
-    def of(cls, table: Table, types: Types, options: Options = LOSSLESS) -> AvroTable:
+    def of(cls, table: Table, types: Types) -> AvroTable:
         """The schemas of a table's current columns. SchemaError if a type is invalid or unknown."""
 
         def kinds(*columns: Column) -> dict[str, CqlType]:
@@ -315,25 +275,23 @@ class AvroTable:
         keys = kinds(*table.partition_key, *table.clustering)
         columns = keys | kinds(*table.static_columns, *table.regular_columns)
         namespace = f"{to_avro(table.keyspace)}.{to_avro(table.name)}"
-        return cls(
-            _table_record(namespace, "Key", keys, options), _table_record(namespace, "Row", columns, options), keys, columns, options
-        )
+        return cls(_table_record(namespace, "Key", keys), _table_record(namespace, "Row", columns), keys, columns)
 
     def key_datum(self, key: Mapping[str, Any]) -> dict[str, Any]:
         """The primary key's values by column name, as fastavro takes them."""
-        return {to_avro(name): to_avro_value(kind, key.get(name), self.options) for name, kind in self.keys.items()}
+        return {to_avro(name): to_avro_value(kind, key.get(name)) for name, kind in self.keys.items()}
 
     def row_datum(self, row: Mapping[str, Any]) -> dict[str, Any]:
         """A row's values by column name, as fastavro takes them; columns that it lacks are null."""
-        return {to_avro(name): to_avro_value(kind, row.get(name), self.options) for name, kind in self.columns.items()}
+        return {to_avro(name): to_avro_value(kind, row.get(name)) for name, kind in self.columns.items()}
 
     def row(self, datum: Mapping[str, Any]) -> dict[str, Any]:
         """Inverse of `row_datum`."""
-        return {name: from_avro_value(kind, datum[to_avro(name)], self.options) for name, kind in self.columns.items()}
+        return {name: from_avro_value(kind, datum[to_avro(name)]) for name, kind in self.columns.items()}
 
 
-def _table_record(namespace: str, name: str, kinds: Mapping[str, CqlType], options: Options) -> Avro:
-    return {"type": "record", "name": name, "namespace": namespace, "fields": Names(options).fields(kinds)}
+def _table_record(namespace: str, name: str, kinds: Mapping[str, CqlType]) -> Avro:
+    return {"type": "record", "name": name, "namespace": namespace, "fields": Names().fields(kinds)}
 
 
 def without_calendar(schema: Avro) -> Avro:

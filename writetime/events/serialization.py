@@ -35,7 +35,6 @@ from writetime.events.avro import Avro, Names
 from writetime.events.converters import AvroForm, Form, JsonForm, Numbers, Times, Varints
 from writetime.events.envelope import About, Contract, Shape, encode
 from writetime.events.naming import to_avro
-from writetime.events.type_mapping import LOSSLESS
 from writetime.events.values import TEXT_KEYS, fields_of
 
 Format = Literal["json", "json-schema", "avro"]
@@ -264,13 +263,13 @@ def _connect_struct(name: str | None, fields: Mapping[str, dict[str, Any]]) -> d
 def avro_schemas(shape: Shape, about: About, *, wide: bool) -> Schemas:
     """The schemas to register. SchemaError for an undefined user type."""
     space = f"{to_avro(about.keyspace)}.{to_avro(about.table)}"
-    names = Names(LOSSLESS, shape.form.number_mode)
+    names = Names(shape.form.number_mode)
     key_fields = [
         {field: held for field, held in {**each, "type": each["type"][1]}.items() if field != "default"} if name in shape.required else each
         for name, each in zip(shape.keys, names.fields(shape.keys), strict=True)
     ]
     key = {"type": "record", "name": "Key", "namespace": space, "fields": key_fields}
-    names = Names(LOSSLESS, shape.form.number_mode)
+    names = Names(shape.form.number_mode)
     columns = {**shape.columns, **(shape.dropped if wide else {})}
     row = {
         "type": "record",

@@ -2,8 +2,8 @@
 docs/types.md shows.
 
 `writetime.events.arrow` and `writetime.events.avro` build their types from the columns `arrow` and `avro`.
-Spark and Iceberg derive theirs from Arrow's; tests compare these columns with the result. `Options` selects
-other mappings.
+Spark and Iceberg derive theirs from Arrow's; tests compare these columns with the result. Numbers of current
+rows may have another type (`writetime.events.number_rules`).
 
 A value comes back exactly unless `note` says otherwise. A zero-length value (`EMPTY`) comes back where
 `empty` is "", and is null where it is "null". Must not know a library.
@@ -14,8 +14,6 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Final
-
-from writetime.errors import ConfigError
 
 MAX_PRECISION: Final = 38
 """Digits of a decimal in Arrow's decimal128, Spark and Iceberg."""
@@ -35,36 +33,12 @@ class Mapped:
     note: str = ""
 
 
-@dataclass(frozen=True, slots=True)
-class Options:
-    """Other forms for some types, for all columns alike. The default loses nothing.
-
-    `decimal` (precision, scale) and `varint` (digits) give numbers instead of text; a value that does not fit
-    is a DecodeError, and a decimal takes on the scale. `time` "micros" cuts nanoseconds off, in Avro only.
-    `timestamp` "millis" is a plain 64-bit number, for moments beyond the year 294246.
-    """
-
-    decimal: tuple[int, int] | None = None
-    varint: int | None = None
-    time: str = "nanos"
-    timestamp: str = "instant"
-
-    def __post_init__(self) -> None:
-        precision, scale = self.decimal or (1, 0)
-        known = self.time in ("nanos", "micros") and self.timestamp in ("instant", "millis")
-        digits = all(1 <= count <= MAX_PRECISION for count in (precision, 1 if self.varint is None else self.varint))
-        if not (known and digits and 0 <= scale <= precision):
-            raise ConfigError(f"unsupported type mapping: {self}", operation="choose a mapping", hint=f"At most {MAX_PRECISION} digits.")
-
-
-LOSSLESS: Final = Options()
-
 _DURATION = "struct<months: int32, days: int32, nanoseconds: int64>"
 _ICEBERG_DURATION = "struct<months: int, days: int, nanoseconds: long>"
 _TEXT = ("string", "STRING", "string", "string", "text")
 _INT = ("int32", "INT", "int", "int", "number")
 _LONG = ("int64", "BIGINT", "long", "long", "number")
-_DIGITS = "Text, for CQL bounds neither digits nor scale."
+_DIGITS = "Text, for CQL bounds neither digits nor scale; DECIMAL in current rows by rule."
 _NAN = "NaN stays NaN; its payload is lost in JSON."
 
 NATIVES: Final = (
@@ -80,8 +54,8 @@ NATIVES: Final = (
     Mapped("counter", *_LONG, note="The sum of its shards, as a 64-bit number of Java's; the shards stay in the log."),
     Mapped("float", "float", "FLOAT", "float", "float", 'number, "NaN", "Infinity", "-Infinity"', note=_NAN),
     Mapped("double", "double", "DOUBLE", "double", "double", 'number, "NaN", "Infinity", "-Infinity"', note=_NAN),
-    Mapped("varint", *_TEXT, '""', note=f"{_DIGITS} Option `varint`."),
-    Mapped("decimal", *_TEXT, '""', note=f"{_DIGITS} Option `decimal`."),
+    Mapped("varint", *_TEXT, '""', note=_DIGITS),
+    Mapped("decimal", *_TEXT, '""', note=_DIGITS),
     Mapped(
         "timestamp",
         "timestamp[us, tz=UTC]",
@@ -89,7 +63,7 @@ NATIVES: Final = (
         "timestamptz",
         "long (timestamp-millis)",
         "ISO-8601, ms, UTC",
-        note="Refused by Arrow beyond the years ±292 thousand. Option `timestamp`.",
+        note="Refused by Arrow beyond the years ±292 thousand.",
     ),
     Mapped(
         "date",
@@ -100,7 +74,7 @@ NATIVES: Final = (
         "ISO-8601",
         note="All 2³² days; many readers know the years 1 to 9999 only.",
     ),
-    Mapped("time", *_LONG, note="Nanoseconds since midnight; Iceberg and Avro have microseconds. Option `time`."),
+    Mapped("time", *_LONG, note="Nanoseconds since midnight; Iceberg and Avro have microseconds."),
     Mapped(
         "duration",
         _DURATION,
@@ -152,21 +126,6 @@ SHAPES: Final = (
     Mapped("custom type", "binary", "BINARY", "binary", "bytes", "base64", '""', note="Composites too. Avro's `cqlType` names the class."),
 )
 
-OPTIONS: Final = (
-    Mapped("varint, `varint=p`", "decimal128(p, 0)", "DECIMAL(p,0)", "decimal(p, 0)", "bytes (decimal)", "", note="Refused: more digits."),
-    Mapped(
-        "decimal, `decimal=(p, s)`",
-        "decimal128(p, s)",
-        "DECIMAL(p,s)",
-        "decimal(p, s)",
-        "bytes (decimal)",
-        "",
-        note="All are of scale s. Refused: more digits.",
-    ),
-    Mapped('time, `time="micros"`', "", "", "", "long (time-micros)", "", note="Nanoseconds are cut off. Refused: what is no time of day."),
-    Mapped('timestamp, `timestamp="millis"`', "int64", "BIGINT", "long", "long", "", note="Milliseconds since the epoch, all 64 bits."),
-)
-
 TABLE: Final = {row.cql: row for row in NATIVES}
 """The rows of the simple types by name."""
 
@@ -174,8 +133,8 @@ _HEAD = ("CQL", "Arrow", "Spark", "Iceberg", "Avro", "JSON", "zero-length", "not
 
 
 def markdown() -> list[str]:
-    """The tables as docs/types.md holds them: simple types, types made of others, options."""
-    return ["\n".join(_lines(rows)) for rows in (NATIVES, SHAPES, OPTIONS)]
+    """The tables as docs/types.md holds them: simple types, types made of others."""
+    return ["\n".join(_lines(rows)) for rows in (NATIVES, SHAPES)]
 
 
 def _lines(rows: tuple[Mapped, ...]) -> Iterator[str]:
@@ -183,5 +142,5 @@ def _lines(rows: tuple[Mapped, ...]) -> Iterator[str]:
     yield "|---" * len(_HEAD) + "|"
     for row in rows:
         cells = (row.cql, row.arrow, row.spark, row.iceberg, row.avro, row.json)
-        shown = [cell if "`" in cell or not cell else f"`{cell}`" for cell in cells]
+        shown = [f"`{cell}`" for cell in cells]
         yield f"| {' | '.join((*shown, row.empty, row.note))} |"
