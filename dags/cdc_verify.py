@@ -19,10 +19,12 @@ not in flight are **drift**, and the task fails.
 | `unsettled …` | the row changed recently, or no batch was sealed since; not a failure | compare again, with *At rest* if there are no writes |
 | `waits for a person: …` | a segment is held, and its data is missing | resolve its failed task in `cdc_ingest` first |
 | `in the ring it is another table by now` | a DROP, CREATE or TRUNCATE has not been processed yet | compare again after the next batch |
+| `topic …: drift of …` | the last record of a key is not the row of the table | was the topic written to, or its progress? `cdc_publish`, *Send all of a table again* |
+| `topic … could not be compared` | retention has deleted records, or a setting keeps some out of the topic | only a topic that has the last record of every key can be compared |
 | `NoHostAvailable`, `Unavailable` | a replica is down; at ALL each replica must answer | compare when all nodes are up, or set `snapshot.consistency` |
 
 Report and chart: `verify/<cluster>/<time>.json` and `.svg` in the bucket. Requires `cluster.cql` in the pipeline's YAML;
-without it the task skips.
+without it the task skips, unless *Topics* is chosen.
 """
 
 for pipeline in settings():
@@ -66,6 +68,13 @@ for pipeline in settings():
                 description="There are no writes and all segments are processed: any difference is drift at once.",
             ),
             "tell_values": Param(False, type="boolean", title="Values", description="Include values of differing rows in the report."),
+            "topics": Param(
+                False,
+                type="boolean",
+                title="Topics",
+                description="Also compare the last record of each key in the tables' topics with the tables, for that share of the keys. "
+                "Reads the topics from their beginning.",
+            ),
         },
     ):
         CheckJobOperator(
@@ -80,5 +89,6 @@ for pipeline in settings():
                 "{{ '--token-range=' ~ params.token_range if params.token_range else '' }}",
                 "{{ '--at-rest' if params.at_rest else '' }}",
                 "{{ '--values' if params.tell_values else '' }}",
+                "{{ '--topics' if params.topics else '' }}",
             ],
         )

@@ -157,6 +157,10 @@ def verify_tables(
         bool, typer.Option("--at-rest", help="No writes are in progress and all segments are ingested: every difference is drift.")
     ] = False,
     values: Annotated[bool, typer.Option("--values", help="Include the values of rows that differ in the report.")] = False,
+    topics: Annotated[
+        bool,
+        typer.Option("--topics", help="Also compare the last record of each key in the topics with the tables, for that share."),
+    ] = False,
     as_json: Annotated[bool, typer.Option("--json", help="The report as JSON.")] = False,
 ) -> None:
     """Compare the current-row tables with the cluster: values, writetimes, expiries. Exit code 1 if rows
@@ -167,7 +171,7 @@ def verify_tables(
     from writetime.pipeline.bootstrap.run import parse_part
 
     part = parse_part(token_range) if token_range else None
-    report = job.run(load(config), job.Options(table or [], share, seed, part, wait, at_rest, values))
+    report = job.run(load(config), job.Options(table or [], share, seed, part, wait, at_rest, values, topics))
     _print_report(report.model_dump_json() if as_json else verification.report_text(report), report.name, ok=report.ok)
 
 

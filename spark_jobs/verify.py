@@ -41,6 +41,7 @@ from spark_jobs.sinks.schema_evolution import quoted
 from spark_jobs.stages.scan import Batches, chunked
 from spark_jobs.stages.table_rows import EXPIRES_AT, WRITETIME, RowShape
 from spark_jobs.state.shards import Shard, shards_of
+from spark_jobs.topic_check import TopicChecks
 from writetime.cassandra.merge import row_codec
 from writetime.cassandra.merge.clustering import ClusteringOrder
 from writetime.cassandra.merge.partition_head import decode_head
@@ -68,6 +69,7 @@ from writetime.pipeline.verification import (
     RangeResult,
     Shown,
     TableResult,
+    TopicResult,
     VerifyReport,
     plain,
 )
@@ -114,7 +116,8 @@ passed in a task."""
 @dataclass(frozen=True)
 class Options:
     """What is compared, and for how long. `at_rest`: nobody writes and all segments are ingested, so every
-    difference is drift."""
+    difference is drift. `topics`: topics are compared with the tables, too; then the cluster need not be
+    configured."""
 
     tables: Sequence[str] = ()
     share: float = 1.0
@@ -123,6 +126,7 @@ class Options:
     wait: float = 0.0
     at_rest: bool = False
     values: bool = False
+    topics: bool = False
 
 
 @reports_failure("the verification")
@@ -138,10 +142,15 @@ def main(arguments: list[str] | None = None) -> int:
         "--at-rest", action="store_true", help="no writes are in progress and all segments are ingested: every difference is drift"
     )
     parser.add_argument("--values", action="store_true", help="include the values of rows that differ in the report")
+    parser.add_argument(
+        "--topics",
+        action="store_true",
+        help="also compare the last record of each key in the topics with the tables, for that share",
+    )
     parser.add_argument("--json", action="store_true", help="print the report as JSON")
     given = parser.parse_args(arguments)
     part = parse_part(given.token_range) if given.token_range else None
-    options = Options(given.table, given.share, given.seed, part, given.wait, given.at_rest, given.values)
+    options = Options(given.table, given.share, given.seed, part, given.wait, given.at_rest, given.values, given.topics)
     report = run(load(given.config), options)
     print(report.model_dump_json() if given.json else verification.report_text(report))  # noqa: T201
     print(f"report: {report.name}", file=sys.stderr)  # noqa: T201
@@ -151,8 +160,10 @@ def main(arguments: list[str] | None = None) -> int:
 
 def run(config: PipelineConfig, options: Options) -> VerifyReport:
     """Compare, and put the report into the bucket."""
-    if config.cluster.cql is None:
+    if config.cluster.cql is None and not options.topics:
         raise ConfigError("`cluster.cql` is missing", operation="read from the ring", hint="Say in the pipeline's YAML where the ring is.")
+    if config.kafka is None and options.topics:
+        raise ConfigError("`kafka` is missing", operation="compare topics", hint="The pipeline publishes to no topics: leave out --topics.")
     spark = spark_session(config, f"writetime verify {config.pipeline}")
     try:
         report = Verification(config, config.cluster.cql, spark, options).report()
@@ -201,7 +212,7 @@ class Subject:
 class Verification:
     """One run of the job. The schema is what the bucket knows."""
 
-    def __init__(self, config: PipelineConfig, cql: CqlConfig, spark: SparkSession, options: Options) -> None:
+    def __init__(self, config: PipelineConfig, cql: CqlConfig | None, spark: SparkSession, options: Options) -> None:
         self.config, self.cql, self.spark, self.options = config, cql, spark, options
         self.store, self.cluster = open_store(config.bucket), config.cluster.name
         self.schema: Schema = known_schema(self.store, self.cluster).schema()
@@ -214,7 +225,7 @@ class Verification:
         before = self._before()
         subjects: list[Subject] = []
         refused: list[TableResult] = []
-        for table in self._tables():
+        for table in self._tables() if self.cql is not None else ():
             try:
                 subjects.append(self._subject(table))
             except BatchError as error:
@@ -234,7 +245,14 @@ class Verification:
             at_rest=self.options.at_rest,
             waiting=sealed.held if sealed else [],
             tables=sorted([*refused, *(self._result(each, before) for each in subjects)], key=lambda each: each.table),
+            topics=self._topics(),
         )
+
+    def _topics(self) -> list[TopicResult]:
+        if not self.options.topics:
+            return []
+        checks = TopicChecks(self.config, self.spark, self.schema, self.options.share, self.options.seed, values=self.options.values)
+        return checks.results(sorted(self._tables(), key=lambda table: table.full_name))
 
     def _tables(self) -> list[Table]:
         """The requested tables, or all captured tables with a state."""
@@ -258,6 +276,7 @@ class Verification:
             ranges = split(ring.tokens(), self.options.part, self.config.snapshot.ranges)
             of_elements = ring.has_element_times
         chosen = verification.sampled(ranges, self.options.share, self.options.seed)
+        assert self.cql is not None
         plan = Plan(self.config, self.cql, table, Schema(types=self.schema.types), chosen, of_elements)
         if hides_tokens(plan.rules) and (self.options.part is not None or self.options.share < 1):
             hint = "Compare all of it: share 1, no token range."
@@ -334,6 +353,7 @@ class Verification:
         return -1 if found is None else found - int(self.config.snapshot.margin_seconds * 1_000_000)
 
     def _ring(self) -> Ring:
+        assert self.cql is not None
         return ring_of(self.config, self.cql)
 
     def _result(self, subject: Subject, before: int) -> TableResult:

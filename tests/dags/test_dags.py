@@ -89,7 +89,7 @@ def submitted(task, batch="1"):
 
 bag = DagBag(sys.argv[1])
 checks = {dag_id: dag for dag_id, dag in bag.dags.items() if dag_id in ("cdc_verify", "cdc_audit")}
-given = {"table": "shop.orders", "token_range": "1:2", "at_rest": True, "tell_values": True}
+given = {"table": "shop.orders", "token_range": "1:2", "at_rest": True, "tell_values": True, "topics": True}
 given |= {"start": "2026-05-04T00:00Z", "end": "2026-05-05T00:00Z"}
 commands = {dag_id: [rendered(dag, dag.tasks[0], some) for some in ({}, given)] for dag_id, dag in checks.items()}
 
@@ -607,7 +607,16 @@ def test_checks_are_told_what_was_asked_for(loaded: dict[str, Any]) -> None:
     assert {name: found for name, found in loaded["commands"].items() if name != "params"} == {
         "cdc_verify": [
             ["--share=0.1", "--seed=20260504", "--wait=900"],
-            ["--share=0.1", "--seed=20260504", "--wait=900", "--table=shop.orders", "--token-range=1:2", "--at-rest", "--values"],
+            [
+                "--share=0.1",
+                "--seed=20260504",
+                "--wait=900",
+                "--table=shop.orders",
+                "--token-range=1:2",
+                "--at-rest",
+                "--values",
+                "--topics",
+            ],
         ],
         "cdc_audit": [
             ["--end=2026-05-04T09:00:00+00:00", "--start=2026-05-03T09:00:00+00:00", *AUDIT],

@@ -6,6 +6,7 @@ import xml.etree.ElementTree as ET
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
+from typing import Any
 from uuid import UUID
 
 import pytest
@@ -20,6 +21,8 @@ from writetime.pipeline.verification import (
     RangeResult,
     Shown,
     TableResult,
+    TopicFinding,
+    TopicResult,
     VerifyReport,
     are_ties,
     differences,
@@ -155,3 +158,25 @@ def test_the_report_and_its_picture(tmp_path: Path) -> None:
     # What people are told of it names no row.
     short = verification.in_short(report)
     assert short == "1 rows differ from the cluster\nshop.<orders>: drift in 1 of 10 rows\nReport and chart: verify/c/20260504T120000Z.json"
+
+
+def test_topics_are_part_of_the_report() -> None:
+    at = datetime(2026, 5, 4, 12, tzinfo=UTC)
+    about: dict[str, Any] = {"cluster": "c", "started_at": at, "finished_at": at, "batch": 3, "horizon": at, "consistency": "ALL"}
+    finding = TopicFinding(key='{"id": 7}', verdict="drift", kind="value", columns=["a", "b"])
+    topics = [
+        TopicResult(topic="cdc.shop.orders", table="shop.orders", keys=5, drift=1, findings=[finding]),
+        TopicResult(topic="cdc.shop.carts", table="shop.carts", trouble="records in Avro are not compared"),
+    ]
+    report = VerifyReport(**about, share=1, seed=0, tables=[], topics=topics)
+    assert (report.ok, report.drift) == (False, 1)
+    assert VerifyReport.model_validate_json(report.to_bytes()) == report
+    text = verification.report_text(report)
+    assert 'drift cdc.shop.orders {"id": 7}: value a b' in text
+    assert "records in Avro are not compared" in text
+    short = verification.in_short(report)
+    assert "topic cdc.shop.orders: drift of 1 of 5 keys from the table" in short
+    assert "topic cdc.shop.carts could not be compared" in short
+    assert '"id"' not in short
+    # A report of an earlier version has none.
+    assert VerifyReport.model_validate_json(report.model_copy(update={"topics": []}).model_dump_json(exclude={"topics"})).ok

@@ -139,6 +139,12 @@ class Shape:
             "source": self._source(row, about),
         }
 
+    def row(self, values: Mapping[str, Any]) -> dict[str, Any]:
+        """The row with these values, of the stored columns in their order, as an event has it in `after`."""
+        found = self._row("after", {"after": values})
+        assert found is not None
+        return found
+
     def claim(self, row: Mapping[str, Any], about: About, *, url: str, size: int, crc32c: int) -> dict[str, Any]:
         """The envelope that replaces one that is too large."""
         whole = self.value({**row, "before": None, "after": None, "changed_elements": None}, about)

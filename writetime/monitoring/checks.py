@@ -140,14 +140,17 @@ def _in_short(batches: Batches, name: str) -> Check:
 
 
 def _compared(found: VerifyReport) -> str:
-    return f"{len(found.tables)} tables, {found.share:.0%} of the tokens, {sum(table.rows for table in found.tables):,} rows"
+    topics = f"; {len(found.topics)} topics, {sum(topic.keys for topic in found.topics):,} keys" if found.topics else ""
+    return f"{len(found.tables)} tables, {found.share:.0%} of the tokens, {sum(table.rows for table in found.tables):,} rows{topics}"
 
 
 def _found(found: VerifyReport) -> str:
     failed = sum(bool(table.trouble) for table in found.tables)
+    not_read = sum(bool(topic.trouble) for topic in found.topics)
     parts = [
         f"drift in {found.drift} rows" if found.drift else "",
         f"{failed} tables could not be compared" if failed else "",
+        f"{not_read} topics could not be compared" if not_read else "",
         f"{ties} rows tie" if (ties := sum(table.ties for table in found.tables)) else "",
         f"{sum(table.unsettled for table in found.tables)} rows unsettled" if any(table.unsettled for table in found.tables) else "",
     ]

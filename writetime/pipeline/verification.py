@@ -1,4 +1,4 @@
-"""Compare the tables with the cluster: which differences may exist for a while and which may not, and the
+"""Compare the tables with the cluster, and topics with the tables: which differences may exist for a while and which may not, and the
 report. No driver, no Spark.
 
 Strategy: a row is compared as a document of values, writetimes and expiries (`Shown`) that both sides can
@@ -42,6 +42,7 @@ Range = tuple[int, int]
 Json = Any
 Verdict = Literal["drift", "unsettled", "tie"]
 Kind = Literal["row missing", "row too many", "row twice", "value", "writetime", "expiry"]
+TopicKind = Literal["record missing", "record too many", "value"]
 
 CLOCKS: Final = 10
 """Seconds by which two equal expiries may differ: the cluster reports the remaining time, not the moment."""
@@ -243,8 +244,34 @@ class TableResult(Document):
         return sum(each.tie for each in self.ranges)
 
 
+class TopicFinding(Document):
+    """A key whose last record and row differ. `key`: the record's key as JSON. Rows are included only on
+    request."""
+
+    key: str
+    verdict: Literal["drift", "unsettled"]
+    kind: TopicKind
+    columns: list[str] = Field(default=[], description="Those that differ, if both sides have the row.")
+    in_topic: Json = Field(default=None, description="The row by the topic; null unless values were requested.")
+    in_table: Json = Field(default=None, description="The row of the table; null unless values were requested.")
+
+
+class TopicResult(Document):
+    """A topic that was compared with its table of current rows, at `snapshot`. `keys`: those of either side, of the
+    sample. `trouble`: why it could not be compared."""
+
+    topic: str
+    table: str
+    snapshot: int | None = None
+    keys: int = 0
+    drift: int = 0
+    unsettled: int = 0
+    findings: list[TopicFinding] = Field(default=[], description="Limited to the first findings; the counts are of all.")
+    trouble: str = ""
+
+
 class VerifyReport(Document):
-    """One comparison of tables with the cluster. `horizon`: everything written up to then had to be equal;
+    """One comparison of tables with the cluster, and of topics with tables. `horizon`: everything written up to then had to be equal;
     null: unknown."""
 
     cluster: str
@@ -258,14 +285,19 @@ class VerifyReport(Document):
     at_rest: bool = Field(default=False, description="There were no writes and everything was ingested: every difference was drift.")
     waiting: list[str] = Field(default=[], description="Held segments: their content is not in the tables.")
     tables: list[TableResult]
+    topics: list[TopicResult] = Field(default=[], description="Compared topics; empty unless they were asked for.")
+
+    @property
+    def results(self) -> list[TableResult | TopicResult]:
+        return [*self.tables, *self.topics]
 
     @property
     def drift(self) -> int:
-        return sum(table.drift for table in self.tables)
+        return sum(each.drift for each in self.results)
 
     @property
     def ok(self) -> bool:
-        return not self.drift and not any(table.trouble for table in self.tables)
+        return not self.drift and not any(each.trouble for each in self.results)
 
     @property
     def name(self) -> str:
@@ -287,7 +319,13 @@ def in_short(report: VerifyReport) -> str:
             lines.append(f"{table.table} could not be compared: {table.trouble}")
         elif table.drift:
             lines.append(f"{table.table}: drift in {table.drift} of {table.rows} rows")
-    return "\n".join((f"{report.drift} rows differ from the cluster", *lines, f"Report and chart: {report.name}"))
+    for topic in report.topics:
+        if topic.trouble:
+            lines.append(f"topic {topic.topic} could not be compared: {topic.trouble}")
+        elif topic.drift:
+            lines.append(f"topic {topic.topic}: drift of {topic.drift} of {topic.keys} keys from the table")
+    differ = sum(table.drift for table in report.tables)
+    return "\n".join((f"{differ} rows differ from the cluster", *lines, f"Report and chart: {report.name}"))
 
 
 def report_text(report: VerifyReport) -> str:
@@ -305,7 +343,12 @@ def report_text(report: VerifyReport) -> str:
         for table in report.tables
     ]
     grid = text_table(("table", "ranges", "rows", "drift", "unsettled", "ties", ""), rows)
-    return "\n".join([grid, *_about(report), *_lines(report)])
+    topics = [
+        (topic.topic, topic.keys, topic.drift, topic.unsettled, topic.trouble or ("DRIFT" if topic.drift else "equal"))
+        for topic in report.topics
+    ]
+    of_topics = [text_table(("topic", "keys", "drift", "unsettled", ""), topics)] if topics else []
+    return "\n".join([*([grid] if rows or not topics else []), *of_topics, *_about(report), *_lines(report)])
 
 
 def picture(report: VerifyReport, *, styled: bool = True) -> str:
@@ -340,6 +383,9 @@ def _lines(report: VerifyReport) -> Iterator[str]:
         for finding in table.findings:
             listed = ", ".join(f"{kind} {column}".strip() for kind, column in finding.differences)
             yield f"{finding.verdict} {table.table} {finding.key}: {listed}"
+    for topic in report.topics:
+        for differs in topic.findings:
+            yield f"{differs.verdict} {topic.topic} {differs.key}: {' '.join([differs.kind, *differs.columns])}"
 
 
 def identity(ring: bytes | None, ours: bytes | None) -> str:
