@@ -11,7 +11,7 @@ UV := .venv/share/uv/bin/uv
 .PHONY: help setup demo up down test test-all test-gcs test-s3 prove bench record lint types lock lock-jars clean ci
 
 # NAME of a proof and its target; the targets have variables of their own.
-PROOFS := ring complete decoder fuzz fuzz-java kill-shipper kill-batch pressure bootstrap orders airflow
+PROOFS := ring complete decoder fuzz fuzz-java kill-shipper kill-batch pressure bootstrap orders airflow engines
 TARGET_OF_decoder := test-decoder
 TARGET_OF_bootstrap := bootstrap-proof
 TARGET_OF_airflow := test-airflow
@@ -106,6 +106,10 @@ bootstrap-proof: setup #: read a table of ROWS=20000 rows from a real ring that 
 orders: setup #: the recorded segments in ORDERS=20 random orders from SEED=1 on, in batches of any size, some again: the same tables and folded feeds
 	@$(PYTHON) -m proof.orders --orders $(or $(ORDERS),20) --seed $(or $(SEED),1) $(ARGS)
 
+engines: setup #: DuckDB, ClickHouse, polars and pyiceberg read current rows, delete files and changes as Spark does
+	@$(PYTHON) -m tools.environment engines
+	@$(PYTHON) -m pytest -m engines $(ARGS)
+
 # --- benchmarks -----------------------------------------------------------------------------------------------------
 
 bench-decode: setup #: segments to Arrow cells against Cassandra's own reader; boots a node for the segments the first time
@@ -168,14 +172,14 @@ lint: setup ## ruff: rules and format
 types: setup ## mypy, strict
 	@$(PYTHON) -m mypy
 
-lock: ## write requirements.txt, requirements-ship.txt, tools/{bootstrap,gsutil}.txt; UPGRADE=1 moves to newer versions
+lock: ## write requirements.txt, requirements-ship.txt, tools/{bootstrap,gsutil,engines}.txt; UPGRADE=1 moves to newer versions
 	@$(UV) pip compile -q pyproject.toml --all-extras --universal --python-version 3.11 --generate-hashes --no-emit-index-url \
 	    --custom-compile-command "make lock" $(if $(UPGRADE),--upgrade) -o requirements.txt
 	@$(UV) pip compile -q pyproject.toml docker/shipper/build.in --extra ship --extra s3 --python-version 3.11 --generate-hashes \
 	    --no-emit-index-url --constraint requirements.txt --custom-compile-command "make lock" -o requirements-ship.txt
 	@$(UV) pip compile -q tools/bootstrap.in --universal --python-version 3.11 --generate-hashes --no-emit-index-url \
 	    --custom-compile-command "make lock" -o tools/bootstrap.txt
-	@for name in gsutil; do \
+	@for name in gsutil engines; do \
 	    $(UV) pip compile -q tools/$$name.in --universal --python-version 3.11 --generate-hashes --no-emit-index-url \
 	        --custom-compile-command "make lock" -o tools/$$name.txt; \
 	done

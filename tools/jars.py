@@ -101,6 +101,8 @@ ROOTS = {
             }
         ),
     ),
+    # A catalog in PostgreSQL.
+    "postgres": Root(("org.postgresql:postgresql:42.7.7",), transitive=False),
     # Spark's own Kafka source and sink: a consumer in tests, and the benchmark that compares our sink with it.
     "spark-kafka": Root(
         (
@@ -112,7 +114,7 @@ ROOTS = {
         transitive=False,
     ),
 }
-ON_DEMAND = frozenset({"gcs", "registry", "connect", "spark-kafka"})
+ON_DEMAND = frozenset({"gcs", "registry", "connect", "postgres", "spark-kafka"})
 """Groups that only some tests or benchmarks need: `need` fetches them, set-up does not."""
 
 Lock = dict[str, dict[Artefact, str]]

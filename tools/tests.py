@@ -22,7 +22,7 @@ from typing import Final
 
 from tools import ROOT
 
-ELSEWHERE: Final = "not gcs and not s3 and not browser"
+ELSEWHERE: Final = "not gcs and not s3 and not browser and not engines"
 """What has a make target of its own."""
 WAITING: Final = "airflow or cassandra or drivers"
 SUITES: Final = {"--quick": "not thorough", "--rest": "(thorough or hypothesis)", "--all": ""}
