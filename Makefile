@@ -7,7 +7,7 @@ MAKEFLAGS += --no-print-directory
 PYTHON := .venv/bin/python
 UV := .venv/share/uv/bin/uv
 
-# What `make` lists; proofs and benchmarks are targets of their own, listed by `make prove` and `make bench`.
+# What `make` lists; proofs and benchmarks are targets of their own, listed by `make prove` and `make bench NAME=list`.
 .PHONY: help setup demo up down test test-all test-gcs test-s3 prove bench record lint types lock lock-jars clean ci
 
 # NAME of a proof and its target; the targets have variables of their own.
@@ -15,7 +15,7 @@ PROOFS := ring complete decoder fuzz fuzz-java kill-shipper kill-batch pressure 
 TARGET_OF_decoder := test-decoder
 TARGET_OF_bootstrap := bootstrap-proof
 TARGET_OF_airflow := test-airflow
-BENCHES := decode whole batch state growth plan refused page paint upload freshness schedule publish archive commits
+BENCHES := judge decode whole batch state growth plan refused page paint upload freshness schedule publish archive commits
 .PHONY: $(foreach name,$(PROOFS),$(or $(TARGET_OF_$(name)),$(name))) $(addprefix bench-,$(BENCHES))
 
 help: ## list the targets
@@ -54,19 +54,19 @@ prove: ## run the proof NAME=ring, kill-batch, …, with its variables (SEED=7 O
 	    *) $(call list,prove,$(foreach name,$(PROOFS),$(name)=$(or $(TARGET_OF_$(name)),$(name)))) ;; \
 	esac
 
-bench: ## run the benchmark NAME=decode, batch, …; without a NAME list them
+bench: ## all figures with a goal, in an hour, into build/bench.html; a single benchmark by NAME=decode, …; their names: NAME=list
 	@case " $(BENCHES) " in \
-	    *" $(or $(NAME),none) "*) $(MAKE) bench-$(NAME) ;; \
+	    *" $(or $(NAME),judge) "*) $(MAKE) bench-$(or $(NAME),judge) ;; \
 	    *) $(call list,bench,$(foreach name,$(BENCHES),$(name)=bench-$(name))) ;; \
 	esac
 
-# $(call list,command,name=target …): each with its line of help. Exit code 2 for a name that is none.
+# $(call list,command,name=target …): each with its line of help. Exit code 2 for a name that is none, but for `list`.
 define list
 for pair in $(2); do \
     awk -F ':.*#: ' -v name="$${pair%%=*}" -v target="$${pair#*=}" \
         '$$1 == target {printf "  make $(1) NAME=%-13s %s\n", name, $$2}' $(firstword $(MAKEFILE_LIST)); \
 done; \
-$(if $(NAME),echo "make $(1): there is no $(NAME)" >&2; exit 2)
+$(if $(filter-out list,$(NAME)),echo "make $(1): there is no $(NAME)" >&2; exit 2)
 endef
 
 # --- proofs ---------------------------------------------------------------------------------------------------------
@@ -112,6 +112,9 @@ engines: setup #: DuckDB, ClickHouse, polars and pyiceberg read current rows, de
 
 # --- benchmarks -----------------------------------------------------------------------------------------------------
 
+bench-judge: setup #: what `make bench` runs: every figure that a goal is set for, and peers beside it; ARGS="--quick" to try it, ARGS="--only whole decode" for parts
+	@$(PYTHON) -m benchmarks.judge $(ARGS)
+
 bench-decode: setup #: segments to Arrow cells against Cassandra's own reader; boots a node for the segments the first time
 	@$(PYTHON) -m benchmarks.decode $(ARGS)
 
@@ -124,8 +127,8 @@ bench-whole: setup #: the whole path, from three replicas' segments to tables, s
 bench-state: setup #: look up and write 100,000 keys in state shards of 1 and 10 million rows; needs 5 GB of disk the first time
 	@$(PYTHON) -m benchmarks.state $(ARGS)
 
-bench-growth: setup #: whole batches of 100,000 changed rows against tables of 1 and 10 million rows; needs 10 GB of disk
-	@$(PYTHON) -m benchmarks.growth $(ARGS)
+bench-growth: setup #: how a batch's cost grows with the table's size, tables, columns, row size, deletes, …, as curves in build/growth.html; needs 10 GB of disk
+	@$(PYTHON) -m benchmarks.curves $(ARGS)
 
 bench-plan: setup #: the planner before a million objects: time, memory, requests; and a ring of 1,000 nodes on paper
 	@$(PYTHON) -m benchmarks.plan $(ARGS)

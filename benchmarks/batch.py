@@ -111,7 +111,7 @@ def replicas(segments: int, count: int = REPLICAS) -> list[list[bytes]]:
 def bodies_of(segments: int) -> list[bytes]:
     """Mutations enough for so many segments, with a little room left in each for another order."""
     found: list[bytes] = []
-    room = segments * (SEGMENT_BYTES - MEBIBYTE)
+    room = segments * usable(SEGMENT_BYTES)
     for path in data.segments():
         scanned = scan(path.read_bytes(), name=path.name)
         for frame in scanned.frames:
@@ -122,7 +122,12 @@ def bodies_of(segments: int) -> list[bytes]:
     raise ToolError(f"{data.FOLDER} has too few segments: python -m benchmarks.data --anew --segments {segments + 1}")
 
 
-def log_of(bodies: list[bytes], seed: int) -> list[list[bytes]]:
+def usable(segment_bytes: int) -> int:
+    """How many bytes of frames are planned for a segment of that size."""
+    return segment_bytes - segment_bytes // 32
+
+
+def log_of(bodies: list[bytes], seed: int, segment_bytes: int = SEGMENT_BYTES) -> list[list[bytes]]:
     """The mutations in a replica's own order, cut into segments' worth of bytes."""
     draw = random.Random(seed)
     order = sorted(range(len(bodies)), key=[at + draw.random() * APART for at in range(len(bodies))].__getitem__)
@@ -130,7 +135,7 @@ def log_of(bodies: list[bytes], seed: int) -> list[list[bytes]]:
     size = 0
     for at in order:
         size += len(bodies[at]) + 12
-        if size > SEGMENT_BYTES - MEBIBYTE // 2:
+        if size > segment_bytes - segment_bytes // 64:
             parts.append([])
             size = len(bodies[at]) + 12
         parts[-1].append(bodies[at])
@@ -155,7 +160,14 @@ def ship(url: str, logs: list[list[bytes]]) -> Manifest:
 # --- the job
 
 
-def config_of(folder: Path, cores: int, buckets: int) -> PipelineConfig:
+QUICK_START = {
+    "spark.driver.extraJavaOptions": "-XX:TieredStopAtLevel=1 -XX:ReservedCodeCacheSize=192m",
+    "spark.sql.codegen.wholeStage": "false",
+}
+"""Of a JVM that only tries a benchmark: compiling costs it more than it saves."""
+
+
+def config_of(folder: Path, cores: int, buckets: int, *, quick: bool = False) -> PipelineConfig:
     """A pipeline whose bucket, catalog and warehouse lie in the folder."""
     jars = ",".join(str(jar) for jar in sorted((ROOT / "jars" / "spark").glob("*.jar")))
     conf = {
@@ -167,6 +179,7 @@ def config_of(folder: Path, cores: int, buckets: int) -> PipelineConfig:
         "spark.local.dir": str(folder),
         "spark.ui.enabled": "false",
         "spark.sql.warehouse.dir": str(folder / "spark-warehouse"),
+        **(QUICK_START if quick else {}),
     }
     return PipelineConfig(
         pipeline="bench",

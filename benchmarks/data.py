@@ -83,7 +83,7 @@ _SHARES = {
 }
 """How often each kind of statement is drawn, in percent."""
 _BATCH_ROWS = 10
-_WORDS = tuple(
+WORDS = tuple(
     word
     for line in (
         "alpha bravo charlie delta echo foxtrot golf hotel india juliet kilo lima order shipped pending customer invoice payment address",
@@ -91,7 +91,7 @@ _WORDS = tuple(
     )
     for word in line.split()
 )
-_FIRST_DAY = datetime(2026, 1, 1, tzinfo=UTC)
+FIRST_DAY = datetime(2026, 1, 1, tzinfo=UTC)
 
 
 def segments(folder: Path = FOLDER, *, count: int = SEGMENTS, anew: bool = False) -> list[Path]:
@@ -102,7 +102,7 @@ def segments(folder: Path = FOLDER, *, count: int = SEGMENTS, anew: bool = False
         shutil.rmtree(folder, ignore_errors=True)
     if not _is_there(folder, count):
         _make(folder, count)
-    return _paths(folder)
+    return paths(folder)
 
 
 def manifest(folder: Path = FOLDER) -> dict[str, Any]:
@@ -113,10 +113,10 @@ def manifest(folder: Path = FOLDER) -> dict[str, Any]:
 
 
 def _is_there(folder: Path, count: int) -> bool:
-    return (folder / MANIFEST).exists() and len(_paths(folder)) >= count
+    return (folder / MANIFEST).exists() and len(paths(folder)) >= count
 
 
-def _paths(folder: Path) -> list[Path]:
+def paths(folder: Path) -> list[Path]:
     return sorted(folder.glob("CommitLog-*.log"), key=lambda path: int(path.stem.rpartition("-")[2]))
 
 
@@ -133,7 +133,7 @@ def _make(folder: Path, count: int) -> None:
         finally:
             with step("stopping the node"):
                 ring.close()
-        full = [path for path in _paths(ring.nodes[0].cdc_raw) if _is_finished(path)][:count]
+        full = [path for path in paths(ring.nodes[0].cdc_raw) if _is_finished(path)][:count]
         fresh = folder.with_name(f"{folder.name}.fresh")
         shutil.rmtree(fresh, ignore_errors=True)
         fresh.mkdir(parents=True)
@@ -162,7 +162,7 @@ def _write(ring: Any, count: int) -> dict[str, Any]:
     for writer in writers:
         writer.start()
     try:
-        while (full := sum(_is_finished(path) for path in _paths(node.cdc_raw))) < count:
+        while (full := sum(_is_finished(path) for path in paths(node.cdc_raw))) < count:
             now = time.monotonic()
             if failed := [writer.exitcode for writer in writers if writer.exitcode is not None]:
                 raise ServiceError(f"A writer ended early with exit code {failed[0]}; the node's log: {node.log}")
@@ -246,11 +246,11 @@ class Orders:
             return self.row(self.new_key())
         key = self.random.choice(self.recent)
         if kind == "update":
-            return (self.random.choice(_WORDS), self.random.getrandbits(40), True, *key)
+            return (self.random.choice(WORDS), self.random.getrandbits(40), True, *key)
         if kind == "update a map":
-            return (self.random.choice(_WORDS), self.words(3), *key)
+            return (self.random.choice(WORDS), self.words(3), *key)
         if kind == "update static":
-            return (self.random.choice(_WORDS), *key[:2])
+            return (self.random.choice(WORDS), *key[:2])
         return key[:3] if kind == "delete range" else key
 
     def batch(self, insert: Any) -> Any:
@@ -264,7 +264,7 @@ class Orders:
         return batch
 
     def key(self) -> tuple[Any, ...]:
-        placed_at = _FIRST_DAY + timedelta(milliseconds=self.random.randrange(180 * 86_400_000))
+        placed_at = FIRST_DAY + timedelta(milliseconds=self.random.randrange(180 * 86_400_000))
         return (
             self.random.choice(self.tenants),
             self.random.randrange(64),
@@ -282,7 +282,7 @@ class Orders:
         day = draw.randrange(180)
         return (
             *key,
-            draw.choice(_WORDS),
+            draw.choice(WORDS),
             draw.getrandbits(50),
             round(draw.uniform(1, 900), 2),
             draw.randrange(1, 4096) / 64,
@@ -290,21 +290,21 @@ class Orders:
             draw.randint(1, 40),
             draw.random() < 0.5,
             draw.getrandbits(80),
-            f"{draw.choice(_WORDS)}.{draw.getrandbits(40):x}@example.org",
+            f"{draw.choice(WORDS)}.{draw.getrandbits(40):x}@example.org",
             draw.choice(self.notes),
             draw.randbytes(draw.randint(0, 200)),
             f"198.51.100.{draw.randrange(256)}",
-            (_FIRST_DAY + timedelta(days=day)).date(),
+            (FIRST_DAY + timedelta(days=day)).date(),
             draw.randrange(86_400) * 10**9,
             uuid.UUID(int=draw.getrandbits(128), version=1),
-            (f"{draw.choice(_WORDS)} {draw.randrange(200)}", f"{draw.randrange(10**5):05}", "DE"),
-            set(draw.choices(_WORDS, k=draw.randrange(5))),
-            {word: self.words(2) for word in draw.choices(_WORDS, k=draw.randrange(5))},
+            (f"{draw.choice(WORDS)} {draw.randrange(200)}", f"{draw.randrange(10**5):05}", "DE"),
+            set(draw.choices(WORDS, k=draw.randrange(5))),
+            {word: self.words(2) for word in draw.choices(WORDS, k=draw.randrange(5))},
             [draw.randint(1, 5) for _ in range(draw.randrange(4))],
         )
 
     def words(self, count: int) -> str:
-        return " ".join(self.random.choices(_WORDS, k=count))
+        return " ".join(self.random.choices(WORDS, k=count))
 
 
 def main(arguments: list[str]) -> int:

@@ -19,7 +19,7 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -44,6 +44,7 @@ def main(arguments: list[str]) -> int:
     parser = argparse.ArgumentParser(prog="python -m benchmarks.decode", description=__doc__.partition("\n\n")[0])
     parser.add_argument("--folder", type=Path, help=f"folder of segments (default: {data.FOLDER.name}, made if it is not there)")
     parser.add_argument("--passes", type=int, default=12, help="measured passes over all segments (default: 12)")
+    parser.add_argument("--speed", action="store_true", help="without memory, and versions of the log")
     parser.add_argument("--json", action="store_true", help="print the figures as JSON")
     parser.add_argument("--child", choices=sorted(CHILDREN), help=argparse.SUPPRESS)
     parser.add_argument("path", nargs="*", type=Path, help=argparse.SUPPRESS)
@@ -53,14 +54,15 @@ def main(arguments: list[str]) -> int:
         return 0
 
     def figures() -> dict[str, Any]:
-        return measure(data.segments() if options.folder is None else sorted(options.folder.glob("CommitLog-*.log")), options.passes)
+        paths = data.segments() if options.folder is None else sorted(options.folder.glob("CommitLog-*.log"))
+        return measure(paths, options.passes, () if options.speed else SIZES)
 
     return report(figures, show, as_json=options.json)
 
 
-def measure(paths: list[Path], passes: int) -> dict[str, Any]:
-    """All figures as one document: rates in MB/s (10^6 bytes of file) and per second, memory in bytes, times
-    in s.
+def measure(paths: list[Path], passes: int, sizes: Sequence[int] = SIZES) -> dict[str, Any]:
+    """All figures as one document: rates in MB/s (10^6 bytes of file) and per second, memory in bytes, for
+    segments of each size in MiB, times in s.
     """
     core = max(os.sched_getaffinity(0))
     os.sched_setaffinity(0, {core})
@@ -70,9 +72,9 @@ def measure(paths: list[Path], passes: int) -> dict[str, Any]:
         return {
             "files": {"segments": len(paths), "bytes": sum(path.stat().st_size for path in paths)},
             **race(paths, schema, passes),
-            "versions": versions(paths, schema, Path(temporary), passes),
-            "memory": [memory(paths, schema, size, Path(temporary)) for size in SIZES],
-            "first call": first_call(paths[-1], schema),
+            "versions": versions(paths, schema, Path(temporary), passes) if sizes else {},
+            "memory": [memory(paths, schema, size, Path(temporary)) for size in sizes],
+            **first_call(paths[-1], schema),
         }
 
 
@@ -106,10 +108,16 @@ def race(paths: list[Path], schema: Path, passes: int) -> dict[str, Any]:
         "copied": _rates(best_copied, best_java["bytes"]),
         "ratio": best_java["seconds"] / best["seconds"],
         "ratio copied": best_java["seconds"] / best_copied["seconds"],
-        "ratios": [theirs["seconds"] / mine["seconds"] for theirs, mine in zip(java, found, strict=True)][WARM_UP:],
+        "ratios": _ratios(java, found),
+        "ratios copied": _ratios(java, copied),
         "kernel": {"seconds": kernel, "mb_per_second": best_java["bytes"] / 1e6 / kernel},
         "parts": {part: min(each[part] for each in found) for part in ("read", "scan", "kernel", "rest")},
     }
+
+
+def _ratios(java: list[dict[str, Any]], ours: list[dict[str, Any]]) -> list[float]:
+    """Pass by pass, without those that warm up."""
+    return [theirs["seconds"] / mine["seconds"] for theirs, mine in zip(java, ours, strict=True)][WARM_UP:]
 
 
 def _rates(one: dict[str, Any], size: int) -> dict[str, Any]:
@@ -217,12 +225,13 @@ def _bodies(paths: list[Path], size: int) -> Iterator[bytes]:
 
 def first_call(path: Path, schema: Path) -> dict[str, Any]:
     """Seconds of the first and the second call in a fresh process, imports and the loading of machine code
-    included; best of five.
+    included; best of five, and the difference of each.
 
     By the clock, and of the CPU: on a busy machine they differ.
     """
     runs = [_child("calls", schema, path) for _ in range(5)]
-    return min(runs, key=lambda run: run["first"] - run["second"])
+    apart = [run["first"] - run["second"] for run in runs]
+    return {"first call": runs[apart.index(min(apart))], "first calls apart": apart}
 
 
 def _child(name: str, *paths: Path) -> dict[str, Any]:
@@ -318,8 +327,8 @@ def show(figures: dict[str, Any]) -> None:
     passes = f"pass by pass {spread[0]:.2f} to {spread[-1]:.2f}, median {middle:.2f}"
     say(f"ratio {figures['ratio']:.2f} (aim: {AIMS['ratio']}); {copied}; {passes}")
     say("time by part: " + ", ".join(f"{part} {seconds / ours['seconds']:.0%}" for part, seconds in figures["parts"].items()))
-    of_version = figures["versions"]
-    say(f"the same mutations in version 9, with epochs: {of_version['9'] / of_version['8']:.3f} x the time of version 8")
+    if of_version := figures["versions"]:
+        say(f"the same mutations in version 9, with epochs: {of_version['9'] / of_version['8']:.3f} x the time of version 8")
     for one in figures["memory"]:
         times = {name: one[name] / one["segment"] for name in ("streamed", "kept")}
         say(

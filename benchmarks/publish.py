@@ -121,10 +121,11 @@ def _pass(
     return found
 
 
-def events_only(kafka: Kafka, prefix: str, publishers: int) -> KafkaConfig:
-    """Publishing to that broker so that each record of a table's topic is an event."""
+def events_only(kafka: Kafka, prefix: str, publishers: int, **more: Any) -> KafkaConfig:
+    """Publishing to that broker so that each record of a table's topic is an event; `more`: other options."""
     return KafkaConfig.model_validate(
         {
+            **more,
             "bootstrap.servers": kafka.bootstrap,
             "topic.prefix": prefix,
             "publishers": publishers,
@@ -166,7 +167,7 @@ def _to_kafka(records: DataFrame, kafka: KafkaConfig) -> None:
     ).save()
 
 
-def committed(kafka: KafkaConfig) -> int:
+def committed(kafka: KafkaConfig, table: str = TABLE) -> int:
     """Records on the table's topic that a reader of committed ones sees. A commit takes a place in the log
     too, so they are counted.
     """
@@ -179,7 +180,7 @@ def committed(kafka: KafkaConfig) -> int:
             "enable.auto.commit": False,
         }
     )
-    topic = f"{kafka.topic_prefix}.{TABLE}"
+    topic = f"{kafka.topic_prefix}.{table}"
     consumer.assign([TopicPartition(topic, partition, 0) for partition in range(kafka.partitions)])
     ended, count = 0, 0
     while ended < kafka.partitions:

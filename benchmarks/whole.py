@@ -1,10 +1,10 @@
 """The whole path, from the bucket to Kafka: `make bench NAME=whole`, or `python -m benchmarks.whole [--json]`.
 
-Strategy: the segments of three replicas (`batch.py`: orders that a real node has logged, about 1 KB and 20 cells
-each, 302 MB) are planned like shipped ones. What is measured is all that a batch costs: ingest with its commits to
-the warehouse and the state, archiving, and every event in a real Kafka, where the committed ones are counted.
-Then some small batches of 1,000 rows, and one of maintenance, of what was written. The first pass is cold: Spark's
-workers start, and code is compiled. Each pass begins without tables and with topics of its own.
+Strategy: the segments of three replicas (`workloads.py`: orders that a real node has logged, about 1 KB and 20
+cells each, 302 MB) are planned like shipped ones. What is measured is all that a batch costs: ingest with its
+commits to the warehouse and the state, archiving, and every event in a real Kafka, where the committed ones are
+counted. Then some small batches of 1,000 rows, and one of maintenance, of what was written. The first pass is
+cold: Spark's workers start, and code is compiled. Each pass begins without tables and with topics of its own.
 
 CPU is that of this process, the JVM and the Python workers; the broker's is given apart. MB are 10^6 bytes of
 segment files of all replicas. Figures of a part of the path (`batch.py`, `publish.py`) are not comparable.
@@ -24,7 +24,7 @@ import tempfile
 import threading
 import time
 import uuid
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
@@ -36,21 +36,12 @@ from pyspark.sql import SparkSession
 from rich.console import Console
 from rich.table import Table
 
-from benchmarks import data
-from benchmarks.batch import (
-    CLUSTER,
-    MEBIBYTE,
-    PER_SECTION,
-    REPLICAS,
-    SEGMENT_BYTES,
-    bodies_of,
-    config_of,
-    forget,
-    log_of,
-)
+from benchmarks.batch import CLUSTER, PER_SECTION, REPLICAS, SEGMENT_BYTES, config_of, forget
+from benchmarks.figures import KEYS
 from benchmarks.processes import Label, Meter
 from benchmarks.publish import committed, events_only
 from benchmarks.report import report
+from benchmarks.workloads import MEBIBYTE, SMALL, Workload, orders, recorded
 from spark_jobs import ingest, publish
 from spark_jobs.session import spark_session
 from tools import ROOT
@@ -61,17 +52,13 @@ from tools.services.kafka import Kafka
 from writetime.cassandra.commitlog.encode import encode_segment
 from writetime.config.pipeline import PipelineConfig
 from writetime.pipeline.archiver import archive
-from writetime.pipeline.documents import Manifest
+from writetime.pipeline.documents import Manifest, Sealed
 from writetime.pipeline.planner import plan_ingest, plan_maintain
 from writetime.storage import layout, open_store
 from writetime.storage.store import Store
 
-FIGURES = ROOT / "build" / "bench.json"
-SMALL = 1000
-"""Mutations of a small batch."""
-SMALL_BATCHES = 5
-GOALS = {"whole_mb_s_per_core": 15.0, "whole_mb_per_cpu_s": 20.0, "publish_events_s_per_core": 25_000.0, "core_scaling_1_to_2": 1.7}
-"""At least; `small_batch_s`: at most 3."""
+Logs = Sequence[Sequence[Sequence[bytes]]]
+"""Mutations by segment, by replica."""
 
 
 def main(arguments: list[str]) -> int:
@@ -81,6 +68,8 @@ def main(arguments: list[str]) -> int:
     parser.add_argument("--cores", type=int, default=2, help="cores that Spark may use (default: 2)")
     parser.add_argument("--buckets", type=int, default=4, help="key buckets, which are state shards, of a table (default: 4)")
     parser.add_argument("--scaling", action="store_true", help="also one pass on one core and on two, pinned by taskset")
+    parser.add_argument("--bare", action="store_true", help="the large batches only, without small ones and maintenance")
+    parser.add_argument("--recorded", action="store_true", help="a small recorded workload, which needs no node: to try the benchmark")
     parser.add_argument("--json", action="store_true", help="print the figures as JSON")
     options = parser.parse_args(arguments)
     structlog.configure(wrapper_class=structlog.make_filtering_bound_logger(logging.WARNING))
@@ -88,60 +77,57 @@ def main(arguments: list[str]) -> int:
 
 
 def measure(options: argparse.Namespace) -> dict[str, Any]:
-    """All figures; also written to build/bench.json."""
-    figures = _measure(options.segments, options.passes, options.cores, options.buckets)
+    """All figures as one document."""
+    workload = recorded() if options.recorded else orders(options.segments, 0 if options.bare else 5)
+    with tempfile.TemporaryDirectory(prefix="writetime-bench-") as temporary, Kafka(Path(temporary) / "kafka", port=0) as kafka:
+        config = config_of(Path(temporary), options.cores, options.buckets, quick=options.recorded)
+        spark = spark_session(config, "writetime bench-whole")
+        try:
+            runs = passes_of(spark, config, kafka, workload, 1 + options.passes, bare=options.bare)
+        finally:
+            spark.stop()
+    figures = figures_of(runs, workload, options.cores)
     if options.scaling:
-        one, two = (_pinned(cores, options.segments, options.buckets) for cores in (1, 2))
-        figures["core_scaling_1_to_2"] = one["seconds"] / two["seconds"]
-    FIGURES.parent.mkdir(exist_ok=True)
-    FIGURES.write_text(json.dumps(figures, indent=1) + "\n", encoding="utf-8")
+        figures["core_scaling_1_to_2"] = statistics.median(scaling(options.segments, 1, options.buckets))
     return figures
 
 
-def _pinned(cores: int, segments: int, buckets: int) -> dict[str, Any]:
-    """The figures of a run of its own on the first cores only."""
-    asked = ["--cores", cores, "--segments", segments, "--buckets", buckets, "--passes", 1, "--json"]
-    command = [
-        "taskset",
-        "-c",
-        ",".join(map(str, sorted(os.sched_getaffinity(0))[:cores])),
-        sys.executable,
-        "-m",
-        "benchmarks.whole",
-        *map(str, asked),
-    ]
-    done = subprocess.run(command, stdout=subprocess.PIPE, text=True, check=False, cwd=ROOT)
+def scaling(segments: int, passes: int, buckets: int, *, small: bool = False) -> list[float]:
+    """Time on one core against time on two, by pass: runs of their own on the first cores only."""
+    one, two = (_pinned(cores, segments, passes, buckets, small=small) for cores in (1, 2))
+    return [alone / both for alone, both in zip(one, two, strict=True)]
+
+
+def _pinned(cores: int, segments: int, passes: int, buckets: int, *, small: bool) -> list[float]:
+    """Seconds of each pass of a run on the first cores only."""
+    allowed = sorted(os.sched_getaffinity(0))[:cores]
+    if len(allowed) < cores:
+        raise ToolError(f"there is only {len(allowed)} core to run on, and {cores} are needed")
+    asked = ["--cores", cores, "--segments", segments, "--buckets", buckets, "--passes", passes, "--bare", "--json"]
+    run = [sys.executable, "-m", "benchmarks.whole", *map(str, asked), *(["--recorded"] if small else [])]
+    done = subprocess.run(
+        ["taskset", "-c", ",".join(map(str, allowed)), *run], stdout=subprocess.PIPE, text=True, check=False, cwd=ROOT
+    )  # fmt: skip
     if done.returncode != 0:
         raise ToolError(f"a run on {cores} cores failed: exit code {done.returncode}")
-    return dict(json.loads(done.stdout))
+    return list(json.loads(done.stdout)["spread"]["seconds"])
 
 
-def _measure(segments: int, passes: int, cores: int, buckets: int) -> dict[str, Any]:
-    few = bodies_of(segments + 1)[-SMALL * SMALL_BATCHES :]
-    bodies = bodies_of(segments)
-    logs = [log_of(bodies, seed) for seed in range(REPLICAS)]
-    size = sum(SEGMENT_BYTES for log in logs for _ in log)
-    with tempfile.TemporaryDirectory(prefix="writetime-bench-") as temporary, Kafka(Path(temporary) / "kafka", port=0) as kafka:
-        folder = Path(temporary)
-        spark = spark_session(config_of(folder, cores, buckets), "writetime bench-whole")
-        try:
-            runs = []
-            for number in range(1 + passes):
-                # Nothing that a worker knows of a bucket is of an earlier pass.
-                own = {"kafka": events_only(kafka, f"pass-{number}", cores), "bucket": str(folder / f"bucket-{number}")}
-                config = config_of(folder, cores, buckets).model_copy(update=own)
-                pipeline = Pipeline(spark, config, kafka)
-                runs.append(pipeline.run(logs, few))
-                say(f"  {'cold' if number == 0 else number}: {_sentence(runs[-1])}")
-                pipeline.forget()
-        finally:
-            spark.stop()
-    return _figures(runs, size, cores)
+def passes_of(spark: SparkSession, config: PipelineConfig, kafka: Kafka, workload: Workload, passes: int, *, bare: bool) -> list[Run]:
+    """So many passes, each from an empty bucket and warehouse."""
+    logs = workload.logs()
+    runs = []
+    for number in range(passes):
+        pipeline = Pipeline.create(spark, config, kafka, f"{workload.table}-{number}")
+        runs.append(pipeline.run(workload, logs, bare=bare))
+        say(f"  {workload.table}, {number or 'first'}: {_sentence(runs[-1])}")
+        pipeline.forget()
+    return runs
 
 
 @dataclass
 class Cost:
-    """Of a step: s by the clock, s of CPU, and of these the broker's apart."""
+    """Of a step: s by the clock, s of CPU, and the broker's CPU apart."""
 
     seconds: float
     cpu: float
@@ -151,12 +137,16 @@ class Cost:
         return Cost(self.seconds + other.seconds, self.cpu + other.cpu, self.broker + other.broker)
 
 
+Steps = dict[str, Cost]
+
+
 @dataclass
 class Run:
-    """What a pass has cost, by step; the small batches' seconds; the events of the large one; MB of memory."""
+    """What a pass has cost, by step; the small batches' steps; the large one's MB and events; MB of memory."""
 
-    steps: dict[str, Cost] = field(default_factory=dict)
-    small: list[dict[str, float]] = field(default_factory=list)
+    steps: Steps = field(default_factory=dict)
+    small: list[Steps] = field(default_factory=list)
+    mb: float = 0.0
     events: int = 0
     peak: float = 0.0
 
@@ -166,30 +156,68 @@ class Run:
 
 
 class Pipeline:
-    """An empty bucket and warehouse, and the jobs that fill them."""
+    """A bucket and a warehouse that are empty at first, and the jobs that fill them."""
 
     def __init__(self, spark: SparkSession, config: PipelineConfig, kafka: Kafka) -> None:
         self.spark, self.config = spark, config
         self.store: Store = open_store(config.bucket)
-        self.segment = 0
+        self.sealed: Sealed | None = None
+        self._segment = 0
         assert kafka.service is not None
         self._meter = Meter({os.getpid(): Label("job", "job"), kafka.service.pid: Label("broker", "broker")})
 
-    def run(self, logs: list[list[list[bytes]]], few: list[bytes]) -> Run:
+    @classmethod
+    def create(cls, spark: SparkSession, config: PipelineConfig, kafka: Kafka, name: str, **publishing: Any) -> Pipeline:
+        """With a bucket and topics of its own: nothing that a worker knows of a bucket is of an earlier one.
+        `publishing`: options of Kafka.
+        """
+        master = config.spark.conf["spark.master"]
+        cores = int(master.removeprefix("local[").removesuffix("]"))
+        own = {"kafka": events_only(kafka, name, cores, **publishing), "bucket": f"{config.bucket}-{name}"}
+        return cls(spark, config.model_copy(update=own), kafka)
+
+    def run(self, workload: Workload, logs: Logs, *, bare: bool) -> Run:
+        """The large batch; then, unless `bare`, the small ones and maintenance."""
         run = Run()
         with self._memory(run):
-            self._batch(logs, run.steps)
-            run.events = self._expect_events()
-            for at in range(0, len(few), SMALL):
-                steps: dict[str, Cost] = {}
-                self._batch([[few[at : at + SMALL]]] * REPLICAS, steps)
-                run.small.append({name: cost.seconds for name, cost in steps.items()})
-            self._expect_events()
-            manifest = plan_maintain(self.store, CLUSTER, now=datetime.now(UTC))
-            assert manifest is not None
-            with self._timed(run.steps, "maintain"):
-                ingest.run(self.config, manifest.number, self.spark)
+            run.mb = self.batch(logs, run.steps, workload.segment_bytes) / 1e6
+            run.events = self.expect_events(workload.table)
+            if bare:
+                return run
+            for few in workload.few:
+                run.small.append({})
+                self.batch([[few]] * REPLICAS, run.small[-1])
+            self.expect_events(workload.table)
+            self.maintain(run.steps)
         return run
+
+    def batch(self, logs: Logs, steps: Steps, segment_bytes: int = 4 * MEBIBYTE) -> int:
+        """Ship, ingest, archive, publish; bytes of the segments."""
+        manifest, size = self._ship(logs, segment_bytes)
+        with self._timed(steps, "ingest"):
+            self.sealed = ingest.run(self.config, manifest.number, self.spark)
+        with self._timed(steps, "archive"):
+            archive(self.store, CLUSTER, manifest.number)
+        with self._timed(steps, "publish"):
+            publish.run(self.config, session=self.spark)
+        forget(self.spark)
+        return size
+
+    def publish_again(self, kafka: Kafka, name: str, steps: Steps, **publishing: Any) -> None:
+        """All events to other topics, with other options of Kafka."""
+        before = self.config
+        self.config = Pipeline.create(self.spark, before, kafka, name, **publishing).config.model_copy(update={"bucket": before.bucket})
+        try:
+            with self._timed(steps, "publish"):
+                publish.run(self.config, everything=True, session=self.spark)
+        finally:
+            self.config = before
+
+    def maintain(self, steps: Steps) -> None:
+        manifest = plan_maintain(self.store, CLUSTER, now=datetime.now(UTC))
+        assert manifest is not None
+        with self._timed(steps, "maintain"):
+            ingest.run(self.config, manifest.number, self.spark)
 
     def forget(self) -> None:
         """Drop the tables and the bucket, for the next pass."""
@@ -199,43 +227,34 @@ class Pipeline:
                 self.spark.sql(f"DROP TABLE {self.config.catalog.name}.{namespace}.{row.tableName} PURGE")
         shutil.rmtree(self.config.bucket)
 
-    def _batch(self, logs: list[list[list[bytes]]], steps: dict[str, Cost]) -> None:
-        manifest = self._ship(logs)
-        with self._timed(steps, "ingest"):
-            ingest.run(self.config, manifest.number, self.spark)
-        with self._timed(steps, "archive"):
-            archive(self.store, CLUSTER, manifest.number)
-        with self._timed(steps, "publish"):
-            publish.run(self.config, session=self.spark)
-        forget(self.spark)
-
-    def _ship(self, logs: list[list[list[bytes]]]) -> Manifest:
-        start = datetime.now(UTC)
-        for at in range(len(logs[0])):
-            self.segment += 1
-            for number, log in enumerate(logs):
-                node = layout.NodeName(CLUSTER, "dc1", str(uuid.UUID(int=number + 1)))
-                room = SEGMENT_BYTES if sum(map(len, log[at])) > MEBIBYTE else 4 * MEBIBYTE
-                segment = encode_segment(self.segment, 7, log[at], per_section=PER_SECTION, size=room)
-                sealed_at = start + timedelta(milliseconds=at)
-                name = layout.SegmentRef(node, layout.SegmentName(self.segment, 7)).incoming
-                self.store.put(name, segment, metadata={"sealed_at": sealed_at.isoformat()})
-        manifest = plan_ingest(self.store, CLUSTER, now=datetime.now(UTC) + timedelta(seconds=1))
-        assert manifest is not None
-        return manifest
-
-    def _expect_events(self) -> int:
+    def expect_events(self, table: str) -> int:
         """How many events the table has had; all of them must be in Kafka."""
         assert self.config.kafka is not None
         assert self.config.catalog is not None
-        name = f"{self.config.catalog.name}.{data.KEYSPACE}__changes.orders"
-        events = self.spark.table(name).count()
-        if (there := committed(self.config.kafka)) != events:
-            raise ToolError(f"{there} of {events} events are in Kafka")
+        events = self.spark.table(f"{self.config.catalog.name}.{table.replace('.', '__changes.')}").count()
+        if (there := committed(self.config.kafka, table)) != events or not events:
+            raise ToolError(f"{there} of {events} events of {table} are in Kafka")
         return events
 
+    def _ship(self, logs: Logs, segment_bytes: int) -> tuple[Manifest, int]:
+        start = datetime.now(UTC)
+        size = 0
+        for at in range(max(map(len, logs))):
+            self._segment += 1
+            for number, log in enumerate(logs):
+                if at < len(log):
+                    node = layout.NodeName(CLUSTER, "dc1", str(uuid.UUID(int=number + 1)))
+                    segment = encode_segment(self._segment, 7, log[at], per_section=PER_SECTION, size=segment_bytes)
+                    sealed_at = start + timedelta(milliseconds=at)
+                    name = layout.SegmentRef(node, layout.SegmentName(self._segment, 7)).incoming
+                    self.store.put(name, segment, metadata={"sealed_at": sealed_at.isoformat()})
+                    size += len(segment)
+        manifest = plan_ingest(self.store, CLUSTER, now=datetime.now(UTC) + timedelta(seconds=1))
+        assert manifest is not None
+        return manifest, size
+
     @contextmanager
-    def _timed(self, steps: dict[str, Cost], name: str) -> Iterator[None]:
+    def _timed(self, steps: Steps, name: str) -> Iterator[None]:
         begun = time.perf_counter()
         with self._meter.running():
             yield
@@ -254,37 +273,52 @@ class Pipeline:
             yield
 
 
-def _figures(runs: list[Run], size: int, cores: int) -> dict[str, Any]:
+# --- figures
+
+
+def values_of(runs: Sequence[Run], cores: int) -> dict[str, list[float]]:
+    """Figures of warm passes by key, a value a pass; of small batches, a value a batch."""
+    found = {
+        "whole_mb_s_per_core": [run.mb / run.whole.seconds / cores for run in runs],
+        "whole_events_s_per_core": [run.events / run.whole.seconds / cores for run in runs],
+        "publish_events_s_per_core": [run.events / run.steps["publish"].seconds / cores for run in runs],
+        "peak_rss_mb": [run.peak for run in runs],
+        "small_batch_s": [seconds_of(steps) for run in runs for steps in run.small],
+    }
+    if all("maintain" in run.steps for run in runs):
+        found["whole_mb_per_cpu_s"] = [run.mb / (run.whole.cpu + run.steps["maintain"].cpu) for run in runs]
+        found["maintenance_cpu_share"] = [run.steps["maintain"].cpu / run.steps["ingest"].cpu for run in runs]
+    return {key: values for key, values in found.items() if values}
+
+
+def seconds_of(steps: Steps) -> float:
+    """Of a small batch, from its plan to its last event in Kafka; archiving is no part of it."""
+    return steps["ingest"].seconds + steps["publish"].seconds
+
+
+def steps_of(runs: Sequence[Run]) -> dict[str, dict[str, float]]:
+    """By step the medians of seconds, CPU and the broker's CPU."""
+    parts = ("seconds", "cpu", "broker")
+    return {name: {part: statistics.median(getattr(run.steps[name], part) for run in runs) for part in parts} for name in runs[0].steps}
+
+
+def figures_of(runs: Sequence[Run], workload: Workload, cores: int) -> dict[str, Any]:
+    """The document of this benchmark: medians, and under `spread` the values."""
     warm = runs[1:]
-
-    def median(of: Any) -> float:
-        return statistics.median(map(of, warm))
-
-    def rates(of: Any) -> list[float]:
-        return [round(of(run), 2) for run in warm]
-
-    mb = size / 1e6
-    small = [each for run in warm for each in run.small]
+    values = values_of(warm, cores)
+    small = [steps for run in warm for steps in run.small]
     return {
-        "bytes": size,
+        "table": workload.table,
+        "bytes": round(warm[0].mb * 1e6),
         "events": warm[0].events,
         "cores": cores,
-        "seconds": median(lambda run: run.whole.seconds),
-        "whole_mb_s_per_core": median(lambda run: mb / run.whole.seconds / cores),
-        "whole_mb_per_cpu_s": median(lambda run: mb / (run.whole.cpu + run.steps["maintain"].cpu)),
-        "whole_events_s_per_core": median(lambda run: run.events / run.whole.seconds / cores),
-        "publish_events_s_per_core": median(lambda run: run.events / run.steps["publish"].seconds / cores),
-        "small_batch_s": {name: statistics.median(each[name] for each in small) for name in small[0]},
-        "maintenance_cpu_share": median(lambda run: run.steps["maintain"].cpu / run.steps["ingest"].cpu),
-        "peak_rss_mb": max(run.peak for run in runs),
+        "seconds": statistics.median(run.whole.seconds for run in warm),
+        **{key: statistics.median(found) for key, found in values.items() if key != "small_batch_s"},
+        "small_batch_s": {name: statistics.median(steps[name].seconds for steps in small) for name in (small[0] if small else ())},
         "cold": {name: vars(cost) for name, cost in runs[0].steps.items()},
-        "steps": {name: {part: median(lambda run, n=name, p=part: getattr(run.steps[n], p)) for part in ("seconds", "cpu", "broker")}
-                  for name in warm[0].steps},
-        "spread": {
-            "whole_mb_s_per_core": rates(lambda run: mb / run.whole.seconds / cores),
-            "publish_events_s_per_core": rates(lambda run: run.events / run.steps["publish"].seconds / cores),
-        },
-    }  # fmt: skip
+        "steps": steps_of(warm),
+        "spread": {"seconds": [run.whole.seconds for run in warm], **values},
+    }
 
 
 # --- for people
@@ -292,7 +326,8 @@ def _figures(runs: list[Run], size: int, cores: int) -> dict[str, Any]:
 
 def _sentence(run: Run) -> str:
     steps = ", ".join(f"{name} {cost.seconds:.1f} s ({cost.cpu:.1f} s of CPU)" for name, cost in run.steps.items())
-    return f"{steps}; {run.events} events; {run.peak:.0f} MB"
+    small = "".join(f", {seconds_of(each):.1f}" for each in run.small)
+    return f"{steps}; {run.events} events; {run.peak:.0f} MB{f'; small batches{small[1:]} s' if small else ''}"
 
 
 def show(figures: dict[str, Any]) -> None:
@@ -302,7 +337,8 @@ def show(figures: dict[str, Any]) -> None:
         table.add_column(column, justify="left" if column == "figure" else "right")
     for name, value in figures.items():
         if isinstance(value, float):
-            table.add_row(name, f"{value:,.2f}", f"{GOALS[name]:,.1f}" if name in GOALS else "")
+            key = KEYS.get(name)
+            table.add_row(name, f"{value:,.2f}", f"{key.least:,.1f}" if key and key.least is not None and not key.low else "")
     Console().print(table)
     table = Table(title="by step, s")
     for column in ("step", "clock", "CPU", "broker's CPU", "cold: clock"):
@@ -310,12 +346,9 @@ def show(figures: dict[str, Any]) -> None:
     for name, cost in figures["steps"].items():
         table.add_row(name, *(f"{cost[part]:.1f}" for part in ("seconds", "cpu", "broker")), f"{figures['cold'][name]['seconds']:.1f}")
     Console().print(table)
-    small = figures["small_batch_s"]
-    say(
-        f"{SMALL} rows: "
-        + ", ".join(f"{name} {seconds:.2f} s" for name, seconds in small.items())
-        + f"; {sum(small.values()):.2f} s (goal: 3)"
-    )
+    if small := figures["small_batch_s"]:
+        steps = ", ".join(f"{name} {seconds:.2f} s" for name, seconds in small.items())
+        say(f"{SMALL} rows: {steps}; {small['ingest'] + small['publish']:.2f} s to ingest and publish (goal: 3)")
 
 
 if __name__ == "__main__":

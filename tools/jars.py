@@ -103,6 +103,8 @@ ROOTS = {
     ),
     # A catalog in PostgreSQL.
     "postgres": Root(("org.postgresql:postgresql:42.7.7",), transitive=False),
+    # A peer in `make bench`, as one jar with all it needs. The parent of 3.5.0.Beta1, the newest, is not published.
+    "debezium": Root(("io.debezium:debezium-connector-cassandra-5:3.4.1.Final:jar:jar-with-dependencies",), transitive=False),
     # Spark's own Kafka source and sink: a consumer in tests, and the benchmark that compares our sink with it.
     "spark-kafka": Root(
         (
@@ -114,7 +116,7 @@ ROOTS = {
         transitive=False,
     ),
 }
-ON_DEMAND = frozenset({"gcs", "registry", "connect", "postgres", "spark-kafka"})
+ON_DEMAND = frozenset({"gcs", "registry", "connect", "postgres", "debezium", "spark-kafka"})
 """Groups that only some tests or benchmarks need: `need` fetches them, set-up does not."""
 
 Lock = dict[str, dict[Artefact, str]]

@@ -167,7 +167,7 @@ class Judge:
         """A working folder with the configuration that Cassandra's classes require."""
         with tempfile.TemporaryDirectory(prefix="writetime-judge-") as temporary:
             place = Path(temporary)
-            settings = _settings(place) | dict(self.settings)
+            settings = cassandra_settings(place) | dict(self.settings)
             (place / "cassandra.yaml").write_text("".join(f"{name}: {json.dumps(value)}\n" for name, value in settings.items()))
             (place / "logback.xml").write_text('<configuration><root level="OFF"/></configuration>')
             yield place
@@ -196,7 +196,7 @@ def _maven(version: str, target: Path) -> None:
         raise ServiceError(f"Maven could not build the judge for Cassandra {version}:\n{done.stdout[-4000:]}{done.stderr[-2000:]}")
 
 
-def _settings(place: Path) -> dict[str, Any]:
+def cassandra_settings(place: Path) -> dict[str, Any]:
     """Settings that Cassandra requires, although no node is started."""
     folders = ("commitlog_directory", "saved_caches_directory", "hints_directory", "cdc_raw_directory")
     return {
