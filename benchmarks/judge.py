@@ -318,8 +318,10 @@ def debezium(bench: Bench) -> None:
     found = _run("benchmarks.debezium", "--segments", str(size.segments), "--cores", str(bench.cores))["peers"]
     bench.found.peers += [Peer(**peer) for peer in found]
     unique = found[-1]["figures"]["unique_events_s_per_core"]
-    if ours := bench.found.values.get("whole_events_s_per_core"):
-        bench.found.values["events_vs_debezium"] = [rate / unique for rate in ours]
+    ours = bench.found.values.get("whole_events_s_per_core")
+    if ours is None:
+        raise ToolError("the part `whole` has no figure to compare with")
+    bench.found.values["events_vs_debezium"] = [rate / unique for rate in ours]
 
 
 def _run(module: str, *arguments: str) -> dict[str, Any]:
@@ -371,25 +373,27 @@ def main(arguments: list[str]) -> int:
 
 
 def run(options: argparse.Namespace) -> dict[str, Any]:
-    """Run the parts; the document, which is written to `options.out` too."""
+    """Run the parts; the document, which is written to `options.out` after each of them."""
     begun = time.monotonic()
     found = Found()
+    for part in (*WITH_SPARK, *ALONE):
+        found.left_out |= dict.fromkeys(part.keys, "not measured yet" if part.name in options.only else "not asked for (--only)")
+    options.out.mkdir(exist_ok=True)
+
+    def write() -> dict[str, Any]:
+        document = found.document(_about(options, time.monotonic() - begun))
+        (options.out / "bench.json").write_text(json.dumps(document, indent=1) + "\n", encoding="utf-8")
+        (options.out / "bench.html").write_text(judge_page.page(document), encoding="utf-8")
+        return document
+
     with tempfile.TemporaryDirectory(prefix="writetime-bench-") as temporary:
         bench = Bench(QUICK if options.quick else Size(), options.cores, Path(temporary), found)
         with_spark = [part for part in WITH_SPARK if part.name in options.only]
-        alone = [part for part in ALONE if part.name in options.only]
-        for part in (*WITH_SPARK, *ALONE):
-            if part.name not in options.only:
-                found.left_out |= dict.fromkeys(part.keys, "not asked for (--only)")
         if with_spark:
             with session_of(bench) as session:
-                _run_parts(session, with_spark)
-        _run_parts(bench, alone)
-    document = found.document(_about(options, time.monotonic() - begun))
-    options.out.mkdir(exist_ok=True)
-    (options.out / "bench.json").write_text(json.dumps(document, indent=1) + "\n", encoding="utf-8")
-    (options.out / "bench.html").write_text(judge_page.page(document), encoding="utf-8")
-    return document
+                _run_parts(session, with_spark, write)
+        _run_parts(bench, [part for part in ALONE if part.name in options.only], write)
+    return write()
 
 
 @contextmanager
@@ -405,7 +409,7 @@ def session_of(bench: Bench, buckets: int = 4) -> Iterator[Session]:
     shutil.rmtree(folder, ignore_errors=True)
 
 
-def _run_parts(bench: Bench, parts: Sequence[Part]) -> None:
+def _run_parts(bench: Bench, parts: Sequence[Part], write: Callable[[], object]) -> None:
     for part in parts:
         begun = time.monotonic()
         say(f"▸ {part.name} …")
@@ -417,7 +421,11 @@ def _run_parts(bench: Bench, parts: Sequence[Part]) -> None:
             bench.found.left_out |= dict.fromkeys([key for key in part.keys if key not in bench.found.values], reason)
             say(f"✗ {part.name}: {reason}")
         else:
+            bench.found.left_out |= dict.fromkeys(
+                [key for key in part.keys if key not in bench.found.values], "the part did not measure it"
+            )
             say(f"✓ {part.name}: {time.monotonic() - begun:.0f} s")
+        write()
 
 
 def _about(options: argparse.Namespace, seconds: float) -> dict[str, Any]:

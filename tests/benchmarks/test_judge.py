@@ -72,7 +72,9 @@ def test_a_part_that_fails_leaves_its_keys_out_and_the_others_go_on(tmp_path: Pa
         bench.found.values["avro_vs_json"] = [2.0]
 
     parts = [judge.Part("fails", ("cold_start_s", "decode_vs_cassandra"), fail), judge.Part("works", ("avro_vs_json",), work)]
-    judge._run_parts(bench, parts)
+    written: list[int] = []
+    judge._run_parts(bench, parts, lambda: written.append(len(bench.found.values)))
+    assert written == [1, 2]
     assert bench.found.left_out == {"decode_vs_cassandra": "ValueError: no luck"}
     assert bench.found.values == {"cold_start_s": [1.0], "avro_vs_json": [2.0]}
     assert "no luck" in capfd.readouterr().err
