@@ -29,7 +29,7 @@ from confluent_kafka import TIMESTAMP_CREATE_TIME, Consumer, TopicPartition
 
 from benchmarks import data
 from benchmarks.batch import REPLICAS
-from benchmarks.figures import Peer
+from benchmarks.figures import Peer, text_of
 from benchmarks.processes import Label, Meter
 from benchmarks.publish import events_only
 from benchmarks.report import report
@@ -245,7 +245,7 @@ class Connector:
 
 def show(figures: dict[str, Any]) -> None:
     for peer in figures["peers"]:
-        say(f"{peer['name']}: " + ", ".join(f"{name} {value:,.6g}" for name, value in peer["figures"].items()))
+        say(f"{peer['name']}: " + ", ".join(f"{name} {text_of(value)}" for name, value in peer["figures"].items()))
 
 
 if __name__ == "__main__":

@@ -119,6 +119,13 @@ def _figure(key: Key, values: Sequence[float], note: str | None) -> dict[str, An
     }
 
 
+def text_of(value: float | None) -> str:
+    """For people: four digits, or all before the point."""
+    if value is None:
+        return ""
+    return f"{value:,.0f}" if abs(value) >= 1000 else f"{value:,.4g}"
+
+
 def _rounded(value: float) -> float:
     """To four significant digits."""
     return float(f"{value:.4g}") if abs(value) < 10_000 else round(value)

@@ -39,7 +39,7 @@ from rich.table import Table as Grid
 
 from benchmarks import growth, judge_page, spark_peers, whole
 from benchmarks.batch import CLUSTER, REPLICAS, config_of
-from benchmarks.figures import KEYS, OTHER_TABLES, Found, Key, Peer
+from benchmarks.figures import KEYS, OTHER_TABLES, Found, Key, Peer, text_of
 from benchmarks.processes import Label, Meter
 from benchmarks.report import report
 from benchmarks.workloads import Workload, orders, other, recorded
@@ -463,17 +463,16 @@ def show(document: dict[str, Any], *, out: Path) -> None:
     if below := document["below_half_of_orders"]:
         say(f"below half of what orders reach: {', '.join(below)}")
     for peer in document["peers"]:
-        say(f"{peer['name']}: " + ", ".join(f"{name} {value:,.6g}" for name, value in peer["figures"].items()))
+        say(f"{peer['name']}: " + ", ".join(f"{name} {text_of(value)}" for name, value in peer["figures"].items()))
         say(f"  does: {peer['does']}; does not: {peer['does_not']}")
     say(f"{out / 'bench.json'}, {out / 'bench.html'}; {document['about']['seconds']} s")
 
 
 def _row(name: str, key: Key, figure: dict[str, Any]) -> tuple[str, ...]:
-    spread = " to ".join(f"{value:,.4g}" for value in figure["spread"])
-    bound = "≤ " if key.low else ""
-    goals = (f"{bound}{goal:,.6g}" if goal is not None else "" for goal in (key.least, key.aim))
+    spread = " to ".join(map(text_of, figure["spread"]))
+    goals = (f"≤ {text_of(goal)}" if key.low and goal is not None else text_of(goal) for goal in (key.least, key.aim))
     verdict = {True: "reached", False: "missed", None: ""}[figure["reached"]]
-    return (name, f"{figure['median']:,.4g}", spread, str(figure["passes"]), key.unit, *goals, verdict)
+    return (name, text_of(figure["median"]), spread, str(figure["passes"]), key.unit, *goals, verdict)
 
 
 if __name__ == "__main__":

@@ -8,7 +8,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from html import escape
 from typing import Any
 
-from benchmarks.figures import KEYS
+from benchmarks.figures import KEYS, text_of
 
 _STYLE = """
 :root{color-scheme:light dark}
@@ -21,7 +21,7 @@ svg text{font:12px system-ui,sans-serif;fill:currentColor}
 .clock{fill:#5b7fa6}.cpu{fill:#e0a100}.broker{fill:#999}.read{fill:#2e8b57}.axis{fill:none;stroke:currentColor}
 .line{fill:none;stroke-width:2}.line.clock{stroke:#5b7fa6}.line.cpu{stroke:#e0a100}.line.broker{stroke:#999}.line.read{stroke:#2e8b57}
 """
-_NAMES, _BARS, _LINE = 300, 620, 26
+_NAMES, _BARS, _LABELS, _LINE = 280, 510, 250, 26
 _CURVES = (
     ("seconds", "ingest and publish", "clock"),
     ("ingest", "ingest", "broker"),
@@ -74,7 +74,7 @@ def _goals(document: Mapping[str, Any]) -> str:
         goals = [goal for goal in (key.least, key.aim) if goal is not None]
         most = 1.1 * max(figure["median"], *figure["values"], *goals, 1e-9)
         kind = {True: "met", False: "missed", None: "none"}[figure["reached"]]
-        label = f"{figure['median']:,.4g} {key.unit}{' (low is good)' if key.low else ''}"
+        label = f"{text_of(figure['median'])} {key.unit}{' (low is good)' if key.low else ''}"
         drawn += _bar(at, name, figure["median"] / most, kind, label, key.meaning)
         drawn += [_dot(at, value / most) for value in figure["values"]]
         drawn += [_mark(at, goal / most, css) for goal, css in ((key.least, "goal"), (key.aim, "aim")) if goal is not None]
@@ -98,7 +98,7 @@ def _peers(document: Mapping[str, Any]) -> str:
     drawn = [shape for at, (name, rate) in enumerate(rates)
              for shape in _bar(at, name, rate / most, "none", f"{rate:.2f} MB/s of segments a core", name)]  # fmt: skip
     rows = (
-        (peer["name"], ", ".join(f"{name} {value:,.6g}" for name, value in peer["figures"].items()), peer["does"], peer["does_not"])
+        (peer["name"], ", ".join(f"{name} {text_of(value)}" for name, value in peer["figures"].items()), peer["does"], peer["does_not"])
         for peer in document["peers"]
     )
     return _svg(len(rates), drawn) + _rows(("peer", "figures", "does", "does not"), rows)
@@ -110,8 +110,8 @@ def _table(document: Mapping[str, Any]) -> str:
         if name in document:
             figure = document[name]
             meaning = f"{key.meaning}. {figure['note']}" if "note" in figure else key.meaning
-            spread = " to ".join(f"{value:,.4g}" for value in figure["spread"])
-            goals = [f"{goal:,.6g}" if goal is not None else "" for goal in (key.least, key.aim)]
+            spread = " to ".join(map(text_of, figure["spread"]))
+            goals = map(text_of, (key.least, key.aim))
             rows.append((name, figure["median"], spread, figure["passes"], key.unit, *goals, meaning))
     return _rows(("figure", "median", "spread", "passes", "unit", "goal", "aim", "what it is"), rows)
 
@@ -147,7 +147,7 @@ def _plot(what: str, lines: Sequence[tuple[str, str, Sequence[tuple[float, float
 
 
 def _svg(lines: int, drawn: Iterable[str]) -> str:
-    width, height = _NAMES + _BARS + 20, _LINE * lines + 8
+    width, height = _NAMES + _BARS + _LABELS, _LINE * lines + 8
     return (
         f'<svg xmlns="http://www.w3.org/2000/svg" width="{width}" height="{height}" viewBox="0 0 {width} {height}">{"".join(drawn)}</svg>'
     )
@@ -160,7 +160,7 @@ def _bar(at: int, name: str, share: float, css: str, label: str, title: str) -> 
         f'<text x="{_NAMES - 8}" y="{y + 13}" text-anchor="end">{escape(name)}</text>',
         f'<rect class="track" x="{_NAMES}" y="{y}" width="{_BARS}" height="{_LINE - 8}"/>',
         f'<rect class="{css}" x="{_NAMES}" y="{y}" width="{width:.1f}" height="{_LINE - 8}"><title>{escape(title)}</title></rect>',
-        f'<text x="{_NAMES + _BARS - 6}" y="{y + 13}" text-anchor="end">{escape(label)}</text>',
+        f'<text x="{_NAMES + _BARS + 8}" y="{y + 13}">{escape(label)}</text>',
     ]
 
 
@@ -181,5 +181,5 @@ def _rows(headings: Sequence[str], rows: Iterable[Sequence[object]]) -> str:
 
 def _cell(value: object) -> str:
     if isinstance(value, int | float):
-        return f'<td class="n">{value:,.4g}</td>' if isinstance(value, float) else f'<td class="n">{value:,}</td>'
+        return f'<td class="n">{text_of(value)}</td>'
     return f"<td>{escape(str(value))}</td>"

@@ -94,17 +94,33 @@ def test_sections_of_a_segment_end_where_the_next_one_begins() -> None:
     assert [len(scan(segment[:end], name="CommitLog-7-5.log").frames) for end in ends] == [3, 6, 9, 10]
 
 
+def quick(out: Path, *options: str) -> dict[str, Any]:
+    """The document of a quick run, which is printed and written."""
+    command = [sys.executable, "-m", "benchmarks.judge", "--quick", "--json", "--out", str(out), *options]
+    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr[-3000:]
+    document = json.loads(done.stdout)
+    assert json.loads((out / "bench.json").read_text())["left_out"] == document["left_out"]
+    assert "mean nothing" in (out / "bench.html").read_text()
+    return dict(document)
+
+
+@pytest.mark.kafka
+@pytest.mark.spark
+def test_a_quick_run_measures_the_whole_path(tmp_path: Path) -> None:
+    document = quick(tmp_path, "--only", "whole")
+    (part,) = [part for part in judge.WITH_SPARK if part.name == "whole"]
+    assert document["left_out"].keys() == set(KEYS) - set(part.keys)
+    assert all(document[key]["median"] > 0 for key in part.keys)
+    assert document["steps"].keys() == {"ingest", "archive", "publish", "maintain"}
+
+
 @pytest.mark.thorough
 @pytest.mark.kafka
 @pytest.mark.spark
 @pytest.mark.timeout(900)
 def test_a_quick_run_measures_every_figure_that_needs_no_node(tmp_path: Path) -> None:
-    command = [sys.executable, "-m", "benchmarks.judge", "--quick", "--json", "--out", str(tmp_path)]
-    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)
-    assert done.returncode == 0, done.stderr[-3000:]
-    document = json.loads(done.stdout)
+    document = quick(tmp_path)
     assert document["left_out"].keys() == {"events_vs_debezium"}, document["left_out"]
     assert all(document[key]["median"] > 0 for key in KEYS if key != "events_vs_debezium")
     assert len(document["peers"]) == 3
-    assert json.loads((tmp_path / "bench.json").read_text()) == document
-    assert "mean nothing" in (tmp_path / "bench.html").read_text()
