@@ -183,7 +183,10 @@ class Connector:
         times: list[int] = []
         ended = 0
         while ended < self._kafka.partitions:
-            for message in consumer.consume(10_000, timeout=10):
+            messages = consumer.consume(10_000, timeout=10)
+            if not messages:
+                raise ToolError(f"failed to read {self._topic} to its end")
+            for message in messages:
                 if message.error() is not None:
                     ended += 1
                 elif message.timestamp()[0] == TIMESTAMP_CREATE_TIME:

@@ -221,7 +221,7 @@ class Bench:
 
     def batch(self, rows: int, changed: int, number: int, *, check: bool = True) -> dict[str, Any]:
         """Run one batch of changes to the table of so many rows; seconds, and seconds of CPU of all
-        processes. `check`: verify what it did; then all batches have the same number of changes.
+        processes. `check`: print that, and verify what it did; then all batches have the same number of changes.
         """
         table = table_of(rows)
         random = np.random.default_rng(number)
@@ -236,8 +236,8 @@ class Bench:
         begun, begun_cpu = time.perf_counter(), cpu_seconds()
         self.sealed = job.run()
         figures = {"seconds": time.perf_counter() - begun, "cpu": cpu_seconds() - begun_cpu, "steps": clock.steps}
-        say(f"  {rows:,} rows: {figures['seconds']:.1f} s, {figures['cpu']:.1f} s of CPU")
         if check:
+            say(f"  {rows:,} rows: {figures['seconds']:.1f} s, {figures['cpu']:.1f} s of CPU")
             self._check(table, changed, rows + (number + 1) * (changed - len(old)))
         archive(self.store, CLUSTER, manifest.number)
         forget(self.spark)

@@ -110,7 +110,7 @@ def _pinned(cores: int, segments: int, passes: int, buckets: int, *, small: bool
     )  # fmt: skip
     if done.returncode != 0:
         raise ToolError(f"a run on {cores} cores failed: exit code {done.returncode}")
-    return list(json.loads(done.stdout)["spread"]["seconds"])
+    return list(json.loads(done.stdout.splitlines()[-1])["spread"]["seconds"])
 
 
 def passes_of(spark: SparkSession, config: PipelineConfig, kafka: Kafka, workload: Workload, passes: int, *, bare: bool) -> list[Run]:

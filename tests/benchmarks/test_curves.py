@@ -53,7 +53,7 @@ def test_the_curves_are_measured(tmp_path: Path) -> None:
     command = [sys.executable, "-m", "benchmarks.curves", "--only", "hot-partition", "batches", "table-size", *small, "--json"]
     done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr[-3000:]
-    document = json.loads(done.stdout)
+    document = json.loads(done.stdout.splitlines()[-1])
     assert {name: len(curve["points"]) for name, curve in document["curves"].items()} == {"hot-partition": 3, "batches": 2, "table-size": 2}
     assert document["ratio_seconds"] > 0
     assert (tmp_path / "growth.html").read_text().count("<svg") == 3
