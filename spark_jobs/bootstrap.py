@@ -203,11 +203,18 @@ class Bootstrap:
                 tokens = ring.tokens()
             ranges = runs.split(tokens, None, snapshot.ranges) if parts is None else runs.split_parts(tokens, parts, snapshot.ranges)
             run = runs.begin(self.store, self.cluster, table, part=part, ranges=ranges, consistency=snapshot.consistency, now=now)
+        elif run.failed_at is not None:
+            run = runs.update(self.store, run, now)
         done = runs.finished_ranges(self.store, run)
         wanted = [number for number in range(len(run.ranges)) if number not in done]
         log.info("reading a table", table=table.full_name, run=run.run, ranges=len(run.ranges), finished=len(done))
-        with self._reporting(run):
-            self._read(plan, run, wanted)
+        try:
+            with self._reporting(run):
+                self._read(plan, run, wanted)
+        except (WritetimeError, PySparkException) as error:
+            found = error if isinstance(error, WritetimeError) else _of_worker(error, table.full_name)
+            runs.note_failure(self.store, run, str(found), datetime.now(UTC))
+            raise
         run = runs.update(self.store, run, datetime.now(UTC))
         if run.finished_at is not None and parts is None:
             runs.no_longer_due(self.store, self.cluster, table)

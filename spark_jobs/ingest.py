@@ -101,6 +101,9 @@ from writetime.pipeline.documents import (
     SegmentOutcome,
     Settled,
     ShardVersions,
+    TableFiles,
+    Totals,
+    WarehouseFiles,
     may_contain,
     released_objects,
     total,
@@ -223,8 +226,9 @@ class Batch:
     second up to which the events of a table go that the base did not capture; `ending` were dropped, and the
     DROP is not emitted yet. `events` counts emitted events by shard. `earlier` are the tables for which an
     earlier attempt may have emitted events. By name: `rebuilt` start with a new state; `untold` have changes
-    that are not emitted; `rows` is the row count of changed tables, None if unknown. `absent` are the missing
-    segments, `not_in_log` as in a seal, and `additions` the number of verdicts found after the first run (`writetime.pipeline.pinned`).
+    that are not emitted; `rows`, `current_files` and `changes_files` are the row counts and files of changed
+    tables, None if unknown. `absent` are the missing segments, `not_in_log` as in a seal, and `additions` the
+    number of verdicts found after the first run (`writetime.pipeline.pinned`).
     `drops` are the tables that a schema change drops, and when, by its version and bytes. `voided` are the
     earlier batches without effect, with their ids."""
 
@@ -246,6 +250,8 @@ class Batch:
     untold: set[str] = field(default_factory=set)
     rebuilt: set[str] = field(default_factory=set)
     rows: dict[str, int | None] = field(default_factory=dict)
+    current_files: dict[str, TableFiles | None] = field(default_factory=dict)
+    changes_files: dict[str, TableFiles | None] = field(default_factory=dict)
     snapshots_refused: dict[str, str] = field(default_factory=dict)
     absent: frozenset[str] | None = None
     additions: int = 0
@@ -803,7 +809,10 @@ class Batch:
 
         def commit(table: Table) -> None:
             if table.id in with_events:
-                warehouse.write_changes(self._shown(table, schema), schema, self._of_table(events, table), self.manifest.number)
+                made = self._of_table(events, table)
+                files = warehouse.write_changes(self._shown(table, schema), schema, made, self.manifest.number)
+                if not table.dropped:
+                    self.changes_files[table.label] = files
                 log.info("changes committed", table=table.label, batch=self.manifest.number)
 
         commit_each(captured, commit)
@@ -875,12 +884,13 @@ class Batch:
                 warehouse.empty_current(table, self.manifest.number)
                 # Unless another incarnation has the name; it follows when it is written to.
                 self.rows.setdefault(table.full_name, None)
+                self.current_files.setdefault(table.full_name, None)
                 log.info("current rows of a dropped table emptied", table=table.label, batch=self.manifest.number)
             # The rows of a dropped incarnation were deleted by its DROP; only its changes table remains.
             elif (self.accounts[table.label]["events"] or table.label in self.untold) and not table.dropped:
                 write = warehouse.replace_current if table.id in self.local.opened else warehouse.merge_current
                 write(self._shown(table, schema), schema, self._of_table(events, table), self.manifest.number)
-                self.rows[table.label] = warehouse.rows(table)
+                self.rows[table.label], self.current_files[table.label] = warehouse.size(table)
                 log.info("current rows merged", table=table.label, batch=self.manifest.number)
             elif table.id in self.reshaped:
                 warehouse.follow(self._shown(table, schema), schema, self.manifest.number)
@@ -908,6 +918,8 @@ class Batch:
             not_in_log=self.not_in_log,
             undecided=self._undecided(accounting),
             rows={name: n for name, n in {**(self.base.rows if self.base else {}), **self.rows}.items() if n is not None},
+            files=self._files(),
+            totals=self._totals(accounting),
             horizon=self.base.horizon if self.base else None,
             kept_from=self._kept_from(),
             voided=self.voided,
@@ -916,6 +928,18 @@ class Batch:
             partition_by=self._partition_by(),
         )
         return seal(self.store, self.manifest.cluster, sealed)
+
+    def _files(self) -> dict[str, WarehouseFiles]:
+        """Files of all tables, those that this batch did not write as they were."""
+        found = dict(self.base.files) if self.base else {}
+        for part, written in (("current", self.current_files), ("changes", self.changes_files)):
+            for name, files in written.items():
+                found[name] = found.get(name, WarehouseFiles()).model_copy(update={part: files})
+        return found
+
+    def _totals(self, accounting: list[Accounting]) -> Totals:
+        before = (self.base.totals if self.base else None) or Totals()
+        return before.and_of(self.manifest.kind, self.manifest.segments, self.outcomes.values(), accounting)
 
     def _partition_by(self) -> list[PartitionedFrom]:
         known = self.base.partition_by if self.base else []

@@ -17,7 +17,7 @@ from __future__ import annotations
 import argparse
 import sys
 from collections import defaultdict
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from datetime import UTC, datetime
 from itertools import chain
@@ -25,7 +25,9 @@ from typing import NamedTuple, Protocol
 from uuid import UUID
 
 import structlog
+from py4j.protocol import Py4JError  # type: ignore[import-untyped]
 from pyspark import SparkContext
+from pyspark.errors import PySparkException
 from pyspark.sql import SparkSession
 
 from spark_jobs.job_exit import reports_failure
@@ -46,7 +48,7 @@ from writetime.config.pipeline import PipelineConfig, load
 from writetime.errors import BatchError, ObjectNotFound, PreconditionFailed, WritetimeError
 from writetime.pipeline.archiver import sweep
 from writetime.pipeline.completeness import held_back, purge_clock
-from writetime.pipeline.documents import Manifest, Sealed
+from writetime.pipeline.documents import Manifest, Sealed, Totals, WarehouseFiles
 from writetime.pipeline.identity import owner
 from writetime.pipeline.maintenance_report import Files, Maintained, Tidied, size_of_state
 from writetime.pipeline.node_logs import read_local
@@ -131,11 +133,13 @@ def maintain(config: PipelineConfig, store: Store, spark: SparkSession, manifest
         table_id: versions.after(written.get(UUID(table_id), {})).purged_up_to(newest.get(UUID(table_id)))
         for table_id, versions in base.state.items()
     }
-    voided, tidied = voided_before(store, manifest, base), []
+    voided, tidied, files = voided_before(store, manifest, base), list[Tidied](), base.files
     if (warehouse := _warehouse(config, store, spark, manifest)) is not None:
         # First, because the snapshots to roll back to may expire.
         voids.take_back(warehouse, store, manifest, voided)
-        tidied = tidy_warehouse(warehouse, schema, base, number)
+        tables = [schema.tables[table_id] for table_id in map(UUID, sorted(base.state)) if table_id in schema.tables]
+        tidied = tidy_warehouse(warehouse, tables, number)
+        files = files_of(warehouse, tables, base.files)
     carry_over(store, cluster, base.number, number)
     sealed = base.model_copy(
         update={
@@ -149,6 +153,8 @@ def maintain(config: PipelineConfig, store: Store, spark: SparkSession, manifest
             "horizon": _horizon([task.before for task, after, _ in done if after is not None], base),
             "kept_from": _kept_from(config, manifest, base),
             "events": 0,
+            "files": files,
+            "totals": (base.totals or Totals()).and_of(manifest.kind, (), (), ()),
             "voided": voided,
         }
     )
@@ -197,13 +203,23 @@ def _warehouse(config: PipelineConfig, store: Store, spark: SparkSession, manife
     return Warehouse(spark, config.catalog.name, config.warehouse, fence, owner=who, batch_id=manifest.id)
 
 
-def tidy_warehouse(warehouse: Warehouse, schema: Schema, base: Sealed, number: int) -> list[Tidied]:
-    """Compact files of the warehouse and expire old snapshots; returns the results."""
-    tables = [schema.tables[table_id] for table_id in map(UUID, sorted(base.state)) if table_id in schema.tables]
+def tidy_warehouse(warehouse: Warehouse, tables: Sequence[Table], number: int) -> list[Tidied]:
+    """Compact files of the tables in the warehouse and expire old snapshots; returns the results."""
     found = tidy(warehouse, tables)
     for done in (each for each in found if not each.trouble):
         changed = {part: f"{getattr(done.before, part)} -> {getattr(done.after, part)}" for part in Files.model_fields}
         log.info("table maintained", batch=number, table=done.name, **changed)
+    return found
+
+
+def files_of(warehouse: Warehouse, tables: Iterable[Table], before: Mapping[str, WarehouseFiles]) -> dict[str, WarehouseFiles]:
+    """The files of the live tables now; those of `before` for a table that cannot be read."""
+    found = dict(before)
+    for table in (table for table in tables if not table.dropped):
+        try:
+            found[table.label] = warehouse.files(table)
+        except (PySparkException, Py4JError) as error:
+            log.warning("files not counted", table=table.label, error=str(error).strip().partition("\n")[0])
     return found
 
 

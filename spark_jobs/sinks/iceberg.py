@@ -55,7 +55,7 @@ from writetime.errors import BatchBusy, BatchError
 from writetime.events.naming import OWN_NAMESPACE, to_changes_namespace, to_column, to_namespace
 from writetime.events.number_rules import Digits
 from writetime.pipeline.complete_tables import CompleteTable
-from writetime.pipeline.documents import Chain, Watermark
+from writetime.pipeline.documents import Chain, TableFiles, WarehouseFiles, Watermark
 from writetime.pipeline.identity import Owner
 from writetime.pipeline.pinned import VerdictAdded, addition
 from writetime.pipeline.planner import not_voided, read_sealed
@@ -309,10 +309,18 @@ class Warehouse:
         held = self._held(name)
         return name if held is not None and held.properties.get(_ID_PROPERTY) == str(table.id) else None
 
-    def rows(self, table: Table) -> int | None:
-        """Number of current rows of this incarnation, if its table states it (`IcebergTable.rows`)."""
+    def size(self, table: Table) -> tuple[int | None, TableFiles | None]:
+        """Number of current rows of this incarnation, and their files, if its table states them
+        (`IcebergTable.rows`, `IcebergTable.files`)."""
         held = self._held(self._name(self._current_in(table), to_column(table.name)))
-        return held.rows if held is not None and held.properties.get(_ID_PROPERTY) == str(table.id) else None
+        found = held is not None and held.properties.get(_ID_PROPERTY) == str(table.id)
+        return (held.rows, held.files) if held is not None and found else (None, None)
+
+    def files(self, table: Table) -> WarehouseFiles:
+        """Files of this incarnation's current rows and changes."""
+        name = self.changes_of(table)
+        changes = None if name is None else self._held(name)
+        return WarehouseFiles(current=self.size(table)[1], changes=None if changes is None else changes.files)
 
     def rejection_reason(self, table: Table) -> str | None:
         """Why nothing can be written for the table: a table of another owner has its name, or a rule of numbers
@@ -346,9 +354,9 @@ class Warehouse:
         texts = {key.removeprefix(_SCHEMA_PROPERTY): text for key, text in properties.items() if key.startswith(_SCHEMA_PROPERTY)}
         return Changes(rows, {version: json.loads(text) for version, text in texts.items()}, held)
 
-    def write_changes(self, table: Table, schema: Schema, events: DataFrame, batch: int) -> None:
+    def write_changes(self, table: Table, schema: Schema, events: DataFrame, batch: int) -> TableFiles | None:
         """Write the batch's events of the table, PAGES; they replace those of an earlier attempt of the
-        batch."""
+        batch. Returns the files of the table with them."""
         with self.fenced(batch):
             shape = RowShape.of(table, schema)
             held = self._changes(shape, schema, batch)
@@ -365,6 +373,8 @@ class Warehouse:
                     raise
                 # Compaction has merged an earlier attempt's events into a file with events of other batches.
                 self._exchange_events(held, rows.frame(), batch)
+            held.refresh()
+            return held.files
 
     def take_back(self, table: Table, batch: int) -> None:
         """Remove the changes that an earlier attempt of the batch wrote for this incarnation."""

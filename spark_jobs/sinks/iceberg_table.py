@@ -26,6 +26,7 @@ from spark_jobs.sinks.field_ids import with_ids
 from spark_jobs.sinks.row_positions import HeldFile
 from spark_jobs.sinks.schema_evolution import Path, Steps
 from writetime.errors import BatchBusy
+from writetime.pipeline.documents import TableFiles
 
 Replaced = Literal["everything", "nothing"] | int
 """The rows that a commit replaces; a number: those of that batch."""
@@ -101,14 +102,26 @@ class IcebergTable:
         """Number of rows that readers see, by the last commit's summary, without reading data: records less
         position deletes. A delete whose file maintenance has rewritten still counts until maintenance removes
         it. None if the summary lacks it."""
+        totals = self._totals("records", "position-deletes", "equality-deletes")
+        if totals is None or totals[2]:
+            return None
+        return max(0, totals[0] - totals[1])
+
+    @property
+    def files(self) -> TableFiles | None:
+        """Number and bytes of its files, by the last commit's summary, without reading manifests. None if the
+        summary lacks them."""
+        totals = self._totals("data-files", "delete-files", "files-size")
+        return None if totals is None else TableFiles(data=totals[0], deletes=totals[1], bytes=totals[2])
+
+    def _totals(self, *names: str) -> list[int] | None:
+        """Totals of the last commit's summary, zeros before the first commit. None if one is missing."""
         found = self._table.currentSnapshot()
         if found is None:
-            return 0
+            return [0] * len(names)
         summary = json.loads(self._java("org.apache.iceberg.util.JsonUtil").mapper().writeValueAsString(found.summary()))
-        numbers = [summary.get(f"total-{name}") for name in ("records", "position-deletes", "equality-deletes")]
-        if None in numbers or int(numbers[2]):
-            return None
-        return max(0, int(numbers[0]) - int(numbers[1]))
+        numbers = [summary.get(f"total-{name}") for name in names]
+        return None if None in numbers else [int(number) for number in numbers]
 
     @property
     def summaries(self) -> list[dict[str, str]]:

@@ -51,7 +51,7 @@ from writetime.events import envelope
 from writetime.events.row_values import TableView
 from writetime.pipeline import erase as bucket
 from writetime.pipeline import erasures
-from writetime.pipeline.documents import Manifest, Sealed
+from writetime.pipeline.documents import Manifest, Sealed, Totals
 from writetime.pipeline.erase import BEYOND, Found, Outcome, Search
 from writetime.pipeline.erasures import Erasure, Request, erased_of
 from writetime.pipeline.identity import owner
@@ -298,6 +298,7 @@ class Erasing:
                 "state": state,
                 "snapshots_refused": {},
                 "events": 0,
+                "totals": (self.base.totals or Totals()).and_of(self.manifest.kind, (), (), ()),
                 "voided": voided_before(self.store, self.manifest, self.base),
             }
         )

@@ -21,6 +21,9 @@ from writetime.pipeline.documents import (
     Sealed,
     SegmentInput,
     SegmentOutcome,
+    TableFiles,
+    Totals,
+    WarehouseFiles,
 )
 from writetime.pipeline.publish_progress import Published
 from writetime.storage import layout
@@ -79,6 +82,7 @@ class Builder:
         self.per_node = per_node
         self.bad = bad
         self.held: list[str] = []
+        self.totals = Totals()
 
     def batch(self, number: int) -> None:
         segments = [
@@ -92,7 +96,8 @@ class Builder:
         if self.bad and number == 3:
             outcomes[0] = outcomes[0].model_copy(update={"problems": [self._quarantine(segments[0][0])]})
             self.held.append(outcomes[0].object)
-        at = minute(number + 2)
+        at, accounting = minute(number + 2), list(_accounts(number))
+        self.totals = self.totals.and_of("ingest", inputs, outcomes, accounting)
         manifest = Manifest(
             number=number, kind="ingest", cluster=CLUSTER, created_at=at, now=int(at.timestamp()), base=number - 1, segments=inputs
         )
@@ -101,11 +106,13 @@ class Builder:
             kind="ingest",
             sealed_at=at + timedelta(seconds=20),
             segments=outcomes,
-            accounting=list(_accounts(number)),
+            accounting=accounting,
             state={},
             held=self.held,
             growing={ref(2, 10**6).growing: Mark(position=4096, logical=4096, frames=3)},
             rows={"shop.orders": 1000 * number},
+            files={"shop.orders": _files(number)},
+            totals=self.totals,
             events=number * 10,
         )
         self._write(number, "manifest", manifest.to_bytes())
@@ -163,6 +170,12 @@ class Builder:
         self.put(f"{stem}.bin", body)
         self.put(f"{stem}.json", json.dumps({**problem.model_dump(), "batch": 3, "object": of.incoming}).encode())
         return problem
+
+
+def _files(number: int) -> WarehouseFiles:
+    return WarehouseFiles(
+        current=TableFiles(data=number, deletes=2 * number, bytes=300 * number), changes=TableFiles(data=3 * number, deletes=0, bytes=5)
+    )
 
 
 def _accounts(number: int) -> Iterator[Accounting]:

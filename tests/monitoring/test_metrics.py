@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import re
 import time
-from datetime import timedelta
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
 from uuid import UUID
@@ -16,11 +16,16 @@ from prometheus_client.parser import text_string_to_metric_families
 
 from shippers.metrics import Metrics
 from tests.monitoring import bucket
+from tests.monitoring.exported import PIPELINE, SHIPPER
+from writetime.cassandra.cdc_settings import CdcSettings
 from writetime.cli import main
 from writetime.monitoring import metrics
 from writetime.pipeline import verification
+from writetime.pipeline.audit import AuditReport
 from writetime.pipeline.batch_history import Batches
-from writetime.pipeline.bootstrap.run import RangeDone, begin, finish_range, split, update
+from writetime.pipeline.bootstrap.run import RangeDone, Run, begin, finish_range, note_failure, split, update
+from writetime.pipeline.documents import Watermark
+from writetime.pipeline.maintenance_report import HeldBack, Maintained, Size
 from writetime.pipeline.verification import RangeResult, TableResult, VerifyReport
 from writetime.storage import layout
 from writetime.storage.local import LocalStore
@@ -39,16 +44,37 @@ def folder(tmp_path: Path) -> Path:
     for hour in (1, 2):
         when = bucket.START + timedelta(hours=hour)
         verification.write_report(LocalStore(tmp_path), VerifyReport(cluster=bucket.CLUSTER, started_at=when, finished_at=when, **about))
-    store = LocalStore(tmp_path)
-    table = bucket.learner().schema().tables[bucket.ORDERS]
-    reading = begin(store, bucket.CLUSTER, table, part=None, ranges=split([], None, 2), consistency="ALL", now=bucket.START)
-    finish_range(store, reading, 0, RangeDone(rows=10, frames=3, objects=[]))
-    update(store, reading, bucket.START)
+    finish_range(LocalStore(tmp_path), reading := read_from_ring(tmp_path), 0, RangeDone(rows=10, frames=3, objects=[]))
+    update(LocalStore(tmp_path), reading, bucket.START + timedelta(seconds=90))
     return tmp_path
 
 
+def read_from_ring(folder: Path) -> Run:
+    table = bucket.learner().schema().tables[bucket.ORDERS]
+    return begin(LocalStore(folder), bucket.CLUSTER, table, part=None, ranges=split([], None, 2), consistency="ALL", now=bucket.START)
+
+
+@pytest.fixture
+def everything(folder: Path) -> Batches:
+    """With all that a pipeline may have: a batch of it, sign-offs, a purge that is held back, an audit."""
+    store, now = LocalStore(folder), bucket.minute(9)
+    watermark = Watermark(batch=8, until=bucket.minute(8), nodes={bucket.NODES[0].path: bucket.minute(8)})
+    store.put(layout.complete(bucket.CLUSTER), watermark.to_bytes())
+    back = HeldBack(table="shop.orders", by="nodes/x", until=now, wanted=now + timedelta(days=8), since=now)
+    sizes = {"before": Size(), "after": Size(), "swept": 0, "tables": [], "shards": 1, "purged": 0, "failed": 0}
+    store.put(layout.maintained(bucket.CLUSTER), Maintained(batch=8, at=now, held_back=[back], **sizes).to_bytes())
+    times = {"started_at": now, "finished_at": now, "start": bucket.START, "end": now}
+    lists: dict[str, Any] = {"datacenters": ["dc1"], "ranges": [], "nodes": [], "tables": [], "gaps": [], "groups": []}
+    report = AuditReport(cluster=bucket.CLUSTER, **times, **lists)
+    store.put(report.name, report.to_bytes())
+    return Batches(store, bucket.CLUSTER)
+
+
 def told(text: str) -> dict[str, list[tuple[dict[str, str], float]]]:
-    return {family.name: [(sample.labels, sample.value) for sample in family.samples] for family in text_string_to_metric_families(text)}
+    return {
+        family.samples[0].name: [(sample.labels, sample.value) for sample in family.samples]
+        for family in text_string_to_metric_families(text)
+    }
 
 
 def test_what_the_bucket_tells(folder: Path) -> None:
@@ -70,6 +96,84 @@ def test_what_the_bucket_tells(folder: Path) -> None:
     ((_, read),) = found["writetime_metrics_timestamp_seconds"]
     assert abs(read - time.time()) < 60
     assert {labels["table"] for labels, _ in found["writetime_batch_updates"]} <= set(bucket.TABLES)
+
+
+def test_counters_go_on_from_batch_to_batch(folder: Path) -> None:
+    """They count each batch once, whenever somebody looks."""
+    seen = []
+    for last in (3, 8):
+        part = folder / f"up-to-{last}"
+        bucket.small(part, batches=last)
+        found = told(metrics.as_text(metrics.samples(Batches(LocalStore(part), bucket.CLUSTER))))
+        assert found["writetime_batches_total"] == [({"cluster": bucket.CLUSTER, "kind": "ingest"}, last)]
+        made = {labels["table"]: value for labels, value in found["writetime_events_total"]}
+        # Orders and customers in each batch, the third table in every second one.
+        assert made == {"shop.orders": 10 * last, "shop.customers": 20 * last, 'shop."<b>X</b>"': 30 * ((last + 1) // 2)}
+        sent = {labels["table"]: value for labels, value in found["writetime_published_events_total"]}
+        assert (sent["shop.orders"], sent["shop.customers"]) == (10 * (last - 1), 20 * (last - 1)), "the last batch is not published"
+        updates = {(labels["table"], labels["class"]): value for labels, value in found["writetime_updates_total"]}
+        assert (updates["shop.customers", "applied"], updates["shop.customers", "duplicate"]) == (20 * last, 40 * last)
+        assert found["writetime_problems_total"][0][1] == 1
+        ((_, segments),) = found["writetime_segments_total"]
+        # Two of each of three nodes; the second node has none in batch 2.
+        assert segments == 6 * last - 2
+        ((_, size),) = found["writetime_segment_bytes_total"]
+        assert size == sum((1000 + number) * (4 if number == 2 else 6) for number in range(1, last + 1))
+        seen.append(found)
+    assert seen[0].keys() == seen[1].keys()
+
+
+def test_seals_of_earlier_versions_have_no_counters(folder: Path) -> None:
+    """They begin with the next batch, at its own numbers."""
+    store, name = LocalStore(folder), layout.batch_object(bucket.CLUSTER, 8, "sealed")
+    sealed = json.loads(store.read(name))
+    store.put(name, json.dumps({key: value for key, value in sealed.items() if key not in ("totals", "files")}).encode())
+    found = told(metrics.as_text(metrics.samples(Batches(store, bucket.CLUSTER))))
+    counters = {"writetime_events_total", "writetime_batches_total", "writetime_published_events_total", "writetime_table_files"}
+    # Batch 7, which is published, still has them.
+    assert counters & found.keys() == {"writetime_published_events_total"}
+
+
+def test_positions_and_files(folder: Path) -> None:
+    found = told(metrics.as_text(metrics.samples(Batches(LocalStore(folder), bucket.CLUSTER))))
+    ids = {labels["host_id"]: value for labels, value in found["writetime_position_segment_id"]}
+    read = {labels["host_id"]: value for labels, value in found["writetime_position_bytes"]}
+    whole, growing = bucket.NODES[0].host_id, bucket.NODES[2].host_id
+    assert (ids[whole], read[whole]) == (bucket.ref(0, 17).segment.id, 1008)
+    # Of the segment that grows, 4096 bytes; it is newer than its whole ones.
+    assert (ids[growing], read[growing]) == (bucket.ref(2, 10**6).segment.id, 4096)
+    files = {(labels["table"], labels["in"]): value for labels, value in found["writetime_table_delete_files"]}
+    assert files == {("shop.orders", "current"): 16, ("shop.orders", "changes"): 0}
+    assert [value for labels, value in found["writetime_table_bytes"] if labels["in"] == "current"] == [2400]
+
+
+def test_a_bootstrap_that_ended_is_aborted_until_it_goes_on(folder: Path) -> None:
+    def shown() -> dict[str, float]:
+        found = told(metrics.as_text(metrics.samples(Batches(LocalStore(folder), bucket.CLUSTER))))
+        return {name.removeprefix("writetime_bootstrap_"): found[name][0][1] for name in found if "bootstrap" in name}
+
+    # The fixture's run reported for the last time on the day of its start, and its process is gone.
+    first = shown()
+    assert (first["aborted"], first["duration_seconds"], first["finished_timestamp_seconds"]) == (1, 90, 0)
+    store, now = LocalStore(folder), datetime.now(UTC)
+    run = begin(
+        store,
+        bucket.CLUSTER,
+        bucket.learner().schema().tables[bucket.ORDERS],
+        part=None,
+        ranges=split([], None, 1),
+        consistency="ONE",
+        now=now,
+    )
+    assert shown()["aborted"] == 0
+    note_failure(store, run, "no answer", now + timedelta(seconds=30))
+    failed = shown()
+    assert (failed["aborted"], failed["duration_seconds"]) == (1, 30)
+    finish_range(store, run, 0, RangeDone(rows=1, frames=0, objects=[]))
+    update(store, run, now + timedelta(minutes=2))
+    last = shown()
+    assert (last["aborted"], last["duration_seconds"], last["remaining_ranges"]) == (0, 120, 0)
+    assert last["finished_timestamp_seconds"] == pytest.approx((now + timedelta(minutes=2)).timestamp(), abs=0.001)
 
 
 def test_a_node_that_is_silent_for_long_keeps_its_sample(folder: Path) -> None:
@@ -102,11 +206,7 @@ def test_odd_labels_survive() -> None:
 
 def known() -> set[str]:
     """Names under which Prometheus has them."""
-    shipper: set[str] = set()
-    for family in Metrics().registry.collect():
-        ends = {"counter": ["_total"], "histogram": ["_bucket", "_sum", "_count"]}.get(family.type, [""])
-        shipper |= {family.name + end for end in ends}
-    return shipper | set(metrics.METRICS)
+    return set(PIPELINE) | {f"writetime_ship_{name}" for name in SHIPPER}
 
 
 def named(expression: str) -> set[str]:
@@ -140,6 +240,44 @@ def test_the_rules_speak_of_metrics_that_there_are_and_of_runbooks() -> None:
         assert anchor in anchors(ROOT / page), rule["alert"]
 
 
-def test_every_metric_is_in_the_documentation() -> None:
-    page = (ROOT / "docs" / "metrics.md").read_text(encoding="utf-8")
-    assert {name for name in metrics.METRICS if f"`{name}`" not in page} == set()
+def test_no_metric_is_lost_or_renamed(everything: Batches) -> None:
+    """Each name, type and set of labels, as dashboards and rules of users have them."""
+    families = {
+        family.name: family for family in text_string_to_metric_families(metrics.as_text(metrics.samples(everything, session=True)))
+    }
+    found = {}
+    for family in families.values():
+        for sample in family.samples:
+            found[sample.name] = (family.type, *sorted(sample.labels.keys() - {"cluster"}))
+    assert found == {name: tuple(about.split()) for name, about in PIPELINE.items()}
+    assert list(metrics.METRICS) == sorted(metrics.METRICS, key=list(PIPELINE).index), "the order of the output is that of the list"
+    assert set(metrics.METRICS) == set(PIPELINE)
+
+
+def test_no_metric_of_the_shipper_is_lost_or_renamed() -> None:
+    counted = Metrics()
+    counted.shipped("uploaded", 1, 0.1)
+    counted.failed("ShipError")
+    counted.saw_settings(CdcSettings(cdc_enabled=True, cdc_block_writes=True))
+    found = {}
+    for family in counted.registry.collect():
+        for sample in family.samples:
+            if not sample.name.endswith("_created"):
+                found[sample.name.removeprefix("writetime_ship_")] = (family.type, *sorted(sample.labels))
+    assert found == {name: tuple(about.split()) for name, about in SHIPPER.items()}
+
+
+def test_documentation_and_metrics_agree() -> None:
+    """Each metric is in the documentation, and the documentation has no other."""
+    pages = {page.name: page.read_text(encoding="utf-8") for page in (ROOT / "docs").glob("*.md")}
+    assert {name for name in PIPELINE if f"`{name}`" not in pages["metrics.md"]} == set()
+    table = re.findall(r"^\| (`.+?) \|.*\|$", pages["shipper.md"].partition("| metric, after")[2].partition("\n\n")[0], re.MULTILINE)
+    families = {re.sub("_(bucket|sum|count)$", "", name) for name in SHIPPER}
+    assert {name for row in table for name in re.findall(r"`([a-z_]+)", row)} == families
+    for name, page in pages.items():
+        read = {each for each in re.findall(r"`(writetime_[a-z_]+[a-z])(?:\{[^`]*)?`", page) if each not in NOT_METRICS}
+        assert {each for each in read if each not in known()} == set(), name
+
+
+NOT_METRICS = {"writetime_filler", "writetime_complete", "writetime_ingest_orders"}
+"""Of the documentation: a keyspace, assets and a DAG of Airflow."""

@@ -2,8 +2,10 @@
 
 Strategy: only the shipper is a long-running process, so there is no HTTP endpoint to scrape. A cron job
 writes the text to the folder of node_exporter's textfile collector, or pushes it. All values come from the
-bucket, so it can run anywhere. `METRICS` lists all names; the dashboard and rules under deploy/ use only
-these and the shipper's own. Heavy imports are delayed until the command runs."""
+bucket, so it can run anywhere. Counters are sums that each seal carries on from the one before: they need no
+memory here, and restart at zero where a rebuild begins a new chain of batches, as counters may. `METRICS`
+lists all names; the dashboard and rules under deploy/ use only these and the shipper's own. Heavy imports are
+delayed until the command runs."""
 
 from __future__ import annotations
 
@@ -13,8 +15,8 @@ from typing import TYPE_CHECKING, Final, TypeVar
 
 if TYPE_CHECKING:
     from writetime.monitoring.nodes import RingStatus
+    from writetime.monitoring.tables import TablesStatus
     from writetime.pipeline.batch_history import Batches
-    from writetime.pipeline.bootstrap.run import Run
     from writetime.pipeline.documents import Document
     from writetime.storage.store import Store
 
@@ -29,21 +31,35 @@ METRICS: Final[Mapping[str, str]] = {
     "writetime_session_timestamp_seconds": "In mode `session`: when the streaming session last reported; 0: never.",
     "writetime_complete_until_timestamp_seconds": 'Up to when all tables (`in="tables"`) and topics (`in="topics"`) are complete.',
     "writetime_node_complete_until_timestamp_seconds": "By node: up to when its log is in; 0: it has not signed anything off yet.",
+    "writetime_batches_total": "Sealed batches by kind.",
+    "writetime_batches_voided_total": "Voided batches.",
+    "writetime_segments_total": "Segments that batches read; a growing one counts with each batch that reads parts of it.",
+    "writetime_segment_bytes_total": "Their bytes.",
+    "writetime_problems_total": "Frames and damaged ranges of segments that batches could not use.",
+    "writetime_updates_total": "Partition updates by table and class (applied, duplicate, superseded, …).",
+    "writetime_events_total": "Change events by table.",
+    "writetime_ties_total": "Cells by table that won a tie which a cluster of Cassandra 3.11 may resolve differently.",
+    "writetime_published_events_total": "By table: change events that are known to be in Kafka.",
     "writetime_voided_batches": "Batches that were voided, of the last sixty.",
     "writetime_batch_segments": "Segments of the last batch.",
     "writetime_batch_events": "Change events of the last batch.",
-    "writetime_batch_updates": "Partition updates of the last batch by table and class (applied, duplicate, superseded, …).",
-    "writetime_batch_ties": "Cells of the last batch by table that won a tie which a cluster of Cassandra 3.11 may resolve differently.",
-    "writetime_batch_problems": "Unreadable ranges of its segments.",
+    "writetime_batch_updates": "Partition updates of the last batch by table and class.",
+    "writetime_batch_ties": "Ties of the last batch by table.",
+    "writetime_batch_problems": "Frames and damaged ranges that the last batch could not use.",
     "writetime_held_segments": "Segments in quarantine that need an operator.",
     "writetime_segments_in_conflict": "Segments for which different bytes were shipped, until an operator decides.",
     "writetime_refused_tables": "Rejected tables.",
     "writetime_not_in_log_tables": "Captured tables whose writes go through Accord and never reach a commit log.",
     "writetime_purge_held_back_seconds": "By table: delay of the purge of its tombstones, because a log is incomplete (`by`).",
+    "writetime_table_files": 'By table, of its current rows (`in="current"`) and its changes (`in="changes"`): data files.',
+    "writetime_table_delete_files": "Delete files, likewise.",
+    "writetime_table_bytes": "Bytes of both, likewise.",
     "writetime_published_batch": "The last batch whose events are known to be in Kafka.",
     "writetime_unpublished_batches": "By table: sealed batches with unpublished events, of the last sixty.",
     "writetime_waiting_tables": "Tables whose events cannot be published.",
     "writetime_source_timestamp_seconds": "By node: completion time of its newest segment in the bucket.",
+    "writetime_position_segment_id": "By node: the newest segment that batches have read, by the number in its file name.",
+    "writetime_position_bytes": "By node: how far into that file.",
     "writetime_late_after_seconds": "By node: age at which its newest segment counts as late, by its rate and cdc_total_space.",
     "writetime_waiting_segments": "By node: its segments in the bucket that no batch has read.",
     "writetime_waiting_bytes": "Their bytes.",
@@ -55,6 +71,9 @@ METRICS: Final[Mapping[str, str]] = {
     "writetime_verify_tie_rows": "Rows that differed in the last report because Cassandra 3.11 resolves a tie by its clock.",
     "writetime_verify_failed_tables": "Tables that could not be compared in the last report.",
     "writetime_bootstrap_started_timestamp_seconds": "By table: start of its last bootstrap run.",
+    "writetime_bootstrap_finished_timestamp_seconds": "By table: end of the run; 0: it is not finished.",
+    "writetime_bootstrap_duration_seconds": "From its start to its end, or to its last report.",
+    "writetime_bootstrap_aborted": "1 if the run is not finished and nothing reads: it failed, or has been silent for ten minutes.",
     "writetime_bootstrap_remaining_ranges": "Unfinished token ranges of the run; 0: it is finished.",
     "writetime_bootstrap_ranges": "Token ranges of the run.",
     "writetime_bootstrap_rows": "Rows read by the run.",
@@ -79,7 +98,9 @@ def samples(batches: Batches, *, session: bool = False) -> list[Sample]:
         *(_of_session(batches.store, batches.cluster) if session else ()),
         *_of_completeness(batches, found),
         *_of_reports(batches.store, batches.cluster),
-        *_of_bootstrap(batches.store, batches.cluster),
+        *_of_bootstrap(batches, found.now),
+        *_of_totals(batches),
+        *_of_files(batches),
     ]
     about = tables(batches)
     found_samples.append(("writetime_refused_tables", {}, len(about.refused)))
@@ -87,6 +108,7 @@ def samples(batches: Batches, *, session: bool = False) -> list[Sample]:
     if about.published is not None:
         found_samples.append(("writetime_waiting_tables", {}, len(about.waiting)))
         found_samples.append(("writetime_published_batch", {}, about.published))
+        found_samples += _of_published(batches, about)
     found_samples += _of_maintenance(batches.store, batches.cluster)
     found_samples += [("writetime_unpublished_batches", {"table": table.name}, table.unpublished) for table in about.tables]
     return [(name, {"cluster": batches.cluster, **labels}, value) for name, labels, value in found_samples]
@@ -98,7 +120,7 @@ def as_text(found: list[Sample]) -> str:
     for name, about in METRICS.items():
         mine = [(labels, value) for metric, labels, value in found if metric == name]
         if mine:
-            lines += [f"# HELP {name} {about}", f"# TYPE {name} gauge"]
+            lines += [f"# HELP {name} {about}", f"# TYPE {name} {'counter' if name.endswith('_total') else 'gauge'}"]
             lines += [f"{name}{{{_labels(labels)}}} {value:.15g}" for labels, value in mine]
     return "".join(f"{line}\n" for line in lines)
 
@@ -128,6 +150,52 @@ def _of_batches(ring: RingStatus) -> Iterator[Sample]:
         for each in _CLASSES:
             yield "writetime_batch_updates", {"table": account.table, "class": each}, getattr(account, each)
         yield "writetime_batch_ties", {"table": account.table}, account.ties
+
+
+def _of_totals(batches: Batches) -> Iterator[Sample]:
+    yield "writetime_batches_voided_total", {}, len(batches.voided())
+    sealed = batches.newest().sealed
+    if sealed is None or sealed.totals is None:
+        return
+    totals = sealed.totals
+    for kind, count in totals.batches.items():
+        yield "writetime_batches_total", {"kind": kind}, count
+    yield "writetime_segments_total", {}, totals.segments
+    yield "writetime_segment_bytes_total", {}, totals.bytes
+    yield "writetime_problems_total", {}, totals.problems
+    for account in totals.tables:
+        for each in _CLASSES:
+            yield "writetime_updates_total", {"table": account.table, "class": each}, getattr(account, each)
+        yield "writetime_events_total", {"table": account.table}, account.events
+        yield "writetime_ties_total", {"table": account.table}, account.ties
+
+
+def _of_published(batches: Batches, about: TablesStatus) -> Iterator[Sample]:
+    """The events of each table up to the last batch of which all are in Kafka. That is the same batch for all
+    tables that do not wait."""
+    from writetime.pipeline.planner import effective, read_sealed
+
+    newest, events = batches.newest().sealed, dict[int, dict[str, int]]()
+    for table in about.tables:
+        waits = about.waiting.get(table.name)
+        number = waits.sent if waits else about.published or 0
+        if number not in events:
+            found = newest if newest and newest.number == number else read_sealed(batches.store, batches.cluster, number)
+            found = effective(batches.store, batches.cluster, found) if found else None
+            events[number] = {each.table: each.events for each in found.totals.tables} if found and found.totals else {}
+        if table.name in events[number]:
+            yield "writetime_published_events_total", {"table": table.name}, events[number][table.name]
+
+
+def _of_files(batches: Batches) -> Iterator[Sample]:
+    sealed = batches.newest().sealed
+    for name, files in sealed.files.items() if sealed else ():
+        for part, found in (("current", files.current), ("changes", files.changes)):
+            if found is not None:
+                labels = {"table": name, "in": part}
+                yield "writetime_table_files", labels, found.data
+                yield "writetime_table_delete_files", labels, found.deletes
+                yield "writetime_table_bytes", labels, found.bytes
 
 
 def _of_session(store: Store, cluster: str) -> Iterator[Sample]:
@@ -162,6 +230,9 @@ def _of_nodes(ring: RingStatus) -> Iterator[Sample]:
         newest = node.newest or ring.since
         if newest is not None:
             yield "writetime_source_timestamp_seconds", labels, newest.timestamp()
+        if node.position is not None:
+            yield "writetime_position_segment_id", labels, node.position.segment.id
+            yield "writetime_position_bytes", labels, node.position.bytes
         yield "writetime_late_after_seconds", labels, node.late_after.total_seconds()
         yield "writetime_waiting_segments", labels, node.waiting
         yield "writetime_waiting_bytes", labels, node.waiting_size
@@ -178,17 +249,21 @@ def _of_maintenance(store: Store, cluster: str) -> Iterator[Sample]:
         yield "writetime_purge_held_back_seconds", {"table": each.table, "by": each.by}, each.seconds
 
 
-def _of_bootstrap(store: Store, cluster: str) -> Iterator[Sample]:
-    from writetime.pipeline.bootstrap.run import runs
+def _of_bootstrap(batches: Batches, now: datetime) -> Iterator[Sample]:
+    """The last run of each table that still exists: nobody finishes one of a dropped table."""
+    from writetime.pipeline.bootstrap.run import last_runs
+    from writetime.pipeline.planner import read_schema
 
-    last: dict[str, Run] = {}
-    for run in runs(store, cluster):
-        name = f"{run.keyspace}.{run.table}"
-        if name not in last or last[name].started_at <= run.started_at:
-            last[name] = run
-    for name, run in sorted(last.items()):
+    sealed = batches.newest().sealed
+    known = read_schema(batches.store, batches.cluster, sealed.number).schema().tables if sealed else {}
+    for name, run in last_runs(batches.store, batches.cluster).items():
+        if run.table_id in known and known[run.table_id].dropped:
+            continue
         labels = {"table": name}
         yield "writetime_bootstrap_started_timestamp_seconds", labels, run.started_at.timestamp()
+        yield "writetime_bootstrap_finished_timestamp_seconds", labels, run.finished_at.timestamp() if run.finished_at else 0.0
+        yield "writetime_bootstrap_duration_seconds", labels, run.duration.total_seconds()
+        yield "writetime_bootstrap_aborted", labels, run.is_aborted(now)
         yield "writetime_bootstrap_remaining_ranges", labels, run.remaining
         yield "writetime_bootstrap_ranges", labels, len(run.ranges)
         yield "writetime_bootstrap_rows", labels, run.rows

@@ -20,7 +20,7 @@ from writetime.cassandra.cdc_settings import UnsafeSetting
 from writetime.cassandra.commitlog.descriptor import waits_for_reader
 from writetime.cassandra.merge.reconcile import Policy, policy_of
 from writetime.errors import NotASegment
-from writetime.pipeline.batch_history import WINDOW, Batches, BatchFacts, taken_in
+from writetime.pipeline.batch_history import WINDOW, Batches, BatchFacts, Position, taken_in
 from writetime.pipeline.conflicts import undecided
 from writetime.pipeline.documents import SegmentInput
 from writetime.pipeline.node_facts import NodeSpace, parse_space, read_facts
@@ -51,7 +51,8 @@ class NodeStatus:
     release of writetime that reads their commit log version, by version; `held`: segments that need an operator;
     `growing`: segments with parts only. `segments`, `frames`, `size` (bytes), `oldest`: segments that these
     batches read. `space`: None if its shipper has reported nothing since yesterday. `answered`: time of its
-    last report of TRUNCATEs; without one, a TRUNCATE that is in no segment may be missed."""
+    last report of TRUNCATEs; without one, a TRUNCATE that is in no segment may be missed. `position`: how far
+    its log was read, None if that was before these batches."""
 
     node: layout.NodeName
     address: str = ""
@@ -71,6 +72,7 @@ class NodeStatus:
     oldest: datetime | None = None
     space: NodeSpace | None = None
     answered: datetime | None = None
+    position: Position | None = None
 
     @property
     def rate(self) -> float | None:
@@ -104,6 +106,11 @@ class NodeStatus:
         """Record a segment completed at that time."""
         if sealed_at is not None:
             self.newest = sealed_at if self.newest is None else max(self.newest, sealed_at)
+
+    def reached(self, position: Position | None) -> None:
+        """Record how far a batch has read its log."""
+        if position is not None:
+            self.position = position if self.position is None else max(self.position, position)
 
 
 @dataclass(frozen=True, slots=True)
@@ -162,6 +169,7 @@ def ring(batches: Batches, *, last: int = WINDOW, now: datetime | None = None) -
             status = of(node)
             status.came(taken.newest)
             if batch.kind == "ingest":
+                status.reached(taken.position)
                 status.segments += taken.segments
                 status.frames += taken.frames
                 status.size += taken.size
@@ -182,8 +190,10 @@ def ring(batches: Batches, *, last: int = WINDOW, now: datetime | None = None) -
             status.space = space
     for node, answer in newest_answers(store, cluster).items():
         of(node).answered = answer.created
-    for name in past.sealed.growing if past.sealed else ():
-        of(layout.SegmentRef.from_object(name).node).growing += 1
+    for name, mark in past.sealed.growing.items() if past.sealed else ():
+        growing = layout.SegmentRef.from_object(name)
+        of(growing.node).growing += 1
+        of(growing.node).reached(Position(growing.segment, mark.position))
     return RingStatus(
         cluster=cluster,
         now=now,

@@ -197,6 +197,7 @@ def _merging(found: RingStatus) -> list[str]:
 def _node(node: NodeStatus, now: datetime) -> dict[str, Any]:
     about = asdict(node)
     about.pop("node")
+    about["position"] = None if node.position is None else {"segment": node.position.segment.filename, "bytes": node.position.bytes}
     if node.space is not None:
         about["space"] |= {"at": _iso(node.space.at), "settings": node.space.settings.to_document()}
     times = {name: _iso(about[name]) for name in ("newest", "oldest", "oldest_waiting", "answered")}

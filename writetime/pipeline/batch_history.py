@@ -21,6 +21,7 @@ from writetime.pipeline.documents import (
     BatchKind,
     Manifest,
     Sealed,
+    SegmentInput,
     SegmentOutcome,
     Void,
     total,
@@ -40,10 +41,18 @@ _In = TypeVar("_In")
 _Out = TypeVar("_Out")
 
 
+@dataclass(frozen=True, slots=True, order=True)
+class Position:
+    """How far the log of a node was read: a segment, and bytes of its file. Orders as the log does."""
+
+    segment: layout.SegmentName
+    bytes: int
+
+
 @dataclass(slots=True)
 class Taken:
-    """The input of a batch from one node: segments, frames, bytes, and when the node finished the oldest and
-    the newest segment."""
+    """The input of a batch from one node: segments, frames, bytes, when the node finished the oldest and the
+    newest segment, and how far its log was read."""
 
     segments: int = 0
     frames: int = 0
@@ -51,11 +60,14 @@ class Taken:
     problems: int = 0
     oldest: datetime | None = None
     newest: datetime | None = None
+    position: Position | None = None
 
-    def add(self, sealed_at: datetime, size: int, outcome: SegmentOutcome | None) -> None:
+    def add(self, segment: SegmentInput, outcome: SegmentOutcome | None) -> None:
         """Add a segment. Frames that were ingested while it grew count for the batch that ingested them."""
+        sealed_at, reached = segment.sealed_at, Position(segment.ref.segment, segment.end if segment.grows else segment.size)
+        self.position = reached if self.position is None else max(self.position, reached)
         self.segments += 1
-        self.size += size
+        self.size += segment.size
         self.frames += outcome.frames if outcome else 0
         self.problems += outcome.refused_frames if outcome else 0
         self.oldest = sealed_at if self.oldest is None else min(self.oldest, sealed_at)
@@ -199,7 +211,7 @@ def summary(manifest: Manifest, sealed: Sealed) -> BatchFacts:
         return facts
     for segment in manifest.segments:
         node, outcome = segment.ref.node, outcomes.get(segment.object)
-        facts.nodes.setdefault(node, Taken()).add(segment.sealed_at, segment.size, outcome)
+        facts.nodes.setdefault(node, Taken()).add(segment, outcome)
         at = (node, segment.sealed_at.replace(second=0, microsecond=0))
         segments, frames = facts.minutes.get(at, (0, 0))
         facts.minutes[at] = (segments + 1, frames + (outcome.frames if outcome else 0))

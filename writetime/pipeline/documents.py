@@ -399,6 +399,48 @@ class Accounting(Document):
         return self.updates_in == self.applied + self.duplicate + self.superseded + self.not_ours + self.quarantined
 
 
+class Totals(Document):
+    """Sums over this batch and all earlier ones of its chain that take effect, for counters. `batches`: by kind;
+    `segments`, `bytes`: what they read, a segment again with each of its parts; `problems`: frames and damaged
+    ranges that could not be used; `tables`: partition updates and events, in the order of their names."""
+
+    batches: dict[BatchKind, int] = {}
+    segments: int = 0
+    bytes: int = 0
+    problems: int = 0
+    tables: list[Accounting] = []
+
+    def and_of(
+        self, kind: BatchKind, read: Sequence[SegmentInput], outcomes: Iterable[SegmentOutcome], made: Iterable[Accounting]
+    ) -> Totals:
+        """The sums with one more batch: what it read, the outcomes, and its accounting."""
+        tables: dict[str, list[Accounting]] = {}
+        for account in (*self.tables, *made):
+            tables.setdefault(account.table, []).append(account)
+        return Totals(
+            batches={**self.batches, kind: self.batches.get(kind, 0) + 1},
+            segments=self.segments + len(read),
+            bytes=self.bytes + sum(segment.size for segment in read),
+            problems=self.problems + sum(outcome.refused_frames for outcome in outcomes),
+            tables=[total(accounts).model_copy(update={"table": name}) for name, accounts in sorted(tables.items())],
+        )
+
+
+class TableFiles(Document):
+    """Files of a warehouse table: data files, delete files, and the bytes of both."""
+
+    data: int
+    deletes: int
+    bytes: int
+
+
+class WarehouseFiles(Document):
+    """Files of a table's current rows and of its changes; null: unknown, or there is no such table."""
+
+    current: TableFiles | None = None
+    changes: TableFiles | None = None
+
+
 class RefusedTable(Document):
     """A captured table whose rows cannot be converted, by its `Table.label`, and the reason. Its updates are
     quarantined."""
@@ -462,6 +504,10 @@ class Sealed(Document):
         "again as `cluster.cql` is not configured.",
     )
     rows: dict[str, int] = Field(default={}, description="By table: number of current rows, as of its last commit.")
+    files: dict[str, WarehouseFiles] = Field(
+        default={}, description="By table: its files in the warehouse, as of the last batch that wrote it."
+    )
+    totals: Totals | None = Field(default=None, description="Sums over the chain's batches. Null: sealed by a version without them.")
     refused: list[RefusedTable] = Field(default=[], description="Tables whose rows could not be shown in this batch.")
     not_in_log: dict[str, str] = Field(
         default={}, description="By captured table: its transactional mode, if Accord takes writes that never reach a commit log."

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import secrets
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
 from itertools import pairwise
 from typing import Final
 from uuid import UUID
@@ -30,6 +30,8 @@ LOWEST: Final = -(2**63)
 HIGHEST: Final = 2**63 - 1
 """Tokens of the Murmur3 partitioner. No partition has the lowest."""
 _RING: Final = 2**64
+SILENT: Final = timedelta(minutes=10)
+"""How long a run may be without a report: a process that reads reports every few seconds."""
 
 Range = tuple[int, int]
 """Tokens > start and <= end."""
@@ -37,7 +39,8 @@ Range = tuple[int, int]
 
 class Run(Document):
     """`part` None: the whole ring; for several parts, from the start of the first to the end of the last.
-    `finished_at` None: not finished."""
+    `finished_at` None: not finished. `failed_at`, `error`: when and why its last process failed, None and
+    empty after progress."""
 
     run: str
     cluster: str
@@ -53,6 +56,18 @@ class Run(Document):
     rows: int = Field(default=0, description="Rows read from the cluster.")
     frames: int = Field(default=0, description="Rows with new data, written as frames.")
     remaining: int = Field(description="Ranges that are not finished.")
+    failed_at: datetime | None = None
+    error: str = ""
+
+    @property
+    def duration(self) -> timedelta:
+        """From its start to its end, its failure, or its last report; with pauses."""
+        return (self.finished_at or self.failed_at or self.updated_at) - self.started_at
+
+    def is_aborted(self, now: datetime) -> bool:
+        """Whether it is not finished and nothing reads: its process has failed, or has been silent for
+        `SILENT`."""
+        return self.finished_at is None and (self.failed_at is not None or now - self.updated_at > SILENT)
 
     @property
     def name(self) -> str:
@@ -69,6 +84,7 @@ class Run(Document):
     def line(self) -> str:
         """The progress as text."""
         state = "finished" if self.finished_at else f"{self.remaining} of {len(self.ranges)} ranges remain"
+        state += f", failed {self.failed_at:%Y-%m-%d %H:%M:%S}Z: {self.error}" if self.failed_at else ""
         return f"{self.keyspace}.{self.table}, run {self.run}: {self.rows} rows read, {self.frames} with new data, {state}"
 
 
@@ -208,10 +224,29 @@ def update(store: Store, run: Run, now: datetime) -> Run:
             "remaining": remaining,
             "updated_at": now,
             "finished_at": run.finished_at or (None if remaining else now),
+            "failed_at": None,
+            "error": "",
         }
     )
     store.put(run.name, after.to_bytes())
     return after
+
+
+def note_failure(store: Store, run: Run, error: str, now: datetime) -> None:
+    """Record with the progress that the run's process fails, and why."""
+    failed = update(store, run, now)
+    if failed.finished_at is None:
+        store.put(run.name, failed.model_copy(update={"failed_at": now, "error": error}).to_bytes())
+
+
+def last_runs(store: Store, cluster: str) -> dict[str, Run]:
+    """The last run of each table, by its full name, in the order of the names."""
+    last: dict[str, Run] = {}
+    for run in runs(store, cluster):
+        name = f"{run.keyspace}.{run.table}"
+        if name not in last or last[name].started_at <= run.started_at:
+            last[name] = run
+    return dict(sorted(last.items()))
 
 
 # --- what is due
