@@ -20,7 +20,7 @@ from tools import demo
 from tools.site import Site
 from writetime.config.pipeline import PipelineConfig, load
 from writetime.pipeline.archiver import archive
-from writetime.pipeline.documents import LedgerEntry, Manifest, Sealed
+from writetime.pipeline.documents import LedgerEntry, Manifest, Sealed, TableFiles
 from writetime.pipeline.planner import plan_ingest
 from writetime.storage import layout, open_store
 from writetime.storage.store import Store
@@ -106,6 +106,12 @@ class Pipeline:
         catalog = SqlCatalog("lake", uri=f"sqlite:///{self.site.catalog}")
         rows: list[dict[str, Any]] = catalog.load_table((namespace, table)).scan().to_arrow().to_pylist()
         return rows
+
+    def files(self, namespace: str, table: str) -> TableFiles:
+        """The files of a table, as its manifests list them."""
+        found = SqlCatalog("lake", uri=f"sqlite:///{self.site.catalog}").load_table((namespace, table)).inspect.files().to_pylist()
+        deletes = sum(each["content"] != 0 for each in found)
+        return TableFiles(data=len(found) - deletes, deletes=deletes, bytes=sum(each["file_size_in_bytes"] for each in found))
 
 
 @contextmanager

@@ -18,8 +18,8 @@ from writetime.cassandra.commitlog.encode import encode_mutation, encode_segment
 from writetime.cassandra.model import Liveness, Mutation, PartitionUpdate, Row
 from writetime.cassandra.schema.model import Column, Schema, Table
 from writetime.errors import BatchError
-from writetime.pipeline.documents import Accounting, Sealed, total
-from writetime.pipeline.planner import plan_ingest
+from writetime.pipeline.documents import Accounting, Sealed, WarehouseFiles, total
+from writetime.pipeline.planner import plan_ingest, read_manifest
 from writetime.storage.layout import schema_prefix
 
 pytestmark = [pytest.mark.spark, pytest.mark.timeout(600)]
@@ -39,6 +39,19 @@ def expect_the_rings_answer(pipeline: Pipeline) -> None:
 def captured(pipeline: Pipeline, sealed: Sealed) -> Accounting:
     tables = {f"{keyspace}.{table}" for keyspace, table in pipeline.recording.cdc_tables}
     return total(account for account in sealed.accounting if account.table in tables)
+
+
+def expect_sums_and_files_to_be_noted(pipeline: Pipeline, sealed: Sealed) -> None:
+    """What the seal says of all batches, of which this is the first, and of the warehouse's files."""
+    assert sealed.totals is not None
+    assert (sealed.totals.batches, sealed.totals.tables) == ({"ingest": 1}, sorted(sealed.accounting, key=lambda each: each.table))
+    assert sealed.totals.segments == len(sealed.segments)
+    assert sealed.totals.bytes == sum(segment.size for segment in read_manifest(pipeline.store, pipeline.cluster, 1).segments)
+    changed = {account.table for account in sealed.accounting if account.events}
+    assert sealed.files.keys() == changed
+    for name, files in sealed.files.items():
+        keyspace, table = name.split(".")
+        assert files == WarehouseFiles(current=pipeline.files(keyspace, table), changes=pipeline.files(f"{keyspace}__changes", table))
 
 
 def test_a_batch_that_dies_at_each_commit_and_is_run_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -68,6 +81,7 @@ def test_a_batch_that_dies_at_each_commit_and_is_run_again(tmp_path: Path, monke
     assert len(changes) == sealed.events == account.events
     assert len({(row["table_id"], row["ordinal"]) for row in changes}) == len(changes)
     expect_the_page_to_hold(pipeline)
+    expect_sums_and_files_to_be_noted(pipeline, sealed)
 
     # Sealed: a no-op, whoever asks.
     assert pipeline.run(manifest) == sealed

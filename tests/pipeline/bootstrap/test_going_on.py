@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from contextlib import nullcontext
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any, cast
@@ -12,8 +13,11 @@ import pytest
 
 from spark_jobs import bootstrap
 from spark_jobs.bootstrap import Bootstrap
+from tests.pipeline.bootstrap.test_run import CLUSTER, config, report_schema, table
+from tests.storage.memory import MemoryStore
 from writetime.config.pipeline import PipelineConfig
 from writetime.errors import BatchError, WritetimeError
+from writetime.pipeline.bootstrap.run import RangeDone, Run, finish_range, runs
 from writetime.storage import layout
 from writetime.storage.local import LocalStore
 
@@ -78,3 +82,36 @@ def test_a_table_that_cannot_be_read_again_keeps_its_own_notes_only(tmp_path: Pa
     assert [whole for keys, whole in asked if keys == [b"\0"]] == [False, False]
     assert [error.obj for error in failed] == ["shop.t1"]
     assert [info.name for info in store.list(layout.incomplete_rows_prefix("c"))] == [noted[0], later]
+
+
+def test_a_run_whose_reading_fails_says_so_until_it_is_resumed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    store = MemoryStore()
+    report_schema(store)
+    made = table(store)
+    answers: list[WritetimeError | None] = [BatchError("replica 10.0.0.2 is down", operation="read", obj=made.full_name), None]
+
+    def read(job: Bootstrap, _: Any, run: Run, wanted: list[int]) -> None:
+        if (error := answers.pop(0)) is not None:
+            finish_range(store, run, 0, RangeDone(rows=4, frames=0, objects=[]))
+            raise error
+        seen.append((run.failed_at, run.error, wanted))
+        for number in wanted:
+            finish_range(store, run, number, RangeDone(rows=3, frames=0, objects=[]))
+
+    seen: list[tuple[Any, str, list[int]]] = []
+    monkeypatch.setattr(Bootstrap, "_read", read)
+    ring = nullcontext(SimpleNamespace(tokens=lambda: [0]))
+    monkeypatch.setattr(Bootstrap, "_plan", lambda *_: SimpleNamespace(ring=lambda: ring))
+    job: Any = Bootstrap.__new__(Bootstrap)
+    job.store, job.cluster, job.config, job.notify = store, CLUSTER, config(), lambda _: None
+    with pytest.raises(BatchError, match="is down"):
+        job.read_table(made)
+    (failed,) = runs(store, CLUSTER)
+    assert (failed.rows, failed.finished_at) == (4, None)
+    assert failed.failed_at is not None
+    assert failed.is_aborted(failed.failed_at)
+    assert "replica 10.0.0.2 is down" in failed.line()
+    done = job.read_table(made)
+    assert seen == [(None, "", list(range(1, len(failed.ranges))))]
+    assert (done.run, done.failed_at, done.error, done.is_aborted(done.updated_at)) == (failed.run, None, "", False)
+    assert done.duration == done.finished_at - done.started_at
