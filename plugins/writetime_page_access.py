@@ -28,6 +28,7 @@ from writetime_settings import dag_id
 
 from writetime.config.installation import SETTING, Pipeline, files, pipelines
 from writetime.errors import ConfigError
+from writetime.monitoring.health import Expected
 from writetime.pipeline.batch_history import Batches
 from writetime.storage import open_store
 
@@ -117,7 +118,14 @@ def _shown(pipeline: Pipeline, *, several: bool) -> Shown:
         return Batches(open_store(config.bucket), config.cluster.name, largest=config.largest_segment)
 
     name = pipeline.name if several else None
-    return Shown(pipeline.name, batches, lambda: pipeline.config.columns.rules, dag_id(INGEST, name), dag_id(REPLAY, name))
+    return Shown(
+        pipeline.name,
+        batches,
+        lambda: pipeline.config.columns.rules,
+        dag_id(INGEST, name),
+        dag_id(REPLAY, name),
+        lambda: Expected.of(pipeline.config),
+    )
 
 
 def _changed(path: Path) -> int:

@@ -31,10 +31,12 @@ from writetime.errors import BatchError, WritetimeError
 from writetime.events.masking import Rules
 from writetime.events.naming import is_shadow_name
 from writetime.monitoring import checks, ledger
-from writetime.monitoring.complete_until import complete_until
-from writetime.monitoring.nodes import RingStatus, coverage, ring
-from writetime.monitoring.status import bypass_text, span
-from writetime.monitoring.tables import tables
+from writetime.monitoring.durations import span
+from writetime.monitoring.health import Expected, Level, health
+from writetime.monitoring.nodes import RingStatus, coverage
+from writetime.monitoring.overview import overview
+from writetime.monitoring.status import NO_BATCHES, NO_NODES, NO_TABLES
+from writetime.monitoring.tables import bypass_text
 from writetime.pipeline.archive_packing import read_shelved
 from writetime.pipeline.archiver import mark_for_retry
 from writetime.pipeline.batch_history import WINDOW, Batches
@@ -44,7 +46,6 @@ from writetime.pipeline.planner import expect_replayable, read_sealed
 from writetime.pipeline.quarantine import contents
 from writetime.pipeline.quarantine.record import list_records, read_record
 from writetime.pipeline.segment_check import known_schema
-from writetime.pipeline.sessions import read_state
 from writetime.pipeline.void import expect_open, void
 from writetime.storage import layout, segment_object
 from writetime.storage.concurrency import at_once
@@ -56,6 +57,9 @@ _GLANCE: Final = 20
 """Batches to read for the list of pipelines."""
 _LONGEST_REPLAY: Final = timedelta(days=31)
 _LONGEST_REASON: Final = 1000
+_LISTED: Final = 30
+"""Tables of which the healthy ones are not folded."""
+_EMPTY: Final = {"nodes": NO_NODES, "batches": NO_BATCHES, "tables": NO_TABLES}
 _DIGITS: Final = 10
 """Maximum number of digits of a batch number."""
 _HEADERS: Final = {
@@ -102,13 +106,15 @@ class Access(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class Shown:
-    """A pipeline on the page: its batches, its masking rules, and the DAGs that the buttons trigger."""
+    """A pipeline on the page: its batches, its masking rules, the DAGs that the buttons trigger, and what it is
+    held to."""
 
     name: str
     open_batches: Callable[[], Batches]
     rules: Callable[[], Rules]
     ingest: str = INGEST
     replay: str = REPLAY
+    expected: Callable[[], Expected] = Expected
 
 
 def build(shown: Shown, access: Access, *, one_of_several: bool = False) -> FastAPI:
@@ -170,12 +176,14 @@ def _app(reader: Callable[[Request], Awaitable[None]], pipeline: str) -> FastAPI
     return app
 
 
-def _look(shown: Shown) -> tuple[str, RingStatus | None, str]:
-    """A pipeline's name, and its status by the last batches or the error."""
+def _look(shown: Shown) -> tuple[str, RingStatus | None, Level, str]:
+    """A pipeline's name, its status by the last batches, its health, and the error instead of both."""
     try:
-        return shown.name, ring(shown.open_batches(), last=_GLANCE), ""
+        batches = shown.open_batches()
+        seen = overview(batches, last=_GLANCE)
+        return shown.name, seen.ring, health(batches, seen, shown.expected()).level, ""
     except WritetimeError as error:
-        return shown.name, None, str(error)
+        return shown.name, None, "unknown", str(error)
 
 
 # --- views
@@ -185,22 +193,26 @@ def _add_ring_views(app: FastAPI, shown: Shown) -> None:
     @app.get("/")
     def rings(request: Request, last: int = WINDOW) -> Response:
         batches = shown.open_batches()
-        found, held = ring(batches, last=_bounded(last)), checks.completeness(batches)
-        addresses = {node.node: node.address for node in found.nodes if node.address}
+        seen, held = overview(batches, last=_bounded(last)), checks.completeness(batches)
+        addresses = {node.node: node.address for node in seen.ring.nodes if node.address}
         about: dict[str, Any] = {
-            "heat": heat_map(coverage([node.node for node in found.nodes], found.batches), addresses),
-            "session": read_state(batches.store, batches.cluster),
-            "until": complete_until(batches),
+            "heat": heat_map(coverage([node.node for node in seen.ring.nodes], seen.ring.batches), addresses),
+            "session": seen.session,
+            "until": seen.until,
             "held": held,
             "complete": completeness_map(held) if held else None,
-            "lag": lag_plot(found.batches),
+            "lag": lag_plot(seen.ring.batches),
+            "health": health(batches, seen, shown.expected()),
+            "most": _LISTED,
         }
-        return _page(request, "rings", ring=found, last=_bounded(last), **about)
+        return _page(request, "rings", ring=seen.ring, last=_bounded(last), **about)
 
     @app.get("/tables")
     def all_tables(request: Request, last: int = WINDOW) -> Response:
-        found = tables(shown.open_batches(), last=_bounded(last))
-        return _page(request, "tables", found=found, last=_bounded(last), lag=lag_plot(found.batches))
+        batches = shown.open_batches()
+        seen = overview(batches, last=_bounded(last))
+        levels = {table.name: table for table in health(batches, seen, shown.expected()).tables}
+        return _page(request, "tables", found=seen.tables, health=levels, last=_bounded(last), lag=lag_plot(seen.tables.batches))
 
 
 def _add_segment_views(app: FastAPI, shown: Shown, access: Access) -> None:
@@ -481,6 +493,7 @@ def _page(request: Request, template: str, status: int = 200, **values: Any) -> 
         "pipeline": pipeline,
         "may_replay": getattr(request.state, "may_replay", False),
         "now": datetime.now(UTC),
+        "empty": _EMPTY,
     }
     return HTMLResponse(_TEMPLATES.get_template(f"{template}.html").render({**about, **values}), status)
 

@@ -9,8 +9,8 @@ from dataclasses import dataclass
 from datetime import datetime, timedelta
 
 from writetime.monitoring.checks import Completeness
+from writetime.monitoring.durations import span
 from writetime.monitoring.nodes import Coverage
-from writetime.monitoring.status import span
 from writetime.pipeline.batch_history import BatchFacts
 from writetime.storage import layout
 

@@ -82,7 +82,8 @@ def test_how_far_the_archive_is_packed(tmp_path: Path, capsys: pytest.CaptureFix
 
 def test_before_the_first_batch(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert cli.main(["status", "--config", config(tmp_path / "none", tmp_path)]) == 0
-    assert capsys.readouterr().out == "Prod <1>: no batch is sealed yet\n"
+    nothing = "Prod <1>: no batch is sealed yet\nNo node has shipped anything yet: run `writetime ship --config …` on each node.\n"
+    assert capsys.readouterr().out == nothing
 
 
 def test_a_rebuild_is_shown(folder: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

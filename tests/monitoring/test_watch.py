@@ -12,8 +12,8 @@ import pytest
 from tests.monitoring import bucket
 from tests.storage.memory import MemoryStore
 from writetime.config.airflow import WatchConfig
-from writetime.monitoring import nodes
 from writetime.monitoring.metrics import samples
+from writetime.monitoring.overview import overview
 from writetime.monitoring.status import as_document, as_text
 from writetime.monitoring.watch import Trouble, watch
 from writetime.pipeline.batch_history import Batches
@@ -98,17 +98,16 @@ def test_a_node_that_left_is_not_looked_for(store: MemoryStore) -> None:
 def test_one_looks_back_as_far_as_it_takes(store: MemoryStore, monkeypatch: pytest.MonkeyPatch) -> None:
     """A node whose last segments came before the batches of the last hour is not taken for one that never
     shipped."""
-    monkeypatch.setattr(nodes, "WINDOW", 1)
-    monkeypatch.setattr(nodes.ring, "__kwdefaults__", {"last": 1, "now": None})
+    monkeypatch.setattr(overview, "__kwdefaults__", {"last": 1, "now": None})
     asked: list[int] = []
     latest = Batches.latest
     monkeypatch.setattr(Batches, "latest", lambda self, count=60, **how: asked.append(count) or latest(self, count, **how))
     seen(store, limits(late_minutes=1))
-    assert asked == [1]
+    assert asked == [1, 1], "of nodes and of tables"
     lost = layout.NodeName(bucket.CLUSTER, "dc1", "00000009-0000-4000-8000-000000000000")
     store.put(layout.node_facts(lost), b"{}")
     seen(store, limits(late_minutes=1))
-    assert asked == [1, 1, 500]
+    assert asked == [1, 1, 1, 1, 500]
 
 
 def test_a_node_is_short_of_space(store: MemoryStore) -> None:

@@ -20,12 +20,13 @@ from urllib.parse import quote
 import pytest
 
 from tests.monitoring import bucket
+from writetime.config.airflow import WatchConfig
 from writetime.events.masking import Rules
 from writetime.pipeline import audit, sessions, verification
 from writetime.pipeline.archive_packing import let_go, pack
 from writetime.pipeline.audit import AuditReport, NodeAudit
 from writetime.pipeline.batch_history import Batches
-from writetime.pipeline.documents import LedgerEntry, Manifest, RefusedTable, Sealed
+from writetime.pipeline.documents import Accounting, LedgerEntry, Manifest, RefusedTable, Sealed
 from writetime.pipeline.maintenance_report import Files, Maintained, Size, Tidied
 from writetime.pipeline.publish_progress import Published, write_published
 from writetime.pipeline.verification import Finding, RangeResult, TableResult, VerifyReport
@@ -144,6 +145,61 @@ def test_the_ring_and_its_nodes(browser: Browser) -> None:
     assert found.count("<circle") == 8
 
 
+def test_health_comes_first_with_links_to_the_reasons(own: Browser, tmp_path: Path) -> None:
+    store = LocalStore(tmp_path / "bucket")
+    write_published(store, bucket.CLUSTER, Published(batch=8, events=0, waiting={"shop.orders": 5}, reasons={"shop.orders": "<b>big"}))
+    found = own.get("")
+    headings = re.findall(r"<h2>([^<]+)</h2>", found)
+    assert headings == ["Tables", "Lag of the batches", "Nodes", "Log coverage by node", "Replica completeness"]
+    badges = re.findall(r'<a class="level (\w+)" href="/writetime/([^"]+)" title="([^"]+)">', found)
+    assert ("warning", "tables#shop.orders", "events since batch 5 cannot be published: &lt;b&gt;big") in badges
+    assert len(badges) == len(bucket.TABLES)
+    assert '<a href="/writetime/segments?state=quarantined">1 segment in quarantine needs an operator</a>' in found
+    assert 'class="level warning"' in own.get("tables")
+    for place in {place.partition("#")[0] for _, place, _ in badges}:
+        own.get(place)
+
+
+def test_healthy_tables_are_folded_where_there_are_many(page: Any, own: Browser, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    assert "healthy tables" not in own.get("")
+    monkeypatch.setattr(page, "_LISTED", 2)
+    store = LocalStore(tmp_path / "bucket")
+    write_published(store, bucket.CLUSTER, Published(batch=8, events=0, waiting={"shop.orders": 5}))
+    # The nodes of this bucket are late, which concerns all tables.
+    unlimited = WatchConfig(late_minutes=None, complete_minutes=None, stuck_minutes=None)
+    shown = page.Shown("orders", lambda: Batches(store, bucket.CLUSTER), Rules, expected=lambda: page.Expected(unlimited))
+    root = FastAPI()
+    root.mount("/writetime", page.build(shown, own.guard))
+    listed, _, folded = Browser(TestClient(root), own.guard).get("").partition("<details><summary>2 healthy tables</summary>")
+    assert ("shop.orders" in listed, "shop.customers" in listed) == (True, False)
+    assert "shop.customers" in folded
+
+
+def test_system_and_uncaptured_tables_are_folded_away(own: Browser, tmp_path: Path) -> None:
+    store, name = LocalStore(tmp_path / "bucket"), layout.batch_object(bucket.CLUSTER, 8, "sealed")
+    sealed = Sealed.model_validate_json(store.read(name))
+    counted = Accounting(table="system.local", updates_in=1234, not_ours=1234)
+    store.put(name, sealed.model_copy(update={"accounting": [*sealed.accounting, counted]}).to_bytes())
+    for place in ("tables", "batches/8"):
+        shown, _, folded = own.get(place).partition("<details><summary>")
+        assert "1 system and uncaptured tables" in folded
+        assert ("system.local" in shown, "system.local" in folded) == (False, True)
+        assert "1,234" in folded
+    assert "system.local" not in own.get("")
+
+
+def test_what_is_empty_says_what_fills_it(page: Any, tmp_path: Path) -> None:
+    nothing = browse(page, tmp_path / "nothing")
+    for place, words in {
+        "": ("run `writetime ship --config …` on each node", "unpause cdc_ingest", "ALTER TABLE … WITH cdc = true", "trigger cdc_audit"),
+        "batches": ("unpause cdc_ingest (in mode `session`, cdc_stream)",),
+        "tables": ("ALTER TABLE … WITH cdc = true",),
+        "checks": ("writetime verify-tables --config", "writetime audit --config", "trigger cdc_maintain"),
+    }.items():
+        found = text(nothing.get(place))
+        assert [each for each in words if each not in found] == [], place
+
+
 def test_the_session_is_shown_with_its_trouble(own: Browser, tmp_path: Path) -> None:
     store = LocalStore(tmp_path / "bucket")
     assert "Session since" not in own.get("")
@@ -241,7 +297,7 @@ def test_a_batch_of_a_replay_beside_is_its_own(own: Browser, tmp_path: Path) -> 
 
 
 def test_tables(browser: Browser) -> None:
-    assert "shop.orders 2026-05-04 12:10:20Z 8,000 240 80 80 10.9 2.3 min 1" in text(browser.get("tables"))
+    assert "shop.orders 2.3 min 1 2026-05-04 12:10:20Z 10.9 80 8,000 240 80" in text(browser.get("tables"))
 
 
 def test_a_table_that_is_refused_or_waits_is_named_with_its_reason(own: Browser, tmp_path: Path) -> None:
@@ -267,8 +323,8 @@ def test_segments_that_wait_for_a_reader_are_counted_by_node(own: Browser, tmp_p
 
 
 def test_checks_and_what_maintenance_came_to(own: Browser, tmp_path: Path) -> None:
-    assert "No reports yet" in own.get("checks")
-    assert "No audit report yet" in own.get("")
+    assert "No report yet: trigger cdc_verify and cdc_audit" in own.get("checks")
+    assert "No audit yet: trigger cdc_audit" in own.get("")
     store = LocalStore(tmp_path / "bucket")
     finding = Finding(key='{"id": "hunter2"}', token=5, verdict="drift", differences=[("value", "note")], first_seen=bucket.START)
     ranges = [RangeResult(start=0, end=9, rows=9, drift=1)]

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Annotated, Final
 import typer
 
 if TYPE_CHECKING:
+    from writetime.config.pipeline import PipelineConfig
     from writetime.pipeline.batch_history import Batches
 
 _Config = Annotated[Path, typer.Option("--config", help="The pipeline's YAML.", show_default=False)]
@@ -20,20 +21,28 @@ _Last = Annotated[int, typer.Option("--last", min=1, max=2000, help="Number of l
 
 
 def status(config: _Config, last: _Last = 60, as_json: _AsJson = False) -> None:
-    """Show nodes and their freshness, waiting segments, batches and tables."""
+    """Show the health and lag of each table, nodes and their freshness, waiting segments, and batches."""
+    from writetime.config.pipeline import load
+    from writetime.monitoring.health import Expected
     from writetime.monitoring.status import as_document, as_text
 
-    batches = open_batches(config)
-    typer.echo(json.dumps(as_document(batches, last), indent=1) if as_json else as_text(batches, last))
+    pipeline = load(config)
+    batches, expected = batches_of(pipeline), Expected.of(pipeline)
+    typer.echo(json.dumps(as_document(batches, last, expected), indent=1) if as_json else as_text(batches, last, expected))
 
 
 def open_batches(config: Path) -> Batches:
     """The batches of the pipeline that a YAML describes."""
     from writetime.config.pipeline import load
+
+    return batches_of(load(config))
+
+
+def batches_of(pipeline: PipelineConfig) -> Batches:
+    """The batches of a pipeline."""
     from writetime.pipeline.batch_history import Batches
     from writetime.storage import open_store
 
-    pipeline = load(config)
     return Batches(open_store(pipeline.bucket), pipeline.cluster.name, largest=pipeline.largest_segment)
 
 

@@ -5,7 +5,8 @@ summarized by table and count: only users who may see values see their keys."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections import Counter
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from datetime import datetime
 from functools import lru_cache
@@ -42,6 +43,17 @@ class Check:
 
 
 @dataclass(frozen=True, slots=True)
+class TableCheck:
+    """What the last report that covers a table says of it. `name`: the report; `bad`: rows with drift, or gaps
+    that nothing explains; `trouble`: why the table could not be compared."""
+
+    name: str
+    finished_at: datetime
+    bad: int
+    trouble: str = ""
+
+
+@dataclass(frozen=True, slots=True)
 class Held:
     """Mutations of a node by the last audit, per time step: how many its log should hold, and how many it
     held."""
@@ -67,6 +79,28 @@ def checks(batches: Batches) -> list[Check]:
     wanted = [*_last(batches, "verify", SHOWN), *_last(batches, "audit", SHOWN)]
     found = at_once(lambda name: _in_short(batches, name), wanted)
     return sorted(found, key=lambda check: check.name.rpartition("/")[2], reverse=True)
+
+
+def verified(batches: Batches, wanted: Iterable[str]) -> dict[str, TableCheck]:
+    """For each of the tables, what the last comparison with the cluster that covers it found; missing if none of
+    the last reports does."""
+    found: dict[str, TableCheck] = {}
+    missing = set(wanted)
+    for name in sorted(_last(batches, "verify", SHOWN), reverse=True):
+        if not missing:
+            break
+        compared = _compared_in(batches, name)
+        found |= {table: compared[table] for table in missing & compared.keys()}
+        missing -= compared.keys()
+    return found
+
+
+def audited(batches: Batches, wanted: Iterable[str]) -> dict[str, TableCheck]:
+    """For each of the tables, the unexplained gaps by the last audit; empty if there is none. An audit covers
+    all tables that were written to."""
+    name = next(iter(_last(batches, "audit", 1)), None)
+    found = None if name is None else _alarms_in(batches, name)
+    return {} if found is None or name is None else {table: TableCheck(name, found[0], found[1].get(table, 0)) for table in wanted}
 
 
 def report(batches: Batches, name: str) -> Report | None:
@@ -137,6 +171,27 @@ def _in_short(batches: Batches, name: str) -> Check:
     again = sum(each.frames for each in found.reread)
     says += f"; read again: {again} rows were missing" if found.reread else ""
     return Check("audit", name, found.finished_at, found.ok, f"{found.start:%m-%d %H:%M}Z to {found.end:%m-%d %H:%M}Z", says)
+
+
+@lru_cache(maxsize=64)
+def _compared_in(batches: Batches, name: str) -> dict[str, TableCheck]:
+    """What a report of verification says of each table; empty if it cannot be read."""
+    try:
+        found = VerifyReport.read(batches.store, name)
+    except ValidationError:
+        return {}
+    compared = found.tables if found else ()
+    return {each.table: TableCheck(name, found.finished_at, each.drift, each.trouble) for each in compared if found}
+
+
+@lru_cache(maxsize=64)
+def _alarms_in(batches: Batches, name: str) -> tuple[datetime, Counter[str]] | None:
+    """When an audit finished, and its unexplained gaps by table; None if it cannot be read."""
+    try:
+        found = AuditReport.read(batches.store, name)
+    except ValidationError:
+        return None
+    return None if found is None else (found.finished_at, Counter(gap.table for gap in found.gaps if gap.verdict == "alarm"))
 
 
 def _compared(found: VerifyReport) -> str:

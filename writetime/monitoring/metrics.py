@@ -251,11 +251,11 @@ def _of_maintenance(store: Store, cluster: str) -> Iterator[Sample]:
 
 def _of_bootstrap(batches: Batches, now: datetime) -> Iterator[Sample]:
     """The last run of each table that still exists: nobody finishes one of a dropped table."""
+    from writetime.monitoring.tables import known_tables
     from writetime.pipeline.bootstrap.run import last_runs
-    from writetime.pipeline.planner import read_schema
 
     sealed = batches.newest().sealed
-    known = read_schema(batches.store, batches.cluster, sealed.number).schema().tables if sealed else {}
+    known = known_tables(batches, sealed.number) if sealed else {}
     for name, run in last_runs(batches.store, batches.cluster).items():
         if run.table_id in known and known[run.table_id].dropped:
             continue

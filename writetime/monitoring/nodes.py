@@ -210,12 +210,12 @@ def ring(batches: Batches, *, last: int = WINDOW, now: datetime | None = None) -
     )
 
 
-def ring_with_late_nodes(batches: Batches, *, now: datetime | None = None) -> RingStatus:
-    """As `ring`, but with more batches if a node has no segment in the last ones, to decide whether it is
-    late."""
-    found = ring(batches, now=now)
-    if any(node.newest is None for node in found.nodes) and len(found.batches) == WINDOW:
-        found = ring(batches, last=_FARTHEST, now=now)
+def ring_with_late_nodes(batches: Batches, *, now: datetime | None = None, found: RingStatus | None = None) -> RingStatus:
+    """As `ring`, or as `found`, but with more batches if a node has no segment in the last ones, to decide whether
+    it is late."""
+    found = found or ring(batches, now=now)
+    if any(node.newest is None for node in found.nodes) and found.batches and found.batches[-1].number > 1:
+        found = ring(batches, last=_FARTHEST, now=found.now)
     return found
 
 

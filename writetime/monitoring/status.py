@@ -9,40 +9,55 @@ from datetime import datetime
 from typing import TYPE_CHECKING, Any, Final
 
 from writetime.cassandra.merge.reconcile import policy_of
-from writetime.monitoring.complete_until import CompleteUntil, complete_until
+from writetime.monitoring.complete_until import CompleteUntil
+from writetime.monitoring.durations import span
+from writetime.monitoring.health import Expected, Health, health
 from writetime.monitoring.ignored import ignored
-from writetime.monitoring.nodes import NodeStatus, RingStatus, ring
-from writetime.monitoring.tables import TablesStatus, tables
+from writetime.monitoring.nodes import NodeStatus, RingStatus
+from writetime.monitoring.overview import overview
+from writetime.monitoring.tables import TablesStatus, bypass_text
 from writetime.pipeline.archive_packing import Shelved, read_shelved
 from writetime.pipeline.batch_history import Batches
 from writetime.pipeline.batch_report import void_text
 from writetime.pipeline.chains import Rebuild, current
 from writetime.pipeline.maintenance_report import Maintained, read_maintained
-from writetime.pipeline.sessions import SessionState, read_state
+from writetime.pipeline.sessions import SessionState
 
 if TYPE_CHECKING:
     from rich.table import Table
 
-_WIDTH: Final = 140
+_WIDTH: Final = 160
 _SHOWN: Final = 10
 """Batches listed in the text; totals cover all."""
 _IGNORED: Final = 20
+_NAMED: Final = 5
+"""Tables without capture that are named."""
+EXPECTED: Final = Expected()
+NO_NODES: Final = "No node has shipped anything yet: run `writetime ship --config …` on each node."
+NO_BATCHES: Final = "No batch is sealed yet: unpause cdc_ingest (in mode `session`, cdc_stream). It plans one when segments have arrived."
+NO_TABLES: Final = "No captured table yet: `ALTER TABLE … WITH cdc = true`, and check `tables` in the pipeline's YAML."
 
 
-def as_text(batches: Batches, last: int) -> str:
-    """The nodes, the last batches, the tables, and what needs an operator."""
-    found, of_tables = ring(batches, last=last), tables(batches, last=last)
+def as_text(batches: Batches, last: int, expected: Expected = EXPECTED) -> str:
+    """The health and lag of each table, the nodes, the last batches, the tables, and what needs an operator."""
+    seen = overview(batches, last=last)
+    found, of_tables = seen.ring, seen.tables
     lines = [_head(found)]
-    if (session := read_state(batches.store, batches.cluster)) is not None:
-        lines.append(_session(session, found.now))
-    if (until := complete_until(batches)) is not None:
-        lines += _complete(until, found.now)
-    if found.nodes:
-        lines += ["", _nodes(found)]
+    if seen.session is not None:
+        lines.append(_session(seen.session, found.now))
+    if seen.until is not None:
+        lines += _complete(seen.until, found.now)
+    lines += _health(health(batches, seen, expected), found.now)
+    lines += ["", _nodes(found)] if found.nodes else [NO_NODES]
     if found.batches:
         lines += ["", _batches(found)]
-    if of_tables.tables:
+    elif found.nodes:
+        lines.append(NO_BATCHES)
+    if of_tables.captured:
         lines += ["", _tables(of_tables)]
+    elif found.batches:
+        lines.append(NO_TABLES)
+    lines += _others(of_tables)
     if (shelved := read_shelved(batches.store, batches.cluster)) is not None:
         lines += ["", *_archive(shelved, found.kept_from)]
     if (maintained := read_maintained(batches.store, batches.cluster)) is not None:
@@ -87,17 +102,19 @@ def as_text(batches: Batches, last: int) -> str:
     return "\n".join(lines)
 
 
-def as_document(batches: Batches, last: int) -> dict[str, Any]:
+def as_document(batches: Batches, last: int, expected: Expected = EXPECTED) -> dict[str, Any]:
     """The same as a JSON document: times in ISO 8601, sizes in bytes, durations in seconds."""
-    found, of_tables = ring(batches, last=last), tables(batches, last=last)
+    seen = overview(batches, last=last)
+    found, of_tables = seen.ring, seen.tables
     return {
         "cluster": found.cluster,
         "now": found.now.isoformat(),
         "since": _iso(found.since),
         "open_batch": found.open_batch,
         "complete": found.complete,
-        "session": None if (session := read_state(batches.store, batches.cluster)) is None else session.model_dump(mode="json"),
-        "complete_until": None if (until := complete_until(batches)) is None else until.to_document(),
+        "health": health(batches, seen, expected).to_document(),
+        "session": None if seen.session is None else seen.session.model_dump(mode="json"),
+        "complete_until": None if seen.until is None else seen.until.to_document(),
         "voids": [
             {"number": batch.number, "kind": batch.kind, "sealed_at": batch.sealed_at.isoformat(), **batch.void.model_dump()}
             for batch in found.voids
@@ -123,6 +140,7 @@ def as_document(batches: Batches, last: int) -> dict[str, Any]:
                 "last_event": _iso(table.last_event),
                 "unpublished": table.unpublished,
                 "rows": table.rows,
+                "captured": table.is_captured,
             }
             for table in of_tables.tables
         ],
@@ -143,10 +161,28 @@ def as_document(batches: Batches, last: int) -> dict[str, Any]:
     }
 
 
-def bypass_text(mode: str) -> str:
-    """What is missing of a table with that transactional mode."""
-    part = "" if mode == "full" else ", except for what a read repair writes"
-    return f"its transactional_mode is {mode}: its writes go through Accord and never reach a commit log{part}"
+def _health(found: Health, now: datetime) -> list[str]:
+    """The problems of all tables, then each table with the finding that decides, the worst first."""
+    lines = [f"{problem.level}: {problem.text}" for problem in found.problems]
+    if not found.tables:
+        return lines
+    grid = _grid("health", "table", "complete up to", right=("behind",))
+    grid.add_column("because", overflow="fold")
+    for table in found.tables:
+        until = "unknown" if table.until is None else f"{table.until:%Y-%m-%d %H:%M:%S}Z"
+        behind = "" if table.until is None else span((now - table.until).total_seconds())
+        grid.add_row(table.level, table.name, until, behind, "" if table.level == "ok" else table.worst.text)
+    return [*lines, "", _text(grid)]
+
+
+def _others(found: TablesStatus) -> list[str]:
+    """The tables that are not captured, on one line."""
+    if not found.others:
+        return []
+    names = [table.name for table in found.others]
+    more = f" and {len(names) - _NAMED} more" if len(names) > _NAMED else ""
+    updates = sum(table.total.updates_in for table in found.others)
+    return [f"not captured: {', '.join(names[:_NAMED])}{more}: {updates} updates"]
 
 
 def _session(state: SessionState, now: datetime) -> str:
@@ -245,8 +281,9 @@ def _batches(found: RingStatus) -> str:
 
 
 def _tables(found: TablesStatus) -> str:
+    """The captured tables."""
     grid = _grid("table", "last event", right=("rows", "updates in", "applied", "events", "events/min", "batches not published"))
-    for table in found.tables:
+    for table in found.captured:
         last = "" if table.last_event is None else f"{table.last_event:%Y-%m-%d %H:%M:%S}Z"
         counts = map(str, ("" if table.rows is None else table.rows, table.total.updates_in, table.total.applied, table.total.events))
         grid.add_row(table.name, last, *counts, f"{table.per_minute:.1f}", str(table.unpublished))
@@ -300,14 +337,6 @@ def _maintained(found: Maintained) -> list[str]:
 
 def _archive_document(shelved: Shelved | None, kept_from: datetime | None) -> dict[str, Any] | None:
     return None if shelved is None else {**shelved.model_dump(mode="json"), "kept_from": _iso(kept_from)}
-
-
-def span(seconds: float) -> str:
-    """Format a duration: 42 s, 3.5 min, 2.0 h, 4.1 d."""
-    for size, unit in ((86400, "d"), (3600, "h"), (60, "min")):
-        if abs(seconds) >= 2 * size:
-            return f"{seconds / size:.1f} {unit}"
-    return f"{seconds:.0f} s"
 
 
 def _grid(*left: str, right: Iterable[str]) -> Table:

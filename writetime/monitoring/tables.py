@@ -3,12 +3,17 @@ and rows come from the seals; row counts are those of the warehouse at the last 
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime
+from functools import lru_cache
+from uuid import UUID
 
+from writetime.cassandra.schema.model import Table
+from writetime.errors import ObjectNotFound
 from writetime.pipeline.batch_history import Batches, BatchFacts
-from writetime.pipeline.documents import Accounting, total
+from writetime.pipeline.documents import Accounting, Sealed, total
+from writetime.pipeline.planner import read_schema
 from writetime.pipeline.publish_progress import read_published
 
 
@@ -17,10 +22,12 @@ class TableStatus:
     """A table over the last batches. `events`, `applied` and `lags`: by batch, oldest first. A lag is the
     time in seconds from the completion of the batch's oldest segment to its seal, for batches with events of
     the table. `per_minute`: events per minute from the first of them to the last seal. `unpublished`: batches
-    not known to be in Kafka. `rows`: current rows, None if unknown."""
+    not known to be in Kafka. `rows`: current rows, None if unknown. `is_captured`: False for tables of the
+    system, and for others whose updates are only counted."""
 
     name: str
     total: Accounting
+    is_captured: bool = True
     events: list[int] = field(default_factory=list)
     applied: list[int] = field(default_factory=list)
     lags: list[int] = field(default_factory=list)
@@ -40,7 +47,7 @@ class Waiting:
 
 @dataclass(frozen=True, slots=True)
 class TablesStatus:
-    """All tables with updates, known rows or problems. `published`: the last batch whose events are all known
+    """All captured tables, and those with updates. `published`: the last batch whose events are all known
     to be in Kafka, None if there is none. `refused`: tables rejected as of the last seal, with the reason.
     `waiting`: tables whose events cannot be published. `not_in_log`: captured tables whose writes bypass the
     commit log, with their transactional mode."""
@@ -51,6 +58,21 @@ class TablesStatus:
     refused: dict[str, str]
     waiting: dict[str, Waiting]
     not_in_log: dict[str, str]
+
+    @property
+    def captured(self) -> list[TableStatus]:
+        return [table for table in self.tables if table.is_captured]
+
+    @property
+    def others(self) -> list[TableStatus]:
+        """Tables of the system, and others that are not captured."""
+        return [table for table in self.tables if not table.is_captured]
+
+
+def bypass_text(mode: str) -> str:
+    """What is missing of a table with that transactional mode."""
+    part = "" if mode == "full" else ", except for what a read repair writes"
+    return f"its transactional_mode is {mode}: its writes go through Accord and never reach a commit log{part}"
 
 
 def tables(batches: Batches, *, last: int = 60) -> TablesStatus:
@@ -65,12 +87,17 @@ def tables(batches: Batches, *, last: int = 60) -> TablesStatus:
     refused = {table.table: table.reason for table in sealed.refused} if sealed else {}
     waiting = {name: Waiting(sent, published.reasons.get(name, "")) for name, sent in published.waiting.items()} if published else {}
     rows = facts[0].rows if facts else {}
-    for name in (*rows, *refused, *waiting):
+    known = _captured_now(batches, sealed) if sealed and sealed.state else None
+    not_in_log = sealed.not_in_log if sealed else {}
+    for name in (*rows, *refused, *waiting, *not_in_log, *(known or ())):
         found.setdefault(name, [None] * len(facts))
     minutes = _minutes(facts)
     done = []
     for name, accounts in sorted(found.items()):
         status = TableStatus(name, _sum(name, accounts), rows=rows.get(name))
+        took = status.total.updates_in > status.total.not_ours or status.rows is not None
+        is_known = took if known is None else name in known
+        status.is_captured = is_known or name in refused or name in waiting or name in not_in_log
         status.events = [account.events if account else 0 for account in accounts]
         status.lags = [
             round(batch.lag[1]) if events and batch.lag else 0 for batch, events in zip(reversed(facts), status.events, strict=True)
@@ -83,8 +110,27 @@ def tables(batches: Batches, *, last: int = 60) -> TablesStatus:
                 status.last_event = batch.sealed_at
                 status.unpublished += batch.number > sent
         done.append(status)
-    not_in_log = sealed.not_in_log if sealed else {}
     return TablesStatus(tuple(done), tuple(facts), published.batch if published else None, refused, waiting, not_in_log)
+
+
+def _captured_now(batches: Batches, sealed: Sealed) -> set[str] | None:
+    """Names of the captured tables that exist, by the state of the last batch. None if no schema is known."""
+    known = known_tables(batches, sealed.number)
+    now = (UUID(table_id) for table_id, versions in sealed.state.items() if versions.behind is None and not versions.ended)
+    return {known[table_id].label for table_id in now if table_id in known} if known else None
+
+
+def known_tables(batches: Batches, number: int) -> Mapping[UUID, Table]:
+    """All tables as of a sealed batch, by id; empty if its schema is gone."""
+    try:
+        return _known_tables(batches, number)
+    except ObjectNotFound:
+        return {}
+
+
+@lru_cache(maxsize=16)
+def _known_tables(batches: Batches, number: int) -> Mapping[UUID, Table]:
+    return read_schema(batches.store, batches.cluster, number).schema().tables
 
 
 def _sum(name: str, accounts: Iterable[Accounting | None]) -> Accounting:

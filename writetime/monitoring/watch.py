@@ -1,37 +1,47 @@
 """Problems of a pipeline while no task fails: nodes that are late, short of space or configured to drop
 writes, a batch that is stuck, a backlog, unpublished events.
 
-Strategy: everything is read from the bucket, as for `writetime status`. The limits equal those of the alert
-rules for Prometheus, for installations without it. Held segments are not reported here: their own tasks
-fail."""
+Strategy: everything is read from the bucket, as for `writetime status`. Limits and severities equal those of
+the alert rules for Prometheus, for installations without it. Held segments are not reported here: their own
+tasks fail."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass
 from datetime import datetime, timedelta
-from typing import Final
+from typing import Final, Literal
+from urllib.parse import quote, urlencode
 
 from writetime.config.airflow import WatchConfig
-from writetime.monitoring.complete_until import complete_until
-from writetime.monitoring.nodes import LISTED, NodeStatus, RingStatus, ring_with_late_nodes
-from writetime.monitoring.status import bypass_text, span
-from writetime.monitoring.tables import tables
+from writetime.monitoring.complete_until import CompleteUntil
+from writetime.monitoring.durations import span
+from writetime.monitoring.nodes import LISTED, NodeStatus, RingStatus
+from writetime.monitoring.overview import Overview, overview
+from writetime.monitoring.tables import TablesStatus, bypass_text
 from writetime.pipeline.batch_history import Batches
 from writetime.pipeline.planner import read_manifest
-from writetime.pipeline.sessions import read_state
+from writetime.pipeline.sessions import SessionState
 from writetime.storage import layout
 
 SESSION_SILENT: Final = timedelta(minutes=10)
 """A session reports every 30 s; after a failure the next one starts within 5 minutes."""
 
 
+Severity = Literal["warning", "critical"]
+
+
 @dataclass(frozen=True, slots=True)
 class Trouble:
-    """`key` identifies the problem while it lasts. `text`: what, where, since when, and what to do next."""
+    """`key` identifies the problem while it lasts. `text`: what, where, since when, and what to do next.
+    `view`: the view of the page that shows it, below the pipeline's path. `table`: the table that it
+    concerns, empty if it concerns all."""
 
     key: str
     text: str
+    severity: Severity = "warning"
+    view: str = ""
+    table: str = ""
 
 
 def watch(
@@ -39,13 +49,18 @@ def watch(
 ) -> list[Trouble]:
     """Problems that exceed the limits now. `publishes`: whether the pipeline publishes events; `session`:
     whether a streaming session has to run."""
-    found = ring_with_late_nodes(batches, now=now)
-    unpublished = _unpublished(batches, limits) if publishes else ()
+    return troubles(batches, overview(batches, now=now).with_late_nodes(batches), limits, publishes=publishes, session=session)
+
+
+def troubles(batches: Batches, seen: Overview, limits: WatchConfig, *, publishes: bool, session: bool) -> list[Trouble]:
+    """The same by what was read already."""
+    found = seen.ring
     of_nodes = [*_late(found, limits), *_short(found, limits), *_unsafe(found, limits), *_unreadable(found)]
-    of_nodes += _without_session(batches, found) if session else []
-    of_nodes += _incomplete(batches, found, limits)
+    of_nodes += _without_session(seen.session, found) if session else []
+    of_nodes += _incomplete(seen.until, found, limits)
+    unpublished = _unpublished(seen.tables, found, limits) if publishes else ()
     of_batches = [*_in_conflict(found), *_stuck(batches, found, limits), *_backlog(found, limits)]
-    return [*of_nodes, *_not_in_log(batches), *of_batches, *unpublished]
+    return [*of_nodes, *_not_in_log(seen.tables, found), *of_batches, *unpublished]
 
 
 def _late(found: RingStatus, limits: WatchConfig) -> Iterator[Trouble]:
@@ -58,7 +73,8 @@ def _late(found: RingStatus, limits: WatchConfig) -> Iterator[Trouble]:
         # A node without a segment in these batches has been silent for at least as long as they cover.
         since = node.newest or found.since
         if since is not None and found.now - since > (fixed or node.late_after):
-            yield Trouble(f"late {node.node.path}", _late_text(found, node, (found.now - since).total_seconds()))
+            text = _late_text(found, node, (found.now - since).total_seconds())
+            yield Trouble(f"late {node.node.path}", text, view=_segments_of(node))
 
 
 def _short(found: RingStatus, limits: WatchConfig) -> Iterator[Trouble]:
@@ -70,6 +86,7 @@ def _short(found: RingStatus, limits: WatchConfig) -> Iterator[Trouble]:
                 f"space: node {_name(node)} of {found.cluster}: {space.level} ({space.at:%Y-%m-%d %H:%MZ}): {space.share:.0%} of the "
                 f"limit of cdc_raw is used, {space.disk_free / 2**30:.1f} GiB of its disk are free. At 100% Cassandra refuses writes to "
                 "captured tables. Check that its shipper keeps up and reaches the store. Delete no segment by hand.",
+                "critical" if space.level == "alarm" else "warning",
             )
 
 
@@ -82,7 +99,12 @@ def _unsafe(found: RingStatus, limits: WatchConfig) -> Iterator[Trouble]:
                 f"settings {node.node.path} {setting.name}",
                 f"settings: node {_name(node)} of {found.cluster}: {setting} Read the captured tables again with cdc_bootstrap if the "
                 "node ran with this setting.",
+                "critical",
             )
+
+
+def _segments_of(node: NodeStatus) -> str:
+    return "segments?" + urlencode({"node": node.node.host_id})
 
 
 def _name(node: NodeStatus) -> str:
@@ -107,6 +129,7 @@ def _unreadable(found: RingStatus) -> Iterator[Trouble]:
                 f"waiting for a reader: {count} segments of node {_name(node)} of {found.cluster} have commit log version {version}, "
                 "which this release does not know. They stay in the bucket and no batch reads them. Upgrade writetime: the first batch "
                 "afterwards reads them, nothing has to be cleared.",
+                view=_segments_of(node),
             )
 
 
@@ -117,11 +140,11 @@ def _in_conflict(found: RingStatus) -> Iterator[Trouble]:
             f"in conflict: different bytes were shipped for {name} of {found.cluster}. No batch reads any of them: their rows are "
             "missing, and no tombstone is purged meanwhile. `writetime conflicts list` shows them; `writetime conflicts keep OBJECT "
             "--reason TEXT` decides.",
+            view="segments?" + urlencode({"name": layout.SegmentRef.from_object(name).segment.stem}),
         )
 
 
-def _without_session(batches: Batches, found: RingStatus) -> Iterator[Trouble]:
-    state = read_state(batches.store, batches.cluster)
+def _without_session(state: SessionState | None, found: RingStatus) -> Iterator[Trouble]:
     if state is not None and found.now - state.updated_at <= SESSION_SILENT:
         return
     last = f"the last one reported at {state.updated_at:%Y-%m-%d %H:%MZ}" if state else "none has reported yet"
@@ -130,11 +153,11 @@ def _without_session(batches: Batches, found: RingStatus) -> Iterator[Trouble]:
         "session",
         f"session: no streaming session of {found.cluster} runs: {last}{why}. Nothing is ingested or published meanwhile. Check whether "
         "cdc_stream is paused, and the log of its task `session`.",
+        "critical",
     )
 
 
-def _incomplete(batches: Batches, found: RingStatus, limits: WatchConfig) -> Iterator[Trouble]:
-    until = None if limits.complete_minutes is None else complete_until(batches)
+def _incomplete(until: CompleteUntil | None, found: RingStatus, limits: WatchConfig) -> Iterator[Trouble]:
     if until is None or until.tables is None or limits.complete_minutes is None:
         return
     if found.now - until.tables > timedelta(minutes=limits.complete_minutes):
@@ -157,6 +180,8 @@ def _stuck(batches: Batches, found: RingStatus, limits: WatchConfig) -> Iterator
             "sealed. Check whether cdc_ingest is paused or failed. Clear its task `ingest`: "
             "the same batch runs again, nothing is duplicated. "
             f"If it cannot be finished: `writetime void {found.open_batch}`.",
+            "critical",
+            f"batches/{found.open_batch}",
         )
 
 
@@ -168,27 +193,32 @@ def _backlog(found: RingStatus, limits: WatchConfig) -> Iterator[Trouble]:
             "backlog",
             f"backlog: {count} segments of {found.cluster} wait in the bucket: they arrive faster than batches process them. Check that "
             "cdc_ingest runs; more executors make its batches faster.",
+            view="segments?state=waiting",
         )
 
 
-def _not_in_log(batches: Batches) -> Iterator[Trouble]:
-    sealed = batches.newest().sealed
-    for name, mode in (sealed.not_in_log if sealed else {}).items():
+def _not_in_log(about: TablesStatus, found: RingStatus) -> Iterator[Trouble]:
+    for name, mode in about.not_in_log.items():
         yield Trouble(
             f"not in the log {name}",
-            f"not in the commit log: {name} in {batches.cluster}: {bypass_text(mode)}. No segment holds them, so their rows are missing. "
+            f"not in the commit log: {name} in {found.cluster}: {bypass_text(mode)}. No segment holds them, so their rows are missing. "
             "Set `transactional_mode = 'off'` and, once the migration is finished, read the table with cdc_bootstrap; or do not capture "
             "it.",
+            "critical",
+            f"tables#{quote(name)}",
+            name,
         )
 
 
-def _unpublished(batches: Batches, limits: WatchConfig) -> Iterator[Trouble]:
+def _unpublished(about: TablesStatus, found: RingStatus, limits: WatchConfig) -> Iterator[Trouble]:
     if limits.unpublished_batches is None:
         return
-    for table in tables(batches).tables:
+    for table in about.tables:
         if table.unpublished > limits.unpublished_batches:
             yield Trouble(
                 f"unpublished {table.name}",
-                f"unpublished: events of {table.unpublished} batches of {table.name} in {batches.cluster} are not in Kafka. Check "
+                f"unpublished: events of {table.unpublished} batches of {table.name} in {found.cluster} are not in Kafka. Check "
                 "whether cdc_publish is paused or failed; its log contains the reason. Other tables continue.",
+                view=f"tables#{quote(table.name)}",
+                table=table.name,
             )

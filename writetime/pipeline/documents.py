@@ -395,6 +395,11 @@ class Accounting(Document):
     read_again: int = Field(default=0, description="Updates, counted above, of archived segments read again for a TRUNCATE known late.")
 
     @property
+    def is_not_ours(self) -> bool:
+        """Whether the table only counts: one of the system, or one that is not captured."""
+        return self.updates_in == self.not_ours and not self.events
+
+    @property
     def balanced(self) -> bool:
         return self.updates_in == self.applied + self.duplicate + self.superseded + self.not_ours + self.quarantined
 
