@@ -36,6 +36,7 @@ from benchmarks import data
 from benchmarks.batch import config_of, cpu_seconds, replicas, ship
 from benchmarks.report import report
 from spark_jobs import ingest
+from spark_jobs.meter import Meter
 from spark_jobs.publish import Outbox, Part
 from spark_jobs.session import spark_session
 from spark_jobs.sinks.iceberg import Warehouse
@@ -99,7 +100,7 @@ def _with_sink(config: PipelineConfig) -> PipelineConfig:
 def _fill(config: PipelineConfig, spark: SparkSession, segments: int) -> int:
     """Ingest the segments of one replica; how many events there are."""
     manifest = ship(config.bucket, replicas(segments, count=1))
-    sealed = ingest.Batch(config, open_store(config.bucket), spark, manifest, None).run()
+    sealed = ingest.Batch(config, open_store(config.bucket), spark, manifest, None, Meter(spark.sparkContext, whole=False)).run()
     return sum(account.events for account in sealed.accounting if account.table == TABLE)
 
 

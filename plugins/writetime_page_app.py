@@ -40,6 +40,7 @@ from writetime.monitoring.tables import bypass_text
 from writetime.pipeline.archive_packing import read_shelved
 from writetime.pipeline.archiver import mark_for_retry
 from writetime.pipeline.batch_history import WINDOW, Batches
+from writetime.pipeline.costs import costs
 from writetime.pipeline.documents import Manifest
 from writetime.pipeline.maintenance_report import read_maintained
 from writetime.pipeline.planner import expect_replayable, read_sealed
@@ -57,6 +58,8 @@ _GLANCE: Final = 20
 """Batches to read for the list of pipelines."""
 _LONGEST_REPLAY: Final = timedelta(days=31)
 _LONGEST_REASON: Final = 1000
+_DAYS: Final = 7
+_MOST_DAYS: Final = 92
 _LISTED: Final = 30
 """Tables of which the healthy ones are not folded."""
 _EMPTY: Final = {"nodes": NO_NODES, "batches": NO_BATCHES, "tables": NO_TABLES}
@@ -134,6 +137,7 @@ def build(shown: Shown, access: Access, *, one_of_several: bool = False) -> Fast
     _add_segment_views(app, shown, access)
     _add_batch_views(app, shown, access)
     _add_check_views(app, shown, access)
+    _add_cost_view(app, shown)
     _add_quarantine_views(app, shown, access)
     _add_buttons(app, shown, access)
     _add_void(app, shown, access)
@@ -271,6 +275,13 @@ def _add_check_views(app: FastAPI, shown: Shown, access: Access) -> None:
         # The chart escapes its texts and has no style of its own.
         drawn = Markup(checks.picture(found))  # noqa: S704
         return _page(request, "check", found=found, text=checks.text(found, keys=keys), picture=drawn, keys=keys)
+
+
+def _add_cost_view(app: FastAPI, shown: Shown) -> None:
+    @app.get("/cost")
+    def cost(request: Request, days: int = _DAYS) -> Response:
+        days = max(1, min(_MOST_DAYS, days))
+        return _page(request, "cost", found=costs(shown.open_batches(), days=days), days=days)
 
 
 def _add_quarantine_views(app: FastAPI, shown: Shown, access: Access) -> None:

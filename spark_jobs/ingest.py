@@ -33,6 +33,7 @@ from pyspark.sql.pandas.types import from_arrow_schema
 from spark_jobs.completeness import CompletenessWriter
 from spark_jobs.job_exit import reports_failure
 from spark_jobs.maintain import maintain
+from spark_jobs.meter import Meter
 from spark_jobs.publish import publish_at_once
 from spark_jobs.session import spark_session
 from spark_jobs.sinks import voids
@@ -101,6 +102,7 @@ from writetime.pipeline.documents import (
     SegmentOutcome,
     Settled,
     ShardVersions,
+    StageCost,
     TableFiles,
     Totals,
     WarehouseFiles,
@@ -170,7 +172,7 @@ def run(
         config = pinned.configuration(store, manifest, config)
     spark = session or spark_session(config, f"writetime ingest {config.pipeline} batch {number}")
     try:
-        sealed = _run(config, store, spark, manifest, base)
+        sealed = _run(config, store, spark, manifest, base, whole=session is None)
         then(spark)
         return sealed
     except WritetimeError as error:
@@ -187,13 +189,14 @@ def run(
             session.catalog.clearCache()
 
 
-def _run(config: PipelineConfig, store: Store, spark: SparkSession, manifest: Manifest, base: Sealed | None) -> Sealed:
+def _run(config: PipelineConfig, store: Store, spark: SparkSession, manifest: Manifest, base: Sealed | None, *, whole: bool) -> Sealed:
     if manifest.kind == "maintain" and base is not None:
-        return maintain(config, store, spark, manifest, base)
+        return maintain(config, store, spark, manifest, base, whole=whole)
     if manifest.kind == "erase" and base is not None:
         return erase(config, store, spark, manifest, base)
     voided = voided_before(store, manifest, base)
-    return without_unwritable(lambda: Batch(config, store, spark, manifest, base, voided=voided).run(), store, manifest, spark)
+    meter = Meter(spark.sparkContext, whole=whole)
+    return without_unwritable(lambda: Batch(config, store, spark, manifest, base, meter, voided=voided).run(), store, manifest, spark)
 
 
 @dataclass(frozen=True)
@@ -237,6 +240,7 @@ class Batch:
     spark: SparkSession
     manifest: Manifest
     base: Sealed | None
+    meter: Meter
     outcomes: dict[int, SegmentOutcome] = field(default_factory=dict)
     accounts: dict[str, dict[str, int]] = field(default_factory=lambda: defaultdict(lambda: defaultdict(int)))
     events: dict[tuple[bytes, int], int] = field(default_factory=dict)
@@ -302,7 +306,8 @@ class Batch:
         """The contents of the segments as counts, and the mutations of schema and node tables."""
         self.absent = pinned.absent(self.store, self.manifest)
         segments = pinned.as_pinned(self.manifest.segments, self.absent)
-        survey = surveyor(self.config.bucket, self.config.cluster.commitlog_keystore)
+        survey = self.meter.stage("scan")(surveyor(self.config.bucket, self.config.cluster.commitlog_keystore))
+        self.meter.note(StageCost(stage="scan", objects=len(segments), bytes=sum(segment.size for segment in segments)))
         return tasks(self.spark, segments, groups(segments), survey, SURVEY)
 
     def _pin_absent(self, surveyed: Survey) -> None:
@@ -455,7 +460,9 @@ class Batch:
             self.config.cluster.commitlog_keystore,
             node_logs.only(self.manifest, self.local),
         )
-        routed = tasks(self.spark, pinned.as_pinned(segments, self.absent), groups(segments), packing(route), PACKED)
+        routed = tasks(
+            self.spark, pinned.as_pinned(segments, self.absent), groups(segments), self.meter.stage("scan")(packing(route)), PACKED
+        )
         due = [packed(*shard, pa.RecordBatch.from_pylist([_marker(*shard)], schema=ROUTED)) for shard in self._due(captured)]
         return routed.unionByName(self.spark.createDataFrame(due, schema=from_arrow_schema(PACKED)))
 
@@ -535,7 +542,8 @@ class Batch:
             policy=self.manifest.merge_rule,
         )
         gathered = routed.repartition("table_id", "bucket").sortWithinPartitions("table_id", "bucket")
-        return gathered.mapInArrow(folding(explode, joiner(plan), self.config.partition_by), schema=from_arrow_schema(FOLDED))
+        fold = self.meter.stage("merge")(folding(explode, joiner(plan), self.config.partition_by))
+        return gathered.mapInArrow(fold, schema=from_arrow_schema(FOLDED))
 
     def _shards(self, table: Table) -> dict[tuple[bytes, int], tuple[str, int]]:
         versions = self._shard_versions(table)
@@ -756,7 +764,7 @@ class Batch:
             rules=self.config.columns.rules,
         )
         events = folded.filter(F.col("kind") == EVENTS).select("state")
-        made = events.mapInArrow(typed(plan), schema=from_arrow_schema(PAGES))
+        made = events.mapInArrow(self.meter.stage("events")(typed(plan)), schema=from_arrow_schema(PAGES))
         return made.unionByName(self.spark.createDataFrame(pa.Table.from_pylist(of_tables, schema=PAGES), schema=from_arrow_schema(PAGES)))
 
     def _account_events(self, events: DataFrame, schema: Schema, captured: list[Table]) -> None:
@@ -845,7 +853,7 @@ class Batch:
 
         found = folded.filter(F.col("kind") == RECORDS).select("table_id", "bucket", "state")
         grouped = found.repartition("table_id", "bucket").sortWithinPartitions("table_id", "bucket")
-        done = grouped.mapInArrow(write, schema=from_arrow_schema(_WRITTEN)).collect()
+        done = grouped.mapInArrow(self.meter.stage("state")(write), schema=from_arrow_schema(_WRITTEN)).collect()
         written: dict[bytes, dict[int, Written]] = defaultdict(dict)
         for row in done:
             written[bytes(row.table_id)][row.bucket] = Written(row.version, row.earliest_expiry)
@@ -889,8 +897,8 @@ class Batch:
             # The rows of a dropped incarnation were deleted by its DROP; only its changes table remains.
             elif (self.accounts[table.label]["events"] or table.label in self.untold) and not table.dropped:
                 write = warehouse.replace_current if table.id in self.local.opened else warehouse.merge_current
-                write(self._shown(table, schema), schema, self._of_table(events, table), self.manifest.number)
-                self.rows[table.label], self.current_files[table.label] = warehouse.size(table)
+                size = write(self._shown(table, schema), schema, self._of_table(events, table), self.manifest.number)
+                self.rows[table.label], self.current_files[table.label] = size
                 log.info("current rows merged", table=table.label, batch=self.manifest.number)
             elif table.id in self.reshaped:
                 warehouse.follow(self._shown(table, schema), schema, self.manifest.number)
@@ -939,7 +947,7 @@ class Batch:
 
     def _totals(self, accounting: list[Accounting]) -> Totals:
         before = (self.base.totals if self.base else None) or Totals()
-        return before.and_of(self.manifest.kind, self.manifest.segments, self.outcomes.values(), accounting)
+        return before.and_of(self.manifest.kind, self.manifest.segments, self.outcomes.values(), accounting, self.meter.costs())
 
     def _partition_by(self) -> list[PartitionedFrom]:
         known = self.base.partition_by if self.base else []
@@ -990,6 +998,7 @@ class Batch:
             batch_id=self.manifest.id,
             chain=self.manifest.chain,
             complete=watermark.of_seal(self.manifest, self.outcomes.values()),
+            meter=self.meter,
         )
 
 

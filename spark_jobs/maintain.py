@@ -31,6 +31,7 @@ from pyspark.errors import PySparkException
 from pyspark.sql import SparkSession
 
 from spark_jobs.job_exit import reports_failure
+from spark_jobs.meter import MAINTENANCE, Meter
 from spark_jobs.session import spark_session
 from spark_jobs.sinks import voids
 from spark_jobs.sinks.iceberg import Fence, Warehouse
@@ -87,7 +88,7 @@ def run(config: PipelineConfig, number: int) -> Sealed:
         raise BatchError(f"it is a batch of the kind {manifest.kind}", operation="maintain the state", obj=str(number))
     spark = spark_session(config, f"writetime maintain {config.pipeline} batch {number}")
     try:
-        return maintain(config, store, spark, manifest, base)
+        return maintain(config, store, spark, manifest, base, whole=True)
     finally:
         spark.stop()
 
@@ -103,8 +104,10 @@ class Task(NamedTuple):
     before: int
 
 
-def maintain(config: PipelineConfig, store: Store, spark: SparkSession, manifest: Manifest, base: Sealed) -> Sealed:
-    """Purge every shard, seal, and remove versions that no batch starts from any more."""
+def maintain(config: PipelineConfig, store: Store, spark: SparkSession, manifest: Manifest, base: Sealed, *, whole: bool = False) -> Sealed:
+    """Purge every shard, seal, and remove versions that no batch starts from any more. `whole`: the process was
+    started for it."""
+    meter = Meter(spark.sparkContext, whole=whole, driver=MAINTENANCE, jvm=MAINTENANCE)
     cluster, number = manifest.cluster, manifest.number
     schema = read_schema(store, cluster, base.number).schema()
     tasks = list(tasks_of(config, manifest, base, schema))
@@ -154,7 +157,7 @@ def maintain(config: PipelineConfig, store: Store, spark: SparkSession, manifest
             "kept_from": _kept_from(config, manifest, base),
             "events": 0,
             "files": files,
-            "totals": (base.totals or Totals()).and_of(manifest.kind, (), (), ()),
+            "totals": (base.totals or Totals()).and_of(manifest.kind, (), (), (), meter.costs()),
             "voided": voided,
         }
     )

@@ -47,6 +47,11 @@ ELSEWHERE = {
         "tests/monitoring/test_status.py",
         '"--json", "--last", "2"',
     ),
+    "writetime cost --config docs/pipeline.example.yaml": ("tests/monitoring/test_cost_report.py", '["cost", "--config", file]'),
+    "writetime cost --config docs/pipeline.example.yaml --days 31 --json": (
+        "tests/monitoring/test_cost_report.py",
+        '["cost", "--config", file, "--days", "31", "--json"]',
+    ),
     "writetime ship --config docs/pipeline.example.yaml --dry-run --json": ("tests/shippers/test_metrics.py", 'run("--dry-run", "--json")'),
     "writetime ship --config docs/pipeline.example.yaml --once": ("tools/demo.py", '"ship", "--config", str(config), "--once"'),
     "writetime bootstrap --config docs/pipeline.example.yaml --table shop.orders": ("proof/bootstrap/live.py", "bootstrap.run("),

@@ -17,7 +17,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from threading import Condition, Lock
-from typing import Any, Literal
+from typing import Any, Literal, NamedTuple
 from uuid import UUID, uuid4
 
 import pyarrow as pa
@@ -29,6 +29,7 @@ from pyspark.sql import functions as F
 from pyspark.sql.pandas.types import from_arrow_schema, to_arrow_schema
 from pyspark.sql.types import DecimalType, StructType
 
+from spark_jobs.meter import Made, Meter
 from spark_jobs.sinks.changes_files import ChangesFiles
 from spark_jobs.sinks.data_files import FILES
 from spark_jobs.sinks.iceberg_table import IcebergTable, Kept, Replaced, collected, is_conflict
@@ -55,7 +56,7 @@ from writetime.errors import BatchBusy, BatchError
 from writetime.events.naming import OWN_NAMESPACE, to_changes_namespace, to_column, to_namespace
 from writetime.events.number_rules import Digits
 from writetime.pipeline.complete_tables import CompleteTable
-from writetime.pipeline.documents import Chain, TableFiles, WarehouseFiles, Watermark
+from writetime.pipeline.documents import Chain, StageCost, TableFiles, WarehouseFiles, Watermark
 from writetime.pipeline.identity import Owner
 from writetime.pipeline.pinned import VerdictAdded, addition
 from writetime.pipeline.planner import not_voided, read_sealed
@@ -218,16 +219,25 @@ class Changes:
         return None if self.held is None else self.held.changes_files(to_arrow_schema(self.rows.schema), since, upto)
 
 
+class Size(NamedTuple):
+    """Number of a table's current rows, and its files, as far as its last commit states them."""
+
+    rows: int | None
+    files: TableFiles | None
+
+
 @dataclass(frozen=True, slots=True)
 class _Rows:
-    """Rows that tasks make of those of a frame: with these columns, by a function for `mapInArrow`."""
+    """Rows that tasks make of those of a frame: with these columns, by a function for `mapInArrow`. `metered`: what
+    it is wrapped in last."""
 
     source: DataFrame
     made: Callable[[Batches], Batches]
     columns: StructType
+    metered: Callable[[Made], Made] = lambda made: made
 
     def frame(self) -> DataFrame:
-        return self.source.mapInArrow(self.made, schema=self.columns)
+        return self.source.mapInArrow(self.metered(self.made), schema=self.columns)
 
 
 class _Notes:
@@ -282,6 +292,7 @@ class Warehouse:
         batch_id: UUID | None = None,
         chain: Chain | None = None,
         complete: Watermark | None = None,
+        meter: Meter | None = None,
     ) -> None:
         self.spark = spark
         self.catalog = catalog
@@ -293,6 +304,7 @@ class Warehouse:
         self.batch_id = batch_id
         self.chain = chain
         self.complete = complete
+        self.meter = meter
         self._notes = _Notes(spark)
         self._making = Lock()
 
@@ -309,18 +321,14 @@ class Warehouse:
         held = self._held(name)
         return name if held is not None and held.properties.get(_ID_PROPERTY) == str(table.id) else None
 
-    def size(self, table: Table) -> tuple[int | None, TableFiles | None]:
-        """Number of current rows of this incarnation, and their files, if its table states them
-        (`IcebergTable.rows`, `IcebergTable.files`)."""
-        held = self._held(self._name(self._current_in(table), to_column(table.name)))
-        found = held is not None and held.properties.get(_ID_PROPERTY) == str(table.id)
-        return (held.rows, held.files) if held is not None and found else (None, None)
-
     def files(self, table: Table) -> WarehouseFiles:
         """Files of this incarnation's current rows and changes."""
-        name = self.changes_of(table)
-        changes = None if name is None else self._held(name)
-        return WarehouseFiles(current=self.size(table)[1], changes=None if changes is None else changes.files)
+        found = [None if name is None else self._held(name) for name in (self.current_of(table), self.changes_of(table))]
+        current, changes = (None if held is None else held.files for held in found)
+        return WarehouseFiles(current=current, changes=changes)
+
+    def _metered(self, stage: str, table: Table) -> Callable[[Made], Made]:
+        return (lambda made: made) if self.meter is None else self.meter.stage(stage, table.label)
 
     def rejection_reason(self, table: Table) -> str | None:
         """Why nothing can be written for the table: a table of another owner has its name, or a rule of numbers
@@ -363,7 +371,7 @@ class Warehouse:
             seen, _ = self._look_at(held, batch)
             about = {"batch": batch, "table_id": str(table.id), "schema_version": schema_version(table, schema.types)}
             as_rows = change_rows(to_arrow_schema(held.columns), about, cells=self.cells)
-            rows = _Rows(events.filter("told > 0"), as_rows, held.columns)
+            rows = _Rows(events.filter("told > 0"), as_rows, held.columns, self._metered("changes", table))
             replaced = "everything" if self._succeeds(held) else _earlier_attempt(held, batch)
             try:
                 self._replace(held, seen, rows, replaced, self._about(batch, table=table))
@@ -374,6 +382,7 @@ class Warehouse:
                 # Compaction has merged an earlier attempt's events into a file with events of other batches.
                 self._exchange_events(held, rows.frame(), batch)
             held.refresh()
+            self._note_written("changes", held, table, batch)
             return held.files
 
     def take_back(self, table: Table, batch: int) -> None:
@@ -499,14 +508,14 @@ class Warehouse:
 
     # --- current rows
 
-    def merge_current(self, table: Table, schema: Schema, events: DataFrame, batch: int) -> None:
+    def merge_current(self, table: Table, schema: Schema, events: DataFrame, batch: int) -> Size:
         """Merge the last event of each row in the batch into the current rows."""
-        self._write_current(table, schema, events, batch, anew=False)
+        return self._write_current(table, schema, events, batch, anew=False)
 
-    def replace_current(self, table: Table, schema: Schema, events: DataFrame, batch: int) -> None:
+    def replace_current(self, table: Table, schema: Schema, events: DataFrame, batch: int) -> Size:
         """For a truncated table: replace all current rows by those that result from the batch's events, in
         one commit."""
-        self._write_current(table, schema, events, batch, anew=True)
+        return self._write_current(table, schema, events, batch, anew=True)
 
     def empty_current(self, table: Table, batch: int) -> None:
         """For a dropped table: delete its current rows, if any. Iceberg's snapshots keep them."""
@@ -518,14 +527,14 @@ class Warehouse:
             if held is not None:
                 self._take_over(held, batch)
 
-    def _write_current(self, table: Table, schema: Schema, events: DataFrame, batch: int, *, anew: bool) -> None:
+    def _write_current(self, table: Table, schema: Schema, events: DataFrame, batch: int, *, anew: bool) -> Size:
         with self.fenced(batch):
             shape = RowShape.of(table, schema)
             held, facts = self._current(shape, schema, batch)
             seen, done = self._look_at(held, batch)
             if done:
                 self._take_over(held, batch)
-                return
+                return Size(held.rows, held.files)
             columns = current_schema(shape, facts, self.layout.numbers.of(table))
             rows = self._last_rows(held, shape, columns, events, batch)
             # Keys that may be spelled otherwise may be in another task.
@@ -538,10 +547,20 @@ class Warehouse:
                     self._overwrite(held.name, seen, _as_stored(kept, held.columns), F.lit(True), about)
                 else:
                     made = kept_of(rows.made, to_arrow_schema(held.columns))
-                    self._replace(held, seen, _Rows(rows.source, made, held.columns), "everything", about)
+                    self._replace(held, seen, _Rows(rows.source, made, held.columns, rows.metered), "everything", about)
             elif several or not self._replace_rows(held, seen, shape, rows, batch):
                 self._merge(held.name, shape, columns, _one_of_each_key(rows.frame(), shape) if several else rows.frame(), batch)
             self._take_over(held, batch)
+            held.refresh()
+            self._note_written("current", held, table, batch)
+            return Size(held.rows, held.files)
+
+    def _note_written(self, stage: str, held: IcebergTable, table: Table, batch: int) -> None:
+        """Report the files of the batch's last commit to the meter."""
+        summary = held.summary or {}
+        if self.meter is not None and summary.get(_BATCH_PROPERTY) == str(batch):
+            objects = sum(int(summary.get(f"added-{kind}-files", 0)) for kind in ("data", "delete"))
+            self.meter.note(StageCost(stage=stage, table=table.label, objects=objects, bytes=int(summary.get("added-files-size", 0))))
 
     def clear_former(self, table: Table, batch: int) -> None:
         """Delete what an earlier chain left in this incarnation's tables, if this chain wrote no rows to them
@@ -607,7 +626,7 @@ class Warehouse:
             log.info("files written by Spark's writer", table=held.name)
             self._overwrite(held.name, seen, rows.frame(), _condition(replaced), properties)
             return
-        files = collected(rows.source.mapInArrow(target.written(rows.made), schema=from_arrow_schema(FILES)), target)
+        files = collected(rows.source.mapInArrow(rows.metered(target.written(rows.made)), schema=from_arrow_schema(FILES)), target)
         held.overwrite(target, files, replaced, seen, properties)
 
     def _replace_rows(self, held: IcebergTable, seen: int, shape: RowShape, rows: _Rows, batch: int) -> bool:
@@ -622,7 +641,8 @@ class Warehouse:
         if target is None or files is None:
             return False
         as_stored = kept_rows(columns)
-        tasks = rows.source.mapInArrow(written_with_keys(target, rows.made, keys, as_stored), schema=from_arrow_schema(KEYED))
+        write = rows.metered(written_with_keys(target, rows.made, keys, as_stored))
+        tasks = rows.source.mapInArrow(write, schema=from_arrow_schema(KEYED))
         found = collected(tasks, target)
         packs = [bytes(row["keys"]) for row in found if row["keys"] is not None]
         if sum(map(len, packs)) > MAX_KEY_BYTES:
@@ -633,7 +653,8 @@ class Warehouse:
             lookup = Lookup(held.key_columns(columns, keys), packs)
             shares = in_shares(files, self.spark.sparkContext.defaultParallelism)
             numbers = self.spark.range(len(shares), numPartitions=len(shares))
-            deletes = collected(numbers.mapInArrow(lookup.written(target, shares), schema=from_arrow_schema(DELETES)), target)
+            look = rows.metered(lookup.written(target, shares))
+            deletes = collected(numbers.mapInArrow(look, schema=from_arrow_schema(DELETES)), target)
         written = [row for row in found if row["path"] is not None]
         held.replace_rows(target, written, deletes, seen, self._about(batch, "rows", shape.table))
         return True
@@ -872,7 +893,7 @@ class Warehouse:
             partition, clustering = _names(shape.table.partition_key), _names(shape.table.clustering)
             made = one_of_each_key(made, partition, clustering)
         made = _passed(self.fence, batch, made)
-        return _Rows(events if respelled else events.filter("last > 0"), made, rows)
+        return _Rows(events if respelled else events.filter("last > 0"), made, rows, self._metered("current", shape.table))
 
     def _look_at(self, held: IcebergTable, batch: int, *, shared: bool = False) -> tuple[int | None, bool]:
         """The snapshot that readers of the table see now, which must not be of a later batch, and whether it

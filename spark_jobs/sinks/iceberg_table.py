@@ -114,14 +114,23 @@ class IcebergTable:
         totals = self._totals("data-files", "delete-files", "files-size")
         return None if totals is None else TableFiles(data=totals[0], deletes=totals[1], bytes=totals[2])
 
-    def _totals(self, *names: str) -> list[int] | None:
-        """Totals of the last commit's summary, zeros before the first commit. None if one is missing."""
+    @property
+    def summary(self) -> dict[str, str] | None:
+        """The last commit's summary; None before the first commit."""
         found = self._table.currentSnapshot()
         if found is None:
+            return None
+        text: str = self._java("org.apache.iceberg.util.JsonUtil").mapper().writeValueAsString(found.summary())
+        summary: dict[str, str] = json.loads(text)
+        return summary
+
+    def _totals(self, *names: str) -> list[int] | None:
+        """Totals of the last commit's summary, zeros before the first commit. None if one is missing."""
+        summary = self.summary
+        if summary is None:
             return [0] * len(names)
-        summary = json.loads(self._java("org.apache.iceberg.util.JsonUtil").mapper().writeValueAsString(found.summary()))
         numbers = [summary.get(f"total-{name}") for name in names]
-        return None if None in numbers else [int(number) for number in numbers]
+        return None if None in numbers else [int(number or 0) for number in numbers]
 
     @property
     def summaries(self) -> list[dict[str, str]]:

@@ -21,6 +21,7 @@ from writetime.pipeline.documents import (
     Sealed,
     SegmentInput,
     SegmentOutcome,
+    StageCost,
     TableFiles,
     Totals,
     WarehouseFiles,
@@ -97,7 +98,7 @@ class Builder:
             outcomes[0] = outcomes[0].model_copy(update={"problems": [self._quarantine(segments[0][0])]})
             self.held.append(outcomes[0].object)
         at, accounting = minute(number + 2), list(_accounts(number))
-        self.totals = self.totals.and_of("ingest", inputs, outcomes, accounting)
+        self.totals = self.totals.and_of("ingest", inputs, outcomes, accounting, _costs(number))
         manifest = Manifest(
             number=number, kind="ingest", cluster=CLUSTER, created_at=at, now=int(at.timestamp()), base=number - 1, segments=inputs
         )
@@ -170,6 +171,14 @@ class Builder:
         self.put(f"{stem}.bin", body)
         self.put(f"{stem}.json", json.dumps({**problem.model_dump(), "batch": 3, "object": of.incoming}).encode())
         return problem
+
+
+def _costs(number: int) -> list[StageCost]:
+    return [
+        StageCost(stage="scan", cpu_seconds=2.5, requests=12, objects=6, bytes=1000),
+        StageCost(stage="merge", cpu_seconds=0.5),
+        StageCost(stage="changes", table="shop.orders", cpu_seconds=0.25, requests=2, objects=1, bytes=10 * number),
+    ]
 
 
 def _files(number: int) -> WarehouseFiles:

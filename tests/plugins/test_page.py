@@ -39,7 +39,7 @@ from fastapi import FastAPI, HTTPException, Request
 from fastapi.testclient import TestClient
 
 PLUGINS = Path(__file__).resolve().parents[2] / "plugins"
-PAGES = ("", "segments", "batches", "batches/3", "tables", "checks", "quarantine", "replay")
+PAGES = ("", "segments", "batches", "batches/3", "tables", "checks", "quarantine", "cost", "replay")
 OWN = {"origin": "http://testserver"}
 BAD = bucket.ref(0, 6)
 
@@ -198,6 +198,18 @@ def test_what_is_empty_says_what_fills_it(page: Any, tmp_path: Path) -> None:
     }.items():
         found = text(nothing.get(place))
         assert [each for each in words if each not in found] == [], place
+
+
+def test_cost_by_day_stage_and_table(page: Any, browser: Browser, monkeypatch: pytest.MonkeyPatch) -> None:
+    assert "No batch of these days has noted its cost" in browser.get("cost")
+    everything = page.costs
+    monkeypatch.setattr(page, "costs", lambda batches, days: everything(batches, days=days, now=bucket.minute(20)))
+    found = text(browser.get("cost?days=31"))
+    assert "2026-05-04 8 batches: 26 s of CPU, 112 requests" in found
+    assert "changes 2.0 16 8 360 B" in found
+    assert "shop.orders 7.3 2.0 5.3 240 80 8 360 B" in found
+    for days in ("0", "-1", "100000000"):
+        browser.get(f"cost?days={days}")
 
 
 def test_the_session_is_shown_with_its_trouble(own: Browser, tmp_path: Path) -> None:

@@ -52,6 +52,14 @@ def expect_sums_and_files_to_be_noted(pipeline: Pipeline, sealed: Sealed) -> Non
     for name, files in sealed.files.items():
         keyspace, table = name.split(".")
         assert files == WarehouseFiles(current=pipeline.files(keyspace, table), changes=pipeline.files(f"{keyspace}__changes", table))
+    costs = {(cost.stage, cost.table): cost for cost in sealed.totals.costs}
+    # Current rows were committed by an attempt that died.
+    assert {stage for stage, _ in costs} >= {"scan", "merge", "events", "changes", "state", "driver", "jvm"}
+    assert all(cost.cpu_seconds > 0 for (stage, _), cost in costs.items() if stage != "current")
+    assert (costs["scan", ""].objects, costs["scan", ""].bytes) == (sealed.totals.segments, sealed.totals.bytes)
+    for name, files in sealed.files.items():
+        assert files.changes is not None
+        assert (costs["changes", name].objects, costs["changes", name].bytes) == (files.changes.data, files.changes.bytes)
 
 
 def test_a_batch_that_dies_at_each_commit_and_is_run_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

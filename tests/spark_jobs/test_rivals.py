@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 
 from spark_jobs import ingest
+from spark_jobs.meter import Meter
 from spark_jobs.session import spark_session
 from tests.spark_jobs.synthetic import CLUSTER, ORDERS, Ring, insert
 from writetime.errors import BatchError
@@ -29,7 +30,8 @@ def test_a_driver_that_wakes_after_seal_and_archive_changes_nothing(tmp_path: Pa
     ring.write(insert(1, 1, 1, name=1))
     ring.finish_and_ship(10)
     manifest = ring.plan(100)
-    late = ingest.Batch(ring.config, ring.store, spark_session(ring.config, "late"), manifest, None)
+    spark = spark_session(ring.config, "late")
+    late = ingest.Batch(ring.config, ring.store, spark, manifest, None, Meter(spark.sparkContext, whole=False))
     sealed = ring.run(manifest)
     archive(ring.store, CLUSTER, sealed.number)
 
@@ -38,6 +40,7 @@ def test_a_driver_that_wakes_after_seal_and_archive_changes_nothing(tmp_path: Pa
 
     before = objects()
     late.spark = spark_session(ring.config, "late")
+    late.meter = Meter(late.spark.sparkContext, whole=False)
     try:
         with pytest.raises(BatchError, match="another driver has sealed it"):
             late.run()

@@ -9,7 +9,7 @@ import pytest
 
 from tests.storage.gcs_stub import Stub
 from writetime.errors import ChecksumMismatch, ConfigError, ObjectNotFound, PreconditionFailed, StoreError, StoreUnavailable
-from writetime.storage import gcs, open_store
+from writetime.storage import gcs, open_store, request_count
 from writetime.storage.checksum import crc32c_of
 from writetime.storage.gcs import GcsStore
 
@@ -179,3 +179,11 @@ def test_a_prefix_keeps_stores_apart(stub: Stub) -> None:
     assert [info.name for info in one.list()] == ["two/x"]
     assert [info.name for info in two.list()] == ["x"]
     assert list(stub.objects) == ["one/two/x"]
+
+
+def test_requests_are_counted(store: GcsStore) -> None:
+    before = request_count.sent()
+    store.put("counted", b"x")
+    put = request_count.sent() - before
+    assert (store.read("counted"), put >= 1) == (b"x", True)
+    assert request_count.sent() - before > put

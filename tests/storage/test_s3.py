@@ -24,7 +24,7 @@ from tests import s3_server
 from tests.storage import s3_stub
 from tests.storage.s3_stub import Held, Stub
 from writetime.errors import ChecksumMismatch, ConfigError, ObjectNotFound, PreconditionFailed, StoreError, StoreUnavailable
-from writetime.storage import open_store
+from writetime.storage import open_store, request_count
 from writetime.storage import s3 as s3_module
 from writetime.storage.checksum import crc32c, crc32c_of
 from writetime.storage.s3 import S3Store
@@ -559,3 +559,11 @@ def test_other_credentials_are_refused(bucket: str, monkeypatch: pytest.MonkeyPa
             call(S3Store(f"s3://{bucket}"))
         assert not caught.value.retriable
         assert "wrong" not in str(caught.value)
+
+
+def test_requests_are_counted(store: S3Store) -> None:
+    before = request_count.sent()
+    store.put("counted", b"x")
+    put = request_count.sent() - before
+    assert (store.read("counted"), put >= 1) == (b"x", True)
+    assert request_count.sent() - before > put

@@ -1,4 +1,5 @@
-"""The command `writetime status`: nodes, last batches and tables, as text or as one JSON document.
+"""The commands `writetime status` (health, nodes, last batches and tables) and `writetime cost`, as text or as one
+JSON document.
 
 Heavy imports are delayed until the command runs, since the command line loads this module for its help."""
 
@@ -31,6 +32,19 @@ def status(config: _Config, last: _Last = 60, as_json: _AsJson = False) -> None:
     typer.echo(json.dumps(as_document(batches, last, expected), indent=1) if as_json else as_text(batches, last, expected))
 
 
+def cost(
+    config: _Config,
+    days: Annotated[int, typer.Option("--days", min=1, max=366, help="Number of days, today included.")] = 7,
+    as_json: _AsJson = False,
+) -> None:
+    """Show what the pipeline cost, by day, stage and table: CPU seconds, bytes, objects, requests."""
+    from writetime.monitoring.cost_report import as_document, as_text
+    from writetime.pipeline.costs import costs
+
+    found = costs(open_batches(config), days=days)
+    typer.echo(json.dumps(as_document(found), indent=1) if as_json else as_text(found))
+
+
 def open_batches(config: Path) -> Batches:
     """The batches of the pipeline that a YAML describes."""
     from writetime.config.pipeline import load
@@ -46,5 +60,5 @@ def batches_of(pipeline: PipelineConfig) -> Batches:
     return Batches(open_store(pipeline.bucket), pipeline.cluster.name, largest=pipeline.largest_segment)
 
 
-COMMANDS: Final[dict[str, Callable[..., None]]] = {"status": status}
+COMMANDS: Final[dict[str, Callable[..., None]]] = {"status": status, "cost": cost}
 """Commands by name."""

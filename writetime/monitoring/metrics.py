@@ -40,6 +40,10 @@ METRICS: Final[Mapping[str, str]] = {
     "writetime_events_total": "Change events by table.",
     "writetime_ties_total": "Cells by table that won a tie which a cluster of Cassandra 3.11 may resolve differently.",
     "writetime_published_events_total": "By table: change events that are known to be in Kafka.",
+    "writetime_cost_cpu_seconds_total": "CPU seconds of batches, by stage and the table it worked for; no table: for several.",
+    "writetime_cost_requests_total": "Requests to the store, likewise.",
+    "writetime_cost_objects_total": "Objects read or written, likewise.",
+    "writetime_cost_bytes_total": "Their bytes.",
     "writetime_voided_batches": "Batches that were voided, of the last sixty.",
     "writetime_batch_segments": "Segments of the last batch.",
     "writetime_batch_events": "Change events of the last batch.",
@@ -168,6 +172,12 @@ def _of_totals(batches: Batches) -> Iterator[Sample]:
             yield "writetime_updates_total", {"table": account.table, "class": each}, getattr(account, each)
         yield "writetime_events_total", {"table": account.table}, account.events
         yield "writetime_ties_total", {"table": account.table}, account.ties
+    for cost in totals.costs:
+        labels = {"stage": cost.stage, "table": cost.table}
+        yield "writetime_cost_cpu_seconds_total", labels, cost.cpu_seconds
+        yield "writetime_cost_requests_total", labels, cost.requests
+        yield "writetime_cost_objects_total", labels, cost.objects
+        yield "writetime_cost_bytes_total", labels, cost.bytes
 
 
 def _of_published(batches: Batches, about: TablesStatus) -> Iterator[Sample]:

@@ -2,15 +2,14 @@
 
 from __future__ import annotations
 
-import io
-from collections.abc import Iterable
 from dataclasses import asdict
 from datetime import datetime
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final
 
 from writetime.cassandra.merge.reconcile import policy_of
 from writetime.monitoring.complete_until import CompleteUntil
 from writetime.monitoring.durations import span
+from writetime.monitoring.grids import as_lines, new_grid
 from writetime.monitoring.health import Expected, Health, health
 from writetime.monitoring.ignored import ignored
 from writetime.monitoring.nodes import NodeStatus, RingStatus
@@ -23,10 +22,6 @@ from writetime.pipeline.chains import Rebuild, current
 from writetime.pipeline.maintenance_report import Maintained, read_maintained
 from writetime.pipeline.sessions import SessionState
 
-if TYPE_CHECKING:
-    from rich.table import Table
-
-_WIDTH: Final = 160
 _SHOWN: Final = 10
 """Batches listed in the text; totals cover all."""
 _IGNORED: Final = 20
@@ -166,13 +161,13 @@ def _health(found: Health, now: datetime) -> list[str]:
     lines = [f"{problem.level}: {problem.text}" for problem in found.problems]
     if not found.tables:
         return lines
-    grid = _grid("health", "table", "complete up to", right=("behind",))
+    grid = new_grid("health", "table", "complete up to", right=("behind",))
     grid.add_column("because", overflow="fold")
     for table in found.tables:
         until = "unknown" if table.until is None else f"{table.until:%Y-%m-%d %H:%M:%S}Z"
         behind = "" if table.until is None else span((now - table.until).total_seconds())
         grid.add_row(table.level, table.name, until, behind, "" if table.level == "ok" else table.worst.text)
-    return [*lines, "", _text(grid)]
+    return [*lines, "", as_lines(grid)]
 
 
 def _others(found: TablesStatus) -> list[str]:
@@ -256,7 +251,7 @@ def _head(found: RingStatus) -> str:
 
 
 def _nodes(found: RingStatus) -> str:
-    grid = _grid(
+    grid = new_grid(
         "node", "address", "datacenter", "newest segment", right=("age", "waiting", "MiB", "growing", "held", "segments", "frames")
     )
     for node in found.nodes:
@@ -265,36 +260,36 @@ def _nodes(found: RingStatus) -> str:
         waiting = f"{node.waiting}{'' if found.complete else '+'}"
         about = (node.node.host_id, node.address, node.node.datacenter, newest, age, waiting, f"{node.waiting_size / 2**20:.1f}")
         grid.add_row(*about, *map(str, (node.growing, node.held, node.segments, node.frames)))
-    return _text(grid)
+    return as_lines(grid)
 
 
 def _batches(found: RingStatus) -> str:
     right = ("segments", "problems", "updates in", "applied", "duplicate", "superseded", "not ours", "quarantined", "events", "lag")
-    grid = _grid("batch", "kind", "sealed at", right=right)
+    grid = new_grid("batch", "kind", "sealed at", right=right)
     for batch in found.batches[:_SHOWN]:
         sums = batch.total
         counts = (sums.updates_in, sums.applied, sums.duplicate, sums.superseded, sums.not_ours, sums.quarantined, sums.events)
         lag = span(batch.lag[1]) if batch.lag else ""
         about = (str(batch.number), batch.kind, f"{batch.sealed_at:%Y-%m-%d %H:%M:%S}Z")
         grid.add_row(*about, *map(str, (batch.segments, batch.problems, *counts)), lag)
-    return _text(grid)
+    return as_lines(grid)
 
 
 def _tables(found: TablesStatus) -> str:
     """The captured tables."""
-    grid = _grid("table", "last event", right=("rows", "updates in", "applied", "events", "events/min", "batches not published"))
+    grid = new_grid("table", "last event", right=("rows", "updates in", "applied", "events", "events/min", "batches not published"))
     for table in found.captured:
         last = "" if table.last_event is None else f"{table.last_event:%Y-%m-%d %H:%M:%S}Z"
         counts = map(str, ("" if table.rows is None else table.rows, table.total.updates_in, table.total.applied, table.total.events))
         grid.add_row(table.name, last, *counts, f"{table.per_minute:.1f}", str(table.unpublished))
-    return _text(grid)
+    return as_lines(grid)
 
 
 def _archive(shelved: Shelved, kept_from: datetime | None) -> list[str]:
     upto = "nothing is packed" if shelved.packed_upto is None else f"packed up to {shelved.packed_upto:%Y-%m-%d %H}:00Z"
     kept = "" if kept_from is None else f", kept from {kept_from:%Y-%m-%d %H}:00Z on"
     left = "" if shelved.finished else "; the last run had no time to finish"
-    grid = _grid("archive", right=("last run", "MiB before", "MiB after", "ever", "MiB before", "MiB after"))
+    grid = new_grid("archive", right=("last run", "MiB before", "MiB after", "ever", "MiB before", "MiB after"))
     for name, about in (
         ("packed", "segments packed"),
         ("let_go", "segments deleted"),
@@ -307,11 +302,11 @@ def _archive(shelved: Shelved, kept_from: datetime | None) -> list[str]:
         numbers = (getattr(done, name) for done in (shelved.last, shelved.ever))
         grid.add_row(about, *(text for n in numbers for text in (str(n.objects), f"{n.before / 2**20:.1f}", f"{n.after / 2**20:.1f}")))
     failed = [f"{shelved.last.failed} objects of the archive failed: see the log of cdc_maintain"] if shelved.last.failed else []
-    return [f"archive: {upto}{kept}{left}", _text(grid), *failed]
+    return [f"archive: {upto}{kept}{left}", as_lines(grid), *failed]
 
 
 def _maintained(found: Maintained) -> list[str]:
-    grid = _grid(
+    grid = new_grid(
         "maintenance", right=("objects before", "after", "MiB before", "after", "deletes before", "after", "snapshots before", "after")
     )
 
@@ -332,29 +327,8 @@ def _maintained(found: Maintained) -> list[str]:
         f"purge held back by {span(each.seconds)}: {each.table}, because of {each.by} since {each.since:%Y-%m-%d %H:%M:%S}Z"
         for each in found.held_back
     ]
-    return [about, _text(grid), *notes]
+    return [about, as_lines(grid), *notes]
 
 
 def _archive_document(shelved: Shelved | None, kept_from: datetime | None) -> dict[str, Any] | None:
     return None if shelved is None else {**shelved.model_dump(mode="json"), "kept_from": _iso(kept_from)}
-
-
-def _grid(*left: str, right: Iterable[str]) -> Table:
-    from rich.box import SIMPLE
-    from rich.table import Table
-
-    grid = Table(box=SIMPLE, pad_edge=False)
-    for heading in left:
-        grid.add_column(heading, no_wrap=True)
-    for heading in right:
-        grid.add_column(heading, justify="right", overflow="fold")
-    return grid
-
-
-def _text(grid: Table) -> str:
-    """The table without colours, since it is also written to logs."""
-    from rich.console import Console
-
-    out = io.StringIO()
-    Console(file=out, width=_WIDTH, no_color=True, markup=False, highlight=False).print(grid)
-    return "\n".join(line.rstrip() for line in out.getvalue().splitlines() if line.strip())

@@ -404,21 +404,51 @@ class Accounting(Document):
         return self.updates_in == self.applied + self.duplicate + self.superseded + self.not_ours + self.quarantined
 
 
+class StageCost(Document):
+    """What a stage of batches used: CPU seconds and requests to the store; objects read or written, and their
+    bytes. `table`: the table that the stage worked for; empty: several, or none."""
+
+    stage: str
+    table: str = ""
+    cpu_seconds: float = 0.0
+    requests: int = 0
+    objects: int = 0
+    bytes: int = 0
+
+    def __add__(self, other: StageCost) -> StageCost:
+        return self._with(other, 1)
+
+    def __sub__(self, other: StageCost) -> StageCost:
+        return self._with(other, -1)
+
+    def _with(self, other: StageCost, sign: int) -> StageCost:
+        seconds = round(self.cpu_seconds + sign * other.cpu_seconds, 3)
+        counts = {name: getattr(self, name) + sign * getattr(other, name) for name in ("requests", "objects", "bytes")}
+        return self.model_copy(update={"cpu_seconds": seconds, **counts})
+
+
 class Totals(Document):
     """Sums over this batch and all earlier ones of its chain that take effect, for counters. `batches`: by kind;
     `segments`, `bytes`: what they read, a segment again with each of its parts; `problems`: frames and damaged
-    ranges that could not be used; `tables`: partition updates and events, in the order of their names."""
+    ranges that could not be used; `tables`: partition updates and events, in the order of their names; `costs`: by
+    stage and table."""
 
     batches: dict[BatchKind, int] = {}
     segments: int = 0
     bytes: int = 0
     problems: int = 0
     tables: list[Accounting] = []
+    costs: list[StageCost] = []
 
     def and_of(
-        self, kind: BatchKind, read: Sequence[SegmentInput], outcomes: Iterable[SegmentOutcome], made: Iterable[Accounting]
+        self,
+        kind: BatchKind,
+        read: Sequence[SegmentInput],
+        outcomes: Iterable[SegmentOutcome],
+        made: Iterable[Accounting],
+        costs: Iterable[StageCost] = (),
     ) -> Totals:
-        """The sums with one more batch: what it read, the outcomes, and its accounting."""
+        """The sums with one more batch: what it read, the outcomes, its accounting, and what it cost."""
         tables: dict[str, list[Accounting]] = {}
         for account in (*self.tables, *made):
             tables.setdefault(account.table, []).append(account)
@@ -428,7 +458,17 @@ class Totals(Document):
             bytes=self.bytes + sum(segment.size for segment in read),
             problems=self.problems + sum(outcome.refused_frames for outcome in outcomes),
             tables=[total(accounts).model_copy(update={"table": name}) for name, accounts in sorted(tables.items())],
+            costs=sum_of_costs([*self.costs, *costs]),
         )
+
+
+def sum_of_costs(costs: Iterable[StageCost]) -> list[StageCost]:
+    """One item for each stage and table, in their order."""
+    found: dict[tuple[str, str], StageCost] = {}
+    for cost in costs:
+        key = cost.stage, cost.table
+        found[key] = found[key] + cost if key in found else cost
+    return [found[key] for key in sorted(found)]
 
 
 class TableFiles(Document):

@@ -36,6 +36,7 @@ from writetime.errors import (
     StoreUnavailable,
     WritetimeError,
 )
+from writetime.storage import request_count
 from writetime.storage.checksum import crc32c, from_base64, to_base64
 from writetime.storage.object_names import is_name, require_name, require_next
 from writetime.storage.source import measured, opened
@@ -210,7 +211,9 @@ class GcsStore:
         if self._bucket_or_none is None:
             try:
                 # Objects need no project; requiring one would fail for accounts without a project.
-                self._bucket_or_none = storage.Client(project=None).bucket(self._bucket_name)
+                client = storage.Client(project=None)
+                client._http.hooks["response"].append(request_count.count)
+                self._bucket_or_none = client.bucket(self._bucket_name)
             except auth.DefaultCredentialsError as error:
                 raise StoreError(
                     str(error),

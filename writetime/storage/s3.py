@@ -51,6 +51,7 @@ from writetime.errors import (
     StoreUnavailable,
     WritetimeError,
 )
+from writetime.storage import request_count
 from writetime.storage.checksum import CHUNK, crc32c, from_base64, to_base64
 from writetime.storage.object_names import is_name, require_name, require_next
 from writetime.storage.source import measured, opened
@@ -427,6 +428,7 @@ class S3Store:
                     s3={"addressing_style": "path"} if self._endpoint else None,
                 ),
             )
+            self._client_or_none.meta.events.register("before-send.s3", request_count.count)
         return self._client_or_none
 
     @contextlib.contextmanager
