@@ -113,6 +113,7 @@ from writetime.pipeline.documents import (
 from writetime.pipeline.erasures import Erased
 from writetime.pipeline.identity import owner
 from writetime.pipeline.planner import not_voided, read_manifest, read_schema, read_sealed, seal
+from writetime.pipeline.publish_progress import read_published
 from writetime.pipeline.quarantine.kinds import QuarantineKind
 from writetime.pipeline.quarantine.published import of_batch, with_bytes
 from writetime.pipeline.quarantine.record import note_of
@@ -946,8 +947,13 @@ class Batch:
         return found
 
     def _totals(self, accounting: list[Accounting]) -> Totals:
-        before = (self.base.totals if self.base else None) or Totals()
-        return before.and_of(self.manifest.kind, self.manifest.segments, self.outcomes.values(), accounting, self.meter.costs())
+        before = self.base.totals if self.base else None
+        made = self.manifest.kind, self.manifest.segments, self.outcomes.values(), accounting, self.meter.costs()
+        # A replay into a shadow namespace publishes nothing.
+        published = read_published(self.store, self.manifest.cluster) if self.manifest.namespace is None else None
+        so_far = published.costs if published is not None else []
+        # Sums that begin with this batch begin with what is published after it.
+        return (before or Totals(publishing=so_far)).and_of(*made).and_publishing(so_far)
 
     def _partition_by(self) -> list[PartitionedFrom]:
         known = self.base.partition_by if self.base else []

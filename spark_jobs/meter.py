@@ -26,6 +26,7 @@ Found = dict[tuple[str, str], tuple[float, int]]
 DRIVER: Final = "driver"
 JVM: Final = "jvm"
 MAINTENANCE: Final = "maintenance"
+PUBLISH: Final = "publish"
 
 
 class _Sum(AccumulatorParam[Found]):
@@ -89,11 +90,12 @@ class Meter:
         """Add what the driver knows of a stage: objects and their bytes."""
         self._noted.append(cost)
 
-    def costs(self) -> list[StageCost]:
-        """What was used and noted so far, by stage and table."""
+    def costs(self, *, process: bool = True) -> list[StageCost]:
+        """What was used and noted so far, by stage and table; `process`: with the driver's process and its JVM."""
         driver, jvm = self._stages
         found: list[tuple[str, str, float, int]] = [(*key, *used) for key, used in self._found.value.items()]
-        found += [(driver, "", *Used.now().since(self._began)), (jvm, "", self._jvm_seconds() - self._jvm_began, 0)]
+        if process:
+            found += [(driver, "", *Used.now().since(self._began)), (jvm, "", self._jvm_seconds() - self._jvm_began, 0)]
         used = (
             StageCost(stage=stage, table=table, cpu_seconds=round(seconds, 3), requests=requests)
             for stage, table, seconds, requests in found

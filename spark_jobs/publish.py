@@ -30,6 +30,7 @@ from pyspark.sql.pandas.types import from_arrow_schema
 from pyspark.sql.types import ArrayType, DataType, MapType, StructType
 
 from spark_jobs.job_exit import reports_failure
+from spark_jobs.meter import PUBLISH, Made, Meter
 from spark_jobs.session import spark_session
 from spark_jobs.sinks.avro_files import files_up_to, to_files
 from spark_jobs.sinks.changes_files import ChangesFiles, Wanted
@@ -138,7 +139,10 @@ def run(config: PipelineConfig, *, everything: bool = False, again: Sequence[str
             if sinks.files_due:
                 published, not_filed = sinks.to_files(spark, published)
             if config.kafka is not None and sinks.kafka_due:
-                published = Outbox(config, config.kafka, store, spark, sealed.number, sealed.voided).drain(everything=everything)
+                meter = Meter(spark.sparkContext, whole=True, driver=PUBLISH, jvm=PUBLISH)
+                outbox = Outbox(config, config.kafka, store, spark, sealed.number, sealed.voided, meter=meter)
+                # In a session, the process also runs batches, which count what it uses.
+                published = outbox.drain(everything=everything, process=session is None)
         finally:
             if session is None:
                 spark.stop()
@@ -324,7 +328,15 @@ class Outbox:
     voided."""
 
     def __init__(
-        self, config: PipelineConfig, kafka: KafkaConfig, store: Store, spark: SparkSession, upto: int, voided: Iterable[int] = ()
+        self,
+        config: PipelineConfig,
+        kafka: KafkaConfig,
+        store: Store,
+        spark: SparkSession,
+        upto: int,
+        voided: Iterable[int] = (),
+        *,
+        meter: Meter | None = None,
     ) -> None:
         self.config = config
         self.kafka = kafka
@@ -332,21 +344,26 @@ class Outbox:
         self.spark = spark
         self.upto = upto
         self.voided = frozenset(voided)
+        self.meter = meter
         self.first = chains.first_of(store, config.cluster.name, upto)
         self.owner = owner(store, config.cluster.name, config.pipeline)
         sealed = read_sealed(store, config.cluster.name, upto)
         self.rules = sealed.partition_by if sealed is not None else []
 
-    def drain(self, *, everything: bool) -> Published:
-        """Send what Kafka lacks. `everything` disregards the recorded progress.
+    def drain(self, *, everything: bool, process: bool = False) -> Published:
+        """Send what Kafka lacks. `everything` disregards the recorded progress; `process`: this process does nothing
+        else, so that what it uses is noted, too.
 
         An event that cannot be sent does not delay other tables. If it may be sent by a later run, its error
         is raised after everything else is sent."""
         cluster = self.config.cluster.name
         known = None if everything else _known(self.store, cluster, self.upto)
         published = self.send(known or self._from_the_start())
-        write_published(self.store, cluster, published)
+        write_published(self.store, cluster, published, self.meter.costs(process=process) if self.meter is not None else ())
         return published
+
+    def _metered(self, table: str, made: Made) -> Made:
+        return made if self.meter is None else self.meter.stage(PUBLISH, table)(made)
 
     def _from_the_start(self) -> Published:
         """Progress for sending everything, except batches that are not sent at all; tables that are sent
@@ -402,7 +419,7 @@ class Outbox:
         """Send the records, each publisher's share in one task; rows of SENT."""
         packs = reduce(DataFrame.unionByName, (source.packs() for source in records))
         shares = packs.repartition(self.kafka.publishers, "publisher").sortWithinPartitions("publisher")
-        return shares.mapInArrow(self._publisher.send_packs, schema=from_arrow_schema(SENT)).collect()
+        return shares.mapInArrow(self._metered("", self._publisher.send_packs), schema=from_arrow_schema(SENT)).collect()
 
     @property
     def _publisher(self) -> Publisher:
@@ -649,7 +666,7 @@ class Outbox:
             return self._read_by_spark(incarnation, encoder, since, part)
         frame, reading = incarnation.files.frame(self.spark, self.spark.sparkContext.defaultParallelism)
         read = reading(self._wanted(incarnation, since, part))
-        return Unsent(frame, lambda batches: encoder(read(batches)))
+        return Unsent(frame, self._metered(incarnation.table.label, lambda batches: encoder(read(batches))))
 
     def _wanted(self, incarnation: Incarnation, since: int, part: Part) -> Wanted:
         owned = len(_key_columns(incarnation, part).fields)
@@ -681,7 +698,7 @@ class Outbox:
             rows = rows.crossJoin(F.broadcast(end)).filter("end IS NULL OR struct(batch, ordinal) <= end").drop("end")
         if self._has_former_keys(incarnation.table):
             rows = self._with_former_keys(rows, key)
-        return Unsent(rows, encoder)
+        return Unsent(rows, self._metered(incarnation.table.label, encoder))
 
     def _share(self, key: Column, owned: StructType) -> Column:
         """The publisher of a key, which owns these columns of it."""

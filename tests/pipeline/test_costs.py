@@ -133,3 +133,21 @@ def test_batches_of_earlier_versions_have_none() -> None:
     chain.batch(TODAY)
     assert chain.of() == {TODAY.date(): 1}
     assert costs(Batches(MemoryStore(), CLUSTER), days=7, now=TODAY) == []
+
+
+def test_publishing_counts_with_the_next_seal_once() -> None:
+    def publish(seconds: float) -> list[StageCost]:
+        return [StageCost(stage="publish", cpu_seconds=seconds)]
+
+    chain = Chain()
+    # Something was published before batches noted it.
+    chain.totals = Totals(publishing=publish(100)).and_publishing(publish(100))
+    chain.batch(START)
+    assert chain.totals is not None
+    chain.totals = chain.totals.and_publishing(publish(102))
+    chain.batch(TODAY)
+    chain.totals = chain.totals.and_publishing(publish(102)).and_publishing(publish(105))
+    chain.batch(TODAY + timedelta(hours=1))
+    (today, first) = costs(Batches(chain.store, CLUSTER), days=7, now=TODAY)
+    assert [cost.cpu_seconds for cost in today.stages if cost.stage == "publish"] == [5]
+    assert [cost.stage for cost in first.stages] == ["scan", "changes"]

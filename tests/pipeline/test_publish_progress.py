@@ -1,4 +1,4 @@
-"""Of which waiting tables people are told, and up to when tables were complete before a batch."""
+"""Of which waiting tables people are told, up to when tables were complete before a batch, and what publishing used."""
 
 from __future__ import annotations
 
@@ -6,8 +6,8 @@ from datetime import UTC, datetime, timedelta
 from uuid import UUID
 
 from tests.storage.memory import MemoryStore
-from writetime.pipeline.documents import HeldTable, Manifest, Watermark
-from writetime.pipeline.publish_progress import CompleteBefore, already_notified
+from writetime.pipeline.documents import HeldTable, Manifest, StageCost, Watermark
+from writetime.pipeline.publish_progress import CompleteBefore, Published, already_notified, read_published, write_published
 from writetime.storage import layout
 
 
@@ -43,3 +43,15 @@ def test_manifests_say_up_to_when_a_table_was_complete_before_a_batch() -> None:
     found = CompleteBefore(store, "c", range(1, 4))
     assert found.of(other) == {2: int(at.timestamp()) * 1_000_000 + 7}
     assert found.of(held) == {}
+
+
+def test_what_publishing_used_adds_up() -> None:
+    store = MemoryStore()
+    sending, encoding = StageCost(stage="publish", cpu_seconds=1.5), StageCost(stage="publish", table="shop.a", cpu_seconds=0.25)
+    write_published(store, "c", Published(batch=1, events=3), [sending, encoding])
+    # A heartbeat.
+    write_published(store, "c", Published(batch=1, events=0))
+    write_published(store, "c", Published(batch=2, events=3), [sending])
+    found = read_published(store, "c")
+    assert found is not None
+    assert found.costs == [StageCost(stage="publish", cpu_seconds=3), encoding]

@@ -14,6 +14,7 @@ import pytest
 from confluent_kafka import murmur2
 
 from spark_jobs import publish
+from spark_jobs.meter import Meter
 from spark_jobs.publish import Outbox, Part, Unsent, parts
 from spark_jobs.session import spark_session
 from spark_jobs.sinks.iceberg import Warehouse
@@ -27,7 +28,7 @@ from writetime.cassandra.schema.fingerprint import schema_version
 from writetime.cassandra.schema.history import SchemaLearner
 from writetime.config.kafka import PartitionBy
 from writetime.pipeline.documents import PartitionedFrom
-from writetime.pipeline.publish_progress import Published, write_published
+from writetime.pipeline.publish_progress import Published, read_published, write_published
 from writetime.storage.layout import batch_object
 
 pytestmark = [pytest.mark.spark, pytest.mark.kafka, pytest.mark.timeout(900)]
@@ -66,10 +67,15 @@ def test_each_event_goes_out_once_whatever_died_and_was_renamed(
             schema = schema_of(of)
             told = events(spark, [insert(of, key, {"v": batch}, timestamp=THEN + batch, schema=schema) for key in KEYS], schema)
             warehouse.write_changes(of, schema, told, batch)
-            return Outbox(pipeline.config, kafka, pipeline.store, spark, batch)
+            return Outbox(pipeline.config, kafka, pipeline.store, spark, batch, meter=Meter(spark.sparkContext, whole=False))
 
         # With the DDL of the table.
         assert outbox(1).drain(everything=False) == Published(batch=1, events=1 + len(KEYS))
+        noted = read_published(pipeline.store, pipeline.cluster)
+        assert noted is not None
+        # Encoding is the table's, sending is everybody's.
+        assert [(cost.stage, cost.table) for cost in noted.costs] == [("publish", ""), ("publish", "shop.sold")]
+        assert all(cost.cpu_seconds > 0 for cost in noted.costs)
         # One of the publishers dies before it sends anything of the second batch; the next run is after a
         # rename.
         records, refused = outbox(2)._records(Published(batch=1, events=0), Part(2, None))

@@ -15,7 +15,7 @@ from functools import lru_cache
 from typing import Any, Final
 
 from writetime.pipeline.batch_history import Batches
-from writetime.pipeline.documents import Accounting, StageCost, Totals, total
+from writetime.pipeline.documents import Accounting, StageCost, Totals, costs_since, total
 from writetime.pipeline.planner import effective, read_sealed
 
 NOT_CAPTURED: Final = "not captured"
@@ -42,7 +42,8 @@ class TableCost:
 
 @dataclass(frozen=True, slots=True)
 class DayCost:
-    """A day, UTC. `stages`: the sums of each stage over all tables; `costs`: by stage and table, as noted."""
+    """A day, UTC. `stages`: the sums of each stage over all tables, the most expensive first; `costs`: by stage
+    and table, as noted."""
 
     day: date
     batches: int
@@ -55,7 +56,7 @@ class DayCost:
         for cost in self.costs:
             plain = cost.model_copy(update={"table": ""})
             found[cost.stage] = found[cost.stage] + plain if cost.stage in found else plain
-        return [found[stage] for stage in sorted(found)]
+        return sorted(found.values(), key=lambda cost: (-cost.cpu_seconds, cost.stage))
 
     @property
     def all(self) -> StageCost:
@@ -94,8 +95,7 @@ def _of_day(day: date, before: Totals, after: Totals | None) -> DayCost | None:
         before, made = Totals(), sum(after.batches.values())
     if not made:
         return None
-    known = {(cost.stage, cost.table): cost for cost in before.costs}
-    found = [cost - known[key] if (key := (cost.stage, cost.table)) in known else cost for cost in after.costs]
+    found = costs_since(after.costs, before.costs)
     accounts = {account.table: account for account in before.tables}
     updates = [_without(account, accounts.get(account.table)) for account in after.tables]
     return DayCost(day, made, tuple(found), tuple(_by_table(found, updates)))

@@ -431,7 +431,7 @@ class Totals(Document):
     """Sums over this batch and all earlier ones of its chain that take effect, for counters. `batches`: by kind;
     `segments`, `bytes`: what they read, a segment again with each of its parts; `problems`: frames and damaged
     ranges that could not be used; `tables`: partition updates and events, in the order of their names; `costs`: by
-    stage and table."""
+    stage and table; `publishing`: what publishing had used when the last batch was sealed, ever."""
 
     batches: dict[BatchKind, int] = {}
     segments: int = 0
@@ -439,6 +439,7 @@ class Totals(Document):
     problems: int = 0
     tables: list[Accounting] = []
     costs: list[StageCost] = []
+    publishing: list[StageCost] = []
 
     def and_of(
         self,
@@ -452,14 +453,28 @@ class Totals(Document):
         tables: dict[str, list[Accounting]] = {}
         for account in (*self.tables, *made):
             tables.setdefault(account.table, []).append(account)
-        return Totals(
-            batches={**self.batches, kind: self.batches.get(kind, 0) + 1},
-            segments=self.segments + len(read),
-            bytes=self.bytes + sum(segment.size for segment in read),
-            problems=self.problems + sum(outcome.refused_frames for outcome in outcomes),
-            tables=[total(accounts).model_copy(update={"table": name}) for name, accounts in sorted(tables.items())],
-            costs=sum_of_costs([*self.costs, *costs]),
+        return self.model_copy(
+            update={
+                "batches": {**self.batches, kind: self.batches.get(kind, 0) + 1},
+                "segments": self.segments + len(read),
+                "bytes": self.bytes + sum(segment.size for segment in read),
+                "problems": self.problems + sum(outcome.refused_frames for outcome in outcomes),
+                "tables": [total(accounts).model_copy(update={"table": name}) for name, accounts in sorted(tables.items())],
+                "costs": sum_of_costs([*self.costs, *costs]),
+            }
         )
+
+    def and_publishing(self, so_far: list[StageCost]) -> Totals:
+        """The sums with what publishing has used since the batch before, by what it has used so far, ever."""
+        since = costs_since(so_far, self.publishing)
+        return self.model_copy(update={"costs": sum_of_costs([*self.costs, *since]), "publishing": so_far})
+
+
+def costs_since(costs: Iterable[StageCost], before: Iterable[StageCost]) -> list[StageCost]:
+    """What was used since, by the sums now and before; without stages that used nothing."""
+    known = {(cost.stage, cost.table): cost for cost in before}
+    found = (cost - known[key] if (key := (cost.stage, cost.table)) in known else cost for cost in costs)
+    return [cost for cost in found if cost != StageCost(stage=cost.stage, table=cost.table)]
 
 
 def sum_of_costs(costs: Iterable[StageCost]) -> list[StageCost]:

@@ -12,7 +12,7 @@ from uuid import UUID
 from pydantic import Field
 
 from writetime.pipeline import watermark
-from writetime.pipeline.documents import Document, Manifest, Watermark
+from writetime.pipeline.documents import Document, Manifest, StageCost, Watermark, sum_of_costs
 from writetime.pipeline.identity import id_of
 from writetime.pipeline.planner import history
 from writetime.storage import layout
@@ -26,7 +26,7 @@ class Published(Document):
     by full name, are an exception: their events are sent only up to the batch given there, because of
     `reasons`. `heartbeat`: time of the last one (ms); `complete`: up to when it said that all topics are
     complete. Without `kafka` the document is about files. `id`: the
-    batch's id (`Manifest.id`), if it has one."""
+    batch's id (`Manifest.id`), if it has one. `costs`: what publishing has used so far, ever."""
 
     batch: int
     events: int
@@ -36,6 +36,7 @@ class Published(Document):
     complete: datetime | None = None
     kafka: bool = True
     id: UUID | None = None
+    costs: list[StageCost] = Field(default_factory=list)
 
     def is_of(self, store: Store, cluster: str, upto: int) -> bool:
         """Whether the document is about existing batches, the last sealed of which is `upto`."""
@@ -55,11 +56,12 @@ def read_published(store: Store, cluster: str) -> Published | None:
     return Published.read(store, layout.published(cluster))
 
 
-def write_published(store: Store, cluster: str, published: Published) -> None:
-    """Write the document. What a heartbeat has said stays said."""
+def write_published(store: Store, cluster: str, published: Published, costs: Iterable[StageCost] = ()) -> None:
+    """Write the document. What a heartbeat has said stays said, and `costs` are added to those so far."""
     before = read_published(store, cluster)
     said = max((each.complete for each in (before, published) if each is not None and each.complete is not None), default=None)
-    published = published.model_copy(update={"complete": said})
+    so_far = sum_of_costs([*(before.costs if before is not None else ()), *costs])
+    published = published.model_copy(update={"complete": said, "costs": so_far})
     store.put(layout.published(cluster), published.to_bytes())
 
 
