@@ -43,6 +43,7 @@ def test_one_document_for_machines(folder: Path, tmp_path: Path, capsys: pytest.
     assert found["batches"][0]["lag"] == [110, 140]
     assert found["batches"][0]["accounting"]["updates_in"] == 90
     assert found["nodes"][0]["address"] == "10.0.0.1"
+    assert found["nodes"][0]["position"] == {"segment": bucket.ref(0, 17).segment.filename, "bytes": 1008}
     assert {table["table"] for table in found["tables"]} == set(bucket.TABLES)
     assert {table["table"]: table["rows"] for table in found["tables"]}["shop.orders"] == 8000
     assert found["published"] == 7

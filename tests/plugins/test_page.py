@@ -140,6 +140,7 @@ def test_the_ring_and_its_nodes(browser: Browser) -> None:
     found = browser.get("")
     assert "Prod <1>" in text(found)
     assert "dc1 00000001 10.0.0.1 5.0.6" in text(found)
+    assert f'title="read up to byte 1,008 of {bucket.ref(0, 17).segment.filename}"' in found
     assert "1 segment in quarantine needs an operator" in text(found)
     assert found.count('class="gap"') == 1
     assert found.count("<circle") == 8
