@@ -654,9 +654,9 @@ def several(page: Any, folder: Path, tmp_path: Path) -> Browser:
 
 def test_the_list_of_pipelines(several: Browser) -> None:
     found = several.get("")
-    assert "files Prod <1> 3 " in text(found)
+    assert "critical files Prod <1> 3 " in text(found)
     assert 'href="/writetime/pipeline/files/"' in found
-    assert "bets list objects: <bets>: no answer" in text(found)
+    assert "unknown bets list objects: <bets>: no answer" in text(found)
     assert '<td class="n bad">1</td>' in found, "a node is short of space"
     assert "typo.yaml: <b>wrong" in text(found)
     assert "<b>wrong" not in found
