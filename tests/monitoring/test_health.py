@@ -108,6 +108,10 @@ def wait(store: LocalStore) -> None:
     store.put(layout.published(bucket.CLUSTER), waits.to_bytes())
 
 
+def bypass(store: LocalStore) -> None:
+    seal(store, not_in_log={ORDERS: "full"})
+
+
 def quarantine(store: LocalStore) -> None:
     accounts = [Accounting(table=name, updates_in=9, quarantined=3 * (name == ORDERS), applied=6, events=6) for name in bucket.TABLES]
     seal(store, accounting=accounts)
@@ -126,6 +130,7 @@ def drift(store: LocalStore) -> str:
     [
         (refuse, "batch", "warning", "rejected: no such type", "tables#shop.orders"),
         (wait, "batch", "warning", "events since batch 5 cannot be published: too large", "tables#shop.orders"),
+        (bypass, "batch", "critical", "its transactional_mode is full", "tables#shop.orders"),
         (quarantine, "batch", "warning", "3 updates of batch 8 are in quarantine", "batches/8"),
         (hold, "lag", "warning", "31.0 min ago; held by cdc/", "segment?name=cdc%2F"),
         (

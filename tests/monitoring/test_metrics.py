@@ -56,7 +56,7 @@ def read_from_ring(folder: Path) -> Run:
 
 @pytest.fixture
 def everything(folder: Path) -> Batches:
-    """With all that a pipeline may have: a batch of it, sign-offs, a purge that is held back, an audit."""
+    """With all that a pipeline may have: sign-offs, a purge that is held back, an audit, a segment that no reader knows."""
     store, now = LocalStore(folder), bucket.minute(9)
     watermark = Watermark(batch=8, until=bucket.minute(8), nodes={bucket.NODES[0].path: bucket.minute(8)})
     store.put(layout.complete(bucket.CLUSTER), watermark.to_bytes())
@@ -67,6 +67,7 @@ def everything(folder: Path) -> Batches:
     lists: dict[str, Any] = {"datacenters": ["dc1"], "ranges": [], "nodes": [], "tables": [], "gaps": [], "groups": []}
     report = AuditReport(cluster=bucket.CLUSTER, **times, **lists)
     store.put(report.name, report.to_bytes())
+    store.put(layout.SegmentRef(bucket.NODES[0], layout.SegmentName(1_777_999_000_000, 99)).incoming, b"of a later release")
     return Batches(store, bucket.CLUSTER)
 
 
