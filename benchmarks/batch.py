@@ -36,6 +36,7 @@ from rich.table import Table
 from benchmarks import data
 from benchmarks.report import report
 from spark_jobs import ingest
+from spark_jobs.meter import Meter
 from spark_jobs.session import spark_session
 from tools import ROOT
 from tools.console import say
@@ -195,7 +196,7 @@ def _pass(spark: SparkSession, folder: Path, logs: list[list[bytes]], cores: int
     config = config_of(folder, cores, buckets)
     manifest = ship(config.bucket, logs)
     clock = Clock(spark)
-    batch = timed_job(clock, but=SINKS)(config, open_store(config.bucket), spark, manifest, None)
+    batch = timed_job(clock, but=SINKS)(config, open_store(config.bucket), spark, manifest, None, meter_of(spark))
     begun, begun_cpu = time.perf_counter(), cpu_seconds()
     sealed = batch.run()
     seconds, cpu = time.perf_counter() - begun, cpu_seconds() - begun_cpu
@@ -304,6 +305,11 @@ class Clock:
         nothing = context._gateway.new_array(context._jvm.double, 0)
         listed = context._jsc.sc().statusStore().stageList(None, False, False, nothing, context._jvm.java.util.ArrayList())
         return (listed.apply(at) for at in range(listed.size()))
+
+
+def meter_of(spark: SparkSession) -> Meter:
+    """What a job counts its stages with."""
+    return Meter(spark.sparkContext, whole=False)
 
 
 def timed_job(clock: Clock, *, but: Sequence[str] = ()) -> type[ingest.Batch]:

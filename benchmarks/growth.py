@@ -34,7 +34,7 @@ from pyspark.sql import SparkSession
 from rich.console import Console
 from rich.table import Table as Grid
 
-from benchmarks.batch import Clock, config_of, cpu_seconds, forget, timed_job
+from benchmarks.batch import Clock, config_of, cpu_seconds, forget, meter_of, timed_job
 from benchmarks.report import report
 from spark_jobs.session import spark_session
 from spark_jobs.stages.scan import key_bucket
@@ -210,7 +210,7 @@ class Bench:
         first = [body for table in tables for body in Rows.of(np.arange(1), 1).mutations(table, WRITTEN_AT)]
         manifest = _ship(store, 1, [*(encode_mutation(each, system) for each in ddl), *first])
         with step("batch 1, which makes the tables"):
-            sealed = timed_job(Clock(spark))(config, store, spark, manifest, None).run()
+            sealed = timed_job(Clock(spark))(config, store, spark, manifest, None, meter_of(spark)).run()
         bench = cls(spark, config, store, sealed)
         for rows, table in zip(sizes, tables, strict=True):
             with step(f"filling {table.full_name}"):
@@ -232,7 +232,7 @@ class Bench:
         bodies = list(Rows.of(numbers, 100 + number).mutations(table, WRITTEN_AT + 10**6 * self.segment))
         manifest = _ship(self.store, self.segment, bodies)
         clock = Clock(self.spark)
-        job = timed_job(clock)(self.config, self.store, self.spark, manifest, self.sealed)
+        job = timed_job(clock)(self.config, self.store, self.spark, manifest, self.sealed, meter_of(self.spark))
         begun, begun_cpu = time.perf_counter(), cpu_seconds()
         self.sealed = job.run()
         figures = {"seconds": time.perf_counter() - begun, "cpu": cpu_seconds() - begun_cpu, "steps": clock.steps}
