@@ -507,7 +507,7 @@ def test_a_session_without_a_backlog_starts_its_jvm_quickly(tmp_path: Path) -> N
     LocalStore(tmp_path / "bucket")
     config = tmp_path / "pipeline.yaml"
     config.write_text("pipeline: p\ncluster: {name: c, datacenters: [dc1]}\nbucket: bucket\n", encoding="utf-8")
-    quick = {"spark.driver.extraJavaOptions": "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC"}
+    quick = {"spark.driver.extraJavaOptions": "-XX:TieredStopAtLevel=1 -XX:ReservedCodeCacheSize=192m -XX:+UseSerialGC"}
     assert run(_BACKLOG, tmp_path, config) == [quick, quick, {}]
 
 
@@ -780,7 +780,10 @@ def test_jobs_run_where_the_pipeline_says(several: dict[str, Any]) -> None:
     here = options("cdc_ingest__orders")
     assert here["--master"] == ["local[2]"]
     loopback = ["spark.driver.host=127.0.0.1", "spark.driver.bindAddress=127.0.0.1"]
-    assert here["--conf"] == [*loopback, "spark.driver.extraJavaOptions=-XX:TieredStopAtLevel=1 -XX:+UseSerialGC"]
+    assert here["--conf"] == [
+        *loopback,
+        "spark.driver.extraJavaOptions=-XX:TieredStopAtLevel=1 -XX:ReservedCodeCacheSize=192m -XX:+UseSerialGC",
+    ]
     assert options("large")["--conf"] == loopback
     assert here["--name"] == ["writetime ingest orders"]
     assert here["--config"] == [f"{several['home']}/pipelines/orders.yml"]
