@@ -77,7 +77,7 @@ class Batches:
         outcomes = []
         marks = dict(self.sealed[-1].growing if self.sealed else {})
         for index, segment in enumerate(manifest.segments):
-            told = {name: value for name, value in done[index].items() if name != "tables"}
+            told = {name: value for name, value in done[index].items() if name not in ("tables", "others")}
             outcomes.append(SegmentOutcome.model_validate({"object": segment.object, **told}))
             mark: Mark | None = outcomes[-1].mark
             if mark is None:

@@ -66,7 +66,7 @@ def test_keys_hash_as_spark_hashes_them(spark: SparkSession) -> None:
     table = pa.Table.from_pylist(found, schema=SCHEMA)
     expected = [row.h for row in spark.createDataFrame(table).select(F.xxhash64(*SCHEMA.names).alias("h")).collect()]
     (whole,) = table.combine_chunks().to_batches()
-    assert len(set(expected)) > 50
+    assert len(set(expected)) > 10
     assert hashes(whole.columns, len(found)).tolist() == expected
 
 

@@ -32,7 +32,8 @@ def test_a_driver_that_finds_its_batch_sealed_has_done_it(tmp_path: Path, monkey
             store.put(layout.batch_object("c", 1, "sealed"), sealed.to_bytes())
         raise BatchError("another driver has sealed it, or something else is wrong", operation="commit a batch", obj="1")
 
-    monkeypatch.setattr(ingest, "spark_session", lambda *_: SimpleNamespace(stop=lambda: None))
+    monkeypatch.setattr(ingest, "spark_session", lambda *_: SimpleNamespace(stop=lambda: None, sparkContext=None))
+    monkeypatch.setattr(ingest, "Meter", lambda *_, **__: None)
     monkeypatch.setattr(ingest.Batch, "run", run)
     if sealed_by_another:
         assert ingest.run(config, 1) == sealed

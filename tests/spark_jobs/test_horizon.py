@@ -64,6 +64,7 @@ def maintained(folder: Path, monkeypatch: pytest.MonkeyPatch, base: Sealed, writ
     manifest = Manifest(number=base.number + 1, kind="maintain", cluster="c", created_at=at, now=NOW, base=base.number, segments=[])
     monkeypatch.setattr(maintain, "read_schema", lambda *_: SimpleNamespace(schema=lambda: SCHEMA))
     monkeypatch.setattr(maintain, "purge_shard", written if callable(written) else lambda *_: written)
+    monkeypatch.setattr(maintain, "Meter", lambda *_, **__: SimpleNamespace(costs=list))
     spark: Any = SimpleNamespace(sparkContext=SimpleNamespace(parallelize=lambda tasks, _: Here(tasks)))
     return maintain.maintain(config, store, spark, manifest, base)
 

@@ -104,7 +104,7 @@ def kept_out(segments: list[SegmentInput], *, held: list[str] | None = None, hor
     about: dict[str, Any] = {"segments": [], "accounting": [], "state": {str(TABLE.id): versions}, "held": held or [], "horizon": horizon}
     base = Sealed(number=2, kind="ingest", sealed_at=TIME, **about)
     manifest = Manifest(number=3, kind=cast(Any, kind), cluster="c", created_at=TIME, now=1, base=2, segments=segments)
-    batch = Batch(cast(Any, None), store, cast(Any, None), manifest, base)
+    batch = Batch(cast(Any, None), store, cast(Any, None), manifest, base, meter=cast(Any, None))
     batch._shard_versions = lambda _: versions  # type: ignore[method-assign]
     found = batch._purged([TABLE])
     return sorted(found[TABLE.id.bytes].segments) if found else []

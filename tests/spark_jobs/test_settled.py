@@ -38,7 +38,7 @@ def settled(store: MemoryStore, *problems: Problem, number: int = 3, of: layout.
     about = SegmentInput(object=of.incoming, generation=1, size=1, crc32c=1, sealed_at=NOW)
     manifest = Manifest(number=number, kind="ingest", cluster="c", created_at=NOW, now=1, base=2, segments=[about])
     before = Sealed(number=2, kind="ingest", sealed_at=NOW, segments=[], accounting=[], state={}, **base)
-    batch = Batch(cast(Any, None), store, cast(Any, None), manifest, before)
+    batch = Batch(cast(Any, None), store, cast(Any, None), manifest, before, meter=cast(Any, None))
     found = batch._settle(about, list(problems))
     assert {each.object for each in found} <= {REF.incoming}
     return [(each.position, each.batch) for each in found]
