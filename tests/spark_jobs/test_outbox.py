@@ -106,7 +106,7 @@ def test_files_that_cannot_be_written_do_not_hold_up_kafka(tmp_path: Path, monke
     place = {"cluster": SimpleNamespace(name="c"), "bucket": str(tmp_path / "bucket"), "pipeline": "p"}
     config = cast(PipelineConfig, SimpleNamespace(**place, kafka=kafka, files=files))
 
-    def drain(*_: Any, everything: bool) -> Published:
+    def drain(*_: Any, everything: bool, process: bool) -> Published:
         drained.append(everything)
         return Published(batch=2, events=5)
 
@@ -114,7 +114,8 @@ def test_files_that_cannot_be_written_do_not_hold_up_kafka(tmp_path: Path, monke
         raise PublishError("the disk is full", operation="write files", obj="events", hint="")
 
     monkeypatch.setattr(publish, "history", lambda *_: SimpleNamespace(sealed=sealed))
-    monkeypatch.setattr(publish, "spark_session", lambda *_: SimpleNamespace(stop=lambda: None))
+    monkeypatch.setattr(publish, "spark_session", lambda *_: SimpleNamespace(stop=lambda: None, sparkContext=None))
+    monkeypatch.setattr(publish, "Meter", lambda *_, **__: None)
     monkeypatch.setattr(publish, "to_files", to_files)
     monkeypatch.setattr(Outbox, "drain", drain)
     with pytest.raises(PublishError, match="disk is full"):
@@ -136,7 +137,8 @@ def test_files_that_cannot_be_written_hold_up_no_kafka(tmp_path: Path, monkeypat
     about = {"cluster": cluster, "catalog": None, "bucket": str(tmp_path), "pipeline": "p", "kafka": kafka}
     config = cast(PipelineConfig, SimpleNamespace(**about, files=FilesConfig(url=str(tmp_path / "files"))))
     monkeypatch.setattr(publish, "history", lambda *_: SimpleNamespace(sealed=SimpleNamespace(number=3, voided={})))
-    monkeypatch.setattr(publish, "spark_session", lambda *_: SimpleNamespace(stop=lambda: None))
+    monkeypatch.setattr(publish, "spark_session", lambda *_: SimpleNamespace(stop=lambda: None, sparkContext=None))
+    monkeypatch.setattr(publish, "Meter", lambda *_, **__: None)
     monkeypatch.setattr(publish, fails, fail)
     drained = Published(batch=3, events=7)
     monkeypatch.setattr(Outbox, "drain", lambda *_, **__: write_published(store, "c", drained) or drained)
