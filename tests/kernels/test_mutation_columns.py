@@ -679,6 +679,7 @@ def test_schemas_hold_no_null_where_none_is_meant() -> None:
     nullable = {field.name for schema in SCHEMAS for field in schema if field.nullable}
     assert nullable == {
         "deletion_timestamp", "deletion_time", "clustering", "liveness_timestamp", "liveness_expires_at", "local_deletion_time", "path",
+        "epoch", "flags",
     }  # fmt: skip
     assert all(not schema.field("deletion_timestamp").nullable for schema in (COMPLEX_DELETIONS, RANGES))
     assert CELLS.field("value").type == pa.binary()

@@ -231,7 +231,7 @@ PROPERTIES: Final = (
     Property("converters", "", "`columns` masks, hashes and truncates; types: docs/types.md"),
     Property("http.port", "", "the shipper's `node: ship: listen` serves health and metrics"),
     Property("tracing.enabled", "", "no traces; `source` says where each event is from"),
-    Property("custom.metric.tags", "", "metrics have the labels `cluster`, `datacenter` and `node`"),
+    Property("custom.metric.tags", "", "metrics have the labels `cluster`, `datacenter`, `host_id` and `address`"),
     Property("errors.max.retries", "", "Airflow retries tasks; a session starts again after a pause"),
     Property("commit.log.real.time.processing.enabled", "", "always: `node: ship: tail_seconds` (1); null waits for whole segments"),
     Property("commit.log.marked.complete.poll.interval.ms", "", "`node: ship: tail_seconds`"),
