@@ -10,6 +10,7 @@ from __future__ import annotations
 import json
 import os
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from functools import lru_cache, reduce
 from importlib.util import find_spec
 from typing import Any, Final, Literal, NamedTuple
@@ -207,21 +208,18 @@ class IcebergTable:
         are out of a task's reach."""
         if self._has_derived_columns():
             return None
-        reachable = _reachable(self._spark, self.name.partition(".")[0].strip("`"))
+        reachable = self._reachable()
         expressions = self._java("org.apache.iceberg.expressions.Expressions")
         batches = getattr(expressions, "and")(expressions.greaterThan("batch", since), expressions.lessThanOrEqual("batch", upto))
-        tasks = self._table.newScan().useSnapshot(self.snapshot).filter(batches).planFiles()
-        try:
-            found = list[DataFile]()
-            for task in _each(tasks):
+        found = list[DataFile]()
+        with _planned(self._table.newScan().useSnapshot(self.snapshot).filter(batches)) as tasks:
+            for task in tasks:
                 file = task.file()
                 path, size = file.location(), file.fileSizeInBytes()
                 is_plain = task.deletes().isEmpty() and _format(file) == "PARQUET" and size <= MAX_FILE_BYTES
                 if not is_plain or not path.startswith(reachable):
                     return None
                 found.append(DataFile(path, size))
-        finally:
-            tasks.close()
         return ChangesFiles(found, self._with_ids(columns, self._table.currentSnapshot().schemaId()))
 
     def rows_by_file(self, seen: int) -> list[HeldFile] | None:
@@ -231,11 +229,10 @@ class IcebergTable:
             return None
         if _GRANULARITY in self.properties or not self._table.spec().isUnpartitioned():
             return None
-        reachable = _reachable(self._spark, self.name.partition(".")[0].strip("`"))
-        spec, tasks = self.spec_id, self._table.newScan().useSnapshot(seen).planFiles()
-        try:
-            found = list[HeldFile]()
-            for task in _each(tasks):
+        reachable = self._reachable()
+        spec, found = self.spec_id, list[HeldFile]()
+        with _planned(self._table.newScan().useSnapshot(seen)) as tasks:
+            for task in tasks:
                 file, deletes = task.file(), list(task.deletes())
                 parts = [file, *deletes]
                 if any(_format(part) != "PARQUET" or not part.location().startswith(reachable) for part in parts):
@@ -245,9 +242,11 @@ class IcebergTable:
                 places = tuple((each.location(), each.fileSizeInBytes()) for each in deletes)
                 self._deletes |= {each.location(): each for each in deletes}
                 found.append(HeldFile(file.location(), file.fileSizeInBytes(), file.recordCount(), places))
-            return found
-        finally:
-            tasks.close()
+        return found
+
+    def _reachable(self) -> tuple[str, ...]:
+        """How locations begin that tasks can read and write."""
+        return _reachable(self._spark, self.name.partition(".")[0].strip("`"))
 
     def _with_ids(self, columns: pa.Schema, schema_id: int) -> pa.Schema:
         struct = self._java("org.apache.iceberg.SchemaParser").toJson(self._table.schemas().get(schema_id))
@@ -270,7 +269,7 @@ class IcebergTable:
         """Where tasks write files of these columns, the table's own, for one commit; None if only Spark's writer
         can."""
         self.commits()
-        return FileTarget.of(self._metadata, columns, _reachable(self._spark, self.name.partition(".")[0].strip("`")))
+        return FileTarget.of(self._metadata, columns, self._reachable())
 
     def overwrite(self, target: FileTarget, files: Iterable[Row], replaced: Replaced, seen: int | None, about: Mapping[str, str]) -> None:
         """Add the files that tasks wrote to the target, rows of `data_files.FILES`, in place of the rows
@@ -308,12 +307,11 @@ class IcebergTable:
         """Put the files that tasks wrote to the target in place of those at the locations `gone`, which hold the
         same rows in snapshot `seen`. Fails if one of them has been removed or got deletes since."""
         rewrite = self._table.newRewrite().validateFromSnapshot(seen)
-        tasks = self._table.newScan().useSnapshot(seen).planFiles()
         found = 0
-        for task in _each(tasks):
-            if (file := task.file()).location() in gone:
-                rewrite, found = rewrite.deleteFile(file), found + 1
-        tasks.close()
+        with _planned(self._table.newScan().useSnapshot(seen)) as tasks:
+            for task in tasks:
+                if (file := task.file()).location() in gone:
+                    rewrite, found = rewrite.deleteFile(file), found + 1
         if found != len(gone):
             raise ValueError(f"{len(gone) - found} of {len(gone)} files to replace are not in snapshot {seen} of {self.name}")
         for file in files:
@@ -398,11 +396,20 @@ _CHECKS: Final[Mapping[str, Callable[[Any, int, Any, Any], Any]]] = {
 those before, that no row was added or deleted since, and that the files of these positions are still there."""
 
 
-def _each(tasks: Any) -> Iterator[Any]:
-    """The tasks of a scan."""
-    found = tasks.iterator()
-    while found.hasNext():
-        yield found.next()
+@contextmanager
+def _planned(scan: Any) -> Iterator[Iterator[Any]]:
+    """The tasks of a scan, whose manifests are closed afterwards."""
+    tasks = scan.planFiles()
+
+    def each() -> Iterator[Any]:
+        found = tasks.iterator()
+        while found.hasNext():
+            yield found.next()
+
+    try:
+        yield each()
+    finally:
+        tasks.close()
 
 
 def _format(file: Any) -> str:
