@@ -262,7 +262,7 @@ def purged(shard: Scanned, table: Table, schema: Schema, before: int, now: int) 
     newest writetime (µs) removed from it; `now` is the second up to which expiries have been emitted."""
     order = ClusteringOrder(table, schema.types)
     partition: bytes | None = None
-    rows = RowPurger(None, order, before)
+    rows = without_head = RowPurger(None, order, before)
     for key, state in shard.scan(b"", PAST_RECORDS):
         pk, row = split_record_key(key)
         if row == HEAD:
@@ -276,7 +276,10 @@ def purged(shard: Scanned, table: Table, schema: Schema, before: int, now: int) 
             new: PartitionUpdate | Row | None = update
         else:
             if pk != partition:
-                partition, rows = pk, RowPurger(None, order, before)
+                partition, rows = pk, without_head
+            if not rows.shadows and row_codec.min_deletion_time(state) >= before:
+                # Most rows are like this one, and decoding them all costs more than the batches that wrote them.
+                continue
             old = row_codec.decode(state)
             new = kept = rows.purge(old)
             left = b"" if kept is None else row_codec.encode(kept)

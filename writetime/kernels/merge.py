@@ -48,6 +48,7 @@ from writetime.kernels.rows import (
     B,
     Rules,
     equal,
+    first_deletion_time,
     latest_timestamp,
     live_cells,
     merge_rows,
@@ -87,7 +88,7 @@ _i64: Any = np.int64
 
 # --- one row at a time
 
-MERGE, LIVE, NEXT_EXPIRY, MAX_TIMESTAMP, TIES, JOIN, PACK, SHOW, SPLIT, DIFFER = range(10)
+MERGE, LIVE, NEXT_EXPIRY, MAX_TIMESTAMP, MIN_DELETION_TIME, TIES, JOIN, PACK, SHOW, SPLIT, DIFFER = range(11)
 
 
 class Single(NamedTuple):
@@ -124,6 +125,8 @@ def _do_single(arguments: Ints) -> None:
     else:
         if this.task == NEXT_EXPIRY:
             answer[0] = soonest_expiry(buf, cur, 0, a, rules)
+        elif this.task == MIN_DELETION_TIME:
+            answer[0] = first_deletion_time(buf, cur, 0, a, rules)
         elif this.task == TIES:
             answer[0] = tied_cells(buf, cur, 0, a, rules)
         else:
@@ -387,6 +390,11 @@ def next_expiry(row: bytes, after: int) -> int | None:
 def max_timestamp(row: bytes) -> int | None:
     """As `row_codec.max_timestamp`; None if the row is damaged."""
     return _ask(MAX_TIMESTAMP, row, _rules())
+
+
+def min_deletion_time(row: bytes) -> int | None:
+    """As `row_codec.min_deletion_time`; None if the row is damaged."""
+    return _ask(MIN_DELETION_TIME, row, _rules())
 
 
 def ties(row: bytes) -> int | None:

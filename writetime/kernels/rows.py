@@ -691,6 +691,18 @@ def soonest_expiry(buf: Bytes, cur: Ints, a: int, a_end: int, rules: Rules) -> i
 
 
 @compiled
+def first_deletion_time(buf: Bytes, cur: Ints, a: int, a_end: int, rules: Rules) -> int:
+    """The earliest local deletion time or expiry of anything in the row, or NO_DELETION_TIME."""
+    _open(buf, cur, A, a, a_end, rules)
+    first = _NO_TIME
+    while cur[A + RANK] < _DONE:
+        if not (cur[A + KIND] == _LIVENESS and cur[A + TTL] == _NO_TTL):
+            first = min(first, cur[A + TIME])
+        _next(buf, cur, A, rules)
+    return first
+
+
+@compiled
 def latest_timestamp(buf: Bytes, cur: Ints, a: int, a_end: int, rules: Rules) -> int:
     _open(buf, cur, A, a, a_end, rules)
     latest = _NO_TIMESTAMP

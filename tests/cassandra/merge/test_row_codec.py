@@ -181,6 +181,10 @@ def test_what_is_there_to_be_asked(engine: Engine, row: Row, dropped: dict[str, 
     ends = [cell.local_deletion_time for cell in row.cells if cell.is_expiring]
     ends += [row.liveness.expires_at] if row.liveness and row.liveness.ttl not in (0, 0x7FFFFFFF) else []
     assert row_codec.next_expiry(whole, now, engine=engine) == min((end for end in ends if now < end < LONG), default=None)
+    dead = [deletion.local_deletion_time for deletion in (row.deletion, *row.complex_deletions.values()) if deletion]
+    dead += [cell.local_deletion_time for cell in row.cells]
+    dead += [row.liveness.expires_at] if row.liveness and row.liveness.ttl else []
+    assert row_codec.min_deletion_time(whole, engine=engine) == min([*dead, NO_DELETION_TIME])
     assert row_codec.max_timestamp(whole, engine=engine) == max_timestamp(PartitionUpdate(TABLE_ID, KEY, rows=(row,)))
 
 
@@ -189,6 +193,7 @@ def test_nothing_is_no_row(engine: Engine) -> None:
     assert row_codec.merge(b"", b"", engine=engine) == row_codec.live(b"", 0, engine=engine) == b""
     assert row_codec.next_expiry(b"", 0, engine=engine) is None
     assert row_codec.max_timestamp(b"", engine=engine) == NO_TIMESTAMP
+    assert row_codec.min_deletion_time(b"", engine=engine) == NO_DELETION_TIME
 
 
 # --- counters
@@ -244,6 +249,7 @@ def test_damaged_bytes_are_refused_or_mean_something(row: Row, other: Row, damag
         lambda engine: row_codec.live(bytes(bad), 100, engine=engine),
         lambda engine: row_codec.max_timestamp(bytes(bad), engine=engine),
         lambda engine: row_codec.next_expiry(bytes(bad), 100, engine=engine),
+        lambda engine: row_codec.min_deletion_time(bytes(bad), engine=engine),
         lambda engine: row_codec.merge(bytes(bad), row_codec.encode(other), engine=engine),
     ]
     for task in tasks:

@@ -362,6 +362,23 @@ def max_timestamp(flat: bytes, *, engine: Engine = "auto") -> int:
     return max(found, default=NO_TIMESTAMP)
 
 
+def min_deletion_time(flat: bytes, *, engine: Engine = "auto") -> int:
+    """The earliest second of a deletion or an expiry in the row, past ones included; NO_DELETION_TIME if it holds
+    none. Before that second there is nothing to purge."""
+    if not flat:
+        return NO_DELETION_TIME
+    if (kernel := compiled(engine)) is not None:
+        earliest: int | None = kernel.min_deletion_time(flat)
+        if earliest is not None:
+            return earliest
+    row = decode(flat)
+    found = [cell.local_deletion_time for cell in row.cells]
+    found += [deletion.local_deletion_time for deletion in row.complex_deletions.values()]
+    found += [] if row.liveness is None or row.liveness.ttl == NO_TTL else [row.liveness.expires_at]
+    found += [] if row.deletion is None else [row.deletion.local_deletion_time]
+    return min([*found, NO_DELETION_TIME])
+
+
 def ties(flat: bytes, *, engine: Engine = "auto") -> int:
     """The number of cells that won a tie which a 3.11 cluster may decide differently (`Cell.tied`)."""
     if not flat:
