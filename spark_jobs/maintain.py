@@ -3,7 +3,8 @@
 Strategy: maintenance is a batch of its own kind, numbered and sealed like any other, so that shard versions
 stay pinned and nothing else writes at the same time. It reads no segments, and its clock is the clock of the
 last batch: what has expired since is emitted by the next batch, and is not purged before. Shards are read as
-streams, one task per shard, and only records that change are written. The seal's `horizon` records the purge
+streams, one task per shard; only records that hold something dead are decoded, and only those that change are
+written. The seal's `horizon` records the purge
 time and, for each table, the newest writetime that was purged: a replay respects both. The warehouse tables
 are maintained too (`tidy`). Then versions that no batch starts from any more are removed: shard versions, the
 generations before a TRUNCATE, and parts of segments whose whole files are archived. None of these steps has
@@ -44,7 +45,7 @@ from writetime.cassandra.merge.partition_head import decode_head, encode_head
 from writetime.cassandra.merge.tombstone_gc import RowPurger, newest_purged, purge_head
 from writetime.cassandra.model import NO_TIMESTAMP, PartitionUpdate, Row
 from writetime.cassandra.schema.model import Schema, Table
-from writetime.cassandra.types.byte_comparable import HEAD, PAST_RECORDS, split_record_key
+from writetime.cassandra.types.byte_comparable import HEAD, PAST_RECORDS, PAST_ROWS, record_key, split_record_key
 from writetime.config.pipeline import PipelineConfig, load
 from writetime.errors import BatchError, ObjectNotFound, PreconditionFailed, WritetimeError
 from writetime.pipeline.archiver import sweep
@@ -61,6 +62,8 @@ from writetime.storage.store import Store
 
 log = structlog.get_logger()
 
+REMEMBERED = 100_000
+"""Records with something to purge that a task remembers; a shard with more of them is read in order as a whole."""
 _CLEANING_WAITS = 5.0
 """Seconds that cleaning waits for a shard that a batch is writing."""
 
@@ -254,7 +257,9 @@ def purge_shard(store: Store, task: Task, schema: Schema, batch: int, now: int) 
 class Scanned(Protocol):
     """The part of a shard's interface that purging needs."""
 
-    def scan(self, start: bytes, end: bytes) -> Iterable[tuple[bytes, bytes]]: ...
+    def records(self) -> Iterable[tuple[bytes, bytes]]: ...
+
+    def scan_all(self, intervals: Sequence[tuple[bytes, bytes]]) -> Iterable[tuple[bytes, bytes]]: ...
 
 
 def purged(shard: Scanned, table: Table, schema: Schema, before: int, now: int) -> Iterator[tuple[Record, int]]:
@@ -263,7 +268,7 @@ def purged(shard: Scanned, table: Table, schema: Schema, before: int, now: int) 
     order = ClusteringOrder(table, schema.types)
     partition: bytes | None = None
     rows = without_head = RowPurger(None, order, before)
-    for key, state in shard.scan(b"", PAST_RECORDS):
+    for key, state in shard.scan_all(_purgeable(shard, order, before)):
         pk, row = split_record_key(key)
         if row == HEAD:
             head = decode_head(state, order)
@@ -277,15 +282,31 @@ def purged(shard: Scanned, table: Table, schema: Schema, before: int, now: int) 
         else:
             if pk != partition:
                 partition, rows = pk, without_head
-            if not rows.shadows and row_codec.min_deletion_time(state) >= before:
-                # Most rows are like this one, and decoding them all costs more than the batches that wrote them.
-                continue
             old = row_codec.decode(state)
             new = kept = rows.purge(old)
             left = b"" if kept is None else row_codec.encode(kept)
             ends = row_codec.next_expiry(left, now) if left else None
         if left != state:
             yield Record(key, left, ends), newest_purged(old, new)
+
+
+def _purgeable(shard: Scanned, order: ClusteringOrder, before: int) -> list[tuple[bytes, bytes]]:
+    """The intervals, ascending, of the records that may change: rows that hold something dead with the heads of
+    their partitions, and partitions whose heads do. Most records are neither, and are not decoded. Everything, if
+    it is too much to remember."""
+    partitions, rows = set[bytes](), list[bytes]()
+    for key, state in shard.records():
+        if split_record_key(key)[1] == HEAD:
+            head = decode_head(state, order).update
+            if head is not None and purge_head(head, before) != head:
+                partitions.add(key)
+        elif row_codec.min_deletion_time(state) < before:
+            rows.append(key)
+        if len(partitions) + len(rows) > REMEMBERED:
+            return [(b"", PAST_RECORDS)]
+    alone = {key: record_key(split_record_key(key)[0]) for key in rows}
+    single = {key for row, head in alone.items() if head not in partitions for key in (head, row)}
+    return sorted([*((head, head + PAST_ROWS) for head in partitions), *((key, key + b"\0") for key in single)])
 
 
 def _horizon(purged_before: list[int], base: Sealed) -> int | None:

@@ -1,27 +1,32 @@
 """Merges small data files of a table from Arrow: one task reads some files and writes one.
 
-Strategy: Iceberg's procedure reads and writes row by row, which for changes with their nested rows costs more
-than the batches that wrote them. Where nothing is deleted in the files, and they have the table's present
-columns, merging them is copying: record batches are read and written as they are. Everything else is left to the
-procedure (`table_maintenance`), which runs afterwards and finds nothing to do where this has merged. Sources:
-Iceberg's SparkBinPackFileRewritePlanner (which files are merged) and RewriteFiles (what a commit checks).
+Strategy: Iceberg's procedure reads and writes row by row, which costs more than the batches that wrote the rows.
+Where the files have the table's present columns, merging them is copying: record batches are read, rows that
+position delete files name are left out, and the others are written, sorted if an order is given. Everything else
+is left to the procedure (`table_maintenance`), which runs afterwards and finds nothing to do where this has
+merged: large files, and the whole table once it consists of several merged ones. Sources: Iceberg's
+SparkBinPackFileRewritePlanner (which files are merged) and RewriteFiles (what a commit checks).
 
 Must not know what the rows are."""
 
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass, field
 from itertools import chain
 from typing import Any, Final, NamedTuple
 
+import numpy as np
 import pyarrow as pa
+import pyarrow.compute as pc
 import structlog
 from pyspark.sql import SparkSession
 from pyspark.sql.pandas.types import from_arrow_schema, to_arrow_schema
 
 from spark_jobs.sinks.data_files import FILES, FileTarget, opened
 from spark_jobs.sinks.iceberg_table import IcebergTable, collected
+from spark_jobs.sinks.row_positions import HeldFile, deleted_before
 from spark_jobs.sinks.schema_evolution import quoted
 from spark_jobs.stages.scan import Batches
 
@@ -33,39 +38,44 @@ MERGED: Final = 512 << 20
 """Bytes of the files that are merged into one at most, as Iceberg's write.target-file-size-bytes."""
 FEWEST: Final = 5
 """Files that are worth a merge, as Iceberg's min-input-files."""
-_GROUPS: Final = pa.schema([("paths", pa.list_(pa.string())), ("day", pa.int32())])
-_MERGES: Final = pa.schema([("gone", pa.list_(pa.string())), *FILES])
-"""The files that were merged, and a row of FILES."""
+SORTED: Final = 64 << 20
+"""Bytes of the files that are merged into one at most if their rows are sorted, which takes a task's memory."""
+HELD: Final = 512 << 20
+"""Bytes of Arrow memory that are sorted at once; a file of more rows consists of several sorted runs."""
+_ROWS_PER_BATCH: Final = 1 << 16
+_MERGES: Final = pa.schema([("gone", pa.list_(pa.string())), ("deleted", pa.int64()), *FILES])
+"""The files that were merged, delete files included, the number of rows that were left out, and a row of FILES."""
 
 
 class Small(NamedTuple):
-    """A data file: location, bytes, its day as in FILES, and rows."""
+    """A data file: location, bytes, its day as in FILES, rows, and its position delete files with their bytes."""
 
     path: str
     size: int
     day: int | None
     rows: int = 0
+    deletes: tuple[tuple[str, int], ...] = ()
 
 
-def merge_files(spark: SparkSession, name: str, below: int = LARGEST) -> None:
-    """Merge the data files of fewer than so many bytes, in one commit. Does nothing for a table with deletes, or
-    one whose files only Spark's writer can write. Raises as a commit does if somebody else changes the table."""
+def merge_files(spark: SparkSession, name: str, below: int = LARGEST, order: Sequence[str] = ()) -> None:
+    """Merge the data files of fewer than so many bytes, in one commit, sorted by the columns `order`. Does nothing
+    for a table whose files or delete files only Spark can write or read. Raises as a commit does if somebody else
+    changes the table."""
     held = IcebergTable(spark, name)
     held.refresh()
     target, seen = held.file_target(to_arrow_schema(held.columns)), held.snapshot
     if target is None or seen is None:
         return
-    groups = grouped(_small(spark, held, seen, target, min(below, LARGEST)))
+    groups = grouped(_small(spark, held, seen, target, min(below, LARGEST)), SORTED if order else MERGED)
     if not groups:
         return
-    given = pa.Table.from_pylist([{"paths": [each.path for each in group], "day": group[0].day} for group in groups], schema=_GROUPS)
     # A task for each group.
-    tasks = spark.createDataFrame(given, schema=from_arrow_schema(_GROUPS)).repartition(len(groups))
-    merges = collected(tasks.mapInArrow(merger(target), schema=from_arrow_schema(_MERGES)), target)
+    tasks = spark.range(0, len(groups), 1, len(groups))
+    merges = collected(tasks.mapInArrow(merger(target, groups, order), schema=from_arrow_schema(_MERGES)), target)
     gone = {path for merge in merges for path in merge.gone}
     if not gone:
         return
-    expected = sum(each.rows for group in groups for each in group if each.path in gone)
+    expected = sum(each.rows for group in groups for each in group if each.path in gone) - sum(merge.deleted for merge in merges)
     if (written := sum(merge["rows"] for merge in merges)) != expected:
         log.error("merged data files have other rows than before, left to Iceberg", table=name, rows=expected, written=written)
         target.discard()
@@ -75,7 +85,10 @@ def merge_files(spark: SparkSession, name: str, below: int = LARGEST) -> None:
 
 
 def _small(spark: SparkSession, held: IcebergTable, seen: int, target: FileTarget, below: int) -> list[Small]:
-    """The files to merge in snapshot `seen`; none if the table has deletes, or files that are partitioned otherwise."""
+    """The files to merge in snapshot `seen`; none if the table has deletes that cannot be applied here, or files
+    that are partitioned otherwise."""
+    if target.partition is None and (files := held.rows_by_file(seen)) is not None:
+        return [Small(each.path, each.size, None, each.rows, each.deletes) for each in files if each.size < below]
     day = f"unix_date(partition.{quoted(target.partition)}) AS day" if target.partition else "CAST(NULL AS INT) AS day"
     columns = ("content", "spec_id", "file_path", "file_size_in_bytes AS size", day, "record_count AS n")
     rows = spark.read.option("versionAsOf", seen).table(f"{held.name}.files").selectExpr(*columns).collect()
@@ -84,8 +97,8 @@ def _small(spark: SparkSession, held: IcebergTable, seen: int, target: FileTarge
     return [Small(row.file_path, row["size"], row.day, row.n) for row in rows if row["size"] < below]
 
 
-def grouped(files: Sequence[Small]) -> list[list[Small]]:
-    """The files of each merge: of one day, at least FEWEST, and at most MERGED bytes."""
+def grouped(files: Sequence[Small], most: int = MERGED) -> list[list[Small]]:
+    """The files of each merge: of one day, at least FEWEST, and at most so many bytes."""
     days: dict[int | None, list[Small]] = defaultdict(list)
     for file in sorted(files):
         days[file.day].append(file)
@@ -93,7 +106,7 @@ def grouped(files: Sequence[Small]) -> list[list[Small]]:
     for of_day in days.values():
         group, size = list[Small](), 0
         for file in of_day:
-            if size + file.size > MERGED:
+            if size + file.size > most:
                 found.append(group)
                 group, size = [], 0
             group.append(file)
@@ -102,31 +115,76 @@ def grouped(files: Sequence[Small]) -> list[list[Small]]:
     return [group for group in found if len(group) >= FEWEST]
 
 
-def merger(target: FileTarget) -> Callable[[Batches], Batches]:
-    """A function for `mapInArrow`: of each group, the files that have the table's columns become one."""
+def merger(target: FileTarget, groups: Sequence[Sequence[Small]], order: Sequence[str] = ()) -> Callable[[Batches], Batches]:
+    """A function for `mapInArrow` from numbers of groups: of each, the files that have the table's columns become
+    one."""
+    sortable = [name for name in order if not pa.types.is_nested(target.schema.field(name).type)]
 
-    def merge_groups(batches: Batches) -> Batches:
-        for batch in batches:
-            for group in batch.to_pylist():
-                gone: list[str] = []
-                rows = _rows(target, group["paths"], gone)
-                if (first := next(rows, None)) is not None:
-                    merged = target.write_one(group["day"], chain([first], rows))
-                    yield pa.RecordBatch.from_pylist([{"gone": gone, **merged}], schema=_MERGES)
+    def merge_groups(numbers: Batches) -> Batches:
+        for group in (groups[number] for batch in numbers for number in batch["id"].to_pylist()):
+            merge = _Merge(target)
+            rows = merge.rows(group)
+            if (first := next(rows, None)) is not None:
+                every = chain([first], rows)
+                merged = target.write_one(group[0].day, in_order(every, sortable) if sortable else every)
+                yield pa.RecordBatch.from_pylist([{"gone": merge.gone, "deleted": merge.deleted, **merged}], schema=_MERGES)
 
     return merge_groups
 
 
-def _rows(target: FileTarget, paths: Sequence[str], gone: list[str]) -> Iterator[pa.RecordBatch]:
-    """The rows of the files that have the table's columns, which are added to `gone`."""
-    for path in paths:
-        with opened(path) as file:
-            # Of a table that was altered: columns are added, renamed and widened by Iceberg's reader.
-            if numbered(file.schema_arrow) == numbered(target.schema):
-                gone.append(path)
-                # Spark says of columns without nulls that they have none.
-                for batch in file.iter_batches():
-                    yield from pa.Table.from_batches([batch]).cast(target.schema).to_batches()
+@dataclass
+class _Merge:
+    """What has been read of one group: the files, and how many of their rows were left out."""
+
+    target: FileTarget
+    gone: list[str] = field(default_factory=list)
+    deleted: int = 0
+
+    def rows(self, files: Iterable[Small]) -> Iterator[pa.RecordBatch]:
+        """The rows of the files that have the table's columns, but for deleted ones."""
+        for small in files:
+            with opened(small.path) as file:
+                # Of a table that was altered: columns are added, renamed and widened by Iceberg's reader.
+                if numbered(file.schema_arrow) == numbered(self.target.schema):
+                    self.gone.append(small.path)
+                    for batch in self._kept(small, file.iter_batches(_ROWS_PER_BATCH)):
+                        # Spark says of columns without nulls that they have none.
+                        yield from pa.Table.from_batches([batch]).cast(self.target.schema).to_batches()
+
+    def _kept(self, small: Small, batches: Batches) -> Batches:
+        if not small.deletes:
+            yield from batches
+            return
+        before = deleted_before(HeldFile(small.path, small.size, small.rows, small.deletes))
+        self.gone += before.own_files
+        places = np.union1d(before.own, before.shared)
+        self.deleted += len(places)
+        first = 0
+        for batch in batches:
+            is_kept = np.ones(batch.num_rows, bool)
+            is_kept[places[(first <= places) & (places < first + batch.num_rows)] - first] = False
+            first += batch.num_rows
+            yield batch.filter(pa.array(is_kept))
+
+
+def in_order(batches: Iterable[pa.RecordBatch], columns: Sequence[str]) -> Iterator[pa.RecordBatch]:
+    """The rows sorted by the columns, nulls first; of more than HELD bytes, in several sorted runs."""
+    run, size = list[pa.RecordBatch](), 0
+    for batch in batches:
+        run.append(batch)
+        size += batch.nbytes
+        if size >= HELD:
+            yield from _sorted(run, columns)
+            run, size = [], 0
+    if run:
+        yield from _sorted(run, columns)
+
+
+def _sorted(run: list[pa.RecordBatch], columns: Sequence[str]) -> Iterator[pa.RecordBatch]:
+    rows = pa.Table.from_batches(run)
+    # Of one chunk rows are taken many times faster than of many.
+    ranks = pc.sort_indices(rows.select(columns), [(name, "ascending") for name in columns], null_placement="at_start")
+    yield from rows.combine_chunks().take(ranks).to_batches(_ROWS_PER_BATCH)
 
 
 def numbered(schema: pa.Schema) -> list[Any]:

@@ -13,6 +13,7 @@ from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, S
 from contextlib import contextmanager
 from functools import lru_cache, reduce
 from importlib.util import find_spec
+from itertools import chain
 from typing import Any, Final, Literal, NamedTuple
 
 import pyarrow as pa
@@ -304,16 +305,18 @@ class IcebergTable:
         self._commit(delta, target)
 
     def rewrite(self, target: FileTarget, files: Iterable[Row], gone: Collection[str], seen: int) -> None:
-        """Put the files that tasks wrote to the target in place of those at the locations `gone`, which hold the
-        same rows in snapshot `seen`. Fails if one of them has been removed or got deletes since."""
+        """Put the files that tasks wrote to the target in place of those at the locations `gone`, data files and
+        their delete files, which hold the same rows in snapshot `seen`. Fails if one of them has been removed or
+        got deletes since."""
         rewrite = self._table.newRewrite().validateFromSnapshot(seen)
-        found = 0
+        found = set[str]()
         with _planned(self._table.newScan().useSnapshot(seen)) as tasks:
-            for task in tasks:
-                if (file := task.file()).location() in gone:
-                    rewrite, found = rewrite.deleteFile(file), found + 1
-        if found != len(gone):
-            raise ValueError(f"{len(gone) - found} of {len(gone)} files to replace are not in snapshot {seen} of {self.name}")
+            for file in chain.from_iterable((task.file(), *task.deletes()) for task in tasks):
+                if (path := file.location()) in gone and path not in found:
+                    rewrite = rewrite.deleteFile(file)
+                    found.add(path)
+        if len(found) != len(gone):
+            raise ValueError(f"{len(gone) - len(found)} of {len(gone)} files to replace are not in snapshot {seen} of {self.name}")
         for file in files:
             rewrite = rewrite.addFile(self._data_file(file))
         self._commit(rewrite, target)

@@ -94,6 +94,29 @@ def written_with_keys(
     return write_batches
 
 
+class Deleted(NamedTuple):
+    """Positions of a data file's deleted rows: those in delete files of its own, which are named, and those in
+    files that it shares with others."""
+
+    own: Positions
+    shared: Positions
+    own_files: list[str]
+
+
+def deleted_before(file: HeldFile) -> Deleted:
+    """What the file's delete files hold of it."""
+    own, shared = [np.empty(0, np.int64)], [np.empty(0, np.int64)]
+    own_files = []
+    for path, size in file.deletes:
+        with opened_in_part(path, size) as content:
+            rows = content.read(["file_path", "pos"])
+        mine = rows.filter(pc.equal(rows["file_path"], file.path))["pos"].to_numpy()
+        is_own = len(mine) == rows.num_rows
+        (own if is_own else shared).append(mine)
+        own_files += [path] if is_own else []
+    return Deleted(np.concatenate(own), np.concatenate(shared), own_files)
+
+
 @dataclass(frozen=True)
 class Lookup:
     """Looks keys up in files. `columns`: the table's key columns with field ids; `packs`: the keys, packed.
@@ -128,18 +151,9 @@ class Lookup:
         places = self._places(file)
         if not places.size:
             return places, []
-        own, shared = [np.empty(0, np.int64)], [np.empty(0, np.int64)]
-        replaced = []
-        for path, size in file.deletes:
-            with opened_in_part(path, size) as content:
-                rows = content.read(["file_path", "pos"])
-            mine = rows.filter(pc.equal(rows["file_path"], file.path))["pos"].to_numpy()
-            is_own = len(mine) == rows.num_rows
-            (own if is_own else shared).append(mine)
-            replaced += [path] if is_own else []
-        former = np.concatenate(own)
-        fresh = np.setdiff1d(places, np.concatenate([former, *shared]))
-        return (np.union1d(fresh, former), replaced) if fresh.size else (fresh, [])
+        former = deleted_before(file)
+        fresh = np.setdiff1d(places, np.concatenate([former.own, former.shared]))
+        return (np.union1d(fresh, former.own), former.own_files) if fresh.size else (fresh, [])
 
     def _places(self, file: HeldFile) -> Positions:
         """The positions of rows with these keys."""

@@ -3,8 +3,8 @@
 Strategy: Iceberg's own procedures do the work, except where files need only be copied (`file_merge`). They run
 inside the maintenance batch, before the seal, so that no ingest commits at the same time to files that are being
 replaced; a session also merges small files between two batches (`spark_jobs.sinks.compaction`). Current rows are
-sorted by key when maintenance rewrites them, so that a merge or a reader with a key opens few files; changes stay
-grouped by day. Files are counted before and after. A failure is logged and left to the next run: a table with many
+sorted by key when maintenance rewrites them, so that a reader with a key opens few files, and little of them;
+changes stay grouped by day. Files are counted before and after. A failure is logged and left to the next run: a table with many
 files is still correct.
 
 Every commit writes a metadata.json with all snapshots, so there must not be too many. Those of the last hour
@@ -18,7 +18,7 @@ Knows Iceberg's procedures and which tables belong to the pipeline; must not kno
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from datetime import UTC, datetime, timedelta
 from typing import NamedTuple
 
@@ -77,24 +77,24 @@ def count(spark: SparkSession, name: str) -> Files:
     return Files(data=data, bytes=size, deletes=deletes, snapshots=spark.table(f"{name}.snapshots").count())
 
 
-def _places(warehouse: Warehouse, tables: Iterable[Table]) -> Iterator[tuple[str, str, str | None]]:
-    """The existing tables: display name, name, and sort order; None: unsorted."""
+def _places(warehouse: Warehouse, tables: Iterable[Table]) -> Iterator[tuple[str, str, list[str]]]:
+    """The existing tables: display name, name, and the columns by which their rows are sorted."""
     for table in tables:
         if (name := warehouse.current_of(table)) is not None:
             keys = [column.name for column in (*table.partition_key, *table.clustering)]
-            yield table.label, name, ", ".join(f"{quoted(to_column(key))} ASC NULLS FIRST" for key in keys)
+            yield table.label, name, list(map(to_column, keys))
         if (name := warehouse.changes_of(table)) is not None:
-            yield table.label, name, None
+            yield table.label, name, []
     if (name := warehouse.quarantine()) is not None:
-        yield "quarantine", name, None
+        yield "quarantine", name, []
     if (name := warehouse.completeness()) is not None:
-        yield "completeness", name, None
+        yield "completeness", name, []
 
 
-def _compact(spark: SparkSession, name: str, order: str | None) -> None:
+def _compact(spark: SparkSession, name: str, keys: Sequence[str]) -> None:
     catalog, table = _split(name)
-    if not order:
-        merge_files(spark, name)
+    merge_files(spark, name, order=keys)
+    order = ", ".join(f"{quoted(key)} ASC NULLS FIRST" for key in keys)
     how = f"strategy => 'sort', sort_order => '{_text(order)}'" if order else "strategy => 'binpack'"
     options = f"map('delete-file-threshold', '{MANY_DELETES}', 'remove-dangling-deletes', 'true')"
     spark.sql(f"CALL {catalog}.system.rewrite_data_files(table => '{table}', {how}, options => {options})").collect()

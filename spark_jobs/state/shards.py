@@ -178,6 +178,12 @@ class Shard:
         for part in zip([start, *cuts], [*cuts, end], strict=True):
             yield from self._scan_piece(*part, any_size=len(keys) <= CUT)
 
+    def records(self) -> Iterator[tuple[bytes, bytes]]:
+        """(record key, state) of all records in no order, which is several times faster than `scan`."""
+        if self._dataset is not None:
+            for batch in self._dataset.scanner(columns=["key", "state"], **SLOWLY).to_batches():
+                yield from zip(batch["key"].to_pylist(), batch["state"].to_pylist(), strict=True)
+
     def due(self, now: int) -> Iterator[bytes]:
         """Keys of the records in which something has expired at `now` (s), ascending."""
         yield from sorted(self._read(["key"], pc.field("expires_at") <= now)["key"].to_pylist())

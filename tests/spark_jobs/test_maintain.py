@@ -6,12 +6,14 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from unittest.mock import patch
 from uuid import UUID
 
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from spark_jobs.maintain import Task, purge_shard, purged
+from spark_jobs import maintain
+from spark_jobs.maintain import Task, _purgeable, purge_shard, purged
 from spark_jobs.state.shards import Record, Shard, upsert
 from tests.cassandra.merge.join_oracle import (
     KEY,
@@ -41,10 +43,14 @@ KEYS = RowKeys(WITH_STATICS, {})
 class Held:
     """A shard in memory."""
 
-    records: dict[bytes, bytes]
+    held: dict[bytes, bytes]
 
-    def scan(self, start: bytes, end: bytes) -> Iterator[tuple[bytes, bytes]]:
-        yield from ((key, self.records[key]) for key in sorted(self.records) if start <= key < end)
+    def records(self) -> Iterator[tuple[bytes, bytes]]:
+        yield from self.held.items()
+
+    def scan_all(self, intervals: Sequence[tuple[bytes, bytes]]) -> Iterator[tuple[bytes, bytes]]:
+        for start, end in intervals:
+            yield from ((key, self.held[key]) for key in sorted(self.held) if start <= key < end)
 
 
 def records_of(found: Sequence[PartitionUpdate], key: bytes = KEY) -> dict[bytes, bytes]:
@@ -109,3 +115,30 @@ def test_a_shard_is_written_once_and_only_if_anything_changes(tmp_path: Path) ->
     left = dict(Shard(uri, purged_first.written.version).scan(b"", b"\xff"))
     assert left == {record_key(KEY, KEYS.key((i32(1), i32(1)))): row_codec.encode(live)}
     assert dict(Shard(uri, version).scan(b"", b"\xff")) == records, "the pinned version is what it was"
+
+
+@settings(deadline=None)
+@given(st.lists(st.lists(updates, max_size=3), min_size=1, max_size=3), st.integers(100, 103), st.integers(0, 2))
+def test_what_is_too_much_to_remember_is_purged_all_the_same(partitions: list[list[PartitionUpdate]], before: int, room: int) -> None:
+    records: dict[bytes, bytes] = {}
+    for number, found in enumerate(partitions):
+        records |= records_of(found, i32(number))
+    expected = list(purged(Held(records), WITH_STATICS, SCHEMA, before, before))
+    with patch.object(maintain, "REMEMBERED", room):
+        assert list(purged(Held(records), WITH_STATICS, SCHEMA, before, before)) == expected
+
+
+def test_only_what_may_change_is_read_in_order(tmp_path: Path) -> None:
+    """Of the partitions 1, 2 and 3: a row of 1 with its head, all of 3, whose deletion is over."""
+    live, dead = (
+        Row((i32(1), i32(n)), Liveness(5), deletion, cells=(Cell("a", 20, i32(9)),))
+        for n, deletion in ((1, None), (2, DeletionTime(9, 50)))
+    )
+    static = update(static_row=Row(None, cells=(Cell("s", 5, b"s"),)))
+    records = records_of([static, update(rows=(live, dead))], i32(1)) | records_of([static, update(rows=(live,))], i32(2))
+    records |= records_of([update(deletion=DeletionTime(9, 50)), update(rows=(live,))], i32(3))
+    intervals = _purgeable(Held(records), ORDER, 100)
+    read = [key for key, _ in Held(records).scan_all(intervals)]
+    row = KEYS.key(dead.clustering or ())
+    assert read == [record_key(i32(1)), record_key(i32(1), row), record_key(i32(3)), record_key(i32(3), KEYS.key(live.clustering or ()))]
+    assert _purgeable(Held(records), ORDER, 50) == []

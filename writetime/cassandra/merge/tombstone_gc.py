@@ -70,8 +70,6 @@ class RowPurger:
         self._order = order
         self._before = before
         self._deletions = PartitionDeletions(order)
-        self.shadows = head is not None and bool(head.deletion or head.range_tombstones)
-        """Whether rows may have to be purged that hold nothing dead themselves."""
         if head is not None:
             self._deletions.delete_partition(head.deletion)
             for tombstone in head.range_tombstones:

@@ -73,6 +73,8 @@ LENGTH_BYTES: Final = _LENGTH.size
 """Bytes of a record key before the partition key."""
 PAST_RECORDS: Final = b"\xff"
 """Sorts after all record keys, because a partition key has at most 65535 bytes."""
+PAST_ROWS: Final = b"\x02"
+"""Appended to a head's record key, it sorts after all rows of the partition."""
 _LONG: Final = 127
 
 
