@@ -213,7 +213,7 @@ def tidy_warehouse(warehouse: Warehouse, tables: Sequence[Table], number: int) -
     """Compact files of the tables in the warehouse and expire old snapshots; returns the results."""
     found = tidy(warehouse, tables)
     for done in (each for each in found if not each.trouble):
-        changed = {part: f"{getattr(done.before, part)} -> {getattr(done.after, part)}" for part in Files.model_fields}
+        changed = {part: f"{getattr(done.before, part, '?')} -> {getattr(done.after, part, '?')}" for part in Files.model_fields}
         log.info("table maintained", batch=number, table=done.name, **changed)
     return found
 

@@ -105,7 +105,7 @@ def grouped(files: Sequence[Small], most: int = MERGED) -> list[list[Small]]:
     found: list[list[Small]] = []
     for of_day in days.values():
         group, size = list[Small](), 0
-        for file in of_day:
+        for file in sorted(_alike(of_day)):
             if size + file.size > most:
                 found.append(group)
                 group, size = [], 0
@@ -113,6 +113,19 @@ def grouped(files: Sequence[Small], most: int = MERGED) -> list[list[Small]]:
             size += file.size
         found.append(group)
     return [group for group in found if len(group) >= FEWEST]
+
+
+def _alike(files: Iterable[Small]) -> list[Small]:
+    """Without files that are larger than all smaller ones together: to copy these with every few new files costs
+    more than it saves."""
+    by_size = sorted(files, key=lambda file: file.size)
+    smaller = sum(file.size for file in by_size)
+    while by_size:
+        smaller -= by_size[-1].size
+        if by_size[-1].size <= smaller:
+            break
+        by_size.pop()
+    return by_size
 
 
 def merger(target: FileTarget, groups: Sequence[Sequence[Small]], order: Sequence[str] = ()) -> Callable[[Batches], Batches]:
@@ -183,7 +196,7 @@ def in_order(batches: Iterable[pa.RecordBatch], columns: Sequence[str]) -> Itera
 def _sorted(run: list[pa.RecordBatch], columns: Sequence[str]) -> Iterator[pa.RecordBatch]:
     rows = pa.Table.from_batches(run)
     # Of one chunk rows are taken many times faster than of many.
-    ranks = pc.sort_indices(rows.select(columns), [(name, "ascending") for name in columns], null_placement="at_start")
+    ranks = pc.sort_indices(rows.select(columns), [(name, "ascending", "at_start") for name in columns])
     yield from rows.combine_chunks().take(ranks).to_batches(_ROWS_PER_BATCH)
 
 

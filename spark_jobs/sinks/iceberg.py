@@ -433,7 +433,7 @@ class Warehouse:
         for name in self._places_of(self._current_in(table), table):
             held = IcebergTable(self.spark, name)
             held.refresh()
-            summaries, lineage = held.commits()
+            summaries, lineage = held.summaries, held.lineage
             there = [each.summary for each in lineage]
             rolled_back = _rows_in(summaries, mine) and not _rows_in(there, mine)
             if rolled_back or _rows_in(there, voided):
@@ -899,7 +899,7 @@ class Warehouse:
         """The snapshot that readers of the table see now, which must not be of a later batch, and whether it
         contains the batch's rows. Other pipelines may write to a `shared` table."""
         held.refresh()
-        summaries, lineage = held.commits()
+        summaries, lineage = held.summaries, held.lineage
         # Commits that were rolled back are not visible.
         seen = held.snapshot, _has_batch([each.summary for each in lineage], batch)
         self._expect_open(batch)
@@ -1113,7 +1113,7 @@ def _earlier_attempt(held: IcebergTable, batch: int) -> Replaced:
     kept commit is of this batch, there are none: the commit then reads no manifest, and Iceberg rejects
     it if anything was added since the table was looked at. A commit of an earlier batch has to be in sight:
     without one, the attempt's commit may have expired."""
-    summaries, lineage = held.commits()
+    summaries, lineage = held.summaries, held.lineage
     attempted = any(each.get(_BATCH_PROPERTY) == str(batch) for each in summaries)
     follows = any(0 < int(each.summary.get(_BATCH_PROPERTY, 0)) < batch for each in lineage)
     return "nothing" if follows and not attempted else batch

@@ -11,6 +11,7 @@ import json
 import os
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from datetime import UTC, datetime
 from functools import lru_cache, reduce
 from importlib.util import find_spec
 from itertools import chain
@@ -50,13 +51,14 @@ _OF_A_STORE: Final = ("gcs.", "s3.", "client.")
 
 
 class Kept(NamedTuple):
-    """A commit to a table: its snapshot, the snapshot before it, whether that one is kept too, and its
-    summary."""
+    """A commit to a table: its snapshot, the snapshot before it, whether that one is kept too, its summary, and
+    its time."""
 
     id: int
     parent: int | None
     has_parent: bool
     summary: dict[str, str]
+    at: datetime
 
 
 class IcebergTable:
@@ -67,7 +69,7 @@ class IcebergTable:
         self.name = name
         session: Any = spark
         self._table: Any = self._java("org.apache.iceberg.spark.Spark3Util").loadIcebergTable(session._jsparkSession, name)
-        self._read: tuple[list[dict[str, str]], list[Kept]] = [], []
+        self._read: tuple[list[Kept], list[Kept]] = [], []
         self._metadata: dict[str, Any] = {}
         self._read_from: str | None = None
         self._deletes: dict[str, Any] = {}
@@ -137,6 +139,11 @@ class IcebergTable:
     @property
     def summaries(self) -> list[dict[str, str]]:
         """Summaries of the kept commits, the newest last."""
+        return [each.summary for each in self.kept]
+
+    @property
+    def kept(self) -> list[Kept]:
+        """All commits whose snapshots are kept, the newest last."""
         return self.commits()[0]
 
     @property
@@ -145,8 +152,14 @@ class IcebergTable:
         rolled back are not included."""
         return self.commits()[1]
 
-    def commits(self) -> tuple[list[dict[str, str]], list[Kept]]:
-        """`summaries` and `lineage` with one read, because a table's metadata may be large. Metadata that was
+    @property
+    def refs(self) -> dict[str, int]:
+        """Snapshots by the name of the branch or tag that refers to them."""
+        self.commits()
+        return {name: ref["snapshot-id"] for name, ref in self._metadata.get("refs", {}).items()}
+
+    def commits(self) -> tuple[list[Kept], list[Kept]]:
+        """`kept` and `lineage` with one read, because a table's metadata may be large. Metadata that was
         read is not read again."""
         current = self._table.operations().current()
         location = current.metadataFileLocation()
@@ -154,16 +167,25 @@ class IcebergTable:
             self._read, self._read_from = self._parsed(current), location
         return self._read
 
-    def _parsed(self, current: Any) -> tuple[list[dict[str, str]], list[Kept]]:
+    def _parsed(self, current: Any) -> tuple[list[Kept], list[Kept]]:
         metadata = json.loads(self._java("org.apache.iceberg.TableMetadataParser").toJson(current))
-        kept = {each["snapshot-id"]: each for each in metadata.get("snapshots", ())}
-        found: list[Kept] = []
-        at = metadata.get("current-snapshot-id")
         self._metadata = {key: value for key, value in metadata.items() if key not in _MANY}
-        while (each := kept.get(at)) is not None:
-            at = each.get("parent-snapshot-id")
-            found.append(Kept(each["snapshot-id"], at, at in kept, each["summary"]))
-        return [each["summary"] for each in kept.values()], found
+        found = {each["snapshot-id"]: each for each in metadata.get("snapshots", ())}
+        kept = {number: _kept(each, found) for number, each in found.items()}
+        lineage, at = list[Kept](), metadata.get("current-snapshot-id")
+        while (commit := kept.get(at)) is not None:
+            lineage.append(commit)
+            at = commit.parent
+        return list(kept.values()), lineage
+
+    def expire(self, before: datetime, keep: int, gone: Iterable[int] = ()) -> None:
+        """Remove the snapshots that are older, but for the last `keep` ones, and those with the ids `gone`, with the
+        files that no other snapshot has."""
+        taken = self._table.expireSnapshots().expireOlderThan(int(before.timestamp() * 1000)).retainLast(keep)
+        for snapshot in gone:
+            taken = taken.expireSnapshotId(snapshot)
+        taken.commit()
+        self._spark.catalog.refreshTable(self.name)
 
     def roll_back(self, seen: int, target: int | None, properties: Mapping[str, str], check: Callable[[], None]) -> None:
         """Roll back to snapshot `target` (None: no rows) and set the properties, in one commit. `check` is
@@ -386,6 +408,12 @@ class IcebergTable:
         # As the only column of a row: a struct alone would become a schema, which is not a column type.
         row = self._java("org.apache.spark.sql.types.DataType").fromJson(StructType([StructField("it", kind)]).json())
         return self._java("org.apache.iceberg.spark.SparkSchemaUtil").convert(row).findType("it")
+
+
+def _kept(snapshot: Mapping[str, Any], found: Collection[int]) -> Kept:
+    """A snapshot of a table's metadata; `found`: the ids of all kept ones."""
+    parent, at = snapshot.get("parent-snapshot-id"), datetime.fromtimestamp(snapshot["timestamp-ms"] / 1000, UTC)
+    return Kept(snapshot["snapshot-id"], parent, parent in found, snapshot["summary"], at)
 
 
 _CHECKS: Final[Mapping[str, Callable[[Any, int, Any, Any], Any]]] = {

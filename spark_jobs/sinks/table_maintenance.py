@@ -30,6 +30,7 @@ from pyspark.sql import functions as F
 
 from spark_jobs.sinks.file_merge import merge_files
 from spark_jobs.sinks.iceberg import Warehouse
+from spark_jobs.sinks.iceberg_table import IcebergTable
 from spark_jobs.sinks.schema_evolution import quoted
 from writetime.cassandra.schema.model import Table
 from writetime.config.warehouse import WarehouseConfig
@@ -53,14 +54,17 @@ def tidy(warehouse: Warehouse, tables: Iterable[Table], *, now: datetime | None 
     layout, found = warehouse.layout, []
     for label, name, order in _places(warehouse, tables):
         try:
-            before = count(warehouse.spark, name)
+            held = IcebergTable(warehouse.spark, name)
+            held.refresh()
+            before = count(held)
             warehouse.adopt_properties(name)
             if layout.compact:
                 _compact(warehouse.spark, name, order)
+            held.refresh()
             if layout.keep_snapshots_days is not None:
                 moment = now or datetime.now(UTC)
-                _expire(warehouse.spark, name, layout, moment, _surplus_of(warehouse.spark, name, layout, moment))
-            found.append(Tidied(name=_plain(name), before=before, after=count(warehouse.spark, name)))
+                _expire(held, layout, moment, _surplus_of(held, layout, moment))
+            found.append(Tidied(name=_plain(name), before=before, after=count(held)))
         except (PySparkException, Py4JError) as error:
             # The first line holds the reason.
             trouble = str(error).strip().partition("\n")[0]
@@ -69,12 +73,11 @@ def tidy(warehouse: Warehouse, tables: Iterable[Table], *, now: datetime | None 
     return found
 
 
-def count(spark: SparkSession, name: str) -> Files:
-    """The number of data and delete files and of snapshots, and the bytes of all files."""
-    files = spark.table(f"{name}.files")
-    holds_rows, bytes_of_all = F.col("content") == 0, F.coalesce(F.sum("file_size_in_bytes"), F.lit(0))
-    ((data, size, deletes),) = files.agg(F.count_if(holds_rows), bytes_of_all, F.count_if(~holds_rows)).collect()
-    return Files(data=data, bytes=size, deletes=deletes, snapshots=spark.table(f"{name}.snapshots").count())
+def count(held: IcebergTable) -> Files | None:
+    """The number of data and delete files and of snapshots, and the bytes of all files; None if the last commit
+    does not state them."""
+    files = held.files
+    return None if files is None else Files(data=files.data, bytes=files.bytes, deletes=files.deletes, snapshots=len(held.kept))
 
 
 def _places(warehouse: Warehouse, tables: Iterable[Table]) -> Iterator[tuple[str, str, list[str]]]:
@@ -156,33 +159,24 @@ def thin(spark: SparkSession, name: str, layout: WarehouseConfig) -> None:
     """Expire surplus snapshots if there are many."""
     if layout.keep_snapshots_days is None or layout.most_snapshots is None:
         return
-    now = datetime.now(UTC)
-    found = _surplus_of(spark, name, layout, now)
-    # Each expiry lists the files of all snapshots.
+    now, held = datetime.now(UTC), IcebergTable(spark, name)
+    held.refresh()
+    found = _surplus_of(held, layout, now)
+    # Each expiry reads the manifests of all snapshots.
     if len(found) > layout.most_snapshots // 4:
-        _expire(spark, name, layout, now, found)
+        _expire(held, layout, now, found)
 
 
-def _expire(spark: SparkSession, name: str, layout: WarehouseConfig, now: datetime, gone: list[int]) -> None:
+def _expire(held: IcebergTable, layout: WarehouseConfig, now: datetime, gone: Iterable[int]) -> None:
     """Expire the snapshots that are too old, and the given ones."""
-    catalog, table = _split(name)
-    before = now - timedelta(days=layout.keep_snapshots_days or 0)
-    moment = before.astimezone(UTC).strftime("%Y-%m-%d %H:%M:%S.%f")
-    ids = f", snapshot_ids => ARRAY({', '.join(f'{each}L' for each in gone)})" if gone else ""
-    spark.sql(
-        f"CALL {catalog}.system.expire_snapshots(table => '{table}', older_than => TIMESTAMP '{moment}', "
-        f"retain_last => {layout.keep_snapshots}, stream_results => true{ids})"
-    ).collect()
+    held.expire(now - timedelta(days=layout.keep_snapshots_days or 0), layout.keep_snapshots, gone)
 
 
-def _surplus_of(spark: SparkSession, name: str, layout: WarehouseConfig, now: datetime) -> list[int]:
-    refs = {row["name"]: row["snapshot_id"] for row in spark.table(f"{name}.refs").select("name", "snapshot_id").collect()}
-    columns = "snapshot_id", "parent_id", F.unix_micros("committed_at").alias("at")
-    rows = spark.table(f"{name}.snapshots").select(*columns).collect()
-    found = [Snapshot(row["snapshot_id"], row["parent_id"], datetime.fromtimestamp(row["at"] / 1_000_000, UTC)) for row in rows]
+def _surplus_of(held: IcebergTable, layout: WarehouseConfig, now: datetime) -> list[int]:
+    found = [Snapshot(each.id, each.parent, each.at) for each in held.kept]
     # Iceberg refuses to expire what a person's tag or branch names.
-    named = set(refs.values())
-    return [each for each in surplus(found, refs.get("main"), layout, now) if each not in named]
+    named = set(held.refs.values())
+    return [each for each in surplus(found, held.snapshot, layout, now) if each not in named]
 
 
 def scrub(spark: SparkSession, name: str, before: datetime) -> None:

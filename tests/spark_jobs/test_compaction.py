@@ -90,7 +90,7 @@ def test_what_was_rolled_back_does_not_stand_for_its_hour() -> None:
 
 @pytest.mark.parametrize(("operations", "count"), [(["append"] * 3, 3), (["append", "replace", "append"], 1), (["replace"], 0), ([], 0)])
 def test_commits_are_counted_above_the_last_compaction(operations: list[str], count: int) -> None:
-    assert commits_since_compaction([Kept(1, None, False, {"operation": operation}) for operation in operations]) == count
+    assert commits_since_compaction([Kept(1, None, False, {"operation": operation}, NOW) for operation in operations]) == count
 
 
 class Session:

@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
+import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 from py4j.protocol import Py4JJavaError  # type: ignore[import-untyped]
 from pyspark.sql import DataFrame, SparkSession
@@ -13,7 +16,7 @@ from structlog.testing import capture_logs
 
 from spark_jobs.session import spark_session
 from spark_jobs.sinks import file_merge
-from spark_jobs.sinks.file_merge import Small, grouped, merge_files
+from spark_jobs.sinks.file_merge import Small, grouped, in_order, merge_files
 from spark_jobs.sinks.iceberg_table import IcebergTable
 from tests.spark_jobs.pipeline import Pipeline
 
@@ -28,6 +31,27 @@ def test_files_of_a_day_are_merged_if_there_are_enough() -> None:
     assert grouped([*few, *none]) == [none]
     assert grouped(many) == []  # each two of them are large enough
     assert [len(group) for group in grouped([each._replace(size=100 << 20) for each in sorted(many)])] == [5, 5]
+
+
+def test_a_file_that_outweighs_the_others_is_not_copied_again() -> None:
+    few = [Small(f"few{n}", 10, None) for n in range(5)]
+    assert grouped([*few, Small("large", 51, None)]) == [few]
+    assert grouped([*few, Small("large", 50, None)]) == [[*few, Small("large", 50, None)]]
+    assert grouped([*few, Small("large", 51, None), Small("larger", 102, None)]) == [few]
+    assert grouped([Small("alone", 1, None)]) == []
+
+
+def test_rows_are_sorted_with_nulls_first_in_runs_of_bounded_size(monkeypatch: pytest.MonkeyPatch) -> None:
+    batches = [pa.RecordBatch.from_pydict({"a": pa.array(values, pa.int64()), "b": ["x", "y"]}) for values in ([5, None], [2, 1], [3, 4])]
+
+    def found() -> list[int | None]:
+        return pa.Table.from_batches(in_order(batches, ["a"]))["a"].to_pylist()
+
+    assert found() == [None, 1, 2, 3, 4, 5]
+    monkeypatch.setattr(file_merge, "HELD", batches[0].nbytes + batches[1].nbytes)
+    assert found() == [None, 1, 2, 5, 3, 4]
+    two = [pa.RecordBatch.from_pydict({"a": [1, 1, 0], "b": ["y", "x", "z"]})]
+    assert pa.Table.from_batches(in_order(two, ["a", "b"])).to_pydict() == {"a": [0, 1, 1], "b": ["z", "x", "y"]}
 
 
 @pytest.fixture(scope="module")
@@ -154,3 +178,72 @@ def test_whoever_changes_the_files_meanwhile_is_not_undone(
     assert target is not None
     with pytest.raises(ValueError, match="1 of 1 files to replace are not in snapshot"):
         held.rewrite(target, [], {"nowhere.parquet"}, seen)
+
+
+CURRENT = "lake.merged.current"
+
+
+@pytest.fixture
+def current(spark: SparkSession) -> Iterator[str]:
+    modes = ", ".join(f"'write.{command}.mode' = 'merge-on-read'" for command in ("delete", "update"))
+    spark.sql(f"CREATE TABLE {CURRENT} (id BIGINT, line STRING, tags ARRAY<STRING>) USING iceberg TBLPROPERTIES ({modes})")
+    for n in range(6):
+        values = ", ".join(f"({id}L, '{n}', array('{id}'))" for id in (30 - n, 20 + n, n))
+        spark.sql(f"INSERT INTO {CURRENT} SELECT /*+ COALESCE(1) */ * FROM VALUES {values}")
+    yield CURRENT
+    spark.sql(f"DROP TABLE {CURRENT}")
+
+
+def in_file_order(name: str, spark: SparkSession) -> list[int]:
+    (path,) = [row.file_path for row in spark.table(f"{name}.files").collect()]
+    return pq.ParquetFile(path.removeprefix("file:")).read()["id"].to_pylist()
+
+
+def test_deleted_rows_are_left_out_and_the_others_sorted(spark: SparkSession, current: str) -> None:
+    spark.sql(f"DELETE FROM {current} WHERE id IN (3, 4, 25)")
+    spark.sql(f"UPDATE {current} SET tags = array('new') WHERE id = 5")
+    before = contents(spark.table(current))
+    assert spark.table(f"{current}.delete_files").count() >= 3
+    merge_files(spark, current, order=["id", "tags"])
+    assert contents(spark.table(current)) == before
+    assert in_file_order(current, spark) == [row["id"] for row in before]
+    assert IcebergTable(spark, current).rows == len(before)
+    snapshots = spark.table(f"{current}.snapshots").count()
+    merge_files(spark, current, order=["id", "tags"])
+    assert spark.table(f"{current}.snapshots").count() == snapshots
+
+
+def test_a_file_of_deletes_of_several_data_files_is_applied(spark: SparkSession, current: str) -> None:
+    spark.sql(f"ALTER TABLE {current} SET TBLPROPERTIES ('write.delete.granularity' = 'partition')")
+    spark.sql(f"DELETE FROM {current} WHERE id IN (3, 4)")
+    spark.sql(f"ALTER TABLE {current} UNSET TBLPROPERTIES ('write.delete.granularity')")
+    spark.sql(f"DELETE FROM {current} WHERE id = 24")
+    before = contents(spark.table(current))
+    merge_files(spark, current, order=["id"])
+    assert contents(spark.table(current)) == before
+    assert spark.table(f"{current}.data_files").count() == 1
+    # Other files may need a file that they share.
+    assert spark.table(f"{current}.delete_files").count() <= 1
+
+
+@pytest.mark.parametrize("statement", ["DELETE FROM {} WHERE id = 4", "UPDATE {} SET tags = NULL WHERE id = 4"])
+def test_deletes_that_came_meanwhile_are_not_undone(
+    spark: SparkSession, current: str, monkeypatch: pytest.MonkeyPatch, statement: str
+) -> None:
+    spark.sql(f"DELETE FROM {current} WHERE id = 24")
+    real = IcebergTable.rewrite
+
+    def late(self: IcebergTable, *arguments: Any) -> None:
+        spark.sql(statement.format(current)).collect()
+        real(self, *arguments)
+
+    monkeypatch.setattr(IcebergTable, "rewrite", late)
+    with pytest.raises(Py4JJavaError, match="ValidationException"):
+        merge_files(spark, current, order=["id"])
+    found = {row["id"]: row["tags"] for row in contents(spark.table(current))}
+    assert 24 not in found
+    assert found.get(4, "gone") == (None if "UPDATE" in statement else "gone")
+    # The files of the merge, which did not happen, are deleted.
+    (location,) = {row.file_path.partition("/data/")[0] for row in spark.table(f"{current}.files").collect()}
+    known = {row.file_path for row in spark.table(f"{current}.all_files").collect()}
+    assert {str(path) for path in Path(location.removeprefix("file:")).rglob("*.parquet")} == {path.removeprefix("file:") for path in known}

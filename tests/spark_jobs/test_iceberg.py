@@ -262,9 +262,9 @@ def test_up_to_when_tables_are_complete(warehouse: Warehouse) -> None:
     second = (20, 20, 2)
     assert found() == {("one", "a"): second, ("one", "b"): second, ("it's", "a"): first}
     # A driver that is late takes nothing back, and what changes nothing is no commit.
-    before = count(warehouse.spark, name)
+    before = count(IcebergTable(warehouse.spark, name))
     warehouse.write_completeness(tables("one", 15, 1, "a", "b"))
-    assert count(warehouse.spark, name) == before
+    assert count(IcebergTable(warehouse.spark, name)) == before
     assert before.data == 2
     # b was dropped, c is new.
     warehouse.write_completeness(tables("one", 30, 3, "a", "c"))
@@ -789,7 +789,7 @@ def test_many_small_commits_leave_few_files(spark: SparkSession, writes: Any) ->
         left -= 1
         if left == 0:
             looks, left = looks + 1, compact_if_due(warehouse, busy)
-        most = max(most, *(of.data + of.deletes for of in (count(spark, str(name)) for name in _places(warehouse, busy))))
+        most = max(most, *(of.data + of.deletes for of in (count(IcebergTable(spark, str(name))) for name in _places(warehouse, busy))))
     # The first look counts what was there before; two files, of data and of deletes, come with each commit.
     assert looks == 4
     assert every <= most <= 2 * every + 2
