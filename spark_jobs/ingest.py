@@ -37,6 +37,7 @@ from spark_jobs.meter import Meter
 from spark_jobs.publish import publish_at_once
 from spark_jobs.session import spark_session
 from spark_jobs.sinks import voids
+from spark_jobs.sinks.bigquery import ExternalTablesWriter
 from spark_jobs.sinks.iceberg import Fence, Warehouse
 from spark_jobs.sinks.quarantine import STORED, QuarantineWriter, Wanted, frame_writer
 from spark_jobs.sinks.unwritable_tables import COMMITTERS, commit_each, without_unwritable
@@ -146,7 +147,10 @@ def main(arguments: list[str] | None = None) -> int:
     def after(spark: SparkSession) -> None:
         if options.publish:
             publish_at_once(config, options.batch, spark)
-        CompletenessWriter(config, open_store(config.bucket), spark).write(options.batch)
+        store = open_store(config.bucket)
+        CompletenessWriter(config, store, spark).write(options.batch)
+        if (sealed := read_sealed(store, config.cluster.name, options.batch)) is not None:
+            ExternalTablesWriter(config, store, spark).write(sealed)
 
     sealed = run(config.shadow(options.namespace), options.batch) if options.namespace else run(config, options.batch, then=after)
     print(sealed.model_dump_json() if options.json else batch_text(sealed))  # noqa: T201

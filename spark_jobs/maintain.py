@@ -35,6 +35,7 @@ from spark_jobs.job_exit import reports_failure
 from spark_jobs.meter import MAINTENANCE, Meter
 from spark_jobs.session import spark_session
 from spark_jobs.sinks import voids
+from spark_jobs.sinks.bigquery import ExternalTablesWriter
 from spark_jobs.sinks.iceberg import Fence, Warehouse
 from spark_jobs.sinks.table_maintenance import tidy
 from spark_jobs.state.shards import Record, Shard, Written, cleanup, upsert
@@ -91,7 +92,9 @@ def run(config: PipelineConfig, number: int) -> Sealed:
         raise BatchError(f"it is a batch of the kind {manifest.kind}", operation="maintain the state", obj=str(number))
     spark = spark_session(config, f"writetime maintain {config.pipeline} batch {number}")
     try:
-        return maintain(config, store, spark, manifest, base, whole=True)
+        sealed = maintain(config, store, spark, manifest, base, whole=True)
+        ExternalTablesWriter(config, store, spark).write(sealed)
+        return sealed
     finally:
         spark.stop()
 

@@ -41,6 +41,7 @@ from spark_jobs import ingest, publish
 from spark_jobs.completeness import CompletenessWriter
 from spark_jobs.job_exit import reports_failure
 from spark_jobs.session import second_session, spark_session
+from spark_jobs.sinks.bigquery import ExternalTablesWriter
 from spark_jobs.sinks.compaction import Compaction
 from writetime.cassandra.commitlog.encryption.keystore import Keystore
 from writetime.config.pipeline import PipelineConfig, load
@@ -147,6 +148,7 @@ class Session:
         self._publishing = Publishing(config, store, spark, self._note) if config.kafka or config.files else None
         self._completeness = CompletenessWriter(config, store, spark)
         self._compaction = Compaction(config, store, spark)
+        self._external = ExternalTablesWriter(config, store, spark)
         self._looks, self._waiting = 0, ""
         self._watchdog = Watchdog(spark, self._current_work, config.airflow.no_progress_minutes * 60)
 
@@ -251,6 +253,7 @@ class Session:
             archive(self._store, self._cluster, sealed.number)
             steps = {"plan": planned - begun, "ingest": ingested - planned, "compact": compacted - ingested}
             self._sealed(sealed, **steps, archive=time.monotonic() - compacted)
+            self._external.write(sealed)
         self._note(step="")
         # Requests are read between any two batches.
         self._next_look = 0.0

@@ -22,6 +22,7 @@ COMES_WITH = {
     "py4j": "pyspark",
     "requests": "google-cloud-storage",
     "starlette": "apache-airflow",
+    "urllib3": "google-cloud-storage",
 }
 """Libraries that are part of what another one's users see: its errors, its base classes, what it is written
 with."""

@@ -91,6 +91,12 @@ class IcebergTable:
         return StructType.fromJson(json.loads(self._java("org.apache.iceberg.spark.SparkSchemaUtil").convert(self._table.schema()).json()))
 
     @property
+    def metadata_location(self) -> str | None:
+        """The metadata file of the table as it was loaded."""
+        found = self._table.operations().current().metadataFileLocation()
+        return None if found is None else str(found)
+
+    @property
     def spec_id(self) -> int:
         """Id of the partitioning of new files."""
         return int(self._table.spec().specId())

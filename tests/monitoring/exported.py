@@ -43,6 +43,7 @@ PIPELINE = {
     "writetime_published_batch": "gauge",
     "writetime_unpublished_batches": "gauge table",
     "writetime_waiting_tables": "gauge",
+    "writetime_bigquery_failing_since_timestamp_seconds": "gauge external_table table",
     "writetime_source_timestamp_seconds": f"gauge {NODE}",
     "writetime_position_segment_id": f"gauge {NODE}",
     "writetime_position_bytes": f"gauge {NODE}",

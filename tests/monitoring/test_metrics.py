@@ -25,6 +25,7 @@ from writetime.pipeline.audit import AuditReport
 from writetime.pipeline.batch_history import Batches
 from writetime.pipeline.bootstrap.run import RangeDone, Run, begin, finish_range, note_failure, split, update
 from writetime.pipeline.documents import Watermark
+from writetime.pipeline.external_tables import ExternalTable, ExternalTables
 from writetime.pipeline.maintenance_report import HeldBack, Maintained, Size
 from writetime.pipeline.verification import RangeResult, TableResult, VerifyReport
 from writetime.storage import layout
@@ -63,6 +64,8 @@ def everything(folder: Path) -> Batches:
     back = HeldBack(table="shop.orders", by="nodes/x", until=now, wanted=now + timedelta(days=8), since=now)
     sizes = {"before": Size(), "after": Size(), "swept": 0, "tables": [], "shards": 1, "purged": 0, "failed": 0}
     store.put(layout.maintained(bucket.CLUSTER), Maintained(batch=8, at=now, held_back=[back], **sizes).to_bytes())
+    failing = ExternalTable(table="shop.orders", error="403: Access Denied", failing_since=now)
+    store.put(layout.external_tables(bucket.CLUSTER), ExternalTables(tables={"shop.orders": failing, "shop.x": ExternalTable()}).to_bytes())
     times = {"started_at": now, "finished_at": now, "start": bucket.START, "end": now}
     lists: dict[str, Any] = {"datacenters": ["dc1"], "ranges": [], "nodes": [], "tables": [], "gaps": [], "groups": []}
     report = AuditReport(cluster=bucket.CLUSTER, **times, **lists)

@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Annotated, Any
 
 import yaml
-from pydantic import ByteSize, Field, ValidationError
+from pydantic import ByteSize, Field, ValidationError, model_validator
 
 from writetime.config.airflow import AirflowConfig, SparkConfig
 from writetime.config.archive import ArchiveConfig
@@ -70,6 +70,14 @@ class PipelineConfig(Model):
         description="Objects in `cdc/` with more bytes are not ingested: a worker holds a segment in memory. `writetime "
         "status` lists them as ignored, and tombstones that their writes may need are not purged.",
     )
+
+    @model_validator(mode="after")
+    def _has_tables_that_bigquery_reads(self) -> PipelineConfig:
+        # With rest it is the server's name of the warehouse.
+        is_a_place = self.catalog is not None and self.catalog.type != "rest"
+        if self.warehouse.bigquery and self.catalog and is_a_place and not self.catalog.warehouse.startswith("gs://"):
+            raise ValueError("warehouse.bigquery: BigQuery reads tables in gs:// only, and catalog.warehouse is elsewhere")
+        return self
 
     @property
     def partition_by(self) -> PartitionBy:

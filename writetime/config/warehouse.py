@@ -41,6 +41,23 @@ class CatalogConfig(Model):
         return self
 
 
+class BigQueryConfig(Model):
+    """External tables in BigQuery, pointed at the newest snapshot of each table after every batch. Datasets have to
+    exist; credentials are Google's application default ones."""
+
+    project: str = Field(description="Project of the datasets.", pattern=r"^[a-z][a-z0-9.:-]*$")
+    dataset_prefix: str = Field(
+        default="",
+        description="Before the names of the datasets, which are those of the Iceberg namespaces: `shop` and `shop__changes`.",
+        pattern=r"^[A-Za-z0-9_]*$",
+    )
+    connection: str | None = Field(
+        default=None,
+        description="`project.location.connection` by which new external tables read the files; null: with the rights of whoever queries.",
+        pattern=r"^[^.\s]+\.[^.\s]+\.[^.\s]+$",
+    )
+
+
 class WarehouseConfig(Model):
     """Layout and maintenance of the warehouse tables."""
 
@@ -86,6 +103,8 @@ class WarehouseConfig(Model):
         "of their hour, the oldest first: each commit writes the list of all snapshots. null: only `keep_snapshots_days` applies. If "
         "that is null, nothing is expired.",
     )
+
+    bigquery: BigQueryConfig | None = Field(default=None, description="External tables in BigQuery; needs a `catalog.warehouse` in gs://.")
 
     @field_validator("decimal", "varint")
     @classmethod

@@ -61,6 +61,7 @@ METRICS: Final[Mapping[str, str]] = {
     "writetime_published_batch": "The last batch whose events are known to be in Kafka.",
     "writetime_unpublished_batches": "By table: sealed batches with unpublished events, of the last sixty.",
     "writetime_waiting_tables": "Tables whose events cannot be published.",
+    "writetime_bigquery_failing_since_timestamp_seconds": "By external table of BigQuery that shows an old snapshot: since when.",
     "writetime_source_timestamp_seconds": "By node: completion time of its newest segment in the bucket.",
     "writetime_position_segment_id": "By node: the newest segment that batches have read, by the number in its file name.",
     "writetime_position_bytes": "By node: how far into that file.",
@@ -114,6 +115,7 @@ def samples(batches: Batches, *, session: bool = False) -> list[Sample]:
         found_samples.append(("writetime_published_batch", {}, about.published))
         found_samples += _of_published(batches, about)
     found_samples += _of_maintenance(batches.store, batches.cluster)
+    found_samples += _of_external_tables(batches.store, batches.cluster)
     found_samples += [("writetime_unpublished_batches", {"table": table.name}, table.unpublished) for table in about.tables]
     return [(name, {"cluster": batches.cluster, **labels}, value) for name, labels, value in found_samples]
 
@@ -257,6 +259,16 @@ def _of_maintenance(store: Store, cluster: str) -> Iterator[Sample]:
     last = read_maintained(store, cluster)
     for each in last.held_back if last else ():
         yield "writetime_purge_held_back_seconds", {"table": each.table, "by": each.by}, each.seconds
+
+
+def _of_external_tables(store: Store, cluster: str) -> Iterator[Sample]:
+    from writetime.pipeline.external_tables import read_external_tables
+
+    found = read_external_tables(store, cluster)
+    for name, each in found.failing.items() if found else ():
+        if each.failing_since is not None:
+            labels = {"table": each.table, "external_table": name}
+            yield "writetime_bigquery_failing_since_timestamp_seconds", labels, each.failing_since.timestamp()
 
 
 def _of_bootstrap(batches: Batches, now: datetime) -> Iterator[Sample]:

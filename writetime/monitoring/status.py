@@ -19,6 +19,7 @@ from writetime.pipeline.archive_packing import Shelved, read_shelved
 from writetime.pipeline.batch_history import Batches
 from writetime.pipeline.batch_report import void_text
 from writetime.pipeline.chains import Rebuild, current
+from writetime.pipeline.external_tables import ExternalTable, read_external_tables
 from writetime.pipeline.maintenance_report import Maintained, read_maintained
 from writetime.pipeline.sessions import SessionState
 
@@ -81,6 +82,10 @@ def as_text(batches: Batches, last: int, expected: Expected = EXPECTED) -> str:
     lines += [
         f"cannot be published: {name}, since batch {waits.sent}: {waits.reason or 'see the log of cdc_publish'}"
         for name, waits in of_tables.waiting.items()
+    ]
+    lines += [
+        f"BigQuery shows an old snapshot: {name}, since {each.failing_since:%Y-%m-%d %H:%M:%S}Z: {each.error}"
+        for name, each in failing_external_tables(batches).items()
     ]
     lines += [
         f"waiting for a reader: {count} segments of commit log version {version}, from {node.address or node.node.host_id}; "
@@ -146,6 +151,7 @@ def as_document(batches: Batches, last: int, expected: Expected = EXPECTED) -> d
         "refused": of_tables.refused,
         "not_in_log": of_tables.not_in_log,
         "waiting": {name: {"published": waits.sent, "reason": waits.reason} for name, waits in of_tables.waiting.items()},
+        "bigquery": {name: each.error for name, each in failing_external_tables(batches).items()},
         "held": list(found.held),
         "in_conflict": list(found.in_conflict),
         "ignored": [asdict(each) for each in ignored(batches, now=found.now)],
@@ -154,6 +160,11 @@ def as_document(batches: Batches, last: int, expected: Expected = EXPECTED) -> d
         if (maintained := read_maintained(batches.store, batches.cluster)) is None
         else maintained.model_dump(mode="json"),
     }
+
+
+def failing_external_tables(batches: Batches) -> dict[str, ExternalTable]:
+    found = read_external_tables(batches.store, batches.cluster)
+    return found.failing if found is not None else {}
 
 
 def _health(found: Health, now: datetime) -> list[str]:

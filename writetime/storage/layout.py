@@ -650,6 +650,11 @@ def published_notified(cluster: str) -> str:
     return f"published/{part(cluster)}.told.json"
 
 
+def external_tables(cluster: str) -> str:
+    """What is known of external tables in BigQuery (`writetime.pipeline.external_tables`)."""
+    return f"published/{part(cluster)}.bigquery.json"
+
+
 def states_prefix(cluster: str) -> str:
     """Prefix of all state."""
     return f"state/{part(cluster)}/"
