@@ -101,6 +101,10 @@ ROOTS = {
             }
         ),
     ),
+    # A catalog server, the last release on JDK 17 that is published with all it needs.
+    "nessie": Root(("org.projectnessie.nessie:nessie-quarkus:0.99.0:jar:runner",), transitive=False),
+    # A server without plugins, and the one plugin that is needed.
+    "trino": Root(("io.trino:trino-iceberg:476:zip", "io.trino:trino-server-core:476:tar.gz"), transitive=False),
     # A catalog in PostgreSQL.
     "postgres": Root(("org.postgresql:postgresql:42.7.7",), transitive=False),
     # A peer in `make bench`, as one jar with all it needs. The parent of 3.5.0.Beta1, the newest, is not published.
@@ -116,7 +120,7 @@ ROOTS = {
         transitive=False,
     ),
 }
-ON_DEMAND = frozenset({"gcs", "registry", "connect", "postgres", "debezium", "spark-kafka"})
+ON_DEMAND = frozenset({"gcs", "registry", "connect", "nessie", "postgres", "debezium", "spark-kafka", "trino"})
 """Groups that only some tests or benchmarks need: `need` fetches them, set-up does not."""
 
 Lock = dict[str, dict[Artefact, str]]

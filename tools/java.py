@@ -35,6 +35,17 @@ def java() -> str:
     return str(java_home() / "bin" / "java")
 
 
+def newest_java(least: int) -> str:
+    """Path of the `java` program of the newest JDK, which is that version or a later one. MissingPrerequisite if there
+    is none.
+    """
+    found = {folder: major_version(folder) or 0 for folder in (*_candidates(), *Path("/usr/lib/jvm").glob("*"))}
+    newest = max(found, key=lambda folder: found[folder], default=None)
+    if newest is None or found[newest] < least:
+        raise MissingPrerequisite(f"No JDK {least} or later found, which Trino needs: point JAVA_HOME at one.")
+    return str(newest / "bin" / "java")
+
+
 def major_version(folder: Path) -> int | None:
     """Major version of the JDK in a folder; None if it is not a JDK."""
     try:

@@ -64,11 +64,37 @@ def of_clickhouse(table: Any, columns: tuple[str, ...]) -> Rows:
     return rows
 
 
+def of_trino(table: Any, columns: tuple[str, ...]) -> Rows:
+    import trino
+
+    namespace, name = table.name()
+    folder, _, file = table.metadata_location.rpartition("/metadata/")
+    with trino.dbapi.connect(host="127.0.0.1", port=int(os.environ["TRINO_PORT"]), user="reader", catalog="lake") as connection:
+        cursor = connection.cursor()
+        cursor.execute(f"CREATE SCHEMA IF NOT EXISTS {namespace}")
+        cursor.fetchall()
+        cursor.execute(f"CALL lake.system.register_table('{namespace}', '{name}', '{folder}', '{file}')")
+        cursor.fetchall()
+        listed = ", ".join(f'"{column}"' for column in columns)
+        for row in cursor.execute(f"SELECT {listed} FROM {namespace}.{name}"):
+            yield dict(zip(columns, map(named, row), strict=True))
+
+
+def named(value: Any) -> Any:
+    """A value of Trino's client as the others give it: structs by name, maps as pairs."""
+    if isinstance(value, tuple):
+        return dict(zip(value._names, map(named, value), strict=True))  # type: ignore[attr-defined]
+    if isinstance(value, dict):
+        return [(named(key), named(each)) for key, each in value.items()]
+    return [named(each) for each in value] if isinstance(value, list) else value
+
+
 ENGINES: dict[str, Callable[[Any, tuple[str, ...]], Rows]] = {
     "pyiceberg": of_pyiceberg,
     "polars": of_polars,
     "duckdb": of_duckdb,
     "clickhouse": of_clickhouse,
+    "trino": of_trino,
 }
 
 

@@ -4,6 +4,7 @@ changes, and gets what Spark gets."""
 from __future__ import annotations
 
 import json
+import os
 import re
 import subprocess
 from collections.abc import Iterator
@@ -19,6 +20,9 @@ from spark_jobs.session import spark_session
 from tests.engines.readers import ENGINES, plain
 from tests.spark_jobs.pipeline import Pipeline
 from tools import ROOT, environment
+from tools.errors import MissingPrerequisite
+from tools.java import newest_java
+from tools.services.trino import JDK, Trino
 from writetime.config.warehouse import WarehouseConfig
 from writetime.pipeline.archiver import archive
 from writetime.pipeline.planner import plan_ingest
@@ -27,7 +31,7 @@ pytestmark = [pytest.mark.spark, pytest.mark.engines, pytest.mark.timeout(900)]
 
 PYTHON = environment.program("engines", "python")
 PAGE = ROOT / "docs" / "warehouse.md"
-PACKAGES = {"pyiceberg": "pyiceberg", "polars": "polars", "duckdb": "duckdb", "clickhouse": "chdb"}
+PACKAGES = {"pyiceberg": "pyiceberg", "polars": "polars", "duckdb": "duckdb", "clickhouse": "chdb", "trino": "trino"}
 CURRENT = (
     *("customer_id", "placed_at", "order_id", "amount", "attributes", "deliver_on", "discount", "checksum", "items", "paid", "price"),
     *("ratings", "receipt", "status", "tags", "weight", "_writetime", "_expires_at"),
@@ -43,7 +47,11 @@ def pipeline(tmp_path_factory: pytest.TempPathFactory) -> Pipeline:
         pytest.skip("no engines: run make prove NAME=engines")
     made = Pipeline.create(tmp_path_factory.mktemp("engines"))
     rules = {"decimal": {"*.*.*": "decimal(38, 9)"}, "varint": {"*.*.*": "decimal(38)"}, "overflow": "null"}
-    made = replace(made, config=made.config.model_copy(update={"warehouse": WarehouseConfig.model_validate(rules)}))
+    assert made.config.catalog is not None
+    # Trino reads no path without a scheme.
+    catalog = made.config.catalog.model_copy(update={"warehouse": Path(made.config.catalog.warehouse).as_uri()})
+    update = {"warehouse": WarehouseConfig.model_validate(rules), "catalog": catalog}
+    made = replace(made, config=made.config.model_copy(update=update))
     made.stage()
     made.ship()
     while (planned := plan_ingest(made.store, made.cluster, now=datetime.now(UTC), max_segments=3)) is not None:
@@ -68,6 +76,16 @@ def expected(spark: SparkSession) -> dict[str, list[str]]:
     return found
 
 
+@pytest.fixture(scope="module")
+def trino(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Trino]:
+    try:
+        newest_java(JDK)
+    except MissingPrerequisite as error:
+        pytest.skip(str(error))
+    with Trino(tmp_path_factory.mktemp("trino")) as server:
+        yield server
+
+
 def test_the_tables_have_what_is_to_be_read(spark: SparkSession) -> None:
     files = spark.table("lake.shop.orders.files").groupBy("content").count().collect()
     assert {row["content"] for row in files} == {0, 1}, "no delete files"
@@ -79,10 +97,13 @@ def test_the_tables_have_what_is_to_be_read(spark: SparkSession) -> None:
 
 @pytest.mark.parametrize("engine", ENGINES)
 @pytest.mark.parametrize("name", TABLES)
-def test_an_engine_reads_what_spark_reads(engine: str, name: str, pipeline: Pipeline, expected: dict[str, list[str]]) -> None:
+def test_an_engine_reads_what_spark_reads(
+    engine: str, name: str, pipeline: Pipeline, expected: dict[str, list[str]], request: pytest.FixtureRequest
+) -> None:
+    server = {"TRINO_PORT": str(request.getfixturevalue("trino").port)} if engine == "trino" else {}
     reader = Path(__file__).with_name("readers.py")
     command = [str(PYTHON), str(reader), engine, str(pipeline.site.catalog), name, *TABLES[name]]
-    done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=300)
+    done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=300, env=os.environ | server)
     assert done.returncode == 0, done.stderr[-3000:]
     found = sorted(done.stdout.splitlines())
     assert len(found) == len(expected[name]) > 500

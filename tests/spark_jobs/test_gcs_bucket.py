@@ -4,28 +4,34 @@ it), not in a folder; and the tables lie in another bucket there, by Iceberg's o
 from __future__ import annotations
 
 from dataclasses import replace
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
 import pytest
 from google.cloud.storage import Client
+from pyiceberg.catalog.rest import RestCatalog
 from pyiceberg.catalog.sql import SqlCatalog
 
+from spark_jobs import maintain
 from tests import gcs_server
 from tests.spark_jobs.conf import spark_conf
 from tests.spark_jobs.pipeline import Pipeline
 from tools import jars, verify
+from tools.services.nessie import WAREHOUSE, Nessie
 from writetime.pipeline.archiver import archive
+from writetime.pipeline.maintenance_report import read_maintained
+from writetime.pipeline.planner import plan_ingest, plan_maintain
 
 pytestmark = [pytest.mark.gcs, pytest.mark.spark, pytest.mark.timeout(600)]
 
 
-def with_warehouse(pipeline: Pipeline, warehouse: str, url: str) -> Pipeline:
+def with_warehouse(pipeline: Pipeline, warehouse: str, url: str, **of_catalog: Any) -> Pipeline:
     """The same with its tables there."""
     config = pipeline.config
     assert config.catalog is not None
     options = {"gcs.service.host": url, "gcs.no-auth": "true", "gcs.project-id": "test"}
-    catalog = config.catalog.model_copy(update={"warehouse": warehouse, "options": options})
+    catalog = config.catalog.model_copy(update={"warehouse": warehouse, "options": options, **of_catalog})
     conf = spark_conf(pipeline.site.folder, jars.need("gcs"))
     update = {"catalog": catalog, "spark": config.spark.model_copy(update={"conf": conf})}
     return replace(pipeline, config=config.model_copy(update=update))
@@ -66,3 +72,37 @@ def test_a_batch_from_bucket_to_tables(tmp_path: Path, monkeypatch: pytest.Monke
         assert sum(name.startswith("cdc_archive/") for name in names) == len(sealed.segments)
         assert not [name for name in names if name.startswith("cdc/")]
         assert archive(pipeline.store, pipeline.cluster, sealed.number) == {}
+
+
+def test_batches_whose_catalog_is_a_server(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Iceberg's REST protocol, as Nessie speaks it. The server decides where tables lie, and tells the jobs."""
+    program = gcs_server.program()
+    if program is None:
+        pytest.skip("no GCS test server: run make test-gcs")
+    with gcs_server.running(program, tmp_path) as url:
+        gcs_server.make_bucket(url, "lake")
+        with Nessie(tmp_path / "nessie", "gs://lake/tables", url) as nessie:
+            monkeypatch.setenv("STORAGE_EMULATOR_HOST", url)
+            made = Pipeline.create(tmp_path)
+            pipeline = with_warehouse(made, WAREHOUSE, url, type="rest", uri=nessie.url)
+            pipeline.stage()
+            pipeline.ship()
+            batches = []
+            while (planned := plan_ingest(pipeline.store, pipeline.cluster, now=datetime.now(UTC), max_segments=3)) is not None:
+                batches.append(pipeline.run(planned).number)
+                archive(pipeline.store, pipeline.cluster, batches[-1])
+            assert len(batches) == 2
+            manifest = plan_maintain(pipeline.store, pipeline.cluster, now=datetime.now(UTC))
+            assert manifest is not None
+            maintain.run(pipeline.config, manifest.number)
+            maintained = read_maintained(pipeline.store, pipeline.cluster)
+            assert maintained is not None
+            assert [table.trouble for table in maintained.tables if table.trouble] == []
+            options = {"gcs.service.host": url, "gcs.oauth2.token": "any", "gcs.oauth2.token-expires-at": "4102444800000"}
+            catalog = RestCatalog("lake", uri=nessie.url, warehouse=WAREHOUSE, **options)
+            for keyspace, table in pipeline.recording.cdc_tables:
+                held = catalog.load_table((keyspace, table))
+                assert held.location().startswith(f"gs://lake/tables/{keyspace}/")
+                expected = verify.expected_rows(pipeline.recording, keyspace, table)
+                found = held.scan().to_arrow().to_pylist()
+                assert verify.differences(table, expected, [verify.as_recorded(row) for row in found]) == []
