@@ -9,16 +9,19 @@ both sides. Does not know the cluster, nor what the report looks like."""
 
 from __future__ import annotations
 
+import io
 import json
+import struct
 import time
 import zlib
 from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
-from functools import cached_property
+from functools import cached_property, lru_cache
 from itertools import groupby
 from typing import Any, Final, NamedTuple
 
+import fastavro
 import pyarrow as pa
 import structlog
 from confluent_kafka import Consumer, KafkaError, KafkaException, TopicPartition
@@ -29,6 +32,7 @@ from pyspark.sql.pandas.types import from_arrow_schema, to_arrow_schema
 from spark_jobs.sinks.iceberg import Warehouse
 from spark_jobs.sinks.iceberg_table import IcebergTable
 from spark_jobs.sinks.kafka import client_options
+from spark_jobs.sinks.schema_registry import Registry
 from spark_jobs.stages.scan import Batches, chunked
 from spark_jobs.stages.table_rows import RowShape
 from writetime.cassandra.schema.model import Schema, Table
@@ -37,10 +41,10 @@ from writetime.config.kafka import KafkaConfig
 from writetime.config.pipeline import PipelineConfig
 from writetime.errors import BatchError, PublishError, WritetimeError
 from writetime.events.arrow import plain_values
-from writetime.events.converters import JsonForm
-from writetime.events.envelope import Shape, encode, topic
+from writetime.events.avro import Avro, without_calendar
+from writetime.events.envelope import Shape, topic
 from writetime.events.naming import to_column
-from writetime.events.serialization import form_of
+from writetime.events.serialization import MAGIC, form_of
 from writetime.pipeline import verification
 from writetime.pipeline.documents import Sealed
 from writetime.pipeline.planner import history
@@ -53,6 +57,8 @@ log = structlog.get_logger()
 
 MOST_FINDINGS: Final = 1000
 _TIMEOUT_SECONDS: Final = 60.0
+_ID: Final = struct.Struct(">BI")
+"""Confluent's header of a record: the magic byte, the id of its schema."""
 _RECORDS: Final = pa.schema(
     [("key", pa.string()), ("side", pa.string()), ("batch", pa.int64()), ("ordinal", pa.int64()), ("row", pa.string())]
 )
@@ -93,14 +99,18 @@ class Sides:
 
     def __getstate__(self) -> dict[str, Any]:
         # Not what was made here: converters are functions.
-        return {name: value for name, value in self.__dict__.items() if name != "shape"}
+        return {name: value for name, value in self.__dict__.items() if name not in ("shape", "payload")}
 
     @cached_property
     def shape(self) -> Shape:
         shape = RowShape.of(self.table, Schema(types=dict(self.types)))
         form = form_of(self.kafka.format, self.kafka.decimal_handling_mode, self.kafka.time_precision_mode, self.kafka.varint_handling_mode)
-        assert isinstance(form, JsonForm)
         return Shape(shape.keys, shape.columns, pa.schema([("after", pa.struct(list(self.stored)))]), form=form)
+
+    @cached_property
+    def payload(self) -> Callable[[bytes], dict[str, Any]]:
+        """What a record's key or value says."""
+        return AvroReader(Registry(self.kafka).schema) if self.kafka.format == "avro" else _payload
 
     # --- the topic
 
@@ -119,7 +129,7 @@ class Sides:
                 if value is not None:
                     yield self._record(None, value, store)
                 continue
-            text = _canonical(_payload(key))
+            text = _canonical(self.payload(key))
             if self._is_sampled(text):
                 last[text] = value
         for text, value in last.items():
@@ -128,14 +138,14 @@ class Sides:
     def _record(self, key: str | None, value: bytes | None, store: Store) -> dict[str, Any]:
         if value is None:
             return {"key": key, "side": "topic", "batch": None, "ordinal": None, "row": None}
-        event = _payload(value)
+        event = self.payload(value)
         if claim := event.get("claim"):
-            event = _payload(store.read(claim["url"].removeprefix(store.url.rstrip("/") + "/")))
+            event = self.payload(store.read(claim["url"].removeprefix(store.url.rstrip("/") + "/")))
         sequence = event["source"]["sequence"]
         batch, ordinal = map(int, json.loads(sequence) if isinstance(sequence, str) else sequence)
         after = event["after"]
         if after is not None and self.cells:
-            after = {name: cell["value"] for name, cell in after.items()}
+            after = {name: cell and cell["value"] for name, cell in after.items()}
         return {"key": key, "side": "topic", "batch": batch, "ordinal": ordinal, "row": None if after is None else self._row(after)}
 
     # --- the table
@@ -173,7 +183,7 @@ class Sides:
         """A row as text, without its nulls: a column that was added later is not in earlier records. Numbers
         that the table holds by rule have their own scale there."""
         row = {name: value for name, value in values.items() if value is not None}
-        for name in self.numbers & row.keys():
+        for name in {self.shape.form.name(each) for each in self.numbers} & row.keys():
             row[name] = verification.one_spelling(row[name]) if isinstance(row[name], str) and row[name] else None
         return _canonical(row)
 
@@ -186,7 +196,26 @@ def _payload(raw: bytes) -> dict[str, Any]:
 
 def _canonical(value: Any) -> str:
     """The same text for equal values, whether they come from a record or are to become one."""
-    return json.dumps(json.loads(encode(value)), sort_keys=True)
+    return json.dumps(value, sort_keys=True, default=_text_of)
+
+
+def _text_of(value: Any) -> str:
+    """What is no JSON in a record of Avro, or in a row that is to become one."""
+    return value.hex() if isinstance(value, bytes) else str(value)
+
+
+class AvroReader:
+    """Reads what was written in Confluent's wire format. `schema`: gives the schema of an id."""
+
+    def __init__(self, schema: Callable[[int], Avro]) -> None:
+        self._schema = lru_cache(maxsize=None)(lambda number: fastavro.parse_schema(without_calendar(schema(number))))
+
+    def __call__(self, raw: bytes) -> dict[str, Any]:
+        if raw[:1] != MAGIC or len(raw) < _ID.size:
+            raise PublishError("a record is not in Confluent's wire format", operation="compare a topic", hint="Somebody else wrote it.")
+        _, number = _ID.unpack_from(raw)
+        found: Any = fastavro.schemaless_reader(io.BytesIO(raw[_ID.size :]), self._schema(number), None)
+        return dict(found)
 
 
 def compared(batches: Batches, sealed: int) -> Batches:
@@ -258,9 +287,7 @@ class TopicChecks:
     def _expect_comparable(self, name: str, kafka: KafkaConfig) -> None:
         """PublishError if the last record of a key does not say what its row is."""
         why = None
-        if kafka.format == "avro":
-            why = "records in Avro are not compared"
-        elif self.config.events.deletes == "one":
+        if self.config.events.deletes == "one":
             why = "with `events.deletes: one`, deletes of many rows leave the last records of these as they are"
         elif skipped := sorted({*kafka.skipped_operations} - {"t"}):
             why = f"`skipped.operations` leaves out {', '.join(skipped)}"

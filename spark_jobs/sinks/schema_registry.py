@@ -9,6 +9,7 @@ second one and an OAuth library along for three calls (docs/adr/0005).
 
 from __future__ import annotations
 
+import json
 import ssl
 from types import TracebackType
 from typing import Any, Self
@@ -55,6 +56,16 @@ class Registry:
         if (subject, text) not in self._ids:
             self._ids[subject, text] = self._known(subject, text) or self._registered(subject, text)
         return self._ids[subject, text]
+
+    def schema(self, number: int) -> Avro:
+        """The schema with that id. PublishError if there is none."""
+        try:
+            answer = self._client.get(f"{self.url}/schemas/ids/{number}")
+        except httpx.HTTPError as error:
+            raise self._failure(f"schema {number}", f"{type(error).__name__}: {error}", retriable=True) from error
+        if answer.is_error:
+            raise self._failure(f"schema {number}", f"HTTP {answer.status_code}: {answer.text[:500]}", retriable=False)
+        return json.loads(answer.json()["schema"])
 
     def _known(self, subject: str, text: str) -> int | None:
         answer = self._post(f"/subjects/{subject}", subject, {"schema": text})

@@ -3,23 +3,27 @@ with a real broker."""
 
 from __future__ import annotations
 
+import io
 import json
 from collections.abc import Iterator
 from typing import Any
 
+import fastavro
 import pytest
 from confluent_kafka import Producer
 from pyspark.sql import SparkSession
 
 from spark_jobs import verify
 from spark_jobs.session import spark_session
-from spark_jobs.topic_check import TopicChecks
+from spark_jobs.sinks.schema_registry import Registry
+from spark_jobs.topic_check import AvroReader, TopicChecks, _canonical
 from tests.consumers.conftest import Publish
 from tests.spark_jobs.pipeline import Pipeline
 from tests.spark_jobs.test_kafka import consume
 from writetime.config.kafka import KafkaConfig
 from writetime.config.pipeline import PipelineConfig
 from writetime.errors import ConfigError
+from writetime.events.avro import without_calendar
 from writetime.pipeline.publish_progress import Published, read_published, write_published
 from writetime.pipeline.segment_check import known_schema
 from writetime.pipeline.verification import TopicResult, report_text
@@ -53,12 +57,26 @@ def checked(warehouse: Pipeline, spark: SparkSession, kafka: KafkaConfig, *names
 def records(kafka: KafkaConfig, topic: str) -> dict[bytes, bytes]:
     """The last record of each key that has a row."""
     found = {key: value for _, key, value in consume(kafka, topic) if key is not None}
-    return {key: value for key, value in found.items() if value is not None and payload(value)["after"] is not None}
+    return {key: value for key, value in found.items() if value is not None and payload(kafka, value)["after"] is not None}
 
 
-def payload(value: bytes) -> dict[str, Any]:
-    document: dict[str, Any] = json.loads(value)
+def payload(kafka: KafkaConfig, raw: bytes) -> dict[str, Any]:
+    if kafka.format == "avro":
+        return AvroReader(Registry(kafka).schema)(raw)
+    document: dict[str, Any] = json.loads(raw)
     return document.get("payload", document)
+
+
+def with_one_point_more(kafka: KafkaConfig, value: bytes) -> bytes:
+    """The record as somebody else would have altered it."""
+    event = payload(kafka, value)
+    event["after"]["points"] = (event["after"]["points"] or 0) + 1
+    if kafka.format != "avro":
+        document = json.loads(value)
+        return json.dumps({**document, "payload": event} if "payload" in document else event).encode()
+    out = io.BytesIO()
+    fastavro.schemaless_writer(out, without_calendar(Registry(kafka).schema(int.from_bytes(value[1:5], "big"))), event)
+    return value[:5] + out.getvalue()
 
 
 def send(kafka: KafkaConfig, topic: str, key: bytes, value: bytes | None, partition: int) -> None:
@@ -76,13 +94,15 @@ def partition_of(kafka: KafkaConfig, topic: str, key: bytes) -> int:
     [
         {"format": "json"},
         {"format": "json-schema", "decimal.handling.mode": "precise", "time.precision.mode": "microseconds"},
+        {"format": "avro"},
+        {"format": "avro", "decimal.handling.mode": "precise"},
     ],
-    ids=["json", "json-schema"],
+    ids=["json", "json-schema", "avro", "avro, precise"],
 )
 def test_a_record_taken_away_and_one_altered_are_found(
-    warehouse: Pipeline, published: Publish, spark: SparkSession, options: dict[str, Any]
+    warehouse: Pipeline, published: Publish, spark: SparkSession, schema_registry: str, options: dict[str, Any]
 ) -> None:
-    kafka = published(**options)
+    kafka = published(**options, **({"schema.registry.url": schema_registry} if options["format"] == "avro" else {}))
     equal = checked(warehouse, spark, kafka)
     assert len(equal) == len(warehouse.recording.cdc_tables)
     assert {name: (result.trouble, result.findings) for name, result in equal.items()} == dict.fromkeys(equal, ("", []))
@@ -90,15 +110,12 @@ def test_a_record_taken_away_and_one_altered_are_found(
 
     topic = f"{kafka.topic_prefix}.{TABLE}"
     (gone, _), (altered, value), *_ = sorted(records(kafka, topic).items())
-    event = json.loads(value)
-    after = event.get("payload", event)["after"]
-    after["points"] = (after["points"] or 0) + 1
     send(kafka, topic, gone, None, partition_of(kafka, topic, gone))
-    send(kafka, topic, altered, json.dumps(event).encode(), partition_of(kafka, topic, altered))
+    send(kafka, topic, altered, with_one_point_more(kafka, value), partition_of(kafka, topic, altered))
     found = checked(warehouse, spark, kafka, TABLE)[TABLE]
     assert (found.drift, found.unsettled, found.keys) == (2, 0, equal[TABLE].keys)
     by_key = {json.dumps(json.loads(each.key), sort_keys=True): each for each in found.findings}
-    missing, changed = (by_key[json.dumps(payload_of_key(key), sort_keys=True)] for key in (gone, altered))
+    missing, changed = (by_key[_canonical(payload(kafka, key))] for key in (gone, altered))
     assert (missing.kind, missing.in_topic, missing.in_table is not None) == ("record missing", None, True)
     assert (changed.kind, changed.columns) == ("value", ["points"])
     assert changed.in_topic["points"] == changed.in_table.get("points", 0) + 1
@@ -108,11 +125,6 @@ def test_a_record_taken_away_and_one_altered_are_found(
     assert 0.25 * found.keys < part.keys < 0.75 * found.keys
     assert all(each.in_topic is None and each.in_table is None for each in part.findings)
     assert {each.key for each in part.findings} <= {each.key for each in found.findings}
-
-
-def payload_of_key(key: bytes) -> Any:
-    document = json.loads(key)
-    return document["payload"] if document.keys() == {"schema", "payload"} else document
 
 
 def test_events_that_are_not_published_yet_are_no_drift(warehouse: Pipeline, published: Publish, spark: SparkSession) -> None:
@@ -139,7 +151,6 @@ def test_the_job_compares_topics_without_a_cluster_and_says_what_it_cannot(wareh
     assert (report.ok, [each.topic for each in report.topics], report.tables) == (True, [f"{kafka.topic_prefix}.{TABLE}"], [])
     assert "equal" in report_text(report)
     for update, why in (
-        ({"kafka": kafka.model_copy(update={"format": "avro"})}, "Avro"),
         ({"events": config.events.model_copy(update={"deletes": "one"})}, "`events.deletes: one`"),
         ({"kafka": kafka.model_copy(update={"skipped_operations": ["u", "t"]})}, "leaves out u"),
         ({"kafka": kafka.model_copy(update={"topic_prefix": "nobody"})}, "Unknown topic"),

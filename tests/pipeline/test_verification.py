@@ -166,14 +166,14 @@ def test_topics_are_part_of_the_report() -> None:
     finding = TopicFinding(key='{"id": 7}', verdict="drift", kind="value", columns=["a", "b"])
     topics = [
         TopicResult(topic="cdc.shop.orders", table="shop.orders", keys=5, drift=1, findings=[finding]),
-        TopicResult(topic="cdc.shop.carts", table="shop.carts", trouble="records in Avro are not compared"),
+        TopicResult(topic="cdc.shop.carts", table="shop.carts", trouble="the table does not exist in the warehouse"),
     ]
     report = VerifyReport(**about, share=1, seed=0, tables=[], topics=topics)
     assert (report.ok, report.drift) == (False, 1)
     assert VerifyReport.model_validate_json(report.to_bytes()) == report
     text = verification.report_text(report)
     assert 'drift cdc.shop.orders {"id": 7}: value a b' in text
-    assert "records in Avro are not compared" in text
+    assert "the table does not exist in the warehouse" in text
     short = verification.in_short(report)
     assert "topic cdc.shop.orders: drift of 1 of 5 keys from the table" in short
     assert "topic cdc.shop.carts could not be compared" in short
