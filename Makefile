@@ -106,7 +106,7 @@ bootstrap-proof: setup #: read a table of ROWS=20000 rows from a real ring that 
 orders: setup #: the recorded segments in ORDERS=20 random orders from SEED=1 on, in batches of any size, some again: the same tables and folded feeds
 	@$(PYTHON) -m proof.orders --orders $(or $(ORDERS),20) --seed $(or $(SEED),1) $(ARGS)
 
-engines: setup #: DuckDB, ClickHouse, polars and pyiceberg read current rows, delete files and changes as Spark does
+engines: setup #: DuckDB, ClickHouse, Trino, polars and pyiceberg read current rows, delete files and changes as Spark does
 	@$(PYTHON) -m tools.environment engines
 	@$(PYTHON) -m pytest -m engines $(ARGS)
 

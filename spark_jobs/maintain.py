@@ -38,6 +38,7 @@ from spark_jobs.sinks import voids
 from spark_jobs.sinks.bigquery import ExternalTablesWriter
 from spark_jobs.sinks.iceberg import Fence, Warehouse
 from spark_jobs.sinks.table_maintenance import tidy
+from spark_jobs.spark_errors import why
 from spark_jobs.state.shards import Record, Shard, Written, cleanup, upsert
 from writetime.cassandra.merge import row_codec
 from writetime.cassandra.merge.clustering import ClusteringOrder
@@ -228,7 +229,7 @@ def files_of(warehouse: Warehouse, tables: Iterable[Table], before: Mapping[str,
         try:
             found[table.label] = warehouse.files(table)
         except (PySparkException, Py4JError) as error:
-            log.warning("files not counted", table=table.label, error=str(error).strip().partition("\n")[0])
+            log.warning("files not counted", table=table.label, error=why(error))
     return found
 
 

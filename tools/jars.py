@@ -101,7 +101,7 @@ ROOTS = {
             }
         ),
     ),
-    # A catalog server, the last release on JDK 17 that is published with all it needs.
+    # A catalog server, the last release that is published with all it needs.
     "nessie": Root(("org.projectnessie.nessie:nessie-quarkus:0.99.0:jar:runner",), transitive=False),
     # A server without plugins, and the one plugin that is needed.
     "trino": Root(("io.trino:trino-iceberg:476:zip", "io.trino:trino-server-core:476:tar.gz"), transitive=False),

@@ -42,7 +42,7 @@ def newest_java(least: int) -> str:
     found = {folder: major_version(folder) or 0 for folder in (*_candidates(), *Path("/usr/lib/jvm").glob("*"))}
     newest = max(found, key=lambda folder: found[folder], default=None)
     if newest is None or found[newest] < least:
-        raise MissingPrerequisite(f"No JDK {least} or later found, which Trino needs: point JAVA_HOME at one.")
+        raise MissingPrerequisite(f"No JDK {least} or later found: point JAVA_HOME at one.")
     return str(newest / "bin" / "java")
 
 

@@ -148,7 +148,7 @@ class FileTarget:
 
     def _discard(self) -> None:
         """All of the table's files are listed, because the names of those that failed tasks wrote are not known."""
-        if "://" in self.folder:
+        if _is_in_a_store(self.folder):
             store, prefix = _store(self.folder)
             for info in list(store.list(f"{prefix}/")):
                 if info.name.rpartition("/")[2].startswith(self.stem):
@@ -160,7 +160,7 @@ class FileTarget:
 
 def put(path: str, schema: pa.Schema, tables: Iterable[pa.Table]) -> int:
     """Write the tables as a Parquet file; returns its bytes."""
-    if "://" in path:
+    if _is_in_a_store(path):
         store, name = _store(path)
         with tempfile.NamedTemporaryFile(dir=spill_folder(), suffix=".parquet") as file:
             _write_parquet(file.name, schema, tables)
@@ -173,7 +173,7 @@ def put(path: str, schema: pa.Schema, tables: Iterable[pa.Table]) -> int:
 
 def opened(path: str) -> pq.ParquetFile:
     """A Parquet file; one in a store is in memory as a whole."""
-    if "://" in path:
+    if _is_in_a_store(path):
         store, name = _store(path)
         return pq.ParquetFile(io.BytesIO(store.read(name)))
     return pq.ParquetFile(_local(path))
@@ -182,7 +182,7 @@ def opened(path: str) -> pq.ParquetFile:
 def opened_in_part(path: str, size: int) -> pq.ParquetFile:
     """A Parquet file of that many bytes, for reading some of its columns: of one in a store, only these are
     fetched."""
-    if "://" in path:
+    if _is_in_a_store(path):
         return pq.ParquetFile(pa.PythonFile(io.BufferedReader(_Remote(path, size)), mode="r"), pre_buffer=True)
     return pq.ParquetFile(_local(path))
 
@@ -234,8 +234,14 @@ def _store(url: str) -> tuple[Store, str]:
     return open_store(f"{scheme}://{bucket}"), name
 
 
+def _is_in_a_store(path: str) -> bool:
+    """Not a path, nor one as Hadoop (file:/lake) and people (file:///lake) write it."""
+    return "://" in path and not path.startswith("file:")
+
+
 def _local(path: str) -> Path:
-    return Path(path.removeprefix("file:"))
+    # A path that begins with two slashes would be another one.
+    return Path("/" + path.removeprefix("file:").lstrip("/"))
 
 
 def _write_parquet(path: str, schema: pa.Schema, tables: Iterable[pa.Table]) -> None:

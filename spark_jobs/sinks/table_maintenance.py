@@ -32,6 +32,7 @@ from spark_jobs.sinks.file_merge import merge_files
 from spark_jobs.sinks.iceberg import Warehouse
 from spark_jobs.sinks.iceberg_table import IcebergTable
 from spark_jobs.sinks.schema_evolution import quoted
+from spark_jobs.spark_errors import why
 from writetime.cassandra.schema.model import Table
 from writetime.config.warehouse import WarehouseConfig
 from writetime.events.naming import to_column
@@ -66,8 +67,7 @@ def tidy(warehouse: Warehouse, tables: Iterable[Table], *, now: datetime | None 
                 _expire(held, layout, moment, _surplus_of(held, layout, moment))
             found.append(Tidied(name=_plain(name), before=before, after=count(held)))
         except (PySparkException, Py4JError) as error:
-            # The first line holds the reason.
-            trouble = str(error).strip().partition("\n")[0]
+            trouble = why(error)
             log.warning("table maintenance failed", table=label, name=name, error=trouble)
             found.append(Tidied(name=_plain(name), trouble=trouble))
     return found
@@ -168,7 +168,11 @@ def thin(spark: SparkSession, name: str, layout: WarehouseConfig) -> None:
 
 
 def _expire(held: IcebergTable, layout: WarehouseConfig, now: datetime, gone: Iterable[int]) -> None:
-    """Expire the snapshots that are too old, and the given ones."""
+    """Expire the snapshots that are too old, and the given ones; none if the files are somebody else's to delete, as
+    with a catalog server that has branches (Nessie)."""
+    if held.properties.get("gc.enabled") == "false":
+        log.info("snapshots not expired: gc.enabled is false", table=_plain(held.name))
+        return
     held.expire(now - timedelta(days=layout.keep_snapshots_days or 0), layout.keep_snapshots, gone)
 
 
@@ -217,9 +221,9 @@ def _plain(name: str) -> str:
 
 
 def _split(name: str) -> tuple[str, str]:
-    """Catalog and table, the latter escaped for an SQL literal."""
-    catalog, _, table = name.partition(".")
-    return catalog, _text(table)
+    """Catalog, and the whole name escaped for an SQL literal: of a name without a catalog, Iceberg logs an exception,
+    because it first looks for a catalog that has the namespace's name."""
+    return name.partition(".")[0], _text(name)
 
 
 def _text(sql: str) -> str:

@@ -57,10 +57,11 @@ def of_clickhouse(table: Any, columns: tuple[str, ...]) -> Rows:
     import chdb
 
     # It reads files below its own folder only.
-    os.chdir(table.location())
+    folder = table.location().removeprefix("file://")
+    os.chdir(folder)
     listed = ", ".join(f"`{column}`" for column in columns)
     settings = "SETTINGS output_format_arrow_string_as_string = 0"
-    rows: Rows = chdb.query(f"SELECT {listed} FROM icebergLocal('{table.location()}') {settings}", "ArrowTable").to_pylist()
+    rows: Rows = chdb.query(f"SELECT {listed} FROM icebergLocal('{folder}') {settings}", "ArrowTable").to_pylist()
     return rows
 
 
@@ -68,12 +69,12 @@ def of_trino(table: Any, columns: tuple[str, ...]) -> Rows:
     import trino
 
     namespace, name = table.name()
-    folder, _, file = table.metadata_location.rpartition("/metadata/")
+    file = table.metadata_location.rpartition("/")[2]
     with trino.dbapi.connect(host="127.0.0.1", port=int(os.environ["TRINO_PORT"]), user="reader", catalog="lake") as connection:
         cursor = connection.cursor()
         cursor.execute(f"CREATE SCHEMA IF NOT EXISTS {namespace}")
         cursor.fetchall()
-        cursor.execute(f"CALL lake.system.register_table('{namespace}', '{name}', '{folder}', '{file}')")
+        cursor.execute(f"CALL lake.system.register_table('{namespace}', '{name}', '{table.location()}', '{file}')")
         cursor.fetchall()
         listed = ", ".join(f'"{column}"' for column in columns)
         for row in cursor.execute(f"SELECT {listed} FROM {namespace}.{name}"):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import re
 from collections.abc import Iterator
 from pathlib import Path
@@ -146,3 +147,17 @@ def test_stores_that_the_catalog_describes_are_left_to_sparks_writer(
     assert stores_reached(options) == expected
     monkeypatch.setattr("spark_jobs.sinks.iceberg_table.find_spec", lambda _: None)
     assert stores_reached(options) == [each for each in expected if each != "s3://"]
+
+
+@pytest.mark.parametrize("scheme", ["", "file:", "file://"])
+def test_a_folder_is_one_however_its_location_is_written(tmp_path: Path, scheme: str) -> None:
+    made = dataclasses.replace(target(tmp_path), folder=f"{scheme}{tmp_path}/data")
+    (found,) = write(made, batch((1, 0)))
+    assert found["path"].startswith(f"{scheme}{tmp_path}/data/")
+    (file,) = (tmp_path / "data").rglob("*.parquet")
+    assert file.stat().st_size == found["size"]
+    for read in (data_files.opened(found["path"]), data_files.opened_in_part(found["path"], found["size"])):
+        with read as content:
+            assert content.metadata.num_rows == 1
+    made.discard()
+    assert not file.exists()

@@ -18,7 +18,9 @@ from tests import gcs_server
 from tests.spark_jobs.conf import spark_conf
 from tests.spark_jobs.pipeline import Pipeline
 from tools import jars, verify
-from tools.services.nessie import WAREHOUSE, Nessie
+from tools.errors import MissingPrerequisite
+from tools.java import newest_java
+from tools.services.nessie import JDK, WAREHOUSE, Nessie
 from writetime.pipeline.archiver import archive
 from writetime.pipeline.maintenance_report import read_maintained
 from writetime.pipeline.planner import plan_ingest, plan_maintain
@@ -79,6 +81,10 @@ def test_batches_whose_catalog_is_a_server(tmp_path: Path, monkeypatch: pytest.M
     program = gcs_server.program()
     if program is None:
         pytest.skip("no GCS test server: run make test-gcs")
+    try:
+        newest_java(JDK)
+    except MissingPrerequisite as missing:
+        pytest.skip(f"Nessie: {missing}")
     with gcs_server.running(program, tmp_path) as url:
         gcs_server.make_bucket(url, "lake")
         with Nessie(tmp_path / "nessie", "gs://lake/tables", url) as nessie:

@@ -2,7 +2,7 @@
 `url`; tables of its one warehouse, `lake`, lie in a bucket of a GCS test server.
 
 Strategy: the jar is downloaded on first use; the server is ready when the protocol answers. It forgets its tables
-when it stops.
+when it stops, and needs a newer JDK than the jobs.
 """
 
 from __future__ import annotations
@@ -13,11 +13,13 @@ from pathlib import Path
 from typing import Final, Self
 
 from tools.jars import need
-from tools.java import java
+from tools.java import newest_java
 from tools.services import ports, process
 from tools.services.server import Server
 
 WAREHOUSE: Final = "lake"
+JDK: Final = 21
+"""The oldest JDK on which it runs."""
 
 
 class Nessie(Server):
@@ -53,7 +55,7 @@ class Nessie(Server):
         service = process.start(
             "nessie",
             [
-                java(),
+                newest_java(JDK),
                 "-Xmx512m",
                 "-XX:+UseSerialGC",
                 "-XX:TieredStopAtLevel=1",

@@ -27,8 +27,7 @@ _OPTIONS: Final = (
     *("-Djdk.attach.allowAttachSelf=true", "-Djdk.nio.maxCachedBufferSize=2000000", "--sun-misc-unsafe-memory-access=allow"),
 )
 _CATALOG: Final = """connector.name=iceberg
-iceberg.catalog.type=hive_metastore
-hive.metastore=file
+iceberg.catalog.type=TESTING_FILE_METASTORE
 hive.metastore.catalog.dir=local:///{catalog}
 iceberg.register-table-procedure.enabled=true
 fs.native-local.enabled=true

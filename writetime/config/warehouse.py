@@ -16,8 +16,8 @@ class CatalogConfig(Model):
     name: str = Field(default="lake", description="Name of the catalog in Spark SQL.", pattern=r"^[a-z][a-z0-9_]*$")
     type: Literal["jdbc", "rest", "hive"] = Field(
         default="jdbc",
-        description="jdbc: any JDBC database; SQLite by default. rest, hive: a catalog server of that kind (tests check "
-        "Spark's settings; neither server was tested).",
+        description="jdbc: any JDBC database; SQLite by default. rest: a server with Iceberg's REST protocol. hive: a Hive metastore "
+        "(tests check Spark's settings; no server was tested).",
     )
     uri: str = Field(
         description="Address of the catalog: jdbc:sqlite:/var/lib/writetime/catalog.db, https://catalog.example/api, "
