@@ -78,6 +78,22 @@ def check_table(table: TableAnswer, lake: Lake, where: str) -> list[Mismatch]:
     return [*mismatches, *_numbers(lake.numbers(table.keyspace, table.name), reporter)]
 
 
+def check_history(points: Iterable[tuple[int, Answer]], lake: Lake, where: str) -> tuple[int, list[Mismatch]]:
+    """Compare tables as they were after earlier batches with the cluster's answers then. `points`: the last batch
+    before each quiet point, and the answer at it. The number of tables compared, and what differs. A table is not
+    compared if no snapshot has its rows any more, or it was created again.
+    """
+    compared, found = 0, list[Mismatch]()
+    for batch, answer in points:
+        for table in answer.tables:
+            rows = lake.current_after(table, batch)
+            if rows is not None:
+                compared += 1
+                reporter = _Reporter(f"{where}, as of batch {batch}", table.label, {})
+                found += _rows(table, {row.key: row for row in rows}, reporter)
+    return compared, found
+
+
 @dataclass(frozen=True)
 class _Reporter:
     where: str

@@ -219,6 +219,7 @@ def _report(about: dict[str, Any], outcome: Outcome, minima: dict[str, int], sec
         "batches": outcome.batches,
         "events": outcome.events,
         "quiet_points": len(outcome.answers),
+        "as_of_comparisons": outcome.as_of_comparisons,
         "tables": sorted({table.label for answer in outcome.answers for table in answer.tables}),
         "rows": sum(len(table.rows) for table in outcome.answers[-1].tables) if outcome.answers else 0,
         "unreadable": outcome.unreadable,
@@ -241,7 +242,7 @@ def _show(report: dict[str, Any], outcome: Outcome) -> None:
         say(f"{what.replace('_', ' ')}: {', '.join(f'{name} {count}' for name, count in sorted(report[what].items())) or 'none'}")
     for place, why in report["unreadable"].items():
         say(f"✗ not compared, since Cassandra fails to read it: {place}: {why}")
-    numbers = ("segments", "batches", "events", "quiet_points", "rows", "seconds")
+    numbers = ("segments", "batches", "events", "quiet_points", "as_of_comparisons", "rows", "seconds")
     say(f"{sum(outcome.done.values())} operations, " + ", ".join(f"{report[name]} {name.replace('_', ' ')}" for name in numbers))
     short = f"{len(report['too_few'])} kinds too few"
     say(f"{len(report['tables'])} tables, {len(outcome.mismatches)} mismatches, {short}, seed {report['seed']}")

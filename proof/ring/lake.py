@@ -14,6 +14,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from pyiceberg.catalog.sql import SqlCatalog
 from pyiceberg.io import pyarrow as pyiceberg_pyarrow
+from pyiceberg.table import Table
 from pyiceberg.types import ListType, MapType
 
 from proof.ring.answer import Row, TableAnswer, key_of, with_numbers
@@ -47,6 +48,8 @@ def _with_nulls(found: pa.Array | None, stored: pa.Array | None) -> pa.Array | N
 
 pyiceberg_pyarrow.ArrowProjectionVisitor = _Projection  # type: ignore[misc]
 TABLE_ID = "writetime.table-id"
+BATCH = "writetime.batch"
+"""Property of a snapshot: the batch that committed it."""
 
 
 @dataclass(frozen=True)
@@ -83,6 +86,16 @@ class Lake:
         columns = self._columns((to_namespace(table.keyspace), to_column(table.name)), table.id)
         return None if columns is None else [_row(row, table) for row in columns]
 
+    def current_after(self, table: TableAnswer, batch: int) -> list[Row] | None:
+        """The rows as they were after that batch, as docs/history.md finds them; None if no snapshot has them."""
+        place = to_namespace(table.keyspace), to_column(table.name)
+        if not self._catalog.table_exists(place):
+            return None
+        held = self._catalog.load_table(place)
+        if held.properties.get(TABLE_ID) != table.id or (snapshot := _snapshot_after(held, batch)) is None:
+            return None
+        return [_row(row, table) for row in _rows_of(held.scan(snapshot_id=snapshot).to_arrow())]
+
     def changes(self, table: TableAnswer) -> list[Event]:
         """The events of this table incarnation, in fold order."""
         rows = self._columns((to_changes_namespace(table.keyspace), to_column(table.name)), table.id) or []
@@ -108,9 +121,30 @@ class Lake:
         table = self._catalog.load_table(place)
         if table.properties.get(TABLE_ID) != table_id:
             return None
-        found: pa.Table = table.scan().to_arrow()
-        columns = {name: from_lake(found[name]) for name in found.column_names}
-        return [{name: column[at] for name, column in columns.items()} for at in range(found.num_rows)]
+        return _rows_of(table.scan().to_arrow())
+
+
+def _rows_of(found: pa.Table) -> list[dict[str, Json]]:
+    columns = {name: from_lake(found[name]) for name in found.column_names}
+    return [{name: column[at] for name, column in columns.items()} for at in range(found.num_rows)]
+
+
+def _snapshot_after(table: Table, batch: int) -> int | None:
+    """The snapshot of the last commit up to that batch; one without a number, a compaction, belongs to the batch
+    before it.
+    """
+    snapshot, after = table.current_snapshot(), None
+    while snapshot is not None:
+        number = snapshot.summary and snapshot.summary.additional_properties.get(BATCH)
+        if number is None:
+            after = after or snapshot.snapshot_id
+        elif int(number) <= batch:
+            return after or snapshot.snapshot_id
+        else:
+            after = None
+        parent = snapshot.parent_snapshot_id
+        snapshot = None if parent is None else table.snapshot_by_id(parent)
+    return None
 
 
 def _row(row: dict[str, Json], table: TableAnswer) -> Row:

@@ -61,6 +61,10 @@ class Outcome:
     failed: Counter[str] = field(default_factory=Counter)
     steps: Counter[str] = field(default_factory=Counter)
     answers: list[Answer] = field(default_factory=list)
+    points: list[tuple[int, Answer]] = field(default_factory=list)
+    """The last batch before each quiet point, and the answer at it."""
+    as_of_comparisons: int = 0
+    """Tables compared as they were at an earlier quiet point."""
     mismatches: list[Mismatch] = field(default_factory=list)
     segments: int = 0
     batches: int = 0
@@ -71,6 +75,13 @@ class Outcome:
     """Tables that Cassandra itself failed to read at a quiet point, and what it said: there they were not
     compared.
     """
+
+    def look_back(self, pipeline: Pipeline, answer: Answer, where: str) -> list[Mismatch]:
+        """Compare the tables as they were at the earlier quiet points, and remember this one."""
+        compared, found = check.check_history(self.points, pipeline.lake, where)
+        self.as_of_comparisons += compared
+        self.points.append((pipeline.sealed[-1].number, answer))
+        return found
 
 
 _SHOWN = 5
@@ -504,6 +515,7 @@ class Live:
             if self.pipeline.kept is not None:
                 self.pipeline.kept.keep_answer(where, found)
         mismatches = [*check.check(found, self.pipeline.lake, where), *left_behind(self.pipeline, where)]
+        mismatches += self.outcome.look_back(self.pipeline, found, where)
         self.outcome.mismatches += mismatches
         for label, why in found.unreadable.items():
             self.outcome.unreadable[f"{where}: {label}"] = why

@@ -90,6 +90,7 @@ def _quiet(step: dict[str, str], kept: Kept, pipeline: Pipeline, outcome: Outcom
         _judge(sealed, pipeline, outcome)
     outcome.answers.append(found)
     mismatches = [*check.check(found, pipeline.lake, step["where"]), *left_behind(pipeline, step["where"])]
+    mismatches += outcome.look_back(pipeline, found, step["where"])
     outcome.mismatches += mismatches
     say(f"{step['where']}: {sum(len(table.rows) for table in found.tables)} rows, {len(mismatches)} mismatches")
     show(mismatches)

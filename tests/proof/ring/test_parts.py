@@ -9,6 +9,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 from decimal import Decimal
 from itertools import pairwise
+from types import SimpleNamespace
 from typing import Any
 from unittest.mock import Mock
 from uuid import UUID
@@ -19,9 +20,9 @@ from cassandra import ReadFailure
 from cassandra.cqltypes import lookup_casstype
 
 from proof.ring import answer, check, held, sabotage
-from proof.ring.answer import Captured, Row, TableAnswer
+from proof.ring.answer import Answer, Captured, Row, TableAnswer
 from proof.ring.cli import Wanted
-from proof.ring.lake import Event
+from proof.ring.lake import Event, _snapshot_after
 from proof.ring.schedule import HELD, LONGEST_STRETCH, Step, schedule
 from proof.ring.shrink import shrink
 from proof.ring.values import from_lake, from_ring
@@ -299,3 +300,38 @@ def test_every_sabotage_finds_what_it_breaks() -> None:
     code = "from proof.ring import sabotage\nfor rule in sabotage.RULES: sabotage.apply(rule)"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr
+
+
+class Snapshots:
+    """A table of the catalog, of whose snapshots (id, parent, batch) the last one is current."""
+
+    def __init__(self, *snapshots: tuple[int, int | None, int | None]) -> None:
+        self.found = {number: self._snapshot(number, parent, batch) for number, parent, batch in snapshots}
+
+    def _snapshot(self, number: int, parent: int | None, batch: int | None) -> SimpleNamespace:
+        more = {} if batch is None else {"writetime.batch": str(batch)}
+        return SimpleNamespace(snapshot_id=number, parent_snapshot_id=parent, summary=SimpleNamespace(additional_properties=more))
+
+    def current_snapshot(self) -> SimpleNamespace | None:
+        return list(self.found.values())[-1] if self.found else None
+
+    def snapshot_by_id(self, number: int) -> SimpleNamespace | None:
+        return self.found.get(number)
+
+
+@pytest.mark.parametrize(("batch", "snapshot"), [(0, None), (1, 10), (2, 30), (3, 30), (4, 30), (5, 60), (9, 60)])
+def test_the_snapshot_of_a_batch_is_the_last_one_up_to_it(batch: int, snapshot: int | None) -> None:
+    """30 is a compaction after batch 2, 40 was rolled back, 60 a compaction after batch 5."""
+    table = Snapshots((10, None, 1), (20, 10, 2), (30, 20, None), (40, 30, 4), (50, 30, 5), (60, 50, None))
+    assert _snapshot_after(table, batch) == snapshot  # type: ignore[arg-type]
+    expired = Snapshots((20, 10, 2), (30, 20, None))
+    assert _snapshot_after(expired, 1) is None  # type: ignore[arg-type]
+
+
+def test_a_table_that_was_not_what_the_cluster_answered_is_found() -> None:
+    answer = TableAnswer("k", "t", "id", ["p"], {RING.key: RING}, 900, 1)
+    lakes = {7: [RING], 8: [replace(RING, values=ONE)], 9: None}
+    lake: Any = SimpleNamespace(current_after=lambda _, batch: lakes[batch])
+    compared, found = check.check_history([(batch, Answer([answer])) for batch in lakes], lake, "end")
+    assert compared == 2
+    assert [(each.where, each.column) for each in found] == [("end, as of batch 8", "v")]
