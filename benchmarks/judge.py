@@ -34,6 +34,7 @@ from typing import Any
 import numpy as np
 import structlog
 from pyspark.sql import SparkSession
+from rich.box import SIMPLE
 from rich.console import Console
 from rich.table import Table as Grid
 
@@ -451,13 +452,16 @@ def _lines(path: str) -> list[str]:
 
 
 def show(document: dict[str, Any], *, out: Path) -> None:
-    grid = Grid(title="medians" + (" of a quick run: they mean nothing" if document["about"]["quick"] else ""))
+    say("medians" + (" of a quick run: they mean nothing" if document["about"]["quick"] else ""))
+    right = ("median", "spread", "passes", "at least", "aim")
+    grid = Grid(box=SIMPLE, pad_edge=False)
     for column in ("figure", "median", "spread", "passes", "unit", "at least", "aim", ""):
-        grid.add_column(column, justify="right" if column in ("median", "spread", "passes", "at least", "aim") else "left")
+        grid.add_column(column, justify="right" if column in right else "left", no_wrap=True)
     for name, key in KEYS.items():
         if name in document:
             grid.add_row(*_row(name, key, document[name]))
-    Console().print(grid)
+    # Names are whole in a log, too.
+    Console(width=None if sys.stdout.isatty() else 140).print(grid)
     for name, reason in document["left_out"].items():
         say(f"left out: {name}: {reason}")
     if below := document["below_half_of_orders"]:
