@@ -127,8 +127,8 @@ class ExternalTablesWriter:
         self._service: BigQuery | None = None
 
     def write(self, sealed: Sealed) -> None:
-        """Point the tables that the batch wrote, those that failed before, and after any batch but an ingested one
-        all. A failure is logged and noted."""
+        """Point the tables that the batch wrote and those that failed before, or all if it may have changed others. A
+        failure is logged and noted."""
         if self._config.warehouse.bigquery is None or self._config.catalog is None:
             return
         try:
@@ -143,11 +143,11 @@ class ExternalTablesWriter:
             for name, each in self._newest(config, sealed, before)
             if (known := before.tables.get(name)) is None or known.error or known.location != each.location
         }
-        if not due:
+        if not due and before.voided == sorted(sealed.voided):
             return
         service = self._service = self._service or BigQuery(config)
         pointed = at_once(lambda name: _pointed(service, name, due[name], before.tables.get(name)), due, workers=_WORKERS)
-        after = ExternalTables(tables={**before.tables, **dict(zip(due, pointed, strict=True))})
+        after = ExternalTables(tables={**before.tables, **dict(zip(due, pointed, strict=True))}, voided=sorted(sealed.voided))
         self._store.put(layout.external_tables(self._config.cluster.name), after.to_bytes())
 
     def _newest(self, config: BigQueryConfig, sealed: Sealed, before: ExternalTables) -> Iterator[tuple[str, ExternalTable]]:
@@ -155,8 +155,10 @@ class ExternalTablesWriter:
         warehouse, now = self._warehouse(), datetime.now(UTC)
         done = {each.table for each in before.tables.values()} - {each.table for each in before.failing.values()}
         written = {account.table for account in sealed.accounting if account.events}
+        # Others change any table: maintenance, an erasure, a batch before which others were taken back.
+        is_of_few = sealed.kind == "ingest" and before.voided == sorted(sealed.voided)
         for table in read_schema(self._store, self._config.cluster.name, sealed.number).captured():
-            if sealed.kind == "ingest" and table.label in done - written:
+            if is_of_few and table.label in done - written:
                 continue
             for name in filter(None, (warehouse.current_of(table), warehouse.changes_of(table))):
                 _, namespace, plain = name.replace("`", "").split(".")

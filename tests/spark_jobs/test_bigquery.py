@@ -230,6 +230,12 @@ def test_pointers_follow_batches_and_maintenance(service: Service, tmp_path: Pat
         ExternalTablesWriter(config, ring.store, spark).write(replace_events(sealed, 0))
         assert pointers() == locations()
         assert (read_external_tables(ring.store, CLUSTER) or found).failing == {}
+        # Batches before this one were taken back, from tables that it does not write.
+        spark.sql("ALTER TABLE lake.shop.orders SET TBLPROPERTIES ('comment' = 'changed')")
+        writer.write(replace_events(sealed, 0))
+        assert pointers() != locations()
+        writer.write(replace_events(sealed, 0).model_copy(update={"voided": {2: None}}))
+        assert pointers() == locations()
         # After maintenance, old metadata files may be gone.
         before = locations()
         manifest = plan_maintain(ring.store, CLUSTER, now=START + timedelta(seconds=20))

@@ -26,9 +26,11 @@ class ExternalTable(Document):
 
 
 class ExternalTables(Document):
-    """The external tables by their names in BigQuery, `dataset.table`."""
+    """The external tables by their names in BigQuery, `dataset.table`. `voided`: the batches without effect, when
+    all tables were looked at last."""
 
     tables: dict[str, ExternalTable] = Field(default_factory=dict)
+    voided: list[int] = Field(default_factory=list)
 
     @property
     def failing(self) -> dict[str, ExternalTable]:
