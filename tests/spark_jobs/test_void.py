@@ -16,7 +16,7 @@ from spark_jobs import ingest, maintain
 from spark_jobs.session import spark_session
 from spark_jobs.sinks.avro_files import to_files
 from spark_jobs.sinks.compaction import compact_if_due
-from spark_jobs.sinks.iceberg import Fence, Warehouse
+from spark_jobs.sinks.iceberg import Fence, Size, Warehouse
 from spark_jobs.sinks.iceberg_table import IcebergTable
 from spark_jobs.sinks.table_maintenance import merge_small, tidy
 from tests.spark_jobs.pipeline import dies_at
@@ -211,9 +211,9 @@ def test_rows_that_come_in_below_the_next_batchs_own_make_that_one_run_again(tmp
     give_up(ring, 2)
     merge = Warehouse.merge_current
 
-    def overtaken(self: Warehouse, *given: Any) -> None:
+    def overtaken(self: Warehouse, *given: Any) -> Size:
         commits_late(self.spark, given_up, f"INSERT INTO {TABLE} (id, line, name) VALUES (9, 9, 9)")
-        merge(self, *given)
+        return merge(self, *given)
 
     manifest = ring.plan(300)
     with monkeypatch.context() as patch:
@@ -237,9 +237,9 @@ def test_a_rival_that_rolls_the_table_back_takes_no_rows_from_a_batch_that_is_se
     manifest = ring.plan(300)
     merge, settle = Warehouse.merge_current, Warehouse.is_settled
 
-    def overtaken(self: Warehouse, *given: Any) -> None:
+    def overtaken(self: Warehouse, *given: Any) -> Size:
         commits_late(self.spark, given_up, f"INSERT INTO {TABLE} (id, line, name) VALUES (9, 9, 9)")
-        merge(self, *given)
+        return merge(self, *given)
 
     def rival(self: Warehouse, table: Any, voided: Any, batch: int) -> bool:
         assert self.take_back_voided(table, voided, batch)

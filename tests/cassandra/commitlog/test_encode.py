@@ -6,7 +6,7 @@ from itertools import pairwise
 from typing import Any
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from tests.cassandra.commitlog.examples import RANGES_TABLE, SCHEMA, STATICS_TABLE, TTL_TABLE, WIDE_TABLE
@@ -106,7 +106,8 @@ def test_updates_come_back(update: PartitionUpdate) -> None:
     assert encode_update(decode_update(raw, STATICS_TABLE), STATICS_TABLE) == raw
 
 
-@settings(max_examples=examples(100), deadline=None)
+# Several updates are sometimes too much for one example, which hypothesis discards.
+@settings(max_examples=examples(100), deadline=None, suppress_health_check=[HealthCheck.filter_too_much, HealthCheck.data_too_large])
 @given(st.lists(updates(), min_size=1, max_size=3))
 def test_mutations_come_back_through_a_segment(found: list[PartitionUpdate]) -> None:
     mutation = Mutation(tuple(found))
