@@ -79,10 +79,9 @@ def check_table(table: TableAnswer, lake: Lake, where: str) -> list[Mismatch]:
 
 
 def check_history(points: Iterable[tuple[int, Answer]], lake: Lake, where: str) -> tuple[int, list[Mismatch]]:
-    """Compare tables as they were after earlier batches with the cluster's answers then. `points`: the last batch
-    before each quiet point, and the answer at it. The number of tables compared, and what differs. A table is not
-    compared if no snapshot has its rows any more, or it was created again.
-    """
+    """Compare tables as they were after earlier batches with the cluster's answers then. `points`: the last
+    batch before each quiet point, and the answer at it. The number of tables compared, and what differs. A
+    table is not compared if no snapshot has its rows any more, or it was created again."""
     compared, found = 0, list[Mismatch]()
     for batch, answer in points:
         for table in answer.tables:

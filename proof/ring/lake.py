@@ -87,7 +87,8 @@ class Lake:
         return None if columns is None else [_row(row, table) for row in columns]
 
     def current_after(self, table: TableAnswer, batch: int) -> list[Row] | None:
-        """The rows as they were after that batch, as docs/history.md finds them; None if no snapshot has them."""
+        """The rows as they were after that batch, as docs/history.md finds them; None if no snapshot has
+        them."""
         place = to_namespace(table.keyspace), to_column(table.name)
         if not self._catalog.table_exists(place):
             return None
@@ -130,9 +131,8 @@ def _rows_of(found: pa.Table) -> list[dict[str, Json]]:
 
 
 def _snapshot_after(table: Table, batch: int) -> int | None:
-    """The snapshot of the last commit up to that batch; one without a number, a compaction, belongs to the batch
-    before it.
-    """
+    """The snapshot of the last commit up to that batch; one without a number, a compaction, belongs to the
+    batch before it."""
     snapshot, after = table.current_snapshot(), None
     while snapshot is not None:
         number = snapshot.summary and snapshot.summary.additional_properties.get(BATCH)

@@ -1,10 +1,11 @@
 """Points external tables of BigQuery at the newest metadata of the pipeline's Iceberg tables.
 
-Strategy: an external table of BigQuery names one metadata file and shows the snapshot of that file until it is
-given another. After a batch, each table whose metadata file is new takes two requests: one for the present pointer
-with its etag, and one that moves it under that etag, so that a driver that is late cannot move it back. A table
-that does not exist yet is created, datasets are not. What was done is noted in the bucket (`ExternalTables`), so
-that the next batch, in whichever process, does what failed. No batch fails because of it: the rows are committed.
+Strategy: an external table of BigQuery names one metadata file and shows the snapshot of that file until it
+is given another. After a batch, each table whose metadata file is new takes two requests: one for the present
+pointer with its etag, and one that moves it under that etag, so that a driver that is late cannot move it
+back. A table that does not exist yet is created, datasets are not. What was done is noted in the bucket
+(`ExternalTables`), so that the next batch, in whichever process, does what failed. No batch fails because of
+it: the rows are committed.
 
 Sources: BigQuery's REST reference (v2: tables.get, insert, patch; ExternalDataConfiguration) and its guide to
 external tables of Iceberg. Knows no rows and no files but metadata files."""
@@ -59,8 +60,8 @@ class RequestRefused(Exception):
 
 
 class BigQuery:
-    """Tables of one project, by the REST API. RequestRefused says that the service refused; RequestException and
-    GoogleAuthError that it was not reached."""
+    """Tables of one project, by the REST API. RequestRefused says that the service refused; RequestException
+    and GoogleAuthError that it was not reached."""
 
     def __init__(self, config: BigQueryConfig) -> None:
         emulator = os.environ.get(EMULATOR)
@@ -72,8 +73,8 @@ class BigQuery:
             self._session.mount(scheme, HTTPAdapter(max_retries=_RETRIES, pool_maxsize=_WORKERS))
 
     def point(self, dataset: str, table: str, location: str) -> str:
-        """Let the external table name this metadata file, or a newer one that it names already; returns the one that
-        it names then. Creates the table if the dataset has none of that name."""
+        """Let the external table name this metadata file, or a newer one that it names already; returns the
+        one that it names then. Creates the table if the dataset has none of that name."""
         answer = self._ask("GET", f"{dataset}/tables/{table}")
         if answer.status_code == 404:
             return self._create(dataset, table, location)
@@ -114,7 +115,8 @@ def _content(answer: Response) -> dict[str, Any]:
 
 
 def _is_newer(named: str, location: str) -> bool:
-    """Whether the metadata file is a later one of the same table: their names begin with ascending numbers."""
+    """Whether the metadata file is a later one of the same table: their names begin with ascending
+    numbers."""
     ours, theirs = _METADATA.match(location), _METADATA.match(named)
     return bool(ours and theirs and ours["folder"] == theirs["folder"] and int(theirs["number"]) > int(ours["number"]))
 
@@ -127,8 +129,8 @@ class ExternalTablesWriter:
         self._service: BigQuery | None = None
 
     def write(self, sealed: Sealed) -> None:
-        """Point the tables that the batch wrote and those that failed before, or all if it may have changed others. A
-        failure is logged and noted."""
+        """Point the tables that the batch wrote and those that failed before, or all if it may have changed
+        others. A failure is logged and noted."""
         if self._config.warehouse.bigquery is None or self._config.catalog is None:
             return
         try:

@@ -1,11 +1,11 @@
 """Merges small data files of a table from Arrow: one task reads some files and writes one.
 
-Strategy: Iceberg's procedure reads and writes row by row, which costs more than the batches that wrote the rows.
-Where the files have the table's present columns, merging them is copying: record batches are read, rows that
-position delete files name are left out, and the others are written, sorted if an order is given. Everything else
-is left to the procedure (`table_maintenance`), which runs afterwards and finds nothing to do where this has
-merged: large files, and the whole table once it consists of several merged ones. Sources: Iceberg's
-SparkBinPackFileRewritePlanner (which files are merged) and RewriteFiles (what a commit checks).
+Strategy: Iceberg's procedure reads and writes row by row, which costs more than the batches that wrote the
+rows. Where the files have the table's present columns, merging them is copying: record batches are read, rows
+that position delete files name are left out, and the others are written, sorted if an order is given.
+Everything else is left to the procedure (`table_maintenance`), which runs afterwards and finds nothing to do
+where this has merged: large files, and the whole table once it consists of several merged ones. Sources:
+Iceberg's SparkBinPackFileRewritePlanner (which files are merged) and RewriteFiles (what a commit checks).
 
 Must not know what the rows are."""
 
@@ -39,16 +39,19 @@ MERGED: Final = 512 << 20
 FEWEST: Final = 5
 """Files that are worth a merge, as Iceberg's min-input-files."""
 SORTED: Final = 64 << 20
-"""Bytes of the files that are merged into one at most if their rows are sorted, which takes a task's memory."""
+"""Bytes of the files that are merged into one at most if their rows are sorted, which takes a task's
+memory."""
 HELD: Final = 512 << 20
 """Bytes of Arrow memory that are sorted at once; a file of more rows consists of several sorted runs."""
 _ROWS_PER_BATCH: Final = 1 << 16
 _MERGES: Final = pa.schema([("gone", pa.list_(pa.string())), ("deleted", pa.int64()), *FILES])
-"""The files that were merged, delete files included, the number of rows that were left out, and a row of FILES."""
+"""The files that were merged, delete files included, the number of rows that were left out, and a row of
+FILES."""
 
 
 class Small(NamedTuple):
-    """A data file: location, bytes, its day as in FILES, rows, and its position delete files with their bytes."""
+    """A data file: location, bytes, its day as in FILES, rows, and its position delete files with their
+    bytes."""
 
     path: str
     size: int
@@ -58,9 +61,9 @@ class Small(NamedTuple):
 
 
 def merge_files(spark: SparkSession, name: str, below: int = LARGEST, order: Sequence[str] = ()) -> None:
-    """Merge the data files of fewer than so many bytes, in one commit, sorted by the columns `order`. Does nothing
-    for a table whose files or delete files only Spark can write or read. Raises as a commit does if somebody else
-    changes the table."""
+    """Merge the data files of fewer than so many bytes, in one commit, sorted by the columns `order`. Does
+    nothing for a table whose files or delete files only Spark can write or read. Raises as a commit does if
+    somebody else changes the table."""
     held = IcebergTable(spark, name)
     held.refresh()
     target, seen = held.file_target(to_arrow_schema(held.columns)), held.snapshot
@@ -85,8 +88,8 @@ def merge_files(spark: SparkSession, name: str, below: int = LARGEST, order: Seq
 
 
 def _small(spark: SparkSession, held: IcebergTable, seen: int, target: FileTarget, below: int) -> list[Small]:
-    """The files to merge in snapshot `seen`; none if the table has deletes that cannot be applied here, or files
-    that are partitioned otherwise."""
+    """The files to merge in snapshot `seen`; none if the table has deletes that cannot be applied here, or
+    files that are partitioned otherwise."""
     if target.partition is None and (files := held.rows_by_file(seen)) is not None:
         return [Small(each.path, each.size, None, each.rows, each.deletes) for each in files if each.size < below]
     day = f"unix_date(partition.{quoted(target.partition)}) AS day" if target.partition else "CAST(NULL AS INT) AS day"
@@ -116,8 +119,8 @@ def grouped(files: Sequence[Small], most: int = MERGED) -> list[list[Small]]:
 
 
 def _alike(files: Iterable[Small]) -> list[Small]:
-    """Without files that are larger than all smaller ones together: to copy these with every few new files costs
-    more than it saves."""
+    """Without files that are larger than all smaller ones together: to copy these with every few new files
+    costs more than it saves."""
     by_size = sorted(files, key=lambda file: file.size)
     smaller = sum(file.size for file in by_size)
     while by_size:
@@ -129,8 +132,8 @@ def _alike(files: Iterable[Small]) -> list[Small]:
 
 
 def merger(target: FileTarget, groups: Sequence[Sequence[Small]], order: Sequence[str] = ()) -> Callable[[Batches], Batches]:
-    """A function for `mapInArrow` from numbers of groups: of each, the files that have the table's columns become
-    one."""
+    """A function for `mapInArrow` from numbers of groups: of each, the files that have the table's columns
+    become one."""
     sortable = [name for name in order if not pa.types.is_nested(target.schema.field(name).type)]
 
     def merge_groups(numbers: Batches) -> Batches:

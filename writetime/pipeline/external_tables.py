@@ -1,4 +1,5 @@
-"""What is known of the pipeline's external tables in BigQuery: the document `published/<cluster>.bigquery.json`.
+"""What is known of the pipeline's external tables in BigQuery: the document
+`published/<cluster>.bigquery.json`.
 
 It is a report and a hint that saves requests: the pointer itself is in BigQuery. Knows no service.
 """
@@ -15,8 +16,9 @@ from writetime.storage.store import Store
 
 
 class ExternalTable(Document):
-    """An external table of the Cassandra table `table`. `location`: the metadata file that it names since `at`;
-    null: it was never pointed at one. `error`: why it does not name the newest one, since `failing_since`."""
+    """An external table of the Cassandra table `table`. `location`: the metadata file that it names since
+    `at`; null: it was never pointed at one. `error`: why it does not name the newest one, since
+    `failing_since`."""
 
     table: str = ""
     location: str | None = None
@@ -26,8 +28,8 @@ class ExternalTable(Document):
 
 
 class ExternalTables(Document):
-    """The external tables by their names in BigQuery, `dataset.table`. `voided`: the batches without effect, when
-    all tables were looked at last."""
+    """The external tables by their names in BigQuery, `dataset.table`. `voided`: the batches without effect,
+    when all tables were looked at last."""
 
     tables: dict[str, ExternalTable] = Field(default_factory=dict)
     voided: list[int] = Field(default_factory=list)
