@@ -144,13 +144,12 @@ def main(arguments: list[str] | None = None) -> int:
     options = parser.parse_args(arguments)
     config = load(options.config)
 
-    def after(spark: SparkSession) -> None:
+    def after(spark: SparkSession, sealed: Sealed) -> None:
         if options.publish:
             publish_at_once(config, options.batch, spark)
         store = open_store(config.bucket)
         CompletenessWriter(config, store, spark).write(options.batch)
-        if (sealed := read_sealed(store, config.cluster.name, options.batch)) is not None:
-            ExternalTablesWriter(config, store, spark).write(sealed)
+        ExternalTablesWriter(config, store, spark).write(sealed)
 
     sealed = run(config.shadow(options.namespace), options.batch) if options.namespace else run(config, options.batch, then=after)
     print(sealed.model_dump_json() if options.json else batch_text(sealed))  # noqa: T201
@@ -158,7 +157,7 @@ def main(arguments: list[str] | None = None) -> int:
 
 
 def run(
-    config: PipelineConfig, number: int, session: SparkSession | None = None, *, then: Callable[[SparkSession], None] = lambda _: None
+    config: PipelineConfig, number: int, session: SparkSession | None = None, *, then: Callable[[SparkSession, Sealed], None] | None = None
 ) -> Sealed:
     """Run the batch and return its seal; if it is sealed already, return the existing one. A given `session`
     stays open. `then` is called after a batch that this run has sealed, while Spark runs. BatchError if the
@@ -178,7 +177,8 @@ def run(
     spark = session or spark_session(config, f"writetime ingest {config.pipeline} batch {number}")
     try:
         sealed = _run(config, store, spark, manifest, base, whole=session is None)
-        then(spark)
+        if then is not None:
+            then(spark, sealed)
         return sealed
     except WritetimeError as error:
         done = read_sealed(store, config.cluster.name, number)

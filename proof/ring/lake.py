@@ -89,11 +89,8 @@ class Lake:
     def current_after(self, table: TableAnswer, batch: int) -> list[Row] | None:
         """The rows as they were after that batch, as docs/history.md finds them; None if no snapshot has
         them."""
-        place = to_namespace(table.keyspace), to_column(table.name)
-        if not self._catalog.table_exists(place):
-            return None
-        held = self._catalog.load_table(place)
-        if held.properties.get(TABLE_ID) != table.id or (snapshot := _snapshot_after(held, batch)) is None:
+        held = self._held((to_namespace(table.keyspace), to_column(table.name)), table.id)
+        if held is None or (snapshot := _snapshot_after(held, batch)) is None:
             return None
         return [_row(row, table) for row in _rows_of(held.scan(snapshot_id=snapshot).to_arrow())]
 
@@ -117,12 +114,15 @@ class Lake:
         return sorted(found)
 
     def _columns(self, place: tuple[str, str], table_id: str) -> list[dict[str, Json]] | None:
+        held = self._held(place, table_id)
+        return None if held is None else _rows_of(held.scan().to_arrow())
+
+    def _held(self, place: tuple[str, str], table_id: str) -> Table | None:
+        """The table at that place, if it holds this incarnation."""
         if not self._catalog.table_exists(place):
             return None
         table = self._catalog.load_table(place)
-        if table.properties.get(TABLE_ID) != table_id:
-            return None
-        return _rows_of(table.scan().to_arrow())
+        return table if table.properties.get(TABLE_ID) == table_id else None
 
 
 def _rows_of(found: pa.Table) -> list[dict[str, Json]]:

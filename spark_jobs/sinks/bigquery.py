@@ -35,7 +35,6 @@ from writetime.config.pipeline import PipelineConfig
 from writetime.config.warehouse import BigQueryConfig
 from writetime.pipeline.documents import Sealed
 from writetime.pipeline.external_tables import ExternalTable, ExternalTables, read_external_tables
-from writetime.pipeline.identity import owner
 from writetime.pipeline.planner import read_schema
 from writetime.storage import layout
 from writetime.storage.concurrency import at_once
@@ -154,7 +153,7 @@ class ExternalTablesWriter:
 
     def _newest(self, config: BigQueryConfig, sealed: Sealed, before: ExternalTables) -> Iterator[tuple[str, ExternalTable]]:
         """What the tables that may have a new metadata file should be, by their names in BigQuery."""
-        warehouse, now = self._warehouse(), datetime.now(UTC)
+        warehouse, now = Warehouse.of(self._config, self._store, self._spark), datetime.now(UTC)
         done = {each.table for each in before.tables.values()} - {each.table for each in before.failing.values()}
         written = {account.table for account in sealed.accounting if account.events}
         # Others change any table: maintenance, an erasure, a batch before which others were taken back.
@@ -166,11 +165,6 @@ class ExternalTablesWriter:
                 _, namespace, plain = name.replace("`", "").split(".")
                 location = IcebergTable(self._spark, name).metadata_location
                 yield f"{config.dataset_prefix}{namespace}.{plain}", ExternalTable(table=table.label, location=location, at=now)
-
-    def _warehouse(self) -> Warehouse:
-        assert self._config.catalog is not None
-        who = owner(self._store, self._config.cluster.name, self._config.pipeline)
-        return Warehouse(self._spark, self._config.catalog.name, self._config.warehouse, owner=who)
 
 
 def _pointed(service: BigQuery, name: str, newest: ExternalTable, known: ExternalTable | None) -> ExternalTable:

@@ -29,7 +29,6 @@ from spark_jobs.spark_errors import why
 from writetime.cassandra.schema.model import Table
 from writetime.config.pipeline import PipelineConfig
 from writetime.pipeline.documents import Sealed
-from writetime.pipeline.identity import owner
 from writetime.pipeline.planner import read_schema
 from writetime.storage.store import Store
 
@@ -62,16 +61,12 @@ class Compaction:
         """Compact those of the tables that need it, for some seconds, and at least one."""
         begun = time.monotonic()
         captured = read_schema(self._store, self._config.cluster.name, sealed.number).captured()
-        tables, warehouse = {table.label: table for table in captured}, self._warehouse()
+        tables = {table.label: table for table in captured}
+        warehouse = Warehouse.of(self._config, self._store, self._spark)
         for label in due:
             self.commits_left[label] = compact_if_due(warehouse, tables[label]) if label in tables else self._every or 0
             if time.monotonic() - begun >= _SECONDS:
                 return
-
-    def _warehouse(self) -> Warehouse:
-        config = self._config
-        assert config.catalog is not None, "a batch has committed"
-        return Warehouse(self._spark, config.catalog.name, config.warehouse, owner=owner(self._store, config.cluster.name, config.pipeline))
 
 
 def compact_if_due(warehouse: Warehouse, table: Table) -> int:

@@ -131,7 +131,7 @@ class FileTarget:
 
         def tables() -> Iterator[pa.Table]:
             nonlocal rows
-            for table in _tables(batches):
+            for table in in_tables(batches, BYTES_PER_FILE):
                 rows += table.num_rows
                 yield table.cast(self.schema)
 
@@ -214,13 +214,13 @@ class _Remote(io.RawIOBase):
         return len(data)
 
 
-def _tables(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.Table]:
-    """The rows in tables of bounded size."""
+def in_tables(batches: Iterable[pa.RecordBatch], most: int) -> Iterator[pa.Table]:
+    """The rows in tables of about so many bytes."""
     waiting, size = list[pa.RecordBatch](), 0
     for batch in batches:
         waiting.append(batch)
         size += batch.nbytes
-        if size >= BYTES_PER_FILE:
+        if size >= most:
             yield pa.Table.from_batches(waiting)
             waiting, size = [], 0
     if waiting:

@@ -24,9 +24,9 @@ import structlog
 from pyspark.sql import SparkSession
 from pyspark.sql.pandas.types import from_arrow_schema, to_arrow_schema
 
-from spark_jobs.sinks.data_files import FILES, FileTarget, opened
+from spark_jobs.sinks.data_files import FILES, FileTarget, in_tables, opened
 from spark_jobs.sinks.iceberg_table import IcebergTable, collected
-from spark_jobs.sinks.row_positions import HeldFile, deleted_before
+from spark_jobs.sinks.row_positions import deleted_before
 from spark_jobs.sinks.schema_evolution import quoted
 from spark_jobs.stages.scan import Batches
 
@@ -171,7 +171,7 @@ class _Merge:
         if not small.deletes:
             yield from batches
             return
-        before = deleted_before(HeldFile(small.path, small.size, small.rows, small.deletes))
+        before = deleted_before(small.path, small.deletes)
         self.gone += before.own_files
         places = np.union1d(before.own, before.shared)
         self.deleted += len(places)
@@ -185,22 +185,10 @@ class _Merge:
 
 def in_order(batches: Iterable[pa.RecordBatch], columns: Sequence[str]) -> Iterator[pa.RecordBatch]:
     """The rows sorted by the columns, nulls first; of more than HELD bytes, in several sorted runs."""
-    run, size = list[pa.RecordBatch](), 0
-    for batch in batches:
-        run.append(batch)
-        size += batch.nbytes
-        if size >= HELD:
-            yield from _sorted(run, columns)
-            run, size = [], 0
-    if run:
-        yield from _sorted(run, columns)
-
-
-def _sorted(run: list[pa.RecordBatch], columns: Sequence[str]) -> Iterator[pa.RecordBatch]:
-    rows = pa.Table.from_batches(run)
-    # Of one chunk rows are taken many times faster than of many.
-    ranks = pc.sort_indices(rows.select(columns), [(name, "ascending", "at_start") for name in columns])
-    yield from rows.combine_chunks().take(ranks).to_batches(_ROWS_PER_BATCH)
+    for run in in_tables(batches, HELD):
+        ranks = pc.sort_indices(run.select(columns), [(name, "ascending", "at_start") for name in columns])
+        # Of one chunk rows are taken many times faster than of many.
+        yield from run.combine_chunks().take(ranks).to_batches(_ROWS_PER_BATCH)
 
 
 def numbered(schema: pa.Schema) -> list[Any]:

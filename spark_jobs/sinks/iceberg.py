@@ -51,13 +51,14 @@ from writetime.cassandra.merge.clustering import EQUAL_ONLY_TO_ITSELF
 from writetime.cassandra.schema import model
 from writetime.cassandra.schema.fingerprint import describe, schema_version
 from writetime.cassandra.schema.model import Schema, Table
+from writetime.config.pipeline import PipelineConfig
 from writetime.config.warehouse import WarehouseConfig
 from writetime.errors import BatchBusy, BatchError
 from writetime.events.naming import OWN_NAMESPACE, to_changes_namespace, to_column, to_namespace
 from writetime.events.number_rules import Digits
 from writetime.pipeline.complete_tables import CompleteTable
 from writetime.pipeline.documents import Chain, StageCost, TableFiles, WarehouseFiles, Watermark
-from writetime.pipeline.identity import Owner
+from writetime.pipeline.identity import Owner, owner
 from writetime.pipeline.pinned import VerdictAdded, addition
 from writetime.pipeline.planner import not_voided, read_sealed
 from writetime.pipeline.quarantine.published import table_row
@@ -307,6 +308,12 @@ class Warehouse:
         self.meter = meter
         self._notes = _Notes(spark)
         self._making = Lock()
+
+    @classmethod
+    def of(cls, config: PipelineConfig, store: Store, spark: SparkSession) -> Warehouse:
+        """The tables of a pipeline, for work beside its batches."""
+        assert config.catalog is not None, "a batch has committed"
+        return cls(spark, config.catalog.name, config.warehouse, owner=owner(store, config.cluster.name, config.pipeline))
 
     def changes_of(self, table: Table) -> str | None:
         """Name of the table with this incarnation's changes; None if it does not exist."""

@@ -150,21 +150,21 @@ class IcebergTable:
     @property
     def kept(self) -> list[Kept]:
         """All commits whose snapshots are kept, the newest last."""
-        return self.commits()[0]
+        return self._commits()[0]
 
     @property
     def lineage(self) -> list[Kept]:
         """The commits whose result readers see, the newest first, as far as they are kept. Commits that were
         rolled back are not included."""
-        return self.commits()[1]
+        return self._commits()[1]
 
     @property
     def refs(self) -> dict[str, int]:
         """Snapshots by the name of the branch or tag that refers to them."""
-        self.commits()
+        self._commits()
         return {name: ref["snapshot-id"] for name, ref in self._metadata.get("refs", {}).items()}
 
-    def commits(self) -> tuple[list[Kept], list[Kept]]:
+    def _commits(self) -> tuple[list[Kept], list[Kept]]:
         """`kept` and `lineage` with one read, because a table's metadata may be large. Metadata that was
         read is not read again."""
         current = self._table.operations().current()
@@ -297,7 +297,7 @@ class IcebergTable:
     def file_target(self, columns: pa.Schema) -> FileTarget | None:
         """Where tasks write files of these columns, the table's own, for one commit; None if only Spark's writer
         can."""
-        self.commits()
+        self._commits()
         return FileTarget.of(self._metadata, columns, self._reachable())
 
     def overwrite(self, target: FileTarget, files: Iterable[Row], replaced: Replaced, seen: int | None, about: Mapping[str, str]) -> None:

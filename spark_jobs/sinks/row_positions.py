@@ -103,14 +103,14 @@ class Deleted(NamedTuple):
     own_files: list[str]
 
 
-def deleted_before(file: HeldFile) -> Deleted:
-    """What the file's delete files hold of it."""
+def deleted_before(data_file: str, deletes: Iterable[tuple[str, int]]) -> Deleted:
+    """What a data file's delete files hold of it. `deletes`: as in `HeldFile`."""
     own, shared = [np.empty(0, np.int64)], [np.empty(0, np.int64)]
     own_files = []
-    for path, size in file.deletes:
+    for path, size in deletes:
         with opened_in_part(path, size) as content:
             rows = content.read(["file_path", "pos"])
-        mine = rows.filter(pc.equal(rows["file_path"], file.path))["pos"].to_numpy()
+        mine = rows.filter(pc.equal(rows["file_path"], data_file))["pos"].to_numpy()
         is_own = len(mine) == rows.num_rows
         (own if is_own else shared).append(mine)
         own_files += [path] if is_own else []
@@ -151,7 +151,7 @@ class Lookup:
         places = self._places(file)
         if not places.size:
             return places, []
-        former = deleted_before(file)
+        former = deleted_before(file.path, file.deletes)
         fresh = np.setdiff1d(places, np.concatenate([former.own, former.shared]))
         return (np.union1d(fresh, former.own), former.own_files) if fresh.size else (fresh, [])
 

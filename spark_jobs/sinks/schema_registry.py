@@ -59,13 +59,10 @@ class Registry:
 
     def schema(self, number: int) -> Avro:
         """The schema with that id. PublishError if there is none."""
-        try:
-            answer = self._client.get(f"{self.url}/schemas/ids/{number}")
-        except httpx.HTTPError as error:
-            raise self._failure(f"schema {number}", f"{type(error).__name__}: {error}", retriable=True) from error
-        if answer.is_error:
-            raise self._failure(f"schema {number}", f"HTTP {answer.status_code}: {answer.text[:500]}", retriable=False)
-        return json.loads(answer.json()["schema"])
+        answer = self._ask("GET", f"/schemas/ids/{number}", f"schema {number}")
+        if answer is None:
+            raise self._failure(f"schema {number}", "HTTP 404: there is no schema of this id", retriable=False)
+        return json.loads(answer["schema"])
 
     def _known(self, subject: str, text: str) -> int | None:
         answer = self._post(f"/subjects/{subject}", subject, {"schema": text})
@@ -82,9 +79,12 @@ class Registry:
         return int(answer["id"])
 
     def _post(self, path: str, subject: str, body: dict[str, Any]) -> dict[str, Any] | None:
+        return self._ask("POST", path, subject, body)
+
+    def _ask(self, method: str, path: str, subject: str, body: dict[str, Any] | None = None) -> dict[str, Any] | None:
         """The response; None if the subject, version or schema does not exist."""
         try:
-            answer = self._client.post(self.url + path, json=body)
+            answer = self._client.request(method, self.url + path, json=body)
         except httpx.HTTPError as error:
             raise self._failure(subject, f"{type(error).__name__}: {error}", retriable=True) from error
         if answer.status_code in _NOT_FOUND:

@@ -182,7 +182,7 @@ class Shard:
         """(record key, state) of all records in no order, which is several times faster than `scan`."""
         if self._dataset is not None:
             for batch in self._dataset.scanner(columns=["key", "state"], **SLOWLY).to_batches():
-                yield from zip(batch["key"].to_pylist(), batch["state"].to_pylist(), strict=True)
+                yield from _pairs(batch)
 
     def due(self, now: int) -> Iterator[bytes]:
         """Keys of the records in which something has expired at `now` (s), ascending."""
@@ -229,7 +229,7 @@ def _in_any(intervals: Sequence[tuple[bytes, bytes]]) -> str:
     return " OR ".join(f"(key >= X'{start.hex()}' AND key < X'{end.hex()}')" for start, end in intervals)
 
 
-def _pairs(table: pa.Table) -> Iterator[tuple[bytes, bytes]]:
+def _pairs(table: pa.Table | pa.RecordBatch) -> Iterator[tuple[bytes, bytes]]:
     return zip(table["key"].to_pylist(), table["state"].to_pylist(), strict=True)
 
 

@@ -9,7 +9,6 @@ import re
 import subprocess
 from collections.abc import Iterator
 from dataclasses import replace
-from datetime import UTC, datetime
 from pathlib import Path
 
 import pyarrow as pa
@@ -24,8 +23,6 @@ from tools.errors import MissingPrerequisite
 from tools.java import newest_java
 from tools.services.trino import JDK, Trino
 from writetime.config.warehouse import WarehouseConfig
-from writetime.pipeline.archiver import archive
-from writetime.pipeline.planner import plan_ingest
 
 pytestmark = [pytest.mark.spark, pytest.mark.engines, pytest.mark.timeout(900)]
 
@@ -54,8 +51,7 @@ def pipeline(tmp_path_factory: pytest.TempPathFactory) -> Pipeline:
     made = replace(made, config=made.config.model_copy(update=update))
     made.stage()
     made.ship()
-    while (planned := plan_ingest(made.store, made.cluster, now=datetime.now(UTC), max_segments=3)) is not None:
-        archive(made.store, made.cluster, made.run(planned).number)
+    made.batches(3)
     return made
 
 

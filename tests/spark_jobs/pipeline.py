@@ -92,6 +92,14 @@ class Pipeline:
         archive(self.store, self.cluster, sealed.number)
         return sealed
 
+    def batches(self, most: int) -> list[int]:
+        """Plan, run, archive batches of so many segments at most until nothing is left; gives their numbers."""
+        numbers = []
+        while (planned := plan_ingest(self.store, self.cluster, now=datetime.now(UTC), max_segments=most)) is not None:
+            numbers.append(self.run(planned).number)
+            archive(self.store, self.cluster, numbers[-1])
+        return numbers
+
     def ledger(self, name: str) -> LedgerEntry:
         entry = LedgerEntry.read(self.store, layout.SegmentRef.from_object(name).ledger)
         assert entry is not None

@@ -13,6 +13,7 @@ import pytest
 
 from spark_jobs.sinks import compaction
 from spark_jobs.sinks.compaction import Compaction, commits_since_compaction
+from spark_jobs.sinks.iceberg import Warehouse
 from spark_jobs.sinks.iceberg_table import Kept
 from spark_jobs.sinks.table_maintenance import IN_USE, Snapshot, surplus
 from writetime.config.warehouse import WarehouseConfig
@@ -106,7 +107,7 @@ class Session:
         monkeypatch.setattr(compaction, "read_schema", lambda *_: SimpleNamespace(captured=lambda: tables))
         monkeypatch.setattr(compaction, "compact_if_due", self._compact)
         monkeypatch.setattr(compaction.time, "monotonic", lambda: self.now)
-        monkeypatch.setattr(Compaction, "_warehouse", lambda _: None)
+        monkeypatch.setattr(Warehouse, "of", lambda *_: None)
         config: Any = SimpleNamespace(warehouse=WarehouseConfig(compact_commits=compact_commits), cluster=SimpleNamespace(name="c"))
         self.compaction = Compaction(config, cast(Any, None), cast(Any, None))
 

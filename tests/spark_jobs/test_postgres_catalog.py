@@ -22,14 +22,11 @@ pytestmark = [pytest.mark.spark, pytest.mark.thorough, pytest.mark.timeout(600)]
 PROGRAM = """
 import json, sys
 from dataclasses import replace
-from datetime import UTC, datetime
 from pathlib import Path
 from pydantic import SecretStr
 from spark_jobs.session import spark_session
 from tests.spark_jobs.pipeline import Pipeline
 from tools import verify
-from writetime.pipeline.archiver import archive
-from writetime.pipeline.planner import plan_ingest
 
 folder, url, user, jar, result = sys.argv[1:]
 pipeline = Pipeline.create(Path(folder))
@@ -42,10 +39,7 @@ update = {"catalog": catalog, "spark": config.spark.model_copy(update={"conf": c
 pipeline = replace(pipeline, config=config.model_copy(update=update))
 pipeline.stage()
 pipeline.ship()
-batches = []
-while (planned := plan_ingest(pipeline.store, pipeline.cluster, now=datetime.now(UTC), max_segments=3)) is not None:
-    batches.append(pipeline.run(planned).number)
-    archive(pipeline.store, pipeline.cluster, batches[-1])
+batches = pipeline.batches(3)
 spark = spark_session(pipeline.config, "reading")
 differ = {}
 for keyspace, table in pipeline.recording.cdc_tables:

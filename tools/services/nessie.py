@@ -7,15 +7,13 @@ when it stops, and needs a newer JDK than the jobs.
 
 from __future__ import annotations
 
-import urllib.error
-import urllib.request
 from pathlib import Path
 from typing import Final, Self
 
 from tools.jars import need
 from tools.java import newest_java
 from tools.services import ports, process
-from tools.services.server import Server
+from tools.services.server import Server, responds
 
 WAREHOUSE: Final = "lake"
 JDK: Final = 21
@@ -71,8 +69,4 @@ class Nessie(Server):
         return self._ready(service, self._answers, "Nessie", seconds=180)
 
     def _answers(self) -> bool:
-        try:
-            with urllib.request.urlopen(f"{self.url}/v1/config", timeout=2) as answer:  # noqa: S310 - our own loopback
-                return bool(answer.status == 200)
-        except (urllib.error.URLError, OSError):
-            return False
+        return responds(f"{self.url}/v1/config")

@@ -9,15 +9,13 @@ from __future__ import annotations
 
 import os
 import tarfile
-import urllib.error
-import urllib.request
 from pathlib import Path
 from typing import Self
 
 from tools.jars import need
 from tools.java import java
 from tools.services import ports, process
-from tools.services.server import Server
+from tools.services.server import Server, responds
 
 
 class Registry(Server):
@@ -51,8 +49,4 @@ class Registry(Server):
         return self._ready(service, self._answers, "Registry", seconds=180)
 
     def _answers(self) -> bool:
-        try:
-            with urllib.request.urlopen(f"{self.url}/subjects", timeout=2) as answer:  # noqa: S310 - our own loopback
-                return bool(answer.status == 200)
-        except (urllib.error.URLError, OSError):
-            return False
+        return responds(f"{self.url}/subjects")

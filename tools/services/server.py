@@ -6,6 +6,8 @@ ready is stopped again. `with` starts and stops it.
 
 from __future__ import annotations
 
+import urllib.error
+import urllib.request
 from abc import ABC, abstractmethod
 from collections.abc import Callable
 from types import TracebackType
@@ -13,6 +15,15 @@ from typing import Self
 
 from tools.console import say
 from tools.services import process
+
+
+def responds(url: str) -> bool:
+    """Whether the URL, one on loopback, is answered with 200."""
+    try:
+        with urllib.request.urlopen(url, timeout=2) as answer:  # noqa: S310 - our own loopback
+            return bool(answer.status == 200)
+    except (urllib.error.URLError, OSError):
+        return False
 
 
 class Server(ABC):
