@@ -4,8 +4,8 @@
 Strategy: the mutations of `data.py`, orders of a web shop that a real node has logged (about 1 KB each, 20
 cells), are encoded into the segments of three replicas: the same bytes, in a different order per replica, as
 writes arrive. They are put into a bucket and planned like shipped ones, and the ingest job runs the batch:
-every stage up to the upsert of the state, including the seal. The commits to the warehouse are excluded;
-nothing is published. Each pass starts with an empty bucket; the first one only warms up Spark and its
+every stage up to the upsert of the state, including the files of the warehouse and the seal. The commits to the
+warehouse are excluded; nothing is published. Each pass starts with an empty bucket; the first one only warms up Spark and its
 workers.
 
 MB/s are those of segment files of all replicas, by the clock, divided by Spark's cores. On a busy machine the

@@ -1,14 +1,12 @@
 """The ingest job: run one planned batch to its seal. `spark-submit ingest.py --config FILE --batch N
 [--namespace NAME] [--publish]`
 
-    manifest ─► survey ─► learn schema and truncates ─► route ─► shuffle by (table, key bucket) ─► explode ─► sort ─► merge ─┬─► quarantine
-                                                                                                                             ├─► changes
-                                                                                                                             ├─► state
-                                                                                                                             ├─► current
-                                                                                                                             └─► seal
+    manifest ─► survey ─► learn schema and truncates ─► route ─► shuffle by (table, key bucket) ─► explode ─► sort ─► merge
+             ─► files of changes and current rows ─► commits: quarantine, changes, state, current rows ─► seal
 
-Everything before the commits only reads pinned versions, and every commit is idempotent, so an unsealed batch
-can be run again after a crash at any point. The seal is the last step; it is created and never overwritten.
+Everything before the commits only reads pinned versions, and writes files that nothing refers to. Every commit
+is idempotent, so an unsealed batch can be run again after a crash at any point. The seal is the last step; it is
+created and never overwritten.
 Exit code: 0 the batch is sealed, 1 it is not."""
 
 from __future__ import annotations
@@ -18,7 +16,7 @@ import json
 import sys
 from collections import Counter, defaultdict
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
 from itertools import groupby
 from typing import Any
@@ -26,6 +24,7 @@ from uuid import UUID
 
 import pyarrow as pa
 import structlog
+from pyspark.errors import PySparkException
 from pyspark.sql import DataFrame, Row, SparkSession
 from pyspark.sql import functions as F
 from pyspark.sql.pandas.types import from_arrow_schema
@@ -37,10 +36,11 @@ from spark_jobs.meter import Meter
 from spark_jobs.publish import publish_at_once
 from spark_jobs.session import spark_session
 from spark_jobs.sinks import voids
+from spark_jobs.sinks.batch_files import Events, tasks_of
 from spark_jobs.sinks.bigquery import ExternalTablesWriter
-from spark_jobs.sinks.iceberg import Fence, Warehouse
+from spark_jobs.sinks.iceberg import Fence, Rows, TableWrite, Warehouse
 from spark_jobs.sinks.quarantine import STORED, QuarantineWriter, Wanted, frame_writer
-from spark_jobs.sinks.unwritable_tables import COMMITTERS, commit_each, without_unwritable
+from spark_jobs.sinks.unwritable_tables import COMMITTERS, commit_each, why_never, without_unwritable
 from spark_jobs.stages import table_events
 from spark_jobs.stages.arrow_runs import by_shard
 from spark_jobs.stages.erase_key import erase
@@ -129,7 +129,6 @@ from writetime.untrusted import SCHEMA
 
 log = structlog.get_logger()
 
-_EVENTS_PER_TASK = 20_000
 _WRITTEN = pa.schema([("table_id", pa.binary()), ("bucket", pa.int32()), ("version", pa.int64()), ("earliest_expiry", pa.int64())])
 
 
@@ -227,6 +226,28 @@ class Survey:
 
 
 @dataclass
+class WrittenFiles:
+    """What is written and not committed. `writes`: what has been looked at, by table id; `events`: of tables whose
+    files tasks have written, from which rows can be made again; `apart`: of all other tables, pages; `emitted`: how many
+    events of each table the stream tells."""
+
+    writes: dict[UUID, TableWrite]
+    events: Events
+    apart: Events | None
+    emitted: Mapping[bytes, int]
+
+    def events_of(self, table: Table, count: int) -> Events:
+        """A table's events, few of them in one task."""
+        is_by_tasks = table.id in self.writes and self.writes[table.id].is_by_tasks
+        of = self.events if is_by_tasks or self.apart is None else self.apart
+        return replace(of, tables=(table.id.bytes,), tasks=tasks_of(count), is_sorted=True)
+
+    def discard(self) -> None:
+        for write in self.writes.values():
+            write.discard()
+
+
+@dataclass
 class Batch:
     """One run of one batch. The stages fill in what is known of segments, tables and snapshots. `refused` are
     the tables whose rows cannot be projected, with the reason. By table id: `reshaped` may be affected by
@@ -283,17 +304,21 @@ class Batch:
         self._account(surveyed, folded, schema)
         self._expect_open()
         self._note_problems(surveyed, folded, schema)
-        # Read twice for every table.
-        events = self._typed_events(folded, schema, captured).persist()
-        self._account_events(events, schema, captured)
+        events, of_no_rows = self._typed_events(folded, schema, captured)
         voids.take_back(self._warehouse(), self.store, self.manifest, self.voided)
-        self._commit_quarantine()
-        self._commit_changes(events, schema, captured)
-        state = self._commit_state(folded, captured)
-        self._note_undecided(folded)
-        self.rebuilt = {table.label for table in captured if table.id in self.local.opened}
-        self._commit_current(events, schema, captured)
+        written = self._write_files(events, of_no_rows, schema, captured)
+        try:
+            self._account_events(written.emitted, schema, captured)
+            self._commit_quarantine()
+            self._commit_changes(written, schema, captured)
+            state = self._commit_state(folded, captured)
+            self._note_undecided(folded)
+            self.rebuilt = {table.label for table in captured if table.id in self.local.opened}
+            self._commit_current(written, schema, captured)
+        finally:
+            written.discard()
         voids.expect_settled(self._warehouse(), self.manifest, self.voided, captured)
+        self._expect_open()
         return self._seal(state)
 
     # --- reading
@@ -737,9 +762,10 @@ class Batch:
 
     # --- commits
 
-    def _typed_events(self, folded: DataFrame, schema: Schema, captured: list[Table]) -> DataFrame:
-        """Pages of events with their ordinals: dense within (batch, table name), by incarnation of the table
-        (TRUNCATE first, DROP last), bucket, key and writetime; the key is `kafka.partition_by`."""
+    def _typed_events(self, folded: DataFrame, schema: Schema, captured: list[Table]) -> tuple[Events, list[dict[str, Any]]]:
+        """Events with their ordinals: dense within (batch, table name), by incarnation of the table (TRUNCATE
+        first, DROP last), bucket, key and writetime; the key is `kafka.partition_by`. And rows of PAGES with those of
+        no row."""
         starts: dict[tuple[bytes, int], int] = {}
         of_tables: list[dict[str, Any]] = []
         for _, incarnations in groupby(captured, key=lambda table: table.full_name):
@@ -768,19 +794,67 @@ class Batch:
             before=self.altered,
             rules=self.config.columns.rules,
         )
-        events = folded.filter(F.col("kind") == EVENTS).select("state")
-        made = events.mapInArrow(self.meter.stage("events")(typed(plan)), schema=from_arrow_schema(PAGES))
-        return made.unionByName(self.spark.createDataFrame(pa.Table.from_pylist(of_tables, schema=PAGES), schema=from_arrow_schema(PAGES)))
+        events = folded.filter(F.col("kind") == EVENTS).select("table_id", "state")
+        return Events(events, typed(plan), is_sorted=False), of_tables
 
-    def _account_events(self, events: DataFrame, schema: Schema, captured: list[Table]) -> None:
+    def _write_files(self, events: Events, of_no_rows: list[dict[str, Any]], schema: Schema, captured: list[Table]) -> WrittenFiles:
+        """Let tasks write the files of all tables that they can write, before anything is committed. Nothing refers to
+        these files."""
+        warehouse, number = self._warehouse(), self.manifest.number
+        writes: dict[UUID, TableWrite] = {}
+        incarnations = Counter(table.full_name for table in captured)
+        with_others = {bytes(row["table_id"]) for row in of_no_rows}
+
+        def look_at(table: Table) -> None:
+            # A name that passes between incarnations is looked at when it has passed.
+            if incarnations[table.full_name] == 1 and table.id.bytes not in with_others and self._writes(table):
+                current: Rows | None = None if table.dropped else "merged"
+                writes[table.id] = warehouse.open(
+                    self._shown(table, schema), schema, number, changes=bool(self._emitted(table)), current=current
+                )
+
+        commit_each(captured, look_at)
+        by_tasks = [write for write in writes.values() if write.is_by_tasks]
+        counts = {write.table.id.bytes: self._emitted(write.table) for write in by_tasks}
+        emitted: Mapping[bytes, int] = {}
+        shares = events.shared_by_tables(counts, self.spark.sparkContext.defaultParallelism)
+        try:
+            with warehouse.fenced(number):
+                emitted = warehouse.write_files(by_tasks, shares, number)
+        except PySparkException as error:
+            if (reason := why_never(error)) is None:
+                raise
+            # Which table it is about is found when each is written alone.
+            log.warning("files of all tables not written together", batch=number, reason=reason)
+            for write in by_tasks:
+                del writes[write.table.id]
+        left = [table for table in captured if not (table.id in writes and writes[table.id].is_by_tasks) and self._writes(table)]
+        apart = self._events_apart(events, of_no_rows, left)
+        return WrittenFiles(writes, events, apart, {**emitted, **(_emitted_by(apart) if apart is not None else {})})
+
+    def _events_apart(self, events: Events, of_no_rows: list[dict[str, Any]], tables: list[Table]) -> Events | None:
+        """The events of tables whose files tasks have not written, as pages, which are made once. None if there are no
+        such tables."""
+        if not tables:
+            return None
+        schema = from_arrow_schema(PAGES)
+        made = replace(events, tables=tuple(table.id.bytes for table in tables), is_sorted=True).frame(self.meter.stage("events"))
+        rows = self.spark.createDataFrame(pa.Table.from_pylist(of_no_rows, schema=PAGES), schema=schema)
+        return Events.of_pages(made.unionByName(rows).persist())
+
+    def _emitted(self, table: Table) -> int:
+        return self.accounts[table.label]["events"]
+
+    def _writes(self, table: Table) -> bool:
+        """Whether rows of the table change."""
+        return bool(self._emitted(table)) or table.label in self.untold
+
+    def _account_events(self, emitted: Mapping[bytes, int], schema: Schema, captured: list[Table]) -> None:
         """Compare the number of emitted events with the shards' counts; AccountingMismatch if they differ.
-        Events hidden by a filter are subtracted. Computes the events in all tasks, because few tasks write
-        them."""
-        made = events.groupBy("table_id").agg(F.sum("told").alias("n")).collect()
-        numbers = {bytes(row.table_id): row.n for row in made}
+        Events hidden by a filter are subtracted."""
         wrong = []
         for table in captured:
-            number, counted = numbers.get(table.id.bytes, 0), self.accounts.get(table.label, {}).get("events", 0)
+            number, counted = emitted.get(table.id.bytes, 0), self.accounts.get(table.label, {}).get("events", 0)
             if number < counted and self.config.columns.rules.of(table, schema.types).filter is not None:
                 self.accounts[table.label]["events"] = number
             elif number != counted:
@@ -812,29 +886,24 @@ class Batch:
             self._warehouse().write_quarantine(with_bytes(quarantined, self.store, learner, self.config), self.manifest.number)
             log.info("quarantine committed", records=len(quarantined), batch=self.manifest.number)
 
-    def _commit_changes(self, events: DataFrame, schema: Schema, captured: list[Table]) -> None:
-        warehouse = self._warehouse()
-        with_events = {table.id for table in captured if self.accounts[table.label]["events"]}
+    def _commit_changes(self, written: WrittenFiles, schema: Schema, captured: list[Table]) -> None:
+        warehouse, number = self._warehouse(), self.manifest.number
+        with_events = {table.id for table in captured if self._emitted(table)}
         # A name may be taken or the configuration may have changed since: the events come again with a later
         # batch.
         for table in (table for table in self.earlier if table.id not in with_events):
-            warehouse.take_back(table, self.manifest.number)
+            warehouse.take_back(table, number)
 
         def commit(table: Table) -> None:
             if table.id in with_events:
-                made = self._of_table(events, table)
-                files = warehouse.write_changes(self._shown(table, schema), schema, made, self.manifest.number)
+                events = written.events_of(table, self._emitted(table))
+                write = written.writes.get(table.id) or warehouse.write(self._shown(table, schema), schema, events, number, changes=True)
+                files = warehouse.commit_changes(write, events, number)
                 if not table.dropped:
                     self.changes_files[table.label] = files
-                log.info("changes committed", table=table.label, batch=self.manifest.number)
+                log.info("changes committed", table=table.label, batch=number)
 
         commit_each(captured, commit)
-
-    def _of_table(self, events: DataFrame, table: Table) -> DataFrame:
-        """A table's events, few of them in one task: starting a task costs more than converting few
-        events."""
-        tasks = 1 + self.accounts[table.label]["events"] // _EVENTS_PER_TASK
-        return events.filter(F.col("table_id") == F.lit(bytearray(table.id.bytes))).coalesce(tasks)
 
     def _commit_state(self, folded: DataFrame, captured: list[Table]) -> dict[str, ShardVersions]:
         """Upsert each changed shard, one task per shard, and collect the versions for the next batch."""
@@ -889,24 +958,26 @@ class Batch:
     def _lease(self, table: Table, bucket: int) -> str:
         return layout.state_lease(self.manifest.cluster, str(table.id), self._shard_versions(table).generation, bucket)
 
-    def _commit_current(self, events: DataFrame, schema: Schema, captured: list[Table]) -> None:
-        warehouse = self._warehouse()
+    def _commit_current(self, written: WrittenFiles, schema: Schema, captured: list[Table]) -> None:
+        warehouse, number = self._warehouse(), self.manifest.number
 
         def commit(table: Table) -> None:
             if table.id in self.ending:
-                warehouse.empty_current(table, self.manifest.number)
+                warehouse.empty_current(table, number)
                 # Unless another incarnation has the name; it follows when it is written to.
                 self.rows.setdefault(table.full_name, None)
                 self.current_files.setdefault(table.full_name, None)
-                log.info("current rows of a dropped table emptied", table=table.label, batch=self.manifest.number)
+                log.info("current rows of a dropped table emptied", table=table.label, batch=number)
             # The rows of a dropped incarnation were deleted by its DROP; only its changes table remains.
-            elif (self.accounts[table.label]["events"] or table.label in self.untold) and not table.dropped:
-                write = warehouse.replace_current if table.id in self.local.opened else warehouse.merge_current
-                size = write(self._shown(table, schema), schema, self._of_table(events, table), self.manifest.number)
+            elif self._writes(table) and not table.dropped:
+                events = written.events_of(table, self._emitted(table))
+                how: Rows = "replaced" if table.id in self.local.opened else "merged"
+                write = written.writes.get(table.id) or warehouse.write(self._shown(table, schema), schema, events, number, current=how)
+                size = warehouse.commit_current(write, events, number)
                 self.rows[table.label], self.current_files[table.label] = size
-                log.info("current rows merged", table=table.label, batch=self.manifest.number)
+                log.info("current rows merged", table=table.label, batch=number)
             elif table.id in self.reshaped:
-                warehouse.follow(self._shown(table, schema), schema, self.manifest.number)
+                warehouse.follow(self._shown(table, schema), schema, number)
 
         commit_each(captured, commit)
 
@@ -1038,6 +1109,12 @@ def unlike(read: Mapping[str, int], accounting: list[Accounting]) -> list[str]:
     came_in = {account.table: account.updates_in for account in accounting}
     differing = [table for table in sorted({*read, *came_in}) if read.get(table, 0) != came_in.get(table, 0)]
     return [f"{table}: {read.get(table, 0)} were read, {came_in.get(table, 0)} are accounted for" for table in differing]
+
+
+def _emitted_by(pages: Events) -> dict[bytes, int]:
+    """How many events of each table the stream tells. They are made in all tasks, because few of them write them."""
+    found = pages.source.groupBy("table_id").agg(F.sum("told").alias("n")).collect()
+    return {bytes(row.table_id): row.n for row in found}
 
 
 def _marker(table_id: bytes, bucket: int) -> dict[str, Any]:

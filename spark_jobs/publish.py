@@ -33,7 +33,7 @@ from spark_jobs.job_exit import reports_failure
 from spark_jobs.meter import PUBLISH, Made, Meter
 from spark_jobs.session import spark_session
 from spark_jobs.sinks.avro_files import files_up_to, to_files
-from spark_jobs.sinks.changes_files import ChangesFiles, Wanted
+from spark_jobs.sinks.changes_files import ChangesFiles, Reading, Wanted, read_together
 from spark_jobs.sinks.iceberg import Warehouse, may_be_respelled
 from spark_jobs.sinks.kafka import (
     PACKS,
@@ -53,6 +53,7 @@ from spark_jobs.sinks.kafka import (
 )
 from spark_jobs.sinks.kafka_records import PUT_ASIDE, Encoder, Incarnation, Oversized, QuarantineTopic
 from spark_jobs.sinks.schema_registry import Registry
+from spark_jobs.sinks.unwritable_tables import COMMITTERS
 from spark_jobs.spark_errors import spark_failures
 from spark_jobs.stages.scan import Batches
 from writetime import __version__
@@ -75,12 +76,14 @@ from writetime.pipeline.quarantine.published import of_batch, unsent, with_bytes
 from writetime.pipeline.quarantine.record import QuarantineRecord
 from writetime.pipeline.segment_check import known_schema
 from writetime.storage import layout, open_store
+from writetime.storage.concurrency import at_once
 from writetime.storage.store import Store
 
 log = structlog.get_logger()
 
 _FEW_FILES = 32
 """Of so many files, the driver reads the schema versions itself: starting tasks takes longer."""
+_FEW_SEALS = 16
 _AGAIN = "all its events are to be sent again"
 
 
@@ -439,25 +442,28 @@ class Outbox:
         warehouse = Warehouse(self.spark, self.config.catalog.name if self.config.catalog else "")
         found: dict[str, list[Incarnation]] = defaultdict(list)
         refused: dict[str, WritetimeError] = {}
-        topics: dict[str, str] = {}
         batches = range(known.sent_by_all + 1, part.last + 1) if self.config.events.contract == 2 else ()
         complete = CompleteBefore(self.store, self.config.cluster.name, batches)
-        for table in (table for table in learner.captured() if table.full_name not in part.held):
+        has_events = self._with_events(known, part)
+        tables = [table for table in learner.captured() if table.full_name not in part.held and has_events(table)]
+
+        def opened(table: Table) -> Incarnation | WritetimeError | None:
             try:
-                if changes := warehouse.open_changes(table, self.voided):
-                    name, topics[table.full_name] = table.full_name, self._topic(table)
-                    about = envelope.About(
-                        self.config.cluster.name,
-                        table.keyspace,
-                        table.name,
-                        addresses,
-                        self.kafka.topic_prefix,
-                        complete.of(table.id),
-                    )
-                    files = changes.files(known.sent(name), part.last)
-                    found[name].append(Incarnation(table, changes, about, topics[name], files))
+                changes = warehouse.open_changes(table, self.voided)
+                if changes is None:
+                    return None
+                where = self.config.cluster.name, table.keyspace, table.name
+                about = envelope.About(*where, addresses, self.kafka.topic_prefix, complete.of(table.id))
+                return Incarnation(table, changes, about, self._topic(table), changes.files(known.sent(table.full_name), part.last))
             except WritetimeError as error:
-                refused[table.full_name] = error
+                return error
+
+        for table, each in zip(tables, at_once(opened, tables, workers=COMMITTERS), strict=True):
+            if isinstance(each, Incarnation):
+                found[table.full_name].append(each)
+            elif each is not None:
+                refused[table.full_name] = each
+        topics = {table.full_name: self._topic(table) for table in tables}
         refused |= {name: _not_there(name) for name in self._expected(known, part) - found.keys() - refused.keys() - part.held}
         encoders, unclear = self._encoders(found, known, part)
         refused |= unclear
@@ -477,16 +483,34 @@ class Outbox:
         if part.marks is not None and part.by is not None:
             marked = [topic for topic in wanted if self._named(topic) not in refused]
             refused |= {self._named(topic): error for topic, error in self._publisher.mark_switch(marked, part.marks, part.by).items()}
-        sources = [
-            self._table_records(incarnation, encoders[incarnation.table.id], known.sent(name), part)
+        wanted_of = [
+            (incarnation, encoders[incarnation.table.id], known.sent(name), part)
             for name, incarnations in found.items()
             for incarnation in incarnations
             if name not in refused and incarnation.has_unsent
         ]
+        readings = [self._reading(*each) for each in wanted_of]
+        sources = [self._table_records(*each) for each, reading in zip(wanted_of, readings, strict=True) if reading is None]
+        if together := [reading for reading in readings if reading is not None]:
+            sources.append(Unsent(*read_together(self.spark, together)))
         plain = [record for record in (*statements, *quarantined) if record[1] not in refused]
         if plain:
             sources.append(Unsent(self.spark.createDataFrame(plain, schema=from_arrow_schema(RECORDS)), _as_they_are))
         return sources, refused
+
+    def _with_events(self, known: Published, part: Part) -> Callable[[Table], bool]:
+        """Whether a table may have events that are not known to be sent, by the seals of the part's batches. Of many
+        batches, or if a seal is gone, any may: opening a table costs as much as reading some seals. If topics are to
+        be marked, all count."""
+        numbers = range(known.sent_by_all + 1, part.last + 1)
+        if part.marks is not None or len(numbers) > _FEW_SEALS:
+            return lambda _: True
+        seals = [read_sealed(self.store, self.config.cluster.name, number) for number in numbers]
+        if None in seals:
+            return lambda _: True
+        labels = (account.table for sealed in seals if sealed is not None for account in sealed.accounting if account.events)
+        names = {_full_name(label) for label in labels}
+        return lambda table: table.full_name in names
 
     def _limit(
         self, encoders: Mapping[UUID, Encoder], topics: Sequence[str], quarantine: QuarantineTopic | None
@@ -605,9 +629,8 @@ class Outbox:
         note = _known(self.store, cluster, self.upto) or known
         seals = (read_sealed(self.store, cluster, number) for number in range(note.batch + 1, part.last + 1))
         with_events = (account.table for sealed in seals if sealed is not None for account in sealed.accounting if account.events)
-        # The label of a dropped incarnation is its name and its id (Table.label).
         tables = note.waiting.keys() - {self.kafka.topic_prefix, quarantine_topic(self.kafka.topic_prefix)}
-        return {label.partition("@")[0] for label in with_events} | tables
+        return {_full_name(label) for label in with_events} | tables
 
     def _encoders(
         self, found: Mapping[str, list[Incarnation]], known: Published, part: Part
@@ -662,11 +685,15 @@ class Outbox:
         return [(incarnations[at][1], versions_used) for at, versions_used in used.items()]
 
     def _table_records(self, incarnation: Incarnation, encoder: Encoder, since: int, part: Part) -> Unsent:
+        reading = self._reading(incarnation, encoder, since, part)
+        return self._read_by_spark(incarnation, encoder, since, part) if reading is None else Unsent(*read_together(self.spark, [reading]))
+
+    def _reading(self, incarnation: Incarnation, encoder: Encoder, since: int, part: Part) -> Reading | None:
+        """What tasks read of a table's files; None if only Spark's reader can."""
         if incarnation.files is None or self._needs_spark(incarnation, incarnation.files, part):
-            return self._read_by_spark(incarnation, encoder, since, part)
-        frame, reading = incarnation.files.frame(self.spark, self.spark.sparkContext.defaultParallelism)
-        read = reading(self._wanted(incarnation, since, part))
-        return Unsent(frame, self._metered(incarnation.table.label, lambda batches: encoder(read(batches))))
+            return None
+        wanted = self._wanted(incarnation, since, part)
+        return Reading(incarnation.files, wanted, self._metered(incarnation.table.label, encoder))
 
     def _wanted(self, incarnation: Incarnation, since: int, part: Part) -> Wanted:
         owned = len(_key_columns(incarnation, part).fields)
@@ -720,6 +747,11 @@ class Outbox:
 
     def _topic(self, table: Table) -> str:
         return envelope.topic(self.kafka.topic_prefix, table.keyspace, table.name)
+
+
+def _full_name(label: str) -> str:
+    """The label of a dropped incarnation is its name and its id (`Table.label`)."""
+    return label.partition("@")[0]
 
 
 def _as_they_are(batches: Batches) -> Batches:

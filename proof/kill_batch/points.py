@@ -33,6 +33,7 @@ STEPS: Final = (
     "account",
     "note_problems",
     "typed_events",
+    "write_files",
     "commit_changes",
     "commit_state",
     "commit_current",
@@ -129,11 +130,11 @@ def install_in_driver() -> None:
 
     for step in STEPS:
         setattr(ingest.Batch, f"_{step}", around(getattr(ingest.Batch, f"_{step}"), f"step {step}"))
-    Warehouse.write_changes = around(Warehouse.write_changes, "changes of a table")  # type: ignore[method-assign]
+    Warehouse.commit_changes = around(Warehouse.commit_changes, "changes of a table")  # type: ignore[method-assign]
     Warehouse._replace = around(Warehouse._replace, "overwrite of a table")  # type: ignore[method-assign]
     IcebergTable.overwrite = around(IcebergTable.overwrite, "commit of files")  # type: ignore[method-assign]
     IcebergTable.replace_rows = around(IcebergTable.replace_rows, "commit of rows")  # type: ignore[method-assign]
-    Warehouse._write_current = around(Warehouse._write_current, "current of a table")  # type: ignore[method-assign]
+    Warehouse.commit_current = around(Warehouse.commit_current, "current of a table")  # type: ignore[method-assign]
     publish.ensure_topics = around(publish.ensure_topics, "topics")
     publish.write_published = around(publish.write_published, "note")
 

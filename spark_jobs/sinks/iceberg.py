@@ -12,10 +12,12 @@ nothing (`Fence`). Knows Spark SQL; must not know where rows come from."""
 from __future__ import annotations
 
 import json
+from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
+from functools import reduce
 from threading import Condition, Lock
 from typing import Any, Literal, NamedTuple
 from uuid import UUID, uuid4
@@ -30,10 +32,11 @@ from pyspark.sql.pandas.types import from_arrow_schema, to_arrow_schema
 from pyspark.sql.types import DecimalType, StructType
 
 from spark_jobs.meter import Made, Meter
+from spark_jobs.sinks.batch_files import CHANGES, EMITTED, FOUND, WRITTEN, Events, KeyLookup, PageRows, TaskFiles, looking_up, writing
 from spark_jobs.sinks.changes_files import ChangesFiles
-from spark_jobs.sinks.data_files import FILES
-from spark_jobs.sinks.iceberg_table import IcebergTable, Kept, Replaced, collected, is_conflict
-from spark_jobs.sinks.row_positions import DELETES, KEYED, MAX_KEY_BYTES, Lookup, can_look_up, in_shares, written_with_keys
+from spark_jobs.sinks.data_files import FileTarget
+from spark_jobs.sinks.iceberg_table import IcebergTable, Kept, Replaced, is_conflict
+from spark_jobs.sinks.row_positions import MAX_KEY_BYTES, HeldFile, Lookup, can_look_up, in_shares
 from spark_jobs.sinks.schema_evolution import (
     Path,
     Steps,
@@ -43,7 +46,7 @@ from spark_jobs.sinks.schema_evolution import (
     type_ddl,
 )
 from spark_jobs.spark_errors import why
-from spark_jobs.stages.event_pages import change_rows, kept_of, kept_rows, last_rows, one_of_each_key
+from spark_jobs.stages.event_pages import change_rows, kept_rows, last_rows, one_of_each_key
 from spark_jobs.stages.number_columns import NumberTooLong, lacking, number_or_null, too_long
 from spark_jobs.stages.scan import Batches
 from spark_jobs.stages.table_rows import EXPIRES_AT, OP, WRITETIME, RowShape, changes_schema
@@ -66,6 +69,8 @@ from writetime.pipeline.quarantine.record import QuarantineRecord
 from writetime.storage.store import Store
 
 Facts = Literal["map", "struct", "none"]
+Rows = Literal["merged", "replaced"]
+"""What a batch's rows are to the current rows that are there."""
 
 log = structlog.get_logger()
 
@@ -227,18 +232,72 @@ class Size(NamedTuple):
     files: TableFiles | None
 
 
-@dataclass(frozen=True, slots=True)
-class _Rows:
-    """Rows that tasks make of those of a frame: with these columns, by a function for `mapInArrow`. `metered`: what
-    it is wrapped in last."""
+@dataclass(slots=True)
+class ChangesWrite:
+    """A batch's changes of one table before their commit. `columns`: the table's; `seen`: the snapshot that was looked
+    at; `made`: makes rows of pages; `target`: where tasks write files, None if only Spark's writer can; `files`: what
+    they have written, None if that is over or has not begun."""
 
-    source: DataFrame
-    made: Callable[[Batches], Batches]
+    held: IcebergTable
     columns: StructType
-    metered: Callable[[Made], Made] = lambda made: made
+    seen: int | None
+    replaced: Replaced
+    made: PageRows
+    target: FileTarget | None
+    files: list[Row] | None = None
 
-    def frame(self) -> DataFrame:
-        return self.source.mapInArrow(self.metered(self.made), schema=self.columns)
+
+@dataclass(slots=True)
+class CurrentWrite:
+    """The same of current rows. `rows`: columns of what `made` makes, with OP; `is_done`: the table has the batch's
+    rows; `is_whole`: these replace all rows, not only those with their keys; `has_spellings`: keys may be spelled in
+    several ways; `held_files`: the table's files at `seen`, in which tasks look keys up; `packs`: these keys, packed;
+    `deletes`: the position delete files."""
+
+    held: IcebergTable
+    shape: RowShape
+    columns: StructType
+    rows: StructType
+    seen: int | None
+    is_done: bool
+    is_whole: bool
+    has_spellings: bool
+    made: PageRows
+    target: FileTarget | None = None
+    held_files: list[HeldFile] | None = None
+    files: list[Row] | None = None
+    packs: list[bytes] = field(default_factory=list)
+    deletes: list[Row] = field(default_factory=list)
+
+    @property
+    def keys(self) -> list[str]:
+        return list(self.shape.key_type.names)
+
+
+@dataclass(slots=True)
+class TableWrite:
+    """What a batch writes of one table."""
+
+    table: Table
+    changes: ChangesWrite | None = None
+    current: CurrentWrite | None = None
+
+    @property
+    def is_by_tasks(self) -> bool:
+        """Whether tasks can write all files."""
+        waits = self.current is not None and not self.current.is_done and self.current.target is None
+        return not waits and (self.changes is None or self.changes.target is not None)
+
+    @property
+    def parts(self) -> list[ChangesWrite | CurrentWrite]:
+        return [each for each in (self.changes, self.current) if each is not None]
+
+    def discard(self) -> None:
+        """Delete the files that were written and not handed to a commit."""
+        for each in self.parts:
+            if each.target is not None and each.files is not None:
+                each.files = None
+                each.target.discard()
 
 
 class _Notes:
@@ -369,28 +428,148 @@ class Warehouse:
         texts = {key.removeprefix(_SCHEMA_PROPERTY): text for key, text in properties.items() if key.startswith(_SCHEMA_PROPERTY)}
         return Changes(rows, {version: json.loads(text) for version, text in texts.items()}, held)
 
+    # --- a batch's files
+
+    def open(self, table: Table, schema: Schema, batch: int, *, changes: bool = False, current: Rows | None = None) -> TableWrite:
+        """Create or evolve the tables for these rows, and look at them: what is written is based on that. `current`:
+        what becomes of the rows that are there."""
+        with self.fenced(batch):
+            write = TableWrite(table)
+            if changes:
+                write.changes = self._open_changes(table, schema, batch)
+            if current is not None:
+                write.current = self._open_current(table, schema, batch, is_replaced=current == "replaced")
+            return write
+
+    def write(
+        self, table: Table, schema: Schema, events: Events, batch: int, *, changes: bool = False, current: Rows | None = None
+    ) -> TableWrite:
+        """`open`, and `write_files` for this table alone."""
+        write = self.open(table, schema, batch, changes=changes, current=current)
+        with self.fenced(batch):
+            if write.is_by_tasks:
+                self.write_files([write], [events], batch)
+        return write
+
+    def write_files(self, writes: Sequence[TableWrite], events: Sequence[Events], batch: int) -> dict[bytes, int]:
+        """Let tasks write the files of these tables, as far as they can: a job of Spark writes rows, another one
+        position deletes. Returns how many events of each table the stream tells. If it fails, no files are left.
+        `events`: each of other tables."""
+        if not events:
+            return {}
+        by_id = {write.table.id.bytes: write for write in writes}
+        try:
+            emitted = self._write_rows(by_id, events, batch)
+            self._look_up(by_id)
+        except BaseException:
+            for write in writes:
+                write.discard()
+            raise
+        return emitted
+
+    def _write_rows(self, writes: Mapping[bytes, TableWrite], events: Sequence[Events], batch: int) -> dict[bytes, int]:
+        tables = {table_id: self._task_files(write) for table_id, write in writes.items()}
+        for each in (each for write in writes.values() for each in write.parts):
+            each.files = None if each.target is None else []
+        columns = from_arrow_schema(WRITTEN)
+        jobs = [some.mapped(_passed(self.fence, batch, writing(some.among(tables), some.made)), columns) for some in events]
+        emitted: Counter[bytes] = Counter()
+        for row in reduce(DataFrame.union, jobs).collect():
+            write = writes.get(bytes(row.table_id))
+            if row.part == EMITTED:
+                emitted[bytes(row.table_id)] += row.rows
+            elif row.path is None:
+                assert write is not None
+                assert write.current is not None
+                write.current.packs.append(bytes(row["keys"]))
+            else:
+                assert write is not None
+                files = (write.changes if row.part == CHANGES else write.current).files  # type: ignore[union-attr]
+                assert files is not None
+                files.append(row)
+        return dict(emitted)
+
+    def _task_files(self, write: TableWrite) -> TaskFiles:
+        changes, current, metered = write.changes, write.current, self._metered("write", write.table)
+        made = TaskFiles(metered=metered)
+        if changes is not None and changes.target is not None:
+            made = replace(made, changes=(changes.target, changes.made))
+        if current is not None and current.target is not None:
+            keys = [] if current.is_whole else current.keys
+            made = replace(made, current=(current.target, current.made, keys, kept_rows(to_arrow_schema(current.columns))))
+        return made
+
+    def _look_up(self, writes: Mapping[bytes, TableWrite]) -> None:
+        """Find the rows with the keys that were written, and write position deletes of them."""
+        waiting: dict[bytes, KeyLookup] = {}
+        size = 0
+        for table_id, write in writes.items():
+            to = write.current
+            if to is None or to.files is None or to.target is None or to.is_whole or not (to.packs and to.held_files):
+                continue
+            mine = sum(map(len, to.packs))
+            if mine > MAX_KEY_BYTES:
+                # The rows are merged.
+                to.files = None
+                to.target.discard()
+                continue
+            if size + mine > MAX_KEY_BYTES:
+                self._run_lookups(waiting, writes)
+                waiting, size = {}, 0
+            lookup = Lookup(to.held.key_columns(to_arrow_schema(to.columns), to.keys), to.packs)
+            waiting[table_id] = KeyLookup(lookup, to.target, self._metered("current", write.table))
+            size += mine
+        self._run_lookups(waiting, writes)
+
+    def _run_lookups(self, lookups: Mapping[bytes, KeyLookup], writes: Mapping[bytes, TableWrite]) -> None:
+        if not lookups:
+            return
+        currents = {table_id: current for table_id in lookups if (current := writes[table_id].current) is not None}
+        files = [(table_id, file) for table_id, current in currents.items() for file in current.held_files or ()]
+        shares = in_shares(files, self.spark.sparkContext.defaultParallelism)
+        numbers = self.spark.range(len(shares), numPartitions=len(shares))
+        for row in numbers.mapInArrow(looking_up(lookups, shares), schema=from_arrow_schema(FOUND)).collect():
+            currents[bytes(row.table_id)].deletes.append(row)
+
+    # --- changes
+
+    def _open_changes(self, table: Table, schema: Schema, batch: int) -> ChangesWrite:
+        held = self._changes(RowShape.of(table, schema), schema, batch)
+        seen, _ = self._look_at(held, batch)
+        columns = held.columns
+        as_arrow = to_arrow_schema(columns)
+        about = {"batch": batch, "table_id": str(table.id), "schema_version": schema_version(table, schema.types)}
+        replaced = "everything" if self._succeeds(held) else _earlier_attempt(held, batch)
+        return ChangesWrite(held, columns, seen, replaced, change_rows(as_arrow, about, cells=self.cells), held.file_target(as_arrow))
+
     def write_changes(self, table: Table, schema: Schema, events: DataFrame, batch: int) -> TableFiles | None:
         """Write the batch's events of the table, PAGES; they replace those of an earlier attempt of the
         batch. Returns the files of the table with them."""
+        given = Events.of_pages(events)
+        return self.commit_changes(self.write(table, schema, given, batch, changes=True), given, batch)
+
+    def commit_changes(self, write: TableWrite, events: Events, batch: int) -> TableFiles | None:
+        """Commit a table's changes, whose files tasks have written, or else of these events. Returns the files of the
+        table with them."""
+        to, table = write.changes, write.table
+        assert to is not None
         with self.fenced(batch):
-            shape = RowShape.of(table, schema)
-            held = self._changes(shape, schema, batch)
-            seen, _ = self._look_at(held, batch)
-            about = {"batch": batch, "table_id": str(table.id), "schema_version": schema_version(table, schema.types)}
-            as_rows = change_rows(to_arrow_schema(held.columns), about, cells=self.cells)
-            rows = _Rows(events.filter("told > 0"), as_rows, held.columns, self._metered("changes", table))
-            replaced = "everything" if self._succeeds(held) else _earlier_attempt(held, batch)
+
+            def rows() -> DataFrame:
+                return events.rows(table.id.bytes, to.made, to.columns, self._metered("changes", table))
+
+            self._expect_open(batch)
             try:
-                self._replace(held, seen, rows, replaced, self._about(batch, table=table))
-                self._take_over(held, batch)
+                self._replace(to, to.replaced, rows, self._about(batch, table=table))
+                self._take_over(to.held, batch)
             except Py4JJavaError as error:
                 if _MIXED not in str(error):
                     raise
                 # Compaction has merged an earlier attempt's events into a file with events of other batches.
-                self._exchange_events(held, rows.frame(), batch)
-            held.refresh()
-            self._note_written("changes", held, table, batch)
-            return held.files
+                self._exchange_events(to.held, rows(), batch)
+            to.held.refresh()
+            self._note_written("changes", to.held, table, batch)
+            return to.held.files
 
     def take_back(self, table: Table, batch: int) -> None:
         """Remove the changes that an earlier attempt of the batch wrote for this incarnation."""
@@ -517,12 +696,14 @@ class Warehouse:
 
     def merge_current(self, table: Table, schema: Schema, events: DataFrame, batch: int) -> Size:
         """Merge the last event of each row in the batch into the current rows."""
-        return self._write_current(table, schema, events, batch, anew=False)
+        given = Events.of_pages(events)
+        return self.commit_current(self.write(table, schema, given, batch, current="merged"), given, batch)
 
     def replace_current(self, table: Table, schema: Schema, events: DataFrame, batch: int) -> Size:
         """For a truncated table: replace all current rows by those that result from the batch's events, in
         one commit."""
-        return self._write_current(table, schema, events, batch, anew=True)
+        given = Events.of_pages(events)
+        return self.commit_current(self.write(table, schema, given, batch, current="replaced"), given, batch)
 
     def empty_current(self, table: Table, batch: int) -> None:
         """For a dropped table: delete its current rows, if any. Iceberg's snapshots keep them."""
@@ -534,33 +715,87 @@ class Warehouse:
             if held is not None:
                 self._take_over(held, batch)
 
-    def _write_current(self, table: Table, schema: Schema, events: DataFrame, batch: int, *, anew: bool) -> Size:
+    def _open_current(self, table: Table, schema: Schema, batch: int, *, is_replaced: bool) -> CurrentWrite:
+        shape = RowShape.of(table, schema)
+        held, facts = self._current(shape, schema, batch)
+        seen, is_done = self._look_at(held, batch)
+        stored = held.columns
+        columns = current_schema(shape, facts, self.layout.numbers.of(table))
+        rows = StructType([stored[column] for column in columns.names]).add(OP, "string")
+        write = CurrentWrite(
+            held,
+            shape,
+            columns=stored,
+            rows=rows,
+            seen=seen,
+            is_done=is_done,
+            # There is nothing to merge with, and the scan for it is the expensive part.
+            is_whole=is_replaced or seen is None or self._succeeds(held),
+            has_spellings=any(may_be_respelled(table.columns[key].type) for key in shape.keys),
+            made=self._last_rows(shape, rows),
+        )
+        if not is_done and not write.has_spellings:
+            self._aim(write)
+        return write
+
+    def _last_rows(self, shape: RowShape, rows: StructType) -> PageRows:
+        """Makes the rows after the batch, with the action for each in column OP; and the keys that a row had in
+        between, if there can be several."""
+        made = last_rows(to_arrow_schema(rows), _respelled(shape), self.layout.overflow)
+        if shape.table.static_columns and shape.table.clustering:
+            partition, clustering = _names(shape.table.partition_key), _names(shape.table.clustering)
+            made = one_of_each_key(made, partition, clustering)
+        return made
+
+    def _aim(self, write: CurrentWrite) -> None:
+        """Let tasks write the files, if they can. They cannot replace rows by their positions by copy-on-write, with keys
+        that only Spark compares, with columns of the table that the rows lack and that keep their values, in tables
+        that somebody has set up in another way."""
+        columns = to_arrow_schema(write.columns)
+        if not write.is_whole:
+            is_possible = self.layout.writes == "merge-on-read" and set(columns.names) <= set(write.rows.names)
+            if not is_possible or not can_look_up(pa.schema([columns.field(name) for name in write.keys])):
+                return
+            assert write.seen is not None
+            write.held_files = write.held.rows_by_file(write.seen)
+            if write.held_files is None:
+                return
+        write.target = write.held.file_target(columns)
+
+    def commit_current(self, write: TableWrite, events: Events, batch: int) -> Size:
+        """Commit a table's current rows, whose files tasks have written, or else of these events."""
+        to, table = write.current, write.table
+        assert to is not None
+        held = to.held
         with self.fenced(batch):
-            shape = RowShape.of(table, schema)
-            held, facts = self._current(shape, schema, batch)
-            seen, done = self._look_at(held, batch)
-            if done:
+            self._expect_open(batch)
+            if to.is_done:
                 self._take_over(held, batch)
                 return Size(held.rows, held.files)
-            columns = current_schema(shape, facts, self.layout.numbers.of(table))
-            rows = self._last_rows(held, shape, columns, events, batch)
-            # Keys that may be spelled otherwise may be in another task.
-            several = any(may_be_respelled(table.columns[key].type) for key in shape.keys)
-            if anew or seen is None or self._succeeds(held):
-                # There is nothing to merge with, and the scan for it is the expensive part.
-                about = self._about(batch, "rows", table)
-                if several:
-                    kept = _one_of_each_key(rows.frame(), shape).filter(F.col(OP) != "d")
-                    self._overwrite(held.name, seen, _as_stored(kept, held.columns), F.lit(True), about)
-                else:
-                    made = kept_of(rows.made, to_arrow_schema(held.columns))
-                    self._replace(held, seen, _Rows(rows.source, made, held.columns, rows.metered), "everything", about)
-            elif several or not self._replace_rows(held, seen, shape, rows, batch):
-                self._merge(held.name, shape, columns, _one_of_each_key(rows.frame(), shape) if several else rows.frame(), batch)
+            about = self._about(batch, "rows", table)
+            if to.is_whole:
+                self._replace(to, "everything", lambda: self._kept_rows(to, events, batch), about)
+            elif to.files is not None and to.target is not None:
+                assert to.seen is not None
+                files, to.files = to.files, None
+                held.replace_rows(to.target, files, to.deletes, to.seen, about)
+            else:
+                self._merge(to, self._actions(to, events, batch), batch)
             self._take_over(held, batch)
             held.refresh()
             self._note_written("current", held, table, batch)
             return Size(held.rows, held.files)
+
+    def _actions(self, to: CurrentWrite, events: Events, batch: int) -> DataFrame:
+        """Rows for a MERGE. They are produced while the commit's job runs, after the table was loaded, and only after
+        the fence was checked."""
+        made = _passed(self.fence, batch, to.made)
+        rows = events.rows(to.shape.table.id.bytes, made, to.rows, self._metered("current", to.shape.table))
+        # Keys that may be spelled otherwise may be in another task.
+        return _one_of_each_key(rows, to.shape) if to.has_spellings else rows
+
+    def _kept_rows(self, to: CurrentWrite, events: Events, batch: int) -> DataFrame:
+        return _as_stored(self._actions(to, events, batch).filter(F.col(OP) != "d"), to.columns)
 
     def _note_written(self, stage: str, held: IcebergTable, table: Table, batch: int) -> None:
         """Report the files of the batch's last commit to the meter."""
@@ -625,46 +860,17 @@ class Warehouse:
             writer = writer.option(f"snapshot-property.{key}", value)
         writer.overwrite(where)
 
-    def _replace(self, held: IcebergTable, seen: int | None, rows: _Rows, replaced: Replaced, properties: Mapping[str, str]) -> None:
-        """Put these rows in place of the `replaced` ones, unless such rows were written since snapshot `seen`.
-        The tasks write the files if they can, and else Spark's writer."""
-        target = held.file_target(to_arrow_schema(rows.columns))
-        if target is None:
-            log.info("files written by Spark's writer", table=held.name)
-            self._overwrite(held.name, seen, rows.frame(), _condition(replaced), properties)
+    def _replace(
+        self, to: ChangesWrite | CurrentWrite, replaced: Replaced, rows: Callable[[], DataFrame], properties: Mapping[str, str]
+    ) -> None:
+        """Put the files that tasks have written in place of the `replaced` rows, or else let Spark's writer put these
+        rows there, unless such rows were written since snapshot `seen`."""
+        if to.files is None or to.target is None:
+            log.info("files written by Spark's writer", table=to.held.name)
+            self._overwrite(to.held.name, to.seen, rows(), _condition(replaced), properties)
             return
-        files = collected(rows.source.mapInArrow(rows.metered(target.written(rows.made)), schema=from_arrow_schema(FILES)), target)
-        held.overwrite(target, files, replaced, seen, properties)
-
-    def _replace_rows(self, held: IcebergTable, seen: int, shape: RowShape, rows: _Rows, batch: int) -> bool:
-        """Put these rows in place of those with their keys, by position. False if that cannot be done, and nothing was
-        written: by copy-on-write, with keys that only Spark compares, with columns of the table that the rows lack and
-        that keep their values, in tables that somebody has set up in another way."""
-        keys, columns = list(shape.key_type.names), to_arrow_schema(held.columns)
-        is_possible = self.layout.writes == "merge-on-read" and set(columns.names) <= set(rows.columns.names)
-        if not is_possible or not can_look_up(pa.schema([columns.field(name) for name in keys])):
-            return False
-        target, files = held.file_target(columns), held.rows_by_file(seen)
-        if target is None or files is None:
-            return False
-        as_stored = kept_rows(columns)
-        write = rows.metered(written_with_keys(target, rows.made, keys, as_stored))
-        tasks = rows.source.mapInArrow(write, schema=from_arrow_schema(KEYED))
-        found = collected(tasks, target)
-        packs = [bytes(row["keys"]) for row in found if row["keys"] is not None]
-        if sum(map(len, packs)) > MAX_KEY_BYTES:
-            target.discard()
-            return False
-        deletes: list[Row] = []
-        if packs and files:
-            lookup = Lookup(held.key_columns(columns, keys), packs)
-            shares = in_shares(files, self.spark.sparkContext.defaultParallelism)
-            numbers = self.spark.range(len(shares), numPartitions=len(shares))
-            look = rows.metered(lookup.written(target, shares))
-            deletes = collected(numbers.mapInArrow(look, schema=from_arrow_schema(DELETES)), target)
-        written = [row for row in found if row["path"] is not None]
-        held.replace_rows(target, written, deletes, seen, self._about(batch, "rows", shape.table))
-        return True
+        files, to.files = to.files, None
+        to.held.overwrite(to.target, files, replaced, to.seen, properties)
 
     def _exchange_events(self, held: IcebergTable, rows: DataFrame, batch: int) -> None:
         """Replace a batch's events one by one. A crash between the two steps loses nothing."""
@@ -676,9 +882,10 @@ class Warehouse:
             )
             self.spark.sql(f"DELETE FROM {held.name} WHERE batch = {batch} AND ordinal NOT IN (SELECT ordinal FROM {view})")
 
-    def _merge(self, name: str, shape: RowShape, columns: pa.Schema, rows: DataFrame, batch: int) -> None:
-        with self._viewed(rows) as view, self._notes.applied(self._about(batch, "rows", shape.table)):
-            self.spark.sql(merge_statement(name, view, shape, columns))
+    def _merge(self, to: CurrentWrite, rows: DataFrame, batch: int) -> None:
+        columns = [name for name in to.rows.names if name != OP]
+        with self._viewed(rows) as view, self._notes.applied(self._about(batch, "rows", to.shape.table)):
+            self.spark.sql(merge_statement(to.held.name, view, to.shape, columns))
 
     def follow(self, table: Table, schema: Schema, batch: int) -> None:
         """Evolve the existing tables to the cluster's table if the batch writes none of its rows."""
@@ -887,20 +1094,6 @@ class Warehouse:
             held.evolve(Steps(), missing, lambda: None)
 
     # --- the rest
-
-    def _last_rows(self, held: IcebergTable, shape: RowShape, columns: pa.Schema, events: DataFrame, batch: int) -> _Rows:
-        """The rows after the batch, with the action for each in column OP; and the keys that a row had in
-        between, if there can be several. They are produced while the commit's job runs, after the table of a
-        MERGE was loaded, and only after the fence was checked."""
-        stored = held.columns
-        rows = StructType([stored[column] for column in columns.names]).add(OP, "string")
-        respelled = _names(column for column in shape.table.clustering if may_be_respelled(column.type))
-        made = last_rows(to_arrow_schema(rows), respelled, self.layout.overflow)
-        if shape.table.static_columns and shape.table.clustering:
-            partition, clustering = _names(shape.table.partition_key), _names(shape.table.clustering)
-            made = one_of_each_key(made, partition, clustering)
-        made = _passed(self.fence, batch, made)
-        return _Rows(events if respelled else events.filter("last > 0"), made, rows, self._metered("current", shape.table))
 
     def _look_at(self, held: IcebergTable, batch: int, *, shared: bool = False) -> tuple[int | None, bool]:
         """The snapshot that readers of the table see now, which must not be of a later batch, and whether it
@@ -1168,6 +1361,11 @@ def _undone(gone: Sequence[Kept]) -> dict[str, str]:
     return properties
 
 
+def _respelled(shape: RowShape) -> list[str]:
+    """The key columns whose spelling may differ before and after a batch."""
+    return _names(column for column in shape.table.clustering if may_be_respelled(column.type))
+
+
 def _names(columns: Iterable[model.Column]) -> list[str]:
     return [to_column(column.name) for column in columns]
 
@@ -1180,10 +1378,10 @@ def _incarnation_name(name: str, incarnation: UUID) -> str:
     return f"{name}__{model.short_id(incarnation)}"
 
 
-def merge_statement(name: str, view: str, shape: RowShape, stored: pa.Schema) -> str:
+def merge_statement(name: str, view: str, shape: RowShape, stored: Sequence[str]) -> str:
     # Static content alone has null clusterings, which need the null-safe comparison.
     same = " AND ".join(f"{comparable('t', key)} <=> {comparable('s', key)}" for key in shape.key_type)
-    columns = [quoted(column) for column in stored.names]
+    columns = [quoted(column) for column in stored]
     updates = ", ".join(f"t.{column} = s.{column}" for column in columns)
     values = ", ".join(f"s.{column}" for column in columns)
     return (
@@ -1255,7 +1453,7 @@ def _text(value: str) -> str:
     return "'" + value.replace("\\", "\\\\").replace("'", "\\'") + "'"
 
 
-def _passed(fence: Fence | None, batch: int, made: Callable[[Batches], Batches]) -> Callable[[Batches], Batches]:
+def _passed(fence: Fence | None, batch: int, made: Made) -> Made:
     """The rows, produced after the fence has been checked."""
 
     def rows(batches: Batches) -> Batches:

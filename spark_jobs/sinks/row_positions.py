@@ -4,8 +4,8 @@ Arrow, and position delete files for them.
 Strategy: a MERGE plans, scans and joins the table's rows in Spark. To replace rows whose keys are known, only
 the key columns need to be read. First, tasks write the batch's rows to data files and return their keys
 (`written_with_keys`). Then, tasks look these keys up in the files of the snapshot that the batch is based on,
-each in its share of them, and write position deletes (`Lookup.written`). A data file has one delete file of
-its own: a new one takes the place of the former. The driver commits both at once, and Iceberg refuses if a
+each in its share of them, and write position deletes (`Lookup.written`). `batch_files` has the jobs. A data file
+has one delete file of its own: a new one takes the place of the former. The driver commits both at once, and Iceberg refuses if a
 file was replaced, or rows were added or deleted, in between (`IcebergTable.replace_rows`). Sources: the
 Iceberg table specification (position delete files, reserved field ids). Must not know what the rows are."""
 
@@ -14,7 +14,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import cached_property, reduce
-from typing import Any, Final, NamedTuple
+from typing import Any, Final, NamedTuple, TypeVar
 from uuid import uuid4
 
 import numpy as np
@@ -47,6 +47,7 @@ _POSITIONS: Final = pa.schema(
 )
 
 
+T = TypeVar("T")
 Positions = np.ndarray[Any, np.dtype[np.int64]]
 
 
@@ -75,15 +76,16 @@ def _holds(kind: pa.DataType) -> bool:
 def written_with_keys(
     target: FileTarget, rows: Callable[[Batches], Batches], keys: Sequence[str], kept: Callable[[pa.RecordBatch], Batches]
 ) -> Callable[[Batches], Batches]:
-    """A function for `mapInArrow` to KEYED: it writes what `kept` leaves of the rows, and returns the keys of
-    all."""
+    """A function to KEYED: it writes what `kept` leaves of the rows, and returns the keys of all, if there are
+    `keys`."""
 
     def write_batches(batches: Batches) -> Batches:
         found: list[pa.RecordBatch] = []
 
         def noted() -> Iterator[pa.RecordBatch]:
             for batch in rows(batches):
-                found.append(batch.select(keys))
+                if keys:
+                    found.append(batch.select(keys))
                 yield from kept(batch)
 
         for files in target.written(lambda given: given)(noted()):
@@ -133,17 +135,10 @@ class Lookup:
     def _texts(self) -> frozenset[str]:
         return frozenset(texts(self._keys, self.columns.names))
 
-    def written(self, target: FileTarget, shares: Sequence[Sequence[HeldFile]]) -> Callable[[Batches], Batches]:
-        """A function for `mapInArrow` from numbers of shares to DELETES."""
-
-        def write_batches(numbers: Batches) -> Batches:
-            for batch in numbers:
-                for file in (file for number in batch["id"].to_pylist() for file in shares[number]):
-                    places, replaced = self.deleted(file)
-                    if places.size:
-                        yield pa.RecordBatch.from_pylist([_write(target, file, places, replaced)], schema=DELETES)
-
-        return write_batches
+    def written(self, target: FileTarget, file: HeldFile) -> dict[str, Any] | None:
+        """Write the file's new delete file, a row of DELETES; None if it needs none."""
+        places, replaced = self.deleted(file)
+        return _write(target, file, places, replaced) if places.size else None
 
     def deleted(self, file: HeldFile) -> tuple[Positions, list[str]]:
         """The positions for the file's new delete file, ascending: of rows with these keys, and those of its
@@ -183,15 +178,16 @@ def _write(target: FileTarget, file: HeldFile, places: Positions, replaced: list
     return {"path": path, "size": put(path, _POSITIONS, [rows]), "rows": places.size, "of": file.path, "replaced": replaced}
 
 
-def in_shares(files: Iterable[HeldFile], parallelism: int) -> list[list[HeldFile]]:
-    """The files by task: so many tasks if there are as many files, and more if these have many rows."""
-    held = sorted(files, key=lambda file: -file.rows)
-    tasks = min(len(held), max(parallelism, -(-sum(file.rows for file in held) // ROWS_PER_TASK)))
-    shares: list[list[HeldFile]] = [[] for _ in range(tasks)]
+def in_shares(files: Iterable[tuple[T, HeldFile]], parallelism: int) -> list[list[tuple[T, HeldFile]]]:
+    """The files, each with what it belongs to, by task: so many tasks if there are as many files, and more if these
+    have many rows."""
+    held = sorted(files, key=lambda each: -each[1].rows)
+    tasks = min(len(held), max(parallelism, -(-sum(file.rows for _, file in held) // ROWS_PER_TASK)))
+    shares: list[list[tuple[T, HeldFile]]] = [[] for _ in range(tasks)]
     sizes = [0] * tasks
-    for file in held:
+    for each in held:
         least = sizes.index(min(sizes))
-        shares[least].append(file)
+        shares[least].append(each)
         # Opening a file costs about as much as reading that many keys.
-        sizes[least] += file.rows + _ROWS
+        sizes[least] += each[1].rows + _ROWS
     return shares

@@ -31,16 +31,25 @@ def starts(batch: Any, columns: Sequence[str]) -> Ints:
 
 def by_shard(batches: Iterable[pa.RecordBatch]) -> Iterator[tuple[Shard, Iterator[pa.RecordBatch]]]:
     """The rows of each (table_id, bucket), from batches that are sorted by it."""
+    yield from _runs(batches, ("table_id", "bucket"))
 
-    def runs() -> Iterator[tuple[Shard, pa.RecordBatch]]:
+
+def by_table(batches: Iterable[pa.RecordBatch]) -> Iterator[tuple[bytes, Iterator[pa.RecordBatch]]]:
+    """The rows of each table_id, from batches that are sorted by it."""
+    for (table_id,), run in _runs(batches, ("table_id",)):
+        yield table_id, run
+
+
+def _runs(batches: Iterable[pa.RecordBatch], columns: Sequence[str]) -> Iterator[tuple[Any, Iterator[pa.RecordBatch]]]:
+    def parts() -> Iterator[tuple[tuple[Any, ...], pa.RecordBatch]]:
         for batch in batches:
-            begins = starts(batch, ["table_id", "bucket"]).tolist()
+            begins = starts(batch, columns).tolist()
             for start, end in zip(begins, [*begins[1:], batch.num_rows], strict=True):
                 piece = batch.slice(start, end - start)
-                yield (piece["table_id"][0].as_py(), piece["bucket"][0].as_py()), piece
+                yield tuple(piece[name][0].as_py() for name in columns), piece
 
-    for shard, group in groupby(runs(), key=lambda pair: pair[0]):
-        yield shard, (piece for _, piece in group)
+    for run, group in groupby(parts(), key=lambda pair: pair[0]):
+        yield run, (piece for _, piece in group)
 
 
 def whole(batches: Sequence[pa.RecordBatch]) -> pa.RecordBatch:

@@ -28,6 +28,8 @@ PAGES: Final = pa.schema([("table_id", pa.binary()), ("told", pa.int64()), ("las
 """`told`: how many of the page's events the stream tells; `last`: how many are the last ones of their rows;
 `payload`: the page."""
 
+Pages = Iterable[pa.RecordBatch]
+
 FIRST_MICROS: Final = -62_135_596_800_000_000
 LAST_MICROS: Final = 253_402_300_799_999_999
 """The years 1 to 9999: what all readers of a timestamp understand."""
@@ -67,7 +69,7 @@ def _row(event: Event) -> dict[str, Any]:
     }
 
 
-def pages(batches: Batches) -> Batches:
+def pages(batches: Batches) -> Pages:
     """The pages of PAGES."""
     for batch in batches:
         yield from unpacked(batch["payload"].to_pylist())
@@ -76,12 +78,12 @@ def pages(batches: Batches) -> Batches:
 # --- changes
 
 
-def change_rows(columns: pa.Schema, about: Mapping[str, Any], *, cells: bool) -> Callable[[Batches], Batches]:
-    """PAGES to rows of a changes table with these columns. `about`: what the sink adds, by column. `cells`:
+def change_rows(columns: pa.Schema, about: Mapping[str, Any], *, cells: bool) -> Callable[[Pages], Batches]:
+    """Pages to rows of a changes table with these columns. `about`: what the sink adds, by column. `cells`:
     whether changes include writetimes and expiries of cells."""
 
-    def rows(batches: Batches) -> Batches:
-        for page in pages(batches):
+    def rows(given: Pages) -> Batches:
+        for page in given:
             # Events without an ordinal are for current rows only.
             numbered = _filtered(page, pc.is_valid(page["ordinal"]))
             if numbered.num_rows:
@@ -100,14 +102,14 @@ def change_rows(columns: pa.Schema, about: Mapping[str, Any], *, cells: bool) ->
 # --- current rows
 
 
-def last_rows(columns: pa.Schema, respelled: Sequence[str], overflow: Overflow = "reject") -> Callable[[Batches], Batches]:
-    """PAGES to actions on current rows, with these columns, one of which is OP. `respelled`: the key columns
+def last_rows(columns: pa.Schema, respelled: Sequence[str], overflow: Overflow = "reject") -> Callable[[Pages], Batches]:
+    """Pages to actions on current rows, with these columns, one of which is OP. `respelled`: the key columns
     whose spelling may differ before and after. `overflow`: what becomes of a number that its column does not
     hold; NumberTooLong if that is to be rejected."""
     as_events = pa.schema([field.with_type(pa.string()) if pa.types.is_decimal(field.type) else field for field in columns])
 
-    def rows(batches: Batches) -> Batches:
-        for page in pages(batches):
+    def rows(given: Pages) -> Batches:
+        for page in given:
             if respelled:
                 found = [row for event in _events(page) for row in _rows_of(event, respelled, as_events)]
                 made: Iterable[pa.RecordBatch] = [pa.RecordBatch.from_pylist(found, schema=as_events)]
@@ -129,18 +131,16 @@ def _with_numbers(batch: pa.RecordBatch, columns: pa.Schema, overflow: Overflow)
     return pa.RecordBatch.from_arrays(found, schema=columns)
 
 
-def one_of_each_key(
-    rows: Callable[[Batches], Batches], partition: Sequence[str], clustering: Sequence[str]
-) -> Callable[[Batches], Batches]:
+def one_of_each_key(rows: Callable[[Pages], Batches], partition: Sequence[str], clustering: Sequence[str]) -> Callable[[Pages], Batches]:
     """Rows of `last_rows`, one of each key of the warehouse.
 
     A clustering of no bytes (`blobAsInt(0x)`) reads as null, and so does the clustering of static content alone.
     That is visible only while its partition has no row, so at most one of both exists when a batch ends, and the
     deletion of the other must not remove it. All rows of a partition are in one task, one after the other."""
 
-    def unique(batches: Batches) -> Batches:
+    def unique(given: Pages) -> Batches:
         waiting: list[pa.RecordBatch] = []
-        for batch in rows(batches):
+        for batch in rows(given):
             lacks = reduce(pc.or_, (pc.is_null(batch[name]) for name in clustering))
             if not lacks.true_count:
                 yield batch
@@ -155,7 +155,7 @@ def one_of_each_key(
         for batch in waiting:
             yield _one_of_each(batch, [*partition, *clustering])
 
-    return lambda batches: (batch for batch in unique(batches) if batch.num_rows)
+    return lambda given: (batch for batch in unique(given) if batch.num_rows)
 
 
 def _one_of_each(rows: pa.RecordBatch, key: Sequence[str]) -> pa.RecordBatch:
@@ -173,14 +173,9 @@ def texts(rows: pa.RecordBatch, columns: Sequence[str]) -> list[str]:
     return [repr(values) for values in zip(*(plain_values(rows[name]) for name in columns), strict=True)]
 
 
-def kept_of(rows: Callable[[Batches], Batches], columns: pa.Schema) -> Callable[[Batches], Batches]:
-    """Rows with these columns, of `last_rows`: those that are not deleted. Columns that they lack are null."""
-    kept = kept_rows(columns)
-    return lambda batches: (there for batch in rows(batches) for there in kept(batch))
-
-
 def kept_rows(columns: pa.Schema) -> Callable[[pa.RecordBatch], Batches]:
-    """The same of one batch of `last_rows`."""
+    """Rows with these columns, of a batch of `last_rows`: those that are not deleted. Columns that they lack are
+    null."""
 
     def kept(batch: pa.RecordBatch) -> Batches:
         there = _filtered(batch, pc.not_equal(batch[OP], "d"))

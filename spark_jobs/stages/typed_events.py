@@ -1,4 +1,4 @@
-"""Raw events to typed events, on the way to the sinks. A function for `mapInArrow`.
+"""Raw events to typed events, in the tasks that write them to the sinks.
 
 Input: packs (`state`) of FOLDED rows of the kinds `event` and `deletion`. Output: pages (`event_pages`) in
 the same order, with the columns and rows that `writetime.events.masking` lets through. `explode` has
@@ -17,7 +17,7 @@ import pyarrow as pa
 
 from spark_jobs.stages import table_events
 from spark_jobs.stages.arrow_runs import by_shard, lengths
-from spark_jobs.stages.event_pages import PAGES, page_of, page_row
+from spark_jobs.stages.event_pages import Pages, page_of, page_row
 from spark_jobs.stages.row_packs import unpacked
 from spark_jobs.stages.scan import Batches
 from spark_jobs.stages.table_rows import RowShape
@@ -61,10 +61,10 @@ class EventPlan:
     read: frozenset[int] = frozenset()
 
 
-def typed(plan: EventPlan, engine: Engine = "auto") -> Callable[[Batches], Batches]:
-    """Packs to PAGES, one batch per pack."""
+def typed(plan: EventPlan, engine: Engine = "auto") -> Callable[[Batches], Pages]:
+    """Packs to pages."""
 
-    def type_batches(batches: Batches) -> Batches:
+    def pages_of(batches: Batches) -> Pages:
         tables: dict[bytes | None, TypedEvents] = {}
         for (table_id, bucket), run in by_shard(events for batch in batches for events in unpacked(batch["state"].to_pylist())):
             assert table_id is not None
@@ -73,10 +73,9 @@ def typed(plan: EventPlan, engine: Engine = "auto") -> Callable[[Batches], Batch
                 tables[table_id] = TypedEvents(plan, UUID(bytes=table_id), engine)
             for events in run:
                 for some in _parts(events):
-                    page = tables[table_id].page(some, bucket)
-                    yield pa.RecordBatch.from_pylist([page_row(table_id, page)], schema=PAGES)
+                    yield tables[table_id].page(some, bucket)
 
-    return type_batches
+    return pages_of
 
 
 def _parts(events: pa.RecordBatch) -> Batches:

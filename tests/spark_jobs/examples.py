@@ -14,7 +14,7 @@ from uuid import UUID
 
 import pyarrow as pa
 
-from spark_jobs.stages.event_pages import PAGES
+from spark_jobs.stages.event_pages import page_row
 from spark_jobs.stages.explode import ITEMS, ORDER, ExplodePlan, exploder
 from spark_jobs.stages.merge_stream import FOLDED, FoldPlan, joiner
 from spark_jobs.stages.row_packs import pack, unpacked
@@ -196,8 +196,11 @@ def paged(rows: Sequence[dict[str, Any]], schema: Schema = SCHEMA, *, start: int
     starts = {(table_id, 0): start for table_id in of_tables}
     plan = EventPlan(schema, NOW, files, HOSTS, of_tables, starts, rules=rules or Rules())
     found = [{name: row[name] for name in FOLDED.names} for row in rows]
-    state = [{"state": pack(pa.RecordBatch.from_pylist(list(group), schema=FOLDED))} for _, group in groupby(found, itemgetter("table_id"))]
-    return staged(typed(plan), state, pa.schema([("state", pa.binary())]), PAGES)
+    rows_of_pages = list[dict[str, Any]]()
+    for table_id, group in groupby(found, itemgetter("table_id")):
+        packs = pa.RecordBatch.from_pylist([{"state": pack(pa.RecordBatch.from_pylist(list(group), schema=FOLDED))}])
+        rows_of_pages += [page_row(table_id, page) for page in typed(plan)(iter([packs]))]
+    return rows_of_pages
 
 
 def events_of(pages: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:

@@ -73,7 +73,11 @@ def test_a_batch_that_does_not_balance_commits_nothing(tmp_path: Path, monkeypat
             with pytest.raises(AccountingMismatch, match="Nothing was committed"):
                 ingest.run(ring.config, manifest.number)
         assert read_sealed(ring.store, CLUSTER, manifest.number) is None
-        assert SqlCatalog("lake", uri=f"sqlite:///{tmp_path / 'lake' / 'catalog.db'}").list_namespaces() == []
+        # Files are written before events are counted, and deleted when they do not balance.
+        assert list((tmp_path / "lake").rglob("*.parquet")) == []
+        catalog = SqlCatalog("lake", uri=f"sqlite:///{tmp_path / 'lake' / 'catalog.db'}")
+        tables = [name for namespace in catalog.list_namespaces() for name in catalog.list_tables(namespace)]
+        assert [name for name in tables if catalog.load_table(name).current_snapshot() is not None] == []
         assert [info.name for info in ring.store.list("state/")] == []
     sealed = ring.run(manifest)
     assert total(sealed.accounting).updates_in > 0

@@ -80,13 +80,13 @@ def test_other_keys_are_left_to_spark(kind: pa.DataType) -> None:
 
 
 def test_tasks_share_files_by_their_bytes() -> None:
-    files = [DataFile(str(n), size) for n, size in enumerate([1, 1, 98, 50, 50, 300 << 20])]
-    assert shared_out(files, 2) == [["0", "1", "2", "3", "4", "5"]]
-    assert shared_out(files[:5], 2) == [["0", "1", "2", "3"], ["4"]]
-    assert shared_out(files[:5], 200) == [["0", "1"], ["2"], ["3"], ["4"]]
+    files = [("t", DataFile(str(n), size)) for n, size in enumerate([1, 1, 98, 50, 50, 300 << 20])]
+    assert [[path for _, path in share] for share in shared_out(files, 2)] == [["0", "1", "2", "3", "4", "5"]]
+    assert [[path for _, path in share] for share in shared_out(files[:5], 2)] == [["0", "1", "2", "3"], ["4"]]
+    assert [[path for _, path in share] for share in shared_out(files[:5], 200)] == [["0", "1"], ["2"], ["3"], ["4"]]
     assert shared_out([], 2) == []
-    large = [DataFile(str(n), 40 << 20) for n in range(3)]
-    assert shared_out(large, 1) == [["0"], ["1"], ["2"]]
+    large = [("t", DataFile(str(n), 40 << 20)) for n in range(3)]
+    assert shared_out(large, 1) == [[("t", "0")], [("t", "1")], [("t", "2")]]
 
 
 # --- columns by field id

@@ -16,6 +16,7 @@ from spark_jobs.stages.event_pages import (
     one_of_each_key,
     page_of,
     page_row,
+    pages,
 )
 from spark_jobs.stages.table_rows import EXPIRES_AT, OP, WRITETIME, RowShape, changes_schema
 from tests.spark_jobs.examples import NOW, ORDERS, SCHEMA, THEN
@@ -67,7 +68,7 @@ EVENTS = [
 
 
 def given() -> Any:
-    return iter([pa.RecordBatch.from_pylist([page_row(ORDERS.id.bytes, page_of(SHAPE, EVENTS))], schema=PAGES)])
+    return pages(iter([pa.RecordBatch.from_pylist([page_row(ORDERS.id.bytes, page_of(SHAPE, EVENTS))], schema=PAGES)]))
 
 
 @pytest.mark.parametrize("facts", ["map", "struct", "none"])

@@ -25,12 +25,11 @@ from structlog.testing import capture_logs
 
 from spark_jobs.session import spark_session
 from spark_jobs.sinks.compaction import compact_if_due
-from spark_jobs.sinks.iceberg import Fence, Warehouse, _Notes
+from spark_jobs.sinks.iceberg import CurrentWrite, Fence, Warehouse, _Notes
 from spark_jobs.sinks.iceberg_table import IcebergTable
 from spark_jobs.sinks.table_maintenance import count, tidy
 from spark_jobs.sinks.unwritable_tables import commit_each
 from spark_jobs.stages.event_pages import PAGES
-from spark_jobs.stages.table_rows import RowShape
 from tests.spark_jobs.examples import (
     COUNTS,
     EVERYTHING,
@@ -506,13 +505,13 @@ class _Late(Warehouse):
         self._meanwhile("commit")
         return seen
 
-    def _merge(self, name: str, shape: RowShape, columns: pa.Schema, rows: DataFrame, batch: int) -> None:
+    def _merge(self, to: CurrentWrite, rows: DataFrame, batch: int) -> None:
         self._meanwhile("merge")
-        super()._merge(name, shape, columns, rows, batch)
+        super()._merge(to, rows, batch)
 
-    def _replace_rows(self, *arguments: Any) -> bool:
+    def write_files(self, *arguments: Any) -> dict[bytes, int]:
         self._meanwhile("rows")
-        return super()._replace_rows(*arguments)
+        return super().write_files(*arguments)
 
 
 @pytest.mark.parametrize(

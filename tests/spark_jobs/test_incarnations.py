@@ -200,6 +200,7 @@ def test_a_drop_that_no_segment_tells_is_learnt_from_a_whole_snapshot(tmp_path: 
 
 def test_a_captured_table_that_bypasses_the_log_is_in_the_seal_until_it_does_not(tmp_path: Path) -> None:
     ring = Ring.create(tmp_path, "a")
+    ring.finish_and_ship(5)
     for number, mode in enumerate(("full", "off"), 1):
         row = {"keyspace_name": "shop", "table_name": "orders", "id": str(ORDERS.id), "cdc": True, "writetime": micros(-99)}
         at = START + timedelta(seconds=300 * number)

@@ -235,8 +235,8 @@ def test_what_is_compared_otherwise_is_merged() -> None:
 
 
 def test_tasks_share_files_by_their_rows() -> None:
-    files = [HeldFile(str(n), 1, size, ()) for n, size in enumerate([10, 20, 3 * row_positions.ROWS_PER_TASK, 30])]
+    files = [(str(n), HeldFile(str(n), 1, size, ())) for n, size in enumerate([10, 20, 3 * row_positions.ROWS_PER_TASK, 30])]
     shares = in_shares(files, 2)
-    assert sorted(file.path for share in shares for file in share) == ["0", "1", "2", "3"]
+    assert sorted(file.path for share in shares for _, file in share) == ["0", "1", "2", "3"]
     assert len(shares) == 4
     assert len(in_shares(files[:2], 8)) == 2

@@ -13,13 +13,13 @@ import pytest
 from pyiceberg.catalog.sql import SqlCatalog
 
 from spark_jobs import ingest
-from spark_jobs.sinks.iceberg import Warehouse
+from spark_jobs.sinks.iceberg import Size, TableWrite, Warehouse
 from tests.cassandra.schema.examples import create_table
 from tests.spark_jobs.pipeline import dies_at
 from tests.spark_jobs.synthetic import CLUSTER, ORDERS, Ring, i32, insert, micros
 from writetime.cassandra.commitlog.encode import encode_mutation
 from writetime.cassandra.model import Liveness, Mutation, PartitionUpdate, Row
-from writetime.cassandra.schema.model import Schema, Table
+from writetime.cassandra.schema.model import Schema
 from writetime.cassandra.schema.system_tables import TABLES
 from writetime.pipeline.archiver import archive
 from writetime.pipeline.quarantine.rejected_tables import failed_tables, release_table, remaining_reason
@@ -87,15 +87,15 @@ def test_a_table_that_spark_cannot_write_waits_and_no_other_does(
     written = PartitionUpdate(FREE.id, i32(2), rows=(Row((i32(1),), Liveness(micros(1))),))
     ring.write(encode_mutation(Mutation((written,)), Schema(tables={FREE.id: FREE})))
     ring.finish_and_ship(60)
-    merge = Warehouse.merge_current
+    commit = Warehouse.commit_current
 
-    def refused_by_spark(self: Warehouse, table: Table, *others: Any) -> None:
-        if table.id == ORDERS.id:
+    def refused_by_spark(self: Warehouse, write: TableWrite, *others: Any) -> Size:
+        if write.table.id == ORDERS.id:
             self.spark.sql(statement)
-        merge(self, table, *others)
+        return commit(self, write, *others)
 
     with monkeypatch.context() as patch:
-        patch.setattr(Warehouse, "merge_current", refused_by_spark)
+        patch.setattr(Warehouse, "commit_current", refused_by_spark)
         sealed = ingest.run(ring.config, ring.plan(100).number)
     (refused,) = sealed.refused
     assert (refused.table, refused.table_id) == ("shop.orders", ORDERS.id)
@@ -124,7 +124,8 @@ def test_what_an_attempt_told_of_a_table_that_the_next_one_leaves_out_is_taken_b
         ring.run(manifest)
     assert len(ring.events(manifest.number)) == 1
     catalog = SqlCatalog("lake", uri=f"sqlite:///{tmp_path / 'lake' / 'catalog.db'}", warehouse=str(tmp_path / "lake" / "warehouse"))
-    catalog.create_namespace("shop")
+    # Nothing is in it yet.
+    catalog.drop_table("shop.orders")
     catalog.create_table("shop.orders", schema=pa.schema([("mine", pa.int32())]))
     sealed = ingest.run(ring.config, manifest.number)
     assert (sealed.events, len(sealed.held)) == (0, 1)

@@ -328,6 +328,6 @@ def test_the_engine_may_be_chosen() -> None:
     rows = folded_of(ORDERS, folded([frame(insert(ORDERS, 1, {"name": "a"}, 3))]))
     plan = EventPlan(SCHEMA, NOW, ["a.log"] * 3, HOSTS, {ORDERS.id.bytes: 3}, {(ORDERS.id.bytes, 0): 0})
     batch = pa.RecordBatch.from_pylist([{"state": pack(pa.RecordBatch.from_pylist(rows, schema=FOLDED))}])
-    made = [[page for out in typed(plan, engine)(iter([batch])) for page in unpacked(out["payload"].to_pylist())] for engine in ENGINES]
+    made = [list(typed(plan, engine)(iter([batch]))) for engine in ENGINES]
     assert made[0][0].equals(made[1][0])
     assert made[0][0]["after"][0].as_py()["name"] == "a"

@@ -209,7 +209,7 @@ def test_rows_that_come_in_below_the_next_batchs_own_make_that_one_run_again(tmp
     more(ring)
     given_up = ring.plan(200)
     give_up(ring, 2)
-    merge = Warehouse.merge_current
+    merge = Warehouse.commit_current
 
     def overtaken(self: Warehouse, *given: Any) -> Size:
         commits_late(self.spark, given_up, f"INSERT INTO {TABLE} (id, line, name) VALUES (9, 9, 9)")
@@ -217,8 +217,8 @@ def test_rows_that_come_in_below_the_next_batchs_own_make_that_one_run_again(tmp
 
     manifest = ring.plan(300)
     with monkeypatch.context() as patch:
-        patch.setattr(Warehouse, "merge_current", overtaken)
-        with pytest.raises(BatchBusy, match=r"voided batch has written to shop\.orders"):
+        patch.setattr(Warehouse, "commit_current", overtaken)
+        with pytest.raises(BatchBusy, match="concurrent write to the table"):
             ring.run(manifest)
     assert (9, 9) in ring.current()
     ring.run(manifest)
@@ -235,7 +235,7 @@ def test_a_rival_that_rolls_the_table_back_takes_no_rows_from_a_batch_that_is_se
     given_up = ring.plan(200)
     give_up(ring, 2)
     manifest = ring.plan(300)
-    merge, settle = Warehouse.merge_current, Warehouse.is_settled
+    merge, settle = Warehouse.commit_current, Warehouse.is_settled
 
     def overtaken(self: Warehouse, *given: Any) -> Size:
         commits_late(self.spark, given_up, f"INSERT INTO {TABLE} (id, line, name) VALUES (9, 9, 9)")
@@ -246,7 +246,7 @@ def test_a_rival_that_rolls_the_table_back_takes_no_rows_from_a_batch_that_is_se
         return settle(self, table, voided, batch)
 
     with monkeypatch.context() as patch:
-        patch.setattr(Warehouse, "merge_current", overtaken)
+        patch.setattr(Warehouse, "commit_current", overtaken)
         patch.setattr(Warehouse, "is_settled", rival)
         with pytest.raises(BatchBusy):
             ring.run(manifest)
