@@ -24,7 +24,7 @@ from writetime.config.pipeline import PipelineConfig
 from writetime.errors import ChecksumMismatch, PreconditionFailed, StoreError, StoreUnavailable
 from writetime.storage import local
 from writetime.storage.local import LocalStore
-from writetime.storage.store import ObjectInfo, Store
+from writetime.storage.store import PAGE, Listed, ObjectInfo, Store
 
 CLUSTER, DATACENTER, HOST = "ring", "dc1", "host-1"
 POINTS = (
@@ -58,6 +58,12 @@ class Stormy:
         self.url = inner.url
 
     def list(self, prefix: str = "", *, start_after: str = "") -> Iterator[ObjectInfo]:
+        raise AssertionError("the shipper must not list objects")
+
+    def names(self, prefix: str = "", *, start_after: str = "", page: int = PAGE) -> Iterator[Listed]:
+        raise AssertionError("the shipper must not list objects")
+
+    def folders(self, prefix: str = "") -> Iterator[str]:
         raise AssertionError("the shipper must not list objects")
 
     def head(self, name: str) -> ObjectInfo | None:

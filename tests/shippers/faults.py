@@ -16,7 +16,7 @@ from typing import Any
 import pytest
 
 from writetime.errors import ChecksumMismatch, StoreUnavailable
-from writetime.storage.store import ObjectInfo, Store
+from writetime.storage.store import PAGE, Listed, ObjectInfo, Store
 
 
 class Died(BaseException):
@@ -72,6 +72,12 @@ class FaultyStore:
 
     def list(self, prefix: str = "", *, start_after: str = "") -> Iterator[ObjectInfo]:
         return iter(list(self._call("list", prefix, start_after=start_after)))
+
+    def names(self, prefix: str = "", *, start_after: str = "", page: int = PAGE) -> Iterator[Listed]:
+        return (Listed(info.name, info.size, info.created, info) for info in self.list(prefix, start_after=start_after))
+
+    def folders(self, prefix: str = "") -> Iterator[str]:
+        return iter(list(self._call("folders", prefix)))
 
     def head(self, name: str) -> ObjectInfo | None:
         found: ObjectInfo | None = self._call("head", name)

@@ -179,9 +179,16 @@ class _Handler(BaseHTTPRequestHandler):
         prefix = self.query.get("prefix", "")
         names = sorted((n for n in self.memory.objects if n.startswith(prefix)), key=str.encode)
         names = [n for n in names if n.encode() >= first.encode()]
-        page: dict[str, Any] = {"items": [self.memory.resource(n) for n in names[:_PAGE]]}
-        if len(names) > _PAGE:
-            page["nextPageToken"] = names[_PAGE]
+        size = min(_PAGE, int(self.query.get("maxResults", _PAGE)))
+        if (delimiter := self.query.get("delimiter")) is not None:
+            folders = sorted(
+                {prefix + n.removeprefix(prefix).partition(delimiter)[0] + delimiter for n in names if delimiter in n[len(prefix) :]}
+            )
+            following = next((n for n in names if len(folders) > size and n.startswith(folders[size])), None)
+            return self._json({"prefixes": folders[:size], **({"nextPageToken": following} if following else {})})
+        page: dict[str, Any] = {"items": [self.memory.resource(n) for n in names[:size]]}
+        if len(names) > size:
+            page["nextPageToken"] = names[size]
         return self._json(page)
 
     def _get(self, name: str) -> tuple[int, bytes, dict[str, str]]:

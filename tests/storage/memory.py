@@ -23,7 +23,7 @@ from typing import Any
 from writetime.errors import ChecksumMismatch, ObjectNotFound, PreconditionFailed, SourceUnreadable, StoreError, StoreUnavailable
 from writetime.storage.checksum import crc32c
 from writetime.storage.object_names import require_name
-from writetime.storage.store import ObjectInfo
+from writetime.storage.store import PAGE, Listed, ObjectInfo
 
 
 class Fault(Enum):
@@ -149,6 +149,16 @@ class MemoryStore:
             wanted = [name for name in found if name.startswith(prefix) and name.encode() > start_after.encode()]
             infos = [self._memory.objects[name][0] for name in wanted]
         yield from infos
+
+    def names(self, prefix: str = "", *, start_after: str = "", page: int = PAGE) -> Iterator[Listed]:
+        yield from (Listed(info.name, info.size, info.created, info) for info in self.list(prefix, start_after=start_after))
+
+    def folders(self, prefix: str = "") -> Iterator[str]:
+        with self._memory.lock:
+            _before(self._strike("list", prefix), "list objects", prefix)
+            below = (name.removeprefix(prefix).partition("/") for name in self._memory.objects if name.startswith(prefix))
+            found = sorted({f"{prefix}{first}/" for first, slash, _ in below if slash}, key=str.encode)
+        yield from found
 
     def head(self, name: str) -> ObjectInfo | None:
         require_name(name, "look up an object")

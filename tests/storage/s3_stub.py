@@ -16,6 +16,7 @@ import threading
 import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
+from datetime import UTC, datetime
 from email.utils import formatdate
 from http.server import BaseHTTPRequestHandler
 from typing import Any
@@ -207,11 +208,30 @@ class _Handler(BaseHTTPRequestHandler):
         keys = [key for key in keys if key.encode() > after]
         assert self.query["encoding-type"] == "url"
         inner = "<EncodingType>url</EncodingType>"
-        inner += "".join(f"<Contents><Key>{escape(quote(key))}</Key></Contents>" for key in keys[:_PAGE])
-        more = len(keys) > _PAGE
+        size = min(_PAGE, int(self.query.get("max-keys", _PAGE)))
+        folders, shown, last = set(), 0, ""
+        for key in keys:
+            first, slash, _ = key.removeprefix(self.query.get("prefix", "")).partition("/")
+            folder = self.query.get("prefix", "") + first + slash if slash and self.query.get("delimiter") else ""
+            # As the service does, go on behind a folder that an earlier page ended with.
+            if folder and (folder in folders or (folder <= after.decode() and after.decode().startswith(folder))):
+                last = key
+                continue
+            if shown == size:
+                break
+            folders |= {folder} if folder else set()
+            shown, last = shown + 1, key
+            inner += "" if folder else self._entry(key)
+        more = bool(keys) and last != keys[-1]
+        inner += "".join(f"<CommonPrefixes><Prefix>{escape(quote(each))}</Prefix></CommonPrefixes>" for each in sorted(folders))
         inner += f"<IsTruncated>{str(more).lower()}</IsTruncated>"
-        inner += f"<NextContinuationToken>{escape(keys[_PAGE - 1])}</NextContinuationToken>" if more else ""
+        inner += f"<NextContinuationToken>{escape(last)}</NextContinuationToken>" if more else ""
         return self._xml("ListBucketResult", inner)
+
+    def _entry(self, key: str) -> str:
+        held = self.memory.objects[key]
+        at = f"{datetime.fromtimestamp(held.at, UTC):%Y-%m-%dT%H:%M:%S.000Z}"
+        return f"<Contents><Key>{escape(quote(key))}</Key><Size>{len(held.data)}</Size><LastModified>{at}</LastModified></Contents>"
 
     def _facts(self, held: Held) -> dict[str, str]:
         headers = {"ETag": held.tag, "Last-Modified": formatdate(held.at, usegmt=True)}

@@ -181,6 +181,40 @@ def test_listing_knows_no_folders(store: Store) -> None:
     assert names(store) == ["x/y2"]
 
 
+def test_names_are_those_of_the_listing(store: Store) -> None:
+    given = ["a.b", "a/b", "a-b", "a0", "a/b.c", "a/b0/c", "é/x", "日", "a b", *(f"many/{number:02d}" for number in range(11))]
+    for size, name in enumerate(given):
+        store.put(name, b"x" * size)
+    for prefix, after in [("", ""), ("a", ""), ("a/", "a/b"), ("many/", "many/04"), ("", "a/"), ("nothing", "")]:
+        expected = [(info.name, info.size, int(info.created.timestamp())) for info in store.list(prefix, start_after=after)]
+        for page in (1, 4, 1000):
+            found = store.names(prefix, start_after=after, page=page)
+            assert [(each.name, each.size, int(each.created.timestamp())) for each in found] == expected
+
+
+def test_folders_are_the_next_part_of_the_names(store: Store) -> None:
+    for name in [
+        "top",
+        "a.b",
+        "a/b",
+        "a/b.c",
+        "a/b0/c",
+        "a/b0/d",
+        "a/b-/d/e",
+        "é/x",
+        "z/1",
+        *(f"many/{n}/{m}" for n in range(9) for m in range(4)),
+    ]:
+        store.put(name, b"")
+    assert list(store.folders()) == ["a/", "many/", "z/", "é/"]
+    assert list(store.folders("a/")) == ["a/b-/", "a/b0/"]
+    assert list(store.folders("a/b0")) == ["a/b0/"]
+    assert list(store.folders("many/")) == [f"many/{n}/" for n in range(9)]
+    assert list(store.folders("a/b0/")) == list(store.folders("nothing/")) == []
+    store.delete("z/1")
+    assert list(store.folders("z")) == []
+
+
 def test_a_file_is_streamed(store: Store, tmp_path: Path) -> None:
     data = bytes(range(256)) * 4 * 1024 * 20 + b"end"
     path = tmp_path / "segment.log"

@@ -8,7 +8,8 @@ from typing import Final, TypeVar
 
 _In = TypeVar("_In")
 _Out = TypeVar("_Out")
-AT_ONCE: Final = 16
+AT_ONCE: Final = 32
+"""As many connections are kept open to a store."""
 
 
 def at_once(call: Callable[[_In], _Out], wanted: Iterable[_In], *, workers: int = AT_ONCE) -> list[_Out]:

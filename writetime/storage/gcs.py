@@ -38,15 +38,17 @@ from writetime.errors import (
 )
 from writetime.storage import request_count
 from writetime.storage.checksum import crc32c, from_base64, to_base64
+from writetime.storage.concurrency import AT_ONCE
 from writetime.storage.object_names import is_name, require_name, require_next
 from writetime.storage.source import measured, opened
-from writetime.storage.store import ObjectInfo, require_facts, require_nothing
+from writetime.storage.store import PAGE, Listed, ObjectInfo, require_facts, require_nothing
 
 _TIMEOUT = 60.0
 _RETRY = DEFAULT_RETRY.with_timeout(60.0)
 _ONE_REQUEST = 8 << 20
 _CHUNK = 4 << 20
 _LISTED = "items(name,size,generation,crc32c,timeCreated,metadata),nextPageToken"
+_FOLDERS = "prefixes,nextPageToken"
 # The id allows writing to the upload without credentials.
 _UPLOAD_ID = re.compile(r"(upload_id=)[^\s&'\"<>]+")
 _PERMISSION = (
@@ -75,22 +77,39 @@ class GcsStore:
     def list(self, prefix: str = "", *, start_after: str = "") -> Iterator[ObjectInfo]:
         """See Store.list."""
         with self._explained("list objects", prefix):
-            found = self._bucket.client.list_blobs(
-                self._bucket,
-                prefix=self._prefix + prefix,
-                start_offset=self._prefix + start_after if start_after else None,
-                fields=_LISTED,
-                timeout=_TIMEOUT,
-                retry=_RETRY,
-            )
+            yield from map(self._info, self._blobs(prefix, start_after, fields=_LISTED))
+
+    def names(self, prefix: str = "", *, start_after: str = "", page: int = PAGE) -> Iterator[Listed]:
+        """See Store.names."""
+        with self._explained("list objects", prefix):
+            # The service's offset is inclusive.
+            size = min(page + bool(start_after), PAGE)
+            for info in map(self._info, self._blobs(prefix, start_after, fields=_LISTED, page_size=size)):
+                yield Listed(info.name, info.size, info.created, info)
+
+    def folders(self, prefix: str = "") -> Iterator[str]:
+        """See Store.folders."""
+        with self._explained("list objects", prefix):
+            found = self._listing(prefix, delimiter="/", fields=_FOLDERS)
             last = b""
-            for blob in found:
-                last = require_next(blob.name, last, self._prefix + prefix)
-                name = blob.name.removeprefix(self._prefix)
-                # The service's offset is inclusive; and "folders" created in a console are objects named
-                # `…/`.
-                if name != start_after and is_name(name):
-                    yield self._info(blob)
+            for page in found.pages:
+                for each in sorted(page.prefixes, key=str.encode):
+                    last = require_next(each, last, self._prefix + prefix)
+                    name = each.removeprefix(self._prefix)
+                    if is_name(name.removesuffix("/")):
+                        yield name
+
+    def _blobs(self, prefix: str, start_after: str, **wanted: Any) -> Iterator[Any]:
+        last = b""
+        for blob in self._listing(prefix, start_offset=self._prefix + start_after if start_after else None, **wanted):
+            last = require_next(blob.name, last, self._prefix + prefix)
+            name = blob.name.removeprefix(self._prefix)
+            # The service's offset is inclusive; and "folders" created in a console are objects named `…/`.
+            if name != start_after and is_name(name):
+                yield blob
+
+    def _listing(self, prefix: str, **wanted: Any) -> Any:
+        return self._bucket.client.list_blobs(self._bucket, prefix=self._prefix + prefix, timeout=_TIMEOUT, retry=_RETRY, **wanted)
 
     def head(self, name: str) -> ObjectInfo | None:
         """See Store.head."""
@@ -213,6 +232,9 @@ class GcsStore:
                 # Objects need no project; requiring one would fail for accounts without a project.
                 client = storage.Client(project=None)
                 client._http.hooks["response"].append(request_count.count)
+                for scheme in ("https://", "http://"):
+                    # Connections beyond the pool's size are made anew for each request.
+                    client._http.mount(scheme, requests.adapters.HTTPAdapter(pool_maxsize=AT_ONCE))
                 self._bucket_or_none = client.bucket(self._bucket_name)
             except auth.DefaultCredentialsError as error:
                 raise StoreError(

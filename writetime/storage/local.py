@@ -41,7 +41,7 @@ from writetime.errors import ChecksumMismatch, ObjectNotFound, PreconditionFaile
 from writetime.storage.checksum import chunks, crc32c, crc32c_of_stream
 from writetime.storage.object_names import is_name, require_name
 from writetime.storage.source import opened
-from writetime.storage.store import ObjectInfo
+from writetime.storage.store import PAGE, Listed, ObjectInfo
 
 _HIDDEN = ".writetime"
 _STRIPES = 64
@@ -75,6 +75,25 @@ class LocalStore:
             # None: it was deleted during the listing.
             if (info := self.head(name)) is not None:
                 yield info
+
+    def names(self, prefix: str = "", *, start_after: str = "", page: int = PAGE) -> Iterator[Listed]:
+        """See Store.names."""
+        for name in self._names("", prefix.encode(), start_after.encode()):
+            try:
+                found = self._root.joinpath(name).stat()
+            except (FileNotFoundError, NotADirectoryError):
+                # It was deleted during the listing.
+                continue
+            yield Listed(name, found.st_size, _created(found.st_mtime_ns))
+
+    def folders(self, prefix: str = "") -> Iterator[str]:
+        """See Store.folders."""
+        folder, _, start = prefix.rpartition("/")
+        folder = f"{folder}/" if folder else ""
+        for key, is_folder in sorted(self._entries(folder)):
+            # A folder may have lost all its files.
+            if is_folder and key.startswith(start.encode()) and next(self._names(folder + key.decode(), b"", b""), None) is not None:
+                yield folder + key.decode()
 
     def head(self, name: str) -> ObjectInfo | None:
         """See Store.head."""

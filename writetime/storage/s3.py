@@ -53,9 +53,10 @@ from writetime.errors import (
 )
 from writetime.storage import request_count
 from writetime.storage.checksum import CHUNK, crc32c, from_base64, to_base64
+from writetime.storage.concurrency import AT_ONCE
 from writetime.storage.object_names import is_name, require_name, require_next
 from writetime.storage.source import measured, opened
-from writetime.storage.store import ObjectInfo, require_facts, require_nothing
+from writetime.storage.store import PAGE, Listed, ObjectInfo, require_facts, require_nothing
 
 _SCHEMES = ("s3", "s3+https", "s3+http")
 _ATTEMPTS = 5
@@ -126,11 +127,35 @@ class S3Store:
     def list(self, prefix: str = "", *, start_after: str = "") -> Iterator[ObjectInfo]:
         """See Store.list. The service's listing says too little of an object: each is looked up, some at
         once."""
-        names = self._names(prefix, start_after)
+        names = (each.name for each in self.names(prefix, start_after=start_after))
         with ThreadPoolExecutor(_LOOKS) as pool:
             while some := list(itertools.islice(names, 4 * _LOOKS)):
                 # None: it vanished between the listing and the look.
                 yield from (info for info in pool.map(self.head, some) if info is not None)
+
+    def names(self, prefix: str = "", *, start_after: str = "", page: int = PAGE) -> Iterator[Listed]:
+        """See Store.names."""
+        after = {"StartAfter": self._prefix + start_after} if start_after else {}
+        with self._explained("list objects", prefix):
+            last = b""
+            for found in self._pages(prefix, MaxKeys=min(page, PAGE), **after):
+                for entry in found.get("Contents", ()):
+                    last = require_next(entry["Key"], last, self._prefix + prefix)
+                    name = entry["Key"].removeprefix(self._prefix)
+                    # "Folders" created in a console are objects named `…/`.
+                    if is_name(name):
+                        yield Listed(name, int(entry["Size"]), entry["LastModified"])
+
+    def folders(self, prefix: str = "") -> Iterator[str]:
+        """See Store.folders."""
+        with self._explained("list objects", prefix):
+            last = b""
+            for found in self._pages(prefix, Delimiter="/"):
+                for entry in found.get("CommonPrefixes", ()):
+                    last = require_next(entry["Prefix"], last, self._prefix + prefix)
+                    name = entry["Prefix"].removeprefix(self._prefix)
+                    if is_name(name.removesuffix("/")):
+                        yield name
 
     def head(self, name: str) -> ObjectInfo | None:
         """See Store.head."""
@@ -192,7 +217,7 @@ class S3Store:
                 raise ObjectNotFound("the object does not exist", operation="delete an object", obj=name)
             if if_generation not in (None, found.info.generation):
                 raise _precondition("delete an object", name, if_generation, found.info.generation)
-            tag = found.tag if if_generation is None else self._tag_of(name, found.info.generation, "delete an object")
+            tag = found.tag if if_generation is None else self._tag_of(name, found.info.generation, "delete an object", seen=found.tag)
             # Delete the generation that was looked up, or nothing: the service also confirms deletion of a
             # missing object.
             with contextlib.suppress(PreconditionFailed), self._explained("delete an object", name):
@@ -202,19 +227,12 @@ class S3Store:
 
     # --- looking
 
-    def _names(self, prefix: str, start_after: str) -> Iterator[str]:
-        after = {"StartAfter": self._prefix + start_after} if start_after else {}
-        with self._explained("list objects", prefix):
-            pages = self._client.get_paginator("list_objects_v2").paginate(Bucket=self._bucket, Prefix=self._prefix + prefix, **after)
-            last = b""
-            for page in pages:
-                self._bucket_is_there = True
-                for entry in page.get("Contents", ()):
-                    last = require_next(entry["Key"], last, self._prefix + prefix)
-                    name = entry["Key"].removeprefix(self._prefix)
-                    # "Folders" created in a console are objects named `…/`.
-                    if is_name(name):
-                        yield name
+    def _pages(self, prefix: str, **wanted: Any) -> Iterator[Any]:
+        """The answers of a listing. Objects and folders are in order, each kind by itself."""
+        pages = self._client.get_paginator("list_objects_v2").paginate(Bucket=self._bucket, Prefix=self._prefix + prefix, **wanted)
+        for page in pages:
+            self._bucket_is_there = True
+            yield page
 
     def _look(self, name: str, operation: str) -> _Found | None:
         require_name(name, operation)
@@ -293,15 +311,16 @@ class S3Store:
             return {"IfNoneMatch": "*"}
         return {"IfMatch": self._tag_of(name, if_generation, operation)}
 
-    def _tag_of(self, name: str, generation: int, operation: str) -> str:
+    def _tag_of(self, name: str, generation: int, operation: str, *, seen: str = "") -> str:
         """The tag of that generation. PreconditionFailed if the current one differs.
 
         Looked at twice: a service may put an answer together from several reads, one from before a write and
         the next from behind it. The other generation's tag would then pass for this one's, and what was just
-        written be overwritten. Who has seen a new tag once sees the new generation the next time.
+        written be overwritten. Who has seen a new tag once sees the new generation the next time. `seen`: the tag
+        that the caller has just seen together with that generation.
         """
-        tags = set()
-        for _ in range(2):
+        tags = {seen} if seen else set()
+        for _ in range(2 - len(tags)):
             found = self._look(name, operation)
             if found is None or found.info.generation != generation:
                 raise _precondition(operation, name, generation, found.info.generation if found else 0)
@@ -420,7 +439,7 @@ class S3Store:
                     signature_version="s3v4",
                     connect_timeout=10,
                     read_timeout=60,
-                    max_pool_connections=_LOOKS,
+                    max_pool_connections=max(_LOOKS, AT_ONCE),
                     retries={"mode": "standard", "total_max_attempts": _ATTEMPTS},
                     request_checksum_calculation="when_required",
                     response_checksum_validation="when_required",

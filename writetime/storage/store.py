@@ -12,13 +12,17 @@ strictest that all backends can keep:
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from datetime import datetime
 from pathlib import Path
-from typing import Protocol
+from typing import Final, NamedTuple, Protocol
 
 from writetime.errors import StoreUnavailable
+from writetime.storage.concurrency import at_once
+
+PAGE: Final = 1000
+"""Names that a remote store lists with one request, at most."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,6 +35,16 @@ class ObjectInfo:
     crc32c: int
     created: datetime
     metadata: Mapping[str, str] = field(default_factory=dict)
+
+
+class Listed(NamedTuple):
+    """What every store's listing says of an object: `size` in bytes, `created` in UTC. `info`: all facts, if this
+    store's listing has them; None: a look at the object tells them."""
+
+    name: str
+    size: int
+    created: datetime
+    info: ObjectInfo | None = None
 
 
 def require_facts(info: ObjectInfo) -> ObjectInfo:
@@ -55,7 +69,15 @@ class Store(Protocol):
 
     def list(self, prefix: str = "", *, start_after: str = "") -> Iterator[ObjectInfo]:
         """Objects whose names start with `prefix`, in order of their UTF-8 names, those after `start_after`
-        only."""
+        only. Of S3, one more request for each object: see `names`."""
+
+    def names(self, prefix: str = "", *, start_after: str = "", page: int = PAGE) -> Iterator[Listed]:
+        """The same objects in the same order, with one request for each `page` of them, as they are consumed.
+        `page`: how many the caller expects to consume, at most `PAGE`."""
+
+    def folders(self, prefix: str = "") -> Iterator[str]:
+        """The distinct beginnings, up to the next `/` and with it, of names that start with `prefix`, in order;
+        without a look at what is below them."""
 
     def head(self, name: str) -> ObjectInfo | None:
         """The object's facts, or None if it does not exist. Missing permission and time-outs raise."""
@@ -79,3 +101,9 @@ class Store(Protocol):
     def delete(self, name: str, *, if_generation: int | None = None) -> None:
         """Delete the object. ObjectNotFound if it does not exist, so that no deletion is reported that did
         not happen."""
+
+
+def facts(store: Store, listed: Iterable[Listed]) -> list[ObjectInfo]:
+    """The facts of listed objects, in their order, without those that do not exist any more."""
+    found = at_once(lambda each: each.info or store.head(each.name), listed)
+    return [info for info in found if info is not None]
