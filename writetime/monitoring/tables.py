@@ -92,6 +92,8 @@ def tables(batches: Batches, *, last: int = 60) -> TablesStatus:
     for name in (*rows, *refused, *waiting, *not_in_log, *(known or ())):
         found.setdefault(name, [None] * len(facts))
     minutes = _minutes(facts)
+    # Once for all tables: each looks at all nodes of a batch.
+    lags = [round(batch.lag[1]) if batch.lag else 0 for batch in reversed(facts)]
     done = []
     for name, accounts in sorted(found.items()):
         status = TableStatus(name, _sum(name, accounts), rows=rows.get(name))
@@ -99,9 +101,7 @@ def tables(batches: Batches, *, last: int = 60) -> TablesStatus:
         is_known = took if known is None else name in known
         status.is_captured = is_known or name in refused or name in waiting or name in not_in_log
         status.events = [account.events if account else 0 for account in accounts]
-        status.lags = [
-            round(batch.lag[1]) if events and batch.lag else 0 for batch, events in zip(reversed(facts), status.events, strict=True)
-        ]
+        status.lags = [lag if events else 0 for lag, events in zip(lags, status.events, strict=True)]
         status.applied = [account.applied if account else 0 for account in accounts]
         status.per_minute = status.total.events / minutes if minutes else 0.0
         sent = published.sent(name) if published else 0
