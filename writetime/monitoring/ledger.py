@@ -27,6 +27,8 @@ PAGE: Final = 100
 """Rows of a page."""
 _BATCHES: Final = 200
 """Batches that one page searches for a node or a state."""
+_AHEAD: Final = 16
+"""Batches that are read at once."""
 _LISTED: Final = 5000
 """Maximum number of objects to check of an hour."""
 _ALIKE: Final = 100
@@ -118,10 +120,11 @@ def _walk(batches: Batches, query: Query, cursor: str, size: int) -> Page:
     number, offset = _place(cursor, newest.number if newest else 0)
     rows: list[Row] = []
     last = max(0, number - _BATCHES)
+    ahead: dict[int, list[Row]] = {}
     while number > last:
-        (facts,) = batches.latest(1, before=number + 1) or (None,)
-        wanted = facts is not None and any(node.host_id.startswith(query.node) for node in facts.nodes)
-        found = list(_of_batch(batches, number, query)) if wanted else []
+        if number not in ahead:
+            ahead = _of_batches(batches, range(number, max(last, number - _AHEAD), -1), query)
+        found = ahead[number]
         missing = size - len(rows)
         some = found[offset : offset + missing]
         rows += [row for row in _with_entries(batches.store, some) if query.takes(row)]
@@ -135,6 +138,14 @@ def _walk(batches: Batches, query: Query, cursor: str, size: int) -> Page:
         f"{number}.0" if number > 0 else "",
         "" if rows or number <= 0 else f"Nothing found in {_BATCHES} batches; continue on the next page.",
     )
+
+
+def _of_batches(batches: Batches, numbers: range, query: Query) -> dict[int, list[Row]]:
+    """The rows of each of these batches, which descend; read at once."""
+    taken = {facts.number: facts.nodes for facts in batches.latest(len(numbers), before=numbers[0] + 1)}
+    wanted = [number for number in numbers if any(node.host_id.startswith(query.node) for node in taken.get(number, ()))]
+    found = at_once(lambda number: list(_of_batch(batches, number, query)), wanted)
+    return {number: [] for number in numbers} | dict(zip(wanted, found, strict=True))
 
 
 def _place(cursor: str, newest: int) -> tuple[int, int]:
@@ -173,7 +184,7 @@ def _by_name(batches: Batches, text: str, node: str) -> list[Row]:
         if found:
             return found
     prefixes = [f"{layout.ledger_prefix(node)}CommitLog-{version}-{match['id']}" for node in nodes for version in versions]
-    listed = (info.name for prefix in prefixes for info in batches.store.list(prefix))
+    listed = (info.name for prefix in prefixes for info in batches.store.names(prefix))
     entries = at_once(lambda name: LedgerEntry.read(batches.store, name), islice(listed, _ALIKE))
     return [_row(layout.SegmentRef.from_object(entry.object), entry) for entry in entries if entry is not None]
 
@@ -263,7 +274,7 @@ def _row(ref: layout.SegmentRef, entry: LedgerEntry) -> Row:
 def _nodes(batches: Batches) -> list[layout.NodeName]:
     """Nodes with an identity document, or with segments in recent batches."""
     found = {node for facts in batches.latest() for node in facts.nodes}
-    for info in batches.store.list(layout.nodes_prefix(batches.cluster)):
+    for info in batches.store.names(layout.nodes_prefix(batches.cluster)):
         if (node := layout.NodeName.of_facts(info.name)) is not None:
             found.add(node)
     return sorted(found)
