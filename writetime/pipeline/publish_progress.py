@@ -16,6 +16,7 @@ from writetime.pipeline.documents import Document, Manifest, StageCost, Watermar
 from writetime.pipeline.identity import id_of
 from writetime.pipeline.planner import history
 from writetime.storage import layout
+from writetime.storage.concurrency import at_once
 from writetime.storage.store import Store
 
 EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
@@ -82,8 +83,12 @@ class CompleteBefore:
     run."""
 
     def __init__(self, store: Store, cluster: str, batches: Iterable[int]) -> None:
-        found = ((number, Manifest.read(store, layout.batch_object(cluster, number, "manifest"))) for number in batches)
-        self._found = {number: manifest.complete_before for number, manifest in found if manifest and manifest.complete_before}
+        def read(number: int) -> tuple[int, Watermark | None]:
+            # Of a thousand manifests of some hundred KB each, only this is kept.
+            manifest = Manifest.read(store, layout.batch_object(cluster, number, "manifest"))
+            return number, manifest.complete_before if manifest else None
+
+        self._found = {number: before for number, before in at_once(read, batches) if before is not None}
 
     def of(self, table_id: UUID) -> dict[int, int]:
         """Of that table, by batch, in µs since the epoch."""
