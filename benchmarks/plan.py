@@ -18,6 +18,7 @@ import json
 import multiprocessing
 import resource
 import sys
+import threading
 import time
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
@@ -32,7 +33,7 @@ from writetime.errors import ObjectNotFound, PreconditionFailed
 from writetime.pipeline.documents import LedgerEntry, Manifest, Sealed, SegmentOutcome
 from writetime.pipeline.planner import history, plan_ingest
 from writetime.storage import layout
-from writetime.storage.store import ObjectInfo
+from writetime.storage.store import Listed, ObjectInfo
 
 CLUSTER = "bench"
 SEGMENT_BYTES = 32 << 20
@@ -148,6 +149,7 @@ class Listing:
     url: str = "listing:"
     documents: dict[str, bytes] = field(default_factory=dict)
     requests: int = 0
+    _lock: Any = field(default_factory=threading.Lock)
 
     def list(self, prefix: str = "", *, start_after: str = "") -> Iterator[ObjectInfo]:
         for number, info in enumerate(self._found(prefix, start_after)):
@@ -156,9 +158,33 @@ class Listing:
         else:
             self.requests += 1
 
+    def names(self, prefix: str = "", *, start_after: str = "", page: int = PAGE) -> Iterator[Listed]:
+        for number, info in enumerate(self._found(prefix, start_after)):
+            if number % page == 0:
+                self._count()
+            yield Listed(info.name, info.size, info.created, info)
+        else:
+            self._count()
+
+    def _count(self) -> None:
+        with self._lock:
+            self.requests += 1
+
+    def folders(self, prefix: str = "") -> Iterator[str]:
+        """Of datacenters, or of one's nodes."""
+        self.requests += 1
+        if prefix == layout.incoming_prefix(CLUSTER):
+            yield f"{prefix}dc1/"
+        else:
+            yield from (f"{prefix}{UUID(int=node)}/" for node in range(self.nodes))
+
     def _found(self, prefix: str, start_after: str) -> Iterator[ObjectInfo]:
         if prefix == layout.incoming_prefix(CLUSTER):
             yield from (self._segment(at) for at in range(self.incoming))
+        elif prefix.startswith(f"{layout.incoming_prefix(CLUSTER)}dc1/"):
+            each, node = self._each, UUID(prefix.split("/")[3]).int
+            first = layout.SegmentRef.from_object(start_after).segment.id - _FIRST_ID + 1 if start_after else 0
+            yield from (self._segment(at) for at in range(node * each + first, min((node + 1) * each, self.incoming)))
         elif prefix == layout.batches_prefix(CLUSTER) and self.batches:
             first = int(start_after.rpartition("/")[2] or 0) + 1 if start_after else 1
             for number in range(first, self.batches + 1):
@@ -166,13 +192,18 @@ class Listing:
         else:
             yield from (self._document(name) for name in sorted(self.documents) if name.startswith(prefix) and name > start_after)
 
+    @property
+    def _each(self) -> int:
+        """Segments of each node."""
+        return -(-self.incoming // self.nodes)
+
     def _segment(self, at: int) -> ObjectInfo:
-        each = -(-self.incoming // self.nodes)
+        each = self._each
         node = layout.NodeName(CLUSTER, "dc1", str(UUID(int=at // each)))
         name = layout.SegmentRef(node, layout.SegmentName(_FIRST_ID + at % each, 7)).incoming
         sealed_at = NOW - timedelta(seconds=30 * (each - at % each))
         metadata = {"sealed_at": sealed_at.isoformat(), "host_id": node.host_id, "ending": "completed"}
-        return ObjectInfo(name, SEGMENT_BYTES, 1_777_000_000_000_000 + at, at, NOW, metadata)
+        return ObjectInfo(name, SEGMENT_BYTES, 1_777_000_000_000_000 + at, at, sealed_at, metadata)
 
     def _document(self, name: str) -> ObjectInfo:
         return ObjectInfo(name, len(self.documents.get(name, b"")), 1, 0, NOW)
@@ -208,7 +239,7 @@ def on_paper(figures: Mapping[str, Any], nodes: int, rate: float) -> dict[str, f
     """What such a ring makes, at a batch a minute. `rate`: bytes a second and node."""
     segments = nodes * rate / SEGMENT_BYTES
     minute, day = segments * 60, segments * 86_400
-    per_object = figures["backlog"]["seconds"] / max(1, figures["objects"])
+    each = figures["backlog"]["cpu"] / max(1, figures["manifest_segments"])
     return {
         "nodes": nodes,
         "mb_per_second": nodes * rate / 1e6,
@@ -224,7 +255,7 @@ def on_paper(figures: Mapping[str, Any], nodes: int, rate: float) -> dict[str, f
         # documents.
         "list_requests_per_batch": max(1.0, minute / PAGE) + 6,
         "write_requests_per_day": day * 3 + 1440 * 8,
-        "planner_seconds_per_batch": minute * per_object,
+        "planner_seconds_per_batch": minute * each,
         "backlog_hours_per_million": 1e6 / (segments * 3600),
     }
 

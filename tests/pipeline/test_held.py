@@ -46,7 +46,7 @@ class Counted:
                 self.calls[name, str(args[0]).split("/")[0]] += 1
             return call(*args, **named)
 
-        return counted if name in ("list", "head", "read", "put", "copy", "delete") else call
+        return counted if name in ("list", "names", "head", "read", "put", "copy", "delete") else call
 
 
 def ref(number: int) -> layout.SegmentRef:

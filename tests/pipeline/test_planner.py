@@ -37,6 +37,7 @@ from writetime.pipeline.documents import (
     TruncationRecord,
     total,
 )
+from writetime.pipeline.incoming import LeftOut, Most, read_incoming
 from writetime.pipeline.planner import EXPIRY_PAUSE, History, history, read_manifest, read_schema, read_sealed, store_clock
 from writetime.pipeline.publish_progress import Published, publish_due, write_published
 from writetime.storage import layout, open_store
@@ -305,11 +306,11 @@ def test_parts_of_an_unknown_version_wait_too(store: LocalStore, monkeypatch: py
 
 
 def test_a_node_whose_segments_wait_for_a_release_holds_completeness(store: LocalStore) -> None:
-    left = planner.LeftOut()
+    left = LeftOut()
     later = replace(ref(3), segment=layout.SegmentName(id=3, version=10))
     store.put(later.incoming, b"whatever", metadata={"sealed_at": NOW.isoformat()})
-    come = planner._incoming(store, CLUSTER, {}, NOW, 10, left, among=set(), whole=set(), largest=1 << 20)
-    assert (come, left.nodes) == ([], {NODE.path})
+    come = read_incoming(store, CLUSTER, {}, NOW, Most(10), left, largest=1 << 20)
+    assert (come.segments, left.nodes) == ([], {NODE.path})
 
 
 def test_a_mended_copy_is_still_what_a_crash_has_left(store: LocalStore) -> None:
@@ -822,7 +823,7 @@ class Long:
     listed: int = 0
     url: str = field(default_factory=lambda: uuid4().hex)
 
-    def list(self, prefix: str, *, start_after: str = "") -> Iterator[Named]:
+    def names(self, prefix: str, *, start_after: str = "", page: int = 1000) -> Iterator[Named]:
         given = start_after.rsplit("/", 1)[-1]
         for number in range(max(self.first, int(given or 0)), self.last + 1):
             for what in ("archived", "local", "manifest", "schema", "sealed"):

@@ -152,7 +152,7 @@ def _prefix(batches: Batches, kind: Kind) -> str:
 
 
 def _last(batches: Batches, kind: Kind, count: int) -> Iterator[str]:
-    found = (info.name for info in batches.store.list(_prefix(batches, kind)) if info.name.endswith(".json"))
+    found = (info.name for info in batches.store.names(_prefix(batches, kind)) if info.name.endswith(".json"))
     yield from nlargest(count, found)
 
 

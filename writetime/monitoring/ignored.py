@@ -43,9 +43,9 @@ def ignored(batches: Batches, *, now: datetime | None = None) -> list[Ignored]:
 def _among_batches(batches: Batches) -> Iterator[Ignored]:
     prefix = layout.batches_prefix(batches.cluster)
     first = layout.batch_folder(batches.cluster, 0)
-    before = takewhile(lambda info: info.name < first, batches.store.list(prefix))
+    before = takewhile(lambda info: info.name < first, batches.store.names(prefix))
     last = layout.batch_folder(batches.cluster, batches.newest().last)
-    after = batches.store.list(prefix, start_after=last)
+    after = batches.store.names(prefix, start_after=last)
     for info in (*islice(before, LISTED), *islice(after, LISTED)):
         if layout.batch_number(info.name) is None:
             yield Ignored(info.name, _STRAY)
@@ -82,13 +82,13 @@ def _nodes(store: Store, cluster: str) -> Iterator[Ignored]:
     for facts in read_facts(store, cluster):
         if facts.rejected is not None:
             yield Ignored(facts.object, facts.rejected)
-    for info in islice(store.list(layout.nodes_prefix(cluster)), LISTED):
+    for info in islice(store.names(layout.nodes_prefix(cluster)), LISTED):
         if layout.NodeName.of_facts(info.name) is None:
             yield Ignored(info.name, _STRAY)
 
 
 def _schemas(store: Store, cluster: str) -> Iterator[Ignored]:
-    for info in islice(store.list(layout.schema_prefix(cluster)), LISTED):
+    for info in islice(store.names(layout.schema_prefix(cluster)), LISTED):
         if not layout.is_schema_snapshot(info.name):
             yield Ignored(info.name, _STRAY)
         elif info.size > untrusted.SCHEMA:
@@ -97,7 +97,7 @@ def _schemas(store: Store, cluster: str) -> Iterator[Ignored]:
 
 def _spaces(store: Store, cluster: str, now: datetime) -> Iterator[Ignored]:
     for day in (now.astimezone(UTC).date() - timedelta(days=back) for back in (1, 0)):
-        for info in islice(store.list(layout.space_prefix(cluster, day)), LISTED):
+        for info in islice(store.names(layout.space_prefix(cluster, day)), LISTED):
             try:
                 if layout.NodeName.of_space(info.name) is None:
                     yield Ignored(info.name, _STRAY)
@@ -108,6 +108,6 @@ def _spaces(store: Store, cluster: str, now: datetime) -> Iterator[Ignored]:
 
 
 def _truncations(store: Store, cluster: str) -> Iterator[Ignored]:
-    for info in islice(store.list(layout.truncations_prefix(cluster)), LISTED):
+    for info in islice(store.names(layout.truncations_prefix(cluster)), LISTED):
         if layout.NodeName.of_truncations(info.name) is None:
             yield Ignored(info.name, _STRAY)

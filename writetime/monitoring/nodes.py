@@ -27,7 +27,8 @@ from writetime.pipeline.node_facts import NodeSpace, parse_space, read_facts
 from writetime.pipeline.truncation_reports import newest_answers
 from writetime.storage import layout, untrusted_objects
 from writetime.storage.concurrency import at_once
-from writetime.storage.store import ObjectInfo, Store
+from writetime.storage.store import Listed, ObjectInfo, Store
+from writetime.storage.store import facts as facts_of
 
 LISTED: Final = 2000
 """Maximum number of objects of one kind to list. A longer backlog is reported as "at least so many"."""
@@ -179,11 +180,11 @@ def ring(batches: Batches, *, last: int = WINDOW, now: datetime | None = None) -
     for node in (layout.SegmentRef.from_object(name).node for name in held):
         if node.origin == "log":
             of(node).held += 1
-    incoming = list(islice(store.list(layout.incoming_prefix(cluster)), LISTED + 1))
+    incoming = list(islice(store.names(layout.incoming_prefix(cluster)), LISTED + 1))
     in_conflict = tuple(conflict.object for conflict in undecided(store, cluster, incoming))
-    for segment in _segments(incoming):
-        if segment.object not in held and segment.object not in in_conflict:
-            _wait(of(segment.ref.node), segment)
+    passed_over = held.union(in_conflict)
+    for segment in _segments(facts_of(store, (each for each in incoming if each.name not in passed_over))):
+        _wait(of(segment.ref.node), segment)
     for node, space in _spaces(store, cluster, now):
         status = of(node)
         if status.space is None or status.space.at < space.at:
@@ -251,15 +252,15 @@ def _spaces(store: Store, cluster: str, now: datetime) -> list[tuple[layout.Node
     """Last space reports of shippers up to 0.1, which wrote one per day, of today or yesterday. Invalid ones
     are ignored."""
     days = (now.astimezone(UTC).date() - timedelta(days=back) for back in (1, 0))
-    newest: dict[layout.NodeName, ObjectInfo] = {}
-    for info in (info for day in days for info in store.list(layout.space_prefix(cluster, day))):
+    newest: dict[layout.NodeName, Listed] = {}
+    for info in (info for day in days for info in store.names(layout.space_prefix(cluster, day))):
         if (node := layout.NodeName.of_space(info.name)) is not None:
             newest[node] = info
     read = at_once(lambda each: (each[0], read_space(store, each[1])), newest.items())
     return [(node, space) for node, space in read if space is not None]
 
 
-def read_space(store: Store, info: ObjectInfo) -> NodeSpace | None:
+def read_space(store: Store, info: ObjectInfo | Listed) -> NodeSpace | None:
     """Parse an object under space/; None if it is invalid."""
     try:
         return parse_space(untrusted_objects.read_object(store, info))

@@ -12,6 +12,7 @@ archived.
 from __future__ import annotations
 
 from collections.abc import Iterable
+from contextlib import suppress
 from datetime import UTC, datetime
 from itertools import groupby
 from operator import itemgetter
@@ -30,17 +31,22 @@ from writetime.pipeline.documents import (
     SegmentOutcome,
     SegmentState,
 )
+from writetime.pipeline.node_facts import delete_outdated
 from writetime.pipeline.part_merging import merge_parts
 from writetime.pipeline.planner import expect_settled, history
 from writetime.pipeline.quarantine.kinds import QuarantineKind
 from writetime.storage import layout, segment_object, segment_parts
 from writetime.storage.concurrency import at_once
 from writetime.storage.lease import Lease
-from writetime.storage.store import ObjectInfo, Store
+from writetime.storage.store import Listed, ObjectInfo, Store
 
 Moved = Literal["archived", "quarantined", "growing"]
 _LEASE = 15.0
 """Seconds after which another archiver takes over from one that crashed or hangs."""
+_LISTED_ALONE = 10
+"""Segments of a batch up to which the parts of each are listed alone."""
+_LISTED_TOGETHER = 1000
+"""Parts for each segment of the batch up to which all parts are listed: a page lists as many as a listing of one."""
 _MERGED_EVERY = 20
 """Batches after which parts are merged: to find out how many there are, all have to be listed."""
 
@@ -75,6 +81,7 @@ def archive(store: Store, cluster: str, number: int) -> dict[str, Moved]:
         if number % _MERGED_EVERY == 0:
             merge_parts(store, cluster, sealed.growing)
         store.put(done, b"{}\n")
+    delete_outdated(store, cluster)
     return moved
 
 
@@ -94,23 +101,45 @@ def _settle_all(store: Store, cluster: str, sealed: Sealed, lease: Lease) -> dic
         return {}
     outcomes = {outcome.object: outcome for outcome in sealed.segments}
 
+    parts = _listed_parts(store, cluster, manifest.segments)
+
     def settle(segment: SegmentInput) -> Moved:
         lease.check()
-        return _settle(store, sealed.number, segment, outcomes[segment.object])
+        return _settle(store, sealed.number, segment, outcomes[segment.object], None if parts is None else parts.get(segment.ref, []))
 
     # Segments are independent: if one fails, those in progress are still archived.
     moved = at_once(settle, manifest.segments)
     return {segment.object: what for segment, what in zip(manifest.segments, moved, strict=True)}
 
 
+def _listed_parts(
+    store: Store, cluster: str, segments: Iterable[SegmentInput]
+) -> dict[layout.SegmentRef, list[segment_parts.Part[Listed]]] | None:
+    """The parts of these segments, by one listing; None if there are so many parts that each segment's are better
+    listed alone."""
+    wanted = {segment.ref for segment in segments if not segment.grows}
+    if len(wanted) < _LISTED_ALONE:
+        return None
+    found: dict[layout.SegmentRef, list[segment_parts.Part[Listed]]] = {}
+    for number, (ref, part) in enumerate(segment_parts.found(store, layout.parts_prefix(cluster))):
+        if number >= _LISTED_TOGETHER * len(wanted):
+            return None
+        if ref in wanted:
+            found.setdefault(ref, []).append(part)
+    return found
+
+
 def sweep(store: Store, cluster: str) -> int:
     """Delete the leftover parts of segments whose whole file is archived; returns the bytes freed."""
-    freed = 0
-    for ref, found in groupby(segment_parts.found(store, layout.parts_prefix(cluster)), key=itemgetter(0)):
-        entry = LedgerEntry.read(store, ref.ledger)
-        if entry is not None and (entry.state == "expired" or _is_archived(store, entry)):
-            freed += _remove_parts(store, (part for _, part in found))
-    return freed
+    parts = segment_parts.found(store, layout.parts_prefix(cluster))
+    found = [(ref, [part for _, part in some]) for ref, some in groupby(parts, key=itemgetter(0))]
+
+    def remove(each: tuple[layout.SegmentRef, list[segment_parts.Part[Listed]]]) -> int:
+        entry = LedgerEntry.read(store, each[0].ledger)
+        leftover = entry is not None and (entry.state == "expired" or _is_archived(store, entry))
+        return _remove_parts(store, each[1]) if leftover else 0
+
+    return sum(at_once(remove, found))
 
 
 def _is_archived(store: Store, entry: LedgerEntry) -> bool:
@@ -174,11 +203,14 @@ def _archive_as_it_is(store: Store, entry: LedgerEntry) -> ObjectInfo:
     outcome = SegmentOutcome(object=segment.object, frames=entry.frames, problems=entry.problems)
     _note(store, segment, "archived", entry.batch, outcome, held)
     _remove_incoming(store, segment)
-    _remove_parts(store, segment_parts.of(store, segment.ref))
+    _remove_parts(store, _parts_of(store, segment.ref))
     return held
 
 
-def _settle(store: Store, batch: int, segment: SegmentInput, outcome: SegmentOutcome) -> Moved:
+def _settle(
+    store: Store, batch: int, segment: SegmentInput, outcome: SegmentOutcome, parts: list[segment_parts.Part[Listed]] | None = None
+) -> Moved:
+    """`parts`: those of the segment, if they were listed."""
     if segment.grows:
         _note(store, segment, "growing", batch, outcome, None)
         return "growing"
@@ -191,8 +223,12 @@ def _settle(store: Store, batch: int, segment: SegmentInput, outcome: SegmentOut
         return "quarantined"
     _note(store, segment, "archived", batch, outcome, held)
     _remove_incoming(store, segment)
-    _remove_parts(store, segment_parts.of(store, segment.ref))
+    _remove_parts(store, _parts_of(store, segment.ref) if parts is None else parts)
     return "archived"
+
+
+def _parts_of(store: Store, ref: layout.SegmentRef) -> list[segment_parts.Part[Listed]]:
+    return [part for _, part in segment_parts.found(store, f"{ref.growing}/")]
 
 
 def _archived(store: Store, segment: SegmentInput) -> ObjectInfo | None:
@@ -202,8 +238,9 @@ def _archived(store: Store, segment: SegmentInput) -> ObjectInfo | None:
     If other bytes are archived under the segment's name, they stay, and these bytes get a name with their
     checksum."""
     for target in (segment.ref.archived(segment.sealed_at), segment.ref.archived(segment.sealed_at, crc32c=segment.crc32c)):
-        # Look again: another archiver may have moved it in between.
-        held = segment_object.held(store, target) or _copy(store, segment, target) or segment_object.held(store, target)
+        # A packed one first: a copy beside it would come back to life. Look again after the copy: another archiver
+        # may have moved the segment in between.
+        held = store.head(layout.packed(target)) or _copy(store, segment, target) or segment_object.held(store, target)
         if held is None:
             return None
         if segment_object.stands_for(held, segment_object.Content(segment.size, segment.crc32c)):
@@ -232,20 +269,24 @@ def _replaced(segment: SegmentInput) -> Problem:
     return Problem(kind=QuarantineKind.REPLACED, position=0, size=segment.size, message=message)
 
 
-def _remove_parts(store: Store, found: Iterable[segment_parts.Part]) -> int:
-    """Returns the bytes freed."""
+def _remove_parts(store: Store, found: Iterable[segment_parts.Part[Listed]]) -> int:
+    """Returns the bytes freed. Whatever has the name of a part of an archived segment is of no use any more."""
     freed = 0
-    for part in list(found):
+    for part in found:
         try:
-            store.delete(part.info.name, if_generation=part.info.generation)
+            store.delete(part.info.name)
             freed += part.info.size
-        except (ObjectNotFound, PreconditionFailed):
+        except ObjectNotFound:
             # Another run deleted it.
             continue
     return freed
 
 
 def _remove_incoming(store: Store, segment: SegmentInput) -> None:
+    # Usually it is still what was pinned, and one request does.
+    with suppress(ObjectNotFound, PreconditionFailed):
+        store.delete(segment.object, if_generation=segment.generation)
+        return
     found = store.head(segment.object)
     if found is None or segment_object.content_of(found) != (segment.size, segment.crc32c):
         return
@@ -260,18 +301,38 @@ def _note(
     store: Store, segment: SegmentInput, state: SegmentState, batch: int, outcome: SegmentOutcome, held: ObjectInfo | None
 ) -> LedgerEntry:
     name = segment.ref.ledger
+    if segment.tail is None and segment.folded_but is None:
+        # Most segments have no entry, and then there is nothing to look at.
+        with suppress(PreconditionFailed):
+            created = _entry(segment, state, batch, outcome, held, None)
+            store.put(name, created.to_bytes(), if_generation=0)
+            return created
     before = store.head(name)
     old = LedgerEntry.model_validate_json(store.read(name, generation=before.generation)) if before else None
     if old and (old.batch > batch or (old.batch == batch and old.state in (state, "archived", "retry"))):
         # Recorded already, or a later batch has changed it.
         return old
+    entry = _entry(segment, state, batch, outcome, held, old)
+    try:
+        store.put(name, entry.to_bytes(), if_generation=before.generation if before else 0)
+    except PreconditionFailed as error:
+        raise LeaseLost(
+            "another archiver has changed the ledger entry", operation="write a ledger entry", obj=name, hint="Archive the batch again."
+        ) from error
+    return entry
+
+
+def _entry(
+    segment: SegmentInput, state: SegmentState, batch: int, outcome: SegmentOutcome, held: ObjectInfo | None, old: LedgerEntry | None
+) -> LedgerEntry:
+    """The next entry after `old`."""
     # A segment that grows over several batches is one step of the history.
     moved_on = old is not None and not (old.state == state == "growing")
     step = {"state": old.state, "batch": old.batch, "updated_at": old.updated_at.isoformat()} if old and moved_on else None
     # If a key was erased from the archived segment, the entry describes the archived bytes.
     size, checksum = segment_object.content_of(held) if held else (segment.size, segment.crc32c)
     original = segment_object.original_of(held) if held else None
-    entry = LedgerEntry(
+    return LedgerEntry(
         object=segment.object,
         state=state,
         size=size,
@@ -288,10 +349,3 @@ def _note(
         updated_at=datetime.now(UTC),
         history=[*(old.history if old else []), *([step] if step else [])],
     )
-    try:
-        store.put(name, entry.to_bytes(), if_generation=before.generation if before else 0)
-    except PreconditionFailed as error:
-        raise LeaseLost(
-            "another archiver has changed the ledger entry", operation="write a ledger entry", obj=name, hint="Archive the batch again."
-        ) from error
-    return entry

@@ -161,7 +161,7 @@ class Batches:
 
     def _newer(self, known: History, sealed: Sealed) -> History:
         last, seals = known.last, []
-        for info in self.store.list(layout.batches_prefix(self.cluster), start_after=layout.batch_folder(self.cluster, sealed.number)):
+        for info in self.store.names(layout.batches_prefix(self.cluster), start_after=layout.batch_folder(self.cluster, sealed.number)):
             number, what = layout.batch_number(info.name), info.name.rpartition("/")[2]
             if number is not None and what == "manifest.json":
                 last = max(last, number)

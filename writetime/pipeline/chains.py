@@ -49,7 +49,7 @@ class Rebuild(Document):
 def current(store: Store, cluster: str) -> Rebuild | None:
     """The last rebuild, finished or not; None if there is none."""
     last = None
-    for info in store.list(layout.chains_prefix(cluster)):
+    for info in store.names(layout.chains_prefix(cluster)):
         if _NAME.fullmatch(info.name.removeprefix(layout.chains_prefix(cluster))):
             last = info.name
     return None if last is None else Rebuild.read(store, last)
@@ -148,7 +148,7 @@ def _of_batch(store: Store, cluster: str, number: int) -> Chain | None:
 
 def has_past(store: Store, cluster: str) -> bool:
     """Whether batches of the cluster were archived or published."""
-    if next(iter(store.list(layout.ledger_of(cluster))), None) is not None:
+    if next(store.names(layout.ledger_of(cluster), page=1), None) is not None:
         return True
     try:
         note = json.loads(store.read(layout.published(cluster)))

@@ -91,7 +91,7 @@ def node_ends(store: Store, cluster: str, sealed: Sealed | None) -> dict[str, da
     delays nothing."""
     if sealed is None:
         return {}
-    found = (layout.NodeName.of_facts(info.name) for info in store.list(layout.nodes_prefix(cluster)))
+    found = (layout.NodeName.of_facts(info.name) for info in store.names(layout.nodes_prefix(cluster)))
     nodes = {node.path for node in found if node is not None}
     document = LocalDocument.read(store, layout.batch_object(cluster, sealed.number, "local")) or LocalDocument()
     ends = document.ends or _searched(store, cluster, sealed, nodes)

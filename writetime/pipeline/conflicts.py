@@ -21,7 +21,7 @@ from writetime.errors import BatchError, NotASegment, ObjectNotFound, Preconditi
 from writetime.pipeline.documents import Document, LedgerEntry, SegmentInput
 from writetime.storage import layout, segment_object
 from writetime.storage.concurrency import at_once
-from writetime.storage.store import ObjectInfo, Store
+from writetime.storage.store import Listed, ObjectInfo, Store
 
 
 class Conflict(Document):
@@ -45,15 +45,15 @@ class Conflict(Document):
 
 def known(store: Store, cluster: str) -> dict[str, Conflict]:
     """All recorded conflicts, including decided ones, by the segments' names under cdc/."""
-    found = at_once(lambda info: Conflict.read(store, info.name), list(store.list(layout.conflicts_prefix(cluster))))
+    found = at_once(lambda each: Conflict.read(store, each.name), store.names(layout.conflicts_prefix(cluster)))
     return {each.object: each for each in found if each is not None}
 
 
-def undecided(store: Store, cluster: str, listed: Iterable[ObjectInfo] | None = None) -> list[Conflict]:
+def undecided(store: Store, cluster: str, listed: Iterable[Listed] | None = None) -> list[Conflict]:
     """Undecided conflicts, by name: recorded by a planner, or found among the objects `listed` (default:
     all) under cdc/."""
     found = known(store, cluster)
-    for info in store.list(layout.incoming_prefix(cluster)) if listed is None else listed:
+    for info in store.names(layout.incoming_prefix(cluster)) if listed is None else listed:
         name = shipped(info.name)
         if name is not None and name not in found:
             found[name] = Conflict(object=name, found_at=info.created)

@@ -22,6 +22,7 @@ from writetime.errors import ObjectNotFound
 from writetime.pipeline.quarantine.kinds import QuarantineKind
 from writetime.storage import layout, segment_object, untrusted_objects
 from writetime.storage.checksum import crc32c
+from writetime.storage.concurrency import at_once
 from writetime.storage.segment_parts import Part
 from writetime.storage.store import ObjectInfo, Store
 
@@ -120,7 +121,9 @@ class SegmentInput(Document):
     )
 
     @classmethod
-    def growing(cls, ref: layout.SegmentRef, run: Sequence[Part], *, header: Part | None = None, after: Mark | None = None) -> SegmentInput:
+    def growing(
+        cls, ref: layout.SegmentRef, run: Sequence[Part[ObjectInfo]], *, header: Part[ObjectInfo] | None = None, after: Mark | None = None
+    ) -> SegmentInput:
         """A growing segment from consecutive parts (`writetime.storage.segment_parts.run`)."""
         last = cls.from_object(run[-1].info)
         start = after.position if after else 0
@@ -163,7 +166,7 @@ class SegmentInput(Document):
         return layout.SegmentRef.from_object(self.object)
 
 
-def _pinned(part: Part) -> PartInput:
+def _pinned(part: Part[ObjectInfo]) -> PartInput:
     return PartInput(object=part.info.name, generation=part.info.generation, crc32c=part.info.crc32c)
 
 
@@ -743,7 +746,7 @@ class Release(Document):
 
 def released_objects(store: Store, cluster: str) -> frozenset[str]:
     """Released objects under cdc/ and frames/: the status and seals do not list them as held."""
-    found = (Release.read(store, info.name) for info in store.list(layout.released_prefix(cluster)))
+    found = at_once(lambda each: Release.read(store, each.name), store.names(layout.released_prefix(cluster)))
     return frozenset(each.object for each in found if each is not None)
 
 

@@ -193,13 +193,13 @@ class Search:
 
 def archive_objects(store: Store, cluster: str) -> list[str]:
     """All archived segments, packed and plain."""
-    return [info.name for info in store.list(layout.archive_prefix(cluster)) if layout.is_segment(info.name)]
+    return [info.name for info in store.names(layout.archive_prefix(cluster)) if layout.is_segment(info.name)]
 
 
 def waiting_objects(store: Store, cluster: str) -> list[str]:
     """Objects that are not archived yet: whole segments, generated frames, and parts of growing segments."""
     prefixes = layout.incoming_prefix(cluster), layout.frames_prefix(cluster), layout.parts_prefix(cluster)
-    return [info.name for prefix in prefixes for info in store.list(prefix) if layout.is_segment(info.name)]
+    return [info.name for prefix in prefixes for info in store.names(prefix) if layout.is_segment(info.name)]
 
 
 def in_segment(store: Store, name: str, search: Search, keys: Keystore | None = None) -> Found:

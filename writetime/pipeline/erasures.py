@@ -152,7 +152,7 @@ def erased_of(found: Iterable[Erasure], salted: bytes) -> dict[bytes, Erased]:
 def listed(store: Store, cluster: str, *, before: int | None = None) -> list[Erasure]:
     """All erasures of the cluster in order; with `before`, those of earlier batches only."""
     found = []
-    for info in store.list(layout.erasures_prefix(cluster)):
+    for info in store.names(layout.erasures_prefix(cluster)):
         number = info.name.removeprefix(layout.erasures_prefix(cluster)).removesuffix(".json")
         if not number.isascii() or not number.isdecimal() or (before is not None and int(number) >= before):
             continue

@@ -84,7 +84,7 @@ class Maintained(Document):
 def size_of_state(store: Store, cluster: str) -> Size:
     """The size of the state, by listing its store."""
     objects = size = index_objects = index_size = 0
-    for info in store.list(layout.states_prefix(cluster)):
+    for info in store.names(layout.states_prefix(cluster)):
         if _INDEXES in info.name:
             index_objects += 1
             index_size += info.size

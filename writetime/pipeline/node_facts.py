@@ -7,7 +7,7 @@ clock. Shippers up to 0.1 had one document per node, without space; it counts if
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta
@@ -18,14 +18,18 @@ from writetime.cassandra.cdc_settings import CdcSettings
 from writetime.errors import ObjectNotFound, PreconditionFailed
 from writetime.storage import layout, untrusted_objects
 from writetime.storage.concurrency import at_once
-from writetime.storage.store import ObjectInfo, Store
+from writetime.storage.store import Listed, Store
 from writetime.untrusted import Untrusted
 
 _TOKENS: Final = 1 << 16
 _LEVELS: Final = 4
 _OLDER: Final = 40
 """Older statuses per node that planning lets lie: ten minutes of a shipper with tails."""
-_OUTDATED: Final = timedelta(minutes=5)
+_FEW: Final = 4
+"""Those that a batch lets lie."""
+_DELETED: Final = 1000
+"""Maximum number that one planning deletes: a thousand nodes leave 40,000 in ten minutes."""
+_OUTDATED: Final = timedelta(minutes=2)
 _MEMBERS: Final = 1 << 14
 _UNSYNCED_MS: Final = 86_400_000
 _PARSED: Final = 4096
@@ -78,11 +82,27 @@ class NodeFacts:
 
 
 def read_facts(store: Store, cluster: str, *, tidy: bool = False) -> list[NodeFacts]:
-    """The newest status of every node, by node name. `tidy`: delete older ones now and then, as a shipper
-    with tails writes four a minute, and each planning lists them all."""
-    newest: dict[layout.NodeName, ObjectInfo] = {}
-    older: list[ObjectInfo] = []
-    for info in store.list(layout.nodes_prefix(cluster)):
+    """The newest status of every node, by node name. `tidy`: delete some of the others where there are very many:
+    batches do it (`delete_outdated`), but there may be none for days."""
+    newest, older = _statuses(store, cluster)
+    if tidy and len(older) > _OLDER * len(newest):
+        _delete_outdated(store, newest, older[:_DELETED])
+    return at_once(lambda each: _facts(store, *each), sorted(newest.items()))
+
+
+def delete_outdated(store: Store, cluster: str) -> None:
+    """Delete the statuses that newer ones have replaced. A shipper with tails writes four a minute, and each planning
+    lists them all."""
+    newest, older = _statuses(store, cluster)
+    if len(older) > _FEW * len(newest):
+        _delete_outdated(store, newest, older)
+
+
+def _statuses(store: Store, cluster: str) -> tuple[dict[layout.NodeName, Listed], list[Listed]]:
+    """The newest status of each node, and all others."""
+    newest: dict[layout.NodeName, Listed] = {}
+    older: list[Listed] = []
+    for info in store.names(layout.nodes_prefix(cluster)):
         node = layout.NodeName.of_facts(info.name)
         if node is None:
             continue
@@ -91,29 +111,28 @@ def read_facts(store: Store, cluster: str, *, tidy: bool = False) -> list[NodeFa
             continue
         older.append(min(known, info, key=_order))
         newest[node] = max(known, info, key=_order)
-    if tidy and len(older) > _OLDER * len(newest):
-        _delete_outdated(store, older, max(map(_order, newest.values()))[0] - _OUTDATED)
-    return at_once(lambda each: _facts(store, *each), sorted(newest.items()))
+    return newest, older
 
 
-def _delete_outdated(store: Store, statuses: list[ObjectInfo], before: datetime) -> None:
-    """Delete what is older than `before`: another reader may be about to read what it has just listed. The
-    one object of shippers up to 0.1 stays."""
+def _delete_outdated(store: Store, newest: Mapping[layout.NodeName, Listed], older: Iterable[Listed]) -> None:
+    """Delete those of `older` that have been replaced for a while: another reader may be about to read what it has
+    just listed. The one object of shippers up to 0.1 stays."""
+    before = max(map(_order, newest.values()))[0] - _OUTDATED
 
-    def delete(info: ObjectInfo) -> None:
+    def delete(each: Listed) -> None:
+        # A status is never replaced.
         with suppress(ObjectNotFound, PreconditionFailed):
-            store.delete(info.name, if_generation=info.generation)
+            store.delete(each.name)
 
-    outdated = [info for info in statuses if info.created < before and info.name.count("/") == _LEVELS]
-    at_once(delete, outdated)
+    at_once(delete, (each for each in older if each.created < before and each.name.count("/") == _LEVELS))
 
 
-def _order(info: ObjectInfo) -> tuple[datetime, str]:
+def _order(info: Listed) -> tuple[datetime, str]:
     return info.created, info.name
 
 
-def _facts(store: Store, node: layout.NodeName, info: ObjectInfo) -> NodeFacts:
-    key = store.url, info.name, info.generation, info.created
+def _facts(store: Store, node: layout.NodeName, info: Listed) -> NodeFacts:
+    key = store.url, info.name, info.info.generation if info.info else info.size, info.created
     if (known := _parsed.get(key)) is not None:
         return known
     if len(_parsed) >= _PARSED:
@@ -122,7 +141,7 @@ def _facts(store: Store, node: layout.NodeName, info: ObjectInfo) -> NodeFacts:
     return found
 
 
-def _read(store: Store, node: layout.NodeName, info: ObjectInfo) -> NodeFacts:
+def _read(store: Store, node: layout.NodeName, info: Listed) -> NodeFacts:
     try:
         document = untrusted_objects.read_object(store, info)
         host_id = untrusted.text(document.get("host_id"), "host_id")
@@ -142,7 +161,7 @@ def _read(store: Store, node: layout.NodeName, info: ObjectInfo) -> NodeFacts:
         return NodeFacts(node, info.name, rejected=str(error))
 
 
-def _space(document: Mapping[str, Any], info: ObjectInfo) -> NodeSpace | None:
+def _space(document: Mapping[str, Any], info: Listed) -> NodeSpace | None:
     space = document.get("space")
     if space is None:
         return None
@@ -165,7 +184,7 @@ def parse_space(space: Mapping[str, Any]) -> NodeSpace:
     )
 
 
-def _signed_off(signed: object, node: layout.NodeName, info: ObjectInfo) -> SignedOff | None:
+def _signed_off(signed: object, node: layout.NodeName, info: Listed) -> SignedOff | None:
     if signed is None:
         return None
     if not isinstance(signed, dict):

@@ -24,7 +24,7 @@ from writetime.storage import layout, segment_parts
 from writetime.storage.checksum import crc32c
 from writetime.storage.concurrency import at_once
 from writetime.storage.segment_parts import Part
-from writetime.storage.store import Store
+from writetime.storage.store import Listed, Store
 
 MANY: Final = 64
 """Ingested parts of a segment from which on they are merged."""
@@ -46,7 +46,7 @@ def merge_parts(store: Store, cluster: str, growing: Mapping[str, Mark]) -> int:
     return deleted
 
 
-def _merge(store: Store, ref: layout.SegmentRef, ingested: list[Part], mark: Mark) -> int:
+def _merge(store: Store, ref: layout.SegmentRef, ingested: list[Part[Listed]], mark: Mark) -> int:
     name = ref.part(0, mark.position)
     if not _put(store, name, segment_parts.run(ingested, 0, mark.position), mark):
         return 0
@@ -54,16 +54,17 @@ def _merge(store: Store, ref: layout.SegmentRef, ingested: list[Part], mark: Mar
     first = min(part.info.name for part in ingested if part.start == 0)
     outdated = [part for part in ingested if part.info.name not in (name, first)]
 
-    def delete(part: Part) -> None:
+    def delete(part: Part[Listed]) -> None:
+        # Nodes create parts and never replace one.
         with suppress(ObjectNotFound, PreconditionFailed):
-            store.delete(part.info.name, if_generation=part.info.generation)
+            store.delete(part.info.name)
 
     at_once(delete, outdated)
     log.info("parts merged", object=name, parts=len(outdated), bytes=mark.position)
     return len(outdated)
 
 
-def _put(store: Store, name: str, run: list[Part], mark: Mark) -> bool:
+def _put(store: Store, name: str, run: list[Part[Listed]], mark: Mark) -> bool:
     """Whether the merged part is there, by this call or an earlier one: the bytes that batches have ingested.
     Parts are what a node has written, and may be anything."""
     content, reached = bytearray(), 0
@@ -73,7 +74,8 @@ def _put(store: Store, name: str, run: list[Part], mark: Mark) -> bool:
     if (len(content), crc32c(bytes(content))) != (mark.position, mark.crc32c):
         log.warning("parts not merged: they differ from what was ingested", object=name)
         return False
-    about = {**run[-1].info.metadata, "size": str(len(content)), "crc32c": str(mark.crc32c)}
+    last = next(iter(segment_parts.with_facts(store, run[-1:])), None)
+    about = {**(last.info.metadata if last else {}), "size": str(len(content)), "crc32c": str(mark.crc32c)}
     with suppress(PreconditionFailed):
         store.put(name, bytes(content), if_generation=0, metadata=about)
     found = store.head(name)

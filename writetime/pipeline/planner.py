@@ -13,12 +13,10 @@ has expired, a batch without segments publishes the expiry. Does not know Spark.
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Container, Iterable, Iterator, Mapping
 from contextlib import suppress
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
-from heapq import nsmallest
 from itertools import groupby, islice
 from operator import itemgetter
 from typing import Final
@@ -29,9 +27,8 @@ from writetime.cassandra.merge.reconcile import Policy, policy_of
 from writetime.cassandra.schema.history import SchemaLearner
 from writetime.errors import BatchBusy, BatchError, ObjectNotFound, PreconditionFailed
 from writetime.events.naming import is_shadow_name, namespace_clash
-from writetime.pipeline import chains, conflicts, watermark
+from writetime.pipeline import chains, watermark
 from writetime.pipeline.completeness import holds
-from writetime.pipeline.conflicts import Conflict
 from writetime.pipeline.documents import (
     BatchKind,
     Chain,
@@ -44,15 +41,16 @@ from writetime.pipeline.documents import (
     SegmentInput,
     Tail,
     Watermark,
-    may_contain,
     released_objects,
 )
 from writetime.pipeline.erasures import Request, read_request
+from writetime.pipeline.incoming import LeftOut, Most, age, read_incoming, released
 from writetime.pipeline.node_facts import NodeFacts, read_facts
 from writetime.pipeline.truncation_reports import new_answers
 from writetime.storage import layout, segment_object, segment_parts
 from writetime.storage.concurrency import at_once
-from writetime.storage.store import ObjectInfo, Store
+from writetime.storage.segment_parts import Part
+from writetime.storage.store import Listed, ObjectInfo, Store
 from writetime.untrusted import SCHEMA, SEGMENT
 
 _FORMAT_OF_3_11: Final = 6
@@ -61,6 +59,8 @@ _LISTED: Final = 64
 _found_last: dict[tuple[str, str], int] = {}
 """By store and cluster, the last batch that this process has found."""
 _RETRY_NOTED: Final = timedelta(hours=1)
+_MOST_PARTS: Final = 50_000
+"""Parts that one planning lists: those of all growing segments of thousands of nodes. More are those of a backlog."""
 _SNAPSHOTS: Final = 1000
 """Maximum number of schema snapshots per batch."""
 EXPIRY_PAUSE: Final = 60
@@ -159,7 +159,7 @@ def _some_since(store: Store, cluster: str, number: int) -> list[int]:
 def _since(store: Store, cluster: str, number: int) -> Iterator[int]:
     """The numbers of the batches from that one on, ascending. Only a manifest counts as a batch: foreign objects
     must not mislead the search."""
-    for info in store.list(layout.batches_prefix(cluster), start_after=layout.batch_folder(cluster, number)):
+    for info in store.names(layout.batches_prefix(cluster), start_after=layout.batch_folder(cluster, number)):
         if info.name > layout.batch_folders_end(cluster):
             return
         found = layout.batch_number(info.name) if info.name.endswith("/manifest.json") else None
@@ -199,8 +199,8 @@ def store_clock(store: Store, cluster: str) -> datetime:
 
 
 def plan_ingest(store: Store, cluster: str, *, now: datetime, max_segments: int = 1000, largest: int = SEGMENT) -> Manifest | None:
-    """The manifest to run next: the open batch, or a new one over the segments that have arrived. None if
-    there is nothing to do.
+    """The manifest to run next: the open batch, or a new one over the segments that have arrived, the oldest ones, at
+    most `max_segments`. None if there is nothing to do.
 
     Objects of more than `largest` bytes are ignored, so that nobody with write access can exhaust the memory
     of the workers."""
@@ -213,23 +213,22 @@ def plan_ingest(store: Store, cluster: str, *, now: datetime, max_segments: int 
     facts, before = read_facts(store, cluster, tidy=True), watermark.read(store, cluster, past.sealed)
     left = LeftOut()
     held, marks = _held(store, cluster, past.sealed, now), past.sealed.growing if past.sealed else {}
-    partly = []
-    for ref, part in segment_parts.found(store, layout.parts_prefix(cluster)):
-        if part.end <= largest and not waits_for_reader(ref.segment.version):
-            partly.append((ref, part))
-        else:
-            left.nodes.add(ref.node.path)
-    whole: set[str] = set()
-    among = {ref.incoming for ref, _ in partly}
-    come = _incoming(store, cluster, held, now, max_segments, left, among=among, whole=whole, largest=largest)
-    segments = [_grown(segment, marks) for segment in come]
-    segments += _growing(store, partly, marks, whole, left)
+    # Parts first: a file that is completed meanwhile is among the whole ones then.
+    partly = _parts(store, cluster, left, largest)
+    most = Most(max_segments)
+    come = read_incoming(store, cluster, held, now, most, left, largest=largest)
+    segments = [_grown(segment, marks) for segment in come.segments]
+    if come.backlog or len(partly) > _MOST_PARTS:
+        # The parts of all that waits would be millions of names. Whole segments come first, and T stands still.
+        left.nodes |= {each.node.path for each in facts} | {ref.node.path for ref, _ in partly}
+    else:
+        segments += _growing(store, partly, marks, come.names, left)
     listed = [segment for segment in segments if segment.grows]
     logged_by_none = _segments(store, layout.frames_prefix(cluster), largest)
-    made = [each for info in logged_by_none if (each := _released(info, held)) is not None]
+    made = [each for info in logged_by_none if (each := released(info, held)) is not None]
     segments = _of_one_kind(segments, made, past.sealed)
     # Oldest first, so that a backlog is processed in the order in which it was written.
-    segments = sorted(segments, key=_age)[:max_segments]
+    segments = most.of(sorted(segments, key=age), lambda segment: segment.size)
     left.without(segments, listed)
     whole_ones = {segment.object for segment in segments if not segment.grows}
     complete = watermark.planned(store, before, past.sealed, facts, whole_ones, left.nodes)
@@ -245,21 +244,17 @@ def plan_ingest(store: Store, cluster: str, *, now: datetime, max_segments: int 
     return _create(store, cluster, past, "ingest", segments, snapshots, now, answers=answers, facts=facts, complete=(before, complete))
 
 
-@dataclass
-class LeftOut:
-    """What was listed and is not in the batch. `nodes`: paths of the nodes that logged it; `waiting`: whole
-    segments that were listed and are not held, by node."""
-
-    nodes: set[str] = field(default_factory=set)
-    waiting: Counter[str] = field(default_factory=Counter)
-
-    def without(self, segments: Iterable[SegmentInput], growing: Iterable[SegmentInput]) -> None:
-        """Complete `nodes`, now that the batch consists of these segments; `growing` are those that could
-        have been among them."""
-        segments = list(segments)
-        chosen = {segment.object for segment in segments}
-        waiting = self.waiting - Counter(segment.ref.node.path for segment in segments if not segment.grows)
-        self.nodes |= waiting.keys() | {segment.ref.node.path for segment in growing if segment.object not in chosen}
+def _parts(store: Store, cluster: str, left: LeftOut, largest: int) -> list[tuple[layout.SegmentRef, Part[Listed]]]:
+    """The parts that can be taken in, at most one more than `_MOST_PARTS`."""
+    found = []
+    for ref, part in segment_parts.found(store, layout.parts_prefix(cluster)):
+        if part.end <= largest and not waits_for_reader(ref.segment.version):
+            found.append((ref, part))
+        else:
+            left.nodes.add(ref.node.path)
+        if len(found) > _MOST_PARTS:
+            break
+    return found
 
 
 def _something_expired(store: Store, cluster: str, sealed: Sealed | None, now: datetime) -> bool:
@@ -425,7 +420,7 @@ def namespaces(store: Store, cluster: str) -> list[str]:
     """The chains of the replays of the cluster into namespaces of their own (`layout.shadow_chain`)."""
     prefix = layout.batches_prefix(layout.shadow_chain(cluster, "")).removesuffix("/")
     found, start = [], ""
-    while (info := next(store.list(prefix, start_after=start), None)) is not None:
+    while (info := next(store.names(prefix, start_after=start, page=1), None)) is not None:
         folder = info.name.split("/")[1]
         found.append(layout.unpart(folder))
         start = f"batches/{folder}0"  # "0" comes right after "/"
@@ -451,7 +446,7 @@ def plan_rebuild(store: Store, cluster: str, chain: Chain, segments: list[Segmen
     # Also if its first batches were voided: what they took in comes in again.
     if past.base < chain.first:
         past = History(max(chain.first - 1, past.last), None)
-        listed = (info for info in store.list(layout.schema_prefix(cluster)) if layout.is_schema_snapshot(info.name))
+        listed = (each for each in store.names(layout.schema_prefix(cluster)) if layout.is_schema_snapshot(each.name))
         # Without a limit: a frame of a table that is not known yet would not come in again.
         snapshots = [info.name for info in listed if info.size <= SCHEMA]
     return _create(store, cluster, past, "rebuild", segments, snapshots, now, answers=answers, chained=chain)
@@ -599,106 +594,21 @@ def _adopt_retries(store: Store, cluster: str, sealed: Sealed) -> None:
     store.put(layout.retries_adopted(cluster), b"{}\n")
 
 
-def _released(info: ObjectInfo, held: Mapping[str, LedgerEntry | None]) -> SegmentInput | None:
-    """The segment, or None if it is held and not cleared. A repaired copy has no metadata of the node, so
-    its end and its time come from the ledger."""
-    segment = SegmentInput.from_object(info)
-    if info.name not in held:
-        return segment
-    entry = held[info.name]
-    if entry is None:
-        return None
-    again = may_contain(entry.problems)
-    return entry.noted(segment).model_copy(update={"folded_but": None if again is None else sorted(again)})
-
-
 def _grown(segment: SegmentInput, marks: Mapping[str, Mark]) -> SegmentInput:
     """The whole segment. What was ingested while it grew is skipped, unless it had problems."""
     mark = marks.get(segment.ref.growing)
     return segment if mark is None or not mark.sound else segment.model_copy(update={"tail": Tail(after=mark)})
 
 
-def _incoming(
-    store: Store,
-    cluster: str,
-    held: Mapping[str, LedgerEntry | None],
-    now: datetime,
-    most: int,
-    left: LeftOut,
-    *,
-    among: Container[str],
-    whole: set[str],
-    largest: int,
-) -> list[SegmentInput]:
-    """The oldest new whole segments, at most `most`. Names from `among` that exist are added to `whole`."""
-    while True:
-        known = conflicts.known(store, cluster)
-        disputed: set[str] = set()
-        left.waiting.clear()
-        # A million segments may wait after an outage: keep only as many as a batch takes.
-        come = _come(store, cluster, held, known, left, among=among, whole=whole, disputed=disputed, largest=largest)
-        found = nsmallest(most, come, key=_age)
-        for name in sorted(disputed):
-            conflicts.note(store, name, now)
-        # Cleared segments have a ledger entry already, and are wanted.
-        segments = [segment for segment in found if segment.object in held]
-        others = (segment for segment in found if segment.object not in held and segment.object not in disputed)
-        segments += conflicts.expect_new(store, others, known, now)
-        # If none is new, all were removed or recorded: look at the next ones.
-        if segments or len(found) < most:
-            return segments
-
-
-def _come(
-    store: Store,
-    cluster: str,
-    held: Mapping[str, LedgerEntry | None],
-    known: Mapping[str, Conflict],
-    left: LeftOut,
-    *,
-    among: Container[str],
-    whole: set[str],
-    disputed: set[str],
-    largest: int,
-) -> Iterator[SegmentInput]:
-    """The whole segments that a batch may ingest, in the order of the listing. Names from `among` that exist
-    are added to `whole`; segments with a new conflict are added to `disputed`."""
-    for info in store.list(layout.incoming_prefix(cluster)):
-        if (name := conflicts.shipped(info.name)) is not None:
-            left.nodes.add(layout.SegmentRef.from_object(name).node.path)
-            if name not in known:
-                disputed.add(name)
-        if not _is_segment(info, largest):
-            if layout.is_segment(info.name):
-                left.nodes.add(layout.SegmentRef.from_object(info.name).node.path)
-            continue
-        if info.name in among:
-            whole.add(info.name)
-        ref = layout.SegmentRef.from_object(info.name)
-        if waits_for_reader(ref.segment.version):
-            # Quarantined it would need an operator after the upgrade; what was logged after it is merged all the same.
-            left.nodes.add(ref.node.path)
-            continue
-        segment = _released(info, held)
-        conflict = known.get(info.name)
-        if segment is not None:
-            left.waiting[segment.ref.node.path] += 1
-        if segment is not None and (conflict is None or conflict.admits(segment)):
-            yield segment
-
-
-def _age(segment: SegmentInput) -> tuple[datetime, str]:
-    return segment.sealed_at, segment.object
-
-
 def _growing(
     store: Store,
-    partly: Iterable[tuple[layout.SegmentRef, segment_parts.Part]],
+    partly: Iterable[tuple[layout.SegmentRef, Part[Listed]]],
     marks: Mapping[str, Mark],
     whole: Container[str],
     left: LeftOut,
 ) -> Iterator[SegmentInput]:
-    """The new parts of growing segments."""
+    """The new parts of growing segments. Only those that are taken are looked at, all at once."""
+    come = []
     for ref, found in groupby(partly, key=itemgetter(0)):
         mark = marks.get(ref.growing)
         if ref.incoming in whole or (mark is not None and mark.logical is None):
@@ -709,12 +619,21 @@ def _growing(
         header = next((part for part in there if part.start == 0), None)
         reached = run[-1].end if run and header is not None else mark.position if mark else 0
         beyond = any(part.end > reached for part in parts)
-        if (beyond or (run and mark is None)) and mark is None and _is_processed(store, ref):
-            continue
-        if beyond:
+        come.append((ref, mark, run, header, beyond))
+    new = [ref for ref, mark, run, _, beyond in come if (beyond or run) and mark is None]
+    processed = {ref for ref, is_so in zip(new, at_once(lambda ref: _is_processed(store, ref), new), strict=True) if is_so}
+    come = [each for each in come if each[0] not in processed]
+    left.nodes |= {ref.node.path for ref, *_, beyond in come if beyond}
+    taken = [(ref, mark, run, header) for ref, mark, run, header, _ in come if run and header is not None]
+    looked_at = segment_parts.with_facts(store, (part for _, mark, run, header in taken for part in (*run, *([header] if mark else []))))
+    known = {part.info.name: part for part in looked_at}
+    for ref, mark, run, header in taken:
+        if any(part.info.name not in known for part in (*run, *([header] if mark else []))):
+            # Deleted since it was listed: the next batch finds what is there then.
             left.nodes.add(ref.node.path)
-        if run and header is not None:
-            yield SegmentInput.growing(ref, run, header=header if mark else None, after=mark)
+            continue
+        first = known[header.info.name] if mark else None
+        yield SegmentInput.growing(ref, [known[part.info.name] for part in run], header=first, after=mark)
 
 
 def _is_processed(store: Store, ref: layout.SegmentRef) -> bool:
@@ -744,7 +663,7 @@ def _is_segment(info: ObjectInfo, largest: int) -> bool:
 
 def _new_snapshots(store: Store, cluster: str, sealed: Sealed | None) -> list[str]:
     known = set(sealed.snapshots_applied if sealed else ())
-    listed = (info for info in store.list(layout.schema_prefix(cluster)) if layout.is_schema_snapshot(info.name))
+    listed = (each for each in store.names(layout.schema_prefix(cluster)) if layout.is_schema_snapshot(each.name))
     return [info.name for info in islice((info for info in listed if info.name not in known and info.size <= SCHEMA), _SNAPSHOTS)]
 
 

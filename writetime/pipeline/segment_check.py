@@ -67,7 +67,7 @@ def known_schema(store: Store, cluster: str) -> SchemaLearner:
     sealed = history(store, cluster).sealed
     learner = read_schema(store, cluster, sealed.number if sealed else 0)
     applied = set(sealed.snapshots_applied if sealed else ())
-    for info in store.list(layout.schema_prefix(cluster)):
+    for info in store.names(layout.schema_prefix(cluster)):
         if info.name not in applied and layout.is_schema_snapshot(info.name):
             _apply_snapshot(learner, store.read(info.name, end=SCHEMA + 1))
     return learner

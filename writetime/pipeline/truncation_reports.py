@@ -21,7 +21,7 @@ from writetime.cassandra.schema.node_metadata import Truncation
 from writetime.errors import ObjectNotFound, PreconditionFailed
 from writetime.storage import layout
 from writetime.storage.checksum import crc32c
-from writetime.storage.store import ObjectInfo, Store
+from writetime.storage.store import Listed, Store
 
 LARGEST: Final = 16 << 20
 """Maximum bytes of a report; enough for 100,000 tables."""
@@ -43,10 +43,10 @@ class _Answer(BaseModel):
     truncated_at: list[_Record]
 
 
-def newest_answers(store: Store, cluster: str) -> dict[layout.NodeName, ObjectInfo]:
+def newest_answers(store: Store, cluster: str) -> dict[layout.NodeName, Listed]:
     """The last report of each node, by the store's clock."""
-    found: dict[layout.NodeName, ObjectInfo] = {}
-    for info in store.list(layout.truncations_prefix(cluster)):
+    found: dict[layout.NodeName, Listed] = {}
+    for info in store.names(layout.truncations_prefix(cluster)):
         node = layout.NodeName.of_truncations(info.name)
         if node is None:
             continue
@@ -74,10 +74,10 @@ def sweep_answers(store: Store, cluster: str) -> int:
     be open: its manifest names some."""
     kept = {info.name for info in newest_answers(store, cluster).values()}
     freed = 0
-    for info in list(store.list(layout.truncations_prefix(cluster))):
+    for info in list(store.names(layout.truncations_prefix(cluster))):
         if info.name not in kept and layout.NodeName.of_truncations(info.name) is not None:
             with suppress(ObjectNotFound, PreconditionFailed):
-                store.delete(info.name, if_generation=info.generation)
+                store.delete(info.name)
                 freed += info.size
     return freed
 

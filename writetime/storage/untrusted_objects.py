@@ -7,19 +7,19 @@ from typing import Any, Final
 
 from writetime import untrusted
 from writetime.errors import ObjectNotFound
-from writetime.storage.store import ObjectInfo, Store
+from writetime.storage.store import Listed, ObjectInfo, Store
 
 AHEAD: Final = timedelta(days=1)
 """Maximum lead of a node's clock over the store's."""
 
 
-def read_object(store: Store, info: ObjectInfo, *, largest: int = untrusted.FACTS) -> dict[str, Any]:
+def read_object(store: Store, info: ObjectInfo | Listed, *, largest: int = untrusted.FACTS) -> dict[str, Any]:
     """The JSON document in the object; a larger one is not read. Raises Untrusted, also if the object is
     missing."""
     return untrusted.parse_object(read(store, info, largest=largest), largest=largest)
 
 
-def read(store: Store, info: ObjectInfo, *, largest: int) -> bytes:
+def read(store: Store, info: ObjectInfo | Listed, *, largest: int) -> bytes:
     """The object's bytes; a larger object is not read. Raises Untrusted, also if the object is missing."""
     if info.size > largest:
         raise untrusted.Untrusted(f"{info.size} bytes, more than {largest}")
