@@ -82,7 +82,12 @@ def test_secrets_come_from_the_environment(tmp_path: Path, monkeypatch: pytest.M
         ({"cluster": {"name": "", "datacenters": []}}, r"`cluster\.name`.*`cluster\.datacenters`"),
         ({"tables": {"include": ["orders"]}}, r"did you mean `orders\.\*`"),
         ({"buckets": 0}, r"`buckets`"),
-        ({"bucket": "abfss://c@account.dfs.core.windows.net/x"}, r"`bucket`: `abfss://.*no kind of object store.*gs://"),
+        (
+            {"bucket": "abfss://c@account.dfs.core.windows.net/x"},
+            r"`bucket`: `abfss://.*no kind of object store.*Azure Blob Storage is not supported.*gs://",
+        ),
+        ({"bucket": "az://container/x"}, r"`bucket`: `az://.*Azure Blob Storage is not supported"),
+        ({"bucket": "https://a.blob.core.windows.net/container"}, r"`bucket`: `https://.*Azure Blob Storage is not supported"),
         ({"state": "hdfs://host/state"}, r"`state`: .*no kind of object store"),
         ({"files": {"url": "ftp://host/events"}}, r"`files\.url`: .*no kind of object store"),
         ({"snapshot": {"consistency": "ANY"}}, r"`snapshot\.consistency`"),

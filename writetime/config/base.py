@@ -7,7 +7,7 @@ from typing import Annotated, Any
 
 from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict
 
-from writetime.storage import is_store
+from writetime.storage import is_store, not_a_store
 
 
 class Model(BaseModel):
@@ -22,7 +22,7 @@ def comma_list(value: Any) -> Any:
 
 def _known_store(url: str) -> str:
     if not is_store(url):
-        raise ValueError(f"`{url}` is no kind of object store that writetime knows. Use gs:// or s3://bucket, or a folder")
+        raise ValueError(not_a_store(url))
     return url
 
 

@@ -15,6 +15,8 @@ This room must not know batches, the configuration, Spark or Airflow.
 
 from __future__ import annotations
 
+import re
+
 from writetime.errors import ConfigError
 from writetime.storage.store import Store
 
@@ -22,9 +24,18 @@ SCHEMES = ("gs://", "s3://", "s3+https://", "s3+http://", "file://")
 """What the URL of a store begins with, unless it is a folder."""
 
 
+_AZURE = re.compile(r"(az|azure|adl|abfss?|wasbs?)://|https?://[^/]*\.(blob|dfs)\.core\.windows\.net")
+
+
 def is_store(url: str) -> bool:
     """Whether `open_store` knows the kind of store."""
     return "://" not in url or url.startswith(SCHEMES)
+
+
+def not_a_store(url: str) -> str:
+    """Why `open_store` does not open this URL, and what to use instead."""
+    azure = "; Azure Blob Storage is not supported (docs/faq.md)" if _AZURE.match(url) else ""
+    return f"`{url}` is no kind of object store that writetime knows{azure}. Use gs:// or s3://bucket, or a folder"
 
 
 def open_store(url: str) -> Store:
@@ -37,9 +48,7 @@ def open_store(url: str) -> Store:
     if url.startswith(("s3://", "s3+https://", "s3+http://")):
         return _s3(url)
     if not is_store(url):
-        raise ConfigError(
-            "unknown kind of object store", operation="open the store", obj=url, hint="Use gs:// or s3://bucket, or a folder."
-        )
+        raise ConfigError(not_a_store(url), operation="open the store", obj=url)
     from writetime.storage.local import LocalStore
 
     return LocalStore(url.removeprefix("file://"))
