@@ -15,7 +15,7 @@ PROOFS := ring complete decoder fuzz fuzz-java kill-shipper kill-batch pressure 
 TARGET_OF_decoder := test-decoder
 TARGET_OF_bootstrap := bootstrap-proof
 TARGET_OF_airflow := test-airflow
-BENCHES := judge decode whole batch state growth plan refused page paint upload freshness schedule publish archive commits
+BENCHES := judge decode whole batch state growth plan refused page paint upload freshness schedule publish archive commits nodes
 .PHONY: $(foreach name,$(PROOFS),$(or $(TARGET_OF_$(name)),$(name))) $(addprefix bench-,$(BENCHES))
 
 help: ## list the targets
@@ -162,6 +162,9 @@ bench-commits: setup #: many small commits to a changes and a current table: fil
 
 bench-archive: setup #: what packing the archive saves and costs, by level of Zstandard, on a real node's segments
 	@$(PYTHON) -m benchmarks.archive $(ARGS)
+
+bench-nodes: setup #: planner, archiver, ledger and page of 1,000 nodes (ARGS="--nodes 100 300 1000" for a curve) over a simulated store: requests, seconds, money; and a million segments of backlog; some minutes
+	@$(PYTHON) -m benchmarks.nodes $(ARGS)
 
 # --- development ----------------------------------------------------------------------------------------------------
 

@@ -168,7 +168,9 @@ class PlanBatchOperator(PipelineOperator):
         config, store = self.pipeline()
         if config.airflow.mode == "session":
             raise AirflowSkipException(f"airflow.mode is session: cdc_stream of {config.pipeline} plans and runs the batches")
-        plan = partial(plan_ingest, max_segments=config.segments_per_batch, largest=config.largest_segment)
+        plan = partial(
+            plan_ingest, max_segments=config.segments_per_batch, batch_seconds=config.batch_seconds, largest=config.largest_segment
+        )
         manifest = self.planned(plan, "there are no new segments and no captured rows have expired")
         if manifest.kind != "ingest" and store_clock(store, config.cluster.name) - manifest.created_at < OWNERS_TURN:
             raise AirflowSkipException(

@@ -14,6 +14,7 @@ from __future__ import annotations
 import argparse
 import json
 import sys
+import time
 from collections import Counter, defaultdict
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
@@ -87,7 +88,7 @@ from writetime.errors import (
     WritetimeError,
 )
 from writetime.events.masking import rejection_reason
-from writetime.pipeline import erasures, node_logs, pinned, watermark
+from writetime.pipeline import erasures, node_logs, pace, pinned, watermark
 from writetime.pipeline.batch_report import batch_text
 from writetime.pipeline.completeness import begun, is_late, node_ends
 from writetime.pipeline.documents import (
@@ -174,8 +175,10 @@ def run(
     if manifest.kind not in ("maintain", "erase"):
         config = pinned.configuration(store, manifest, config)
     spark = session or spark_session(config, f"writetime ingest {config.pipeline} batch {number}")
+    began = time.monotonic()
     try:
         sealed = _run(config, store, spark, manifest, base, whole=session is None)
+        _note_pace(config, store, manifest, time.monotonic() - began)
         if then is not None:
             then(spark, sealed)
         return sealed
@@ -191,6 +194,14 @@ def run(
             spark.stop()
         else:
             session.catalog.clearCache()
+
+
+def _note_pace(config: PipelineConfig, store: Store, manifest: Manifest, seconds: float) -> None:
+    """What the run took, for the size of the next batches. The batch is sealed, whatever becomes of that."""
+    try:
+        pace.note(store, manifest, seconds, config.batch_seconds)
+    except WritetimeError as error:
+        log.warning("failed to note what the batch took", batch=manifest.number, **error.as_dict())
 
 
 def _run(config: PipelineConfig, store: Store, spark: SparkSession, manifest: Manifest, base: Sealed | None, *, whole: bool) -> Sealed:

@@ -132,7 +132,7 @@ class Job:
 
     def run(self, notify: Notify) -> Rebuild:
         """All batches, and what is to be done at the end."""
-        planner = planning.Planner(self.store, self.cluster, self.rebuild, self.config.segments_per_batch)
+        planner = planning.Planner(self.store, self.cluster, self.rebuild, min(planning.MOST_SEGMENTS, self.config.segments_per_batch))
         while (manifest := self._next(planner)) is not None:
             sealed = ingest.run(self.config, manifest.number, self.spark)
             archive(self.store, self.cluster, sealed.number)

@@ -324,7 +324,14 @@ class Session:
 
     def _plan_ingest(self, now: datetime) -> Manifest | None:
         config = self._config
-        return plan_ingest(self._store, self._cluster, now=now, max_segments=config.segments_per_batch, largest=config.largest_segment)
+        return plan_ingest(
+            self._store,
+            self._cluster,
+            now=now,
+            max_segments=config.segments_per_batch,
+            batch_seconds=config.batch_seconds,
+            largest=config.largest_segment,
+        )
 
     def _release(self) -> None:
         """Release held segments that waited for a schema that is known by now. Batches do not depend on

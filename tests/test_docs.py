@@ -30,6 +30,7 @@ ELSEWHERE = {
     "make test-gcs": (".ci/run", "make test-gcs"),
     "make test-s3": (".ci/run", "make test-s3"),
     "make bench-plan ARGS='--objects 20000'": ("tests/benchmarks/test_plan.py", 'plan.main(["--objects"'),
+    "make bench-nodes ARGS='--nodes 100 300 1000 --tails off --json'": ("tests/benchmarks/test_nodes.py", '"--tails", "off"'),
     "make record": ("tests/proof/test_recording.py", "proof.recording.record"),
     "airflow backfill create --dag-id cdc_replay --from-date 2026-01-31T10:00 --to-date 2026-01-31T12:00 --reprocess-behavior completed": (
         "tests/airflow/test_running.py",

@@ -32,6 +32,8 @@ PIPELINE = {
     "writetime_batch_updates": "gauge class table",
     "writetime_batch_ties": "gauge table",
     "writetime_batch_problems": "gauge",
+    "writetime_batch_limit_bytes": "gauge",
+    "writetime_batch_run_seconds": "gauge",
     "writetime_held_segments": "gauge",
     "writetime_segments_in_conflict": "gauge",
     "writetime_refused_tables": "gauge",

@@ -27,6 +27,7 @@ from writetime.pipeline.bootstrap.run import RangeDone, Run, begin, finish_range
 from writetime.pipeline.documents import Watermark
 from writetime.pipeline.external_tables import ExternalTable, ExternalTables
 from writetime.pipeline.maintenance_report import HeldBack, Maintained, Size
+from writetime.pipeline.pace import Measure, Pace
 from writetime.pipeline.verification import RangeResult, TableResult, VerifyReport
 from writetime.storage import layout
 from writetime.storage.local import LocalStore
@@ -66,6 +67,8 @@ def everything(folder: Path) -> Batches:
     store.put(layout.maintained(bucket.CLUSTER), Maintained(batch=8, at=now, held_back=[back], **sizes).to_bytes())
     failing = ExternalTable(table="shop.orders", error="403: Access Denied", failing_since=now)
     store.put(layout.external_tables(bucket.CLUSTER), ExternalTables(tables={"shop.orders": failing, "shop.x": ExternalTable()}).to_bytes())
+    measured = [Measure(batch=8, segments=30, bytes=1 << 30, seconds=60.0)]
+    store.put(layout.pace(bucket.CLUSTER), Pace(measures=measured, target=120.0).to_bytes())
     times = {"started_at": now, "finished_at": now, "start": bucket.START, "end": now}
     lists: dict[str, Any] = {"datacenters": ["dc1"], "ranges": [], "nodes": [], "tables": [], "gaps": [], "groups": []}
     report = AuditReport(cluster=bucket.CLUSTER, **times, **lists)

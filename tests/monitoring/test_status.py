@@ -16,6 +16,7 @@ from writetime.pipeline import chains
 from writetime.pipeline.archive_packing import Done, Shelved, Work
 from writetime.pipeline.chains import Rebuild
 from writetime.pipeline.documents import Chain
+from writetime.pipeline.pace import Measure, Pace
 from writetime.pipeline.planner import read_sealed
 from writetime.storage import layout
 from writetime.storage.local import LocalStore
@@ -47,6 +48,21 @@ def test_one_document_for_machines(folder: Path, tmp_path: Path, capsys: pytest.
     assert {table["table"] for table in found["tables"]} == set(bucket.TABLES)
     assert {table["table"]: table["rows"] for table in found["tables"]}["shop.orders"] == 8000
     assert found["published"] == 7
+
+
+def test_how_large_batches_may_be(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    folder = tmp_path / "bucket"
+    bucket.small(folder)
+    where = ["--config", config(folder, tmp_path)]
+    assert cli.main(["status", *where, "--json"]) == 0
+    assert json.loads(capsys.readouterr().out)["pace"] is None
+    measures = [Measure(batch=number, segments=64, bytes=2 << 30, seconds=240.0) for number in (6, 7)]
+    LocalStore(folder).put(layout.pace(bucket.CLUSTER), Pace(measures=measures, target=120.0).to_bytes())
+    assert cli.main(["status", *where]) == 0
+    lines = capsys.readouterr().out.splitlines()
+    assert "batches take in up to 1.0 GiB, to take 2.0 min (batch_seconds); batch 7 took 4.0 min for 2.0 GiB" in lines
+    assert cli.main(["status", *where, "--json"]) == 0
+    assert json.loads(capsys.readouterr().out)["pace"]["limit"] == 1 << 30
 
 
 def test_how_far_the_archive_is_packed(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -3,6 +3,7 @@ repeated."""
 
 from __future__ import annotations
 
+import time
 from datetime import UTC, datetime
 from pathlib import Path
 from uuid import UUID
@@ -18,6 +19,7 @@ from writetime.cassandra.commitlog.encode import encode_mutation, encode_segment
 from writetime.cassandra.model import Liveness, Mutation, PartitionUpdate, Row
 from writetime.cassandra.schema.model import Column, Schema, Table
 from writetime.errors import BatchError
+from writetime.pipeline import pace
 from writetime.pipeline.documents import Accounting, Sealed, WarehouseFiles, total
 from writetime.pipeline.planner import plan_ingest, read_manifest
 from writetime.storage.layout import schema_prefix
@@ -73,11 +75,18 @@ def test_a_batch_that_dies_at_each_commit_and_is_run_again(tmp_path: Path, monke
         rewrite(log, repack(log.read_bytes(), "encrypted", key=key))
     pipeline.ship()
     manifest = pipeline.plan()
+    # Else the recording is too small to say anything.
+    monkeypatch.setattr(pace, "FIRST", 1)
     for step in ("_commit_state", "_seal"):
         with dies_at(monkeypatch, step):
             pipeline.run(manifest)
         assert pipeline.plan() == manifest
+    assert pace.read_pace(pipeline.store, pipeline.cluster).measures == []
+    began = time.monotonic()
     sealed = pipeline.run(manifest)
+    (measure,) = pace.read_pace(pipeline.store, pipeline.cluster).measures
+    assert (measure.batch, measure.segments, measure.bytes) == (1, len(manifest.segments), sum(each.size for each in manifest.segments))
+    assert 0 < measure.seconds < time.monotonic() - began
     assert sealed.held == []
     assert all(account.balanced for account in sealed.accounting)
     account = captured(pipeline, sealed)

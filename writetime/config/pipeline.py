@@ -58,12 +58,19 @@ class PipelineConfig(Model):
     node: NodeConfig | None = Field(default=None, description="Required by the shipper only.")
     buckets: int = Field(default=1, ge=1, le=4096, description="State shards of a new table.")
     segments_per_batch: int = Field(
-        default=1000,
+        default=10_000,
         ge=1,
         le=100_000,
-        description="Maximum segments per batch, oldest first: limits how much of a backlog Spark processes at once.",
+        description="Maximum segments per batch, oldest first, however fast batches are (`batch_seconds`). A rebuild takes at most 1000.",
     )
-
+    batch_seconds: float | None = Field(
+        default=120.0,
+        ge=5,
+        le=7200,
+        description="How long a batch over a backlog should take: its bytes follow what the last batches took, at most twice as many as "
+        "any of them, the first ones 8 GiB. A shorter time lets a backlog be published earlier, a longer one wastes less time per batch. "
+        "null: only `segments_per_batch` limits a batch.",
+    )
     largest_segment: ByteSize = Field(
         default=ByteSize(2 << 30),
         gt=0,

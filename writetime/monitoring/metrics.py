@@ -50,6 +50,8 @@ METRICS: Final[Mapping[str, str]] = {
     "writetime_batch_updates": "Partition updates of the last batch by table and class.",
     "writetime_batch_ties": "Ties of the last batch by table.",
     "writetime_batch_problems": "Frames and damaged ranges that the last batch could not use.",
+    "writetime_batch_limit_bytes": "Bytes of segments that the next batch may take in, by what the last ones took (`batch_seconds`).",
+    "writetime_batch_run_seconds": "Seconds of the run that sealed the last batch that was nearly as large as it could be.",
     "writetime_held_segments": "Segments in quarantine that need an operator.",
     "writetime_segments_in_conflict": "Segments for which different bytes were shipped, until an operator decides.",
     "writetime_refused_tables": "Rejected tables.",
@@ -106,6 +108,7 @@ def samples(batches: Batches, *, session: bool = False) -> list[Sample]:
         *_of_bootstrap(batches, found.now),
         *_of_totals(batches),
         *_of_files(batches),
+        *_of_pace(batches),
     ]
     about = tables(batches)
     found_samples.append(("writetime_refused_tables", {}, len(about.refused)))
@@ -208,6 +211,14 @@ def _of_files(batches: Batches) -> Iterator[Sample]:
                 yield "writetime_table_files", labels, found.data
                 yield "writetime_table_delete_files", labels, found.deletes
                 yield "writetime_table_bytes", labels, found.bytes
+
+
+def _of_pace(batches: Batches) -> Iterator[Sample]:
+    from writetime.pipeline.pace import read_pace
+
+    if (found := read_pace(batches.store, batches.cluster)).measures:
+        yield "writetime_batch_limit_bytes", {}, found.limit(found.target)
+        yield "writetime_batch_run_seconds", {}, found.measures[-1].seconds
 
 
 def _of_session(store: Store, cluster: str) -> Iterator[Sample]:
@@ -313,7 +324,7 @@ def _of_reports(store: Store, cluster: str) -> Iterator[Sample]:
 
 
 def _last(store: Store, prefix: str, kind: type[Report]) -> Report | None:
-    name = max((info.name for info in store.list(prefix) if info.name.endswith(".json")), default=None)
+    name = max((info.name for info in store.names(prefix) if info.name.endswith(".json")), default=None)
     return None if name is None else kind.read(store, name)
 
 

@@ -21,6 +21,7 @@ from writetime.pipeline.batch_report import void_text
 from writetime.pipeline.chains import Rebuild, current
 from writetime.pipeline.external_tables import ExternalTable, read_external_tables
 from writetime.pipeline.maintenance_report import Maintained, read_maintained
+from writetime.pipeline.pace import Pace, read_pace
 from writetime.pipeline.sessions import SessionState
 
 _SHOWN: Final = 10
@@ -43,6 +44,7 @@ def as_text(batches: Batches, last: int, expected: Expected = EXPECTED) -> str:
         lines.append(_session(seen.session, found.now))
     if seen.until is not None:
         lines += _complete(seen.until, found.now)
+    lines += _pace(read_pace(batches.store, batches.cluster))
     lines += _health(health(batches, seen, expected), found.now)
     lines += ["", _nodes(found)] if found.nodes else [NO_NODES]
     if found.batches:
@@ -115,6 +117,7 @@ def as_document(batches: Batches, last: int, expected: Expected = EXPECTED) -> d
         "health": health(batches, seen, expected).to_document(),
         "session": None if seen.session is None else seen.session.model_dump(mode="json"),
         "complete_until": None if seen.until is None else seen.until.to_document(),
+        "pace": _pace_document(read_pace(batches.store, batches.cluster)),
         "voids": [
             {"number": batch.number, "kind": batch.kind, "sealed_at": batch.sealed_at.isoformat(), **batch.void.model_dump()}
             for batch in found.voids
@@ -208,6 +211,15 @@ def _complete(until: CompleteUntil, now: datetime) -> list[str]:
 
     lines = [f"complete up to: tables {ago(until.tables)}, topics {ago(until.topics)}; {until.reason}"]
     return lines + [f"complete up to: table {name} {ago(held.until)}; held by {held.by}" for name, held in until.held.items()]
+
+
+def _pace(found: Pace) -> list[str]:
+    """How large batches may be, once one was nearly as large as that."""
+    if not found.measures:
+        return []
+    limit, last = found.limit(found.target) / 2**30, found.measures[-1]
+    took = f"batch {last.batch} took {span(last.seconds)} for {last.bytes / 2**30:.1f} GiB"
+    return [f"batches take in up to {limit:.1f} GiB, to take {span(found.target)} (batch_seconds); {took}"]
 
 
 def _rebuilt(rebuild: Rebuild | None) -> list[str]:
@@ -339,6 +351,10 @@ def _maintained(found: Maintained) -> list[str]:
         for each in found.held_back
     ]
     return [about, as_lines(grid), *notes]
+
+
+def _pace_document(found: Pace) -> dict[str, Any] | None:
+    return {"limit": found.limit(found.target), **found.model_dump()} if found.measures else None
 
 
 def _archive_document(shelved: Shelved | None, kept_from: datetime | None) -> dict[str, Any] | None:

@@ -46,6 +46,7 @@ from writetime.pipeline.documents import (
 from writetime.pipeline.erasures import Request, read_request
 from writetime.pipeline.incoming import LeftOut, Most, age, read_incoming, released
 from writetime.pipeline.node_facts import NodeFacts, read_facts
+from writetime.pipeline.pace import read_pace
 from writetime.pipeline.truncation_reports import new_answers
 from writetime.storage import layout, segment_object, segment_parts
 from writetime.storage.concurrency import at_once
@@ -198,9 +199,12 @@ def store_clock(store: Store, cluster: str) -> datetime:
     return store.put(layout.clock(cluster), b"\n").created
 
 
-def plan_ingest(store: Store, cluster: str, *, now: datetime, max_segments: int = 1000, largest: int = SEGMENT) -> Manifest | None:
+def plan_ingest(
+    store: Store, cluster: str, *, now: datetime, max_segments: int = 1000, batch_seconds: float | None = None, largest: int = SEGMENT
+) -> Manifest | None:
     """The manifest to run next: the open batch, or a new one over the segments that have arrived, the oldest ones, at
-    most `max_segments`. None if there is nothing to do.
+    most `max_segments`, and as many bytes as batches take `batch_seconds` for (`writetime.pipeline.pace`; None: any).
+    None if there is nothing to do.
 
     Objects of more than `largest` bytes are ignored, so that nobody with write access can exhaust the memory
     of the workers."""
@@ -215,7 +219,7 @@ def plan_ingest(store: Store, cluster: str, *, now: datetime, max_segments: int 
     held, marks = _held(store, cluster, past.sealed, now), past.sealed.growing if past.sealed else {}
     # Parts first: a file that is completed meanwhile is among the whole ones then.
     partly = _parts(store, cluster, left, largest)
-    most = Most(max_segments)
+    most = Most(max_segments, None if batch_seconds is None else read_pace(store, cluster).limit(batch_seconds))
     come = read_incoming(store, cluster, held, now, most, left, largest=largest)
     segments = [_grown(segment, marks) for segment in come.segments]
     if come.backlog or len(partly) > _MOST_PARTS:

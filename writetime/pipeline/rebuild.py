@@ -38,6 +38,8 @@ from writetime.storage.store import ObjectInfo, Store
 
 log = structlog.get_logger()
 
+MOST_SEGMENTS: Final = 1000
+"""Segments of a batch: it reads the archive as fast as it can, and nothing measures it."""
 NAMED: Final = 20
 """Maximum number of missing segments that are named."""
 _READ_AT_ONCE: Final = 1000
@@ -105,7 +107,7 @@ def _look_at_care(store: Store, cluster: str, found: Archive, held: Iterable[str
 
 
 def _entries(store: Store, cluster: str) -> Iterator[tuple[str, LedgerEntry]]:
-    listed = (info.name for info in store.list(layout.ledger_of(cluster)))
+    listed = (info.name for info in store.names(layout.ledger_of(cluster)))
     while some := list(islice(listed, _READ_AT_ONCE)):
         for name, entry in zip(some, at_once(lambda each: _entry(store, each), some), strict=True):
             if entry is not None:
@@ -141,13 +143,13 @@ def seen(store: Store, cluster: str, ledger: int) -> int:
     """The highest batch number in the bucket: in `batches/`, the ledger, `published/`, `touched/`,
     `erasures/` and earlier rebuilds."""
     last = history(store, cluster).last
-    behind = store.list(layout.batches_prefix(cluster), start_after=layout.batch_folder(cluster, last))
+    behind = store.names(layout.batches_prefix(cluster), start_after=layout.batch_folder(cluster, last))
     numbers = [ledger, last, *(layout.batch_number(info.name) or 0 for info in behind)]
     note, rebuild = read_published(store, cluster), current(store, cluster)
     numbers += [note.batch, *note.waiting.values()] if note else []
     numbers += [rebuild.chain.first, rebuild.chain.upto or 0] if rebuild else []
     numbers += [erasure.number for erasure in erasures.listed(store, cluster)]
-    numbers += [_batch_of_incomplete_rows(info.name, cluster) for info in store.list(layout.incomplete_rows_prefix(cluster))]
+    numbers += [_batch_of_incomplete_rows(info.name, cluster) for info in store.names(layout.incomplete_rows_prefix(cluster))]
     return max(numbers)
 
 
@@ -233,7 +235,7 @@ class Planner:
     store: Store
     cluster: str
     rebuild: Rebuild
-    segments_per_batch: int = 1000
+    segments_per_batch: int = MOST_SEGMENTS
     taken: set[str] = field(default_factory=set)
     _known_upto: int = 0
 

@@ -609,6 +609,11 @@ def events_prefix(cluster: str) -> str:
     return f"events/{part(cluster)}/"
 
 
+def pace(cluster: str) -> str:
+    """How long the last batches took (`writetime.pipeline.pace`)."""
+    return f"maintained/{part(cluster)}.pace.json"
+
+
 def maintained(cluster: str) -> str:
     return f"maintained/{part(cluster)}.json"
 
