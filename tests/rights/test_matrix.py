@@ -68,11 +68,8 @@ def is_allowed(attempt: Callable[[], object]) -> bool:
 def test_what_is_enforced_is_what_the_table_says(place: Place, node: NodeName, name: str) -> None:
     role = ROLES[name]
     root, store = place.root(), place.become(name, node if role["own"] else None, cluster=node.cluster)
-    if role["list"] and place.kind == "s3":
-        # A listing is followed by looks; here it is to be judged by itself.
-        listed: Callable[[str], object] = lambda there: list(getattr(store, "_names")(there, ""))  # noqa: B009, E731
-    else:
-        listed = lambda there: list(store.list(there))  # noqa: E731
+    # By name: on S3 a whole listing is followed by looks; here it is to be judged by itself.
+    listed: Callable[[str], object] = lambda there: list(store.names(there))  # noqa: E731
     differs = []
     for folder in folders():
         there = f"{folder}/{node.path}/there"

@@ -106,7 +106,7 @@ PAGE = {
     "list": "list objects|(read|look up) an object",
     **{f"read:{folder}": rf"(read|look up) an object.*/{folder}/" for folder in ("batches", "ledger", "nodes", "published", "quarantine")},
 }
-PAGE_OF_S3 = {f"read:{folder}": rf"look up an object.*/{folder}/" for folder in ("cdc", "cdc_archive", "verify")}
+PAGE_OF_S3 = {f"read:{folder}": rf"look up an object.*/{folder}/" for folder in ("cdc", "cdc_archive")}
 """There what is listed is looked at."""
 
 
