@@ -742,3 +742,28 @@ def test_a_column_that_has_come_back_as_another_type(kind: str, back: str) -> No
     assert [each for _, each in unflatten(chunk)] == before + after
     # The state encodes what it has in the same way.
     assert bodies == [encode_mutation(each, schema) for each in before + after]
+
+
+@pytest.mark.parametrize("back", ["varint", "int"])
+@pytest.mark.parametrize("kind", ["int", "text"])
+def test_an_epoch_says_which_type_a_column_had(kind: str, back: str) -> None:
+    """Whatever timestamps the client gave: `USING TIMESTAMP`, and a clock that is wrong."""
+    dropped = 1_700_000_000_000_100
+    keys = {"p": Column("p", "partition_key", "int", 0)}
+    old = Table("k", "t", UUID(int=5), {**keys, "v": Column("v", "regular", kind)})
+    gone = {"v": DroppedColumn("v", "regular", kind, dropped, dropped, said_epoch=7)}
+    new = replace(old, columns={**keys, "v": Column("v", "regular", back)}, dropped_columns=gone)
+
+    def mutation(value: bytes, at: int, epoch: int) -> Mutation:
+        row = Row((), Liveness(at), cells=(Cell("v", at, value),))
+        return Mutation((PartitionUpdate(old.id, bytes(4), rows=(row,), epoch=epoch),), 0)
+
+    times = (dropped - 90, dropped, dropped + 1, dropped + 10**9)
+    before = [mutation(bytes(4), at, epoch) for at in times for epoch in (0, 6)]
+    after = [mutation(bytes(4), at, epoch) for at in times for epoch in (7, 9, 2**62)]
+    bodies = [encode_mutation(each, Schema(tables={old.id: old}), version=9) for each in before]
+    bodies += [encode_mutation(each, Schema(tables={new.id: replace(new, dropped_columns={})}), version=9) for each in after]
+    schema = Schema(tables={new.id: new})
+    (chunk,) = both(bodies, schema, version=9)
+    assert [each for _, each in unflatten(chunk)] == before + after
+    assert bodies == [encode_mutation(each, schema, version=9) for each in before + after]

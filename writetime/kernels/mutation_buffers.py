@@ -79,6 +79,7 @@ def tables_of(schema: Schema, dictionaries: Dictionaries) -> Tables:
         np.array([column.complex for _, column in columns], np.uint8),
         _lengths(column.length_before for _, column in columns),
         np.array([column.dropped_at for _, column in columns], np.int64),
+        np.array([column.dropped_epoch for _, column in columns], np.int64),
         _starts([len(raw) for raw in names]),
         np.frombuffer(bytearray(b"".join(names)), np.uint8),
     )

@@ -35,8 +35,8 @@ from writetime.kernels.pointers import reader
 class Tables(NamedTuple):
     """A schema. Table t has the columns bounds[2t]:bounds[2t+1] (static) and bounds[2t+1]:bounds[2t+2]
     (regular), the clustering lengths clusterings[t]:clusterings[t+1]. A length of -1 is variable;
-    `column_length_before` is of cells up to `column_dropped_at`, of a column that has come back. Codes are
-    those of `Dictionaries`. Ids are in order."""
+    `column_length_before` is of cells in updates before `column_dropped_epoch`, or up to `column_dropped_at`
+    where one has no epoch, of a column that has come back. Codes are those of `Dictionaries`. Ids are in order."""
 
     size: int
     high: Words
@@ -50,14 +50,15 @@ class Tables(NamedTuple):
     column_complex: Bytes
     column_length_before: Int32s
     column_dropped_at: Ints
+    column_dropped_epoch: Ints
     name_start: Ints
     names: Bytes
 
 
 class Scratch(NamedTuple):
     """Work space for a mutation: header columns, which of them a row has, one clustering (a length of -1 is
-    null); the bases of timestamps, deletion times and ttls; and of the segment's version whether its deletion
-    times are unsigned and its updates have epochs."""
+    null); the bases of timestamps, deletion times and ttls; of the segment's version whether its deletion
+    times are unsigned and its updates have epochs; and the update's epoch."""
 
     statics: Ints
     regulars: Ints
@@ -170,7 +171,7 @@ KEY_BYTES, PATH_BYTES, VALUE_BYTES, KEPT = 11, 12, 13, 14
 LACKING, TABLE, SERIAL, COUNTERS = 14, 15, 16, 17
 
 # Elements of `Scratch.bases`.
-TIMESTAMP_BASE, TIME_BASE, TTL_BASE, UNSIGNED_TIMES, HAS_EPOCHS, BASES = range(6)
+TIMESTAMP_BASE, TIME_BASE, TTL_BASE, UNSIGNED_TIMES, HAS_EPOCHS, EPOCH, BASES = range(7)
 
 ROW_STATIC, ROW_LIVE, ROW_DELETED, ROW_SHADOWABLE = 1, 2, 4, 8
 START_INCLUSIVE, END_INCLUSIVE = 1, 2
@@ -193,6 +194,7 @@ _EPOCH_MICROS, _EPOCH_SECONDS = mutation.EPOCH_MICROS, mutation.EPOCH_SECONDS
 _INVALID, _UNSIGNED_NONE = mutation.INVALID_DELETION_TIME, mutation.UNSIGNED_NO_DELETION_TIME
 _BATCH, _LARGE_SUBSET = mutation.CLUSTERING_BATCH, mutation.LARGE_SUBSET
 _NO_BASE = as_int64(NO_TIMESTAMP - mutation.EPOCH_MICROS)
+_NO_EPOCH = mutation.NO_EPOCH
 _EXPIRED, _NO_TIME, _NO_TIMESTAMP, _NO_TTL = EXPIRED_LIVENESS_TTL, NO_DELETION_TIME, NO_TIMESTAMP, NO_TTL
 
 _FURTHER_BYTES = np.array(EXTRA_BYTES, np.int64)
@@ -482,6 +484,9 @@ def _row(
         is_complex = tables.column_complex[column] != 0
         fixed = VARIABLE if is_complex else _i64(tables.column_length[column])
         dropped_at = tables.column_dropped_at[column]
+        dropped_epoch = tables.column_dropped_epoch[column]
+        by_epoch = bases[HAS_EPOCHS] != 0 and dropped_epoch != _NO_EPOCH
+        is_before = bases[EPOCH] < dropped_epoch
         code = tables.column_code[column]
         count = 1
         if is_complex:
@@ -520,7 +525,7 @@ def _row(
                 pos += length
             if not marks & _HAS_EMPTY_VALUE:
                 length = fixed
-                if timestamp <= dropped_at and not is_complex:
+                if not is_complex and (is_before if by_epoch else timestamp <= dropped_at):
                     length = _i64(tables.column_length_before[column])
                 if length == VARIABLE:
                     length, pos = _length(buf, pos, end)
@@ -713,6 +718,7 @@ def _update(
         return pos
     if flags & _IS_REVERSED:
         return end + 1
+    scratch.bases[EPOCH] = out.updates.epoch[n[UPDATES] - 1]
     pos = _bases(buf, pos, end, scratch.bases)
     first, middle, last = tables.bounds[2 * table], tables.bounds[2 * table + 1], tables.bounds[2 * table + 2]
     n_statics = 0

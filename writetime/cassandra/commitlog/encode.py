@@ -131,7 +131,7 @@ class _Writer:
 
     def __init__(self, update: PartitionUpdate, table: Table, types: Mapping[tuple[str, str], UserType], version: int) -> None:
         self.update = update
-        self.epoch = write_unsigned(update.epoch or 0) if version >= wire.EPOCHS_VERSION else b""
+        self.epoch = (update.epoch or 0) if version >= wire.EPOCHS_VERSION else None
         self.table = table
         self.types = types
         self.shape: TableShape = table_shape(table)
@@ -139,7 +139,7 @@ class _Writer:
 
     def partition_update(self) -> bytes:
         update = self.update
-        head = update.table_id.bytes + self.epoch + _blob(update.key)
+        head = update.table_id.bytes + (b"" if self.epoch is None else write_unsigned(self.epoch)) + _blob(update.key)
         if update.is_empty:
             return head + bytes((wire.IS_EMPTY,))
         flags = wire.HAS_ROW_ESTIMATE
@@ -273,7 +273,7 @@ class _Writer:
         if cell.path is not None:
             parts.append(_blob(cell.path))
         if cell.value:
-            parts.append(self._value(cell.value, None if column.complex else column.length(cell.timestamp)))
+            parts.append(self._value(cell.value, None if column.complex else column.length(cell.timestamp, self.epoch)))
         return b"".join(parts)
 
     # --- numbers and bytes

@@ -75,6 +75,7 @@ UNSIGNED_TIMES_VERSION: Final = 8
 """From this descriptor version on, deletion times are unsigned and reach to 2106."""
 EPOCHS_VERSION: Final = 9
 """From this descriptor version on, a mutation begins with a byte of flags, and each update has an epoch."""
+NO_EPOCH: Final = -1
 STATE_VERSION: Final = 8
 """The version in which partition updates are stored in the state: without epochs, which mean nothing there."""
 CLUSTERING_BATCH: Final = 32
@@ -95,18 +96,22 @@ MARKER_KINDS: Final[dict[int, tuple[bool | None, bool | None]]] = {
 @dataclass(frozen=True, slots=True)
 class ColumnShape:
     """The properties of a column that decoding needs. A column that was dropped and added again may have had
-    values of another length: values with a timestamp up to `dropped_at` (µs) have `length_before`."""
+    values of another length, `length_before`: those in updates of an epoch before `dropped_epoch` (`NO_EPOCH`:
+    unknown); without epochs, those with a timestamp up to `dropped_at` (µs)."""
 
     name: str
     fixed_length: int | None
     complex: bool
     length_before: int | None = None
     dropped_at: int = NO_TIMESTAMP
+    dropped_epoch: int = NO_EPOCH
 
-    def length(self, timestamp: int) -> int | None:
-        """The length in bytes of a simple cell's value with that timestamp; None if the length is on the
-        wire."""
-        return self.fixed_length if timestamp > self.dropped_at else self.length_before
+    def length(self, timestamp: int, epoch: int | None) -> int | None:
+        """The length in bytes of a simple cell's value with that timestamp, in an update of that epoch (None: it
+        has none); None if the length is on the wire."""
+        by_epoch = epoch is not None and self.dropped_epoch != NO_EPOCH
+        is_before = epoch < self.dropped_epoch if by_epoch and epoch is not None else timestamp <= self.dropped_at
+        return self.length_before if is_before else self.fixed_length
 
 
 @dataclass(frozen=True, slots=True)
@@ -153,9 +158,9 @@ def _column_shape(column: Column | DroppedColumn, before: ColumnShape | None, ta
     if before is None or before.complex or is_complex:
         return ColumnShape(column.name, length, is_complex, length)
     dropped = table.dropped_columns[column.name]
-    return ColumnShape(
-        column.name, length, is_complex, before.fixed_length, dropped.dropped_at if dropped.said_at is None else dropped.said_at
-    )
+    said_at = dropped.dropped_at if dropped.said_at is None else dropped.said_at
+    said_epoch = NO_EPOCH if dropped.said_epoch is None else dropped.said_epoch
+    return ColumnShape(column.name, length, is_complex, before.fixed_length, said_at, said_epoch)
 
 
 def column_name(raw: bytes) -> str:
@@ -278,6 +283,7 @@ class _Reader:
         self.body = body
         self.shape = shape
         self.has_epoch = version >= EPOCHS_VERSION
+        self.epoch: int | None = None
         self.bases = Bases(EPOCH_MICROS, EPOCH_SECONDS, NO_TTL, version >= UNSIGNED_TIMES_VERSION)
 
     # --- partition update
@@ -285,14 +291,13 @@ class _Reader:
     def partition_update(self, pos: int) -> tuple[PartitionUpdate, int]:
         table_id = UUID(bytes=self.take(pos, _ID_SIZE)[0])
         pos += _ID_SIZE
-        epoch: int | None = None
         if self.has_epoch:
             pattern, pos = read_unsigned(self.body, pos)
-            epoch = as_int64(pattern)
+            self.epoch = as_int64(pattern)
         key, pos = self.blob(pos)
         flags, pos = self.byte(pos)
         if flags & IS_EMPTY:
-            return PartitionUpdate(table_id, key, epoch=epoch), pos
+            return PartitionUpdate(table_id, key, epoch=self.epoch), pos
         if flags & IS_REVERSED:
             raise self.malformed("reversed partition updates are not supported", pos - 1)
         pos = self._bases(pos)
@@ -309,7 +314,7 @@ class _Reader:
         if flags & HAS_ROW_ESTIMATE:
             _, pos = read_unsigned(self.body, pos)
         rows, tombstones, pos = self._unfiltereds(pos, regulars)
-        return PartitionUpdate(table_id, key, deletion, static_row, rows, tombstones, epoch), pos
+        return PartitionUpdate(table_id, key, deletion, static_row, rows, tombstones, self.epoch), pos
 
     def _bases(self, pos: int) -> int:
         timestamp, pos = read_unsigned(self.body, pos)
@@ -507,7 +512,7 @@ class _Reader:
         value = b""
         if not flags & HAS_EMPTY_VALUE:
             # The type of a complex column is the collection, so the values of its cells always have a length.
-            value, pos = self.value(pos, None if column.complex else column.length(timestamp))
+            value, pos = self.value(pos, None if column.complex else column.length(timestamp, self.epoch))
         return Cell(column.name, timestamp, value, path, ttl, deletion_time), pos
 
     # --- numbers and bytes

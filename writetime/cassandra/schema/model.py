@@ -34,13 +34,15 @@ class DroppedColumn:
     """A dropped column. If it was added again, cells with a timestamp <= `dropped_at` (µs) are discarded.
 
     `said_at`: when the drop was written (µs); cells up to then have this `type`. `dropped_at` is in whole ms,
-    and ALTER TABLE … DROP … USING TIMESTAMP can set it freely. `said_at` is excluded from comparisons."""
+    and ALTER TABLE … DROP … USING TIMESTAMP can set it freely. `said_epoch`: the epoch of the drop (Cassandra
+    6.0); updates of an earlier one have this `type`. Both are excluded from comparisons."""
 
     name: str
     kind: ColumnKind
     type: str
     dropped_at: int
     said_at: int | None = field(default=None, compare=False)
+    said_epoch: int | None = field(default=None, compare=False)
 
 
 @dataclass(frozen=True, slots=True)
