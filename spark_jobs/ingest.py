@@ -19,7 +19,9 @@ from collections import Counter, defaultdict
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
+from functools import lru_cache
 from itertools import groupby
+from operator import itemgetter
 from typing import Any
 from uuid import UUID
 
@@ -70,9 +72,11 @@ from spark_jobs.stages.scan import (
 )
 from spark_jobs.stages.typed_events import EventPlan, of_no_row, typed
 from spark_jobs.state.shards import Written, upsert
-from writetime.cassandra.commitlog.system_mutations import decode_own
+from writetime.cassandra.commitlog.mutation import EPOCHS_VERSION
+from writetime.cassandra.commitlog.system_mutations import Own, decode_own, may_have_epochs
 from writetime.cassandra.merge.clustering import dropped_columns
 from writetime.cassandra.model import MICROSECONDS, Mutation
+from writetime.cassandra.schema.epochs import SchemaMutation, follow
 from writetime.cassandra.schema.history import SchemaLearner
 from writetime.cassandra.schema.model import Schema, Table
 from writetime.cassandra.schema.node_metadata import Truncation
@@ -269,8 +273,8 @@ class Batch:
     that are not emitted; `rows`, `current_files` and `changes_files` are the row counts and files of changed
     tables, None if unknown. `absent` are the missing segments, `not_in_log` as in a seal, and `additions` the
     number of verdicts found after the first run (`writetime.pipeline.pinned`).
-    `drops` are the tables that a schema change drops, and when, by its version and bytes. `voided` are the
-    earlier batches without effect, with their ids."""
+    `drops` are the positions at which nodes' logs drop tables, by host id. `voided` are the earlier batches
+    without effect, with their ids."""
 
     config: PipelineConfig
     store: Store
@@ -297,7 +301,7 @@ class Batch:
     absent: frozenset[str] | None = None
     additions: int = 0
     local: LocalDocument = field(default_factory=LocalDocument)
-    drops: dict[tuple[int, bytes], dict[UUID, int]] = field(default_factory=dict)
+    drops: dict[str, set[Truncation]] = field(default_factory=dict)
     voided: dict[int, UUID | None] = field(default_factory=dict)
 
     def run(self) -> Sealed:
@@ -306,7 +310,7 @@ class Batch:
         schema, captured = self._learn(surveyed)
         # Another driver may have moved segments that are read again.
         self._expect_open()
-        self.local = node_logs.settle(self.store, self.manifest, self.base, self._node_records(surveyed), captured, self._drops(surveyed))
+        self.local = node_logs.settle(self.store, self.manifest, self.base, self._node_records(surveyed), captured, self.drops)
         self.ending = {table.id for table in captured if table.dropped and not self._shard_versions(table).ended}
         for reason in self.local.not_understood:
             log.error("node log could not be decoded", batch=self.manifest.number, reason=reason)
@@ -385,24 +389,12 @@ class Batch:
         batch."""
         learner = read_schema(self.store, self.manifest.cluster, self.base.number if self.base else 0)
         known = learner.schema()
+        logged = self._follow(surveyed, learner)
+        for _, change in logged:
+            learner.apply_logged(change)
         for name in self.manifest.schema_snapshots:
             self._apply_snapshot(learner, name)
-        ddl = surveyed.rows("schema", "segment", "body")
-        versions = _versions(self.manifest.segments)
-        later: set[str] = set()
-        understood: dict[tuple[int, bytes], Mutation] = {}
-        for version, body in sorted({(versions[row.segment], bytes(row.body)) for row in ddl}):
-            try:
-                own = decode_own(body, version=version)
-                learner.apply(own.mutation)
-                understood[version, body] = own.mutation
-                later.update(own.unknown)
-            except DecodeError as error:
-                # Routing finds the same error in this frame and quarantines it.
-                log.warning("schema change could not be decoded", batch=self.manifest.number, **error.as_dict())
-        self.drops = {key: drops for key, mutation in understood.items() if (drops := learner.drops(mutation))}
-        if later:
-            log.warning("schema has features unknown to this version", batch=self.manifest.number, unknown=sorted(later))
+        self.drops = _drops(logged, learner)
         name = layout.batch_object(self.manifest.cluster, self.manifest.number, "schema")
         try:
             self.store.put(name, learner.to_json().encode(), if_generation=0)
@@ -419,6 +411,42 @@ class Batch:
             self.earlier = learner.captured()
         self._compare(known, schema, captured)
         return schema, sorted(captured, key=lambda table: (table.full_name, str(table.id)))
+
+    def _follow(self, surveyed: Survey, learner: SchemaLearner) -> list[tuple[layout.SegmentRef, SchemaMutation]]:
+        """The schema changes in the logs of all nodes, in the order of each log, ordered by epoch where there are
+        epochs. Notes in the learner how far each log has been followed."""
+        frames = [(row.segment, row.position, bytes(row.body)) for row in surveyed.rows("schema", "segment", "position", "body")]
+        refs = [segment.ref for segment in self.manifest.segments]
+        hosts = {
+            host
+            for at, _, body in frames
+            if (host := refs[at].node.host_id) in learner.followed or may_have_epochs(body, version=refs[at].segment.version)
+        }
+        if hosts:
+            nodes = ((row.segment, row.position, bytes(row.body)) for row in surveyed.rows("local", "segment", "position", "body"))
+            frames += [frame for frame in nodes if refs[frame[0]].node.host_id in hosts]
+        later: set[str] = set()
+        decoded: dict[int, list[tuple[int, Mutation]]] = defaultdict(list)
+        for segment, position, body in frames:
+            try:
+                own = _decoded(body, refs[segment].segment.version)
+                decoded[segment].append((position, own.mutation))
+                later.update(own.unknown)
+            except DecodeError as error:
+                # Routing finds the same error in this frame and quarantines it.
+                log.warning("schema change could not be decoded", batch=self.manifest.number, **error.as_dict())
+        if later:
+            log.warning("schema has features unknown to this version", batch=self.manifest.number, unknown=sorted(later))
+        found: list[tuple[layout.SegmentRef, SchemaMutation]] = []
+        for segment in sorted(decoded, key=lambda each: (refs[each].node.host_id, refs[each].segment.id, each)):
+            ref, mutations = refs[segment], sorted(decoded[segment], key=itemgetter(0))
+            host, number = ref.node.host_id, ref.segment.id
+            last = learner.followed.get(host)
+            changes, followed = follow(number, mutations, last, has_epochs=ref.segment.version >= EPOCHS_VERSION)
+            found += [(ref, change) for change in changes]
+            if followed is not None and (last is None or followed.segment >= last.segment):
+                learner.followed[host] = followed
+        return found
 
     def _refused(self, wanted: list[Table], schema: Schema) -> dict[UUID, RefusedTable]:
         """The wanted tables that this batch rejects; the same in all its runs."""
@@ -473,17 +501,6 @@ class Batch:
     def _node_records(self, surveyed: Survey) -> Iterator[tuple[int, bytes]]:
         for row in surveyed.rows("local", "segment", "body"):
             yield row.segment, bytes(row.body)
-
-    def _drops(self, surveyed: Survey) -> dict[str, set[Truncation]]:
-        """The positions at which nodes' logs drop tables, by host id."""
-        if not self.drops:
-            return {}
-        found: dict[str, set[Truncation]] = defaultdict(set)
-        for row in surveyed.rows("schema", "segment", "position", "body"):
-            ref = self.manifest.segments[row.segment].ref
-            for table_id, at in self.drops.get((ref.segment.version, bytes(row.body)), {}).items():
-                found[ref.node.host_id].add(Truncation(at // 1000, table_id, ref.segment.id, row.position, at))
-        return found
 
     def _route(self, schema: Schema, captured: list[Table]) -> DataFrame:
         """Mutations of captured tables, and one row for each shard in which something may have expired."""
@@ -1092,6 +1109,21 @@ class Batch:
             complete=watermark.of_seal(self.manifest, self.outcomes.values()),
             meter=self.meter,
         )
+
+
+@lru_cache(maxsize=1024)
+def _decoded(body: bytes, version: int) -> Own:
+    """Cached: replicas before 6.0 log the same bytes."""
+    return decode_own(body, version=version)
+
+
+def _drops(logged: Iterable[tuple[layout.SegmentRef, SchemaMutation]], learner: SchemaLearner) -> dict[str, set[Truncation]]:
+    """The positions at which nodes' logs drop tables, by host id."""
+    found: dict[str, set[Truncation]] = defaultdict(set)
+    for ref, change in logged:
+        for table_id, at in learner.drops(change.mutation).items():
+            found[ref.node.host_id].add(Truncation(at // 1000, table_id, ref.segment.id, change.position, at))
+    return found
 
 
 def _single_updates(done: list[dict[str, Any]], schema: Schema) -> Counter[str]:

@@ -1,8 +1,8 @@
 """The first two stages of a batch: read what segments contain, and the bytes of the wanted mutations.
 Functions for `mapInArrow`.
 
-    survey   counts, damaged ranges, and the bodies of mutations of system_schema and of system.local; no other
-             bodies leave a worker
+    survey   counts, damaged ranges, and the bodies of mutations of system_schema, of the metadata log (from 6.0
+             on) and of system.local; no other bodies leave a worker
     route    once the schema is known: the bodies of captured tables by (table, key bucket), all else as counts
 
 Strategy: each stage reads the segments again, because scanning is faster than storing the result. A task has
@@ -42,6 +42,7 @@ from writetime.cassandra.commitlog.mutation import EPOCHS_VERSION, Head, read_he
 from writetime.cassandra.commitlog.sections import Place
 from writetime.cassandra.commitlog.segment import MOST_PROBLEMS, Frame, Scan, scan
 from writetime.cassandra.commitlog.system_mutations import decode_own, is_schema_change, may_be_own
+from writetime.cassandra.schema.epochs import METADATA_LOG
 from writetime.cassandra.schema.model import Schema
 from writetime.cassandra.schema.system_tables import LOCAL, SCHEMA_TABLES, TABLES
 from writetime.errors import (
@@ -489,7 +490,7 @@ def _survey(segment: Segment) -> Iterator[dict[str, Any]]:
 
 def _teaches(table_id: UUID) -> str | None:
     """The kind of a frame by its first table; `perhaps` if it may be a system table of a later Cassandra."""
-    if table_id in SCHEMA_TABLES or table_id == LOCAL.id:
+    if table_id in SCHEMA_TABLES or table_id in (LOCAL.id, METADATA_LOG.id):
         return "local" if table_id == LOCAL.id else "schema"
     return "perhaps" if table_id not in TABLES and may_be_own(table_id) else None
 

@@ -39,6 +39,7 @@ from tests.spark_jobs.examples import COUNTS, KEYS_ONLY, ORDERS, SCHEMA, insert,
 from writetime.cassandra.commitlog.encode import encode_mutation, encode_segment
 from writetime.cassandra.commitlog.mutation import decode_mutation
 from writetime.cassandra.model import Cell, Liveness, Mutation, PartitionUpdate, Row
+from writetime.cassandra.schema.epochs import METADATA_LOG
 from writetime.cassandra.schema.history import SchemaLearner
 from writetime.cassandra.schema.model import Schema
 from writetime.cassandra.schema.system_tables import LOCAL, SCHEMA_TABLES, TABLES, system_table_id
@@ -107,7 +108,8 @@ def surveyed_plainly(scanned: Rows) -> Rows:
             counts[0] += 1
             counts[1] += row["updates"]
             counts[2] += row["updates"] == 1
-            kind = "schema" if TABLES.get(table_id, ORDERS).keyspace == "system_schema" else "local" if table_id == LOCAL.id else None
+            is_schema = TABLES.get(table_id, ORDERS).keyspace == "system_schema" or table_id == METADATA_LOG.id
+            kind = "schema" if is_schema else "local" if table_id == LOCAL.id else None
             if kind is None:
                 continue
             row = {**row, "kind": kind}

@@ -12,18 +12,20 @@ from collections.abc import Iterable, Iterator
 from typing import Any
 from uuid import UUID
 
-from writetime.cassandra.commitlog.mutation_json import Failure, mutations_of
-from writetime.cassandra.commitlog.segment import Scan
+from writetime.cassandra.commitlog.mutation_json import Failure, mutations_of, schema_changes
+from writetime.cassandra.commitlog.segment import Frame, Scan
+from writetime.cassandra.model import Mutation
 from writetime.cassandra.schema.create_statements import comment, schema_cql
+from writetime.cassandra.schema.epochs import FOLLOWED, Followed
 from writetime.cassandra.schema.history import SchemaLearner
 from writetime.cassandra.schema.node_metadata import LocalFacts
-from writetime.cassandra.schema.system_tables import LOCAL_TABLES, SCHEMA_TABLES, SYSTEM_KEYSPACES
+from writetime.cassandra.schema.system_tables import LOCAL_TABLES, SYSTEM_KEYSPACES
 from writetime.cassandra.schema.timeline import Change, Timeline
 from writetime.cassandra.types.literal import micros_text, timestamp_text
 from writetime.storage.segment_paths import Input
 
 _LEARNED_TABLES = {
-    **SCHEMA_TABLES,
+    **FOLLOWED,
     **{table_id: table for table_id, table in LOCAL_TABLES.items() if table.name in ("local", "peers", "peers_v2")},
 }
 
@@ -37,21 +39,29 @@ class Lessons:
         self.last = last
         self.changes: list[tuple[str, Change]] = []
         self.nodes: dict[str, LocalFacts] = {}
+        self._followed: dict[str, Followed | None] = {}
         self.unknown: set[str] = set()
 
     def take(self, each: Input, found: Scan) -> Iterator[Failure]:
         """Learn from one segment; yields frames that do not decode."""
         node = self.nodes.setdefault(each.node, LocalFacts())
+        failures: list[Failure] = []
+        mutations = list(self._up_to_the_last(found))
+        changes, self._followed[each.node] = schema_changes(mutations, found, failures, self._followed.get(each.node))
+        yield from failures
+        for _, mutation in mutations:
+            if not isinstance(mutation, Failure):
+                node.apply(mutation)
+        for logged in changes:
+            change = self.timeline.add_logged((each.order, logged.position), logged)
+            if change is not None:
+                self.changes.append((f"{each.name}:{logged.position}", change))
+
+    def _up_to_the_last(self, found: Scan) -> Iterator[tuple[Frame, Mutation | Failure]]:
         for frame, mutation in mutations_of(found, _LEARNED_TABLES, self.unknown):
             if self.last is not None and (found.descriptor.id, frame.position) > self.last:
                 return
-            if isinstance(mutation, Failure):
-                yield mutation
-                continue
-            node.apply(mutation)
-            change = self.timeline.add((each.order, frame.position), mutation)
-            if change is not None:
-                self.changes.append((f"{each.name}:{frame.position}", change))
+            yield frame, mutation
 
     def as_text(self, *, system: bool) -> str:
         """CQL with comments."""

@@ -21,13 +21,13 @@ from rich.console import Console
 
 from writetime.cassandra.commitlog.encryption.keystore import Keystore
 from writetime.cassandra.commitlog.idx import stop_at
-from writetime.cassandra.commitlog.mutation_json import Failure, Wanted, decode, mutations_of
+from writetime.cassandra.commitlog.mutation_json import Failure, Wanted, decode, mutations_of, schema_changes
 from writetime.cassandra.commitlog.segment import Engine, Frame, Problem, Scan, scan
 from writetime.cassandra.commitlog.segment_report import Unreadable
 from writetime.cassandra.model import Mutation
+from writetime.cassandra.schema.epochs import FOLLOWED, Followed
 from writetime.cassandra.schema.history import SchemaLearner
 from writetime.cassandra.schema.model import Schema
-from writetime.cassandra.schema.system_tables import SCHEMA_TABLES
 from writetime.cassandra.schema.timeline import Timeline
 from writetime.cassandra.types.literal import printable
 from writetime.errors import ConfigError, UnknownColumn, UnknownTable, UnsupportedSegment, WritetimeError
@@ -80,14 +80,17 @@ class Log:
     def learn(self) -> None:
         """The first pass: learn the schema from the segments."""
         base = self.learner.to_json()
+        followed: dict[str, Followed | None] = {}
         for each, found in self.scans():
             timeline = self._timelines.setdefault(each.node, Timeline(SchemaLearner.from_json(base)))
-            for frame, mutation in mutations_of(found, SCHEMA_TABLES, self.unknown):
-                if isinstance(mutation, Failure):
-                    self.failed(each, mutation)
-                else:
-                    timeline.add((each.order, frame.position), mutation)
-                    self.learner.apply(mutation)
+            failures: list[Failure] = []
+            mutations = mutations_of(found, FOLLOWED, self.unknown)
+            changes, followed[each.node] = schema_changes(mutations, found, failures, followed.get(each.node))
+            for failure in failures:
+                self.failed(each, failure)
+            for change in changes:
+                timeline.add_logged((each.order, change.position), change)
+                self.learner.apply_logged(change)
         self.report_left_out()
 
     def decode(self, each: Input, found: Scan, schema: Schema, wanted: Wanted | None = None) -> Iterator[tuple[Frame, Mutation | Failure]]:

@@ -18,7 +18,7 @@ from functools import lru_cache
 from uuid import UUID
 
 from writetime.cassandra.commitlog.encode import column_order
-from writetime.cassandra.commitlog.mutation import count_offset, decode_mutation, read_head
+from writetime.cassandra.commitlog.mutation import EPOCHS_VERSION, count_offset, decode_mutation, read_head
 from writetime.cassandra.commitlog.segment import Frame, Scan, peek
 from writetime.cassandra.commitlog.system_mutations import COMPUTED, decode_own, is_schema_change
 from writetime.cassandra.model import (
@@ -31,9 +31,9 @@ from writetime.cassandra.model import (
     RangeTombstone,
     Row,
 )
+from writetime.cassandra.schema.epochs import FOLLOWED, Followed, SchemaMutation, follow
 from writetime.cassandra.schema.history import SchemaLearner
 from writetime.cassandra.schema.model import Schema, Table, short_id
-from writetime.cassandra.schema.system_tables import SCHEMA_TABLES
 from writetime.errors import DecodeError, SchemaError, UnknownTable
 
 _START_KINDS = {True: "INCL_START_BOUND", False: "EXCL_START_BOUND"}
@@ -58,13 +58,25 @@ ids."""
 
 def learn(found: Scan, learner: SchemaLearner) -> list[Failure]:
     """Apply every schema change of a segment to the learner. Returns the changes that cannot be decoded."""
-    failures = []
-    for _, decoded in mutations_of(found, SCHEMA_TABLES):
-        if isinstance(decoded, Failure):
-            failures.append(decoded)
-        else:
-            learner.apply(decoded)
+    failures: list[Failure] = []
+    changes, _ = schema_changes(mutations_of(found, FOLLOWED), found, failures)
+    for change in changes:
+        learner.apply_logged(change)
     return failures
+
+
+def schema_changes(
+    mutations: Iterable[tuple[Frame, Mutation | Failure]], found: Scan, failures: list[Failure], last: Followed | None = None
+) -> tuple[list[SchemaMutation], Followed | None]:
+    """The schema changes among the mutations of a segment, as `follow` orders them. Adds to `failures` what
+    cannot be decoded."""
+    decoded: list[tuple[int, Mutation]] = []
+    for frame, mutation in mutations:
+        if isinstance(mutation, Failure):
+            failures.append(mutation)
+        else:
+            decoded.append((frame.position, mutation))
+    return follow(found.descriptor.id, decoded, last, has_epochs=found.descriptor.version >= EPOCHS_VERSION)
 
 
 def mutations_of(found: Scan, tables: Mapping[UUID, Table], unknown: set[str] | None = None) -> Iterator[tuple[Frame, Mutation | Failure]]:

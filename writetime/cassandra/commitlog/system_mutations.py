@@ -18,8 +18,9 @@ from functools import lru_cache
 from typing import Final
 from uuid import UUID
 
-from writetime.cassandra.commitlog.mutation import decode_mutation, read_head
+from writetime.cassandra.commitlog.mutation import EPOCHS_VERSION, decode_mutation, read_head
 from writetime.cassandra.model import Mutation, PartitionUpdate, Row
+from writetime.cassandra.schema.epochs import METADATA_LOG, SINCE_6_0
 from writetime.cassandra.schema.model import Column, Schema, Table
 from writetime.cassandra.schema.system_tables import SCHEMA_TABLES, TABLES
 from writetime.cassandra.types.types import parse_type
@@ -60,6 +61,12 @@ def is_schema_change(body: bytes, *, version: int) -> bool:
     MalformedMutation."""
     count, first, *_ = read_head(body, version=version)
     return first in SCHEMA_TABLES or (count > 1 and first not in TABLES and may_be_own(first) and any(each in body for each in _IDS))
+
+
+def may_have_epochs(body: bytes, *, version: int) -> bool:
+    """Whether a node that numbers its schema changes (6.0) may have written a mutation of one of the tables in
+    `epochs.FOLLOWED`."""
+    return version >= EPOCHS_VERSION or METADATA_LOG.id.bytes in body or SINCE_6_0.encode() in body
 
 
 def may_be_own(table_id: UUID) -> bool:

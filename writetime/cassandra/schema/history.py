@@ -1,5 +1,5 @@
 """Learns the schema from mutations of system_schema and reconciles them like any other data (Cassandra
-3.11-5.0, schema/SchemaKeyspace).
+3.11-6.0, schema/SchemaKeyspace).
 
 A schema change is a mutation of system_schema.* with the keyspace name as partition key. It may arrive
 several times: replicas repeat it, logs are read in any order, and a snapshot contains it again. The learner
@@ -19,6 +19,11 @@ isValueCompatibleWith). A dropped column keeps the type that was recorded with t
 type is the exception: 3.11 records a tuple, whose cells have another layout than those in the log, so the
 type before the drop is used if known.
 
+From Cassandra 6.0 on, facts are ordered by epoch: `epochs` gives them timestamps for it, later than those of
+clocks, which the facts from before an upgrade keep. What a node knew as of an epoch (a snapshot; what it writes
+at its start) is a fact only if nothing known before says the same: repeating the schema changes nothing, in any
+order. Times of the resulting schema are converted to those at which the changes were executed.
+
 The keyspaces `system` and `system_schema`, which every node writes at each start, are built in
 (`system_tables`).
 """
@@ -31,6 +36,7 @@ from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, S
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field, replace
 from functools import lru_cache
+from itertools import pairwise
 from typing import Any, Final, Self, TypeVar
 from uuid import UUID
 
@@ -46,7 +52,7 @@ from writetime.cassandra.model import (
     RangeTombstone,
     Row,
 )
-from writetime.cassandra.schema import snapshot, system_tables
+from writetime.cassandra.schema import epochs, snapshot, system_tables
 from writetime.cassandra.schema.model import (
     Column,
     ColumnKind,
@@ -71,7 +77,6 @@ TRACKED: Final[dict[str, frozenset[str]]] = {
 }
 """The tables of system_schema that are read, with the columns that are read."""
 
-_BUILT_IN: Final = frozenset({"system", "system_schema"})
 _KINDS: Final[dict[str, ColumnKind]] = {
     "partition_key": "partition_key",
     "clustering": "clustering",
@@ -153,6 +158,11 @@ class _PartitionFacts:
     rows: dict[Clustering, _RowFacts] = field(default_factory=dict)
 
 
+_Breaks = Mapping[bytes, frozenset[DeletionTime]]
+"""By the name of a table: before when it was another table, with another id. Whether its DROP is known or not, what
+was known of that one is not repeated by what is known of this one."""
+
+
 @dataclass(slots=True)
 class _Facts:
     """`_PartitionFacts` indexed by the first clustering column, which is the table name in all tables but
@@ -173,9 +183,9 @@ class _Facts:
     """Cache: the complete snapshots without a row, by the row's `seen`, which many rows share."""
 
     @classmethod
-    def of(cls, facts: _PartitionFacts, wholes: Sequence[int]) -> _Facts:
+    def of(cls, facts: _PartitionFacts, wholes: Sequence[int], breaks: _Breaks) -> _Facts:
         """`wholes`: see `SchemaLearner.apply_snapshot`."""
-        found = cls(facts.rows, facts.deletions, wholes)
+        found = cls(dict(facts.rows), facts.deletions, wholes)
         for clustering in facts.rows:
             found.named.setdefault(_name(clustering), []).append(clustering)
         for tombstone in facts.ranges:
@@ -184,7 +194,18 @@ class _Facts:
                 found.ranges.setdefault(_name(start), []).append(tombstone)
             else:
                 found.wide.append(tombstone)
+        for clustering, row in facts.rows.items():
+            found.rows[clustering] = found._without_repeated(clustering, row, breaks.get(_name(clustering), frozenset()))
         return found
+
+    def _without_repeated(self, clustering: Clustering, row: _RowFacts, breaks: frozenset[DeletionTime]) -> _RowFacts:
+        """The row without what was known as of an epoch and is known from before, too."""
+        if not _has_as_of(row.cells, row.deletions):
+            return row
+        outside = frozenset(self._recorded_deletions(clustering)) | breaks
+        return replace(
+            row, cells=_new_cells(row.cells, row.deletions | outside), deletions=_new_deletions(row.cells, row.deletions, outside)
+        )
 
     def with_prefix(self, prefix: Clustering) -> list[Clustering]:
         """The clusterings that begin with `prefix`, in order."""
@@ -230,16 +251,52 @@ class SchemaLearner:
         self._wholes: set[int] = set()
         self._modes: dict[UUID, tuple[int, str]] = {}
         """By table id: its transactional mode, and the epoch of the cluster's metadata that it is known for."""
+        self._times: dict[int, tuple[bool, int]] = {}
+        """By epoch: when its change was executed (µs). True: only when a node was seen to know of it, which is later."""
+        self._shown: dict[UUID, tuple[Table, Table]] = {}
+        """Cache: tables, and the same with times instead of stamps."""
+        self.followed: dict[str, epochs.Followed] = {}
+        """By host id: how far that node's log has been followed (Cassandra 6.0). The caller keeps it up to date."""
 
     def apply(self, mutation: Mutation) -> bool:
         """Add a mutation of any table. Returns whether it has new facts. Idempotent and independent of
         order."""
         new = False
-        for update in mutation.updates:
-            table = system_tables.SCHEMA_TABLES.get(update.table_id)
-            if table is not None and table.name in TRACKED:
-                new |= self._apply(table.name, update)
+        named = (
+            (system_tables.SCHEMA_TABLES[each.table_id].name, each)
+            for each in mutation.updates
+            if each.table_id in system_tables.SCHEMA_TABLES
+        )
+        # Tables first: their ids say whether what is known of a column is known of this table.
+        for name, update in sorted(named, key=lambda each: each[0] not in ("tables", "views")):
+            if name in TRACKED:
+                new |= self._apply(name, update)
         return new
+
+    def apply_logged(self, change: epochs.SchemaMutation) -> bool:
+        """Add what `epochs.follow` found: a schema change, or an entry of the metadata log. Returns whether it
+        has new facts of the schema."""
+        for update in change.mutation.updates:
+            if (entry := epochs.entry_of(update)) is not None and entry.executed is not None:
+                self._note_time(entry.epoch, (False, entry.executed))
+        if (epoch := epochs.epoch_of(epochs.last_timestamp(change.mutation))) is not None:
+            self._note_time(epoch, (True, change.at))
+        return self.apply(change.mutation)
+
+    def _note_time(self, epoch: int, time: tuple[bool, int]) -> None:
+        self._times[epoch] = min(time, self._times.get(epoch, time))
+
+    def time_of(self, timestamp: int) -> int:
+        """A timestamp of a fact as a time (µs): of a stamp the time at which its epoch's change was executed, or
+        if that is not known, that of an earlier or the first known one."""
+        epoch = epochs.epoch_of(timestamp)
+        if epoch is None:
+            return timestamp
+        if (known := self._times.get(epoch)) is None:
+            before = max((each for each in self._times if each <= epoch), default=None)
+            after = min(self._times, default=None)
+            known = self._times[before] if before is not None else self._times[after] if after is not None else (True, 0)
+        return known[1] + min(timestamp - epochs.stamp(epoch), 0)
 
     def apply_snapshot(self, document: Mapping[str, Any], *, latest: int = snapshot.LATEST, received: int = snapshot.LATEST) -> bool:
         """Add a schema snapshot (see `snapshot`). Returns whether it has new facts. `latest`: the highest
@@ -247,8 +304,12 @@ class SchemaLearner:
 
         A complete snapshot of a cluster whose nodes agree on the schema also shows what was dropped: the DROP
         may have been in a lost segment. This can be reverted: a later snapshot that contains the row restores
-        it."""
-        mutations, whole = snapshot.mutations(document, latest=latest), snapshot.whole_at(document, received=received)
+        it. A snapshot of a node of 6.0 says what that node knew as of an epoch, and that is certain: epochs have
+        one history."""
+        mutations, epoch = snapshot.mutations(document, latest=latest), snapshot.epoch(document)
+        if epoch is not None:
+            return self._apply_as_of(document, [epochs.known_as_of(each, epoch) for each in mutations], epoch, received)
+        whole = snapshot.whole_at(document, received=received)
         new = self._add_modes(snapshot.modes(document))
         for mutation in mutations:
             new |= self.apply(mutation)
@@ -258,6 +319,30 @@ class SchemaLearner:
             for update in (update for mutation in mutations for update in mutation.updates):
                 new |= self._saw(update, whole)
             self._learnt.clear()
+        return new
+
+    def _apply_as_of(self, document: Mapping[str, Any], mutations: Iterable[Mutation], epoch: int, received: int) -> bool:
+        """Add what a snapshot says as of an epoch; that rows are not there, if it is complete."""
+        new = self._add_modes(snapshot.modes(document))
+        there: set[tuple[str, str, Clustering]] = set()
+        for mutation in mutations:
+            new |= self.apply(mutation)
+            there |= {
+                (system_tables.SCHEMA_TABLES[update.table_id].name, update.key.decode("utf-8", "surrogateescape"), row.clustering or ())
+                for update in mutation.updates
+                for row in update.rows
+            }
+        if snapshot.is_complete(document):
+            self._note_time(epoch, (True, snapshot.taken_at(document, received=received)))
+            at = DeletionTime(epochs.stamp_as_of(epoch), 0)
+            for (table, keyspace), facts in self._facts.items():
+                for clustering, row in facts.rows.items():
+                    if (table, keyspace, clustering) not in there and _state(
+                        row.cells, _all_deletions(facts, clustering), at.marked_for_delete_at
+                    ):
+                        row.add((), [at])
+                        self._learnt.pop(keyspace, None)
+                        new = True
         return new
 
     def _add_modes(self, found: Mapping[UUID, tuple[int, str]]) -> bool:
@@ -300,12 +385,42 @@ class SchemaLearner:
             schema.types.update(learnt.types)
         for table_id in self._modes.keys() & schema.tables.keys():
             schema.tables[table_id] = replace(schema.tables[table_id], transactional_mode=self._modes[table_id][1])
+        for table_id, table in schema.tables.items():
+            schema.tables[table_id] = self._in_time(table)
         return schema
+
+    def _in_time(self, table: Table) -> Table:
+        """The table with times instead of stamps; the same object as before if nothing has changed."""
+        dropped = {name: self._column_in_time(column) for name, column in table.dropped_columns.items()}
+        at = None if table.dropped_at is None else self.time_of(table.dropped_at)
+        if at == table.dropped_at and all(dropped[name] is column for name, column in table.dropped_columns.items()):
+            return table
+        shown = replace(table, dropped_columns=dropped, dropped_at=at)
+        known = self._shown.get(table.id)
+        if known is not None and known[0] is table and (known[1].dropped_at, _times_of(known[1])) == (at, _times_of(shown)):
+            return known[1]
+        self._shown[table.id] = table, shown
+        return shown
+
+    def _column_in_time(self, column: DroppedColumn) -> DroppedColumn:
+        epoch = None if column.said_at is None else epochs.epoch_of(column.said_at)
+        if epoch is None or column.said_at is None:
+            return column
+        at = self.time_of(column.dropped_at)
+        if epochs.is_as_of(column.said_at):
+            # The drop was before: its own time says when.
+            return replace(column, dropped_at=at, said_at=None)
+        return replace(column, dropped_at=at, said_at=self.time_of(column.said_at), said_epoch=epoch)
 
     def drops(self, mutation: Mutation) -> dict[UUID, int]:
         """The tables that a mutation drops: id -> time (µs). A mutation that creates the table again or
         alters it also deletes the row, just before it writes the row; it drops nothing, except that a CREATE
         with the id of a known table implies a DROP if none is known: its segment may not have been kept."""
+        if epochs.is_as_of(epochs.last_timestamp(mutation)):
+            return {}
+        return {table_id: self.time_of(at) for table_id, at in self._dropped_by(mutation).items()}
+
+    def _dropped_by(self, mutation: Mutation) -> dict[UUID, int]:
         found: dict[UUID, int] = {}
         for update in mutation.updates:
             table = system_tables.SCHEMA_TABLES.get(update.table_id)
@@ -381,7 +496,7 @@ class SchemaLearner:
     @property
     def cdc_back(self) -> dict[UUID, int]:
         """Tables whose cdc was switched on, off and on again: id -> time (µs) of the last switch to on."""
-        return {table: at for _, keyspace in self._facts for table, at in self._of(keyspace).cdc_back.items()}
+        return {table: self.time_of(at) for _, keyspace in self._facts for table, at in self._of(keyspace).cdc_back.items()}
 
     @property
     def left_out(self) -> dict[str, WritetimeError]:
@@ -395,7 +510,10 @@ class SchemaLearner:
         partitions = [_partition_to_json(table, keyspace, facts) for (table, keyspace), facts in sorted(self._facts.items())]
         wholes = {"wholes": sorted(self._wholes)} if self._wholes else {}
         modes = {"modes": {str(table_id): self._modes[table_id] for table_id in sorted(self._modes)}} if self._modes else {}
-        return json.dumps({"format": _FORMAT, "partitions": partitions, **wholes, **modes}, separators=(",", ":"))
+        by_epoch: dict[str, Any] = {"times": {str(epoch): [int(late), at] for epoch, (late, at) in sorted(self._times.items())}}
+        by_epoch["followed"] = {host: [each.segment, each.epoch, int(each.is_open)] for host, each in sorted(self.followed.items())}
+        ordered = by_epoch if self._times or self.followed else {}
+        return json.dumps({"format": _FORMAT, "partitions": partitions, **wholes, **modes, **ordered}, separators=(",", ":"))
 
     @classmethod
     def from_json(cls, text: str | bytes) -> Self:
@@ -409,22 +527,33 @@ class SchemaLearner:
                 learner._facts[partition["table"], partition["keyspace"]] = _partition_from_json(partition)
             learner._wholes = set(document.get("wholes", ()))
             learner._modes = {UUID(table_id): (int(epoch), str(mode)) for table_id, (epoch, mode) in document.get("modes", {}).items()}
-        except (ValueError, KeyError, TypeError) as error:
+            learner._times = {int(epoch): (bool(late), int(at)) for epoch, (late, at) in document.get("times", {}).items()}
+            learner.followed = {
+                str(host): epochs.Followed(int(segment), int(epoch), bool(is_open))
+                for host, (segment, epoch, is_open) in document.get("followed", {}).items()
+            }
+        except (ValueError, KeyError, TypeError, AttributeError) as error:
             raise SchemaError(f"{type(error).__name__}: {error}", operation="read a schema history") from error
         return learner
 
     def _apply(self, table: str, update: PartitionUpdate) -> bool:
         keyspace = update.key.decode("utf-8", "surrogateescape")
-        if keyspace in _BUILT_IN:
+        if keyspace in system_tables.BUILT_IN:
             return False
         facts = self._facts.setdefault((table, keyspace), _PartitionFacts())
         new = _add(facts.deletions, [update.deletion] if update.deletion is not None else [])
         new |= _add(facts.ranges, update.range_tombstones)
         for row in update.rows:
             of_row = facts.rows.setdefault(row.clustering or (), _RowFacts())
-            new |= of_row.add(
-                (cell for cell in row.cells if cell.column in TRACKED[table]), () if row.deletion is None else (row.deletion,)
-            )
+            cells = [cell for cell in row.cells if cell.column in TRACKED[table]]
+            if cells and epochs.is_as_of(cells[0].timestamp):
+                deletions = _all_deletions(facts, row.clustering or ())
+                if table != "types":
+                    deletions |= self._breaks_of(keyspace, _name(row.clustering or ()))
+                known = _state(of_row.cells, deletions, cells[0].timestamp)
+                is_other = any(cell.column == "id" and known.get("id") != cell.value for cell in cells)
+                cells = [cell for cell in cells if is_other or known.get(cell.column) != cell.value]
+            new |= of_row.add(cells, () if row.deletion is None else (row.deletion,))
         if new:
             self._learnt.pop(keyspace, None)
         return new
@@ -441,15 +570,28 @@ class SchemaLearner:
                     of_row.saw(written, first, last)
         self._wholes = set(sorted(self._wholes | other._wholes)[-_WHOLES:])
         self._add_modes(other._modes)
+        for epoch, time in other._times.items():
+            self._note_time(epoch, time)
         self._learnt.clear()
 
     def _of(self, keyspace: str) -> _Learnt:
         learnt = self._learnt.get(keyspace)
         if learnt is None:
             wholes = sorted(self._wholes)
-            facts = {table: _Facts.of(self._facts.get((table, keyspace), _PartitionFacts()), wholes) for table in TRACKED}
+            breaks = self._breaks(keyspace)
+            known = {table: self._facts.get((table, keyspace), _PartitionFacts()) for table in TRACKED}
+            facts = {table: _Facts.of(partition, wholes, breaks if table != "types" else {}) for table, partition in known.items()}
             learnt = self._learnt[keyspace] = _learn(keyspace, facts)
         return learnt
+
+    def _breaks(self, keyspace: str) -> _Breaks:
+        parts = [self._facts[table, keyspace] for table in ("tables", "views") if (table, keyspace) in self._facts]
+        names = {_name(clustering) for facts in parts for clustering in facts.rows}
+        return {name: breaks for name in names if (breaks := self._breaks_of(keyspace, name))}
+
+    def _breaks_of(self, keyspace: str, name: bytes) -> frozenset[DeletionTime]:
+        parts = [self._facts[table, keyspace] for table in ("tables", "views") if (table, keyspace) in self._facts]
+        return frozenset().union(*(_changes_of_id(facts.rows[(name,)].cells) for facts in parts if (name,) in facts.rows))
 
 
 @lru_cache(maxsize=65_536)
@@ -462,6 +604,74 @@ def _add(known: set[_T], more: Iterable[_T]) -> bool:
     before = len(known)
     known.update(more)
     return len(known) > before
+
+
+# --- facts as of an epoch
+
+
+def _all_deletions(facts: _PartitionFacts, clustering: Clustering) -> frozenset[DeletionTime]:
+    ranges = (each.deletion for each in facts.ranges if _covers(each, clustering))
+    return frozenset((*facts.rows[clustering].deletions, *facts.deletions, *ranges))
+
+
+def _state(cells: Iterable[Cell], deletions: Iterable[DeletionTime], at: int) -> dict[str, bytes]:
+    """A row's values as of a timestamp; {} if it does not exist."""
+    floor = max((each.marked_for_delete_at for each in deletions if each.marked_for_delete_at <= at), default=NO_TIMESTAMP)
+    live = sorted((cell.timestamp, cell.value, cell.column) for cell in cells if floor < cell.timestamp <= at)
+    return {column: value for _, value, column in live}
+
+
+@lru_cache(maxsize=65_536)
+def _has_as_of(cells: frozenset[Cell], deletions: frozenset[DeletionTime]) -> bool:
+    times = (*(cell.timestamp for cell in cells), *(each.marked_for_delete_at for each in deletions))
+    return any(map(epochs.is_as_of, times))
+
+
+@lru_cache(maxsize=65_536)
+def _new_cells(cells: frozenset[Cell], deletions: frozenset[DeletionTime]) -> frozenset[Cell]:
+    """Without those that repeat, as of an epoch, what the row had before."""
+    ends = sorted(each.marked_for_delete_at for each in deletions)
+    found, before = [], dict[str, Cell]()
+    for cell in sorted(cells, key=lambda each: (each.timestamp, each.value)):
+        last = before.get(cell.column)
+        if (
+            last is None
+            or not epochs.is_as_of(cell.timestamp)
+            or last.value != cell.value
+            or _is_between(ends, last.timestamp, cell.timestamp)
+        ):
+            found.append(cell)
+        before[cell.column] = cell
+    return _shared(frozenset(found))
+
+
+@lru_cache(maxsize=65_536)
+def _new_deletions(cells: frozenset[Cell], deletions: frozenset[DeletionTime], outside: frozenset[DeletionTime]) -> frozenset[DeletionTime]:
+    """Without those that say, as of an epoch, that the row was not there, if it was not there before."""
+    written = sorted(cell.timestamp for cell in cells)
+    ends = sorted(each.marked_for_delete_at for each in deletions | outside)
+
+    def is_new(end: int) -> bool:
+        last = bisect_left(written, end)
+        return last > 0 and not _is_between(ends, written[last - 1], end)
+
+    return _shared(frozenset(d for d in deletions if not epochs.is_as_of(d.marked_for_delete_at) or is_new(d.marked_for_delete_at)))
+
+
+@lru_cache(maxsize=65_536)
+def _changes_of_id(cells: frozenset[Cell]) -> frozenset[DeletionTime]:
+    """Just before the times at which a table's row was written with another id than before."""
+    ids = sorted((cell.timestamp, cell.value) for cell in cells if cell.column == "id")
+    return frozenset(DeletionTime(at - 1, 0) for (_, before), (at, after) in pairwise(ids) if before != after)
+
+
+def _is_between(ends: Sequence[int], first: int, last: int) -> bool:
+    """Whether one of the sorted ends is in [first, last)."""
+    return bisect_left(ends, first) < bisect_left(ends, last)
+
+
+def _times_of(table: Table) -> list[int | None]:
+    return [column.said_at for column in table.dropped_columns.values()]
 
 
 # --- facts to schema

@@ -24,6 +24,7 @@ from uuid import UUID
 
 from writetime import untrusted
 from writetime.cassandra.model import Cell, Liveness, Mutation, PartitionUpdate, Row
+from writetime.cassandra.schema.epochs import epoch_of_version
 from writetime.cassandra.schema.model import Column, Table
 from writetime.cassandra.schema.system_tables import SCHEMA_TABLES
 from writetime.cassandra.types.types import CollectionType, CqlType, parse_type
@@ -43,16 +44,22 @@ _FROM_JSON: dict[str, Callable[[Any], Any]] = {
 def whole_at(document: Mapping[str, Any], *, received: int = LATEST) -> int | None:
     """When the snapshot was taken (µs), if it is complete and the nodes agreed on it: missing rows then count
     as dropped. None otherwise. `received`: an upper limit (µs), because the node's clock may be wrong."""
-    keyspaces, at = document.get("keyspaces"), document.get("taken_at")
-    if document.get("agreed") is not True or not isinstance(keyspaces, list) or not isinstance(at, str):
-        return None
+    return taken_at(document, received=received) if document.get("agreed") is True and is_complete(document) else None
+
+
+def is_complete(document: Mapping[str, Any]) -> bool:
+    """Whether a snapshot has all rows that its node had."""
+    keyspaces = document.get("keyspaces")
+    if not isinstance(keyspaces, list) or not isinstance(document.get("taken_at"), str):
+        return False
     # Every node has these rows: a document without them is not a complete snapshot.
-    if (
-        not document.get("tables")
-        or not document.get("columns")
-        or not any(row.get("keyspace_name") == "system_schema" for row in keyspaces)
-    ):
-        return None
+    is_own = (row.get("keyspace_name") == "system_schema" for row in keyspaces)
+    return bool(document.get("tables")) and bool(document.get("columns")) and any(is_own)
+
+
+def taken_at(document: Mapping[str, Any], *, received: int = LATEST) -> int:
+    """When a complete snapshot was taken (µs), at most `received`. Raises SchemaError."""
+    at = document["taken_at"]
     try:
         taken = int(datetime.fromisoformat(at).timestamp() * 1_000_000)
     except (ValueError, OverflowError, OSError) as error:
@@ -88,6 +95,15 @@ def mutations(document: Mapping[str, Any], *, latest: int = LATEST) -> list[Muta
         Mutation(tuple(PartitionUpdate(_TABLES[name].id, keyspace.encode(), rows=tuple(found)) for name, found in sorted(tables.items())))
         for keyspace, tables in sorted(rows.items())
     ]
+
+
+def epoch(document: Mapping[str, Any]) -> int | None:
+    """The epoch that the snapshot shows, which is in its version; None before 6.0, and while a cluster is being
+    upgraded to it."""
+    try:
+        return epoch_of_version(UUID(document["schema_version"]))
+    except (KeyError, TypeError, ValueError, AttributeError):
+        return None
 
 
 def modes(document: Mapping[str, Any]) -> dict[UUID, tuple[int, str]]:

@@ -30,6 +30,9 @@ SYSTEM_KEYSPACES: Final = frozenset(
     }
 )
 
+BUILT_IN: Final = frozenset({"system", "system_schema"})
+"""Keyspaces that are defined here and never learnt."""
+
 
 def system_table_id(keyspace: str, name: str) -> UUID:
     """The id of a system table (Java: UUID.nameUUIDFromBytes of both names)."""

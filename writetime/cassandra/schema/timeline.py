@@ -16,6 +16,7 @@ from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 from writetime.cassandra.model import Mutation
+from writetime.cassandra.schema.epochs import SchemaMutation, last_timestamp
 from writetime.cassandra.schema.history import SchemaLearner
 from writetime.cassandra.schema.model import Keyspace, Schema, Table, UserType
 
@@ -31,8 +32,8 @@ class Difference(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Change:
-    """A schema change: the end position of its frame, its writetime in µs, and its differences. `schema`
-    applies from there."""
+    """A schema change: the end position of its frame, its writetime in µs by the node's clock, and its
+    differences. `schema` applies from there."""
 
     position: Position
     timestamp: int
@@ -51,12 +52,16 @@ class Timeline:
     def add(self, position: Position, mutation: Mutation) -> Change | None:
         """Add a mutation of any table. Returns its change, None if there is nothing new. Positions must not
         decrease."""
+        return self.add_logged(position, SchemaMutation(0, mutation, last_timestamp(mutation)))
+
+    def add_logged(self, position: Position, logged: SchemaMutation) -> Change | None:
+        """The same for what `epochs.follow` found."""
         if self.changes and position < self.changes[-1].position:
             raise ValueError(f"position {position} is before {self.changes[-1].position}")
-        if not self.learner.apply(mutation):
+        if not self.learner.apply_logged(logged):
             return None
         schema = self.learner.schema()
-        change = Change(position, _timestamp(mutation), tuple(differences(self.now, schema)), schema)
+        change = Change(position, logged.at, tuple(differences(self.now, schema)), schema)
         self.changes.append(change)
         return change
 
@@ -69,15 +74,6 @@ class Timeline:
         """The schema after all changes at or before a position."""
         count = bisect_right(self.changes, position, key=lambda change: change.position)
         return self.changes[count - 1].schema if count else self.base
-
-
-def _timestamp(mutation: Mutation) -> int:
-    times = [row.liveness.timestamp for update in mutation.updates for row in update.rows if row.liveness is not None]
-    times += [cell.timestamp for update in mutation.updates for row in update.rows for cell in row.cells]
-    times += [row.deletion.marked_for_delete_at for update in mutation.updates for row in update.rows if row.deletion is not None]
-    times += [update.deletion.marked_for_delete_at for update in mutation.updates if update.deletion is not None]
-    times += [tombstone.deletion.marked_for_delete_at for update in mutation.updates for tombstone in update.range_tombstones]
-    return max(times)
 
 
 # --- descriptions of changes
