@@ -34,6 +34,8 @@ PRERELEASE = "6.0-alpha2"
 KNOWN = (PRERELEASE, *VERSIONS)
 SEE_EACH_OTHER_SECONDS = 120.0
 _PORTS_TRIED = 100
+_KEEPS_METADATA = 6
+"""The first major version in which some nodes keep the metadata of all, and have to agree on each change."""
 _SPREAD = 0x9E3779B97F4A7C15
 """2**64 divided by the golden ratio: multiples of it fall between each other."""
 
@@ -97,6 +99,9 @@ class Ring:
             for node in self.nodes:
                 node.start()
             self.wait_until_connected()
+            if len(self.nodes) > 1 and int(self.version.partition(".")[0]) >= _KEEPS_METADATA:
+                # The first node alone would keep the cluster's metadata: no DDL while it is down.
+                self.nodes[0].nodetool("cms", "reconfigure", str(len(self.nodes)))
         except BaseException:
             self.close()
             raise

@@ -600,10 +600,7 @@ class Live:
         deadline, repaired = time.monotonic() + HINTS_SECONDS, False
         quiet_since = time.monotonic()
         while time.monotonic() - quiet_since < 2.5:
-            found = [path for node in self.ring.nodes for path in node.hints.glob("*.hints")]
-            # Hints for a replaced node are neither delivered nor deleted.
-            waiting = [path for path in found if not path.name.startswith(tuple(self._gone))] if self._gone else found
-            if waiting:
+            if waiting := self._hints():
                 quiet_since = time.monotonic()
             if time.monotonic() > deadline:
                 if repaired or not all(node.running for node in self.ring.nodes):
@@ -613,6 +610,11 @@ class Live:
                 deadline, repaired = time.monotonic() + HINTS_SECONDS, True
             time.sleep(0.25)
 
+    def _hints(self) -> list[Path]:
+        """Files of hints that wait. Those for a replaced node are neither delivered nor deleted."""
+        found = [path for node in self.ring.nodes for path in node.hints.glob("*.hints")]
+        return [path for path in found if not path.name.startswith(tuple(self._gone))] if self._gone else found
+
     def _repair_instead_of_hints(self) -> None:
         for node in self.ring.nodes:
             self._repair(node)
@@ -620,8 +622,12 @@ class Live:
             node.nodetool("truncatehints")
 
     def _ship_everything(self) -> None:
-        """Ship until every segment with a captured write is in the bucket."""
-        deadline = time.monotonic() + SEAL_SECONDS
+        """Ship until every segment with a captured write is in the bucket.
+
+        A node that delivers the same hints again and again (seen with 6.0-alpha2) would write captured rows for
+        ever: then the nodes are repaired instead.
+        """
+        deadline, repaired = time.monotonic() + SEAL_SECONDS, False
         self._do_roll(self.ring.nodes[0])
         rolled = time.monotonic()
         while True:
@@ -630,7 +636,11 @@ class Live:
             left = [path for node in self.ring.nodes for path in _with_captured_writes(node.cdc_raw)]
             if not left:
                 return
-            if time.monotonic() > deadline:
+            if time.monotonic() > deadline and not repaired and self._hints() and all(node.running for node in self.ring.nodes):
+                say(f"  hints are delivered again and again for {SEAL_SECONDS:.0f} s: repaired instead")
+                self._repair_instead_of_hints()
+                deadline, repaired = time.monotonic() + SEAL_SECONDS, True
+            elif time.monotonic() > deadline:
                 self.outcome.mismatches += [Mismatch("problem", "shipper", str(path), ring="shipped", ours="still there") for path in left]
                 return
             if time.monotonic() - rolled > 10.0:
