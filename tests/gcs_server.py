@@ -2,20 +2,22 @@
 $FAKE_GCS_SERVER.
 
 It honours if_generation_match on uploads only, and does not look at CRC32Cs that are sent; the few tests that
-need more run against `tests/storage/gcs_stub.py`. Does not build the server: `make test-gcs` does."""
+need more run against `tests/storage/gcs_stub.py`. `tests/gcs_xml.py` is in front of it. Does not build the server: `make test-gcs` does."""
 
 from __future__ import annotations
 
 import contextlib
 import os
 import shutil
-import socket
 import subprocess
 import time
 import urllib.error
 import urllib.request
 from collections.abc import Iterator
 from pathlib import Path
+
+from tests import gcs_xml
+from tools.services import ports
 
 _BUILT = Path(__file__).resolve().parent.parent / "var" / "bin" / "fake-gcs-server"
 _READY_SECONDS = 30.0
@@ -33,18 +35,17 @@ def program() -> Path | None:
 @contextlib.contextmanager
 def running(binary: Path, folder: Path) -> Iterator[str]:
     """Run the server over `folder` on a free loopback port; gives its URL, for STORAGE_EMULATOR_HOST."""
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        port = probe.getsockname()[1]
+    port, behind = ports.any_free(), ports.any_free()
     url = f"http://127.0.0.1:{port}"
-    flags = ["-scheme", "http", "-host", "127.0.0.1", "-port", str(port), "-public-host", f"127.0.0.1:{port}"]
+    flags = ["-scheme", "http", "-host", "127.0.0.1", "-port", str(behind), "-public-host", f"127.0.0.1:{port}"]
     flags += ["-external-url", url, "-backend", "memory", "-log-level", "error"]
     log = folder / "fake-gcs-server.log"
     with log.open("wb") as output:
         process = subprocess.Popen([str(binary), *flags], stdout=output, stderr=subprocess.STDOUT)
     try:
-        _wait(process, url, log)
-        yield url
+        _wait(process, f"http://127.0.0.1:{behind}", log)
+        with gcs_xml.running(port, behind):
+            yield url
     finally:
         process.terminate()
         process.wait(timeout=20)

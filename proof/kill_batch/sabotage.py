@@ -140,11 +140,9 @@ def _seal_first() -> None:
 
 def _newest_state() -> None:
     """A batch reads the newest state, not the state of the previous batch."""
-    import lance
-
     from spark_jobs.state import shards
 
-    shards._at = lambda uri, _: lance.dataset(uri)
+    shards._at = lambda uri, _: shards._open(uri)
 
 
 def _no_batch_in_current() -> None:

@@ -1,1 +1,2 @@
-"""State between batches: `shards`, the remembered rows of one key bucket of a table as a Lance dataset."""
+"""State between batches: `shards`, the remembered rows of one key bucket of a table as a Lance dataset, and `places`,
+where Lance finds them."""

@@ -27,7 +27,7 @@ from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from datetime import timedelta
 from functools import lru_cache
 from pathlib import Path
-from typing import Any, Final, NamedTuple, TypeVar
+from typing import Any, Final, Literal, NamedTuple, TypeVar
 from uuid import UUID
 
 import lance
@@ -35,6 +35,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from lance.dataset import LanceOperation
 
+from spark_jobs.state.places import reached
 from writetime.config.pipeline import PipelineConfig
 from writetime.errors import BatchError, LeaseLost
 from writetime.pipeline.documents import Sealed
@@ -381,7 +382,7 @@ class _Chain:
 
         newest = dataset.latest_version
         self._lease.check()
-        made = lance.write_dataset(pa.RecordBatchReader.from_batches(SCHEMA, kept()), self.uri, mode="overwrite")
+        made = _write(pa.RecordBatchReader.from_batches(SCHEMA, kept()), self.uri, "overwrite")
         self.version = newest
         self._advance(made)
         made.create_scalar_index("key", "BTREE", name=INDEX)
@@ -398,7 +399,7 @@ class _Chain:
         before = _newest(self.uri)
         self._lease.check()
         try:
-            dataset = lance.write_dataset(SCHEMA.empty_table(), self.uri, mode="overwrite" if before else "create")
+            dataset = _write(SCHEMA.empty_table(), self.uri, "overwrite" if before else "create")
         except OSError as error:
             if "already exists" not in str(error):
                 raise
@@ -425,7 +426,8 @@ class _Chain:
         builder = builder.when_matched_delete() if forget else builder.when_matched_update_all().when_not_matched_insert_all()
         transaction, _ = builder.execute_uncommitted(table)
         self._lease.check()
-        self._advance(lance.LanceDataset.commit(self._dataset, transaction, read_version=self.version))
+        options = reached(self.uri).options
+        self._advance(lance.LanceDataset.commit(self._dataset, transaction, read_version=self.version, storage_options=options))
 
     def _index(self) -> None:
         """Update the index: new records form a small part of their own until there are many parts."""
@@ -492,9 +494,21 @@ def _session() -> Any:
     )
 
 
+def _open(uri: str) -> lance.LanceDataset:
+    """The newest version."""
+    place = reached(uri)
+    return lance.dataset(place.url, storage_options=place.options)
+
+
+def _write(records: pa.Table | pa.RecordBatchReader, uri: str, mode: Literal["create", "overwrite"]) -> lance.LanceDataset:
+    place = reached(uri)
+    return lance.write_dataset(records, place.url, mode=mode, storage_options=place.options)
+
+
 def _at(uri: str, version: int) -> lance.LanceDataset:
+    place = reached(uri)
     try:
-        return lance.dataset(uri, version=version, session=_session())
+        return lance.dataset(place.url, version=version, session=_session(), storage_options=place.options)
     except ValueError as error:
         if not _says_absent(error):
             raise
@@ -511,7 +525,7 @@ def _newest(uri: str) -> int:
     if "://" not in uri and not Path(uri).exists():
         return 0
     try:
-        return int(lance.dataset(uri).version)
+        return int(_open(uri).version)
     except (FileNotFoundError, ValueError) as error:
         if _says_absent(error):
             return 0
@@ -533,7 +547,7 @@ def cleanup(uri: str, keep_versions: Collection[int], store: Store, lease: str, 
     with Lease(store, lease, **timing) as held:
         if not _newest(uri):
             return 0
-        dataset = lance.dataset(uri)
+        dataset = _open(uri)
         kept = {*keep_versions, held.notes.get("version"), held.notes.get("base"), dataset.version}
         gone = [found["version"] for found in dataset.versions() if found["version"] not in kept]
         return int(dataset.cleanup_old_versions(versions=gone).bytes_removed) if gone else 0
@@ -546,7 +560,7 @@ def forget(uri: str, version: int, store: Store, lease: str, **timing: float) ->
         newest = _newest(uri)
         if newest != version:
             raise LeaseLost(f"version {newest} came after version {version}", operation="forget a shard's past", obj=uri)
-        dataset = lance.dataset(uri)
+        dataset = _open(uri)
         gone = [found["version"] for found in dataset.versions() if found["version"] != version]
         # By age: by number, only versions are removed, not the files of unfinished writes.
         freed = dataset.cleanup_old_versions(versions=gone).bytes_removed if gone else 0

@@ -6,6 +6,7 @@ import multiprocessing
 import os
 import signal
 import time
+import uuid
 from collections.abc import Callable, Iterable, Iterator
 from multiprocessing.context import SpawnProcess
 from pathlib import Path
@@ -18,7 +19,9 @@ from hypothesis import strategies as st
 from lance.dataset import DatasetOptimizer
 
 from spark_jobs.state import shards
+from spark_jobs.state.places import reached
 from spark_jobs.state.shards import Record, Shard, Written, cleanup, upsert
+from tests import gcs_server, s3_server
 from tests.examples import examples
 from writetime.errors import BatchError, LeaseLost
 from writetime.storage import open_store
@@ -37,8 +40,8 @@ def numbered(numbers: Iterable[int], state: bytes = b"state", expires_at: int | 
 class Place:
     """A shard's uri, its store, and what a test does with them; pickled to other processes."""
 
-    def __init__(self, folder: Path) -> None:
-        self.uri, self.bucket = str(folder / "state" / "b00000"), str(folder / "bucket")
+    def __init__(self, root: str) -> None:
+        self.uri, self.bucket = f"{root}/state/b00000", f"{root}/bucket"
 
     @property
     def store(self) -> Store:
@@ -47,6 +50,11 @@ class Place:
     def upsert(self, base: int, batch: int, records: Iterable[Record], **timing: float) -> Written:
         return upsert(self.uri, base, batch, records, self.store, LEASE, **timing)
 
+    def open(self, version: int | None = None) -> lance.LanceDataset:
+        """As Lance knows it."""
+        url, options = reached(self.uri)
+        return lance.dataset(url, version=version, storage_options=options)
+
     def all(self, version: int) -> dict[bytes, bytes]:
         found = list(Shard(self.uri, version).scan(b"", LAST))
         assert found == sorted(found)
@@ -54,9 +62,23 @@ class Place:
         return dict(found)
 
 
-@pytest.fixture
-def place(tmp_path: Path) -> Place:
-    return Place(tmp_path)
+@pytest.fixture(params=["folder", pytest.param("s3", marks=pytest.mark.s3), pytest.param("gcs", marks=pytest.mark.gcs)])
+def place(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Place]:
+    kind, bucket = request.param, f"t-{uuid.uuid4().hex}"
+    # Of its own: tests undo theirs.
+    with pytest.MonkeyPatch.context() as monkeypatch:
+        if kind == "folder":
+            yield Place(str(tmp_path))
+        elif kind == "gcs":
+            url = request.getfixturevalue("gcs_url")
+            gcs_server.make_bucket(url, bucket)
+            monkeypatch.setenv("STORAGE_EMULATOR_HOST", url)
+            yield Place(f"gs://{bucket}/some")
+        else:
+            server: s3_server.Server = request.getfixturevalue("s3")
+            server.make_bucket(bucket)
+            s3_server.into_environment(monkeypatch, server.url, server.access, server.secret)
+            yield Place(f"s3://{bucket}/some")
 
 
 def test_what_was_written_is_found_by_key(place: Place) -> None:
@@ -70,6 +92,17 @@ def test_what_was_written_is_found_by_key(place: Place) -> None:
 def test_a_shard_that_does_not_exist_knows_nothing(place: Place) -> None:
     shard = Shard(place.uri, 0)
     assert (shard.get([b"a"]), list(shard.scan(b"", LAST)), list(shard.due(10)), shard.earliest_expiry()) == ({}, [], [], None)
+
+
+@pytest.mark.s3
+def test_a_shard_is_where_its_url_says(s3: s3_server.Server, monkeypatch: pytest.MonkeyPatch) -> None:
+    s3_server.into_environment(monkeypatch, "http://127.0.0.1:1", s3.access, s3.secret)
+    s3.make_bucket(bucket := f"t-{uuid.uuid4().hex}")
+    place = Place(f"s3+{s3.url}/{bucket}/some")
+    first = place.upsert(0, 1, numbered(range(20))).version
+    second = place.upsert(first, 2, numbered(range(10), b""))
+    assert set(place.all(second.version)) == {b"%06d" % number for number in range(10, 20)}
+    assert any(each.name.startswith("state/b00000/data/") for each in open_store(f"s3+{s3.url}/{bucket}/some").names())
 
 
 def test_versions_stay_as_they_were(place: Place) -> None:
@@ -206,7 +239,7 @@ def test_a_shard_is_a_sorted_dictionary(
 ) -> None:
     """Whether keys are found by the index or by reading them all."""
     monkeypatch.setattr(shards, "SEARCHED", searched)
-    place = Place(tmp_path_factory.mktemp("shard"))
+    place = Place(str(tmp_path_factory.mktemp("shard")))
     known: dict[bytes, bytes] = {}
     version = 0
     for number, batch in enumerate(batches, 1):
@@ -228,7 +261,7 @@ def test_a_batch_writes_once_however_often_it_is_run(place: Place) -> None:
     assert place.upsert(0, 1, numbered(range(3))) == first
     second = place.upsert(first.version, 2, numbered([1], b"new"))
     assert place.upsert(first.version, 2, numbered([1], b"new")) == second
-    assert lance.dataset(place.uri).version == second.version
+    assert place.open().version == second.version
 
 
 def test_a_rerun_with_other_records_is_told_and_changes_nothing(place: Place) -> None:
@@ -253,7 +286,7 @@ def test_a_batch_that_is_behind_or_elsewhere_is_refused(place: Place) -> None:
 
 
 def test_a_record_that_comes_twice_is_a_defect(place: Place) -> None:
-    with pytest.raises(BatchError, match="twice"):
+    with pytest.raises(BatchError, match="duplicate record key"):
         place.upsert(0, 1, numbered([1, 1]))
     assert place.all(place.upsert(0, 1, numbered([1])).version) == {b"000001": b"state"}
 
@@ -417,7 +450,7 @@ def test_a_commit_that_came_between_is_noticed(place: Place, monkeypatch: pytest
     def intrude(_: int, name: str) -> None:
         if name == "commit":
             monkeypatch.undo()
-            lance.dataset(place.uri).delete("key = X'ff'")
+            place.open().delete("key = X'ff'")
 
     count_steps(monkeypatch, intrude)
     with pytest.raises(LeaseLost, match="another process has written"):
@@ -436,7 +469,7 @@ def test_many_batches_leave_few_files_and_an_index_that_knows_all(place: Place, 
         records = [*numbered(range(batch * 3, batch * 3 + 9), b"batch %d" % batch), *numbered([batch], b"")]
         version = place.upsert(version, batch, records).version
         known.update({record.key: record.state for record in records})
-        dataset = lance.dataset(place.uri, version=version)
+        dataset = place.open(version)
         told = dataset.stats.index_stats(shards.INDEX)
         assert len(dataset.get_fragments()) <= 6
         assert (told["num_unindexed_rows"], told["num_indices"] <= 4) == (0, True)

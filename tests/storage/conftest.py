@@ -39,24 +39,6 @@ class Backend:
             pytest.skip(LAX[self.kind, what])
 
 
-@pytest.fixture(scope="session")
-def gcs_url(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
-    binary = gcs_server.program()
-    if binary is None:
-        pytest.skip("no GCS test server: run make test-gcs")
-    with gcs_server.running(binary, tmp_path_factory.mktemp("gcs")) as url:
-        yield url
-
-
-@pytest.fixture(scope="session")
-def s3(tmp_path_factory: pytest.TempPathFactory) -> Iterator[s3_server.Server]:
-    binary = s3_server.program()
-    if binary is None:
-        pytest.skip("no S3 test server: run make test-s3")
-    with s3_server.running(binary, tmp_path_factory.mktemp("s3")) as server:
-        yield server
-
-
 @pytest.fixture
 def stub(monkeypatch: pytest.MonkeyPatch) -> Iterator[gcs_stub.Stub]:
     with gcs_stub.running() as stub:

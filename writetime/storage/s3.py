@@ -212,12 +212,13 @@ class S3Store:
     def delete(self, name: str, *, if_generation: int | None = None) -> None:
         """See Store.delete."""
         for _ in range(_LOOKS_AGAIN):
-            found = self._look(name, "delete an object")
-            if found is None:
+            answer = self._answer(name, "delete an object")
+            if answer is None:
                 raise ObjectNotFound("the object does not exist", operation="delete an object", obj=name)
-            if if_generation not in (None, found.info.generation):
-                raise _precondition("delete an object", name, if_generation, found.info.generation)
-            tag = found.tag if if_generation is None else self._tag_of(name, found.info.generation, "delete an object", seen=found.tag)
+            if if_generation not in (None, found := _generation(answer)):
+                raise _precondition("delete an object", name, if_generation, found)
+            tag = answer["ETag"]
+            tag = tag if if_generation is None else self._tag_of(name, found, "delete an object", seen=tag)
             # Delete the generation that was looked up, or nothing: the service also confirms deletion of a
             # missing object.
             with contextlib.suppress(PreconditionFailed), self._explained("delete an object", name):
@@ -234,18 +235,28 @@ class S3Store:
             self._bucket_is_there = True
             yield page
 
-    def _look(self, name: str, operation: str) -> _Found | None:
+    def _answer(self, name: str, operation: str) -> Mapping[str, Any] | None:
+        """What the service says of an object, which may lack a CRC32C; None if it does not exist."""
         require_name(name, operation)
+        try:
+            with self._explained(operation, name):
+                answer: Mapping[str, Any] = self._client.head_object(**self._key(name), ChecksumMode="ENABLED")
+                self._bucket_is_there = True
+                return answer
+        except ObjectNotFound:
+            self._require_bucket(operation)
+            return None
+
+    def _look(self, name: str, operation: str) -> _Found | None:
         for _ in range(_LOOKS_AGAIN):
+            if (answer := self._answer(name, operation)) is None:
+                return None
             try:
                 with self._explained(operation, name):
-                    answer = self._client.head_object(**self._key(name), ChecksumMode="ENABLED")
-                    self._bucket_is_there = True
                     crc = _whole_crc(answer)
                     crc = self._computed(name, answer["ETag"]) if crc is None else crc
                     return _Found(_info(name, answer, crc), answer["ETag"])
             except ObjectNotFound:
-                self._require_bucket(operation)
                 return None
             except PreconditionFailed:
                 # It was replaced while its CRC32C was computed.

@@ -1,0 +1,39 @@
+"""Where Lance finds a shard, and how it gets there: `reached`.
+
+Strategy: Lance opens object stores by itself. It must reach the same one as `open_store`, whose URLs name a service's
+host (`s3+https://host/bucket`), and whose environment may name one for all URLs; so both are handed to Lance. Not
+credentials: it finds these where the services' own libraries look for them. Knows no shards."""
+
+from __future__ import annotations
+
+import os
+from typing import NamedTuple
+from urllib.parse import urlsplit
+
+
+class Place(NamedTuple):
+    """A URL as Lance knows them, and Lance's options for its store; None: none."""
+
+    url: str
+    options: dict[str, str] | None
+
+
+def reached(url: str) -> Place:
+    """The place of a URL or path of our stores."""
+    parts = urlsplit(url)
+    if parts.scheme in ("s3+https", "s3+http"):
+        return Place(f"s3:/{parts.path}", _at(f"{parts.scheme.removeprefix('s3+')}://{parts.netloc}"))
+    if parts.scheme == "s3":
+        named = os.environ.get("AWS_ENDPOINT_URL_S3") or os.environ.get("AWS_ENDPOINT_URL")
+        return Place(url, _at(named if "://" in named else f"https://{named}") if named else None)
+    emulator = os.environ.get("STORAGE_EMULATOR_HOST")
+    if parts.scheme == "gs" and emulator:
+        return Place(url, {"google_base_url": emulator, "google_storage_token": "none", "allow_http": "true"})
+    return Place(url, None)
+
+
+def _at(endpoint: str) -> dict[str, str]:
+    # Requests are signed for a region, which a service other than Amazon's need not have.
+    region = os.environ.get("AWS_REGION") or os.environ.get("AWS_DEFAULT_REGION") or "us-east-1"
+    plain = {"aws_allow_http": "true"} if endpoint.startswith("http://") else {}
+    return {"aws_endpoint_url_s3": endpoint, "aws_region": region, "aws_virtual_hosted_style_request": "false", **plain}
