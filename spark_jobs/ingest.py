@@ -606,12 +606,12 @@ class Batch:
     def _shards(self, table: Table) -> dict[tuple[bytes, int], tuple[str, int]]:
         versions = self._shard_versions(table)
         return {
-            (table.id.bytes, bucket): (self._shard_uri(table.id, versions.generation, bucket), version)
+            (table.id.bytes, bucket): (self._shard_uri(table.id, versions, bucket), version)
             for bucket, version in enumerate(versions.buckets)
         }
 
-    def _shard_uri(self, table_id: UUID, generation: int, bucket: int) -> str:
-        return self.config.state_url(layout.state_shard(self.manifest.cluster, str(table_id), generation, bucket))
+    def _shard_uri(self, table_id: UUID, versions: ShardVersions, bucket: int) -> str:
+        return self.config.state_url(layout.state_shard(self.manifest.cluster, str(table_id), versions.generation, bucket, versions.of))
 
     def _expected_replicas(self, schema: Schema, table: Table) -> int:
         """How many nodes of the shipping datacenters should hold each row; nodes of other datacenters do not
@@ -984,7 +984,8 @@ class Batch:
         found.repartition("table_id", "bucket").foreachPartition(note)
 
     def _lease(self, table: Table, bucket: int) -> str:
-        return layout.state_lease(self.manifest.cluster, str(table.id), self._shard_versions(table).generation, bucket)
+        versions = self._shard_versions(table)
+        return layout.state_lease(self.manifest.cluster, str(table.id), versions.generation, bucket, versions.of)
 
     def _commit_current(self, written: WrittenFiles, schema: Schema, captured: list[Table]) -> None:
         warehouse, number = self._warehouse(), self.manifest.number

@@ -22,6 +22,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from datetime import UTC, datetime
 from itertools import chain
+from math import gcd
 from typing import NamedTuple, Protocol
 from uuid import UUID
 
@@ -39,7 +40,8 @@ from spark_jobs.sinks.bigquery import ExternalTablesWriter
 from spark_jobs.sinks.iceberg import Fence, Warehouse
 from spark_jobs.sinks.table_maintenance import tidy
 from spark_jobs.spark_errors import why
-from spark_jobs.state.shards import Record, Shard, Written, cleanup, upsert
+from spark_jobs.stages.scan import key_bucket
+from spark_jobs.state.shards import Record, Shard, Written, cleanup, fill, upsert
 from writetime.cassandra.merge import row_codec
 from writetime.cassandra.merge.clustering import ClusteringOrder
 from writetime.cassandra.merge.partition_fold import Head
@@ -52,7 +54,7 @@ from writetime.config.pipeline import PipelineConfig, load
 from writetime.errors import BatchError, ObjectNotFound, PreconditionFailed, WritetimeError
 from writetime.pipeline.archiver import sweep
 from writetime.pipeline.completeness import held_back, purge_clock
-from writetime.pipeline.documents import Manifest, Sealed, Totals, WarehouseFiles
+from writetime.pipeline.documents import Manifest, Sealed, ShardVersions, Totals, WarehouseFiles
 from writetime.pipeline.identity import owner
 from writetime.pipeline.maintenance_report import Files, Maintained, Tidied, size_of_state
 from writetime.pipeline.node_logs import read_local
@@ -143,6 +145,7 @@ def maintain(config: PipelineConfig, store: Store, spark: SparkSession, manifest
         table_id: versions.after(written.get(UUID(table_id), {})).purged_up_to(newest.get(UUID(table_id)))
         for table_id, versions in base.state.items()
     }
+    state = distribute(config, spark.sparkContext, manifest, state)
     voided, tidied, files = voided_before(store, manifest, base), list[Tidied](), base.files
     if (warehouse := _warehouse(config, store, spark, manifest)) is not None:
         # First, because the snapshots to roll back to may expire.
@@ -200,7 +203,7 @@ def tasks_of(config: PipelineConfig, manifest: Manifest, base: Sealed, schema: S
         table = schema.tables.get(table_id) if versions.behind is None else None
         for bucket, version in enumerate(versions.buckets if table is not None else ()):
             if table is not None and version:
-                place = manifest.cluster, name, versions.generation, bucket
+                place = manifest.cluster, name, versions.generation, bucket, versions.of
                 uri = config.state_url(layout.state_shard(*place))
                 clock = purge_clock(table, manifest.now, manifest.holds)
                 yield Task(table_id, bucket, uri, version, layout.state_lease(*place), clock.before)
@@ -231,6 +234,82 @@ def files_of(warehouse: Warehouse, tables: Iterable[Table], before: Mapping[str,
         except (PySparkException, Py4JError) as error:
             log.warning("files not counted", table=table.label, error=why(error))
     return found
+
+
+class Filling(NamedTuple):
+    """One shard of a table whose keys are distributed among `of` buckets, and the shards (URI, version) in which
+    these keys are now."""
+
+    table_id: str
+    bucket: int
+    of: int
+    uri: str
+    lease: str
+    sources: tuple[tuple[str, int], ...]
+
+
+def distribute(
+    config: PipelineConfig, spark: SparkContext, manifest: Manifest, state: dict[str, ShardVersions]
+) -> dict[str, ShardVersions]:
+    """The state after the keys of each table with fewer than `buckets` shards were distributed among so many: each
+    shard is written in a folder of its own, and nothing refers to it before the seal. A table of which that fails
+    stays as it is. A table that is not captured now waits until it is."""
+    growing = {
+        name: versions
+        for name, versions in state.items()
+        if len(versions.buckets) < config.buckets and versions.behind is None and not versions.ended
+    }
+    tasks = [task for name, versions in sorted(growing.items()) for task in _fillings(config, manifest.cluster, name, versions)]
+    if not tasks:
+        return state
+    number, bucket_url = manifest.number, config.bucket
+
+    def work(task: Filling) -> tuple[Filling, Written | None, str]:
+        try:
+            return task, fill_shard(open_store(bucket_url), task, number), ""
+        except WritetimeError as error:
+            if error.retriable:
+                raise
+            return task, None, str(error)
+
+    written: dict[str, dict[int, Written]] = defaultdict(dict)
+    for task, done, trouble in spark.parallelize(tasks, len(tasks)).map(work).collect():
+        if done is None:
+            log.error("state not distributed", batch=number, shard=task.uri, error=trouble)
+        else:
+            written[task.table_id][task.bucket] = done
+    after = dict(state)
+    for name, versions in growing.items():
+        if len(written[name]) == config.buckets:
+            empty = versions.model_copy(update={"buckets": [0] * config.buckets, "expires": [], "distributed": True})
+            after[name] = empty.after(written[name])
+            log.info("state distributed", batch=number, table_id=name, buckets=config.buckets, before=len(versions.buckets))
+    return after
+
+
+def _fillings(config: PipelineConfig, cluster: str, name: str, versions: ShardVersions) -> Iterator[Filling]:
+    of, before = config.buckets, len(versions.buckets)
+    held = {
+        bucket: (config.state_url(layout.state_shard(cluster, name, versions.generation, bucket, versions.of)), version)
+        for bucket, version in enumerate(versions.buckets)
+        if version
+    }
+    # A hash is in both buckets only if these are equal modulo what their numbers have in common.
+    common = gcd(of, before)
+    for bucket in range(of):
+        place = cluster, name, versions.generation, bucket, of
+        sources = tuple(shard for number, shard in held.items() if number % common == bucket % common)
+        yield Filling(name, bucket, of, config.state_url(layout.state_shard(*place)), layout.state_lease(*place), sources)
+
+
+def fill_shard(store: Store, task: Filling, batch: int) -> Written:
+    """Write one shard of the distribution."""
+
+    def is_mine(key: bytes) -> bool:
+        return key_bucket(split_record_key(key)[0], task.of) == task.bucket
+
+    parts = (part for uri, version in task.sources for part in Shard(uri, version).stored(is_mine))
+    return fill(task.uri, batch, parts, store, task.lease)
 
 
 class Purged(NamedTuple):
@@ -333,7 +412,8 @@ class Unneeded(NamedTuple):
 
     uri: str
     lease: str
-    kept: tuple[int, ...]
+    kept: tuple[int, ...] = ()
+    before: tuple[int, int] = (0, 0)
 
 
 def clean(config: PipelineConfig, spark: SparkContext, cluster: str, seals: list[Sealed]) -> None:
@@ -344,7 +424,7 @@ def clean(config: PipelineConfig, spark: SparkContext, cluster: str, seals: list
         try:
             if place.lease:
                 return place.uri, cleanup(place.uri, place.kept, open_store(bucket_url), place.lease, wait=_CLEANING_WAITS), ""
-            return place.uri, remove_before(open_store(state_url), place.uri, *place.kept), ""
+            return place.uri, remove_before(open_store(state_url), place.uri, place.before), ""
         except (WritetimeError, OSError, RuntimeError, ValueError) as error:
             # Lance raises no error classes of its own.
             return place.uri, 0, str(error)
@@ -359,33 +439,37 @@ def clean(config: PipelineConfig, spark: SparkContext, cluster: str, seals: list
 
 def unneeded(config: PipelineConfig, cluster: str, seals: list[Sealed]) -> Iterator[Unneeded]:
     """Shards and generations that may have something that none of the seals names."""
-    kept: dict[tuple[str, int, int], set[int]] = defaultdict(set)
-    oldest: dict[str, int] = {}
+    kept: dict[tuple[str, int, int, int | None], set[int]] = defaultdict(set)
+    oldest: dict[str, tuple[int, int]] = {}
     for name, versions in (each for sealed in seals for each in sealed.state.items()):
-        oldest[name] = min(versions.generation, oldest.get(name, versions.generation))
+        generation = versions.generation, versions.of or 0
+        oldest[name] = min(generation, oldest.get(name, generation))
         for bucket, version in enumerate(versions.buckets):
-            kept[name, versions.generation, bucket].add(version)
-    for (name, generation, bucket), versions_kept in kept.items():
-        place = cluster, name, generation, bucket
+            kept[name, versions.generation, bucket, versions.of].add(version)
+    for place, versions_kept in (((cluster, *shard), found) for shard, found in kept.items()):
         if any(versions_kept):
             yield Unneeded(config.state_url(layout.state_shard(*place)), layout.state_lease(*place), tuple(sorted(versions_kept - {0})))
     for name, generation in oldest.items():
-        if generation:
-            yield Unneeded(layout.state_prefix(cluster, name), "", (generation,))
+        if generation > (0, 0):
+            yield Unneeded(layout.state_prefix(cluster, name), "", before=generation)
 
 
-def remove_before(store: Store, prefix: str, generation: int) -> int:
-    """Remove a table's state in the generations before that one; returns the bytes freed."""
+def remove_before(store: Store, prefix: str, generation: tuple[int, int]) -> int:
+    """Remove a table's state in the generations before that one (`layout.state_generation`); returns the bytes
+    freed."""
     freed = 0
-    for info in store.list(prefix):
-        if layout.state_generation(info.name) >= generation:
+    for held in store.names(prefix):
+        found = layout.state_generation(held.name)
+        if found[0] > generation[0]:
             break
+        if found >= generation:
+            continue
         try:
-            store.delete(info.name)
+            store.delete(held.name)
         except ObjectNotFound:
             # Another driver of this batch may be cleaning too.
             continue
-        freed += info.size
+        freed += held.size
     return freed
 
 

@@ -100,8 +100,8 @@ def after_seal(config: PipelineConfig, store: Store, spark: SparkSession, manife
     work.spread(list(work.shards()), lambda store, shard: forget(shard.uri, shard.version, store, shard.lease))
     state = open_store(config.state or config.bucket)
     for table in work.incarnations:
-        if (versions := sealed.state.get(str(table.id))) is not None and versions.generation:
-            remove_before(state, layout.state_prefix(manifest.cluster, str(table.id)), versions.generation)
+        if (versions := sealed.state.get(str(table.id))) is not None and (versions.generation or versions.distributed):
+            remove_before(state, layout.state_prefix(manifest.cluster, str(table.id)), (versions.generation, versions.of or 0))
     erasures.forget_requests(store, manifest.cluster)
 
 
@@ -370,7 +370,7 @@ class Erasing:
                 continue
             bucket_of_key = key_bucket(self.request.key, len(versions.buckets))
             if version := versions.buckets[bucket_of_key]:
-                place = self.cluster, str(table.id), versions.generation, bucket_of_key
+                place = self.cluster, str(table.id), versions.generation, bucket_of_key, versions.of
                 uri = self.config.state_url(layout.state_shard(*place))
                 yield ShardOf(table, bucket_of_key, uri, version, layout.state_lease(*place))
 

@@ -95,7 +95,7 @@ def shards_of(config: PipelineConfig, sealed: Sealed, table_id: UUID) -> list[tu
         return []
     cluster, generation = config.cluster.name, versions.generation
     return [
-        (config.state_url(layout.state_shard(cluster, str(table_id), generation, bucket)), version)
+        (config.state_url(layout.state_shard(cluster, str(table_id), generation, bucket, versions.of)), version)
         for bucket, version in enumerate(versions.buckets)
         if version
     ]
@@ -184,6 +184,12 @@ class Shard:
         if self._dataset is not None:
             for batch in self._dataset.scanner(columns=["key", "state"], **SLOWLY).to_batches():
                 yield from _pairs(batch)
+
+    def stored(self, wanted: Callable[[bytes], bool]) -> Iterator[pa.RecordBatch]:
+        """The records whose keys are `wanted`, with all columns, in no order."""
+        if self._dataset is not None:
+            for batch in self._dataset.scanner(columns=SCHEMA.names, **SLOWLY).to_batches():
+                yield batch.filter(pa.array(map(wanted, batch["key"].to_pylist()), pa.bool_()))
 
     def due(self, now: int) -> Iterator[bytes]:
         """Keys of the records in which something has expired at `now` (s), ascending."""
@@ -284,6 +290,21 @@ def rewrite(uri: str, base: int, batch: int, gone: Gone, store: Store, lease: st
     return done
 
 
+def fill(uri: str, batch: int, parts: Iterable[pa.RecordBatch], store: Store, lease: str, **timing: float) -> Written:
+    """Write a shard from nothing, with record batches of SCHEMA whose keys are unique. Idempotent, as `rewrite` is, and
+    with the same errors: the records have to be those of the first run."""
+    if (done := _rewritten(notes(store, lease), uri, 0, batch)) is not None:
+        return done
+    with Lease(store, lease, **timing) as held:
+        if (done := _rewritten(held.notes, uri, 0, batch)) is not None:
+            return done
+        work = _Chain(uri, 0, held)
+        work.replace(parts)
+        done = Written(work.version, Shard(uri, work.version).earliest_expiry())
+        held.finish({"batch": batch, "base": 0, **done._asdict()})
+    return done
+
+
 def _rewritten(found: dict[str, Any], uri: str, base: int, batch: int) -> Written | None:
     """The version that the batch has rewritten; None if it has not."""
     last = found.get("batch", batch - 1)
@@ -380,9 +401,13 @@ class _Chain:
                 pairs = zip(batch["key"].to_pylist(), batch["state"].to_pylist(), strict=True)
                 yield batch.filter(pa.array([not gone(key, state) for key, state in pairs], pa.bool_()))
 
-        newest = dataset.latest_version
+        self.replace(kept())
+
+    def replace(self, parts: Iterable[pa.RecordBatch]) -> None:
+        """These records, in files of their own, and nothing else."""
+        newest = _newest(self.uri)
         self._lease.check()
-        made = _write(pa.RecordBatchReader.from_batches(SCHEMA, kept()), self.uri, "overwrite")
+        made = _write(pa.RecordBatchReader.from_batches(SCHEMA, parts), self.uri, "overwrite" if newest else "create")
         self.version = newest
         self._advance(made)
         made.create_scalar_index("key", "BTREE", name=INDEX)

@@ -147,6 +147,9 @@ def test_other_objects() -> None:
     assert layout.batch_object("ring", 12, "manifest") == "batches/ring/0000000012/manifest.json"
     assert layout.batch_object("ring", 9, "sealed") < layout.batch_object("ring", 10, "sealed")
     assert layout.state_shard("ring", "id", 2, 3) == "state/ring/id/g0002/b00003"
+    assert layout.state_shard("ring", "id", 2, 3, 16) == "state/ring/id/g0002.of00016/b00003"
+    assert layout.state_generation("state/ring/id/g0002/b00003/data/x.lance") == (2, 0)
+    assert layout.state_generation("state/ring/id/g0002.of00016/b00003/data/x.lance") == (2, 16)
 
 
 def test_no_cluster_reaches_into_anothers_place() -> None:

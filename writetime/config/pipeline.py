@@ -56,7 +56,13 @@ class PipelineConfig(Model):
     spark: SparkConfig = SparkConfig()
     airflow: AirflowConfig = AirflowConfig()
     node: NodeConfig | None = Field(default=None, description="Required by the shipper only.")
-    buckets: int = Field(default=1, ge=1, le=4096, description="State shards of a new table.")
+    buckets: int = Field(
+        default=1,
+        ge=1,
+        le=4096,
+        description="State shards of a table: a new one has so many, and one that has fewer gets them "
+        "by the next maintenance. Not lowered for tables that are there.",
+    )
     segments_per_batch: int = Field(
         default=10_000,
         ge=1,

@@ -185,7 +185,8 @@ class ShardVersions(Document):
     `behind`: the last batch that captured a table which is not captured now; expired values have not been
     reported since. `ended`: the table was dropped and that was reported, so its expired values are not
     reported. `purged`: the newest writetime (µs) purged by maintenance, which may have superseded anything
-    that is not newer."""
+    that is not newer. `distributed`: the keys were distributed anew, among more buckets than the generation began
+    with."""
 
     generation: int = 0
     buckets: list[int]
@@ -193,6 +194,12 @@ class ShardVersions(Document):
     behind: int | None = None
     ended: bool = False
     purged: int | None = None
+    distributed: bool = False
+
+    @property
+    def of(self) -> int | None:
+        """As in the names of shards (`layout.state_shard`)."""
+        return len(self.buckets) if self.distributed else None
 
     @property
     def next_expiry(self) -> int | None:

@@ -163,7 +163,7 @@ def fresh_generation(store: Store, cluster: str, first: int) -> int:
     table, except for ones that it decides again; the leases name all of them."""
     highest = 0
     for info in store.list(layout.leases_prefix(cluster)):
-        number = info.name.split("/")[3].removeprefix("g") if info.name.count("/") == 4 else ""
+        number = info.name.split("/")[3].removeprefix("g").partition(".")[0] if info.name.count("/") == 4 else ""
         highest = max(highest, int(number) if number.isascii() and number.isdecimal() and len(number) <= 18 else 0)
     return max(first, highest + 1)
 

@@ -35,8 +35,8 @@
     quarantine/<cluster>/unpublished/<topic>/<batch>-<ordinal>.{bin,json} an event that was not sent
     claims/<topic>/<batch>-<ordinal>                                      an event that is too large for its topic
     {batches,state,leases}/<cluster>.replay.<namespace>/                  the same, of replays into a shadow namespace
-    state/<cluster>/<table id>/g<generation>/b<bucket>/                   state shards
-    leases/<cluster>/<table id>/g<generation>/b<bucket>.json              the writer of a state shard, and its last write
+    state/<cluster>/<table id>/g<generation>[.of<buckets>]/b<bucket>/     state shards
+    leases/<cluster>/<table id>/g<generation>[.of<buckets>]/b<bucket>.json  the writer of a state shard, and its last write
     frames/<cluster>/<origin>-<run>/CommitLog-8-<n>.log                   frames from other sources: table reads, or retries
     bootstrap/<cluster>/<keyspace>.<table>/<run>.json                     one read of a table from the cluster, and its progress
     bootstrap/<cluster>/<keyspace>.<table>/<run>/<range>.json             a completed token range
@@ -642,8 +642,8 @@ def session(cluster: str, what: Literal["lease", "state", "stop", "turn", "failu
     return f"{sessions_prefix(cluster)}{what}.json"
 
 
-def state_lease(cluster: str, table_id: str, generation: int, bucket: int) -> str:
-    return f"leases/{part(cluster)}/{part(table_id)}/g{generation:04d}/b{bucket:05d}.json"
+def state_lease(cluster: str, table_id: str, generation: int, bucket: int, of: int | None = None) -> str:
+    return f"leases/{part(cluster)}/{part(table_id)}/{_generation_folder(generation, of)}/b{bucket:05d}.json"
 
 
 def leases_prefix(cluster: str) -> str:
@@ -670,13 +670,20 @@ def state_prefix(cluster: str, table_id: str) -> str:
     return f"{states_prefix(cluster)}{part(table_id)}/"
 
 
-def state_shard(cluster: str, table_id: str, generation: int, bucket: int) -> str:
-    return f"{state_prefix(cluster, table_id)}g{generation:04d}/b{bucket:05d}"
+def state_shard(cluster: str, table_id: str, generation: int, bucket: int, of: int | None = None) -> str:
+    """`of`: the number of buckets among which a generation was distributed anew; None: as it began."""
+    return f"{state_prefix(cluster, table_id)}{_generation_folder(generation, of)}/b{bucket:05d}"
 
 
-def state_generation(name: str) -> int:
-    """The generation of a shard's object."""
-    return int(name.split("/")[3].removeprefix("g"))
+def _generation_folder(generation: int, of: int | None) -> str:
+    return f"g{generation:04d}" if of is None else f"g{generation:04d}.of{of:05d}"
+
+
+def state_generation(name: str) -> tuple[int, int]:
+    """The generation of a shard's object, and the number of buckets among which it was distributed anew (0: it was
+    not): of a table's state, the greater is the later."""
+    generation, _, of = name.split("/")[3].removeprefix("g").partition(".of")
+    return int(generation), int(of or 0)
 
 
 def claim(topic: str, batch: int, ordinal: int) -> str:
