@@ -11,7 +11,7 @@ UV := .venv/share/uv/bin/uv
 .PHONY: help setup demo up down test test-all test-gcs test-s3 prove bench record lint types lock lock-jars clean ci
 
 # NAME of a proof and its target; the targets have variables of their own.
-PROOFS := ring complete decoder fuzz fuzz-java kill-shipper kill-batch pressure bootstrap orders airflow engines
+PROOFS := ring complete decoder fuzz fuzz-java kill-shipper kill-batch kill pressure bootstrap orders airflow engines
 TARGET_OF_decoder := test-decoder
 TARGET_OF_bootstrap := bootstrap-proof
 TARGET_OF_airflow := test-airflow
@@ -24,8 +24,9 @@ help: ## list the targets
 setup: ## install what is needed into .venv and jars, compile the kernel; a moment if all is there
 	@tools/setup.sh
 
-demo: setup ## recorded segments of three nodes become Kafka events and Iceberg rows; ends by itself
-	@$(PYTHON) -m tools.demo
+demo: setup ## recorded segments of three nodes become Kafka events and Iceberg rows; ends by itself; MASTER=standalone: on a cluster, all in S3
+	@$(if $(filter standalone,$(MASTER)),$(PYTHON) -m tools.s3_server)
+	@$(PYTHON) -m tools.demo $(if $(MASTER),--master $(MASTER))
 
 up: setup ## the same as demo, and leave Kafka and Airflow running
 	@$(PYTHON) -m tools.demo up
@@ -93,6 +94,14 @@ pressure: setup #: a node of VERSION=5.0.6 with little room for CDC, under load,
 
 kill-batch: setup #: ingest and publish killed KILLS=100 times by SEED=1, Kafka away now and then: each event once; MODE=session by sessions of cdc_stream; ARGS=--switch to partition keys half-way; SABOTAGE=rule or all shows that it would
 	@$(PYTHON) -m proof.kill_batch --seed $(or $(SEED),1) --kills $(or $(KILLS),100) $(if $(MODE),--mode $(MODE)) $(if $(SABOTAGE),--sabotage $(SABOTAGE)) $(ARGS)
+
+kill: #: as kill-batch; with MASTER=standalone, executors, machines and drivers of a cluster with nothing in common but S3 are killed KILLS=6 times by SEED=1
+	@$(MAKE) $(if $(filter standalone,$(MASTER)),kill-cluster,kill-batch)
+
+.PHONY: kill-cluster
+kill-cluster: setup
+	@$(PYTHON) -m tools.s3_server
+	@$(PYTHON) -m proof.kill_cluster --seed $(or $(SEED),1) --kills $(or $(KILLS),6) $(ARGS)
 
 ring: setup #: OPS=2000 by SEED=1 on a real ring, of VERSION=5.0.6, under chaos: tables and events equal it; SABOTAGE=rule or all breaks the product, and shows
 	@$(PYTHON) -m proof.ring --seed $(or $(SEED),1) $(if $(VERSION),--version $(VERSION)) $(if $(OPS),--ops $(OPS)) $(if $(SABOTAGE),--sabotage $(SABOTAGE)) $(ARGS)

@@ -323,6 +323,9 @@ class SparkJobOperator(SparkSubmitOperator):
         self.name = f"{self.name} {config.pipeline}"
         local = _LOOPBACK | self.local_conf(config, store) if _is_local(self._conn_id) else {}
         self.conf = local | config.spark.submit | (self.conf or {})
+        if more := self.conf.pop("spark.jars", ""):
+            # spark-submit would ignore these because of its own option.
+            self.jars = ",".join(filter(None, [self.jars, more]))
         # The driver inherits this from the process, which runs this task only. On Kubernetes the operator's
         # env_vars are passed to the executors only, although the driver runs here.
         os.environ["PYTHONPATH"] = os.pathsep.join([str(ROOT), *filter(None, [os.environ.get("PYTHONPATH")])])

@@ -6,6 +6,7 @@ prove NAME=…`
     fuzz           damaged and made-up segments, in both engines, and against Cassandra
     kill_shipper   the shipper, killed at every step
     kill_batch     ingest and publish, killed, late and in pairs, at every step
+    kill_cluster   executors, machines and drivers of a standalone cluster of Spark, killed
     pressure       a node near `cdc_total_space`: no write rejected, nothing lost
     bootstrap      tables read from a ring while it is written to
     orders         one input, in many orders and batches: the same tables

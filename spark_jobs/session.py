@@ -20,6 +20,9 @@ from writetime.errors import ConfigError
 
 def spark_session(config: PipelineConfig, name: str) -> SparkSession:
     """A session named `name` whose catalog `config.catalog.name` is the pipeline's Iceberg catalog."""
+    if (python := config.spark.conf.get("spark.pyspark.python")) is not None:
+        # spark-submit sees to it that PySpark knows it, if it is among its own options.
+        os.environ["PYSPARK_PYTHON"] = python
     os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
     builder = SparkSession.builder.appName(name).config("spark.openlineage.appName", lineage_name(name))
     for key, value in options(config).items():

@@ -23,6 +23,7 @@ PAGES = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", ROOT / "SECURITY.md", *so
 # Where a command that is too large for this test is run instead: (file, text that must stand in it).
 ELSEWHERE = {
     "make demo": (".ci/run", "make demo"),
+    "python -m tools.executor_environment": ("tools/standalone.py", "executor_environment.current(ARCHIVE)"),
     "make test": (".ci/run", "make test"),
     "make setup": (".ci/run", "make setup"),
     "make lint": (".ci/run", "make lint"),
@@ -90,8 +91,6 @@ ELSEWHERE = {
     "gsutil ": ("tests/test_gsutil.py", "commands_of_the_docs()"),
 }
 UNTESTED = (
-    "conda create",
-    "pip install -r requirements.txt && pip install --no-deps . && conda pack",
     "hdfs dfs -put",
     "docker buildx imagetools inspect",
     "docker build",

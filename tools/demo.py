@@ -1,10 +1,14 @@
 """The demo: a recorded cluster of three goes through the real shipper, Airflow, Spark and Kafka, and is
 compared with its answers.
 
-    python -m tools.demo          run it, check it, stop everything; exit code 0 only if every check holds
+    python -m tools.demo [--master standalone]
+                                  run it, check it, stop everything; exit code 0 only if every check holds
     python -m tools.demo up       the same, and leave it running: shippers, UI, scheduler, broker (`down` stops it)
     python -m tools.demo events shop.orders    print a table's events
     python -m tools.demo down
+
+`--master standalone`: Spark is a cluster of processes under users of their own, and bucket, state and tables are in
+an S3 server (`tools.standalone`).
 
 The next run continues from what is in var/demo; it ships and publishes nothing twice. `--fresh` starts over.
 """
@@ -13,6 +17,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import os
 import shutil
 import signal
 import subprocess
@@ -23,12 +28,12 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated, Any, Literal
 
 import typer
 
 from proof.recording.recording import Recording
-from tools import ROOT, verify
+from tools import ROOT, standalone, verify
 from tools.console import say, step
 from tools.errors import ServiceError, ToolError
 from tools.services import process
@@ -51,14 +56,16 @@ _CONFIG = Site(FOLDER).config
 
 app = typer.Typer(add_completion=False, help=__doc__, invoke_without_command=True)
 Fresh = Annotated[bool, typer.Option("--fresh", help="Forget what an earlier demo left.")]
+Master = Annotated[Literal["local", "standalone"], typer.Option("--master", help="Where Spark runs: in the driver, or on a cluster.")]
 Folder = Annotated[Path, typer.Option("--folder", help="Where the demo keeps everything.")]
 
 
 @app.callback()
-def run(context: typer.Context, fresh: Fresh = False, folder: Folder = FOLDER) -> None:
+def run(context: typer.Context, fresh: Fresh = False, folder: Folder = FOLDER, master: Master = "local") -> None:
     """Run the demo, check it, stop everything."""
     if context.invoked_subcommand is None:
-        _main(folder, fresh, keep=False)
+        on_cluster = master == "standalone"
+        _main(folder.with_name("demo-standalone") if on_cluster and folder == FOLDER else folder, fresh, keep=False, on_cluster=on_cluster)
 
 
 @app.command()
@@ -94,14 +101,14 @@ def down() -> None:
     process.stop_all(process.recorded(RUN))
 
 
-def _main(folder: Path, fresh: bool, *, keep: bool) -> None:
+def _main(folder: Path, fresh: bool, *, keep: bool, on_cluster: bool = False) -> None:
     begun = time.monotonic()
     # Stop all services also if the demo is terminated from outside.
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(1))
     try:
         _refuse_second()
         _prepare(folder, fresh)
-        good = _demo(Site(folder.resolve()), keep=keep)
+        good = _on_cluster(folder.resolve()) if on_cluster else _demo(Site(folder.resolve()), keep=keep)
     except ToolError as error:
         say(f"✗ {error}")
         raise typer.Exit(1) from error
@@ -130,16 +137,25 @@ def _refuse_second() -> None:
         raise ToolError(f"A demo is running already ({', '.join(running)}). Stop it first: make down")
 
 
-def _demo(site: Site, *, keep: bool) -> bool:
+def _on_cluster(folder: Path) -> bool:
+    # Whoever can read it shares more than the store.
+    folder.chmod(0o700)
+    with standalone.running(folder, run=RUN) as cluster:
+        os.environ.update(cluster.environment)
+        return _demo(Site(folder, standalone.BUCKET, cluster.reading), keep=False, cluster=cluster)
+
+
+def _demo(site: Site, *, keep: bool, cluster: standalone.Standalone | None = None) -> bool:
     recording = Recording.open()
     kafka = Kafka(site.folder / "kafka", run=RUN)
-    airflow = Airflow(site.folder / "airflow", config=site.config, run=RUN)
+    master = cluster.cluster.master if cluster is not None else "local[2]"
+    airflow = Airflow(site.folder / "airflow", config=site.config, run=RUN, spark_master=master)
     done = False
     try:
         with step("start Kafka and Airflow, and ship three nodes' segments meanwhile"):
             kafka.start()
             schedule = "* * * * *" if keep else None
-            site.write_configs(recording, bootstrap=kafka.bootstrap, schedule=schedule, mode="session", contract=2)
+            site.write_configs(recording, bootstrap=kafka.bootstrap, schedule=schedule, mode="session", contract=2, cluster=cluster)
             with ThreadPoolExecutor(2) as pool:
                 ready = pool.submit(airflow.start, expect=DAGS)
                 shipped = pool.submit(ship, site, recording)

@@ -81,6 +81,8 @@ ROOTS = {
     # The Google client for Iceberg's GCSFileIO, which is in the runtime above. iceberg-gcp-bundle contains
     # the same.
     "gcs": Root(("com.google.cloud:google-cloud-storage:2.64.0",), transitive=True),
+    # The same for S3FileIO: Amazon's client, and what Iceberg loads with it.
+    "s3": Root(("org.apache.iceberg:iceberg-aws-bundle:1.12.0",), transitive=False),
     "registry": Root(("io.apicurio:apicurio-registry-app:2.6.13.Final:tar.gz:all",), transitive=False),
     # Consumers in Kafka Connect: a worker, Debezium's transforms, and its JDBC sink with PostgreSQL's driver only.
     "connect": Root(
@@ -120,7 +122,7 @@ ROOTS = {
         transitive=False,
     ),
 }
-ON_DEMAND = frozenset({"gcs", "registry", "connect", "nessie", "postgres", "debezium", "spark-kafka", "trino"})
+ON_DEMAND = frozenset({"gcs", "s3", "registry", "connect", "nessie", "postgres", "debezium", "spark-kafka", "trino"})
 """Groups that only some tests or benchmarks need: `need` fetches them, set-up does not."""
 
 Lock = dict[str, dict[Artefact, str]]

@@ -9,7 +9,8 @@ Knows names and folders, starts nothing.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -17,6 +18,7 @@ import yaml
 
 from proof.recording.recording import NodeInfo, Recording
 from tools import ROOT
+from tools.standalone import Standalone
 from writetime.config import debezium
 
 PROPERTIES = ROOT / "docs" / "examples" / "demo.properties"
@@ -25,10 +27,12 @@ PROPERTIES = ROOT / "docs" / "examples" / "demo.properties"
 
 @dataclass(frozen=True, slots=True)
 class Site:
-    """The folders of a demo; `elsewhere` is the URL of a bucket outside of them."""
+    """The folders of a demo; `elsewhere` is the URL of a bucket outside of them. `lake`: properties by which
+    pyiceberg reads tables that are elsewhere, too."""
 
     folder: Path
     elsewhere: str | None = None
+    lake: Mapping[str, str] = field(default_factory=dict)
 
     @property
     def bucket(self) -> Path:
@@ -53,18 +57,30 @@ class Site:
     def shipper_config(self, node: NodeInfo) -> Path:
         return self.nodes / node.address / "shipper.yaml"
 
-    def write_configs(self, recording: Recording, *, bootstrap: str, schedule: str | None, mode: str = "batch", contract: int = 1) -> None:
+    def write_configs(
+        self,
+        recording: Recording,
+        *,
+        bootstrap: str,
+        schedule: str | None,
+        mode: str = "batch",
+        contract: int = 1,
+        cluster: Standalone | None = None,
+    ) -> None:
         """Write the pipeline's YAML, and one for each node's shipper with the section `node`. `schedule`: of
         batches in mode `batch`, and whether the publisher's fallback runs by itself. `contract`: of events.
+        `cluster`: where the jobs run, with state and tables in its store.
         """
         self.catalog.parent.mkdir(parents=True, exist_ok=True)
         common: dict[str, Any] = {
             "cluster": {"name": recording.cluster_name, "datacenters": sorted({node.datacenter for node in recording.nodes})},
             "bucket": self.bucket_url,
-            "state": str(self.folder / "state") if self.elsewhere else str(self.bucket),
+            "state": str(self.folder / "state") if self.elsewhere and cluster is None else self.bucket_url,
         }
+        tables = cluster.tables if cluster is not None else {"warehouse": str(self.catalog.parent / "warehouse")}
         jobs = {
-            "catalog": {"uri": f"jdbc:sqlite:{self.catalog}", "warehouse": str(self.catalog.parent / "warehouse")},
+            "catalog": {"uri": f"jdbc:sqlite:{self.catalog}", **tables},
+            **({"spark": cluster.spark} if cluster is not None else {}),
             "airflow": {
                 "mode": mode,
                 "ingest_schedule": schedule,

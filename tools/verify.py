@@ -73,7 +73,7 @@ def verify(site: Site, recording: Recording, bootstrap: str, prefix: str = TOPIC
     report = Report()
     batches = list(_sealed(store, recording.cluster_name))
     _check_accounts(report, store, recording, batches)
-    catalog = SqlCatalog("lake", uri=f"sqlite:///{site.catalog}")
+    catalog = SqlCatalog("lake", uri=f"sqlite:///{site.catalog}", **site.lake)
     for keyspace, table in recording.cdc_tables:
         found = catalog.load_table((keyspace, table)).scan().to_arrow()
         rows = found.to_pylist()

@@ -484,7 +484,15 @@ def _reachable(spark: SparkSession, catalog: str) -> tuple[str, ...]:
 def stores_reached(options: Mapping[str, str]) -> list[str]:
     """How locations begin in object stores that tasks reach without these properties of the catalog."""
     emulator = os.environ.get("STORAGE_EMULATOR_HOST")
-    known = {"gcs.service.host": emulator, "gcs.no-auth": "true" if emulator else None, "gcs.project-id": options.get("gcs.project-id")}
+    named = os.environ.get("AWS_ENDPOINT_URL_S3") or os.environ.get("AWS_ENDPOINT_URL")
+    known = {
+        "gcs.service.host": emulator,
+        "gcs.no-auth": "true" if emulator else None,
+        "gcs.project-id": options.get("gcs.project-id"),
+        "s3.endpoint": named,
+        # Tasks choose it by themselves.
+        "s3.path-style-access": options.get("s3.path-style-access"),
+    }
     own = any(name.startswith(_OF_A_STORE) and value != known.get(name) for name, value in options.items())
     if own or options.get("type") == "rest":
         return []

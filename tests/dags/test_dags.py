@@ -683,7 +683,7 @@ def several(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
             "  - notifier: pagers.Pager\n"
             "    options: {text: '<b>{{ told | e }}</b>', channel: '{{ ti.task_id }}'}\n"
             "    secrets: {token: '${PAGER_TOKEN}'}\n"
-            "spark: {submit: {spark.archives: 'hdfs:///env.tgz#environment', spark.driver.port: '7079'}}\n",
+            "spark: {submit: {spark.archives: 'hdfs:///env.tgz#environment', spark.driver.port: '7079', spark.jars: /more/s3.jar}}\n",
         ),
         encoding="utf-8",
     )
@@ -792,6 +792,8 @@ def test_jobs_run_where_the_pipeline_says(several: dict[str, Any]) -> None:
     assert there["--master"] == ["yarn"]
     assert there["--queue"] == ["cdc"]
     assert there["--conf"] == ["spark.archives=hdfs:///env.tgz#environment", "spark.driver.port=7079"]
+    # Beside the locked jars, which spark-submit's own option would hide.
+    assert there["--jars"] == [f"{here['--jars'][0]},/more/s3.jar"]
     assert there["--config"] == [f"{several['home']}/pipelines/bets.yaml"]
     assert all(found["path"][0] == str(ROOT) for found in several["spark"].values())
 

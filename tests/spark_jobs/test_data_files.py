@@ -135,12 +135,16 @@ def test_other_tables_are_left_to_sparks_writer(changed: dict[str, Any]) -> None
         ({"client.assume-role.arn": "arn:aws:iam::1:role/x"}, None, []),
         ({"gcs.service.host": "http://a", "gcs.no-auth": "true"}, "http://a", ["gs://", "s3://"]),
         ({"gcs.service.host": "http://b", "gcs.no-auth": "true"}, "http://a", []),
+        ({"io-impl": "org.apache.iceberg.aws.s3.S3FileIO", "s3.path-style-access": "true"}, None, ["gs://", "s3://"]),
+        ({"s3.endpoint": "http://127.0.0.1:2", "s3.path-style-access": "true"}, None, ["gs://", "s3://"]),
+        ({"s3.endpoint": "http://127.0.0.1:2", "s3.access-key-id": "a"}, None, []),
     ],
 )
 def test_stores_that_the_catalog_describes_are_left_to_sparks_writer(
     options: dict[str, str], emulator: str | None, expected: list[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.delenv("STORAGE_EMULATOR_HOST", raising=False)
+    monkeypatch.setenv("AWS_ENDPOINT_URL_S3", "http://127.0.0.1:2")
     if emulator:
         monkeypatch.setenv("STORAGE_EMULATOR_HOST", emulator)
     monkeypatch.setattr("spark_jobs.sinks.iceberg_table.find_spec", lambda _: object())

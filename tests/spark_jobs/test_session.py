@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import os
 import re
+import sys
 from pathlib import Path
 
 import pytest
 import yaml
+from pyspark.sql import SparkSession
 
-from spark_jobs.session import lineage_name, options
+from spark_jobs.session import lineage_name, options, spark_session
 from writetime.config.pipeline import PipelineConfig, load
 from writetime.errors import ConfigError
 
@@ -75,3 +78,17 @@ def test_no_catalog(tmp_path: Path) -> None:
 )
 def test_a_job_has_one_name_in_lineage_whatever_its_batch(name: str, told: str) -> None:
     assert lineage_name(name) == told
+
+
+def test_workers_have_the_python_that_is_configured(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """On a cluster, executors have a Python of their own."""
+    monkeypatch.setattr(SparkSession.Builder, "getOrCreate", lambda _: None)
+    # Set first, so that whatever the jobs leave is undone.
+    monkeypatch.setenv("PYSPARK_PYTHON", "any")
+    monkeypatch.delenv("PYSPARK_PYTHON")
+    plain = pipeline(tmp_path, {"uri": "jdbc:sqlite:/c.db", "warehouse": "lake"})
+    spark_session(plain, "any")
+    assert os.environ["PYSPARK_PYTHON"] == sys.executable
+    conf = {"spark.pyspark.python": "./environment/bin/python"}
+    spark_session(plain.model_copy(update={"spark": plain.spark.model_copy(update={"conf": conf})}), "any")
+    assert os.environ["PYSPARK_PYTHON"] == "./environment/bin/python"

@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import json
 import os
+import pwd
 import signal
 import subprocess
 import time
@@ -115,9 +116,10 @@ def start(
     env: Mapping[str, str] | None = None,
     cwd: Path | None = None,
     detail: str = "",
+    user: str | None = None,
 ) -> Service:
     """Start `command` as the service `name`: output to `log` (appended), record in `run`. `env` replaces the
-    environment.
+    environment. `user`: whose process it is, with no other groups than their own; needs root.
 
     ServiceError if the program cannot be started, or if a service of that name recorded in `run` still runs.
     """
@@ -128,7 +130,16 @@ def start(
     with log.open("ab") as output:
         try:
             child = subprocess.Popen(
-                list(command), stdin=subprocess.DEVNULL, stdout=output, stderr=subprocess.STDOUT, env=env, cwd=cwd, start_new_session=True
+                list(command),
+                stdin=subprocess.DEVNULL,
+                stdout=output,
+                stderr=subprocess.STDOUT,
+                env=env,
+                cwd=cwd,
+                start_new_session=True,
+                user=user,
+                group=None if user is None else pwd.getpwnam(user).pw_gid,
+                extra_groups=None if user is None else [],
             )
         except OSError as error:
             raise ServiceError(f"{name} cannot be started: {command[0]}: {error.strerror}") from error
