@@ -51,7 +51,15 @@ def test_help_is_the_default_and_lists_every_target() -> None:
 
 def test_proofs_and_benchmarks_are_listed_by_name() -> None:
     proofs, benches = listed("make", "prove"), listed("make", "bench", "NAME=list")
-    new = {"prove NAME=complete", "prove NAME=engines", "prove NAME=kill", "bench NAME=commits", "bench NAME=judge", "bench NAME=whole"}
+    new = {
+        "prove NAME=complete",
+        "prove NAME=engines",
+        "prove NAME=kill",
+        "bench NAME=commits",
+        "bench NAME=judge",
+        "bench NAME=nodes",
+        "bench NAME=whole",
+    }
     assert {f"prove NAME={name}" for name in proofs} | {f"bench NAME={name}" for name in benches} == {*OLD.values(), *new}
 
 
