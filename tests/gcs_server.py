@@ -2,7 +2,8 @@
 $FAKE_GCS_SERVER.
 
 It honours if_generation_match on uploads only, and does not look at CRC32Cs that are sent; the few tests that
-need more run against `tests/storage/gcs_stub.py`. `tests/gcs_xml.py` is in front of it. Does not build the server: `make test-gcs` does."""
+need more run against `tests/storage/gcs_stub.py`. `tests/gcs_xml.py` may be in front of it. Does not build the
+server: `make test-gcs` does."""
 
 from __future__ import annotations
 
@@ -33,9 +34,11 @@ def program() -> Path | None:
 
 
 @contextlib.contextmanager
-def running(binary: Path, folder: Path) -> Iterator[str]:
-    """Run the server over `folder` on a free loopback port; gives its URL, for STORAGE_EMULATOR_HOST."""
-    port, behind = ports.any_free(), ports.any_free()
+def running(binary: Path, folder: Path, *, xml: bool = False) -> Iterator[str]:
+    """Run the server over `folder` on a free loopback port; gives its URL, for STORAGE_EMULATOR_HOST. `xml`: with
+    Google's XML API, which Lance needs."""
+    port = ports.any_free()
+    behind = ports.any_free() if xml else port
     url = f"http://127.0.0.1:{port}"
     flags = ["-scheme", "http", "-host", "127.0.0.1", "-port", str(behind), "-public-host", f"127.0.0.1:{port}"]
     flags += ["-external-url", url, "-backend", "memory", "-log-level", "error"]
@@ -44,7 +47,7 @@ def running(binary: Path, folder: Path) -> Iterator[str]:
         process = subprocess.Popen([str(binary), *flags], stdout=output, stderr=subprocess.STDOUT)
     try:
         _wait(process, f"http://127.0.0.1:{behind}", log)
-        with gcs_xml.running(port, behind):
+        with gcs_xml.running(port, behind) if xml else contextlib.nullcontext():
             yield url
     finally:
         process.terminate()

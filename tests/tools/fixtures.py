@@ -31,7 +31,7 @@ def gcs_url(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
     binary = gcs_server.program()
     if binary is None:
         pytest.skip("no GCS test server: run make test-gcs")
-    with gcs_server.running(binary, tmp_path_factory.mktemp("gcs")) as url:
+    with gcs_server.running(binary, tmp_path_factory.mktemp("gcs"), xml=True) as url:
         yield url
 
 
