@@ -12,10 +12,7 @@ from tests import s3_server
 from tests.rights import s3_site
 from tests.rights.places import PLACES, RIGHTS_FIRST, Place, S3Place, of_server, of_stub
 from tests.storage import gcs_stub
-from tests.storage.conftest import gcs_url
 from writetime.storage.layout import NodeName
-
-__all__ = ["gcs_url"]
 
 
 @pytest.fixture(scope="session")

@@ -14,11 +14,8 @@ import pytest
 
 from tests import s3_server
 from tests.shippers.conftest import Folder, ref
-from tests.storage.conftest import s3
 from writetime.storage import open_store
 from writetime.storage.checksum import crc32c
-
-__all__ = ["s3"]
 
 
 @pytest.mark.s3
