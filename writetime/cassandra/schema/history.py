@@ -816,6 +816,9 @@ def _incarnations(partition: _Facts, clustering: Clustering, living: UUID | None
         times = [timestamp for timestamp, said_id in said if said_id == table_id]
         latest, first = max(times), min(times)
         floor = max((timestamp for timestamp, other in said if other != table_id and timestamp < first), default=NO_TIMESTAMP)
+        if floor > NO_TIMESTAMP and epochs.epoch_of(first) is not None:
+            # What is known as of an epoch comes with the table's id as of then: earlier facts are of the other.
+            floor = first - 1
         after = [end for end in ends if end >= latest]
         after += [timestamp - 1 for timestamp, other in said if other != table_id and timestamp > latest]
         replaced = any(other != table_id and timestamp > latest for timestamp, other in said)
