@@ -308,7 +308,7 @@ def test_a_spark_job_that_fails_tells_its_square_why_and_is_not_tried_again_in_v
 def test_airflow_commands_of_the_docs(story: Story) -> None:
     """One process for all: Airflow's command line takes seconds to load."""
     commands = [command for _, command in for_people() if command.startswith("airflow ")]
-    assert len(commands) == 3
+    assert len(commands) == 4
     program = (
         "import json, shlex, sys\n"
         "from airflow.cli import cli_parser\n"
@@ -316,8 +316,10 @@ def test_airflow_commands_of_the_docs(story: Story) -> None:
         "    given = cli_parser.get_parser().parse_args(shlex.split(command)[1:])\n"
         "    given.func(given)\n"
     )
-    # The second connection has the first one's name.
-    given = [*commands[:2], "airflow connections delete spark_writetime", *commands[2:]]
+    # All connections have the same name.
+    first, *connections = commands
+    assert all(command.startswith("airflow connections add spark_writetime ") for command in connections)
+    given = [first, *(each for command in connections for each in (command, "airflow connections delete spark_writetime"))]
     done = subprocess.run(
         [sys.executable, "-c", program, json.dumps(given)], env=story.airflow.environment(), capture_output=True, text=True, check=False
     )

@@ -4,11 +4,13 @@ thousand. A request for each segment or node that comes back, or one that is mad
 from __future__ import annotations
 
 import json
+from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
+import structlog
 
 from benchmarks import nodes
 from benchmarks.nodes import Load
@@ -56,6 +58,15 @@ def test_a_longer_backlog_costs_planning_nothing(kind: Kind, monkeypatch: pytest
     assert all(batch["a_segment"] <= 2.5 for batch in long)
 
 
+@pytest.fixture
+def same_logging() -> Iterator[None]:
+    """Commands configure logging for their process, which is that of other tests, too."""
+    before = structlog.get_config()
+    yield
+    structlog.configure(**before)
+
+
+@pytest.mark.usefixtures("same_logging")
 def test_the_command(capsys: pytest.CaptureFixture[str]) -> None:
     arguments = ["--nodes", "5", "--stores", "gcs", "--tails", "off", "--latency", "0", "--backlog", "50"]
     assert nodes.main(arguments) == 0
