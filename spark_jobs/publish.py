@@ -463,7 +463,8 @@ class Outbox:
                 found[table.full_name].append(each)
             elif each is not None:
                 refused[table.full_name] = each
-        topics = {table.full_name: self._topic(table) for table in tables}
+        # Not of refused tables: their names may be what they are refused for.
+        topics = {name: incarnations[0].topic for name, incarnations in found.items()}
         refused |= {name: _not_there(name) for name in self._expected(known, part) - found.keys() - refused.keys() - part.held}
         encoders, unclear = self._encoders(found, known, part)
         refused |= unclear
