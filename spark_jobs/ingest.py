@@ -242,20 +242,16 @@ class Survey:
 
 @dataclass
 class WrittenFiles:
-    """What is written and not committed. `writes`: what has been looked at, by table id; `events`: of tables whose
-    files tasks have written, from which rows can be made again; `apart`: of all other tables, pages; `emitted`: how many
-    events of each table the stream tells."""
+    """What is written and not committed. `writes`: what has been looked at, by table id; `events`: from which rows can
+    be made, of each table whose rows change; `emitted`: how many events of each table the stream tells."""
 
-    writes: dict[UUID, TableWrite]
-    events: Events
-    apart: Events | None
+    writes: Mapping[UUID, TableWrite]
+    events: Mapping[UUID, Events]
     emitted: Mapping[bytes, int]
 
     def events_of(self, table: Table, count: int) -> Events:
         """A table's events, few of them in one task."""
-        is_by_tasks = table.id in self.writes and self.writes[table.id].is_by_tasks
-        of = self.events if is_by_tasks or self.apart is None else self.apart
-        return replace(of, tables=(table.id.bytes,), tasks=tasks_of(count), is_sorted=True)
+        return replace(self.events[table.id], tables=(table.id.bytes,), tasks=tasks_of(count), is_sorted=True)
 
     def discard(self) -> None:
         for write in self.writes.values():
@@ -842,33 +838,31 @@ class Batch:
                 )
 
         commit_each(captured, look_at)
-        by_tasks = [write for write in writes.values() if write.is_by_tasks]
-        counts = {write.table.id.bytes: self._emitted(write.table) for write in by_tasks}
-        emitted: Mapping[bytes, int] = {}
+        by_tasks = {table_id: write for table_id, write in writes.items() if write.is_by_tasks}
+        counts = {write.table.id.bytes: self._emitted(write.table) for write in by_tasks.values()}
         shares = events.shared_by_tables(counts, self.spark.sparkContext.defaultParallelism)
         try:
             with warehouse.fenced(number):
-                emitted = warehouse.write_files(by_tasks, shares, number)
+                emitted = warehouse.write_files([*by_tasks.values()], shares, number)
         except PySparkException as error:
             if (reason := why_never(error)) is None:
                 raise
             # Which table it is about is found when each is written alone.
             log.warning("files of all tables not written together", batch=number, reason=reason)
-            for write in by_tasks:
-                del writes[write.table.id]
-        left = [table for table in captured if not (table.id in writes and writes[table.id].is_by_tasks) and self._writes(table)]
-        apart = self._events_apart(events, of_no_rows, left)
-        return WrittenFiles(writes, events, apart, {**emitted, **(_emitted_by(apart) if apart is not None else {})})
+            writes = {table_id: write for table_id, write in writes.items() if table_id not in by_tasks}
+            by_tasks, emitted = {}, {}
+        apart = [table for table in captured if table.id not in by_tasks and self._writes(table)]
+        if not apart:
+            return WrittenFiles(writes, dict.fromkeys(by_tasks, events), emitted)
+        pages = self._pages(events, of_no_rows, apart)
+        sources = {**dict.fromkeys(by_tasks, events), **dict.fromkeys([table.id for table in apart], Events.of_pages(pages))}
+        return WrittenFiles(writes, sources, {**emitted, **_emitted_by(pages)})
 
-    def _events_apart(self, events: Events, of_no_rows: list[dict[str, Any]], tables: list[Table]) -> Events | None:
-        """The events of tables whose files tasks have not written, as pages, which are made once. None if there are no
-        such tables."""
-        if not tables:
-            return None
-        schema = from_arrow_schema(PAGES)
+    def _pages(self, events: Events, of_no_rows: list[dict[str, Any]], tables: list[Table]) -> DataFrame:
+        """The events of tables whose files tasks have not written, which are made once, and those of no row."""
         made = replace(events, tables=tuple(table.id.bytes for table in tables), is_sorted=True).frame(self.meter.stage("events"))
-        rows = self.spark.createDataFrame(pa.Table.from_pylist(of_no_rows, schema=PAGES), schema=schema)
-        return Events.of_pages(made.unionByName(rows).persist())
+        rows = self.spark.createDataFrame(pa.Table.from_pylist(of_no_rows, schema=PAGES), schema=from_arrow_schema(PAGES))
+        return made.unionByName(rows).persist()
 
     def _emitted(self, table: Table) -> int:
         return self.accounts[table.label]["events"]
@@ -1155,9 +1149,9 @@ def unlike(read: Mapping[str, int], accounting: list[Accounting]) -> list[str]:
     return [f"{table}: {read.get(table, 0)} were read, {came_in.get(table, 0)} are accounted for" for table in differing]
 
 
-def _emitted_by(pages: Events) -> dict[bytes, int]:
+def _emitted_by(pages: DataFrame) -> dict[bytes, int]:
     """How many events of each table the stream tells. They are made in all tasks, because few of them write them."""
-    found = pages.source.groupBy("table_id").agg(F.sum("told").alias("n")).collect()
+    found = pages.groupBy("table_id").agg(F.sum("told").alias("n")).collect()
     return {bytes(row.table_id): row.n for row in found}
 
 

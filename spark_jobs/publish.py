@@ -350,8 +350,16 @@ class Outbox:
         self.meter = meter
         self.first = chains.first_of(store, config.cluster.name, upto)
         self.owner = owner(store, config.cluster.name, config.pipeline)
-        sealed = read_sealed(store, config.cluster.name, upto)
+        self._seals: dict[int, Sealed] = {}
+        sealed = self._sealed(upto)
         self.rules = sealed.partition_by if sealed is not None else []
+
+    def _sealed(self, number: int) -> Sealed | None:
+        """The seal of a batch. A run asks several times for the same few, which may be large."""
+        found = self._seals.get(number) or read_sealed(self.store, self.config.cluster.name, number)
+        if found is not None and len(self._seals) < _FEW_SEALS:
+            self._seals[number] = found
+        return found
 
     def drain(self, *, everything: bool, process: bool = False) -> Published:
         """Send what Kafka lacks. `everything` disregards the recorded progress; `process`: this process does nothing
@@ -484,16 +492,13 @@ class Outbox:
         if part.marks is not None and part.by is not None:
             marked = [topic for topic in wanted if self._named(topic) not in refused]
             refused |= {self._named(topic): error for topic, error in self._publisher.mark_switch(marked, part.marks, part.by).items()}
-        wanted_of = [
-            (incarnation, encoders[incarnation.table.id], known.sent(name), part)
+        unsent = [
+            (incarnation, encoders[incarnation.table.id], known.sent(name))
             for name, incarnations in found.items()
             for incarnation in incarnations
             if name not in refused and incarnation.has_unsent
         ]
-        readings = [self._reading(*each) for each in wanted_of]
-        sources = [self._table_records(*each) for each, reading in zip(wanted_of, readings, strict=True) if reading is None]
-        if together := [reading for reading in readings if reading is not None]:
-            sources.append(Unsent(*read_together(self.spark, together)))
+        sources = self._table_records(unsent, part)
         plain = [record for record in (*statements, *quarantined) if record[1] not in refused]
         if plain:
             sources.append(Unsent(self.spark.createDataFrame(plain, schema=from_arrow_schema(RECORDS)), _as_they_are))
@@ -506,12 +511,16 @@ class Outbox:
         numbers = range(known.sent_by_all + 1, part.last + 1)
         if part.marks is not None or len(numbers) > _FEW_SEALS:
             return lambda _: True
-        seals = [read_sealed(self.store, self.config.cluster.name, number) for number in numbers]
-        if None in seals:
+        if None in map(self._sealed, numbers):
             return lambda _: True
-        labels = (account.table for sealed in seals if sealed is not None for account in sealed.accounting if account.events)
-        names = {_full_name(label) for label in labels}
+        names = self._names_with_events(numbers)
         return lambda table: table.full_name in names
+
+    def _names_with_events(self, numbers: Iterable[int]) -> set[str]:
+        """Full names of the tables with events in these batches, by their seals."""
+        accounts = (account for sealed in map(self._sealed, numbers) if sealed is not None for account in sealed.accounting)
+        # The label of a dropped incarnation is its name and its id (`Table.label`).
+        return {account.table.partition("@")[0] for account in accounts if account.events}
 
     def _limit(
         self, encoders: Mapping[UUID, Encoder], topics: Sequence[str], quarantine: QuarantineTopic | None
@@ -588,7 +597,7 @@ class Outbox:
     def _records_of(self, number: int) -> list[QuarantineRecord]:
         """The records that a sealed batch quarantined, and those that it settled."""
         cluster = self.config.cluster.name
-        sealed = read_sealed(self.store, cluster, number)
+        sealed = self._sealed(number)
         outcomes = [outcome for outcome in sealed.segments if outcome.problems or outcome.settled] if sealed else []
         if not outcomes:
             return []
@@ -626,12 +635,9 @@ class Outbox:
     def _expected(self, known: Published, part: Part) -> set[str]:
         """Full names of the tables with events that the last run does not know to be sent, by the seals since
         then and by the recorded progress."""
-        cluster = self.config.cluster.name
-        note = _known(self.store, cluster, self.upto) or known
-        seals = (read_sealed(self.store, cluster, number) for number in range(note.batch + 1, part.last + 1))
-        with_events = (account.table for sealed in seals if sealed is not None for account in sealed.accounting if account.events)
+        note = _known(self.store, self.config.cluster.name, self.upto) or known
         tables = note.waiting.keys() - {self.kafka.topic_prefix, quarantine_topic(self.kafka.topic_prefix)}
-        return {_full_name(label) for label in with_events} | tables
+        return self._names_with_events(range(note.batch + 1, part.last + 1)) | tables
 
     def _encoders(
         self, found: Mapping[str, list[Incarnation]], known: Published, part: Part
@@ -685,9 +691,17 @@ class Outbox:
             used[row["at"]].append((row["schema_version"], row["wide"]))
         return [(incarnations[at][1], versions_used) for at, versions_used in used.items()]
 
-    def _table_records(self, incarnation: Incarnation, encoder: Encoder, since: int, part: Part) -> Unsent:
-        reading = self._reading(incarnation, encoder, since, part)
-        return self._read_by_spark(incarnation, encoder, since, part) if reading is None else Unsent(*read_together(self.spark, [reading]))
+    def _table_records(self, tables: Iterable[tuple[Incarnation, Encoder, int]], part: Part) -> list[Unsent]:
+        """The events of these tables after the batch that is given with each. What tasks read themselves, they read
+        together."""
+        found, together = list[Unsent](), list[Reading]()
+        for incarnation, encoder, since in tables:
+            reading = self._reading(incarnation, encoder, since, part)
+            if reading is None:
+                found.append(self._read_by_spark(incarnation, encoder, since, part))
+            else:
+                together.append(reading)
+        return [*found, *([Unsent(*read_together(self.spark, together))] if together else [])]
 
     def _reading(self, incarnation: Incarnation, encoder: Encoder, since: int, part: Part) -> Reading | None:
         """What tasks read of a table's files; None if only Spark's reader can."""
@@ -748,11 +762,6 @@ class Outbox:
 
     def _topic(self, table: Table) -> str:
         return envelope.topic(self.kafka.topic_prefix, table.keyspace, table.name)
-
-
-def _full_name(label: str) -> str:
-    """The label of a dropped incarnation is its name and its id (`Table.label`)."""
-    return label.partition("@")[0]
 
 
 def _as_they_are(batches: Batches) -> Batches:

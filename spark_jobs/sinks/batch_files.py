@@ -12,7 +12,7 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from itertools import tee, zip_longest
 from typing import Any, Final, TypeVar
 
@@ -24,7 +24,7 @@ from pyspark.sql.types import StructType
 
 from spark_jobs.meter import Made
 from spark_jobs.sinks.data_files import FileTarget
-from spark_jobs.sinks.row_positions import DELETES, KEYED, HeldFile, Lookup, written_with_keys
+from spark_jobs.sinks.row_positions import DELETES, KEYED, HeldFile, Lookup
 from spark_jobs.stages.arrow_runs import by_table
 from spark_jobs.stages.event_pages import PAGES, Pages, page_row, pages
 from spark_jobs.stages.scan import Batches
@@ -42,7 +42,7 @@ _FILE: Final = 200
 
 T = TypeVar("T")
 PageRows = Callable[[Pages], Batches]
-"""Makes rows of a table of pages."""
+"""Makes rows of pages: of the table, or of what was written of it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -125,15 +125,14 @@ def _in_groups(counts: Mapping[bytes, int], parallelism: int) -> list[list[bytes
 
 @dataclass(frozen=True, slots=True)
 class TaskFiles:
-    """What a task writes of one table: files of `changes`, and of those `current` rows that are kept; of all it
-    returns `keys`, if there are any. `metered`: what the work for this table is wrapped in. It is sent to executors."""
+    """What a task writes of one table. `parts`: by CHANGES and CURRENT, what writes files of pages and returns rows of
+    KEYED; `metered`: what the work for this table is wrapped in. It is sent to executors."""
 
-    changes: tuple[FileTarget, PageRows] | None = None
-    current: tuple[FileTarget, PageRows, Sequence[str], Callable[[pa.RecordBatch], Batches]] | None = None
+    parts: Mapping[str, PageRows] = field(default_factory=dict)
     metered: Callable[[Made], Made] = lambda made: made
 
     def written(self, table_id: bytes, pages: Pages) -> Batches:
-        """Write the pages; rows of WRITTEN. Each page is read once: what one part has not read yet waits, a file's
+        """Write the pages; rows of WRITTEN. Each page is made once: what one part has not read yet waits, a file's
         worth of pages at most."""
         emitted = 0
 
@@ -143,22 +142,17 @@ class TaskFiles:
                 emitted += page.num_rows - page["ordinal"].null_count
                 yield page
 
-        wanted = [part for part in (CHANGES, CURRENT) if getattr(self, part) is not None]
-        parts = [self._part(part, table_id, each) for part, each in zip(wanted, tee(counted(), len(wanted)), strict=True)]
+        each = tee(counted(), max(1, len(self.parts)))
+        parts = [_of_part(table_id, name, write(some)) for (name, write), some in zip(self.parts.items(), each, strict=False)]
         for found in zip_longest(*parts):
             yield from (batch for batch in found if batch is not None)
-        if not parts:
-            deque(counted(), maxlen=0)
+        # If nothing is written they are counted all the same.
+        deque(each[-1], maxlen=0)
         yield _noted(table_id, EMITTED, pa.RecordBatch.from_pylist([{"rows": emitted}], schema=KEYED))
 
-    def _part(self, part: str, table_id: bytes, pages: Pages) -> Batches:
-        if part == CHANGES:
-            assert self.changes is not None
-            target, rows = self.changes
-            return (_noted(table_id, part, batch) for batch in target.written(rows)(pages))
-        assert self.current is not None
-        target, rows, keys, kept = self.current
-        return (_noted(table_id, part, batch) for batch in written_with_keys(target, rows, keys, kept)(pages))
+
+def _of_part(table_id: bytes, part: str, batches: Batches) -> Batches:
+    return (_noted(table_id, part, batch) for batch in batches)
 
 
 def writing(tables: Mapping[bytes, TaskFiles], made: Callable[[Batches], Pages]) -> Made:

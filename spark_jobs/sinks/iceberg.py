@@ -15,7 +15,7 @@ import json
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from functools import reduce
 from threading import Condition, Lock
@@ -32,11 +32,23 @@ from pyspark.sql.pandas.types import from_arrow_schema, to_arrow_schema
 from pyspark.sql.types import DecimalType, StructType
 
 from spark_jobs.meter import Made, Meter
-from spark_jobs.sinks.batch_files import CHANGES, EMITTED, FOUND, WRITTEN, Events, KeyLookup, PageRows, TaskFiles, looking_up, writing
+from spark_jobs.sinks.batch_files import (
+    CHANGES,
+    CURRENT,
+    EMITTED,
+    FOUND,
+    WRITTEN,
+    Events,
+    KeyLookup,
+    PageRows,
+    TaskFiles,
+    looking_up,
+    writing,
+)
 from spark_jobs.sinks.changes_files import ChangesFiles
 from spark_jobs.sinks.data_files import FileTarget
 from spark_jobs.sinks.iceberg_table import IcebergTable, Kept, Replaced, is_conflict
-from spark_jobs.sinks.row_positions import MAX_KEY_BYTES, HeldFile, Lookup, can_look_up, in_shares
+from spark_jobs.sinks.row_positions import MAX_KEY_BYTES, HeldFile, Lookup, can_look_up, in_shares, written_with_keys
 from spark_jobs.sinks.schema_evolution import (
     Path,
     Steps,
@@ -232,41 +244,49 @@ class Size(NamedTuple):
     files: TableFiles | None
 
 
-@dataclass(slots=True)
-class ChangesWrite:
-    """A batch's changes of one table before their commit. `columns`: the table's; `seen`: the snapshot that was looked
-    at; `made`: makes rows of pages; `target`: where tasks write files, None if only Spark's writer can; `files`: what
-    they have written, None if that is over or has not begun."""
+@dataclass(slots=True, kw_only=True)
+class Write:
+    """A batch's rows of one table of the warehouse before their commit. `columns`: the table's; `seen`: the snapshot
+    that was looked at; `made`: makes rows of pages; `target`: where tasks write files, None if only Spark's writer can;
+    `files`: what they have written, None if that is over or has not begun; `packs`: the keys of these rows, packed."""
 
     held: IcebergTable
     columns: StructType
     seen: int | None
-    replaced: Replaced
     made: PageRows
-    target: FileTarget | None
+    target: FileTarget | None = None
     files: list[Row] | None = None
+    packs: list[bytes] = field(default_factory=list)
+
+    def take(self, row: Row) -> None:
+        """Note what a task returns, a row of WRITTEN."""
+        if row.path is None:
+            self.packs.append(bytes(row["keys"]))
+        else:
+            assert self.files is not None
+            self.files.append(row)
 
 
-@dataclass(slots=True)
-class CurrentWrite:
-    """The same of current rows. `rows`: columns of what `made` makes, with OP; `is_done`: the table has the batch's
-    rows; `is_whole`: these replace all rows, not only those with their keys; `has_spellings`: keys may be spelled in
-    several ways; `held_files`: the table's files at `seen`, in which tasks look keys up; `packs`: these keys, packed;
-    `deletes`: the position delete files."""
+@dataclass(slots=True, kw_only=True)
+class ChangesWrite(Write):
+    """Changes, in place of those `replaced`."""
 
-    held: IcebergTable
+    replaced: Replaced
+
+
+@dataclass(slots=True, kw_only=True)
+class CurrentWrite(Write):
+    """Current rows. `rows`: columns of what `made` makes, with OP; `is_done`: the table has the batch's rows;
+    `is_whole`: these replace all rows, not only those with their keys; `has_spellings`: keys may be spelled in several
+    ways; `held_files`: the table's files at `seen`, in which tasks look keys up; `deletes`: the position delete
+    files."""
+
     shape: RowShape
-    columns: StructType
     rows: StructType
-    seen: int | None
     is_done: bool
     is_whole: bool
     has_spellings: bool
-    made: PageRows
-    target: FileTarget | None = None
     held_files: list[HeldFile] | None = None
-    files: list[Row] | None = None
-    packs: list[bytes] = field(default_factory=list)
     deletes: list[Row] = field(default_factory=list)
 
     @property
@@ -289,12 +309,13 @@ class TableWrite:
         return not waits and (self.changes is None or self.changes.target is not None)
 
     @property
-    def parts(self) -> list[ChangesWrite | CurrentWrite]:
-        return [each for each in (self.changes, self.current) if each is not None]
+    def parts(self) -> dict[str, Write]:
+        """By their names in WRITTEN."""
+        return {name: part for name, part in ((CHANGES, self.changes), (CURRENT, self.current)) if part is not None}
 
     def discard(self) -> None:
         """Delete the files that were written and not handed to a commit."""
-        for each in self.parts:
+        for each in self.parts.values():
             if each.target is not None and each.files is not None:
                 each.files = None
                 each.target.discard()
@@ -469,35 +490,28 @@ class Warehouse:
 
     def _write_rows(self, writes: Mapping[bytes, TableWrite], events: Sequence[Events], batch: int) -> dict[bytes, int]:
         tables = {table_id: self._task_files(write) for table_id, write in writes.items()}
-        for each in (each for write in writes.values() for each in write.parts):
+        for each in (each for write in writes.values() for each in write.parts.values()):
             each.files = None if each.target is None else []
         columns = from_arrow_schema(WRITTEN)
         jobs = [some.mapped(_passed(self.fence, batch, writing(some.among(tables), some.made)), columns) for some in events]
         emitted: Counter[bytes] = Counter()
         for row in reduce(DataFrame.union, jobs).collect():
-            write = writes.get(bytes(row.table_id))
+            table_id = bytes(row.table_id)
             if row.part == EMITTED:
-                emitted[bytes(row.table_id)] += row.rows
-            elif row.path is None:
-                assert write is not None
-                assert write.current is not None
-                write.current.packs.append(bytes(row["keys"]))
+                emitted[table_id] += row.rows
             else:
-                assert write is not None
-                files = (write.changes if row.part == CHANGES else write.current).files  # type: ignore[union-attr]
-                assert files is not None
-                files.append(row)
+                writes[table_id].parts[row.part].take(row)
         return dict(emitted)
 
     def _task_files(self, write: TableWrite) -> TaskFiles:
-        changes, current, metered = write.changes, write.current, self._metered("write", write.table)
-        made = TaskFiles(metered=metered)
+        changes, current = write.changes, write.current
+        parts: dict[str, PageRows] = {}
         if changes is not None and changes.target is not None:
-            made = replace(made, changes=(changes.target, changes.made))
+            parts[CHANGES] = changes.target.written(changes.made)
         if current is not None and current.target is not None:
-            keys = [] if current.is_whole else current.keys
-            made = replace(made, current=(current.target, current.made, keys, kept_rows(to_arrow_schema(current.columns))))
-        return made
+            keys, kept = [] if current.is_whole else current.keys, kept_rows(to_arrow_schema(current.columns))
+            parts[CURRENT] = written_with_keys(current.target, current.made, keys, kept)
+        return TaskFiles(parts, self._metered("write", write.table))
 
     def _look_up(self, writes: Mapping[bytes, TableWrite]) -> None:
         """Find the rows with the keys that were written, and write position deletes of them."""
@@ -540,7 +554,14 @@ class Warehouse:
         as_arrow = to_arrow_schema(columns)
         about = {"batch": batch, "table_id": str(table.id), "schema_version": schema_version(table, schema.types)}
         replaced = "everything" if self._succeeds(held) else _earlier_attempt(held, batch)
-        return ChangesWrite(held, columns, seen, replaced, change_rows(as_arrow, about, cells=self.cells), held.file_target(as_arrow))
+        return ChangesWrite(
+            held=held,
+            columns=columns,
+            seen=seen,
+            made=change_rows(as_arrow, about, cells=self.cells),
+            target=held.file_target(as_arrow),
+            replaced=replaced,
+        )
 
     def write_changes(self, table: Table, schema: Schema, events: DataFrame, batch: int) -> TableFiles | None:
         """Write the batch's events of the table, PAGES; they replace those of an earlier attempt of the
@@ -723,8 +744,8 @@ class Warehouse:
         columns = current_schema(shape, facts, self.layout.numbers.of(table))
         rows = StructType([stored[column] for column in columns.names]).add(OP, "string")
         write = CurrentWrite(
-            held,
-            shape,
+            held=held,
+            shape=shape,
             columns=stored,
             rows=rows,
             seen=seen,
@@ -860,9 +881,7 @@ class Warehouse:
             writer = writer.option(f"snapshot-property.{key}", value)
         writer.overwrite(where)
 
-    def _replace(
-        self, to: ChangesWrite | CurrentWrite, replaced: Replaced, rows: Callable[[], DataFrame], properties: Mapping[str, str]
-    ) -> None:
+    def _replace(self, to: Write, replaced: Replaced, rows: Callable[[], DataFrame], properties: Mapping[str, str]) -> None:
         """Put the files that tasks have written in place of the `replaced` rows, or else let Spark's writer put these
         rows there, unless such rows were written since snapshot `seen`."""
         if to.files is None or to.target is None:

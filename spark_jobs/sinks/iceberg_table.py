@@ -30,6 +30,7 @@ from spark_jobs.sinks.row_positions import HeldFile
 from spark_jobs.sinks.schema_evolution import Path, Steps
 from writetime.errors import BatchBusy
 from writetime.pipeline.documents import TableFiles
+from writetime.storage.s3_endpoint import named_endpoint
 
 Replaced = Literal["everything", "nothing"] | int
 """The rows that a commit replaces; a number: those of that batch."""
@@ -484,12 +485,11 @@ def _reachable(spark: SparkSession, catalog: str) -> tuple[str, ...]:
 def stores_reached(options: Mapping[str, str]) -> list[str]:
     """How locations begin in object stores that tasks reach without these properties of the catalog."""
     emulator = os.environ.get("STORAGE_EMULATOR_HOST")
-    named = os.environ.get("AWS_ENDPOINT_URL_S3") or os.environ.get("AWS_ENDPOINT_URL")
     known = {
         "gcs.service.host": emulator,
         "gcs.no-auth": "true" if emulator else None,
         "gcs.project-id": options.get("gcs.project-id"),
-        "s3.endpoint": named,
+        "s3.endpoint": named_endpoint(),
         # Tasks choose it by themselves.
         "s3.path-style-access": options.get("s3.path-style-access"),
     }

@@ -5,9 +5,9 @@ Strategy: a MERGE plans, scans and joins the table's rows in Spark. To replace r
 the key columns need to be read. First, tasks write the batch's rows to data files and return their keys
 (`written_with_keys`). Then, tasks look these keys up in the files of the snapshot that the batch is based on,
 each in its share of them, and write position deletes (`Lookup.written`). `batch_files` has the jobs. A data file
-has one delete file of its own: a new one takes the place of the former. The driver commits both at once, and Iceberg refuses if a
-file was replaced, or rows were added or deleted, in between (`IcebergTable.replace_rows`). Sources: the
-Iceberg table specification (position delete files, reserved field ids). Must not know what the rows are."""
+has one delete file of its own: a new one takes the place of the former. The driver commits both at once, and
+Iceberg refuses if a file was replaced, or rows were added or deleted, in between (`IcebergTable.replace_rows`).
+Sources: the Iceberg table specification (position delete files, reserved field ids). Must not know what the rows are."""
 
 from __future__ import annotations
 

@@ -10,6 +10,8 @@ import os
 from typing import NamedTuple
 from urllib.parse import urlsplit
 
+from writetime.storage.s3_endpoint import named_endpoint
+
 
 class Place(NamedTuple):
     """A URL as Lance knows them, and Lance's options for its store; None: none."""
@@ -24,8 +26,8 @@ def reached(url: str) -> Place:
     if parts.scheme in ("s3+https", "s3+http"):
         return Place(f"s3:/{parts.path}", _at(f"{parts.scheme.removeprefix('s3+')}://{parts.netloc}"))
     if parts.scheme == "s3":
-        named = os.environ.get("AWS_ENDPOINT_URL_S3") or os.environ.get("AWS_ENDPOINT_URL")
-        return Place(url, _at(named if "://" in named else f"https://{named}") if named else None)
+        named = named_endpoint()
+        return Place(url, _at(named) if named else None)
     emulator = os.environ.get("STORAGE_EMULATOR_HOST")
     if parts.scheme == "gs" and emulator:
         return Place(url, {"google_base_url": emulator, "google_storage_token": "none", "allow_http": "true"})

@@ -93,7 +93,7 @@ def records_of(pipeline: Pipeline, warehouse: Warehouse, of: Table, upto: int) -
     encoder = Encoder.of(kafka, pipeline.config.events, incarnation)
 
     def records(files: ChangesFiles | None) -> list[Row]:
-        unsent = outbox._table_records(replace(incarnation, files=files), encoder, 0, Part(upto, None))
+        (unsent,) = outbox._table_records([(replace(incarnation, files=files), encoder, 0)], Part(upto, None))
         return unsent.records().orderBy("batch", "ordinal", "publisher").collect()
 
     # The same with both readers.
@@ -224,10 +224,14 @@ def test_a_table_that_cannot_be_published_holds_up_no_other(
             raise refusals[of.name]
         return Changes(spark.createDataFrame([], "batch bigint, ordinal bigint, table_id string, schema_version bigint"), {})
 
-    def records(_: Outbox, incarnation: Incarnation, __: Encoder, since: int, part: Part) -> Unsent:
+    def records(_: Outbox, tables: Iterable[tuple[Incarnation, Encoder, int]], part: Part) -> list[Unsent]:
         event = bytearray(b"k"), bytearray(b"v"), "u", False, None, None, None
-        found = [(0, incarnation.topic, incarnation.topic, batch, 1, *event) for batch in range(since + 1, part.last + 1)]
-        return Unsent(spark.createDataFrame(found, schema=from_arrow_schema(RECORDS)), lambda batches: batches)
+        found = [
+            (0, incarnation.topic, incarnation.topic, batch, 1, *event)
+            for incarnation, _, since in tables
+            for batch in range(since + 1, part.last + 1)
+        ]
+        return [Unsent(spark.createDataFrame(found, schema=from_arrow_schema(RECORDS)), lambda batches: batches)]
 
     monkeypatch.setattr(publish, "message_limits", lambda *_: ({}, {}))
     monkeypatch.setattr(publish, "read_schema", lambda *_: learner)

@@ -88,8 +88,8 @@ def read_incoming(
     *,
     largest: int,
 ) -> Incoming:
-    """The oldest new whole segments, at most `most`, but at least one. `held`: the held segments, with their ledger entry if they were
-    cleared."""
+    """The oldest new whole segments, at most `most`, but at least one. `held`: the held segments, with their ledger
+    entry if they were cleared."""
     while True:
         known = conflicts.known(store, cluster)
         look = _Look(held, known, left, largest)

@@ -162,7 +162,7 @@ def fresh_generation(store: Store, cluster: str, first: int) -> int:
     """A generation of state that no shard of an earlier chain uses. A batch opens at most one generation per
     table, except for ones that it decides again; the leases name all of them."""
     highest = 0
-    for info in store.list(layout.leases_prefix(cluster)):
+    for info in store.names(layout.leases_prefix(cluster)):
         number = info.name.split("/")[3].removeprefix("g").partition(".")[0] if info.name.count("/") == 4 else ""
         highest = max(highest, int(number) if number.isascii() and number.isdecimal() and len(number) <= 18 else 0)
     return max(first, highest + 1)

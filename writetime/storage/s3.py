@@ -55,6 +55,7 @@ from writetime.storage import request_count
 from writetime.storage.checksum import CHUNK, crc32c, from_base64, to_base64
 from writetime.storage.concurrency import AT_ONCE
 from writetime.storage.object_names import is_name, require_name, require_next
+from writetime.storage.s3_endpoint import named_endpoint
 from writetime.storage.source import measured, opened
 from writetime.storage.store import PAGE, Listed, ObjectInfo, require_facts, require_nothing
 
@@ -101,7 +102,7 @@ class S3Store:
 
     def __init__(self, url: str) -> None:
         parts = urlsplit(url)
-        self._endpoint, path = _endpoint(), f"{parts.netloc}{parts.path}"
+        self._endpoint, path = named_endpoint(), f"{parts.netloc}{parts.path}"
         if parts.scheme in ("s3+https", "s3+http"):
             self._endpoint, path = f"{parts.scheme.removeprefix('s3+')}://{parts.netloc}", parts.path.removeprefix("/")
         bucket, _, prefix = path.partition("/")
@@ -477,12 +478,6 @@ def _models() -> Any:
     """The library's service model, loaded once per process: it takes most of a client's set-up time and
     memory."""
     return botocore.loaders.create_loader()
-
-
-def _endpoint() -> str | None:
-    """The endpoint from the environment, https by default. None: Amazon's."""
-    named = os.environ.get("AWS_ENDPOINT_URL_S3") or os.environ.get("AWS_ENDPOINT_URL")
-    return named if not named or "://" in named else f"https://{named}"
 
 
 def _fresh_generation() -> int:
