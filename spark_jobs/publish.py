@@ -429,7 +429,7 @@ class Outbox:
     def _sent(self, records: Sequence[Unsent]) -> list[Row]:
         """Send the records, each publisher's share in one task; rows of SENT."""
         packs = reduce(DataFrame.unionByName, (source.packs() for source in records))
-        shares = packs.repartition(self.kafka.publishers, "publisher").sortWithinPartitions("publisher")
+        shares = packs.repartition(self.kafka.publishers, "publisher").sortWithinPartitions("publisher", "first")
         return shares.mapInArrow(self._metered("", self._publisher.send_packs), schema=from_arrow_schema(SENT)).collect()
 
     @property

@@ -33,7 +33,7 @@ from confluent_kafka.admin import AdminClient, ConfigEntry, ConfigResource, Offs
 from confluent_kafka.cimpl import NewTopic
 
 from spark_jobs.stages.arrow_runs import joined
-from spark_jobs.stages.row_packs import ascending, in_order, pack, unpacked
+from spark_jobs.stages.row_packs import ascending, in_order, is_ascending, pack, unpacked
 from spark_jobs.stages.scan import Batches
 from writetime.config.kafka import KafkaConfig, PartitionBy
 from writetime.errors import PublishError
@@ -65,8 +65,9 @@ tombstone takes away. A row without a `value` has nothing else."""
 
 Row: Any = namedtuple("Row", RECORDS.names)  # type: ignore[misc]
 """A row of RECORDS."""
-PACKS: Final = pa.schema([("publisher", pa.int32()), ("rows", pa.binary())])
-"""Rows of RECORDS of one publisher, packed (`row_packs`): a shuffle moves a few large values."""
+PACKS: Final = pa.schema([("publisher", pa.int32()), ("first", pa.binary()), ("last", pa.binary()), ("rows", pa.binary())])
+"""Rows of RECORDS of one publisher in the order of sending, packed (`row_packs`), and the sort keys of the first and
+the last one: a shuffle moves a few large values."""
 SENT: Final = pa.schema([("sent", pa.binary())])
 """A pickled `Sent` for each publisher."""
 
@@ -77,7 +78,7 @@ SWITCH: Final = "partition_by"
 """`SWITCH=<by>` is the op of a record without key and value in each partition of a topic: from its batch on,
 the topic is partitioned by that."""
 
-_EVENTS_PER_TRANSACTION = 5000
+_EVENTS_PER_TRANSACTION = 20_000
 _BYTES_PER_TRANSACTION = 32 << 20
 """A transaction ends with the event that reaches either: it is held in memory, and has to be over before the
 broker's time for it is."""
@@ -338,10 +339,10 @@ class Publisher:
     owner: Owner | None = None
 
     def send_packs(self, packs: Batches) -> Batches:
-        """PACKS, sorted by publisher, to SENT: `send_all` of a partition."""
-        pairs = (pair for batch in packs for pair in zip(*(column.to_pylist() for column in batch.columns), strict=True))
-        for _, run in groupby(pairs, key=itemgetter(0)):
-            batches = in_order(unpacked(rows for _, rows in run), _sending_order)
+        """PACKS, sorted by publisher and first row, to SENT: `send_all` of a partition."""
+        found = (pack for batch in packs for pack in zip(*(column.to_pylist() for column in batch.columns), strict=True))
+        for _, run in groupby(found, key=itemgetter(0)):
+            batches = (batch for some in _overlapping(run) for batch in _merged(some))
             rows = (Row._make(row) for batch in batches for row in zip(*(column.to_pylist() for column in batch.columns), strict=True))
             for sent in self.send_all(rows):
                 yield pa.RecordBatch.from_pydict({"sent": [pickle.dumps(sent)]}, schema=SENT)
@@ -376,6 +377,8 @@ class Publisher:
                 "partitioner": "murmur2_random",
                 **self.kafka.producer,
                 **client_options(self.kafka),
+                # The client makes no object and no call for a record that was delivered.
+                "delivery.report.only.error": True,
                 "enable.idempotence": True,
                 "transactional.id": self._transactional_id(publisher),
             }
@@ -388,9 +391,7 @@ class Publisher:
     def _headers(self, row: Any) -> Headers | None:
         if not self.kafka.headers:
             return None
-        headers: Headers = [("writetime.op", row.op.encode()), ("writetime.sequence", f"{row.batch}.{row.ordinal}".encode())]
-        of_no_table = (self.kafka.topic_prefix, quarantine_topic(self.kafka.topic_prefix))
-        return headers if row.topic in of_no_table else [("writetime.table", _table(row.topic)), *headers]
+        return [*_same_headers(self.kafka.topic_prefix, row.topic, row.op), ("writetime.sequence", b"%d.%d" % (row.batch, row.ordinal))]
 
     def _send(self, publisher: int, rows: Iterable[Any]) -> Sent:
         producer = self._producer(publisher)
@@ -505,9 +506,32 @@ def by_publisher(encode: Callable[[Batches], Batches]) -> Callable[[Batches], Ba
             publishers = records["publisher"]
             for publisher in publishers.unique().to_pylist():
                 rows = records.filter(pc.equal(publishers, publisher))
-                yield pa.RecordBatch.from_pydict({"publisher": [publisher], "rows": [pack(rows)]}, schema=PACKS)
+                keys = _sending_order(rows)
+                if not is_ascending(keys):
+                    order = pc.sort_indices(keys)
+                    rows, keys = rows.take(order), keys.take(order)
+                row = {"publisher": publisher, "first": keys[0].as_py(), "last": keys[-1].as_py(), "rows": pack(rows)}
+                yield pa.RecordBatch.from_pylist([row], schema=PACKS)
 
     return pack_batches
+
+
+def _overlapping(packs: Iterable[Any]) -> Iterator[list[bytes]]:
+    """The packed rows of PACKS, sorted by first row, in parts that are to be sent one after the other: a file's rows
+    have been numbered in its order, so a part is mostly a single pack."""
+    part, until = list[bytes](), b""
+    for _, first, last, rows in packs:
+        if part and first > until:
+            yield part
+            part = []
+        part.append(rows)
+        until = max(until, last)
+    if part:
+        yield part
+
+
+def _merged(packs: Sequence[bytes]) -> Batches:
+    return unpacked(packs) if len(packs) == 1 else in_order(unpacked(packs), _sending_order)
 
 
 def _sending_order(records: pa.RecordBatch) -> Any:
@@ -586,6 +610,13 @@ def _table(topic: str) -> bytes:
     return ".".join(from_topic(topic)[1:]).encode("utf-8", "backslashreplace")
 
 
+@lru_cache(maxsize=1024)
+def _same_headers(prefix: str, topic: str, op: str) -> Headers:
+    """The headers that records of a topic have in common if their `op` is the same."""
+    of_no_table = topic in (prefix, quarantine_topic(prefix))
+    return [*([] if of_no_table else [("writetime.table", _table(topic))]), ("writetime.op", op.encode())]
+
+
 def _produce(
     producer: Producer,
     topic: str,
@@ -595,12 +626,10 @@ def _produce(
     partition: int = _BY_KEY,
     headers: Headers | None = None,
 ) -> None:
-    # Spark passes a bytearray.
-    named, record = (None if part is None else bytes(part) for part in (key, value))
     while True:
         try:
-            producer.produce(topic, value=record, key=named, partition=partition, on_delivery=delivered, headers=headers or [])
-            producer.poll(0)
+            # Failures are reported when the producer is polled, which flushing does.
+            producer.produce(topic, value=value, key=key, partition=partition, on_delivery=delivered, headers=headers or [])
             return
         except BufferError:
             # The local queue is full: let the network drain it.

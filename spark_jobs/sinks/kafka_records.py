@@ -194,7 +194,7 @@ class Encoder:
     def _of_version(self, version: _Version, batch: pa.RecordBatch, mine: Any) -> Iterator[Placed]:
         """The records of its rows: of most of them at once, of the others one by one."""
         together = pc.and_(mine, version.records.takes(batch))
-        rows = batch.filter(together)
+        rows = _filtered(batch, together)
         try:
             keys, values = version.records.encode(rows)
         except DecodeError:
@@ -204,8 +204,9 @@ class Encoder:
         if self.oversized is not None and self.oversized.policy != "wait":
             sizes = pc.add(pc.binary_length(keys).cast(pa.int64()), pc.binary_length(values).cast(pa.int64()))
             fits = pc.less_equal(sizes, self.oversized.limit)
-            rows, keys, values = rows.filter(fits), keys.filter(fits), values.filter(fits)
-            together = pc.replace_with_mask(together, together, fits)
+            if not pc.all(fits).as_py():
+                rows, keys, values = rows.filter(fits), keys.filter(fits), values.filter(fits)
+                together = pc.replace_with_mask(together, together, fits)
         yield Placed(_indices(together), self._records(rows, keys, values, version.places(rows["key"])))
         yield self._one_by_one(version, batch, pc.and_not(mine, together))
 
@@ -366,6 +367,11 @@ class _Version:
     def claim(self, row: Mapping[str, Any], **where: Any) -> bytes:
         """The value of an event whose content is in the bucket."""
         return self.codecs[self.shape.is_wide(row)].value(self.shape.claim(row, self.about, **where))
+
+
+def _filtered(batch: pa.RecordBatch, wanted: Any) -> pa.RecordBatch:
+    """Without a copy if all rows are wanted."""
+    return batch if pc.all(wanted).as_py() else batch.filter(wanted)
 
 
 def _indices(wanted: Any) -> Any:

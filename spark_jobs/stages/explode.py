@@ -32,6 +32,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from spark_jobs.stages.arrow_runs import (
+    Ints,
     by_shard,
     fixed,
     lengths,
@@ -449,13 +450,23 @@ def _merged(rows: Any) -> Any:
     first = starts(rows, ("key", "digest"))
     if len(first) == rows.num_rows:
         return rows
-    ends = np.append(first[1:], rows.num_rows).tolist()
-    made = []
-    for start, end in zip(first.tolist(), ends, strict=True):
-        places = {(copy["segment"], copy["position"]) for copies in rows["copies"].slice(start, end - start).to_pylist() for copy in copies}
-        made.append([{"segment": segment, "position": position} for segment, position in sorted(places)])
+    sizes = np.diff(np.append(first, rows.num_rows))
     merged = rows.take(pa.array(first))
-    return merged.set_column(merged.schema.get_field_index("copies"), "copies", pa.array(made, COPIES))
+    copies = _united(rows["copies"], np.repeat(np.arange(len(first)), sizes), len(first))
+    return merged.set_column(merged.schema.get_field_index("copies"), "copies", copies)
+
+
+def _united(copies: Any, owners: Ints, size: int) -> Any:
+    """The copies in ascending order by owner, of which there are so many; each row of copies has one. Each once."""
+    segments, positions = (each.to_numpy() for each in copies.flatten().flatten())
+    of = np.repeat(owners, pc.list_value_length(copies).to_numpy())
+    order = np.lexsort((positions, segments, of))
+    of, segments, positions = of[order], segments[order], positions[order]
+    new = np.ones(len(of), bool)
+    new[1:] = (of[1:] != of[:-1]) | (segments[1:] != segments[:-1]) | (positions[1:] != positions[:-1])
+    ends = np.concatenate(([0], np.cumsum(np.bincount(of[new], minlength=size))))
+    places = pa.StructArray.from_arrays([pa.array(segments[new]), pa.array(positions[new])], fields=list(COPIES.value_type))
+    return pa.ListArray.from_arrays(pa.array(ends, pa.int32()), places, type=COPIES)
 
 
 def _first_segments(copies: Any) -> Any:

@@ -28,7 +28,6 @@ from spark_jobs.stages.arrow_runs import (
     without_prefix,
 )
 from spark_jobs.state.shards import Shard
-from writetime.cassandra.merge import row_codec
 from writetime.cassandra.merge.partition_fold import Settings, new_ties
 from writetime.cassandra.types.byte_comparable import LENGTH_BYTES
 from writetime.kernels import row_batches
@@ -180,14 +179,12 @@ class PlainRows:
         if len(changed) == 0:
             return []
         states = found.states.take(pa.array(changed))
-        now, engine = self.settings.now, self.settings.engine
-        expiries = [row_codec.next_expiry(state, now, engine=engine) for state in states.to_pylist()]
         written = [keys[row] for row in changed.tolist()]
         if self.settings.policy == "3.11":
             pairs = zip(states.to_pylist(), written, strict=True)
-            if ties := sum(new_ties(known.get(each, b""), state, engine=engine) for state, each in pairs):
+            if ties := sum(new_ties(known.get(each, b""), state, engine=self.settings.engine) for state, each in pairs):
                 self.counts["ties"] += ties
-        return self._batches("record", key=pa.array(written, pa.binary()), state=states, expires_at=pa.array(expiries, pa.int64()))
+        return self._batches("record", key=pa.array(written, pa.binary()), state=states, expires_at=found.expiries.take(pa.array(changed)))
 
     def _batches(self, kind: str, **columns: Any) -> list[pa.RecordBatch]:
         """Rows of that kind, in batches of bounded size."""

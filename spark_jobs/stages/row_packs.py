@@ -50,6 +50,9 @@ BYTES_PER_PACK: Final = 4 << 20
 SORTED_BYTES: Final = 64 << 20
 """Bytes of rows that are sorted in memory. More are sorted by so many."""
 
+_COMPRESSED: Final = pa.ipc.IpcWriteOptions(compression="lz4", use_threads=False)
+"""Spark copies a value half a dozen times on its way, and compresses it itself only after the first three."""
+
 _KINDS: Final = {"event": EVENTS, "deletion": EVENTS, "record": RECORDS}
 _COLUMNS: Final = {
     EVENTS: [name for name in FOLDED.names if name not in ("key", "state", "expires_at", "updates", "detail")],
@@ -59,7 +62,7 @@ _COLUMNS: Final = {
 
 def pack(batch: pa.RecordBatch) -> bytes:
     sink = pa.BufferOutputStream()
-    with pa.ipc.new_stream(sink, batch.schema) as stream:
+    with pa.ipc.new_stream(sink, batch.schema, options=_COMPRESSED) as stream:
         stream.write_batch(batch)
     return sink.getvalue().to_pybytes()  # type: ignore[no-any-return]
 
@@ -183,6 +186,11 @@ def by_place(items: pa.RecordBatch) -> Any:
 def ascending(numbers: Ints) -> Any:
     """64-bit numbers as bytes in the same order."""
     return fixed((numbers.view(np.uint64) ^ np.uint64(1 << 63)).astype(">u8").view(np.uint8).reshape(-1, 8))
+
+
+def is_ascending(keys: Any) -> bool:
+    """Whether sort keys (binary) are in order."""
+    return len(keys) < 2 or bool(pc.all(pc.less_equal(keys[:-1], keys[1:])).as_py())
 
 
 def by_writetime(folded: Batches) -> Batches:

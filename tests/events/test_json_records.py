@@ -6,6 +6,7 @@ import itertools
 from collections.abc import Mapping
 from typing import Any
 
+import numpy as np
 import pyarrow as pa
 import pytest
 from hypothesis import given, settings
@@ -19,9 +20,10 @@ from tests.events.test_serialization import stored
 from tests.examples import examples
 from writetime.cassandra.types.types import CqlType
 from writetime.errors import DecodeError
-from writetime.events.arrow import to_arrow_value
+from writetime.events.arrow import arrow_type, to_arrow_value
 from writetime.events.converters import JSON
 from writetime.events.envelope import About, Shape, encode, rows_of
+from writetime.events.json_columns import Columns
 from writetime.events.json_records import Records, key_lists
 from writetime.events.serialization import JsonSchema, codec_of, form_of
 
@@ -48,12 +50,14 @@ def expect_same(shape: Shape, format: Any, batch: pa.RecordBatch) -> None:
     assert records.takes(batch).to_pylist() == [True] * batch.num_rows
 
 
-def rows(kind: CqlType, values: list[Any], facts: Mapping[str, Any]) -> pa.RecordBatch:
-    """Events of a table with a column of that type: each value is written, and changed to the next one."""
+def rows(kind: CqlType, values: list[Any], *facts: Mapping[str, Any]) -> pa.RecordBatch:
+    """Events of a table with a column of that type: each value is written, and changed to the next one. What else is
+    known of them takes turns."""
     columns = {**KEYS, "v": kind}
     held = [None, *({"id": at, "line": f'{at}"\\\n\x7fü木', "v": value} for at, value in enumerate(values)), None]
     key = {"id": 1, "line": 'a\t"'}
-    made = [{**CHANGE, **facts, "key": key, "before": before, "after": after} for before, after in itertools.pairwise(held)]
+    turns = itertools.cycle(facts or [{}])
+    made = [{**CHANGE, **next(turns), "key": key, "before": before, "after": after} for before, after in itertools.pairwise(held)]
     schema = stored(columns)
     place = schema.get_field_index("key")
     schema = schema.set(place, schema.field("key").with_type(pa.struct([("id", pa.int32()), ("line", pa.string())])))
@@ -85,19 +89,35 @@ facts = st.fixed_dictionaries(
     st.sampled_from([None, "string", "long"]),
     st.sampled_from(["isostring", "adaptive", "microseconds"]),
     st.sampled_from([1, 2]),
-    facts,
+    st.lists(facts, min_size=1, max_size=2),
 )
 def test_every_type_and_option(
-    format: Any, typed: tuple[str, Any], numbers: Any, varints: Any, times: Any, contract: Any, about: dict[str, Any]
+    format: Any, typed: tuple[str, Any], numbers: Any, varints: Any, times: Any, contract: Any, about: list[dict[str, Any]]
 ) -> None:
     kind = kind_of(typed[0])
     value = to_arrow_value(kind, typed[1])
-    batch = rows(kind, [value, None, value], about)
+    batch = rows(kind, [value, None, value], *about)
     shape = Shape(KEYS, {**KEYS, "v": kind}, batch.schema, form=form_of(format, numbers, times, varints), contract=contract)
     expect_same(shape, format, batch)
     expect_same(shape, format, batch.slice(1, 2))
+    expect_same(shape, format, batch.slice(3))
     placed = key_lists([*KEYS.values()], batch["key"]).to_pylist()
     assert placed == [encode([*JSON.fields(KEYS)(row["key"]).values()]) for row in rows_of(batch)]
+
+
+@pytest.mark.parametrize(("kind", "of_bits"), [("float", np.uint32), ("double", np.uint64)])
+def test_numbers_of_any_bits(kind: str, of_bits: Any) -> None:
+    """And such as people write: with few digits, whole ones, very large and very small ones."""
+    random = np.random.default_rng(1)
+    stored = arrow_type(kind_of(kind)).to_pandas_dtype()
+    written = random.integers(-(10**9), 10**9, 3000) / 10.0 ** random.integers(-8, 15, 3000)
+    edges = [0.0, -0.0, 1e-4, 9.999e-5, 1e10, 9999999999.5, 1e16, 9.99e15, 1e30, 1e-30, 1.4e-45]
+    any_bits = random.integers(0, np.iinfo(of_bits).max, 3000, of_bits).view(stored)
+    values = pa.array(np.concatenate([any_bits, written.astype(stored), np.array(edges, stored)]))
+    convert = JSON.converter(kind_of(kind))
+    assert convert is not None
+    expected = [encode(convert(value)).decode() for value in values.to_pylist()]
+    assert Columns(JSON).texts(kind_of(kind), values).to_pylist() == expected
 
 
 def test_rare_rows_stay_with_the_shape() -> None:
@@ -123,7 +143,7 @@ def test_rare_rows_stay_with_the_shape() -> None:
 def test_a_value_that_is_stored_as_another_type_stays_with_the_shape() -> None:
     """A column that was made anew with another type: older values are aside, and no version shows them as its own."""
     row = pa.struct([("id", pa.int32()), ("line", pa.string()), ("v", pa.string()), ("_was_1_v", pa.list_(pa.int32()))])
-    found = rows(kind_of("text"), ["a", "b"], {})
+    found = rows(kind_of("text"), ["a", "b"])
     schema = pa.schema([field.with_type(row) if field.name in ("before", "after") else field for field in found.schema])
     made = found.to_pylist()
     batch = pa.RecordBatch.from_pylist(made, schema=schema)
@@ -138,7 +158,7 @@ def test_a_value_that_is_stored_as_another_type_stays_with_the_shape() -> None:
 def test_a_required_number_without_digits_stays_with_the_shape(numbers: Any) -> None:
     """It is null in the key, which is refused."""
     keys = kinds(id="int", line="decimal")
-    batch = rows(kind_of("int"), [1, 2], {})
+    batch = rows(kind_of("int"), [1, 2])
     schema = batch.schema
     made = [{**row, "key": {"id": 1, "line": line}} for row, line in zip(batch.to_pylist(), ("1", "", "2"), strict=True)]
     batch = pa.RecordBatch.from_pylist(made, schema=schema)

@@ -108,6 +108,7 @@ def test_joining_is_what_a_fold_of_the_partition_does(engine: Engine, history: l
         if not left[group]:
             assert found.states[group].as_py() == (row_codec.NOTHING if after is None else row_codec.encode(after))
             assert found.changed[group].as_py() == (clustering in folded.changed_rows)
+            assert found.expiries[group].as_py() == row_codec.next_expiry(found.states[group].as_py(), 101)
     for place, number in enumerate(numbers):
         if not left[groups[place]]:
             assert found.applied[place].as_py() == folded.outcomes[number].applied
@@ -135,6 +136,7 @@ def test_an_expiry_in_between_and_damage_are_left(engine: Engine) -> None:
     found = join(([0, 1, 2, 3], [plain] * 4, [expiring(end) for end in ends], [None] * 4), engine, now=100, since=90)
     assert found.left.to_pylist() == [False, True, True, False]
     assert found.applied.to_pylist() == [True, False, False, True]
+    assert found.expiries.to_pylist() == [None, None, None, 101]
     items = pa.array([row_codec.encode(plain), row_codec.encode(plain)[:-1], row_codec.encode(plain)], pa.binary())
     found = row_batches.join(pa.array([0, 1, 1], pa.int32()), items, pa.nulls(2, pa.binary()), now=100, engine=engine)
     assert found.left.to_pylist() == [False, True]

@@ -133,7 +133,8 @@ def test_packs_keep_each_publishers_records_in_sending_order(monkeypatch: pytest
     rows = [{**about, "publisher": p, "stream": stream, "batch": batch, "ordinal": n} for p, stream, batch, n in places]
     given = iter([pa.RecordBatch.from_pylist(rows[:7], schema=RECORDS), pa.RecordBatch.from_pylist(rows[7:], schema=RECORDS)])
     packs = sorted(
-        (row for out in by_publisher(lambda batches: batches)(given) for row in out.to_pylist()), key=lambda row: row["publisher"]
+        (row for out in by_publisher(lambda batches: batches)(given) for row in out.to_pylist()),
+        key=lambda row: (row["publisher"], row["first"]),
     )
     sent: list[Any] = []
     publisher = Publisher(KafkaConfig.model_validate({"bootstrap.servers": "127.0.0.1:1", "topic.prefix": "t"}))

@@ -11,7 +11,7 @@ import pyarrow as pa
 import pytest
 
 from spark_jobs.stages import row_packs
-from spark_jobs.stages.explode import ITEMS, ORDER, ExplodePlan, exploder
+from spark_jobs.stages.explode import ITEMS, ORDER, ExplodePlan, _merged, exploder
 from spark_jobs.stages.merge_stream import FOLDED, FoldPlan, joiner
 from spark_jobs.stages.row_packs import (
     EVENTS,
@@ -51,6 +51,24 @@ def test_items_in_their_order_however_little_fits_into_memory(room: int, size: i
     found = [row for batch in in_order(batches, by_place) for row in batch.to_pylist()]
     assert [tuple(row[name] for name in ORDER[2:]) for row in found] == sorted(tuple(row[name] for name in ORDER[2:]) for row in rows)
     assert list(in_order([], by_place)) == []
+
+
+def test_copies_of_a_mutation_become_one_list() -> None:
+    """Several tasks may have found it: the copies of all of them, ascending, each once."""
+    random = Random(4)
+    given: dict[int, list[list[tuple[int, int]]]] = {}
+    for _ in range(200):
+        some = [(random.randrange(3), random.randrange(4)) for _ in range(random.randrange(1, 4))]
+        given.setdefault(random.randrange(60), []).append(sorted(some))
+    rows = [
+        {**dict.fromkeys(ROUTED.names), "key": b"k", "digest": bytes([digest]), "copies": [{"segment": s, "position": p} for s, p in some]}
+        for digest, found in sorted(given.items())
+        for some in found
+    ]
+    found = _merged(pa.RecordBatch.from_pylist(rows, schema=ROUTED)).to_pylist()
+    assert [row["digest"][0] for row in found] == sorted(given)
+    expected = [sorted({copy for some in of_one for copy in some}) for _, of_one in sorted(given.items())]
+    assert [[(copy["segment"], copy["position"]) for copy in row["copies"]] for row in found] == expected
 
 
 def some_frames() -> list[dict[str, Any]]:

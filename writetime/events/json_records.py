@@ -23,7 +23,21 @@ from writetime.cassandra.types.types import CollectionType, CqlType, TupleType, 
 from writetime.events.arrow import arrow_type
 from writetime.events.converters import JSON, NUMBERS, JsonForm
 from writetime.events.envelope import LONG_AGO, About, Shape, encode
-from writetime.events.json_columns import NULL, Columns, Texts, array_of, joined, listed, numbers, object_of, quoted, quotes
+from writetime.events.json_columns import (
+    NULL,
+    Columns,
+    Parts,
+    Texts,
+    array_of,
+    booleans,
+    joined,
+    listed,
+    numbers,
+    object_of,
+    quoted,
+    quotes,
+    same_or,
+)
 from writetime.events.values import fields_of
 
 _INT64: Final = np.iinfo(np.int64)
@@ -68,7 +82,7 @@ class Records:
         keys, values = zip(*found, strict=True)
         return pa.concat_arrays(keys), pa.concat_arrays(values)
 
-    def _encode(self, batch: pa.RecordBatch) -> tuple[Any, Any]:
+    def _encode(self, batch: pa.RecordBatch) -> tuple[Any, ...]:
         columns = Columns(self.shape.form)  # type: ignore[arg-type]
         key = columns.fields(self.shape.keys, batch["key"])
         value = object_of(
@@ -79,42 +93,50 @@ class Records:
                 **self._times(batch["processed_at"]),
                 "changed": array_of(batch["changed"], quotes(batch["changed"].flatten())),
                 "changed_elements": self._elements(batch),
-                "source": joined(object_of(self._source(batch))),
+                "source": object_of(self._source(batch)),
             }
         )
-        return self._wrapped(key, 0), self._wrapped(value, 1)
+        return tuple(self._wrapped(parts, which, batch.num_rows) for which, parts in enumerate((key, value)))
 
     def _is_number(self, kind: CqlType) -> bool:
         return str(kind) in NUMBERS and self.shape.form.number_mode(str(kind)) != "string"
 
-    def _wrapped(self, parts: list[Any], which: int) -> Any:
+    def _wrapped(self, parts: Parts, which: int, rows: int) -> Any:
         if self.prefix is not None:
             parts = [self.prefix[which].decode(), *parts, "}"]
-        return joined(parts).cast(pa.binary())
+        return joined(parts, rows).cast(pa.binary())
 
-    def _row(self, columns: Columns, rows: Any) -> Texts:
-        present = rows.is_valid()
+    def _row(self, columns: Columns, rows: Any) -> Parts:
         if not rows.null_count:
             return self._present(columns, rows)
-        nothing = listed([NULL] * len(rows))
+        if rows.null_count == len(rows):
+            return [NULL]
+        present = rows.is_valid()
         # Most events are inserts, whose `before` is null.
-        return pc.replace_with_mask(nothing, present, self._present(columns, rows.filter(present))) if pc.any(present).as_py() else nothing
+        held = rows.filter(present)
+        return [pc.replace_with_mask(listed([NULL] * len(rows)), present, joined(self._present(columns, held), len(held)))]
 
-    def _present(self, columns: Columns, rows: Any) -> Texts:
-        fields: dict[str, Texts] = {}
+    def _present(self, columns: Columns, rows: Any) -> Parts:
+        fields: dict[str, Any] = {}
         for column in self.shape.shown:
+            held = [rows.field(place) for place, _ in column.places if _holds(column.kind, rows.type.field(place).type)]
+            if len(held) == 1:
+                fields[column.shown] = columns.parts(column.kind, held[0])
+                continue
             found: Any = NULL
-            for place, _ in reversed(column.places):
-                held = rows.field(place)
-                if not _holds(column.kind, held.type):
-                    continue
-                texts = columns.texts(column.kind, held)
-                found = texts if found is NULL else pc.if_else(held.is_valid(), texts, found)
+            for each in reversed(held):
+                texts = columns.texts(column.kind, each)
+                found = texts if found is NULL else pc.if_else(each.is_valid(), texts, found)
             fields[column.shown] = found
-        return joined(object_of(fields)) if fields else listed(["{}"] * len(rows))
+        return object_of(fields)
 
-    def _times(self, moments: Any) -> dict[str, Texts]:
+    def _times(self, moments: Any) -> dict[str, Any]:
         micros = moments.view(pa.int64()).to_numpy()
+        if (micros == micros[0]).all():
+            return {name: texts[0].as_py() for name, texts in self._texts_of_times(micros[:1]).items()}
+        return self._texts_of_times(micros)
+
+    def _texts_of_times(self, micros: Any) -> dict[str, Texts]:
         found = {"ts_ms": numbers(pa.array(micros // 1000))}
         if self.shape.contract == 2:
             most = _INT64.max // 1000
@@ -141,24 +163,24 @@ class Records:
         addresses = listed(_by_value(hosts.flatten().to_pylist(), lambda host: quoted(about.addresses.get(host) or host)))
         nodes = array_of(hosts, addresses)
         seen = pc.list_value_length(hosts)
-        place = {"file": quotes(batch["file"]), "pos": numbers(batch["pos"])}
+        place = {"file": same_or(quotes, batch["file"]), "pos": numbers(batch["pos"])}
         of_table = {"keyspace": quoted(about.keyspace), "table": quoted(about.table)}
         replicas = {
-            "table_id": quotes(batch["table_id"]),
+            "table_id": same_or(quotes, batch["table_id"]),
             "hostname": _first(addresses, seen),
             "nodes": nodes,
-            "replicas_seen": numbers(seen),
-            "replicas_expected": numbers(batch["replicas_expected"]),
+            "replicas_seen": same_or(numbers, seen),
+            "replicas_expected": same_or(numbers, batch["replicas_expected"]),
         }
-        cause = {"reason": quotes(batch["reason"]), "schema_version": quotes(batch["schema_version"])}
+        cause = {name: same_or(quotes, batch[name]) for name in ("reason", "schema_version")}
         product = {"version": quoted(writetime.__version__), "connector": quoted("writetime")}
         is_snapshot = pc.fill_null(pc.equal(batch["reason"], "snapshot"), False)
-        snapshot = pc.if_else(is_snapshot, "true", "false")
-        batches, ordinals = numbers(batch["batch"]), numbers(batch["ordinal"])
+        snapshot = same_or(booleans, is_snapshot)
+        batches, ordinals = same_or(numbers, batch["batch"]), numbers(batch["ordinal"])
         if contract == 1:
             order = {
                 "ts_micro": numbers(batch["ts_micro"].view(pa.int64())),
-                "sequence": joined(["[", batches, ",", ordinals, "]"]),
+                "sequence": ["[", batches, ",", ordinals, "]"],
                 "snapshot": snapshot,
             }
             return {**product, "cluster": quoted(about.cluster), **of_table, **replicas, **place, **order, **cause, "bounds": NULL}
@@ -167,9 +189,9 @@ class Records:
             **product,
             "name": quoted(about.name),
             "ts_ms": times["ts_ms"],
-            "snapshot": joined(['"', snapshot, '"']),
+            "snapshot": ['"', snapshot, '"'],
             "db": quoted(about.keyspace),
-            "sequence": joined([r'"[\"', batches, r"\",\"", ordinals, r'\"]"']),
+            "sequence": [r'"[\"', batches, r"\",\"", ordinals, r'\"]"'],
             "ts_us": times["ts_us"],
             "ts_ns": times["ts_ns"],
             "cluster": quoted(about.cluster),
@@ -178,7 +200,7 @@ class Records:
         }
         complete = np.array([about.complete.get(number, LONG_AGO) for number in batch["batch"].to_pylist()], np.int64)
         is_late = pc.and_not(pa.array(batch["ts_micro"].view(pa.int64()).to_numpy() < complete), is_snapshot)
-        return {**debezium, **replicas, **cause, "late": pc.if_else(is_late, "true", "false"), "bounds": NULL}
+        return {**debezium, **replicas, **cause, "late": same_or(booleans, is_late), "bounds": NULL}
 
 
 def _holds(kind: CqlType, stored: pa.DataType) -> bool:
@@ -195,10 +217,10 @@ def _holds(kind: CqlType, stored: pa.DataType) -> bool:
 
 def key_lists(kinds: Sequence[CqlType], keys: Any) -> Any:
     """The first columns of keys (a struct), which have these types, as JSON lists (binary), in the default form."""
-    columns, parts = Columns(JSON), list[Any]()
+    columns, parts = Columns(JSON), Parts()
     for at, kind in enumerate(kinds):
-        parts += ["," if at else "[", columns.texts(kind, keys.field(at))]
-    return joined([*parts, "]"]).cast(pa.binary())
+        parts += ["," if at else "[", *columns.parts(kind, keys.field(at))]
+    return joined([*parts, "]"], len(keys)).cast(pa.binary())
 
 
 def _first(elements: Texts, lengths: Any) -> Texts:

@@ -163,6 +163,7 @@ class Joining(NamedTuple):
     cur: Ints
     leave: int
     states: Growing
+    expiries: Ints
     changed: Bytes
     left: Bytes
     applied: Bytes
@@ -271,6 +272,8 @@ def _fold(this: Joining, group: int) -> int:
     if n[VERSIONS] == first_version + 1:
         n[VERSIONS] = first_version
     this.left[group] = 0
+    later = Rules(rules.covered, rules.active, rules.active_time, rules.counter, rules.legacy, rules.now, rules.now)
+    this.expiries[group] = soonest_expiry(arena, cur, state, state_end, later)
     this.changed[group] = not equal(arena, state, state_end - state, this.states_before.data, before, before_length)
     return _keep(this.states, group, arena, state, state_end - state)
 

@@ -45,7 +45,8 @@ class Packed:
 class Joined:
     """The results of `join`: states, items and visible changes.
 
-    Per group: `states` (binary) after the batch, b"" if nothing is left; `changed` (bool): the state differs
+    Per group: `states` (binary) after the batch, b"" if nothing is left; `expiries` (int64, s): the next expiry in it after
+    `now`, null for none; `changed` (bool): the state differs
     from before; `left` (bool): the group was not processed, its other values are meaningless. Per item:
     `applied` (bool): it changed the state of its group, else it was superseded. Per visible change, in the
     order of items: `event_item` (int32): index of the item; `event_before`, `event_after` (int32): indexes in
@@ -54,6 +55,7 @@ class Joined:
     """
 
     states: Any
+    expiries: Any
     changed: Any
     left: Any
     applied: Any
@@ -138,6 +140,7 @@ class _Folding:
     def __init__(self, now: int, since: int | None, counter: bool, dropped: Mapping[str, int], policy: Policy) -> None:
         self.now, self.since, self.counter, self.dropped, self.policy = now, since, counter, dropped, policy
         self.states: list[bytes] = []
+        self.expiries: list[int | None] = []
         self.changed: list[bool] = []
         self.left: list[bool] = []
         self.applied: list[bool] = []
@@ -157,6 +160,7 @@ class _Folding:
             del self.versions[kept[0] :], self.events[kept[1] :], self.applied[kept[2] :]
             self.applied += [False] * len(items)
         self.states.append(after)
+        self.expiries.append(None if left else row_codec.next_expiry(after, self.now, engine="python"))
         self.changed.append(after != state)
         self.left.append(left)
 
@@ -185,6 +189,7 @@ class _Folding:
         items, befores, afters, deleted = zip(*self.events, strict=True) if self.events else ((), (), (), ())
         return Joined(
             states=pa.array(self.states, pa.binary()),
+            expiries=pa.array(self.expiries, pa.int64()),
             changed=pa.array(self.changed, pa.bool_()),
             left=pa.array(self.left, pa.bool_()),
             applied=pa.array(self.applied, pa.bool_()),
@@ -234,6 +239,7 @@ class _Joining:
         self.cur = np.zeros(kernel.CURSORS, np.int64)
         self.states = _Growing(self.groups, total + 1024)
         self.versions = _Growing(self.groups + self.items + 1, 2 * total + 1024)
+        self.expiries = np.full(self.groups, NO_DELETION_TIME, np.int64)
         self.changed, self.left = (np.zeros(self.groups, np.uint8) for _ in range(2))
         self.applied, self.deleted = (np.zeros(self.items, np.uint8) for _ in range(2))
         self.events = [np.empty(self.items, np.int32) for _ in range(3)]
@@ -245,6 +251,7 @@ class _Joining:
             leave = int(self.versions.room >= MOST_VERSIONS)
             out = (
                 self.states.column(kernel),
+                self.expiries,
                 self.changed,
                 self.left,
                 self.applied,
@@ -260,6 +267,7 @@ class _Joining:
         items, befores, afters = (_int32s(column[:events]) for column in self.events)
         return Joined(
             states=self.states.binary(self.groups),
+            expiries=pa.array(self.expiries, mask=self.expiries == NO_DELETION_TIME),
             changed=_booleans(self.changed),
             left=_booleans(self.left),
             applied=_booleans(self.applied),
