@@ -1428,13 +1428,30 @@ def _one_of_each_key(rows: DataFrame, shape: RowShape) -> DataFrame:
 
 def comparable(side: str, key: pa.Field) -> str:
     """A key column in a form that Spark compares as Cassandra does: Spark does not compare maps, and treats
-    0.0 and -0.0 as equal."""
+    0.0 and -0.0 as equal. Maps become lists of their entries, because the JSON of a map has keys as Java prints
+    them: of bytes or a collection, that is the identity of an object."""
     column = f"{side}.{quoted(key.name)}"
-    return (
-        f"to_json(struct({column}), map('ignoreNullFields', 'false'))"
-        if _holds(key.type, pa.types.is_map, pa.types.is_floating)
-        else column
-    )
+    if not _holds(key.type, pa.types.is_map, pa.types.is_floating):
+        return column
+    return f"to_json(struct({_with_entries(column, key.type)}), map('ignoreNullFields', 'false'))"
+
+
+def _with_entries(value: str, kind: pa.DataType, depth: int = 0) -> str:
+    """An expression of the value with a list of entries in the place of each map."""
+    if not _holds(kind, pa.types.is_map):
+        return value
+    each = f"e{depth}"
+    if pa.types.is_map(kind):
+        parts = ", ".join(
+            f"'{name}', {_with_entries(f'{each}.{name}', part, depth + 1)}"
+            for name, part in (("key", kind.key_type), ("value", kind.item_type))
+        )
+        return f"transform(map_entries({value}), {each} -> named_struct({parts}))"
+    if pa.types.is_list(kind):
+        return f"transform({value}, {each} -> {_with_entries(each, kind.value_type, depth + 1)})"
+    fields = [kind.field(at) for at in range(kind.num_fields)]
+    parts = ", ".join(f"{_text(field.name)}, {_with_entries(f'{value}.{quoted(field.name)}', field.type, depth + 1)}" for field in fields)
+    return f"IF({value} IS NULL, NULL, named_struct({parts}))"
 
 
 def _holds(kind: pa.DataType, *wanted: Callable[[pa.DataType], bool]) -> bool:
