@@ -389,6 +389,28 @@ def test_a_drop_whose_entry_is_in_another_segment() -> None:
     assert table.dropped_at == T + 9
 
 
+@pytest.mark.parametrize("is_logged", [True, False])
+def test_a_table_that_comes_back_with_its_id_after_a_drop_that_only_a_snapshot_showed(is_logged: bool) -> None:
+    """Its CREATE says where in the log the first one ended, unless the DROP is in the log, too."""
+    first, state = follow(1, create(), has_epochs=True)
+    learner = SchemaLearner()
+    for each in first:
+        learner.apply_logged(each)
+    history = History(True, {}, [None] * 6, [None] * 6 + [{}])
+    assert learner.apply_snapshot(snapshot_of(history, 6))
+    assert of_user(learner.schema())[TABLE.id].dropped
+    gone = change("k", tables=[deleted_row(("t",), T + 9)], columns=[deleted_row(("t", name), T + 9) for name in TABLE.columns])
+    drop = [(1, entry(6, T + 2 * SECOND)), (2, _with_6_0(gone, T + 9))] if is_logged else []
+    at = T + 3 * SECOND
+    again = [(3, entry(7, at)), (4, _with_6_0(create_table(TABLE, at + 5), at + 5)), (5, version(7))]
+    second, _ = follow(2, [*drop, *again], state, has_epochs=True)
+    for each in second:
+        learner.apply_logged(each)
+    assert not of_user(learner.schema())[TABLE.id].dropped
+    found = [(each.position, learner.drops(each.mutation)) for each in second if learner.drops(each.mutation)]
+    assert found == [(2, {TABLE.id: T + 2 * SECOND})] if is_logged else [(4, {TABLE.id: at - 1})]
+
+
 def test_a_drop_seen_as_it_is_logged_although_its_version_is_not() -> None:
     first, state = follow(1, [*create(), (9, entry(6, T + 2 * SECOND)), (10, drop_w(T + 3 * SECOND))], has_epochs=True)
     assert state == Followed(1, 6, False)

@@ -452,7 +452,9 @@ class SchemaLearner:
         times = {cell.timestamp for cell in facts.rows[clustering].cells if cell.column == "id" and cell.value == created[0]}
         last = max((at for at in times if at < created[1]), default=None)
         ranges = (each.deletion for each in facts.ranges if _covers(each, clustering))
-        deletions = (*facts.rows[clustering].deletions, *facts.deletions, *ranges)
+        # A snapshot that lacks the table says that it was dropped, but not at which position of any log.
+        logged = (each for each in facts.rows[clustering].deletions if not epochs.is_as_of(each.marked_for_delete_at))
+        deletions = (*logged, *facts.deletions, *ranges)
         if last is None or _drops_between(deletions, times, last, created[1]):
             return None
         return UUID(bytes=created[0]), created[1] - 1
