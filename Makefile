@@ -11,7 +11,7 @@ UV := .venv/share/uv/bin/uv
 .PHONY: help setup demo up down test test-all test-gcs test-s3 prove bench record lint types lock lock-jars clean ci
 
 # NAME of a proof and its target; the targets have variables of their own.
-PROOFS := ring complete decoder fuzz fuzz-java kill-shipper kill-batch kill pressure bootstrap orders airflow engines
+PROOFS := ring upgrade complete decoder fuzz fuzz-java kill-shipper kill-batch kill pressure bootstrap orders airflow engines
 TARGET_OF_decoder := test-decoder
 TARGET_OF_bootstrap := bootstrap-proof
 TARGET_OF_airflow := test-airflow
@@ -106,6 +106,9 @@ kill-cluster: setup
 
 ring: setup #: OPS=2000 by SEED=1 on a real ring, of VERSION=5.0.6, under chaos: tables and events equal it; SABOTAGE=rule or all breaks the product, and shows
 	@$(PYTHON) -m proof.ring --seed $(or $(SEED),1) $(if $(VERSION),--version $(VERSION)) $(if $(OPS),--ops $(OPS)) $(if $(SABOTAGE),--sabotage $(SABOTAGE)) $(ARGS)
+
+upgrade: setup #: the same while each node is upgraded from VERSION=5.0 to TO=6.0, one after the other, in the middle of the run
+	@$(PYTHON) -m proof.ring --seed $(or $(SEED),1) --version $(or $(VERSION),5.0) --upgrade-to $(or $(TO),6.0) $(if $(OPS),--ops $(OPS)) $(ARGS)
 
 complete: setup #: every T said on a ring with a quiet, a dead and a joining node holds: no write before it is missing; SABOTAGE=rule or all
 	@$(PYTHON) -m proof.complete $(if $(SABOTAGE),--sabotage $(SABOTAGE)) $(ARGS)

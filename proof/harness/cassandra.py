@@ -99,9 +99,7 @@ class Ring:
             for node in self.nodes:
                 node.start()
             self.wait_until_connected()
-            if len(self.nodes) > 1 and int(self.version.partition(".")[0]) >= _KEEPS_METADATA:
-                # The first node alone would keep the cluster's metadata: no DDL while it is down.
-                self.nodes[0].nodetool("cms", "reconfigure", str(len(self.nodes)))
+            self._share_metadata()
         except BaseException:
             self.close()
             raise
@@ -136,6 +134,27 @@ class Ring:
         node.stop()
         node.start()
         self.wait_until_connected()
+
+    def upgrade(self, node: Node, version: str) -> None:
+        """Start a node of a ring of an earlier version again, with this version over its data."""
+        node.stop()
+        node.version = version
+        node.start()
+
+    def upgraded(self, version: str) -> None:
+        """Say that all nodes have this version now: what joins later has it too, and from 6.0 on the ring is given
+        metadata of its own, without which it refuses DDL."""
+        before, self.version = self.version, version
+        self.wait_until_connected()
+        if _major(before) < _KEEPS_METADATA <= _major(version):
+            self.nodes[0].nodetool("cms", "initialize")
+        self._share_metadata()
+
+    def _share_metadata(self) -> None:
+        """From 6.0 on, let all nodes keep the cluster's metadata: if it were the first node alone, there would be no
+        DDL while it is down."""
+        if len(self.nodes) > 1 and _major(self.version) >= _KEEPS_METADATA:
+            self.nodes[0].nodetool("cms", "reconfigure", str(len(self.nodes)))
 
     def nodetool(self, node: Node, *arguments: str) -> str:
         """The output of `nodetool <arguments>` on a node."""
@@ -227,6 +246,10 @@ class Ring:
             "request_timeout_in_ms": 20000,
             "truncate_request_timeout_in_ms": 60000,
         }
+
+
+def _major(version: str) -> int:
+    return int(version.partition(".")[0])
 
 
 def _address(number: int) -> str:

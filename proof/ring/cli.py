@@ -27,7 +27,7 @@ from proof.ring.live import Live, Outcome, ring_of_three
 from proof.ring.operations import Operation
 from proof.ring.pipeline import Kept, Pipeline
 from proof.ring.replay import replay
-from proof.ring.schedule import schedule
+from proof.ring.schedule import Step, schedule, upgrade
 from proof.ring.shrink import shrink
 from proof.ring.tiny import Tiny
 from proof.ring.wanted import Wanted
@@ -82,6 +82,7 @@ def _options(arguments: list[str]) -> argparse.Namespace:
     parser.add_argument("--seed", type=int, default=1, help="seed of operations and chaos")
     parser.add_argument("--ops", type=int, default=None, help="number of operations (2000; for sabotages 600)")
     parser.add_argument("--version", type=version_of, default=VERSIONS[0], help="version of Cassandra")
+    parser.add_argument("--upgrade-to", type=version_of, help="upgrade the nodes to this version in the middle of the run")
     parser.add_argument("--prefix", type=int, help="run the first so many operations only")
     parser.add_argument("--without", default="", help="kinds of operations to leave out, by comma")
     parser.add_argument("--no-chaos", action="store_true", help="let all nodes stay up")
@@ -124,7 +125,8 @@ def _one(options: argparse.Namespace) -> int:
 def _wanted(options: argparse.Namespace) -> Wanted:
     without = frozenset(filter(None, options.without.split(",")))
     ops = options.ops or (2000 if options.sabotage is None else SABOTAGE_OPS)
-    return Wanted(options.seed, ops, options.version, options.prefix, without, not options.no_chaos, options.tiny)
+    chaos = not options.no_chaos
+    return Wanted(options.seed, ops, options.version, options.prefix, without, chaos, options.tiny, options.upgrade_to)
 
 
 def run(wanted: Wanted, folder: Path, keep: Path | None = None) -> tuple[Outcome, dict[str, int]]:
@@ -135,15 +137,21 @@ def run(wanted: Wanted, folder: Path, keep: Path | None = None) -> tuple[Outcome
     kept = None if keep is None else Kept(keep)
     if kept is not None:
         kept.begin(_about(wanted))
-    ring = ring_of_three(folder / "ring", wanted.version)
+    # Nodes that are upgraded to a new major version write what it writes already.
+    ring = ring_of_three(folder / "ring", wanted.version, compatibility="NONE" if wanted.upgrade_to else None)
     with Pipeline.create(folder / "site", kept=kept) as pipeline:
         with step(f"three nodes of Cassandra {wanted.version}, seed {wanted.seed}, {wanted.ops} operations"):
             ring.start()
         try:
-            outcome = Live(ring, pipeline, generator, schedule(wanted.seed, wanted.ops, chaos=wanted.chaos), wanted.seed).run()
+            outcome = Live(ring, pipeline, generator, _steps(wanted, generator), wanted.seed, upgrade_to=wanted.upgrade_to).run()
         finally:
             ring.close()
     return outcome, generator.minimum(wanted.ops)
+
+
+def _steps(wanted: Wanted, generator: Part) -> list[Step]:
+    steps = schedule(wanted.seed, wanted.ops, chaos=wanted.chaos)
+    return steps if wanted.upgrade_to is None else sorted([*steps, *upgrade(list(generator))], key=lambda each: each.at)
 
 
 def _generator(wanted: Wanted) -> operations.Generator:
@@ -166,7 +174,7 @@ def _fails(wanted: Wanted, temporary: Path) -> bool:
 
 def _sabotaged(options: argparse.Namespace) -> int:
     """Replay one recording under each rule, each in its own process, because patches are permanent."""
-    rules = list(sabotage.RULES) if options.sabotage == "all" else options.sabotage.split(",")
+    rules = _rules(options)
     if unknown := [rule for rule in rules if rule not in sabotage.RULES]:
         raise ValueError(f"`{unknown[0]}` is not a known rule. Known rules:\n{sabotage.listed()}")
     with tempfile.TemporaryDirectory(prefix="writetime-proof-") as temporary:
@@ -184,6 +192,14 @@ def _sabotaged(options: argparse.Namespace) -> int:
     if options.json is not None:
         options.json.write_text(json.dumps({"honest": len(honest), "caught": caught}, indent=1) + "\n", encoding="utf-8")
     return int(bool(honest) or not all(caught.values()))
+
+
+def _rules(options: argparse.Namespace) -> list[str]:
+    """Those asked for; for `all` those that the recording's version of Cassandra can show."""
+    if options.sabotage != "all":
+        return list(options.sabotage.split(","))
+    version = options.version if options.replay is None else Kept(options.replay).about()["version"]
+    return [rule for rule in sabotage.RULES if rule not in sabotage.SINCE_6_0 or version >= "6"]
 
 
 def noticed(rule: str, kept: Path, temporary: Path, honest: set[tuple[str, ...]]) -> str:

@@ -32,6 +32,11 @@ class Operation:
     after_batch: bool = False
     kept_by: int | None = None
 
+    @property
+    def needs_one_version(self) -> bool:
+        """Whether a ring refuses it, or may, whose nodes are of two versions."""
+        return self.ddl or self.needs_all_up or self.flush or self.after_batch
+
 
 class Generator(Protocol):
     """Operations from a seed: the same ones every time."""

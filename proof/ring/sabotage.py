@@ -288,6 +288,15 @@ def _drops_take_nothing() -> None:
     _put("writetime.pipeline.node_logs", "_drops", lambda _: lambda known, more: {})
 
 
+def _schema_by_clock() -> None:
+    """As before 6.0: what is logged and what snapshots say counts by the timestamps that the nodes gave it."""
+    for name in ("changed_at", "known_as_of"):
+        _put("writetime.cassandra.schema.epochs", name, lambda _: lambda mutation, epoch: mutation)
+    _put("writetime.cassandra.schema.snapshot", "epoch", lambda _: lambda document: None)
+
+
+SINCE_6_0 = ("schema-clock",)
+"""Rules that earlier versions of Cassandra give no occasion to break."""
 _ALL = [
     Rule("tie-break", "of equal timestamps the smaller value wins", _tie_by_smaller_value),
     Rule("tie-tombstone", "of equal timestamps the living cell wins", _tie_for_the_living),
@@ -315,6 +324,7 @@ _ALL = [
     Rule("batch-tables", "of a mutation's tables only the first is taken in", _first_table_only),
     Rule("one-replica", "what one replica alone holds is not believed", _one_replica_is_not_enough),
     Rule("late", "segments that come after younger ones are left out", _late_segments_ignored),
+    Rule("schema-clock", "schema changes of 6.0 are ordered by the nodes' clocks", _schema_by_clock),
     Rule("counter", "of two states of a counter's shard the first stays", _counters_keep_the_first),
 ]
 RULES = {rule.name: rule for rule in _ALL}

@@ -10,10 +10,13 @@ joins, one leaves, one dies and is replaced. Knows no cluster.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import pairwise
 from random import Random
 from typing import Literal
+
+from proof.ring.operations import Operation
 
 What = Literal[
     "stop",
@@ -35,6 +38,7 @@ What = Literal[
     "join",
     "leave",
     "replace",
+    "upgrade",
 ]
 NODES = 3
 HELD = ("hold", "purge", "let in")
@@ -75,6 +79,17 @@ def schedule(seed: int, ops: int, *, chaos: bool = True) -> list[Step]:
         steps += sorted(stretch, key=lambda step: step.at)
         steps.append(Step(end, "quiet"))
     return steps
+
+
+def upgrade(operations: Sequence[Operation]) -> list[Step]:
+    """Upgrades of the nodes, one after the other, where most operations follow each other that a ring of two
+    versions takes: what it may refuse ends the upgrade at once. In the second third of the run, so that there is
+    a schema with a past, and a time after it.
+    """
+    third = len(operations) // 3
+    stops = [number for number in range(third, 2 * third) if operations[number].needs_one_version]
+    start, end = max(pairwise([third - 1, *stops, 2 * third]), key=lambda gap: gap[1] - gap[0])
+    return [Step(start + 1 + (end - start) * number // (NODES + 1), "upgrade", number) for number in range(NODES)]
 
 
 def _stretch(random: Random, start: int, end: int, chaos: bool) -> list[Step]:

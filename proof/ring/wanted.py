@@ -20,13 +20,17 @@ class Wanted:
     without: frozenset[str] = frozenset()
     chaos: bool = True
     tiny: bool = False
+    upgrade_to: str | None = None
+    """The version that each node gets, one after the other, in the middle of the run."""
 
     @property
     def command(self) -> str:
         """The command that repeats the run."""
         parts = [f"make ring SEED={self.seed} OPS={self.ops}"]
+        parts += [] if self.version == VERSIONS[0] else [f"VERSION={self.version}"]
         arguments = [] if self.prefix is None else [f"--prefix {self.prefix}"]
         arguments += [f"--without '{','.join(sorted(self.without))}'"] if self.without else []
         arguments += [] if self.chaos else ["--no-chaos"]
         arguments += ["--tiny"] if self.tiny else []
+        arguments += [f"--upgrade-to {self.upgrade_to}"] if self.upgrade_to else []
         return " ".join([*parts, *([f'ARGS="{" ".join(arguments)}"'] if arguments else [])])
