@@ -97,6 +97,7 @@ from writetime.pipeline.batch_report import batch_text
 from writetime.pipeline.completeness import begun, is_late, node_ends
 from writetime.pipeline.documents import (
     Accounting,
+    Apart,
     LocalDocument,
     Manifest,
     Mark,
@@ -267,7 +268,8 @@ class Batch:
     DROP is not emitted yet. `events` counts emitted events by shard. `earlier` are the tables for which an
     earlier attempt may have emitted events. By name: `rebuilt` start with a new state; `untold` have changes
     that are not emitted; `rows`, `current_files` and `changes_files` are the row counts and files of changed
-    tables, None if unknown. `absent` are the missing segments, `not_in_log` as in a seal, and `additions` the
+    tables, None if unknown. `absent` are the missing segments, `not_in_log` as in a seal, `apart` the tables that
+    are there by choice, and `additions` the
     number of verdicts found after the first run (`writetime.pipeline.pinned`).
     `drops` are the positions at which nodes' logs drop tables, by host id. `voided` are the earlier batches
     without effect, with their ids."""
@@ -283,6 +285,7 @@ class Batch:
     events: dict[tuple[bytes, int], int] = field(default_factory=dict)
     refused: dict[UUID, RefusedTable] = field(default_factory=dict)
     not_in_log: dict[str, str] = field(default_factory=dict)
+    apart: dict[UUID, Table] = field(default_factory=dict)
     reshaped: set[UUID] = field(default_factory=set)
     altered: dict[bytes, Table] = field(default_factory=dict)
     since: dict[bytes, int] = field(default_factory=dict)
@@ -343,6 +346,10 @@ class Batch:
         """Indexes of the segments whose frames have that origin."""
         return frozenset(index for index, segment in enumerate(self.segments) if segment.ref.node.origin in origins)
 
+    @property
+    def _apart(self) -> frozenset[bytes]:
+        return frozenset(table_id.bytes for table_id in self.apart)
+
     def _survey(self) -> DataFrame:
         """The contents of the segments as counts, and the mutations of schema and node tables."""
         self.absent = pinned.absent(self.store, self.manifest)
@@ -402,7 +409,12 @@ class Batch:
         wanted = learner.captured(self.config.tables.captures)
         self.refused = self._refused(wanted, schema)
         captured = [table for table in wanted if table.id not in self.refused]
-        self.not_in_log = {table.label: table.transactional_mode for table in wanted if not table.dropped and table.bypasses_log}
+        bypassing = [table for table in wanted if not table.dropped and table.bypasses_log]
+        if self.config.tables.not_in_log == "alarm":
+            self.not_in_log = {table.label: table.bypass for table in bypassing}
+        else:
+            self.apart = {table.id: table for table in bypassing}
+            captured = [table for table in captured if not self._is_left_out(table)]
         if again:
             self.earlier = learner.captured()
         self._compare(known, schema, captured)
@@ -460,6 +472,11 @@ class Batch:
         verdicts = pinned.pin_verdicts(self.store, self.manifest, found)
         self.additions = verdicts.additions
         return {table.id: verdicts.refused[table.id] for table in wanted if table.id in verdicts.refused}
+
+    def _is_left_out(self, table: Table) -> bool:
+        """Whether nothing is taken of the table, as its writes reach no log. One that did before keeps its rows."""
+        has_rows = self.base is not None and str(table.id) in self.base.state
+        return self.config.tables.not_in_log == "leave_out" and table.id in self.apart and not has_rows
 
     def _shown(self, table: Table, schema: Schema) -> Table:
         """The table as the warehouse and later stages see it."""
@@ -581,7 +598,7 @@ class Batch:
         """Explode the mutations of each shard and merge the items into its state."""
         segments, events = self.segments, self.config.events
         cuts = node_logs.cuts(self.local, segments, self._purged(captured))
-        explode = exploder(ExplodePlan(schema, _versions(segments), cuts, erased=self._erased()))
+        explode = exploder(ExplodePlan(schema, _versions(segments), cuts, erased=self._erased(), apart=self._apart))
         shards = {key: place for table in captured for key, place in self._shards(table).items()}
         plan = FoldPlan(
             schema=schema,
@@ -664,8 +681,9 @@ class Batch:
             applied_several = {(bytes(row.table_id), row.bucket): row.n for row in several}
         for (table, table_id, bucket), count in counts.items():
             applied = count["applied"] + applied_several.get((table_id, bucket), 0)
-            # Data removed by a TRUNCATE, a purged tombstone or an erasure counts as superseded.
-            superseded = count["folded"] - applied + count["truncated"] + count["purged"] + count["erased"]
+            # Data removed by a TRUNCATE, a purged tombstone or an erasure counts as superseded, as does what is
+            # not taken for a part of the table.
+            superseded = count["folded"] - applied + count["truncated"] + count["purged"] + count["erased"] + count["leaked"]
             account = {"duplicate": count["duplicate"], "applied": applied, "superseded": superseded}
             for name, number in (account | {"events": count["events"], "ties": count["ties"], "undecided": count["undecided"]}).items():
                 self.accounts[table][name] += number
@@ -678,6 +696,7 @@ class Batch:
         # new.
         self._warn_of("purged", "left out, as what is purged may have beaten it", counts)
         self._warn_of("erased", "left out, as its key was erased", counts)
+        self._warn_of("leaked", "left out, as the table is in no log and a read repair wrote it", counts)
         self._warn_of("undecided", "kept, as no record of the node says whether a TRUNCATE took it", counts)
         return wrong
 
@@ -817,6 +836,7 @@ class Batch:
             starts=starts,
             before=self.altered,
             rules=self.config.columns.rules,
+            apart=self._apart,
         )
         events = folded.filter(F.col("kind") == EVENTS).select("table_id", "state")
         return Events(events, typed(plan), is_sorted=False), of_tables
@@ -1023,6 +1043,7 @@ class Batch:
             snapshots_refused=self.snapshots_refused,
             refused=sorted(self.refused.values(), key=lambda refused: (refused.table, str(refused.table_id))),
             not_in_log=self.not_in_log,
+            apart={table.label: Apart(mode=table.bypass, seconds=self._reading_interval) for table in self.apart.values()},
             undecided=self._undecided(accounting),
             rows={name: n for name, n in {**(self.base.rows if self.base else {}), **self.rows}.items() if n is not None},
             files=self._files(),
@@ -1035,6 +1056,11 @@ class Batch:
             partition_by=self._partition_by(),
         )
         return seal(self.store, self.manifest.cluster, sealed)
+
+    @property
+    def _reading_interval(self) -> int | None:
+        tables = self.config.tables
+        return tables.not_in_log_seconds if tables.not_in_log == "read" else None
 
     def _files(self) -> dict[str, WarehouseFiles]:
         """Files of all tables, those that this batch did not write as they were."""

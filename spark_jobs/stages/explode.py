@@ -45,7 +45,7 @@ from spark_jobs.stages.validate_batch import Values, sound, sound_contexts, soun
 from spark_jobs.stages.validate_row import Checks
 from writetime.cassandra.commitlog.encode import encode_update
 from writetime.cassandra.commitlog.frames import BODY_OFFSET
-from writetime.cassandra.commitlog.mutation import column_name, decode_mutation
+from writetime.cassandra.commitlog.mutation import BY_THE_NODE, column_name, decode_mutation
 from writetime.cassandra.commitlog.segment import Frame
 from writetime.cassandra.merge import row_codec
 from writetime.cassandra.merge.reconcile import max_timestamp
@@ -100,6 +100,8 @@ class ExplodePlan:
     engine: Engine = "auto"
     erased: Mapping[bytes, Erased] = field(default_factory=dict)
     """Keys that were erased, by table id (16 bytes)."""
+    apart: frozenset[bytes] = frozenset()
+    """Tables (ids) whose writes reach no log: what read repair leaves there of them is a random part."""
 
 
 def exploder(plan: ExplodePlan) -> Callable[[Batches], Batches]:
@@ -145,6 +147,7 @@ class _Explosion:
         self.checks = Checks(plan.schema, self.table.id)
         self.purged = plan.cuts.purged(table_id)
         self.erased = plan.erased.get(table_id)
+        self.is_apart = table_id in plan.apart
         self.counts: Counter[str] = Counter()
         self.brought = 0
         self.refused: dict[tuple[int, str], _Refused] = {}
@@ -272,6 +275,10 @@ class _Explosion:
         parts = np.bincount(of_update, minlength=len(kept))
         copies = mutations["copies"]
         self.counts["duplicate"] += int((pc.list_value_length(copies).to_numpy()[of_mutation[kept]] - 1).sum())
+        if self.is_apart:
+            leaked = kept & ((decoded.updates["flags"].fill_null(0).to_numpy() & BY_THE_NODE) != 0)
+            self.counts["leaked"] += int(leaked.sum())
+            kept &= ~leaked
         if self.table.id.bytes in self.plan.cuts.tables:
             decided = [
                 (update, self._verdict(copies[of_mutation[update]].as_py(), int(latest[update])))
@@ -330,7 +337,9 @@ class _Explosion:
         self.counts["duplicate"] += total - len(items)
         for (_, update), of_update in zip(updates, items, strict=True):
             verdict = self._verdict(copies, max_timestamp(update))
-            if verdict == "gone":
+            if self.is_apart and (decoded.flags or 0) & BY_THE_NODE:
+                self.counts["leaked"] += 1
+            elif verdict == "gone":
                 self.counts["truncated"] += 1
             elif not of_update:
                 self.counts["purged" if self._left(update) is not None else "erased"] += 1

@@ -46,7 +46,7 @@ _IN_ORDER_OF_NUMBERS: Final = frozenset({"tinyint", "smallint", "int", "bigint",
 @dataclass(frozen=True)
 class EventFacts:
     """Facts of events besides their rows; see `typed_events.EventPlan`. `read`: by segment, whether its
-    frames were read from the cluster."""
+    frames were read from the cluster; `read_deletions`: whether deletions show that, too."""
 
     now: int
     files: Sequence[str]
@@ -54,6 +54,7 @@ class EventFacts:
     expected: int
     read: Flags
     snapshot: tuple[str, str]
+    read_deletions: bool = False
 
 
 @dataclass(frozen=True)
@@ -339,7 +340,8 @@ def _about(folded: pa.RecordBatch, start: int, facts: EventFacts, had: Flags, ha
     segment = flat.field("segment").to_numpy(zero_copy_only=False).astype(np.int64)
     rows, ends = np.repeat(np.arange(size), counts), np.cumsum(counts)
     first = pa.array(np.where(counts > 0, ends - counts, 0), mask=counts == 0)
-    snapshot = has & (counts > 0) & (np.bincount(rows, ~facts.read[segment], size) == 0) if facts.read.any() else np.zeros(size, np.bool_)
+    shown = has | facts.read_deletions
+    snapshot = shown & (counts > 0) & (np.bincount(rows, ~facts.read[segment], size) == 0) if facts.read.any() else np.zeros(size, np.bool_)
     op = np.where(had & has, 1, np.where(had, 2, np.where(snapshot, 3, 0)))
     reason = folded["reason"]
     ts = folded["ts"].to_numpy(zero_copy_only=False)

@@ -59,6 +59,8 @@ class EventPlan:
     before: dict[bytes, Table] = field(default_factory=dict)
     rules: Rules = field(default_factory=Rules)
     read: frozenset[int] = frozenset()
+    apart: frozenset[bytes] = frozenset()
+    """Tables (ids) that are in no log: their deletions, too, are known from reading the cluster, and say so."""
 
 
 def typed(plan: EventPlan, engine: Engine = "auto") -> Callable[[Batches], Pages]:
@@ -99,6 +101,7 @@ class TypedEvents:
         self.plan = plan
         self.table = plan.schema.tables[table_id]
         # Values of a dropped column appear once more: they are what changes.
+        self._read_deletions = table_id.bytes in plan.apart
         whole = _with_dropped(self.table, plan.before.get(table_id.bytes, self.table), plan.schema)
         self.view = TableView(whole, plan.schema.types)
         self.clear = RowShape.of(whole, plan.schema)
@@ -119,7 +122,8 @@ class TypedEvents:
     def _about(self) -> EventFacts:
         plan = self.plan
         read = np.array([index in plan.read for index in range(len(plan.hosts))], np.bool_)
-        return EventFacts(plan.now, plan.files, plan.hosts, plan.expected[self.table.id.bytes], read, (SNAPSHOT, READ))
+        facts = EventFacts(plan.now, plan.files, plan.hosts, plan.expected[self.table.id.bytes], read, (SNAPSHOT, READ))
+        return replace(facts, read_deletions=self._read_deletions)
 
     def _event(self, row: dict[str, Any], start: int) -> tuple[int | None, bool, table_events.Event]:
         """The event of a FOLDED row, with its ordinal and whether it is the last of its row."""
@@ -140,8 +144,12 @@ class TypedEvents:
     def _row(self, row: dict[str, Any]) -> dict[str, Any]:
         before, after = _shown(row["before"], row["static_before"]), _shown(row["after"], row["static_after"])
         event = self.view.event_of(row["pk"], before, after, ts_micro=row["ts"], reason=row["reason"])
-        if row["copies"] and after is not None and all(copy["segment"] in self.plan.read for copy in row["copies"]):
-            event |= {"reason": SNAPSHOT, "op": READ if before is None else event["op"]}
+        if (
+            row["copies"]
+            and (after is not None or self._read_deletions)
+            and all(copy["segment"] in self.plan.read for copy in row["copies"])
+        ):
+            event |= {"reason": SNAPSHOT, "op": READ if before is None and after is not None else event["op"]}
         if self._filters:
             event |= self._filtered(event)
         values = {part: None if event[part] is None else self._shown(event[part]) for part in ("key", "before", "after")}

@@ -91,6 +91,8 @@ def test_secrets_come_from_the_environment(tmp_path: Path, monkeypatch: pytest.M
         ({"state": "hdfs://host/state"}, r"`state`: .*no kind of object store"),
         ({"files": {"url": "ftp://host/events"}}, r"`files\.url`: .*no kind of object store"),
         ({"snapshot": {"consistency": "ANY"}}, r"`snapshot\.consistency`"),
+        ({"tables": {"not_in_log": "often"}}, r"`tables\.not_in_log`"),
+        ({"tables": {"not_in_log": "read"}}, r"tables\.not_in_log: read needs `cluster\.cql`"),
         ({"buckets": "many"}, r"`buckets`"),
         ({"node": {}}, r"`node\.cdc_raw`: Field required"),
         ({"node": {"cdc_raw": "x", "port": 0}}, r"`node\.port`"),

@@ -4,20 +4,22 @@ from __future__ import annotations
 
 import json
 import re
-from datetime import timedelta
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
 import pytest
 
 from tests.monitoring import bucket
 from tests.storage.memory import MemoryStore
+from writetime.cassandra.schema.model import Table
 from writetime.config.airflow import WatchConfig
 from writetime.monitoring.metrics import samples
 from writetime.monitoring.overview import overview
 from writetime.monitoring.status import as_document, as_text
 from writetime.monitoring.watch import Trouble, watch
 from writetime.pipeline.batch_history import Batches
-from writetime.pipeline.documents import Sealed
+from writetime.pipeline.bootstrap import run as runs
+from writetime.pipeline.documents import Apart, Sealed
 from writetime.pipeline.publish_progress import Published
 from writetime.storage import layout
 
@@ -189,6 +191,34 @@ def test_limits_are_those_of_the_alert_rules() -> None:
     }.items():
         (rule,) = re.findall(rf"alert: {alert}\n(.*?)(?:- alert|\Z)", rules, re.DOTALL)
         assert limit in rule, alert
+
+
+def test_a_table_that_is_in_no_log_by_choice_is_reported_when_it_is_not_read_in_time(store: MemoryStore) -> None:
+    name = layout.batch_object(bucket.CLUSTER, 8, "sealed")
+    chosen = {"shop.orders": Apart(mode="full", seconds=600), "shop.two": Apart(mode="tracked")}
+    sealed = Sealed.model_validate_json(store.read(name)).model_copy(update={"apart": chosen})
+    store.put(name, sealed.to_bytes())
+    batches = Batches(store, bucket.CLUSTER)
+
+    def status() -> list[str]:
+        return [line.removeprefix("not in the commit log: ") for line in as_text(batches, 5).splitlines() if line.startswith("not in the")]
+
+    left_out = "shop.two: left out, as its writes reach no commit log (tracked)"
+    never = "shop.orders: read from the cluster every 600 s, as its writes reach no commit log (full): never read yet, late"
+    (found,) = seen(store, NONE)
+    assert (found.key, found.severity) == ("not in the log shop.orders", "critical")
+    assert f"not in the commit log: shop.orders in {bucket.CLUSTER}: read from the cluster every 600 s" in found.text
+    assert status()[1:] == [never, left_out]
+    assert [value for name, _, value in samples(batches) if name == "writetime_not_in_log_tables"] == [1]
+    at = datetime.now(UTC) - timedelta(seconds=1100)
+    table = Table("shop", "orders", bucket.ORDERS, {})
+    run = runs.begin(store, bucket.CLUSTER, table, part=None, ranges=[(0, 1)], consistency="ALL", now=at)
+    runs.finish_range(store, run, 0, runs.RangeDone(rows=1, frames=0, objects=[]))
+    runs.update(store, run, at)
+    assert seen(store, NONE) == []
+    assert status() == [never.replace("never read yet, late", f"as of {at:%Y-%m-%d %H:%M:%S}Z"), left_out]
+    assert [value for name, _, value in samples(batches) if name == "writetime_not_in_log_tables"] == [0]
+    assert as_document(batches, 5)["apart"]["shop.orders"]["late"] is False
 
 
 def test_a_captured_table_whose_writes_bypass_the_log(store: MemoryStore) -> None:

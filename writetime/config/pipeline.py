@@ -92,6 +92,13 @@ class PipelineConfig(Model):
             raise ValueError("warehouse.bigquery: BigQuery reads tables in gs:// only, and catalog.warehouse is elsewhere")
         return self
 
+    @model_validator(mode="after")
+    def _can_read_what_no_log_holds(self) -> PipelineConfig:
+        # Shippers' files need not have it, and replays into a shadow namespace read nothing from the cluster.
+        if self.tables.not_in_log == "read" and self.cluster.cql is None and self.node is None:
+            raise ValueError("tables.not_in_log: read needs `cluster.cql`, which says where the cluster is")
+        return self
+
     @property
     def partition_by(self) -> PartitionBy:
         """`kafka.partition_by`; without Kafka, its default."""

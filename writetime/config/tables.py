@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import re
 from fnmatch import fnmatchcase
-from typing import Annotated, Any
+from typing import Annotated, Any, Literal
 
 from pydantic import Field, SecretStr, field_validator, model_validator
 
-from writetime.config.base import COMMAS, Model, comma_list
+from writetime.config.base import COMMAS, LOWER, Model, comma_list
 from writetime.events import masking
+
+NotInLog = Literal["alarm", "read", "leave_out"]
 
 
 class TablesConfig(Model):
@@ -19,6 +21,18 @@ class TablesConfig(Model):
         default=["*.*"], description="keyspace.table patterns, as a list or separated by commas; `*` stands for any text."
     )
     exclude: Annotated[list[str], COMMAS] = Field(default=[], description="Patterns that are excluded.")
+    not_in_log: Annotated[NotInLog, LOWER] = Field(
+        default="alarm",
+        description="Captured tables whose writes reach no commit log: those of Accord (transactional_mode other than off), and of tracked "
+        "keyspaces. alarm: they are reported as a failure. read: cdc_bootstrap reads them again and again; events and rows come from it "
+        "alone. leave_out: nothing is taken of them.",
+    )
+    not_in_log_seconds: int = Field(
+        default=3600,
+        ge=60,
+        description="With `not_in_log: read`, a reading begins this long after the one before; cdc_bootstrap looks each time it is "
+        "scheduled (`airflow.bootstrap_schedule`).",
+    )
 
     def captures(self, full_name: str) -> bool:
         """Whether a table, as keyspace.table, is captured if it has cdc."""

@@ -158,7 +158,8 @@ def _batch(table: TableStatus, about: TablesStatus, found: RingStatus, problems:
         waits = about.waiting[name]
         return Finding("warning", f"events since batch {waits.sent} cannot be published: {waits.reason or 'see cdc_publish'}", view)
     if name in about.not_in_log:
-        return Finding("critical", bypass_text(about.not_in_log[name]), view)
+        text = about.apart[name].text if name in about.apart else bypass_text(about.not_in_log[name])
+        return Finding("critical", text, view)
     if (behind := next((each for each in problems if each.table == name), None)) is not None:
         return Finding(behind.severity, f"events of {table.unpublished} batches are not in Kafka", behind.view)
     if not found.batches:

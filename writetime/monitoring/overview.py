@@ -29,5 +29,5 @@ class Overview:
 
 def overview(batches: Batches, *, last: int = WINDOW, now: datetime | None = None) -> Overview:
     """By the last batches."""
-    found, about = ring(batches, last=last, now=now), tables(batches, last=last)
+    found, about = ring(batches, last=last, now=now), tables(batches, last=last, now=now)
     return Overview(found, about, complete_until(batches), read_state(batches.store, batches.cluster))

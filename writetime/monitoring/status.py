@@ -81,6 +81,7 @@ def as_text(batches: Batches, last: int, expected: Expected = EXPECTED) -> str:
     lines += _rebuilt(current(batches.store, batches.cluster))
     lines += [f"table rejected: {name}: {reason}" for name, reason in of_tables.refused.items()]
     lines += [f"not in the commit log: {name}: {bypass_text(mode)}" for name, mode in of_tables.not_in_log.items()]
+    lines += [f"not in the commit log: {name}: {each.text}" for name, each in of_tables.apart.items()]
     lines += [
         f"cannot be published: {name}, since batch {waits.sent}: {waits.reason or 'see the log of cdc_publish'}"
         for name, waits in of_tables.waiting.items()
@@ -153,6 +154,10 @@ def as_document(batches: Batches, last: int, expected: Expected = EXPECTED) -> d
         "published": of_tables.published,
         "refused": of_tables.refused,
         "not_in_log": of_tables.not_in_log,
+        "apart": {
+            name: {"mode": each.mode, "seconds": each.seconds, "last": _iso(each.last), "late": each.is_late}
+            for name, each in of_tables.apart.items()
+        },
         "waiting": {name: {"published": waits.sent, "reason": waits.reason} for name, waits in of_tables.waiting.items()},
         "bigquery": {name: each.error for name, each in failing_external_tables(batches).items()},
         "held": list(found.held),

@@ -5,13 +5,14 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
-from datetime import datetime
+from datetime import UTC, datetime
 from functools import lru_cache
 from uuid import UUID
 
 from writetime.cassandra.schema.model import Table
 from writetime.errors import ObjectNotFound
 from writetime.pipeline.batch_history import Batches, BatchFacts
+from writetime.pipeline.bootstrap.run import runs
 from writetime.pipeline.documents import Accounting, Sealed, total
 from writetime.pipeline.planner import read_schema
 from writetime.pipeline.publish_progress import read_published
@@ -50,7 +51,7 @@ class TablesStatus:
     """All captured tables, and those with updates. `published`: the last batch whose events are all known
     to be in Kafka, None if there is none. `refused`: tables rejected as of the last seal, with the reason.
     `waiting`: tables whose events cannot be published. `not_in_log`: captured tables whose writes bypass the
-    commit log, with their transactional mode."""
+    commit log, with their transactional mode, unless that is by choice; `apart`: those."""
 
     tables: tuple[TableStatus, ...]
     batches: tuple[BatchFacts, ...]
@@ -58,6 +59,7 @@ class TablesStatus:
     refused: dict[str, str]
     waiting: dict[str, Waiting]
     not_in_log: dict[str, str]
+    apart: dict[str, ApartStatus] = field(default_factory=dict)
 
     @property
     def captured(self) -> list[TableStatus]:
@@ -69,13 +71,40 @@ class TablesStatus:
         return [table for table in self.tables if not table.is_captured]
 
 
+@dataclass(frozen=True, slots=True)
+class ApartStatus:
+    """A table whose writes bypass the commit log, by choice: read every `seconds` from the cluster (None: left
+    out). `last`: when its last complete reading began."""
+
+    mode: str
+    seconds: int | None
+    last: datetime | None
+    now: datetime
+
+    @property
+    def is_late(self) -> bool:
+        """Whether two intervals have passed without a reading."""
+        return self.seconds is not None and (self.last is None or (self.now - self.last).total_seconds() > 2 * self.seconds)
+
+    @property
+    def text(self) -> str:
+        if self.seconds is None:
+            return f"left out, as its writes reach no commit log ({self.mode})"
+        began = "never read yet" if self.last is None else f"as of {self.last:%Y-%m-%d %H:%M:%S}Z"
+        return f"read from the cluster every {self.seconds} s, as its writes reach no commit log ({self.mode}): {began}" + (
+            ", late" if self.is_late else ""
+        )
+
+
 def bypass_text(mode: str) -> str:
     """What is missing of a table with that transactional mode."""
+    if mode == "tracked":
+        return "its keyspace is tracked: its writes go to the journal of mutation tracking and never reach a commit log"
     part = "" if mode == "full" else ", except for what a read repair writes"
     return f"its transactional_mode is {mode}: its writes go through Accord and never reach a commit log{part}"
 
 
-def tables(batches: Batches, *, last: int = 60) -> TablesStatus:
+def tables(batches: Batches, *, last: int = 60, now: datetime | None = None) -> TablesStatus:
     """The status of the tables by the accounting of the last batches."""
     facts = [batch for batch in batches.latest(last) if batch.void is None]
     published = read_published(batches.store, batches.cluster)
@@ -88,7 +117,9 @@ def tables(batches: Batches, *, last: int = 60) -> TablesStatus:
     waiting = {name: Waiting(sent, published.reasons.get(name, "")) for name, sent in published.waiting.items()} if published else {}
     rows = facts[0].rows if facts else {}
     known = _captured_now(batches, sealed) if sealed and sealed.state else None
-    not_in_log = sealed.not_in_log if sealed else {}
+    apart = _apart(batches, sealed, now or datetime.now(UTC)) if sealed and sealed.apart else {}
+    # What is not read in time is missing as well.
+    not_in_log = (sealed.not_in_log if sealed else {}) | {name: each.mode for name, each in apart.items() if each.is_late}
     for name in (*rows, *refused, *waiting, *not_in_log, *(known or ())):
         found.setdefault(name, [None] * len(facts))
     minutes = _minutes(facts)
@@ -110,7 +141,16 @@ def tables(batches: Batches, *, last: int = 60) -> TablesStatus:
                 status.last_event = batch.sealed_at
                 status.unpublished += batch.number > sent
         done.append(status)
-    return TablesStatus(tuple(done), tuple(facts), published.batch if published else None, refused, waiting, not_in_log)
+    return TablesStatus(tuple(done), tuple(facts), published.batch if published else None, refused, waiting, not_in_log, apart)
+
+
+def _apart(batches: Batches, sealed: Sealed, now: datetime) -> dict[str, ApartStatus]:
+    begun: dict[str, datetime] = {}
+    for run in runs(batches.store, batches.cluster):
+        if run.part is None and run.finished_at is not None:
+            name = f"{run.keyspace}.{run.table}"
+            begun[name] = max(run.started_at, begun.get(name, run.started_at))
+    return {name: ApartStatus(each.mode, each.seconds, begun.get(name), now) for name, each in sorted(sealed.apart.items())}
 
 
 def _captured_now(batches: Batches, sealed: Sealed) -> set[str] | None:

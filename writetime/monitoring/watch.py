@@ -199,6 +199,16 @@ def _backlog(found: RingStatus, limits: WatchConfig) -> Iterator[Trouble]:
 
 def _not_in_log(about: TablesStatus, found: RingStatus) -> Iterator[Trouble]:
     for name, mode in about.not_in_log.items():
+        if name in about.apart:
+            yield Trouble(
+                f"not in the log {name}",
+                f"not in the commit log: {name} in {found.cluster}: {about.apart[name].text}. Check whether cdc_bootstrap is paused or "
+                "failed; its log contains the reason.",
+                "critical",
+                f"tables#{quote(name)}",
+                name,
+            )
+            continue
         yield Trouble(
             f"not in the log {name}",
             f"not in the commit log: {name} in {found.cluster}: {bypass_text(mode)}. No segment holds them, so their rows are missing. "

@@ -548,6 +548,14 @@ class PartitionedFrom(Document):
     by: PartitionBy
 
 
+class Apart(Document):
+    """A captured table whose writes reach no commit log, and what becomes of it: the cluster is asked every
+    `seconds` (None: never, nothing is taken of it). `mode`: its transactional mode, or `tracked`."""
+
+    mode: str
+    seconds: int | None = None
+
+
 class Sealed(Document):
     """The outcome of a batch; the existence of this object is the seal. With a `void` there is no outcome:
     the input is planned again.
@@ -582,6 +590,7 @@ class Sealed(Document):
     not_in_log: dict[str, str] = Field(
         default={}, description="By captured table: its transactional mode, if Accord takes writes that never reach a commit log."
     )
+    apart: dict[str, Apart] = Field(default={}, description="By captured table: the same if `tables.not_in_log` is not `alarm`.")
     horizon: int | None = Field(
         default=None,
         description="Tombstones older than this (s since the epoch) may have been purged from the state, in any batch so far.",
@@ -625,7 +634,8 @@ class Sealed(Document):
 
     def to_bytes(self) -> bytes:
         # Earlier versions reject unknown keys: leave the key out where it is not needed.
-        return self.model_dump_json(indent=1, exclude=None if self.not_in_log else {"not_in_log"}).encode() + b"\n"
+        unneeded = {name for name in ("not_in_log", "apart") if not getattr(self, name)}
+        return self.model_dump_json(indent=1, exclude=unneeded).encode() + b"\n"
 
     def waits_for_tables(self, outcome: SegmentOutcome) -> bool:
         """Whether rejected tables are the only problem of the segment."""

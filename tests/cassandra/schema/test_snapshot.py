@@ -12,9 +12,13 @@ import pytest
 
 from tests.cassandra.schema.examples import change, create_keyspace, create_table, deleted_row
 from tests.cassandra.schema.test_history import learner_of_churn, seconds_to_learn
+from writetime.cassandra.commitlog.encode import encode_mutation
+from writetime.cassandra.commitlog.system_mutations import decode_own
+from writetime.cassandra.model import Cell, Mutation, PartitionUpdate, Row
 from writetime.cassandra.schema.history import SchemaLearner
-from writetime.cassandra.schema.model import Column, DroppedColumn, Table, UserType
+from writetime.cassandra.schema.model import Column, DroppedColumn, Schema, Table, UserType
 from writetime.cassandra.schema.snapshot import parse
+from writetime.cassandra.schema.system_tables import TABLES, system_table_id
 from writetime.errors import SchemaError
 
 T = 1_700_000_000_000_000
@@ -128,6 +132,28 @@ def test_the_mode_of_the_latest_epoch_counts_whatever_the_clocks_say(order: tupl
     assert not again.apply_snapshot(said[1])
     assert again.apply_snapshot(with_mode("off", 9))
     assert not again.schema().tables[TABLE.id].bypasses_log
+
+
+@pytest.mark.parametrize("logged", [True, False])
+def test_all_tables_of_a_tracked_keyspace_bypass_the_log(logged: bool) -> None:
+    """No version that is out has these keyspaces: their option is that of Cassandra's branch."""
+    learner = SchemaLearner()
+    learner.apply_snapshot(document())
+    assert not learner.schema().tables[TABLE.id].bypasses_log
+    for at, kind, bypass in ((1, "tracked", "tracked"), (2, "untracked", "off")):
+        if logged:
+            cells = (Cell("replication_type", T + at, kind.encode()),)
+            update = PartitionUpdate(system_table_id("system_schema", "keyspaces"), b"k", rows=(Row((), cells=cells),))
+            body = encode_mutation(Mutation((update,)), Schema(tables=TABLES))
+            learner.apply(decode_own(body, version=7).mutation)
+        else:
+            found = document()
+            learner.apply_snapshot(
+                {**found, "keyspaces": [{**row, "replication_type": kind, "writetime": T + at} for row in found["keyspaces"]]}
+            )
+        table = learner.schema().tables[TABLE.id]
+        assert (table.bypass, table.bypasses_log) == (bypass, kind == "tracked")
+        assert SchemaLearner.from_json(learner.to_json()).schema() == learner.schema()
 
 
 @pytest.mark.parametrize("said", [{"transactional_mode": 7}, {"transactional_mode": "x" * 99}, {"transactional_mode": "full", "id": "no"}])

@@ -7,6 +7,7 @@ from datetime import UTC, datetime, timedelta
 from itertools import pairwise
 from pathlib import Path
 from typing import Any
+from uuid import UUID
 
 import pytest
 from hypothesis import given
@@ -35,9 +36,10 @@ NOW = datetime(2026, 5, 4, 12, tzinfo=UTC)
 CLUSTER = "ring"
 
 
-def report_schema(store: Store, *, cdc: bool = True, at: int = 1) -> None:
+def report_schema(store: Store, *, cdc: bool = True, at: int = 1, mode: str | None = None) -> None:
+    """`mode`: how writes to `orders` go."""
     about = {"keyspace_name": "shop", "writetime": at}
-    document = {
+    document: dict[str, Any] = {
         "keyspaces": [{**about, "durable_writes": True, "replication": {"class": "SimpleStrategy"}}],
         "tables": [{**about, "table_name": name, "id": str(id_), "cdc": cdc} for name, id_ in (("orders", ORDERS), ("notes", NOTES))],
         "columns": [
@@ -46,6 +48,8 @@ def report_schema(store: Store, *, cdc: bool = True, at: int = 1) -> None:
             for name in ("orders", "notes")
         ],
     }
+    if mode is not None:
+        document["tables"][0]["transactional_mode"], document["schema_version"] = mode, str(UUID(int=at))
     store.put(layout.schema_snapshot(CLUSTER, NOW + timedelta(seconds=min(at, 1000)), f"v{at}"), json.dumps(document).encode())
 
 
@@ -195,6 +199,23 @@ def test_by_always_a_table_is_read_again_when_its_cdc_is_switched_on_again(store
     report_schema(store, cdc=True, at=3)
     assert due(store, always) == ["notes", "orders"]
     assert due(store, config("initial")) == []
+
+
+@pytest.mark.parametrize("mode", ["initial", "never"])
+def test_a_table_that_is_in_no_log_is_due_at_intervals_if_it_is_to_be_read(store: MemoryStore, mode: str) -> None:
+    def at(seconds: int, choice: str = "read") -> list[str]:
+        chosen = config(mode, tables={"not_in_log": choice, "not_in_log_seconds": 600})
+        return [each.name for each in runs.due(store, chosen, NOW + timedelta(seconds=seconds))]
+
+    others = {"initial": ["notes"], "never": []}[mode]
+    report_schema(store, at=2, mode="full")
+    assert at(0) == [*others, "orders"]
+    assert at(0, "leave_out") == others
+    finish(store, begun(store), 0, 1)
+    assert (at(599), at(600)) == (others, [*others, "orders"]), "from the start of the reading before"
+    assert at(600, "alarm") == at(600, "leave_out") == others
+    report_schema(store, at=3, mode="off")
+    assert at(600) == others
 
 
 def test_what_was_off_and_on_between_two_looks_is_noticed(store: MemoryStore) -> None:

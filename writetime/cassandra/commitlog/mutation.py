@@ -75,6 +75,9 @@ UNSIGNED_TIMES_VERSION: Final = 8
 """From this descriptor version on, deletion times are unsigned and reach to 2106."""
 EPOCHS_VERSION: Final = 9
 """From this descriptor version on, a mutation begins with a byte of flags, and each update has an epoch."""
+BY_THE_NODE: Final = 0x01
+"""Flag of a mutation that nobody has to ask Accord about: of the node's own tables, of Paxos, and of read repair of
+a table that is not written to through the log."""
 NO_EPOCH: Final = -1
 STATE_VERSION: Final = 8
 """The version in which partition updates are stored in the state: without epochs, which mean nothing there."""

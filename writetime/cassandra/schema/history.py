@@ -68,7 +68,7 @@ from writetime.errors import DecodeError, SchemaError, WritetimeError
 
 _TABLE_COLUMNS = frozenset({"id", "flags", "cdc", "default_time_to_live", "gc_grace_seconds"})
 TRACKED: Final[dict[str, frozenset[str]]] = {
-    "keyspaces": frozenset({"durable_writes", "replication"}),
+    "keyspaces": frozenset({"durable_writes", "replication", "replication_type"}),
     "tables": _TABLE_COLUMNS,
     "views": _TABLE_COLUMNS | {"base_table_name", "where_clause", "include_all_columns"},
     "columns": frozenset({"kind", "position", "clustering_order", "type"}),
@@ -385,8 +385,10 @@ class SchemaLearner:
             schema.types.update(learnt.types)
         for table_id in self._modes.keys() & schema.tables.keys():
             schema.tables[table_id] = replace(schema.tables[table_id], transactional_mode=self._modes[table_id][1])
+        tracked = {name for name, keyspace in schema.keyspaces.items() if keyspace.replication_type.lower() == "tracked"}
         for table_id, table in schema.tables.items():
-            schema.tables[table_id] = self._in_time(table)
+            known = replace(table, tracked=True) if table.keyspace in tracked else table
+            schema.tables[table_id] = self._in_time(known)
         return schema
 
     def _in_time(self, table: Table) -> Table:
@@ -982,7 +984,8 @@ def _kind(name: str, text: str) -> ColumnKind:
 
 def _keyspace(name: str, view: _View) -> Keyspace | None:
     for _, values in view.rows("keyspaces"):
-        return Keyspace(name, dict(values.get("replication") or ()), values.get("durable_writes", True))
+        replication = dict(values.get("replication") or ())
+        return Keyspace(name, replication, values.get("durable_writes", True), values.get("replication_type") or "untracked")
     return None
 
 

@@ -71,6 +71,8 @@ class Keyspace:
     name: str
     replication: dict[str, str]
     durable_writes: bool = True
+    replication_type: str = "untracked"
+    """`tracked`: with mutation tracking, whose writes are in a journal of its own (after Cassandra 6.0-alpha2)."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -95,6 +97,7 @@ class Table:
     default_time_to_live: int = 0
     gc_grace_seconds: int = 864_000
     transactional_mode: str = "off"
+    tracked: bool = False
     dropped: bool = False
     view: View | None = None
     replaced: bool = field(default=False, compare=False)
@@ -127,8 +130,13 @@ class Table:
 
     @property
     def bypasses_log(self) -> bool:
-        """Whether writes go through Accord, which does not use the commit log."""
-        return self.transactional_mode != "off"
+        """Whether writes reach no commit log: they go through Accord, or their keyspace is tracked."""
+        return self.bypass != "off"
+
+    @property
+    def bypass(self) -> str:
+        """How writes bypass the commit log: the transactional mode, or `tracked`; `off` if they do not."""
+        return "tracked" if self.tracked and self.transactional_mode == "off" else self.transactional_mode
 
     @property
     def is_counter(self) -> bool:

@@ -51,7 +51,7 @@ _TABLE_OPTIONS = """
 
 _SYSTEM_SCHEMA = f"""
 keyspaces         | keyspace_name text | | durable_writes boolean, replication frozen<map<text, text>>,
-                    fast_path frozen<map<text, text>>
+                    fast_path frozen<map<text, text>>, replication_type text
 tables            | keyspace_name text | table_name text | {_TABLE_OPTIONS}
 views             | keyspace_name text | view_name text
                   | base_table_id uuid, base_table_name text, where_clause text, include_all_columns boolean, {_TABLE_OPTIONS}

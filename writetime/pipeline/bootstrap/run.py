@@ -269,15 +269,22 @@ def _captured(cluster: str) -> str:
 
 def due(store: Store, config: PipelineConfig, now: datetime | None = None) -> list[Table]:
     """The tables that have to be read automatically: in mode `initial` captured tables that were never read
-    completely; in mode `always` also those whose cdc was switched on again. Records which tables are
-    captured now."""
-    cluster, mode = config.cluster.name, config.snapshot.mode
-    if mode == "never" or config.cluster.cql is None:
+    completely; in mode `always` also those whose cdc was switched on again. In any mode those whose writes reach
+    no log, each time their interval has passed, if the configuration says so. Records which tables are captured
+    now."""
+    cluster, mode, choice = config.cluster.name, config.snapshot.mode, config.tables.not_in_log
+    if config.cluster.cql is None or (mode == "never" and choice != "read"):
         return []
+    now = now or datetime.now(UTC)
     learner = known_schema(store, cluster)
     schema = learner.schema()
     captured = [table for table in schema.tables.values() if table.cdc and not table.dropped and config.tables.captures(table.full_name)]
+    if choice == "leave_out":
+        captured = [table for table in captured if not table.bypasses_log]
     found = list(runs(store, cluster))
+    at_intervals = _stale(captured, found, now, timedelta(seconds=config.tables.not_in_log_seconds)) if choice == "read" else set()
+    if mode == "never":
+        return sorted((table for table in captured if table.id in at_intervals), key=lambda table: table.full_name)
     finished = read_to_the_end(found)
     open_runs = _begun(found)
     before = Captured.read(store, _captured(cluster)) or Captured()
@@ -285,7 +292,7 @@ def due(store: Store, config: PipelineConfig, now: datetime | None = None) -> li
     switched = {table.id for table in captured if table.id not in before.tables or table.id in back}
     again = switched | set(before.due)
     known = {table.id for table in schema.tables.values() if not table.dropped}
-    seen = dict.fromkeys(switched & set(before.off), now or datetime.now(UTC)) | back
+    seen = dict.fromkeys(switched & set(before.off), now) | back
     after = Captured(
         tables=sorted((table.id for table in captured), key=str),
         off=sorted((set(before.tables) | set(before.off)) & known - {table.id for table in captured}, key=str),
@@ -294,10 +301,24 @@ def due(store: Store, config: PipelineConfig, now: datetime | None = None) -> li
     )
     if after != before:
         store.put(_captured(cluster), after.to_bytes())
-    wanted = [
-        table for table in captured if table.id not in finished or table.id in open_runs or (mode == "always" and table.id in after.due)
-    ]
+    again = set(after.due) if mode == "always" else set()
+    wanted = [table for table in captured if table.id not in finished or table.id in open_runs | again | at_intervals]
     return sorted(wanted, key=lambda table: table.full_name)
+
+
+def _stale(captured: Iterable[Table], found: Iterable[Run], now: datetime, interval: timedelta) -> set[UUID]:
+    """Ids of the tables whose writes reach no log, and whose last complete reading began an interval ago."""
+    begun = last_readings(found)
+    return {table.id for table in captured if table.bypasses_log and (table.id not in begun or now - begun[table.id] >= interval)}
+
+
+def last_readings(found: Iterable[Run]) -> dict[UUID, datetime]:
+    """By table id: when the last reading of the whole table that was finished began."""
+    begun: dict[UUID, datetime] = {}
+    for run in found:
+        if run.part is None and run.finished_at is not None:
+            begun[run.table_id] = max(run.started_at, begun.get(run.table_id, run.started_at))
+    return begun
 
 
 def _begun(found: Iterable[Run]) -> set[UUID]:
@@ -312,10 +333,7 @@ def _begun(found: Iterable[Run]) -> set[UUID]:
 def _back_since(reported: Mapping[UUID, int], before: Captured, found: Iterable[Run]) -> dict[UUID, datetime]:
     """Since when tables are captured again, from logs and snapshots: this includes tables switched off and
     on between two checks. Tables recorded or completely read since then are left out."""
-    read: dict[UUID, datetime] = {}
-    for run in found:
-        if run.part is None and run.finished_at is not None:
-            read[run.table_id] = max(run.started_at, read.get(run.table_id, run.started_at))
+    read = last_readings(found)
     times = {table_id: datetime.fromtimestamp(at / 1_000_000, UTC) for table_id, at in reported.items()}
 
     def is_new(table_id: UUID, at: datetime) -> bool:
