@@ -148,6 +148,7 @@ class Live:
         self._aside = ThreadPoolExecutor(1)
         self._upgrade_to = upgrade_to
         self._refused = Counter[int]()
+        self._former: set[str] = set()
         self._change: tuple[Future[object], Callable[[], None]] | None = None
 
     def run(self) -> Outcome:
@@ -359,7 +360,7 @@ class Live:
 
     def _cut_off(self, node: Node) -> None:
         """Isolate the node without hints: its writes reach no other node before a repair."""
-        if self._alone is not None or not all(other.running for other in self.ring.nodes):
+        if self._alone is not None or self._change is not None or not all(other.running for other in self.ring.nodes):
             return
         self._to_be_alone = None
         self._forget_session()
@@ -620,6 +621,7 @@ class Live:
         if self._upgrade_to is None or node.version == self._upgrade_to:
             return False
         version = self._upgrade_to
+        self._former.add(_host_id(node))
         self._begin_change(lambda: self.ring.upgrade(node, version), self._upgraded)
         return True
 
@@ -630,6 +632,10 @@ class Live:
         version = self._upgrade_to
         if version is not None and {node.version for node in self.ring.nodes} == {version} != {self.ring.version}:
             self.ring.upgraded(version)
+            # With metadata of its own, a ring of 6.0 gives its nodes other ids. The former ones would hold purges back.
+            self._do_ship_all(self.ring.nodes[0])
+            for host_id in self._former - {_host_id(each) for each in self.ring.nodes}:
+                self.pipeline.forget_node(host_id)
 
     def _end_upgrade(self) -> None:
         """Upgrade the rest of the nodes if it was begun: a ring of two versions must not change its schema."""
