@@ -83,6 +83,7 @@ _BYTES_PER_TRANSACTION = 32 << 20
 """A transaction ends with the event that reaches either: it is held in memory, and has to be over before the
 broker's time for it is."""
 _TIMEOUT_SECONDS = 60.0
+_REPORT_SECONDS = 1.0
 _OF_ONE_TOPIC = (
     KafkaError.MSG_SIZE_TOO_LARGE,
     KafkaError.RECORD_LIST_TOO_LARGE,
@@ -484,7 +485,9 @@ class Publisher:
                 value = self._progress(position)
                 _produce(producer, progress_topic(self.kafka.topic_prefix), stream.encode(), value, delivered, partition=publisher)
         except KafkaException:
-            # A transaction with a rejected event accepts no more events: the rejection is the reason.
+            # A transaction with a rejected event accepts no more events: the rejection, which is reported when the
+            # producer is polled, is the reason.
+            producer.poll(_REPORT_SECONDS)
             if not failed:
                 raise
         deadline = time.monotonic() + _TIMEOUT_SECONDS
@@ -628,7 +631,7 @@ def _produce(
 ) -> None:
     while True:
         try:
-            # Failures are reported when the producer is polled, which flushing does.
+            # Failures are reported when the producer is polled, which flushing does: to poll for each record costs more.
             producer.produce(topic, value=value, key=key, partition=partition, on_delivery=delivered, headers=headers or [])
             return
         except BufferError:

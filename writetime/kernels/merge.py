@@ -49,6 +49,7 @@ from writetime.kernels.rows import (
     Rules,
     equal,
     first_deletion_time,
+    kinds_of,
     latest_timestamp,
     live_cells,
     merge_rows,
@@ -88,7 +89,7 @@ _i64: Any = np.int64
 
 # --- one row at a time
 
-MERGE, LIVE, NEXT_EXPIRY, MAX_TIMESTAMP, MIN_DELETION_TIME, TIES, JOIN, PACK, SHOW, SPLIT, DIFFER = range(11)
+MERGE, LIVE, NEXT_EXPIRY, MAX_TIMESTAMP, MIN_DELETION_TIME, TIES, KINDS, JOIN, PACK, SHOW, SPLIT, DIFFER = range(12)
 
 
 class Single(NamedTuple):
@@ -129,6 +130,8 @@ def _do_single(arguments: Ints) -> None:
             answer[0] = first_deletion_time(buf, cur, 0, a, rules)
         elif this.task == TIES:
             answer[0] = tied_cells(buf, cur, 0, a, rules)
+        elif this.task == KINDS:
+            answer[0] = kinds_of(buf, cur, 0, a, rules)
         else:
             answer[0] = latest_timestamp(buf, cur, 0, a, rules)
         answer[1] = cur[A + BAD]
@@ -403,6 +406,11 @@ def min_deletion_time(row: bytes) -> int | None:
 def ties(row: bytes) -> int | None:
     """As `row_codec.ties`; None if the row is damaged."""
     return _ask(TIES, row, _rules())
+
+
+def kinds(row: bytes) -> int | None:
+    """A bit for each `row_codec.Kind` of the row's entries; None if the row is damaged."""
+    return _ask(KINDS, row, _rules())
 
 
 def compile_ahead() -> float:

@@ -722,3 +722,13 @@ def tied_cells(buf: Bytes, cur: Ints, a: int, a_end: int, rules: Rules) -> int:
             found += 1
         _next(buf, cur, A, rules)
     return found
+
+
+@compiled
+def kinds_of(buf: Bytes, cur: Ints, a: int, a_end: int, rules: Rules) -> int:
+    """The kinds of the row's entries: a bit for each."""
+    _open(buf, cur, A, a, a_end, rules)
+    while cur[A + RANK] < _DONE:
+        _next(buf, cur, A, rules)
+    seen: int = cur[A + SEEN]
+    return seen

@@ -150,6 +150,8 @@ def test_merging_by_the_rules_of_3_11(engine: Engine, pair: tuple[Row, Row]) -> 
     found = row_codec.merge(row_codec.encode(a), row_codec.encode(b), policy="3.11", engine=engine)
     assert found == as_flat(expected)
     assert row_codec.ties(found, engine=engine) == sum(cell.tied for cell in expected.cells)
+    writes = expected.liveness is not None or bool(expected.cells or expected.complex_deletions)
+    assert row_codec.writes(found, engine=engine) == (writes, expected.deletion is not None)
 
 
 ENDS = (0, 100, 101, NO_DELETION_TIME)

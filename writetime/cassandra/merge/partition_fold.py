@@ -557,6 +557,7 @@ class _RowFolding:
         self._settle(partition.start)
         self._own = partition.live(self.row, partition.start)
         self._since = _Step(_FIRST, None, None)
+        self._asked: tuple[bytes, Moment | None] | None = None
 
     @property
     def shows(self) -> bool:
@@ -575,11 +576,18 @@ class _RowFolding:
             altered = self.partition.altered
             if altered is not None and altered <= self._clock:
                 altered = None
-            ahead = (self._deletions.next, self._statics.next, self.partition.expiry(self.row, self._clock), altered, self._taking)
+            ahead = (self._deletions.next, self._statics.next, self._expiry, altered, self._taking)
             moment = min((each for each in ahead if each is not None), default=until)
             if moment >= until:
                 return
             yield from self._step(moment, ())
+
+    @property
+    def _expiry(self) -> Moment | None:
+        """The next expiry in the row. The last answer holds until the row changes, or it is that second."""
+        if self._asked is None or self._asked[0] is not self.row or (self._asked[1] is not None and self._asked[1] <= self._clock):
+            self._asked = self.row, self.partition.expiry(self.row, self._clock)
+        return self._asked[1]
 
     @property
     def _taking(self) -> Moment | None:
@@ -602,7 +610,7 @@ class _RowFolding:
         if before.row and by_many is not None and by_many.moment == moment:
             yield from _taken_by(by_many, self.key, before, after)
         elif before != after:
-            reason = _UNWRITTEN.get(moment[1]) or _reason(written, after, deleted)
+            reason = _UNWRITTEN.get(moment[1]) or _reason(written, after, deleted, self.partition.engine)
             yield Event(self.key, before, after, source, moment[2], reason)
 
     def _settle(self, moment: Moment) -> tuple[Any, Reason | None]:
@@ -647,13 +655,12 @@ class _RowFolding:
             self.partition.coverage.add(self._since, step)
 
 
-def _reason(written: bytes, after: Shown, deleted: Reason | None) -> Reason | None:
+def _reason(written: bytes, after: Shown, deleted: Reason | None, engine: Engine) -> Reason | None:
     """Why an update changes a visible row: its part that concerns the row most directly."""
-    row = row_codec.decode(written) if written else Row(None)
-    writes = row.liveness is not None or bool(row.cells or row.complex_deletions)
+    writes, deletes = row_codec.writes(written, engine=engine)
     if writes and after.row:
         return None
-    if row.deletion is not None:
+    if deletes:
         return "row_delete"
     return deleted or (None if writes else "static")
 

@@ -390,6 +390,17 @@ def ties(flat: bytes, *, engine: Engine = "auto") -> int:
     return sum(cell.tied for cell in decode(flat).cells)
 
 
+def writes(flat: bytes, *, engine: Engine = "auto") -> tuple[bool, bool]:
+    """Whether the row has cells, liveness or deletions of collections, and whether it has a row deletion."""
+    if flat and (kernel := compiled(engine)) is not None:
+        found: int | None = kernel.kinds(flat)
+        if found is not None:
+            deletions = 1 << _DELETION | 1 << _SHADOWABLE
+            return bool(found & ~deletions), bool(found & deletions)
+    row = decode(flat) if flat else Row(None)
+    return row.liveness is not None or bool(row.cells or row.complex_deletions), row.deletion is not None
+
+
 def drops(dropped: Mapping[str, int]) -> bytes:
     """Dropped columns as input of the kernel: for each the name as a blob and the timestamp (µs) as a signed
     vint."""
