@@ -104,14 +104,14 @@ kill-cluster: setup
 	@$(PYTHON) -m tools.s3_server
 	@$(PYTHON) -m proof.kill_cluster --seed $(or $(SEED),1) --kills $(or $(KILLS),6) $(ARGS)
 
-ring: setup #: OPS=2000 by SEED=1 on a real ring, of VERSION=5.0.6, under chaos: tables and events equal it; SABOTAGE=rule or all breaks the product, and shows
-	@$(PYTHON) -m proof.ring --seed $(or $(SEED),1) $(if $(VERSION),--version $(VERSION)) $(if $(OPS),--ops $(OPS)) $(if $(SABOTAGE),--sabotage $(SABOTAGE)) $(ARGS)
+ring: setup #: OPS=2000 by SEED=1 on a real ring, of VERSION=5.0.6, under chaos: tables and events equal it; DATACENTERS=2: two nodes in each, of which SHIPPING=1 or both ship; SABOTAGE=rule or all breaks the product, and shows
+	@$(PYTHON) -m proof.ring --seed $(or $(SEED),1) $(if $(VERSION),--version $(VERSION)) $(if $(OPS),--ops $(OPS)) $(if $(DATACENTERS),--datacenters $(DATACENTERS)) $(if $(SHIPPING),--shipping $(SHIPPING)) $(if $(SABOTAGE),--sabotage $(SABOTAGE)) $(ARGS)
 
 upgrade: setup #: the same while each node is upgraded from VERSION=5.0 to TO=6.0, one after the other, in the middle of the run
 	@$(PYTHON) -m proof.ring --seed $(or $(SEED),1) --version $(or $(VERSION),5.0) --upgrade-to $(or $(TO),6.0) $(if $(OPS),--ops $(OPS)) $(ARGS)
 
-complete: setup #: every T said on a ring with a quiet, a dead and a joining node holds: no write before it is missing; SABOTAGE=rule or all
-	@$(PYTHON) -m proof.complete $(if $(SABOTAGE),--sabotage $(SABOTAGE)) $(ARGS)
+complete: setup #: every T said on a ring with a quiet, a dead and a joining node holds: no write before it is missing; DATACENTERS=2 and SHIPPING=1 as for ring; SABOTAGE=rule or all
+	@$(PYTHON) -m proof.complete $(if $(DATACENTERS),--datacenters $(DATACENTERS)) $(if $(SHIPPING),--shipping $(SHIPPING)) $(if $(SABOTAGE),--sabotage $(SABOTAGE)) $(ARGS)
 
 bootstrap-proof: setup #: read a table of ROWS=20000 rows from a real ring that is written to, killed half-way and gone on with; tables equal it
 	@$(PYTHON) -m proof.bootstrap --rows $(or $(ROWS),20000) $(ARGS)

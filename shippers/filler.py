@@ -3,8 +3,8 @@
 Strategy: Cassandra 3.11 has no idx, and moves a segment to cdc_raw only when it is full and all its tables
 are flushed (CommitLogSegmentManagerCDC.discard, 3.11.19), which takes an idle node hours. One segment's size
 of random bytes, which do not compress, is written under one key to a dedicated table without CDC and with a
-short TTL. The key's token belongs to this node and the table has one replica, so no other node receives the
-writes.
+short TTL. The key's token belongs to this node and the table has one replica, in this node's datacenter, so no
+other node receives the writes.
 
 It is written at intervals while the node completes no segments by itself and has enough space. Knows nothing
 about the store.
@@ -78,10 +78,11 @@ def fill(session: Any, config: FillerConfig, stopped: Callable[[], bool]) -> int
     ConfigError if the table has CDC, no TTL or more replicas, or if the cluster does not use
     Murmur3Partitioner.
     """
-    if (reason := _unfit(session, config)) is not None:
+    datacenter, mine, ring = _tokens(session)
+    if (reason := _unfit(session, config, datacenter)) is not None:
         hint = "See docs/shipper.md for the statements that create it."
         raise ConfigError(reason, operation="fill a segment", obj=config.table, hint=hint)
-    key = own_key(*_tokens(session))
+    key = own_key(mine, ring)
     # The configuration restricts both names to characters that need no quoting.
     statement = session.prepare(f"INSERT INTO {config.table} (key, filler) VALUES (?, ?)")  # noqa: S608
     for written in range(0, config.segment_size, WRITE_BYTES):
@@ -110,8 +111,8 @@ def own_key(mine: Iterable[int], all_: Iterable[int]) -> int:
     return found
 
 
-def _tokens(session: Any) -> tuple[list[int], list[int]]:
-    """The node's own tokens, and all of its datacenter."""
+def _tokens(session: Any) -> tuple[str, list[int], list[int]]:
+    """The node's datacenter, its own tokens, and all of its datacenter."""
     local = session.execute("SELECT data_center, partitioner, tokens FROM system.local").one()
     datacenter, partitioner, texts = local
     if partitioner != _MURMUR3:
@@ -123,12 +124,12 @@ def _tokens(session: Any) -> tuple[list[int], list[int]]:
         if dc == datacenter
         for text in texts or ()
     ]
-    return mine, mine + others
+    return datacenter, mine, mine + others
 
 
-def _unfit(session: Any, config: FillerConfig) -> str | None:
-    """Why the table cannot be used, or None. With CDC, filler would fill the bucket; without a TTL, the
-    disk."""
+def _unfit(session: Any, config: FillerConfig, datacenter: str) -> str | None:
+    """Why the table cannot be used by a node of that datacenter, or None. With CDC, filler would fill the
+    bucket; without a TTL, the disk; with its replica in another datacenter, the logs there."""
     table = "SELECT cdc, default_time_to_live FROM system_schema.tables WHERE keyspace_name = %s AND table_name = %s"
     if (row := session.execute(table, (config.keyspace, config.name)).one()) is None:
         return "the table does not exist"
@@ -141,4 +142,11 @@ def _unfit(session: Any, config: FillerConfig) -> str | None:
         return "the table has no default_time_to_live"
     if [value for option, value in replication.items() if option != "class"] != ["1"]:
         return f"its keyspace has replication {replication}, not one replica in one datacenter"
+    if "replication_factor" in replication:
+        # SimpleStrategy knows no datacenters: the replica may be in any.
+        elsewhere = session.execute("SELECT data_center FROM system.peers")
+        if any(name not in (None, datacenter) for (name,) in elsewhere):
+            return f"its keyspace has replication {replication}, and the cluster more datacenters than this node's, {datacenter}"
+    elif datacenter not in replication:
+        return f"its keyspace has replication {replication}, no replica in this node's datacenter, {datacenter}"
     return None

@@ -250,7 +250,7 @@ class Bootstrap:
 
     def _plan(self, table: Table) -> ReadPlan:
         """The read plan of a table. BatchError if the cluster has another table under its name."""
-        snapshot, datacenter = self.config.snapshot, self.config.cluster.datacenters[0]
+        snapshot, datacenter = self.config.snapshot, self.config.cluster.read_in
         first = table.id not in runs.read_to_the_end(runs.runs(self.store, self.cluster, table.keyspace, table.name))
         plan = ReadPlan(self.config.bucket, self.cql, datacenter, snapshot, self.schema, table.id, first, self._policy)
         with plan.ring() as ring:

@@ -16,7 +16,7 @@ from typing import Any, ClassVar, Final, NamedTuple, Self
 
 from cassandra import ConsistencyLevel, DriverException, InvalidRequest, Unauthorized
 from cassandra.auth import PlainTextAuthProvider
-from cassandra.cluster import EXEC_PROFILE_DEFAULT, Cluster, ExecutionProfile, NoHostAvailable
+from cassandra.cluster import EXEC_PROFILE_DEFAULT, Cluster, ExecutionProfile, NoHostAvailable, Session
 from cassandra.metadata import Murmur3Token
 from cassandra.policies import DCAwareRoundRobinPolicy, FallthroughRetryPolicy, TokenAwarePolicy
 from cassandra.protocol import ResultMessage, SyntaxException, _ProtocolHandler
@@ -81,7 +81,7 @@ class Ring:
             control_connection_timeout=_CONNECT_SECONDS,
             schema_metadata_enabled=False,
         )
-        self._session = self._retried("connect to the ring", self._cluster.connect)
+        self._session = self._retried("connect to the ring", lambda: self._connected(datacenter))
         self._release = self._text("SELECT release_version FROM system.local")
         # After the queries above, because results are raw bytes from here on.
         self._session.client_protocol_handler = _RawHandler
@@ -92,6 +92,21 @@ class Ring:
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
         self._cluster.shutdown()
+
+    def _connected(self, datacenter: str) -> Session:
+        try:
+            return self._cluster.connect()
+        except NoHostAvailable as error:
+            known = sorted({host.datacenter for host in self._cluster.metadata.all_hosts() if host.datacenter})
+            if not known or datacenter in known:
+                raise
+            # The driver only says that it has tried no node.
+            raise BatchError(
+                f"no node is in the datacenter {datacenter}; the cluster has {', '.join(known)}",
+                operation="connect to the ring",
+                obj=self._address,
+                hint="Correct cluster.cql.datacenter, or cluster.datacenters.",
+            ) from error
 
     # --- about the cluster
 

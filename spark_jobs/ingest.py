@@ -826,13 +826,17 @@ class Batch:
                     start += 1
                     of_tables.append(of_no_row(self._shown(table, schema), schema, start, self._drop(schema, table)))
                     self.accounts[table.label]["events"] += 1
+        expected = {table.id.bytes: self._expected_replicas(schema, table) for table in captured}
+        if unreached := sorted(table.full_name for table in captured if not expected[table.id.bytes]):
+            # Nothing of them ever arrives; no check of segments can notice.
+            log.warning("captured tables have no replica in a datacenter that ships", tables=unreached, batch=self.manifest.number)
         plan = EventPlan(
             schema=schema,
             now=self.manifest.now,
             files=[segment.ref.segment.filename for segment in self.segments],
             hosts=[segment.ref.node.ring_host or "" for segment in self.segments],
             read=self._of_origin("snapshot", "reread"),
-            expected={table.id.bytes: self._expected_replicas(schema, table) for table in captured},
+            expected=expected,
             starts=starts,
             before=self.altered,
             rules=self.config.columns.rules,

@@ -88,6 +88,8 @@ ELSEWHERE = {
     ),
     'airflow pools set writetime_spark 4 "Spark jobs of all pipelines"': ("tests/airflow/test_running.py", "airflow_commands_of_the_docs"),
     "airflow connections add spark_writetime": ("tests/airflow/test_running.py", "airflow_commands_of_the_docs"),
+    "make prove NAME=ring DATACENTERS=2 OPS=240 ARGS=--tiny": ("tests/proof/ring/test_proof.py", "Topology(2, shipping)"),
+    "make prove NAME=ring DATACENTERS=2 SHIPPING=1 OPS=240 ARGS=--tiny": ("tests/proof/ring/test_proof.py", "Topology(2, shipping)"),
     "gsutil ": ("tests/test_gsutil.py", "commands_of_the_docs()"),
 }
 UNTESTED = (

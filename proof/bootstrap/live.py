@@ -35,7 +35,7 @@ from proof.harness.cassandra import Ring
 from proof.ring import answer, check
 from proof.ring.answer import Answer
 from proof.ring.check import Mismatch
-from proof.ring.pipeline import DATACENTER, Pipeline, _Replaced
+from proof.ring.pipeline import Pipeline, _Replaced
 from spark_jobs import bootstrap
 from tools import ROOT
 from tools.console import say
@@ -95,7 +95,7 @@ class Live:
 
     def fill(self) -> None:
         """Tables that nobody captures, full."""
-        replication = f"{{'class': 'NetworkTopologyStrategy', '{DATACENTER}': {len(self.ring.nodes)}}}"
+        replication = f"{{'class': 'NetworkTopologyStrategy', 'dc1': {len(self.ring.nodes)}}}"
         self.session.execute(f"CREATE KEYSPACE {KEYSPACE} WITH replication = {replication}")
         for statement in SCHEMA:
             self.session.execute(statement)

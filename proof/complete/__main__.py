@@ -14,6 +14,7 @@ from rich.table import Table
 
 from proof.complete import sabotage
 from proof.complete.run import measure
+from proof.ring.topology import Topology
 from tools.console import progress_apart, say
 
 
@@ -22,17 +23,20 @@ def main(arguments: list[str]) -> int:
     parser.add_argument("--sync", type=float, default=10, help="s between two syncs of the nodes (default: 10, as Cassandra's)")
     parser.add_argument("--phase", type=float, default=60, help="s for which each state of the ring lasts (default: 60)")
     parser.add_argument("--rate", type=int, default=20, help="writes a second (default: 20)")
+    parser.add_argument("--datacenters", type=int, default=1, choices=(1, 2), help="three nodes in one, or two in each of two")
+    parser.add_argument("--shipping", type=int, default=None, choices=(1, 2), help="how many of the datacenters ship (default: all)")
     parser.add_argument("--sabotage", default="", help=f"rules to break one after the other, or all: {', '.join(sabotage.RULES)}")
     parser.add_argument("--json", action="store_true", help="print the figures as JSON")
     options = parser.parse_args(arguments)
     rules = list(sabotage.RULES) if options.sabotage == "all" else [rule for rule in options.sabotage.split(",") if rule]
     if unknown := set(rules) - sabotage.RULES.keys():
         parser.error(f"unknown: {', '.join(sorted(unknown))}")
+    topology = Topology(options.datacenters, options.shipping or options.datacenters)
     found: dict[str, Any] = {}
     with progress_apart(options.json):
         for rule in rules or [""]:
             with sabotage.broken(rule):
-                found[rule] = measure(options.sync, options.phase, options.rate)
+                found[rule] = measure(options.sync, options.phase, options.rate, topology)
             if rule:
                 say(f"{rule}: {'noticed' if found[rule]['troubles'] else 'NOT NOTICED'}")
     if options.json:

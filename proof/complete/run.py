@@ -3,6 +3,10 @@ write in one node's log only.
 
     steady ─► one node is quiet ─► one is killed ─► it is back ─► one joins without a shipper ─► with one ─► it leaves
 
+or of two datacenters with two nodes each, of which both or one ship:
+
+    steady ─► a node of the second is killed ─► it is back ─► one of the first is killed ─► it is back
+
 Strategy: with replication factor 1 each write is in the log of one node, so nothing that one node lacks comes
 from another. All parts are the product's; the session runs in a thread, the shippers in one each. In each state
 T must not be too early (`truth`), and must do what the state requires: keep up, or stand still and name the node.
@@ -25,6 +29,7 @@ import yaml
 from proof.complete.truth import KEYSPACE, TABLE, Tables, Topics, Writes, quantiles
 from proof.harness.cassandra import Ring
 from proof.harness.node import Node
+from proof.ring.topology import ONE_DATACENTER, Topology
 from shippers.agent import Agent, Mode
 from shippers.node_identity import Link
 from spark_jobs import stream
@@ -43,21 +48,34 @@ named."""
 _PATIENCE = 300.0
 
 
-def measure(sync: float, seconds: float, rate: float) -> dict[str, Any]:
+def measure(sync: float, seconds: float, rate: float, topology: Topology = ONE_DATACENTER) -> dict[str, Any]:
     """All figures; `troubles` says what was wrong."""
     with tempfile.TemporaryDirectory(prefix="writetime-complete-") as name, ExitStack() as stack:
         folder = Path(name)
-        with step("three nodes, a broker and a session"):
+        with step(f"{len(topology.nodes)} nodes, a broker and a session"):
             # One token per node: their ranges are known.
             settings = {"commitlog_sync_period_in_ms": int(sync * 1000)}
-            ring = stack.enter_context(Ring(folder / "ring", nodes=3, spares=1, cluster_name=CLUSTER, heap="512M", settings=settings))
+            ring = stack.enter_context(
+                Ring(
+                    folder / "ring",
+                    nodes=len(topology.nodes),
+                    spares=1,
+                    cluster_name=CLUSTER,
+                    heap="512M",
+                    datacenter=topology.nodes,
+                    settings=settings,
+                    settings_of=topology.settings,
+                )
+            )
             kafka = stack.enter_context(Kafka(folder / "kafka", port=0))
-            config = _config(folder, kafka)
-            session = ring.session("ONE")
-            session.execute(f"CREATE KEYSPACE {KEYSPACE} WITH replication = {{'class': 'SimpleStrategy', 'replication_factor': 1}}")
+            config = _config(folder, kafka, topology.shipped)
+            # In each datacenter one log has a write; it is acknowledged by that of the first.
+            local = [node for node in ring.nodes if node.datacenter == topology.names[0]]
+            session = ring.session("LOCAL_ONE", only=local)
+            session.execute(f"CREATE KEYSPACE {KEYSPACE} WITH replication = {topology.of_each(1)}")
             session.execute(f"CREATE TABLE {KEYSPACE}.{TABLE} (id bigint PRIMARY KEY, text text) WITH cdc = true")
-        run = Run(config, ring, Writes(session, rate), seconds, 2.5 * sync)
-        for node in ring.nodes:
+        run = Run(config, ring, Writes(session, rate), seconds, 2.5 * sync, topology)
+        for node in run.shipped():
             stack.enter_context(run.shipping(node))
         topics = stack.enter_context(Topics().read(kafka.bootstrap, f"c.{KEYSPACE}.{TABLE}", "__debezium-heartbeat.c"))
         with _session(config, folder / "pipeline.yaml"), run.writes.running(), run.tables.watched():
@@ -82,11 +100,11 @@ def measure(sync: float, seconds: float, rate: float) -> dict[str, Any]:
         }
 
 
-def _config(folder: Path, kafka: Kafka) -> PipelineConfig:
+def _config(folder: Path, kafka: Kafka, datacenters: list[str]) -> PipelineConfig:
     (folder / "lake").mkdir()
     document = {
         "pipeline": "complete",
-        "cluster": {"name": CLUSTER, "datacenters": ["dc1"]},
+        "cluster": {"name": CLUSTER, "datacenters": datacenters},
         "bucket": str(folder / "bucket"),
         "catalog": {"uri": f"jdbc:sqlite:{folder / 'lake' / 'catalog.db'}", "warehouse": str(folder / "lake" / "warehouse")},
         "kafka": {"bootstrap.servers": kafka.bootstrap, "topic.prefix": "c", "heartbeat.interval.ms": 1000, "complete_markers": True},
@@ -124,6 +142,7 @@ class Run:
     writes: Writes
     seconds: float
     unsynced: float
+    topology: Topology
     troubles: list[str] = field(default_factory=list)
     kept_up: list[tuple[float, float]] = field(default_factory=list)
     named: dict[str, float] = field(default_factory=dict)
@@ -137,6 +156,34 @@ class Run:
         self.tables = Tables(open_store(self.config.bucket), CLUSTER, catalog, self.writes)
 
     def play(self) -> None:
+        if self.topology.datacenters == 1:
+            self._play_one_datacenter()
+        else:
+            self._play_two_datacenters()
+        self._wait(lambda: self.tables.until > max(self.writes.acknowledged.values()) - 1, "T after the last write", stop=True)
+
+    def shipped(self) -> list[Node]:
+        """The nodes whose logs are shipped."""
+        return [node for node in self.ring.nodes if node.datacenter in self.topology.shipped]
+
+    def _play_two_datacenters(self) -> None:
+        self._wait(lambda: self.tables.until, "the first T")
+        self._keeps_up("steady")
+        for node in (self.ring.nodes[-1], self.ring.nodes[1]):
+            state = f"a node of {node.datacenter} is dead"
+            self.killed = killed = time.time()
+            self.ring.kill(node)
+            if node in self.shipped():
+                self._stands_still(state, node, killed)
+            else:
+                self._keeps_up(state)
+            self.ring.restart(node)
+            self._keeps_up(f"the dead node of {node.datacenter} is back")
+        hosts = {host_of(path) for path in self.tables.last.nodes}
+        if hosts != {self.hosts[node.number] for node in self.shipped()}:
+            self.troubles.append(f"T is that of the nodes {sorted(hosts)}, which are not those that ship")
+
+    def _play_one_datacenter(self) -> None:
         first, second, third = self.ring.nodes
         self._wait(lambda: self.tables.until, "the first T")
         self._keeps_up("steady")
@@ -151,7 +198,6 @@ class Run:
         self.ring.restart(second)
         self._keeps_up("the dead node is back")
         self._joins(first)
-        self._wait(lambda: self.tables.until > max(self.writes.acknowledged.values()) - 1, "T after the last write", stop=True)
 
     def _joins(self, first: Node) -> None:
         newcomer = self.ring.newcomer()

@@ -52,8 +52,9 @@ class Ring:
     much cdc_raw may hold. `spares` is how many addresses more are kept for nodes that join later.
     `compression` is a commit log compressor's class name, `compatibility` the storage_compatibility_mode
     from 5.0 on (`NONE` writes version 8 segments in 5.0, `CASSANDRA_4` version 7 segments in 6.0).
-    `settings` goes into every cassandra.yaml last; the names of 4.0 replace what is set here. `options` go
-    on every JVM's command line.
+    `datacenter` is that of all nodes, or one for each of the first ones; later nodes are in the first one's.
+    `settings` goes into every cassandra.yaml last, after it what `settings_of` has for the node's datacenter;
+    the names of 4.0 replace what is set here. `options` go on every JVM's command line.
     """
 
     def __init__(
@@ -65,7 +66,8 @@ class Ring:
         version: str = VERSIONS[0],
         heap: str = "640M",
         cluster_name: str = "test",
-        datacenter: str = "dc1",
+        datacenter: str | Sequence[str] = "dc1",
+        settings_of: Mapping[str, Mapping[str, Any]] | None = None,
         segment_mb: int = 4,
         cdc_total_mb: int = 1024,
         compression: str | None = None,
@@ -82,7 +84,9 @@ class Ring:
         if compatibility is not None:
             own["storage_compatibility_mode"] = compatibility
         own.update(settings or {})
-        self._common: dict[str, Any] = {"heap": heap, "datacenter": datacenter, "options": options}
+        self._common: dict[str, Any] = {"heap": heap, "options": options}
+        self._datacenters = [datacenter] * nodes if isinstance(datacenter, str) else list(datacenter)
+        self._own_of = dict(settings_of or {})
         self._own, self._first = own, nodes
         # Rings that start at the same time would find the same ports free.
         self._chosen, self._next_jmx = self._ports(nodes + spares), 7199 + 8 * (os.getpid() % 100)
@@ -164,10 +168,10 @@ class Ring:
         """Folder that the node links its segments into."""
         return node.cdc_raw
 
-    def session(self, consistency: str = "QUORUM") -> Session:
-        """A driver session on all running nodes, closed with the ring."""
-        running = [node for node in self.nodes if node.running]
-        return self._connections.open([node.address for node in running], self.nodes[0].port, consistency)
+    def session(self, consistency: str = "QUORUM", *, only: Sequence[Node] = ()) -> Session:
+        """A driver session on all running nodes, or on those alone, closed with the ring."""
+        running = [node.address for node in only or self.nodes if node.running]
+        return self._connections.open(running, self.nodes[0].port, consistency, only=running if only else ())
 
     def wait_until_connected(self) -> None:
         """Wait until every running node knows every node, and sees exactly the running ones as up."""
@@ -200,6 +204,7 @@ class Ring:
     def _node(self, number: int) -> Node:
         jmx = ports.choose(self._next_jmx, f"JMX of node {number}")
         self._next_jmx = jmx + 1
+        datacenter = self._datacenters[number - 1 if number <= len(self._datacenters) else 0]
         node = Node(
             number=number,
             address=_address(number),
@@ -207,7 +212,8 @@ class Ring:
             version=self.version,
             ports=self._chosen,
             jmx_port=jmx,
-            settings=self._settings(number) | self._own,
+            settings=self._settings(number) | self._own | dict(self._own_of.get(datacenter, {})),
+            datacenter=datacenter,
             rack=f"rack{number}",
             **self._common,
         )

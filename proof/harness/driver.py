@@ -29,11 +29,11 @@ class Connections:
     def __init__(self) -> None:
         self._clusters: list[Cluster] = []
 
-    def open(self, addresses: Sequence[str], port: int, consistency: str, *, only: str | None = None) -> Session:
-        """A session at a consistency level (`ONE`, `QUORUM`, `ALL`, …); with `only`, all requests go to that
-        address.
+    def open(self, addresses: Sequence[str], port: int, consistency: str, *, only: Sequence[str] = ()) -> Session:
+        """A session at a consistency level (`ONE`, `QUORUM`, `ALL`, …); with `only`, all requests go to those
+        addresses.
         """
-        policy: LoadBalancingPolicy = TokenAwarePolicy(RoundRobinPolicy()) if only is None else WhiteListRoundRobinPolicy([only])
+        policy: LoadBalancingPolicy = WhiteListRoundRobinPolicy(list(only)) if only else TokenAwarePolicy(RoundRobinPolicy())
         profile = ExecutionProfile(
             load_balancing_policy=policy,
             # A retried write would be two mutations in the log: tests count them.

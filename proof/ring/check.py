@@ -10,13 +10,15 @@ account     each batch balances and accounts for the contents of its segments
 problem     nothing was quarantined, rejected or left unread
 replay      segments that were read before change nothing
 rows        every compared table had rows
+replicas    events name nodes that ship, and as many as have to have the change; of two datacenters
+audit       an audit of all logs expects each write of the nodes that ship, and of no other; of two datacenters
 """
 
 from __future__ import annotations
 
 import json
 from collections import Counter, defaultdict
-from collections.abc import Container, Iterable, Iterator
+from collections.abc import Collection, Container, Iterable, Iterator
 from dataclasses import asdict, dataclass, field
 from typing import Any
 
@@ -91,6 +93,24 @@ def check_history(points: Iterable[tuple[int, Answer]], lake: Lake, where: str) 
                 reporter = _Reporter(f"{where}, as of batch {batch}", table.label, {})
                 found += _rows(table, {row.key: row for row in rows}, reporter)
     return compared, found
+
+
+def check_replicas(answer: Answer, lake: Lake, where: str, shipped: Collection[str]) -> Iterator[Mismatch]:
+    """Check which nodes the events name. `shipped`: the host ids of the nodes whose logs are shipped, all
+    of which have a replica of each row.
+    """
+    most = 0
+    for table in answer.tables:
+        for event in lake.changes(table):
+            expected, nodes = event.more["replicas_expected"], event.more["nodes"]
+            assert isinstance(nodes, list)
+            most = max(most, len(nodes))
+            if expected != len(shipped):
+                yield Mismatch("replicas", where, table.label, event.key, "replicas_expected", len(shipped), str(event))
+            if not set(map(str, nodes)) <= set(shipped):
+                yield Mismatch("replicas", where, table.label, event.key, "nodes", sorted(shipped), str(event))
+    if most != len(shipped):
+        yield Mismatch("replicas", where, "*", "", "nodes", f"some event of {len(shipped)} nodes", f"at most {most}")
 
 
 @dataclass(frozen=True)

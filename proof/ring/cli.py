@@ -23,13 +23,14 @@ import structlog
 from proof.harness.cassandra import VERSIONS, version_of
 from proof.ring import operations, sabotage
 from proof.ring.generate import Generator
-from proof.ring.live import Live, Outcome, ring_of_three
+from proof.ring.live import Live, Outcome, ring_of
 from proof.ring.operations import Operation
 from proof.ring.pipeline import Kept, Pipeline
 from proof.ring.replay import replay
 from proof.ring.schedule import Step, schedule, upgrade
 from proof.ring.shrink import shrink
 from proof.ring.tiny import Tiny
+from proof.ring.topology import Topology
 from proof.ring.wanted import Wanted
 from tools.console import say, step
 from tools.errors import ToolError
@@ -87,6 +88,8 @@ def _options(arguments: list[str]) -> argparse.Namespace:
     parser.add_argument("--without", default="", help="kinds of operations to leave out, by comma")
     parser.add_argument("--no-chaos", action="store_true", help="let all nodes stay up")
     parser.add_argument("--tiny", action="store_true", help="two small tables, for a quick look")
+    parser.add_argument("--datacenters", type=int, default=1, choices=(1, 2), help="three nodes in one, or two in each of two")
+    parser.add_argument("--shipping", type=int, default=None, choices=(1, 2), help="how many of the datacenters ship (default: all)")
     parser.add_argument("--keep", type=Path, help="a new folder for all that a replay needs")
     parser.add_argument("--replay", type=Path, help="do again, without a ring, what was kept there")
     parser.add_argument("--sabotage", help="break this rule of the product, or several by comma, or each (`all`), and see that it shows")
@@ -126,7 +129,8 @@ def _wanted(options: argparse.Namespace) -> Wanted:
     without = frozenset(filter(None, options.without.split(",")))
     ops = options.ops or (2000 if options.sabotage is None else SABOTAGE_OPS)
     chaos = not options.no_chaos
-    return Wanted(options.seed, ops, options.version, options.prefix, without, chaos, options.tiny, options.upgrade_to)
+    topology = Topology(options.datacenters, options.shipping or options.datacenters)
+    return Wanted(options.seed, ops, options.version, options.prefix, without, chaos, options.tiny, topology, options.upgrade_to)
 
 
 def run(wanted: Wanted, folder: Path, keep: Path | None = None) -> tuple[Outcome, dict[str, int]]:
@@ -137,13 +141,15 @@ def run(wanted: Wanted, folder: Path, keep: Path | None = None) -> tuple[Outcome
     kept = None if keep is None else Kept(keep)
     if kept is not None:
         kept.begin(_about(wanted))
+    topology = wanted.topology
     # Nodes that are upgraded to a new major version write what it writes already.
-    ring = ring_of_three(folder / "ring", wanted.version, compatibility="NONE" if wanted.upgrade_to else None)
-    with Pipeline.create(folder / "site", kept=kept) as pipeline:
-        with step(f"three nodes of Cassandra {wanted.version}, seed {wanted.seed}, {wanted.ops} operations"):
+    ring = ring_of(topology, folder / "ring", wanted.version, compatibility="NONE" if wanted.upgrade_to else None)
+    with Pipeline.create(folder / "site", kept=kept, datacenters=topology.shipped) as pipeline:
+        with step(f"{len(topology.nodes)} nodes of Cassandra {wanted.version}, seed {wanted.seed}, {wanted.ops} operations"):
             ring.start()
         try:
-            outcome = Live(ring, pipeline, generator, _steps(wanted, generator), wanted.seed, upgrade_to=wanted.upgrade_to).run()
+            steps = _steps(wanted, generator)
+            outcome = Live(ring, pipeline, generator, steps, wanted.seed, topology, upgrade_to=wanted.upgrade_to).run()
         finally:
             ring.close()
     return outcome, generator.minimum(wanted.ops)
@@ -155,11 +161,13 @@ def _steps(wanted: Wanted, generator: Part) -> list[Step]:
 
 
 def _generator(wanted: Wanted) -> operations.Generator:
-    return Tiny(wanted.seed, wanted.ops) if wanted.tiny else Generator(wanted.seed, wanted.ops)
+    kind = Tiny if wanted.tiny else Generator
+    return kind(wanted.seed, wanted.ops, wanted.topology.replication)
 
 
 def _about(wanted: Wanted) -> dict[str, Any]:
-    return {"seed": wanted.seed, "ops": wanted.ops, "version": wanted.version, "command": wanted.command}
+    shipped = wanted.topology.shipped
+    return {"seed": wanted.seed, "ops": wanted.ops, "version": wanted.version, "shipped": shipped, "command": wanted.command}
 
 
 def _fails(wanted: Wanted, temporary: Path) -> bool:

@@ -158,7 +158,7 @@ def _event(row: dict[str, Any], table: TableAnswer) -> Event:
     row = {**row, **{part: row[part] and with_numbers(row[part], table.numbers) for part in ("key", "before", "after")}}
     key = key_of(row["key"], table.keys) if row["key"] is not None else ""
     changed = [to_column(name) for name in row["changed"] or []]
-    more = {name: row[name] for name in ("nodes", "file", "pos") if name in row}
+    more = {name: row[name] for name in ("nodes", "replicas_expected", "file", "pos") if name in row}
     return Event(**{name: row[name] for name in taken}, key=key, changed=changed, id=row["table_id"], more=more)
 
 

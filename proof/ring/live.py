@@ -15,6 +15,7 @@ from collections.abc import Callable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import suppress
 from dataclasses import dataclass, field
+from datetime import UTC, datetime
 from pathlib import Path
 from random import Random
 from typing import Any
@@ -30,8 +31,9 @@ from proof.ring import answer, check, held
 from proof.ring.answer import OWN_KEYSPACE, SINGLE_KEYSPACE, Answer
 from proof.ring.check import Mismatch
 from proof.ring.operations import Generator, Operation
-from proof.ring.pipeline import CLUSTER, DATACENTER, Pipeline
-from proof.ring.schedule import HELD, NODES, Step
+from proof.ring.pipeline import CLUSTER, Pipeline
+from proof.ring.schedule import HELD, Step
+from proof.ring.topology import ONE_DATACENTER, Topology
 from shippers.truncations import records
 from tools.console import say
 from tools.errors import ServiceError
@@ -55,6 +57,17 @@ _REFUSED_HINT = b"CoordinatorBehindException: Couldn't find table with id"
 _TWO_VERSIONS = "operations while nodes had two versions"
 _WITH_TWO_VERSIONS = 20
 _LEVELS = ("ONE", "QUORUM", "QUORUM", "ALL")
+_LEVELS_OF_TWO = ("LOCAL_ONE", "LOCAL_QUORUM", "QUORUM", "EACH_QUORUM", "ALL")
+_WITH_ALL_UP = ("ALL", "EACH_QUORUM", "LOCAL_QUORUM")
+"""Levels that a node which is down may make impossible."""
+
+
+@dataclass(frozen=True)
+class Cut:
+    """Nodes that go on without the others; whether they keep hints for these."""
+
+    nodes: list[Node]
+    hints: bool = False
 
 
 @dataclass
@@ -105,19 +118,20 @@ def _exceptions(nodes: list[Node]) -> str:
     )
 
 
-def ring_of_three(folder: Path, version: str = VERSIONS[0], *, compatibility: str | None = None) -> Ring:
+def ring_of(topology: Topology, folder: Path, version: str = VERSIONS[0], *, compatibility: str | None = None) -> Ring:
     settings = {"auto_snapshot": False, "hinted_handoff_throttle_in_kb": 10240, "num_tokens": 1}
     return Ring(
         folder,
-        nodes=NODES,
+        nodes=len(topology.nodes),
         spares=2,
         version=version,
         heap=HEAP,
         cluster_name=CLUSTER,
-        datacenter=DATACENTER,
+        datacenter=topology.nodes,
         segment_mb=1,
         compatibility=compatibility,
         settings=settings,
+        settings_of=topology.settings,
         options=["-Dcassandra.hints_dispatch_interval_ms=1000", "-XX:TieredStopAtLevel=1", "-XX:ReservedCodeCacheSize=128m"],
     )
 
@@ -128,17 +142,28 @@ class Live:
     """
 
     def __init__(
-        self, ring: Ring, pipeline: Pipeline, generator: Generator, schedule: list[Step], seed: int, *, upgrade_to: str | None = None
+        self,
+        ring: Ring,
+        pipeline: Pipeline,
+        generator: Generator,
+        schedule: list[Step],
+        seed: int,
+        topology: Topology = ONE_DATACENTER,
+        *,
+        upgrade_to: str | None = None,
     ) -> None:
         self.ring, self.pipeline, self.generator, self.schedule = ring, pipeline, generator, schedule
+        self.topology = topology
         self.outcome = Outcome()
         self._random = Random(f"{seed} levels")
+        self._begun = datetime.now(UTC)
         self._session: Session | None = None
         self._prepared: dict[str, Any] = {}
         self._quiet = 0
         self._fillers = 0
-        self._alone: Node | None = None
-        self._to_be_alone: Node | None = None
+        self._apart: list[Node] = []
+        self._to_be_apart: Cut | None = None
+        self._unrepaired = False
         self._passed = 0.0
         self._held: list[str] = []
         self._given_up: list[str] = []
@@ -154,12 +179,11 @@ class Live:
     def run(self) -> Outcome:
         """Execute the whole run; mismatches do not end it."""
         session = self._all_up()
-        replication = f"{{'class': 'NetworkTopologyStrategy', '{DATACENTER}': {NODES}}}"
-        session.execute(f"CREATE KEYSPACE {OWN_KEYSPACE} WITH replication = {replication}")
+        session.execute(f"CREATE KEYSPACE {OWN_KEYSPACE} WITH replication = {self.topology.replication}")
         session.execute(f"CREATE TABLE {_PASSING} (p int, c int, goes text, stays text, PRIMARY KEY (p, c)) WITH cdc = true")
         for table in (_HELD, _PURGED):
             session.execute(f"CREATE TABLE {table} (p int PRIMARY KEY, v text) WITH cdc = true AND gc_grace_seconds = 1")
-        session.execute(f"CREATE KEYSPACE {SINGLE_KEYSPACE} WITH replication = {replication.replace(str(NODES), '1')}")
+        session.execute(f"CREATE KEYSPACE {SINGLE_KEYSPACE} WITH replication = {self.topology.single}")
         session.execute(f"CREATE TABLE {_SINGLE} (p int PRIMARY KEY) WITH cdc = true")
         for statement in self.generator.schema():
             session.execute(statement)
@@ -180,6 +204,8 @@ class Live:
             self._step(step)
             step = next(steps)
         self.outcome.mismatches += self._replayed()
+        if self.topology.datacenters > 1:
+            self.outcome.mismatches += self._audited()
         self.outcome.mismatches += check.check_rows_seen(self.outcome.answers, "end")
         return self.outcome
 
@@ -207,22 +233,22 @@ class Live:
         if operation.kept_by is not None:
             self._truncate(operation, operation.kept_by)
             return
-        if operation.needs_all_up or operation.ddl or operation.serial or operation.batch is not None:
+        if operation.needs_all_up or operation.ddl or operation.serial or (operation.batch is not None and self._is_one_alone()):
             # An isolated node can execute none of these: a logged batch needs a second node.
             self._together()
-        elif self._to_be_alone is not None:
-            self._cut_off(self._to_be_alone)
+        elif self._to_be_apart is not None:
+            self._cut_off(self._to_be_apart)
         if operation.ddl:
             self._changed()
         if operation.flush:
             for node in self.ring.nodes:
                 if node.running:
                     node.nodetool("flush")
-        level = operation.consistency or self._random.choice(_LEVELS)
-        if self._alone is not None:
-            level = "ONE"
-            self.outcome.steps["operations that one node alone took"] += 1
-        if level == "ALL" and (self._change is not None or not all(node.running for node in self.ring.nodes)):
+        level = operation.consistency or self._random.choice(_LEVELS if self.topology.datacenters == 1 else _LEVELS_OF_TWO)
+        if self._apart:
+            level = "ONE" if self._is_one_alone() else "LOCAL_QUORUM"
+            self.outcome.steps[f"operations that one {'node' if self._is_one_alone() else 'datacenter'} alone took"] += 1
+        elif level in _WITH_ALL_UP and (self._change is not None or not all(node.running for node in self.ring.nodes)):
             level = "QUORUM"
         if self._change is not None:
             self.outcome.steps["operations while the ring changed"] += 1
@@ -262,7 +288,7 @@ class Live:
             self._fillers += 1
             session.execute(f"INSERT INTO {_SINGLE} (p) VALUES ({self._fillers})")
         self._do_roll(self.ring.nodes[0])
-        kept = sum(self._keeps_last_truncate(node) for node in self.ring.nodes)
+        kept = sum(self._keeps_last_truncate(node) for node in self._shipped())
         if kept == kept_by:
             self.outcome.done[operation.kind] += 1
         else:
@@ -300,7 +326,7 @@ class Live:
     def _current(self) -> Session:
         """A session on the nodes that are up."""
         if self._session is None:
-            self._session = self.ring.session("QUORUM") if self._alone is None else self._alone.session("ONE")
+            self._session = self.ring.session("QUORUM", only=self._apart)
             self._prepared = {}
         return self._session
 
@@ -355,40 +381,60 @@ class Live:
 
     def _do_alone(self, node: Node) -> bool:
         """Isolate the node before the next operation that one node can execute."""
-        self._to_be_alone = node
+        self._to_be_apart = Cut([node])
         return False
 
-    def _cut_off(self, node: Node) -> None:
-        """Isolate the node without hints: its writes reach no other node before a repair."""
-        if self._alone is not None or self._change is not None or not all(other.running for other in self.ring.nodes):
+    def _do_cut(self, node: Node) -> bool:
+        """Let the node's datacenter go on alone, before the next operation that it can execute. The other one
+        gets hints afterwards.
+        """
+        self._to_be_apart = Cut([each for each in self.ring.nodes if each.datacenter == node.datacenter], hints=True)
+        return False
+
+    def _do_cut_for_long(self, node: Node) -> bool:
+        """The same for longer than hints are kept."""
+        self._to_be_apart = Cut([each for each in self.ring.nodes if each.datacenter == node.datacenter])
+        return False
+
+    def _is_one_alone(self) -> bool:
+        """Whether an operation now is one node's alone."""
+        return len(self._to_be_apart.nodes if self._to_be_apart else self._apart) == 1
+
+    def _cut_off(self, cut: Cut) -> None:
+        """Isolate the nodes. Without hints their writes reach no other node before a repair."""
+        if self._change is not None or not all(node.running for node in self.ring.nodes):
             return
-        self._to_be_alone = None
+        self._together()
+        self._to_be_apart = None
         self._forget_session()
-        node.nodetool("disablehandoff")
-        for other in self._others(node):
+        for node in cut.nodes if not cut.hints else ():
+            node.nodetool("disablehandoff")
+        for other in self._others(cut.nodes):
             other.nodetool("disablegossip")
-        self._alone = node
-        self._wait_for_view(node, {node.address})
-        self.outcome.steps["alone"] += 1
-        say(f"  {node.name} alone")
+        self._apart, self._unrepaired = cut.nodes, self._unrepaired or not cut.hints
+        for node in cut.nodes:
+            self._wait_for_view(node, {each.address for each in cut.nodes})
+        self.outcome.steps["alone" if len(cut.nodes) == 1 else "cut" if cut.hints else "cut for long"] += 1
+        say(f"  {', '.join(node.name for node in cut.nodes)} alone")
 
     def _do_together(self, _: Node) -> bool:
-        self._to_be_alone = None
+        self._to_be_apart = None
         return self._together()
 
     def _together(self) -> bool:
-        if self._alone is None:
+        if not self._apart:
             return False
-        node, self._alone = self._alone, None
+        nodes, self._apart = self._apart, []
         self._forget_session()
-        for other in self._others(node):
+        for other in self._others(nodes):
             other.nodetool("enablegossip")
-        node.nodetool("enablehandoff")
+        for node in nodes:
+            node.nodetool("enablehandoff")
         self.ring.wait_until_connected()
         return True
 
-    def _others(self, node: Node) -> list[Node]:
-        return [other for other in self.ring.nodes if other is not node]
+    def _others(self, nodes: list[Node]) -> list[Node]:
+        return [other for other in self.ring.nodes if other not in nodes]
 
     def _wait_for_view(self, node: Node, up: set[str]) -> None:
         deadline = time.monotonic() + HINTS_SECONDS
@@ -496,12 +542,18 @@ class Live:
         return True
 
     def _do_ship(self, node: Node, *, drain: bool = False) -> None:
+        if node.datacenter not in self.topology.shipped:
+            return
         shipped = self.pipeline.ship(node, drain=drain)
         self.outcome.mismatches += [Mismatch("problem", node.name, "shipper", ring="shipped", ours=str(error)) for error in shipped.failed]
 
     def _do_ship_all(self, _: Node) -> None:
-        for node in self.ring.nodes:
+        for node in self._shipped():
             self._do_ship(node)
+
+    def _shipped(self) -> list[Node]:
+        """The nodes whose logs are shipped."""
+        return [node for node in self.ring.nodes if node.datacenter in self.topology.shipped]
 
     def _do_batch(self, _: Node) -> bool:
         """Whether there was a batch to run."""
@@ -521,6 +573,10 @@ class Live:
         self._end_upgrade()
         self._all_up()
         self._wait_for_hints()
+        if self._unrepaired and self.topology.shipping < self.topology.datacenters:
+            # What only nodes without a shipper have comes into no table before that.
+            self._unrepaired = False
+            self._do_repair(self.ring.nodes[0])
         time.sleep(max(0.0, self._passed - time.monotonic()) + SETTLE_SECONDS)
         session = self.ring.session("ALL")
         found = answer.read(session)
@@ -536,6 +592,9 @@ class Live:
                 self.pipeline.kept.keep_answer(where, found)
         mismatches = [*check.check(found, self.pipeline.lake, where), *left_behind(self.pipeline, where)]
         mismatches += self.outcome.look_back(self.pipeline, found, where)
+        if self.topology.datacenters > 1:
+            shipped = {_host_id(node) for node in self._shipped()}
+            mismatches += check.check_replicas(found, self.pipeline.lake, where, shipped)
         self.outcome.mismatches += mismatches
         for label, why in found.unreadable.items():
             self.outcome.unreadable[f"{where}: {label}"] = why
@@ -547,6 +606,21 @@ class Live:
     def _replayed(self) -> Iterator[Mismatch]:
         """Replay everything: only expiry events, and the same tables."""
         yield from replay_changes_nothing(self.pipeline, self.outcome.answers[-1])
+
+    def _audited(self) -> Iterator[Mismatch]:
+        """Audit the logs of the whole run. Its nodes are those that ship. A node that was cut off without hints
+        has missed writes for good; otherwise all have logged everything.
+        """
+        report = self.pipeline.audit(self._begun)
+        wanted = sorted((_host_id(node), node.datacenter) for node in self._shipped())
+        if (found := sorted((node.host_id, node.datacenter) for node in report.nodes)) != wanted:
+            yield Mismatch("audit", "end", "*", column="nodes", ring=wanted, ours=found)
+        if not report.groups or not all(node.expected for node in report.nodes):
+            yield Mismatch("audit", "end", "*", column="expected", ring="mutations of every node", ours=str(report.nodes))
+        if not any(step.what in _LEAVES_GAPS for step in self.schedule):
+            for gap in report.gaps:
+                yield Mismatch("audit", "end", gap.table, column="gap", ring="none", ours=str(gap))
+        self.outcome.steps["mutations that the audit has found"] += sum(node.held for node in report.nodes)
 
     # --- a ring that changes
 
@@ -701,7 +775,7 @@ class Live:
         while True:
             time.sleep(1.0)
             self._do_ship_all(self.ring.nodes[0])
-            left = [path for node in self.ring.nodes for path in _with_captured_writes(node.cdc_raw)]
+            left = [path for node in self._shipped() for path in _with_captured_writes(node.cdc_raw)]
             if not left:
                 return
             if self._is_blocked(self._hints()):
@@ -723,8 +797,9 @@ class Live:
         ]
 
 
+_LEAVES_GAPS = frozenset(["alone", "cut for long", "kill", "hold"])
 _WHILE_CHANGING = frozenset(["flush", "ship", "ship all", "batch"])
-_OF_A_NODE = frozenset(["alone", "stop", "kill", "start", "flush", "repair", "ship", "leave", "replace", "upgrade"])
+_OF_A_NODE = frozenset(["alone", "cut", "cut for long", "stop", "kill", "start", "flush", "repair", "ship", "leave", "replace", "upgrade"])
 
 
 def _host_id(node: Node) -> str:

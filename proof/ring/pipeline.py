@@ -15,7 +15,7 @@ from __future__ import annotations
 import json
 import os
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
@@ -29,9 +29,10 @@ from proof.harness.node import Node
 from proof.ring import held, sabotage
 from proof.ring.answer import Answer
 from proof.ring.lake import Lake
+from proof.ring.topology import ONE_DATACENTER
 from shippers.agent import Agent, Round
 from shippers.node_identity import Link
-from spark_jobs import ingest, maintain
+from spark_jobs import audit, ingest, maintain
 from spark_jobs.session import spark_session
 from tests.spark_jobs.conf import spark_conf
 from tools import ROOT
@@ -41,6 +42,7 @@ from writetime.config.node import NodeConfig, ShipConfig
 from writetime.config.pipeline import PipelineConfig
 from writetime.pipeline import completeness, planner
 from writetime.pipeline.archiver import archive, mark_for_retry, release
+from writetime.pipeline.audit import AuditReport
 from writetime.pipeline.documents import Manifest, Sealed
 from writetime.pipeline.maintenance_report import Maintained
 from writetime.pipeline.planner import plan_ingest, plan_maintain, plan_replay
@@ -48,7 +50,6 @@ from writetime.storage import layout, open_store
 from writetime.storage.store import Store
 
 CLUSTER = "proof"
-DATACENTER = "dc1"
 BUCKETS = 2
 
 
@@ -126,9 +127,11 @@ class Pipeline:
     rule: str | None = None
 
     @classmethod
-    def create(cls, folder: Path, *, kept: Kept | None = None, rule: str | None = None) -> Self:
+    def create(
+        cls, folder: Path, *, kept: Kept | None = None, rule: str | None = None, datacenters: Sequence[str] = ONE_DATACENTER.shipped
+    ) -> Self:
         """Everything under `folder`, with nothing running yet. `rule`: the sabotage that the product runs
-        under.
+        under. `datacenters`: those that ship.
         """
         (folder / "lake").mkdir(parents=True)
         conf = {**spark_conf(folder), "spark.driver.memory": "1g", "spark.executorEnv.PYTHONPATH": str(ROOT)}
@@ -137,7 +140,7 @@ class Pipeline:
         config = PipelineConfig.model_validate(
             {
                 "pipeline": "proof",
-                "cluster": {"name": CLUSTER, "datacenters": [DATACENTER]},
+                "cluster": {"name": CLUSTER, "datacenters": list(datacenters)},
                 "bucket": str(folder / "bucket"),
                 "state": str(folder / "bucket"),
                 "catalog": {"uri": f"jdbc:sqlite:{folder / 'lake' / 'catalog.db'}", "warehouse": str(folder / "lake" / "warehouse")},
@@ -213,6 +216,11 @@ class Pipeline:
         with _Replaced(planner, "_expect_not_behind", lambda *_: None):
             manifest = plan_replay(self.store, self.config.cluster.name, start=start, end=end, now=now)
         return None if manifest is None else self._run(manifest)
+
+    def audit(self, start: datetime) -> AuditReport:
+        """Compare what the replicas' logs held, from then on."""
+        with _Replaced(audit, "spark_session", self._session):
+            return audit.run(self.config, start.replace(second=0, microsecond=0), datetime.now(UTC) + timedelta(minutes=1))
 
     # --- segments that are held
 

@@ -13,6 +13,7 @@ from proof.ring import check
 from proof.ring.check import Mismatch
 from proof.ring.live import Outcome, left_behind, replay_changes_nothing, show
 from proof.ring.pipeline import Kept, Pipeline, give
+from proof.ring.topology import ONE_DATACENTER
 from tools.console import say
 from writetime.errors import ObjectNotFound, WritetimeError
 from writetime.pipeline.documents import Sealed
@@ -23,7 +24,8 @@ def replay(kept: Kept, folder: Path, *, rule: str | None = None) -> Outcome:
     the replay.
     """
     outcome = Outcome()
-    with Pipeline.create(folder, rule=rule) as pipeline:
+    shipped = kept.about().get("shipped", ONE_DATACENTER.shipped)
+    with Pipeline.create(folder, rule=rule, datacenters=shipped) as pipeline:
         try:
             steps = list(kept.steps())
             for step in steps:

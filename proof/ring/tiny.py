@@ -8,6 +8,7 @@ from collections.abc import Iterator
 from random import Random
 
 from proof.ring.operations import Operation
+from proof.ring.topology import ONE_DATACENTER
 
 KINDS = ("insert", "update", "ttl", "row delete", "cell delete", "static", "range delete", "partition delete", "collection", "tie", "batch")
 UNKEPT = "truncate in no kept segment"
@@ -20,12 +21,12 @@ class Tiny:
 
     kinds = (*KINDS, UNKEPT)
 
-    def __init__(self, seed: int, ops: int) -> None:
-        self.seed, self.ops = seed, ops
+    def __init__(self, seed: int, ops: int, replication: str = ONE_DATACENTER.replication) -> None:
+        self.seed, self.ops, self.replication = seed, ops, replication
 
     def schema(self) -> list[str]:
         return [
-            "CREATE KEYSPACE tiny WITH replication = {'class': 'NetworkTopologyStrategy', 'dc1': 3}",
+            f"CREATE KEYSPACE tiny WITH replication = {self.replication}",
             "CREATE TABLE tiny.t (p int, c int, s text static, v text, n int, m map<text, int>, PRIMARY KEY (p, c)) "
             "WITH CLUSTERING ORDER BY (c DESC) AND cdc = true",
             "CREATE TABLE tiny.u (p int PRIMARY KEY, v text) WITH cdc = true",

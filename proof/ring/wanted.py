@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from proof.harness.cassandra import VERSIONS
+from proof.ring.topology import ONE_DATACENTER, Topology
 
 
 @dataclass(frozen=True)
@@ -20,6 +21,7 @@ class Wanted:
     without: frozenset[str] = frozenset()
     chaos: bool = True
     tiny: bool = False
+    topology: Topology = ONE_DATACENTER
     upgrade_to: str | None = None
     """The version that each node gets, one after the other, in the middle of the run."""
 
@@ -28,6 +30,8 @@ class Wanted:
         """The command that repeats the run."""
         parts = [f"make ring SEED={self.seed} OPS={self.ops}"]
         parts += [] if self.version == VERSIONS[0] else [f"VERSION={self.version}"]
+        if self.topology.datacenters > 1:
+            parts += [f"DATACENTERS={self.topology.datacenters}", f"SHIPPING={self.topology.shipping}"]
         arguments = [] if self.prefix is None else [f"--prefix {self.prefix}"]
         arguments += [f"--without '{','.join(sorted(self.without))}'"] if self.without else []
         arguments += [] if self.chaos else ["--no-chaos"]

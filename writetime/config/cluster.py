@@ -23,6 +23,11 @@ class ClusterConfig(Model):
     )
     cql: CqlConfig | None = Field(default=None, description="CQL connection for reading tables; absent: no tables are read.")
 
+    @property
+    def read_in(self) -> str:
+        """The datacenter whose nodes answer reads."""
+        return (self.cql.datacenter if self.cql else None) or self.datacenters[0]
+
 
 class CqlConfig(Model):
     """CQL connection for reading tables. Every worker reads the password from WRITETIME_CQL_PASSWORD, that of
@@ -30,6 +35,12 @@ class CqlConfig(Model):
 
     contact_points: list[str] = Field(description="Addresses of some nodes.", min_length=1)
     port: int = Field(default=9042, ge=1, le=65535, description="CQL port.")
+    datacenter: str | None = Field(
+        default=None,
+        min_length=1,
+        description="Datacenter whose nodes answer the reads, and that LOCAL_ONE and LOCAL_QUORUM speak of; absent: the "
+        "first of cluster.datacenters.",
+    )
     username: str | None = Field(default=None, description="CQL user; needs SELECT on captured tables only.")
     tls: CqlTlsConfig | None = Field(default=None, description="Absent: not encrypted. `{}` trusts the system's authorities.")
     request_seconds: float = Field(default=60.0, gt=0, description="How long one page may take.")

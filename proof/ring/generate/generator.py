@@ -18,6 +18,7 @@ from proof.ring.generate import ddl, rows, ties, together
 from proof.ring.generate.statements import Statement
 from proof.ring.generate.world import World, operation
 from proof.ring.operations import Operation
+from proof.ring.topology import ONE_DATACENTER
 
 SELDOM: Final = 4
 APART: Final = 25
@@ -212,11 +213,11 @@ class Generator:
 
     kinds = KINDS
 
-    def __init__(self, seed: int, ops: int) -> None:
-        self.seed, self.ops = seed, ops
+    def __init__(self, seed: int, ops: int, replication: str = ONE_DATACENTER.replication) -> None:
+        self.seed, self.ops, self.replication = seed, ops, replication
 
     def schema(self) -> list[str]:
-        return World(self.seed).schema()
+        return World(self.seed).schema(self.replication)
 
     def minimum(self, ops: int) -> dict[str, int]:
         """The kinds of all decks that a run of `ops` operations finishes."""

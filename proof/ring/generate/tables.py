@@ -155,8 +155,7 @@ class Keyspace:
         }
         self.types = Types(random, name, self.udts)
 
-    def create(self, datacenter: str) -> list[str]:
-        replication = f"{{'class': 'NetworkTopologyStrategy', '{datacenter}': 3}}"
+    def create(self, replication: str) -> list[str]:
         statements = [f"CREATE KEYSPACE {quoted(self.name)} WITH replication = {replication}"]
         for udt in self.udts.values():
             fields = ", ".join(f"{quoted(name)} {kind}" for name, kind in zip(udt.field_names, udt.field_types, strict=True))

@@ -24,7 +24,6 @@ from proof.ring.generate.tables import (
 from proof.ring.generate.values import Values
 from proof.ring.operations import Operation
 
-DATACENTER: Final = "dc1"
 KEYSPACES: Final = ("proof", "Proof_2")
 TIMED: Final = 1_700_000_000_000_000
 """µs; timestamps of the timed lane are counted from here. They lie behind every clock."""
@@ -93,8 +92,8 @@ class World:
         table.id = str(UUID(int=self.random.getrandbits(128), version=4))
         return table
 
-    def schema(self) -> list[str]:
-        statements = [cql for keyspace in self.keyspaces for cql in keyspace.create(DATACENTER)]
+    def schema(self, replication: str) -> list[str]:
+        statements = [cql for keyspace in self.keyspaces for cql in keyspace.create(replication)]
         return statements + [table.create() for table in (*self.tables, self.crowd, self.counts, self.count)]
 
     # Tables and columns

@@ -23,7 +23,7 @@ from pydantic import ByteSize, SecretStr
 from tenacity import retry, retry_if_exception_type, stop_after_delay, wait_fixed
 
 from proof.harness.cassandra import Ring
-from proof.ring.pipeline import DATACENTER, Pipeline, _Replaced
+from proof.ring.pipeline import Pipeline, _Replaced
 from shippers.agent import Agent
 from shippers.node_identity import Link
 from spark_jobs import bootstrap
@@ -39,6 +39,7 @@ pytestmark = [pytest.mark.cassandra, pytest.mark.spark, pytest.mark.timeout(600)
 CLUSTER = "secured"
 STORES = "of the stores"
 KEY = b"of the key"
+DATACENTER = "dc1"
 ROWS = 25
 AT_ONCE = ("-Dcassandra.superuser_setup_delay_ms=0",)
 """The first user is made without waiting for other nodes."""

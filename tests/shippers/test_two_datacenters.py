@@ -1,0 +1,81 @@
+"""What a cluster of two datacenters does, on real nodes, and what a shipper and the readers of tables make of it
+(docs/datacenters.md)."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from proof.harness.cassandra import Ring
+from proof.harness.node import Node
+from shippers.node_identity import Link
+from spark_jobs.cassandra_reader import Ring as Reader
+from writetime.config.cluster import ClusterConfig, CqlConfig
+from writetime.config.node import FillerConfig, NodeConfig
+from writetime.errors import BatchError, ConfigError
+
+pytestmark = [pytest.mark.cassandra, pytest.mark.thorough]
+_ROWS = "(key int PRIMARY KEY, filler blob) WITH default_time_to_live = 60 AND gc_grace_seconds = 0"
+
+
+@pytest.fixture(scope="module")
+def ring(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Ring]:
+    """A node in each datacenter; that of dc2 does not capture."""
+    off = {"dc2": {"cdc_enabled": False}}
+    with Ring(tmp_path_factory.mktemp("two"), nodes=2, segment_mb=1, heap="400M", datacenter=("dc1", "dc2"), settings_of=off) as ring:
+        yield ring
+
+
+def test_a_schema_change_by_a_node_that_does_not_capture_switches_cdc_off(ring: Ring) -> None:
+    one, two = (node.session("ONE") for node in ring.nodes)
+    one.execute("CREATE KEYSPACE k WITH replication = {'class': 'NetworkTopologyStrategy', 'dc1': 1, 'dc2': 1}")
+    one.execute("CREATE TABLE k.t (p int PRIMARY KEY) WITH cdc = true")
+    assert captured(one) == {"t": True}
+    two.execute("ALTER TABLE k.t ADD v text")
+    ring.wait_until_connected()
+    assert captured(one) == {"t": None}
+    one.execute("ALTER TABLE k.t WITH cdc = true")
+    two.execute("CREATE TABLE k.u (p int PRIMARY KEY) WITH cdc = true")
+    assert captured(one) == {"t": True, "u": None}
+
+
+def captured(session: Any) -> dict[str, bool | None]:
+    rows = session.execute("SELECT table_name, cdc FROM system_schema.tables WHERE keyspace_name = 'k'")
+    return {row.table_name: row.cdc for row in rows}
+
+
+def test_filler_stays_in_the_nodes_own_datacenter(ring: Ring) -> None:
+    session = ring.session("ONE")
+    kinds = {
+        "far": "'class': 'NetworkTopologyStrategy', 'dc1': 1",
+        "near": "'class': 'NetworkTopologyStrategy', 'dc2': 1",
+        "anywhere": "'class': 'SimpleStrategy', 'replication_factor': 1",
+    }
+    for name, replication in kinds.items():
+        session.execute(f"CREATE KEYSPACE {name} WITH replication = {{{replication}}}")
+        session.execute(f"CREATE TABLE {name}.rows {_ROWS}")
+    with linked(ring.nodes[1]) as link:
+        with pytest.raises(ConfigError, match=r"no replica in this node's datacenter, dc2"):
+            link.fill(FillerConfig(table="far.rows", segment_size=1 << 20), lambda: False)
+        with pytest.raises(ConfigError, match="more datacenters than this node's, dc2"):
+            link.fill(FillerConfig(table="anywhere.rows", segment_size=1 << 20), lambda: False)
+        assert link.fill(FillerConfig(table="near.rows", segment_size=1 << 20), lambda: False) == 1 << 20
+
+
+def linked(node: Node) -> Link:
+    return Link(NodeConfig(cdc_raw=node.cdc_raw, address=node.address, port=node.port))
+
+
+def test_tables_are_read_by_the_datacenter_that_is_configured(ring: Ring, tmp_path: Path) -> None:
+    cql = CqlConfig(contact_points=[ring.nodes[0].address], port=ring.nodes[0].port)
+    assert ClusterConfig(name="test", datacenters=["dc1", "dc2"], cql=cql).read_in == "dc1"
+    elsewhere = ClusterConfig(name="test", datacenters=["dc1"], cql=cql.model_copy(update={"datacenter": "dc2"}))
+    with Reader(cql, datacenter=elsewhere.read_in) as reader:
+        rows = reader.rows("SELECT data_center FROM system.local", [], 0).rows
+        assert [row[0] for row in rows] == [b"dc2"]
+    with pytest.raises(BatchError, match="no node is in the datacenter dc3; the cluster has dc1, dc2") as raised:
+        Reader(cql, datacenter="dc3", attempts=1)
+    assert not raised.value.retriable
