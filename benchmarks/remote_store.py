@@ -14,7 +14,7 @@ import threading
 import time
 from bisect import bisect_left, bisect_right, insort
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from datetime import datetime
 from pathlib import Path
@@ -54,6 +54,7 @@ COSTS: Final[dict[Kind, dict[str, Cost]]] = {
         "copy": Cost(writes=1, reads=2),
         "delete": Cost(deletions=1),
         "delete generation": Cost(deletions=1),
+        "discard": Cost(),
     },
     "s3": {
         "page": Cost(writes=1),
@@ -65,9 +66,11 @@ COSTS: Final[dict[Kind, dict[str, Cost]]] = {
         "copy": Cost(writes=3, reads=2),
         "delete": Cost(reads=1, deletions=1),
         "delete generation": Cost(reads=2, deletions=1),
+        "discard": Cost(deletions=1),
     },
 }
-"""By call. `look`: of each object that is listed with its facts; `replace`: a put on a generation."""
+"""By call. `look`: of each object that is listed with its facts; `replace`: a put on a generation; `discard`: of up to a
+thousand objects, or none if each is deleted by itself."""
 
 
 @dataclass
@@ -205,6 +208,17 @@ class RemoteStore:
             self._require(name, if_generation)
             del self._objects[name]
             del self._names[bisect_left(self._names, name)]
+
+    def discard(self, names: Iterable[str]) -> None:
+        wanted = list(names)
+        if wanted and self._costs["discard"].requests:
+            self._spend("discard", wanted[0], -(-len(wanted) // PAGE))
+        for name in wanted:
+            if not self._costs["discard"].requests:
+                self._spend("delete", name)
+            with self._lock:
+                if self._objects.pop(name, None) is not None:
+                    del self._names[bisect_left(self._names, name)]
 
     # --- inside
 

@@ -167,7 +167,7 @@ class Run:
         return [node for node in self.ring.nodes if node.datacenter in self.topology.shipped]
 
     def _play_two_datacenters(self) -> None:
-        self._wait(lambda: self.tables.until, "the first T")
+        self._wait(lambda: self.tables.until, "the first T", seconds=2 * _PATIENCE)
         self._keeps_up("steady")
         for node in (self.ring.nodes[-1], self.ring.nodes[1]):
             state = f"a node of {node.datacenter} is dead"
@@ -185,7 +185,7 @@ class Run:
 
     def _play_one_datacenter(self) -> None:
         first, second, third = self.ring.nodes
-        self._wait(lambda: self.tables.until, "the first T")
+        self._wait(lambda: self.tables.until, "the first T", seconds=2 * _PATIENCE)
         self._keeps_up("steady")
         # Node 3 owns what lies between the tokens of node 2 and its own.
         low, high = (int(node.settings["initial_token"]) for node in (second, third))

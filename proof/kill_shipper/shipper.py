@@ -11,7 +11,7 @@ import os
 import random
 import signal
 import sys
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Any, BinaryIO
 
@@ -109,6 +109,9 @@ class Stormy:
         raise AssertionError("the shipper must not copy objects")
 
     def delete(self, name: str, *, if_generation: int | None = None) -> None:
+        raise AssertionError("the shipper must not delete objects")
+
+    def discard(self, names: Iterable[str]) -> None:
         raise AssertionError("the shipper must not delete objects")
 
     def _weather(self, what: str) -> None:

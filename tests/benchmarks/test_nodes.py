@@ -122,5 +122,8 @@ def test_the_costs_of_s3(s3_memory: s3_stub.Stub, tmp_path: Path) -> None:  # no
         assert (call, sum(each.startswith("DELETE") for each in made)) == (call, cost.deletions)
         assert (call, len(made)) == (call, cost.requests)
     before = len(s3_memory.requests)
+    store.discard(f"a/{number}" for number in range(1000))
+    assert [each.split()[0] for each in s3_memory.requests[before:]] == ["POST"] * COSTS["s3"]["discard"].requests
+    before = len(s3_memory.requests)
     assert len(list(store.list("a/head"))) == 1
     assert len(s3_memory.requests) - before == COSTS["s3"]["page"].requests + COSTS["s3"]["look"].requests

@@ -8,7 +8,7 @@ all points. The underlying store is a real one.
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from enum import Enum
 from pathlib import Path
 from typing import Any
@@ -98,6 +98,9 @@ class FaultyStore:
 
     def delete(self, name: str, *, if_generation: int | None = None) -> None:
         self._call("delete", name, if_generation=if_generation)
+
+    def discard(self, names: Iterable[str]) -> None:
+        self._call("discard", list(names))
 
 
 @contextlib.contextmanager

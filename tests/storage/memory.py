@@ -13,7 +13,8 @@ from __future__ import annotations
 import random
 import threading
 import uuid
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
+from contextlib import suppress
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from enum import Enum
@@ -218,6 +219,11 @@ class MemoryStore:
             self._require(name, if_generation, "delete an object")
             del self._memory.objects[name]
         _after(fault, "delete an object", name)
+
+    def discard(self, names: Iterable[str]) -> None:
+        for name in names:
+            with suppress(ObjectNotFound):
+                self.delete(name)
 
     def _held(self, name: str, operation: str) -> tuple[ObjectInfo, bytes]:
         if name not in self._memory.objects:

@@ -73,7 +73,8 @@ class Stub:
 
     `watch` is called with each request before it is answered. `faults` are (status, code) for the next
     requests, of those whose method is in `only`; `lose_answers` drops the answers to so many writes that were
-    done; `truncate` breaks off so many downloads; `lie_about_crc` falsifies what it says it holds; `mangle`
+    done; `truncate` breaks off so many downloads; `lie_about_crc` falsifies what it says it holds; `undeletable` are
+    objects that stay when many are deleted, with the code of the refusal; `mangle`
     makes another answer of one."""
 
     url: str = ""
@@ -84,6 +85,7 @@ class Stub:
     lose_answers: int = 0
     truncate: int = 0
     lie_about_crc: bool = False
+    undeletable: dict[str, str] = field(default_factory=dict)
     requests: list[str] = field(default_factory=list)
     watch: Callable[[str], None] = lambda _: None
     mangle: Callable[[Answer], Answer] = lambda answer: answer
@@ -145,7 +147,7 @@ class _Handler(BaseHTTPRequestHandler):
         self._answer(self._part if "uploadId" in self.query else self._put)
 
     def do_POST(self) -> None:
-        self._answer(self._complete if "uploadId" in self.query else self._begin)
+        self._answer(self._complete if "uploadId" in self.query else self._discard if "delete" in self.query else self._begin)
 
     def do_DELETE(self) -> None:
         self._answer(self._abort if "uploadId" in self.query else self._delete)
@@ -280,6 +282,20 @@ class _Handler(BaseHTTPRequestHandler):
         self.memory.require(self.key, self.headers)
         self.memory.objects.pop(self.key, None)
         return 204, b"", {}
+
+    def _discard(self) -> tuple[int, bytes, dict[str, str]]:
+        if not any(name.lower() == "content-md5" or name.lower().startswith("x-amz-checksum-") for name in self.headers):
+            raise Refused(400, "InvalidRequest")
+        root, errors = ElementTree.fromstring(self.body), ""
+        keys = [each.text or "" for each in root.iter() if each.tag.rpartition("}")[2] == "Key"]
+        if not 1 <= len(keys) <= 1000:
+            raise Refused(400, "MalformedXML")
+        for key in keys:
+            if (code := self.memory.undeletable.get(key)) is not None:
+                errors += f"<Error><Key>{escape(key)}</Key><Code>{code}</Code><Message>refused</Message></Error>"
+            else:
+                self.memory.objects.pop(key, None)
+        return self._xml("DeleteResult", errors)
 
     # --- objects in parts
 

@@ -292,6 +292,20 @@ def test_delete(store: Store) -> None:
             store.delete("a", if_generation=generation)
 
 
+def test_discard(store: Store) -> None:
+    """Many at once, some of which are not there, with names that XML and URLs have to escape."""
+    names = ["a", "b/c", "d&<e>", "f g", "ä%20"]
+    for name in (*names, "stays"):
+        store.put(name, b"1")
+    store.discard([*names, "never", *(f"none/{number:04d}" for number in range(1000))])
+    store.discard([])
+    store.discard(["a"])
+    assert [each.name for each in store.names()] == ["stays"]
+    assert store.put("a", b"2", if_generation=0).size == 1
+    with pytest.raises(StoreError):
+        store.discard(["../a"])
+
+
 def test_delete_of_another_generation(backend: Backend, store: Store) -> None:
     backend.needs("delete_precondition")
     first = store.put("a", b"1")

@@ -438,6 +438,21 @@ def test_a_damaged_download(store: S3Store, s3_memory: Stub) -> None:
         store.read("a")
 
 
+@pytest.mark.parametrize(("code", "kind"), [("AccessDenied", StoreError), ("InternalError", StoreUnavailable)])
+def test_one_of_many_that_is_not_deleted(store: S3Store, s3_memory: Stub, code: str, kind: type[StoreError]) -> None:
+    for name in "abc":
+        store.put(name, b"1")
+    (key,) = (each for each in s3_memory.objects if each.endswith("b"))
+    s3_memory.undeletable[key] = code
+    before = len(s3_memory.requests)
+    with pytest.raises(kind, match=code) as caught:
+        store.discard(["a", "b", "c"])
+    assert (type(caught.value), caught.value.retriable) == (kind, kind is StoreUnavailable)
+    assert str(caught.value).count("/b")
+    assert len(s3_memory.requests) - before == 1
+    assert [each.name for each in store.names()] == ["b"]
+
+
 def test_what_others_wrote_is_measured_and_deleted_unread(store: S3Store, s3_memory: Stub) -> None:
     for number in range(3):
         s3_memory.objects[f"state/{number}"] = Held(BIG, {}, None)

@@ -270,16 +270,11 @@ def _replaced(segment: SegmentInput) -> Problem:
 
 
 def _remove_parts(store: Store, found: Iterable[segment_parts.Part[Listed]]) -> int:
-    """Returns the bytes freed. Whatever has the name of a part of an archived segment is of no use any more."""
-    freed = 0
-    for part in found:
-        try:
-            store.delete(part.info.name)
-            freed += part.info.size
-        except ObjectNotFound:
-            # Another run deleted it.
-            continue
-    return freed
+    """Returns their bytes. Whatever has the name of a part of an archived segment is of no use any more."""
+    parts = [part.info for part in found]
+    if parts:
+        store.discard(each.name for each in parts)
+    return sum(each.size for each in parts)
 
 
 def _remove_incoming(store: Store, segment: SegmentInput) -> None:

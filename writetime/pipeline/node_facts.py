@@ -8,17 +8,15 @@ clock. Shippers up to 0.1 had one document per node, without space; it counts if
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from contextlib import suppress
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 from typing import Any, Final
 
 from writetime import untrusted
 from writetime.cassandra.cdc_settings import CdcSettings
-from writetime.errors import ObjectNotFound, PreconditionFailed
 from writetime.storage import layout, untrusted_objects
 from writetime.storage.concurrency import at_once
-from writetime.storage.store import Listed, Store
+from writetime.storage.store import Listed, Store, discard_at_once
 from writetime.untrusted import Untrusted
 
 _TOKENS: Final = 1 << 16
@@ -118,13 +116,8 @@ def _delete_outdated(store: Store, newest: Mapping[layout.NodeName, Listed], old
     """Delete those of `older` that have been replaced for a while: another reader may be about to read what it has
     just listed. The one object of shippers up to 0.1 stays."""
     before = max(map(_order, newest.values()))[0] - _OUTDATED
-
-    def delete(each: Listed) -> None:
-        # A status is never replaced.
-        with suppress(ObjectNotFound, PreconditionFailed):
-            store.delete(each.name)
-
-    at_once(delete, (each for each in older if each.created < before and each.name.count("/") == _LEVELS))
+    # A status is never replaced.
+    discard_at_once(store, (each.name for each in older if each.created < before and each.name.count("/") == _LEVELS))
 
 
 def _order(info: Listed) -> tuple[datetime, str]:

@@ -18,13 +18,13 @@ from typing import Final
 
 import structlog
 
-from writetime.errors import ObjectNotFound, PreconditionFailed
+from writetime.errors import PreconditionFailed
 from writetime.pipeline.documents import Mark
 from writetime.storage import layout, segment_parts
 from writetime.storage.checksum import crc32c
 from writetime.storage.concurrency import at_once
 from writetime.storage.segment_parts import Part
-from writetime.storage.store import Listed, Store
+from writetime.storage.store import Listed, Store, discard_at_once
 
 MANY: Final = 64
 """Ingested parts of a segment from which on they are merged."""
@@ -53,13 +53,8 @@ def _merge(store: Store, ref: layout.SegmentRef, ingested: list[Part[Listed]], m
     # Of the parts from 0 on, planning takes the header from the one whose name is first.
     first = min(part.info.name for part in ingested if part.start == 0)
     outdated = [part for part in ingested if part.info.name not in (name, first)]
-
-    def delete(part: Part[Listed]) -> None:
-        # Nodes create parts and never replace one.
-        with suppress(ObjectNotFound, PreconditionFailed):
-            store.delete(part.info.name)
-
-    at_once(delete, outdated)
+    # Nodes create parts and never replace one.
+    discard_at_once(store, (part.info.name for part in outdated))
     log.info("parts merged", object=name, parts=len(outdated), bytes=mark.position)
     return len(outdated)
 

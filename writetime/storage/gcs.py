@@ -16,7 +16,7 @@ from __future__ import annotations
 
 import contextlib
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -224,6 +224,12 @@ class GcsStore:
             # Retried only with a condition: a repeated unconditional deletion could delete a newer object.
             retry = None if if_generation is None else _RETRY
             self._blob(name, "delete an object").delete(if_generation_match=if_generation, timeout=_TIMEOUT, retry=retry)
+
+    def discard(self, names: Iterable[str]) -> None:
+        """See Store.discard. The service's batches of requests are charged, and take as long, as single ones."""
+        for name in names:
+            with contextlib.suppress(ObjectNotFound):
+                self.delete(name)
 
     @property
     def _bucket(self) -> Any:

@@ -31,7 +31,7 @@ import os
 import stat
 import time
 import uuid
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import replace
 from datetime import UTC, datetime
 from pathlib import Path
@@ -156,6 +156,12 @@ class LocalStore:
             path.unlink()
             _sync_folder(path.parent)
             self._meta(name, found).unlink(missing_ok=True)
+
+    def discard(self, names: Iterable[str]) -> None:
+        """See Store.discard."""
+        for name in names:
+            with contextlib.suppress(ObjectNotFound):
+                self.delete(name)
 
     # --- names and folders
 

@@ -29,7 +29,7 @@ import os
 import re
 import secrets
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from datetime import UTC, datetime
 from pathlib import Path
@@ -68,6 +68,7 @@ _COPIED_PART = 1 << 30
 _LOOKS = 8
 _LOOKS_AGAIN = 10
 _GENERATION = "writetime-generation"
+_NOT_THERE = frozenset({"NoSuchKey", "NoSuchVersion"})
 _NUMBER = re.compile(r"[0-9]{1,19}")
 _PLAIN_VALUE = "".join(chr(code) for code in range(33, 127) if chr(code) != "%")
 _PLAIN_KEY = frozenset(b"abcdefghijklmnopqrstuvwxyz0123456789-_.")
@@ -226,6 +227,20 @@ class S3Store:
                 self._client.delete_object(**self._key(name), IfMatch=tag)
                 return
         raise _restless("delete an object", name)
+
+    def discard(self, names: Iterable[str]) -> None:
+        """See Store.discard."""
+        wanted = iter(names)
+        while some := list(itertools.islice(wanted, PAGE)):
+            for name in some:
+                require_name(name, "delete objects")
+            keys = [{"Key": self._prefix + name} for name in some]
+            with self._explained("delete objects", some[0]):
+                answer = self._client.delete_objects(Bucket=self._bucket, Delete={"Objects": keys, "Quiet": True})
+            # The request succeeds, whatever became of each object.
+            for refused in answer.get("Errors", ()):
+                if refused.get("Code") not in _NOT_THERE:
+                    raise _not_deleted(refused, f"{self.url}/{refused['Key'].removeprefix(self._prefix)}")
 
     # --- looking
 
@@ -478,6 +493,14 @@ def _models() -> Any:
     """The library's service model, loaded once per process: it takes most of a client's set-up time and
     memory."""
     return botocore.loaders.create_loader()
+
+
+def _not_deleted(refused: Mapping[str, str], obj: str) -> StoreError:
+    """The error of one object among those that were to be deleted."""
+    message, code = f"{refused.get('Code')}: {refused.get('Message')}", refused.get("Code")
+    if code in ("InternalError", "SlowDown", "ServiceUnavailable"):
+        return StoreUnavailable(message, operation="delete an object", obj=obj)
+    return StoreError(message, operation="delete an object", obj=obj, hint=_PERMISSION if code == "AccessDenied" else None)
 
 
 def _fresh_generation() -> int:

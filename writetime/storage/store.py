@@ -15,6 +15,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from datetime import datetime
+from itertools import islice
 from pathlib import Path
 from typing import Final, NamedTuple, Protocol
 
@@ -23,6 +24,8 @@ from writetime.storage.concurrency import at_once
 
 PAGE: Final = 1000
 """Names that a remote store lists with one request, at most."""
+_DISCARDED: Final = 100
+"""Names that one thread deletes."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -101,6 +104,17 @@ class Store(Protocol):
     def delete(self, name: str, *, if_generation: int | None = None) -> None:
         """Delete the object. ObjectNotFound if it does not exist, so that no deletion is reported that did
         not happen."""
+
+    def discard(self, names: Iterable[str]) -> None:
+        """Delete objects of which nobody needs to know whether they were there: whatever their generation, and
+        without an error for a name that does not exist. Of S3, one request for a thousand; of the others, one
+        for each."""
+
+
+def discard_at_once(store: Store, names: Iterable[str]) -> None:
+    """`Store.discard` of very many, in parallel."""
+    wanted = iter(names)
+    at_once(store.discard, iter(lambda: list(islice(wanted, _DISCARDED)), []))
 
 
 def facts(store: Store, listed: Iterable[Listed]) -> list[ObjectInfo]:
