@@ -277,7 +277,7 @@ class PlanBootstrapOperator(PipelineOperator):
             tables = [table.full_name for table in due(store, config)]
         except WritetimeError as error:
             raise failure(error) from error
-        incomplete_rows = any(True for _ in store.list(incomplete_rows_prefix(config.cluster.name)))
+        incomplete_rows = any(True for _ in store.names(incomplete_rows_prefix(config.cluster.name), page=1))
         if not tables and (not incomplete_rows or config.cluster.cql is None):
             raise AirflowSkipException("no table is due, and no row is to be read again")
         self.log.info("tables due: %s; rows to be read again: %s", ", ".join(tables) or "none", "yes" if incomplete_rows else "none")

@@ -75,7 +75,7 @@ class SessionOperator(SparkJobOperator):
         """A session's batches are small, unless it begins with a backlog."""
         waiting = 0
         try:
-            for info in store.list(incoming_prefix(config.cluster.name)):
+            for info in store.names(incoming_prefix(config.cluster.name)):
                 waiting += info.size
                 if waiting > SMALL_BATCH:
                     return {}

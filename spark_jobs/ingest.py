@@ -800,7 +800,7 @@ class Batch:
             return [note_of(record)] if record else []
         mark = self.base.growing.get(segment.ref.growing) if self.base and not segment.grows else None
         if (self.base and segment.object in self.base.held) or (mark is not None and not mark.sound):
-            return [info.name for info in self.store.list(segment.ref.quarantine) if info.name.endswith(".json")]
+            return [info.name for info in self.store.names(segment.ref.quarantine) if info.name.endswith(".json")]
         return []
 
     # --- commits

@@ -23,6 +23,7 @@ from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
 from functools import partial
 from itertools import chain, islice
+from typing import TypeVar
 
 import structlog
 from pydantic import ValidationError
@@ -49,12 +50,13 @@ from writetime.pipeline.planner import history, store_clock
 from writetime.pipeline.publish_progress import read_published
 from writetime.pipeline.void import voided_by_now
 from writetime.storage import layout, open_store
-from writetime.storage.store import ObjectInfo, Store
+from writetime.storage.store import Listed, ObjectInfo, Store
 
 log = structlog.get_logger()
 
 PackAll = Callable[[Sequence[str]], Iterable[Packed]]
 
+_Object = TypeVar("_Object", ObjectInfo, Listed, ObjectInfo | Listed)
 _PER_TASK = 8
 """Segments that a task packs: enough to be worth one, few enough to look at the clock in between."""
 _ROUND = 512
@@ -136,11 +138,11 @@ class Care:
             entries = retention.entries(self.store, cluster, self._ago(settings.keep_ledger_days))
             finished &= self._each("ledger", entries, self._remove)
         if sealed is not None and settings.keep_batches_days is not None:
-            found = chain.from_iterable(
+            documents = chain.from_iterable(
                 retention.batches(self.store, cluster, sealed, self._ago(settings.keep_batches_days), published(self.config, self.store))
             )
             # In sequence: the manifest of a batch is deleted first.
-            finished &= self._each("batches", found, self._remove, threads=1)
+            finished &= self._each("batches", documents, self._remove, threads=1)
         reports = retention.statuses(self.store, cluster, self.now - retention.STATUSES)
         if settings.keep_reports_days is not None:
             reports = chain(reports, retention.reports(self.store, cluster, self._ago(settings.keep_reports_days)))
@@ -160,10 +162,10 @@ class Care:
     def _ago(self, days: float) -> datetime:
         return self.now - timedelta(days=days)
 
-    def _remove(self, info: ObjectInfo) -> int:
+    def _remove(self, info: ObjectInfo | Listed) -> int:
         return retention.remove(self.store, info)
 
-    def _each(self, what: str, found: Iterator[ObjectInfo], do: Callable[[ObjectInfo], int], *, threads: int = _AT_ONCE) -> bool:
+    def _each(self, what: str, found: Iterator[_Object], do: Callable[[_Object], int], *, threads: int = _AT_ONCE) -> bool:
         """Apply `do` to each item while there is time; returns whether all were done. `do` returns the bytes
         that it freed."""
         with ThreadPoolExecutor(threads) as pool:
@@ -176,7 +178,7 @@ class Care:
                 self._report(what)
         return True
 
-    def _try(self, do: Callable[[ObjectInfo], int], info: ObjectInfo) -> int:
+    def _try(self, do: Callable[[_Object], int], info: _Object) -> int:
         try:
             return do(info)
         except (WritetimeError, ValidationError) as error:

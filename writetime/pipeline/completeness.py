@@ -35,7 +35,7 @@ from writetime.pipeline.documents import (
 from writetime.pipeline.maintenance_report import HeldBack
 from writetime.storage import layout
 from writetime.storage.concurrency import at_once
-from writetime.storage.store import Store
+from writetime.storage.store import Store, facts
 
 _BATCHES_BACK: Final = 500
 """Maximum number of manifests searched for the last segment of each node, where no batch has recorded it."""
@@ -148,17 +148,20 @@ def _late(store: Store, cluster: str, sealed: Sealed | None, ends: Mapping[str, 
     """Segments that arrived after younger ones of their node and are not ingested yet; and segments in
     conflict."""
     held = set(sealed.held if sealed else ())
-    for info in store.list(layout.incoming_prefix(cluster)):
-        other = layout.SegmentRef.from_conflict(info.name)
+    waiting = []
+    for each in store.names(layout.incoming_prefix(cluster)):
+        other = layout.SegmentRef.from_conflict(each.name)
         if other is not None:
-            yield Hold(by=info.name, until=_begun(other[0], info.created), since=info.created)
-            continue
+            yield Hold(by=each.name, until=_begun(other[0], each.created), since=each.created)
+        elif each.name not in held:
+            waiting.append(each)
+    for info in facts(store, waiting):
         try:
             segment = SegmentInput.from_object(info)
             late = is_late(segment, ends)
         except NotASegment:
             continue
-        if late and info.name not in held:
+        if late:
             yield Hold(by=info.name, until=begun(segment), since=info.created)
 
 

@@ -34,7 +34,7 @@ from typing import Final
 from writetime.errors import ObjectNotFound, PreconditionFailed
 from writetime.pipeline.documents import LedgerEntry, Sealed
 from writetime.storage import layout, segment_object
-from writetime.storage.store import ObjectInfo, Store
+from writetime.storage.store import Listed, ObjectInfo, Store
 
 STATUSES: Final = timedelta(days=2)
 """How long superseded node statuses are kept for inspection."""
@@ -49,7 +49,7 @@ def entries(store: Store, cluster: str, before: datetime) -> Iterator[ObjectInfo
     A node's entries are sorted in the order of its log, so for each node and log version they are read only
     up to the first that is too young."""
     start = ""
-    while (first := next(store.list(layout.ledger_of(cluster), start_after=start), None)) is not None:
+    while (first := next(store.names(layout.ledger_of(cluster), start_after=start, page=1), None)) is not None:
         log, _, last = first.name.rpartition("-")
         if not log.rpartition("/")[2].startswith("CommitLog-") or not last.removesuffix(".json").isdecimal():
             start = first.name
@@ -71,12 +71,12 @@ def _is_held(store: Store, entry: LedgerEntry) -> bool:
     return entry.archived_as is not None and segment_object.held(store, layout.plain(entry.archived_as)) is not None
 
 
-def batches(store: Store, cluster: str, sealed: Sealed, before: datetime, published: int) -> Iterator[list[ObjectInfo]]:
+def batches(store: Store, cluster: str, sealed: Sealed, before: datetime, published: int) -> Iterator[list[Listed]]:
     """The documents of each batch that may be deleted, in the order of deletion: batches up to `published`,
     all of whose documents are older than `before`. `sealed` is the last seal."""
     last = min(sealed.number - LAST_BATCHES, published - 1)
     needed = {versions.behind for versions in sealed.state.values()}
-    for number, found in groupby(store.list(layout.batches_prefix(cluster)), key=lambda info: layout.batch_number(info.name)):
+    for number, found in groupby(store.names(layout.batches_prefix(cluster)), key=lambda info: layout.batch_number(info.name)):
         documents = list(found)
         if number is None:
             # Not an object of a batch: do not delete it.
@@ -92,21 +92,21 @@ def _order(document: str) -> int:
     return 3 if document.startswith("held-") else _ORDER.get(document, 1)
 
 
-def reports(store: Store, cluster: str, before: datetime) -> Iterator[ObjectInfo]:
+def reports(store: Store, cluster: str, before: datetime) -> Iterator[Listed]:
     """Reports, their charts and space reports written before `before`, except the last report of each
     kind."""
     for prefix in (layout.verify_prefix(cluster), layout.audit_prefix(cluster)):
-        found = list(store.list(prefix))
+        found = list(store.names(prefix))
         last = max((info.name.rpartition(".")[0] for info in found), default="")
         yield from (info for info in found if info.created < before and info.name.rpartition(".")[0] != last)
     # Days ascend.
-    yield from takewhile(lambda info: info.created < before, store.list(layout.spaces_prefix(cluster)))
+    yield from takewhile(lambda info: info.created < before, store.names(layout.spaces_prefix(cluster)))
 
 
-def statuses(store: Store, cluster: str, before: datetime) -> Iterator[ObjectInfo]:
+def statuses(store: Store, cluster: str, before: datetime) -> Iterator[Listed]:
     """Node statuses written before `before`, except the last of each node."""
-    newest: dict[layout.NodeName, ObjectInfo] = {}
-    for info in store.list(layout.nodes_prefix(cluster)):
+    newest: dict[layout.NodeName, Listed] = {}
+    for info in store.names(layout.nodes_prefix(cluster)):
         node = layout.NodeName.of_facts(info.name)
         if node is None or info.name == layout.node_facts(node):
             continue
@@ -145,11 +145,12 @@ def _is_settled(store: Store, note: str, voided: Collection[int]) -> bool:
     return isinstance(about, dict) and about.get("settled_in") not in (None, *voided)
 
 
-def remove(store: Store, info: ObjectInfo) -> int:
-    """Delete the object; returns the bytes freed."""
+def remove(store: Store, found: ObjectInfo | Listed) -> int:
+    """Delete the object; returns the bytes freed. What was only listed is never written again."""
+    info = found.info if isinstance(found, Listed) else found
     try:
-        store.delete(info.name, if_generation=info.generation)
+        store.delete(found.name, if_generation=info.generation if info else None)
     except (ObjectNotFound, PreconditionFailed):
         # Another run deleted it, or a ledger entry was rewritten because its segment arrived again.
         return 0
-    return info.size
+    return found.size

@@ -172,7 +172,7 @@ def runs(store: Store, cluster: str, keyspace: str = "", table: str = "") -> Ite
     """The runs of all tables, or of one; by table, oldest first."""
     prefix = layout.bootstrap_prefix(cluster, keyspace, table)
     depth = layout.bootstrap_run(cluster, "k", "t", "r").count("/")
-    for info in store.list(prefix):
+    for info in store.names(prefix):
         if info.name.endswith(".json") and info.name.count("/") == depth:
             yield Run.model_validate_json(store.read(info.name))
 
@@ -201,7 +201,7 @@ def read_to_the_end(found: Iterable[Run]) -> set[UUID]:
 def finished_ranges(store: Store, run: Run) -> dict[int, RangeDone]:
     """Finished ranges by number."""
     prefix = run.name.removesuffix(".json") + "/"
-    found = ((info.name, store.read(info.name)) for info in store.list(prefix))
+    found = ((info.name, store.read(info.name)) for info in store.names(prefix))
     return {int(name.rpartition("/")[2].removesuffix(".json")): RangeDone.model_validate_json(data) for name, data in found}
 
 
