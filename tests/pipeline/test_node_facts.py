@@ -113,3 +113,34 @@ def test_planning_deletes_outdated_statuses(monkeypatch: pytest.MonkeyPatch) -> 
     found = read_facts(store, NODE.cluster, tidy=True)
     assert [info.name for info in store.list("nodes/")] == sorted([kept, other, names[-1]])
     assert found == read_facts(store, NODE.cluster)
+
+
+def test_statuses_of_many_nodes_are_read_together(monkeypatch: pytest.MonkeyPatch) -> None:
+    """By the next process, as far as planning has read them; a status that is new or has a sign-off, by itself."""
+    store = MemoryStore()
+    monkeypatch.setattr(node_facts, "_MANY", 5)
+    nodes = [layout.NodeName("many", "dc1", f"7b1c0a52-0c43-4f0a-8a57-0242ac12{number:04d}") for number in range(20)]
+    for node in nodes:
+        put(store, {**STATUS, "host_id": node.host_id}, node=node)
+    signed = {"at": NOON.isoformat(), "unsynced_ms": 0, "members": {"dc1": [nodes[0].host_id]}}
+    put(store, {**STATUS, "host_id": nodes[0].host_id, "signed_off": signed}, node=nodes[0], at=NOON + timedelta(seconds=1))
+
+    def read(*, tidy: bool = False) -> tuple[list[node_facts.NodeFacts], int]:
+        """As a process of its own: the facts, and how many statuses it read by itself."""
+        node_facts._parsed.clear()
+        before = len(store.calls)
+        found = read_facts(store, "many", tidy=tidy)
+        return found, sum(call == "read" and name.startswith("nodes/") for call, name in store.calls[before:])
+
+    alone, requests = read()
+    assert requests == 20
+    assert read()[1] == 20, "only planning keeps them"
+    assert read(tidy=True) == (alone, 20)
+    assert read() == (alone, 1)
+    put(store, {**STATUS, "host_id": nodes[3].host_id, "rack": "moved"}, node=nodes[3], at=NOON + timedelta(seconds=1))
+    found, requests = read(tidy=True)
+    assert (requests, found[3].rack, found[4]) == (2, "moved", alone[4])
+    last = layout.statuses("many")
+    assert store.calls.count(("put", last)) == 1, "two new ones are too few"
+    store.delete(last)
+    assert read() == (found, 20)

@@ -3,17 +3,23 @@ Spark.
 
 A shipper writes a status from time to time and never overwrites one: the newest counts, by the store's
 clock. Shippers up to 0.1 had one document per node, without space; it counts if there is nothing newer.
+
+A process remembers what it has read. Of many nodes, planning also keeps the documents together in one object, so
+that the next process reads that and what is new. It is a copy: without it each status is read by itself.
 """
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterable, Mapping
+from contextlib import suppress
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 from typing import Any, Final
 
 from writetime import untrusted
 from writetime.cassandra.cdc_settings import CdcSettings
+from writetime.errors import ObjectNotFound
 from writetime.storage import layout, untrusted_objects
 from writetime.storage.concurrency import at_once
 from writetime.storage.store import Listed, Store, discard_at_once
@@ -33,6 +39,8 @@ _UNSYNCED_MS: Final = 86_400_000
 _PARSED: Final = 4096
 """Statuses that a process remembers: they are never overwritten, and a session reads them every few
 seconds."""
+_MANY: Final = 100
+"""New statuses from which on they are looked for in the one object, and kept in it."""
 _parsed: dict[tuple[str, str, int, datetime], NodeFacts] = {}
 
 
@@ -85,7 +93,48 @@ def read_facts(store: Store, cluster: str, *, tidy: bool = False) -> list[NodeFa
     newest, older = _statuses(store, cluster)
     if tidy and len(older) > _OLDER * len(newest):
         _delete_outdated(store, newest, older[:_DELETED])
-    return at_once(lambda each: _facts(store, *each), sorted(newest.items()))
+    wanted = sorted(newest.items())
+    unread = [info for _, info in wanted if _key(store, info) not in _parsed]
+    together = _Together(store, cluster) if len(unread) > _MANY else None
+    found = at_once(lambda each: _facts(store, *each, together), wanted)
+    if tidy and together is not None:
+        together.keep(found)
+    return found
+
+
+class _Together:
+    """The documents of statuses that are kept in one object. Those with a sign-off are not: each is replaced within
+    seconds."""
+
+    def __init__(self, store: Store, cluster: str) -> None:
+        self._store, self._name = store, layout.statuses(cluster)
+        self._known: dict[str, dict[str, Any]] = {}
+        self._new: dict[str, dict[str, Any]] = {}
+        with suppress(ObjectNotFound):
+            self._known = json.loads(store.read(self._name))["statuses"]
+
+    def document(self, info: Listed) -> dict[str, Any]:
+        """The status in the object. Raises Untrusted."""
+        if (known := self._known.get(info.name)) is not None and known["identity"] == _identity(info):
+            return dict(known["status"])
+        document = untrusted_objects.read_object(self._store, info)
+        if document.get("signed_off") is None:
+            # One thread adds at a time.
+            self._new[info.name] = {"identity": _identity(info), "status": document}
+        return document
+
+    def keep(self, found: Iterable[NodeFacts]) -> None:
+        """Replace the object, if many were not in it. Of two planners that do so at once, one is lost."""
+        if len(self._new) <= _MANY:
+            return
+        newest = {each.object for each in found}
+        kept = {name: each for name, each in sorted({**self._known, **self._new}.items()) if name in newest}
+        self._store.put(self._name, json.dumps({"statuses": kept}).encode())
+
+
+def _identity(info: Listed) -> list[Any]:
+    """What tells two objects of one name apart in a listing."""
+    return [info.size, info.created.isoformat()]
 
 
 def delete_outdated(store: Store, cluster: str) -> None:
@@ -124,19 +173,23 @@ def _order(info: Listed) -> tuple[datetime, str]:
     return info.created, info.name
 
 
-def _facts(store: Store, node: layout.NodeName, info: Listed) -> NodeFacts:
-    key = store.url, info.name, info.info.generation if info.info else info.size, info.created
+def _key(store: Store, info: Listed) -> tuple[str, str, int, datetime]:
+    return store.url, info.name, info.info.generation if info.info else info.size, info.created
+
+
+def _facts(store: Store, node: layout.NodeName, info: Listed, together: _Together | None) -> NodeFacts:
+    key = _key(store, info)
     if (known := _parsed.get(key)) is not None:
         return known
     if len(_parsed) >= _PARSED:
         _parsed.clear()
-    found = _parsed[key] = _read(store, node, info)
+    found = _parsed[key] = _read(store, node, info, together)
     return found
 
 
-def _read(store: Store, node: layout.NodeName, info: Listed) -> NodeFacts:
+def _read(store: Store, node: layout.NodeName, info: Listed, together: _Together | None) -> NodeFacts:
     try:
-        document = untrusted_objects.read_object(store, info)
+        document = untrusted_objects.read_object(store, info) if together is None else together.document(info)
         host_id = untrusted.text(document.get("host_id"), "host_id")
         if host_id not in ("", node.host_id):
             raise Untrusted("host_id belongs to another node")

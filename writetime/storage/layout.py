@@ -26,6 +26,7 @@
     complete/<cluster>.hours.json                                         the last completed hour that was notified
     sessions/<cluster>/{lease,state,failures,stop,turn}.json              the streaming session, and what others ask of it
     maintained/<cluster>.json                                             the result of the last maintenance
+    maintained/<cluster>.{pace,nodes}.json                                what the last batches took; copies of node statuses
     shelved/<cluster>.json                                                progress of archive packing and retention
     ledger/<cluster>/<dc>/<node>/CommitLog-7-<id>.json                    state and history of a segment
     retries/<cluster>/<dc>/<node>/CommitLog-7-<id>.json                   a held segment that the next batch retries
@@ -612,6 +613,11 @@ def events_prefix(cluster: str) -> str:
 def pace(cluster: str) -> str:
     """How long the last batches took (`writetime.pipeline.pace`)."""
     return f"maintained/{part(cluster)}.pace.json"
+
+
+def statuses(cluster: str) -> str:
+    """Copies of the newest statuses of many nodes (`writetime.pipeline.node_facts`)."""
+    return f"maintained/{part(cluster)}.nodes.json"
 
 
 def maintained(cluster: str) -> str:
