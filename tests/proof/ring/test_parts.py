@@ -24,7 +24,7 @@ from proof.ring.answer import Answer, Captured, Row, TableAnswer
 from proof.ring.cli import Wanted
 from proof.ring.generate import Generator
 from proof.ring.lake import Event, _snapshot_after
-from proof.ring.schedule import HELD, LONGEST_STRETCH, NODES, Step, schedule, upgrade
+from proof.ring.schedule import HELD, LONGEST_STRETCH, Step, schedule, upgrade
 from proof.ring.shrink import shrink
 from proof.ring.values import from_lake, from_ring
 from tests.spark_jobs.examples import ORDERS, insert, schema_of
@@ -131,7 +131,7 @@ def test_in_each_stretch_segments_are_held_over_a_purge_with_all_nodes_up(seed: 
 def test_an_upgrade_is_among_operations_that_a_ring_of_two_versions_takes(seed: int) -> None:
     operations = list(Generator(seed, 900))
     steps = upgrade(operations)
-    assert [(step.what, step.node) for step in steps] == [("upgrade", node) for node in range(NODES)]
+    assert [(step.what, step.node) for step in steps] == [("upgrade", node) for node in range(3)]
     first, last = steps[0].at, steps[-1].at
     assert 300 <= first < last < 600
     assert not any(operation.needs_one_version for operation in operations[first : last + 1])
