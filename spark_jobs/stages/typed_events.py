@@ -100,8 +100,8 @@ class TypedEvents:
     def __init__(self, plan: EventPlan, table_id: UUID, engine: Engine = "auto") -> None:
         self.plan = plan
         self.table = plan.schema.tables[table_id]
-        # Values of a dropped column appear once more: they are what changes.
         self._read_deletions = table_id.bytes in plan.apart
+        # Values of a dropped column appear once more: they are what changes.
         whole = _with_dropped(self.table, plan.before.get(table_id.bytes, self.table), plan.schema)
         self.view = TableView(whole, plan.schema.types)
         self.clear = RowShape.of(whole, plan.schema)
