@@ -101,6 +101,7 @@ def test_every_type_and_option(
     expect_same(shape, format, batch)
     expect_same(shape, format, batch.slice(1, 2))
     expect_same(shape, format, batch.slice(3))
+    expect_same(shape, format, batch.slice(0, 0))
     placed = key_lists([*KEYS.values()], batch["key"]).to_pylist()
     assert placed == [encode([*JSON.fields(KEYS)(row["key"]).values()]) for row in rows_of(batch)]
 

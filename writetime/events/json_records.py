@@ -75,10 +75,12 @@ class Records:
 
     def encode(self, batch: pa.RecordBatch) -> tuple[Any, Any]:
         """Keys and values (binary) of rows that it takes. DecodeError for a value that the form cannot have."""
+        if not batch.num_rows:
+            return pa.array([], pa.binary()), pa.array([], pa.binary())
         names = sum(len(column.shown) for column in self.shape.shown)
         size = batch.nbytes + batch.num_rows * (sum(map(len, self.prefix or ())) + 2 * names)
         rows = max(1, batch.num_rows // (1 + size // _PARTS))
-        found = [self._encode(batch.slice(at, rows)) for at in range(0, max(1, batch.num_rows), rows)]
+        found = [self._encode(batch.slice(at, rows)) for at in range(0, batch.num_rows, rows)]
         keys, values = zip(*found, strict=True)
         return pa.concat_arrays(keys), pa.concat_arrays(values)
 
