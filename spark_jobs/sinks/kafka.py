@@ -20,7 +20,7 @@ from collections import namedtuple
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cache, lru_cache, partial
-from itertools import groupby
+from itertools import chain, groupby, islice
 from operator import itemgetter
 from typing import Any, Final, NamedTuple
 from uuid import uuid4
@@ -343,8 +343,8 @@ class Publisher:
         """PACKS, sorted by publisher and first row, to SENT: `send_all` of a partition."""
         found = (pack for batch in packs for pack in zip(*(column.to_pylist() for column in batch.columns), strict=True))
         for _, run in groupby(found, key=itemgetter(0)):
-            batches = (batch for some in _overlapping(run) for batch in _merged(some))
-            rows = (Row._make(row) for batch in batches for row in zip(*(column.to_pylist() for column in batch.columns), strict=True))
+            columns = ([column.to_pylist() for column in batch.columns] for batch in _in_order(run))
+            rows = (Row._make(row) for some in columns for row in zip(*some, strict=True))
             for sent in self.send_all(rows):
                 yield pa.RecordBatch.from_pydict({"sent": [pickle.dumps(sent)]}, schema=SENT)
 
@@ -519,22 +519,24 @@ def by_publisher(encode: Callable[[Batches], Batches]) -> Callable[[Batches], Ba
     return pack_batches
 
 
-def _overlapping(packs: Iterable[Any]) -> Iterator[list[bytes]]:
-    """The packed rows of PACKS, sorted by first row, in parts that are to be sent one after the other: a file's rows
-    have been numbered in its order, so a part is mostly a single pack."""
-    part, until = list[bytes](), b""
-    for _, first, last, rows in packs:
-        if part and first > until:
-            yield part
-            part = []
-        part.append(rows)
+def _in_order(packs: Iterable[Any]) -> Batches:
+    """The rows of PACKS, which are sorted by first row, in the order of sending. A file's rows have been numbered in
+    its order, so most packs overlap with no other, and nothing is kept back; of those that do, what does not fit in
+    memory is in a file."""
+    number: int = 0
+    until: bytes = b""
+
+    def part_of(pack: Any) -> int:
+        nonlocal number, until
+        _, first, last, _ = pack
+        number += int(first > until)
         until = max(until, last)
-    if part:
-        yield part
+        return number
 
-
-def _merged(packs: Sequence[bytes]) -> Batches:
-    return unpacked(packs) if len(packs) == 1 else in_order(unpacked(packs), _sending_order)
+    for _, part in groupby(packs, key=part_of):
+        one, *others = islice(part, 2)
+        values = (rows for *_, rows in chain([one, *others], part))
+        yield from in_order(unpacked(values), _sending_order) if others else unpacked(values)
 
 
 def _sending_order(records: pa.RecordBatch) -> Any:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import pickle
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -13,6 +14,7 @@ import pytest
 
 from spark_jobs.sinks.kafka import PACKS, RECORDS, Publisher, Sent, by_publisher
 from spark_jobs.sinks.kafka_records import Encoder, Oversized, QuarantineTopic
+from spark_jobs.stages import row_packs
 from spark_jobs.stages.table_rows import RowShape, changes_schema
 from tests.spark_jobs.examples import schema_of, table
 from writetime.cassandra.schema.fingerprint import describe
@@ -142,3 +144,35 @@ def test_packs_keep_each_publishers_records_in_sending_order(monkeypatch: pytest
     results = list(publisher.send_packs(pa.Table.from_pylist(packs, schema=PACKS).to_batches(max_chunksize=1)))
     assert [pickle.loads(out["sent"][0].as_py()).events for out in results] == [16, 16]
     assert [(row.publisher, row.batch, row.stream, row.ordinal) for row in sent] == sorted((p, b, s, n) for p, s, b, n in places)
+
+
+def test_packs_that_overlap_with_no_other_are_not_kept_back(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Of those that overlap, as after a compaction of several batches, what does not fit in memory is in a file."""
+    monkeypatch.setattr(row_packs, "SORTED_BYTES", 1000)
+    about = {**dict.fromkeys(RECORDS.names), "publisher": 0, "topic": "t", "stream": "t", "batch": 1, "value": bytes(300), "deletes": False}
+    shares = [range(1, 10), range(10, 60, 2), range(11, 60, 5), range(12, 60, 10), range(60, 70)]
+    made = [
+        list(
+            by_publisher(lambda batches: batches)(
+                iter([pa.RecordBatch.from_pylist([{**about, "ordinal": n} for n in some], schema=RECORDS)])
+            )
+        )
+        for some in shares
+    ]
+    asked: list[int] = []
+
+    def given() -> Iterator[pa.RecordBatch]:
+        for number, (pack,) in enumerate(made):
+            asked.append(number)
+            yield pack
+
+    sent: list[tuple[int, int]] = []
+
+    def send(_: Publisher, records: Iterable[Any]) -> Iterator[Sent]:
+        sent.extend((row.ordinal, asked[-1]) for row in records)
+        return iter([Sent(len(sent))])
+
+    monkeypatch.setattr(Publisher, "send_all", send)
+    list(Publisher(KafkaConfig.model_validate({"bootstrap.servers": "127.0.0.1:1", "topic.prefix": "t"})).send_packs(given()))
+    assert [ordinal for ordinal, _ in sent] == sorted(n for some in shares for n in some)
+    assert {ordinal: number for ordinal, number in sent if ordinal in (1, 69)} == {1: 1, 69: 4}
