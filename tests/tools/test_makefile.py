@@ -55,6 +55,7 @@ def test_proofs_and_benchmarks_are_listed_by_name() -> None:
         "prove NAME=complete",
         "prove NAME=engines",
         "prove NAME=kill",
+        "prove NAME=upgrade",
         "bench NAME=commits",
         "bench NAME=judge",
         "bench NAME=nodes",
