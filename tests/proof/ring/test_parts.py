@@ -19,13 +19,14 @@ import pytest
 from cassandra import ReadFailure
 from cassandra.cqltypes import lookup_casstype
 
-from proof.ring import answer, check, held, sabotage
+from proof.ring import answer, check, cli, held, sabotage
 from proof.ring.answer import Answer, Captured, Row, TableAnswer
 from proof.ring.cli import Wanted
 from proof.ring.generate import Generator
 from proof.ring.lake import Event, _snapshot_after
 from proof.ring.schedule import HELD, LONGEST_STRETCH, Step, schedule, upgrade
 from proof.ring.shrink import shrink
+from proof.ring.topology import Topology
 from proof.ring.values import from_lake, from_ring
 from tests.spark_jobs.examples import ORDERS, insert, schema_of
 from writetime.cassandra.commitlog.encode import encode_mutation, encode_segment
@@ -347,3 +348,8 @@ def test_a_table_that_was_not_what_the_cluster_answered_is_found() -> None:
     compared, found = check.check_history([(batch, Answer([answer])) for batch in lakes], lake, "end")
     assert compared == 2
     assert [(each.where, each.column) for each in found] == [("end, as of batch 8", "v")]
+
+
+def test_a_run_of_two_datacenters_cuts_the_link_between_them() -> None:
+    wanted = Wanted(4, 240, tiny=True, topology=Topology(2, 2))
+    assert {"cut", "cut for long"} & {step.what for step in cli._steps(wanted, cli._generator(wanted))}
