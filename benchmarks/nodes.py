@@ -38,7 +38,8 @@ from writetime.pipeline.archiver import archive, archive_last
 from writetime.pipeline.batch_history import Batches
 from writetime.pipeline.completeness import ends_after
 from writetime.pipeline.documents import Accounting, LocalDocument, Manifest, Mark, Sealed, SegmentOutcome, ShardVersions, Totals
-from writetime.pipeline.planner import plan_ingest, read_sealed, seal
+from writetime.pipeline.newest_segments import newest_after
+from writetime.pipeline.planner import plan_ingest, read_local, read_sealed, seal
 from writetime.pipeline.publish_progress import CompleteBefore, Published, write_published
 from writetime.storage import layout
 from writetime.storage.store import ObjectInfo
@@ -163,8 +164,8 @@ class Cluster:
     def ingest(self, manifest: Manifest) -> None:
         """Seal the batch as ingest does, without its work."""
         base = read_sealed(self.store, CLUSTER, manifest.base) if manifest.base else None
-        before = LocalDocument.read(self.store, layout.batch_object(CLUSTER, manifest.base, "local")) if manifest.base else None
-        local = LocalDocument(ends=ends_after(before.ends if before else {}, manifest))
+        before = read_local(self.store, CLUSTER, manifest.base)
+        local = LocalDocument(ends=ends_after(before.ends, manifest), newest=newest_after(before.newest or {}, manifest.segments))
         self.store.put(layout.batch_object(CLUSTER, manifest.number, "schema"), b'{"format": 1, "partitions": []}', if_generation=0)
         self.store.put(layout.batch_object(CLUSTER, manifest.number, "local"), local.to_bytes(), if_generation=0)
         outcomes = [self._outcome(each) for each in manifest.segments]

@@ -57,8 +57,7 @@ from writetime.pipeline.completeness import held_back, purge_clock
 from writetime.pipeline.documents import Manifest, Sealed, ShardVersions, Totals, WarehouseFiles
 from writetime.pipeline.identity import owner
 from writetime.pipeline.maintenance_report import Files, Maintained, Tidied, size_of_state
-from writetime.pipeline.node_logs import read_local
-from writetime.pipeline.planner import not_voided, read_manifest, read_schema, read_sealed, seal
+from writetime.pipeline.planner import not_voided, read_local, read_manifest, read_schema, read_sealed, seal
 from writetime.pipeline.truncation_reports import sweep_answers
 from writetime.pipeline.void import voided_before
 from writetime.storage import layout, open_store

@@ -31,8 +31,7 @@ from writetime.cassandra.schema.system_tables import LOCAL, TABLES
 from writetime.pipeline.archiver import sweep
 from writetime.pipeline.batch_report import batch_text
 from writetime.pipeline.documents import LedgerEntry, Manifest, Mark, Sealed
-from writetime.pipeline.node_logs import read_local
-from writetime.pipeline.planner import plan_ingest
+from writetime.pipeline.planner import plan_ingest, read_local
 from writetime.pipeline.quarantine import frame_ranges
 from writetime.storage import layout, open_store, segment_parts
 from writetime.storage.checksum import crc32c

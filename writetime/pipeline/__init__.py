@@ -11,6 +11,7 @@ repeats it exactly, because the manifest pins its input; rerunning a sealed batc
     segment_check            checks of one segment, as in ingest
     node_facts, node_logs, truncations, truncation_reports, completeness   what nodes and their logs report
     archiver, archive_packing, retention   segments after the seal
+    incoming, newest_segments   what waits in the bucket, and what of it is new for certain
     void, rebuild, erase, erasures, conflicts   decisions of operators
     quarantine               rejected frames and segments, and their release
     bootstrap                reading tables from the cluster

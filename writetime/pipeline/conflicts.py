@@ -19,6 +19,7 @@ from datetime import UTC, datetime
 
 from writetime.errors import BatchError, NotASegment, ObjectNotFound, PreconditionFailed
 from writetime.pipeline.documents import Document, LedgerEntry, SegmentInput
+from writetime.pipeline.newest_segments import is_newer
 from writetime.storage import layout, segment_object
 from writetime.storage.concurrency import at_once
 from writetime.storage.store import Listed, ObjectInfo, Store
@@ -60,11 +61,18 @@ def undecided(store: Store, cluster: str, listed: Iterable[Listed] | None = None
     return [found[name] for name in sorted(found) if found[name].kept is None]
 
 
-def expect_new(store: Store, segments: Iterable[SegmentInput], decided: Mapping[str, Conflict], now: datetime) -> list[SegmentInput]:
+def expect_new(
+    store: Store,
+    segments: Iterable[SegmentInput],
+    decided: Mapping[str, Conflict],
+    now: datetime,
+    newest: Mapping[str, int] | None = None,
+) -> list[SegmentInput]:
     """The segments that a batch has to ingest. If a segment was archived before, the same bytes are deleted,
-    and different ones are recorded as in conflict, unless an operator has chosen them (`decided`)."""
+    and different ones are recorded as in conflict, unless an operator has chosen them (`decided`). Those newer than
+    `newest` were not archived (`writetime.pipeline.newest_segments`)."""
     wanted = list(segments)
-    entries = at_once(lambda segment: LedgerEntry.read(store, segment.ref.ledger), wanted)
+    entries = at_once(lambda each: None if is_newer(each.ref, newest) else LedgerEntry.read(store, each.ref.ledger), wanted)
     found = []
     for segment, entry in zip(wanted, entries, strict=True):
         conflict = decided.get(segment.object)

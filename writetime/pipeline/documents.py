@@ -78,6 +78,10 @@ class PartInput(Document):
     generation: int = Field(description="Generation when it was pinned; for information only.")
     crc32c: int | None = Field(default=None, description="CRC32C of its bytes. Null: pinned by an older version, by generation.")
 
+    @classmethod
+    def of(cls, part: Part[ObjectInfo]) -> PartInput:
+        return cls(object=part.info.name, generation=part.info.generation, crc32c=part.info.crc32c)
+
     def is_in(self, info: ObjectInfo) -> bool:
         """Whether the object holds the pinned bytes."""
         return info.generation == self.generation if self.crc32c is None else info.crc32c == self.crc32c
@@ -122,12 +126,12 @@ class SegmentInput(Document):
 
     @classmethod
     def growing(
-        cls, ref: layout.SegmentRef, run: Sequence[Part[ObjectInfo]], *, header: Part[ObjectInfo] | None = None, after: Mark | None = None
+        cls, ref: layout.SegmentRef, run: Sequence[Part[ObjectInfo]], *, header: PartInput | None = None, after: Mark | None = None
     ) -> SegmentInput:
         """A growing segment from consecutive parts (`writetime.storage.segment_parts.run`)."""
         last = cls.from_object(run[-1].info)
         start = after.position if after else 0
-        tail = Tail(parts=[_pinned(part) for part in run], header=None if header is None else _pinned(header), after=after)
+        tail = Tail(parts=[PartInput.of(part) for part in run], header=header, after=after)
         return last.model_copy(update={"object": ref.growing, "size": run[-1].end - start, "tail": tail})
 
     def as_absent(self) -> SegmentInput:
@@ -135,6 +139,11 @@ class SegmentInput(Document):
         parts = [part.model_copy(update={"crc32c": -1}) for part in self.tail.parts] if self.tail else []
         tail = self.tail.model_copy(update={"parts": parts}) if self.tail else None
         return self.model_copy(update={"crc32c": -1, "tail": tail})
+
+    @property
+    def header(self) -> PartInput | None:
+        """Of a growing segment: the part with the file's header."""
+        return (self.tail.header or self.tail.parts[0]) if self.tail is not None and self.tail.parts else None
 
     @property
     def grows(self) -> bool:
@@ -164,10 +173,6 @@ class SegmentInput(Document):
     @property
     def ref(self) -> layout.SegmentRef:
         return layout.SegmentRef.from_object(self.object)
-
-
-def _pinned(part: Part[ObjectInfo]) -> PartInput:
-    return PartInput(object=part.info.name, generation=part.info.generation, crc32c=part.info.crc32c)
 
 
 def _sealed_at(info: ObjectInfo) -> datetime:
@@ -698,6 +703,9 @@ class LocalDocument(Document):
     rereads: list[Reread] = []
     ends: dict[str, datetime] = Field(
         default={}, description="By node: when it had finished the last of its segments that any batch so far has taken in."
+    )
+    newest: dict[str, int] | None = Field(
+        default=None, description="By node: the greatest id of a whole segment that any batch so far has taken in. Null: not recorded yet."
     )
     asked: dict[str, str] = Field(
         default={}, description="By host id: the last of the node's own answers on its TRUNCATEs (`truncations/`) that was taken in."

@@ -87,9 +87,10 @@ def read_incoming(
     left: LeftOut,
     *,
     largest: int,
+    newest: Mapping[str, int] | None = None,
 ) -> Incoming:
     """The oldest new whole segments, at most `most`, but at least one. `held`: the held segments, with their ledger
-    entry if they were cleared."""
+    entry if they were cleared. `newest`: see `conflicts.expect_new`."""
     while True:
         known = conflicts.known(store, cluster)
         look = _Look(held, known, left, largest)
@@ -105,7 +106,7 @@ def read_incoming(
         # Cleared segments have a ledger entry already, and are wanted.
         segments = [segment for segment in found if segment.object in held]
         others = (segment for segment in found if segment.object not in held and segment.object not in look.disputed)
-        segments += conflicts.expect_new(store, others, known, now)
+        segments += conflicts.expect_new(store, others, known, now, newest)
         # If none is new, all were removed or recorded: look at the next ones.
         if segments or not found:
             return Incoming(segments, look.names, backlog)

@@ -41,7 +41,8 @@ from writetime.pipeline.documents import (
     SegmentInput,
     TruncationRecord,
 )
-from writetime.pipeline.planner import read_manifest
+from writetime.pipeline.newest_segments import newest_after, search
+from writetime.pipeline.planner import read_local, read_manifest
 from writetime.pipeline.truncation_reports import read_answers
 from writetime.pipeline.truncations import (
     Cut,
@@ -61,12 +62,6 @@ CLOCKS: Final = timedelta(hours=1)
 
 LocalMutations = Iterable[tuple[int, bytes]]
 """Mutations of `system.local`: the index of the segment in the manifest, and the frame's body."""
-
-
-def read_local(store: Store, cluster: str, number: int) -> LocalDocument:
-    """All records up to and including a batch; empty for batch 0."""
-    found = LocalDocument.read(store, layout.batch_object(cluster, number, "local")) if number else None
-    return found or LocalDocument()
 
 
 def settle(
@@ -147,6 +142,7 @@ def decide(
         opened=opened,
         asked=known.asked | asked,
         ends=ends_after(known.ends or node_ends(store, manifest.cluster, base), manifest),
+        newest=newest_after(search(store, manifest.cluster) if known.newest is None else known.newest, manifest.segments),
         not_understood=not_understood,
         rereads=past.rereads({table_id: after[table_id][1] for table_id in opened}),
     )

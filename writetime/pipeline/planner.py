@@ -37,6 +37,7 @@ from writetime.pipeline.documents import (
     LocalDocument,
     Manifest,
     Mark,
+    PartInput,
     Sealed,
     SegmentInput,
     Tail,
@@ -45,6 +46,7 @@ from writetime.pipeline.documents import (
 )
 from writetime.pipeline.erasures import Request, read_request
 from writetime.pipeline.incoming import LeftOut, Most, age, read_incoming, released
+from writetime.pipeline.newest_segments import is_newer
 from writetime.pipeline.node_facts import NodeFacts, read_facts
 from writetime.pipeline.pace import read_pace
 from writetime.pipeline.truncation_reports import new_answers
@@ -177,6 +179,12 @@ def read_schema(store: Store, cluster: str, number: int) -> SchemaLearner:
     return SchemaLearner.from_json(store.read(layout.batch_object(cluster, number, "schema"))) if number else SchemaLearner()
 
 
+def read_local(store: Store, cluster: str, number: int) -> LocalDocument:
+    """What the nodes' logs have reported up to and including a batch; empty for batch 0."""
+    found = LocalDocument.read(store, layout.batch_object(cluster, number, "local")) if number else None
+    return found or LocalDocument()
+
+
 def read_sealed(store: Store, cluster: str, number: int) -> Sealed | None:
     return Sealed.read(store, layout.batch_object(cluster, number, "sealed"))
 
@@ -220,13 +228,14 @@ def plan_ingest(
     # Parts first: a file that is completed meanwhile is among the whole ones then.
     partly = _parts(store, cluster, left, largest)
     most = Most(max_segments, None if batch_seconds is None else read_pace(store, cluster).limit(batch_seconds))
-    come = read_incoming(store, cluster, held, now, most, left, largest=largest)
+    local = read_local(store, cluster, past.base)
+    come = read_incoming(store, cluster, held, now, most, left, largest=largest, newest=local.newest)
     segments = [_grown(segment, marks) for segment in come.segments]
     if come.backlog or len(partly) > _MOST_PARTS:
         # The parts of all that waits would be millions of names. Whole segments come first, and T stands still.
         left.nodes |= {each.node.path for each in facts} | {ref.node.path for ref, _ in partly}
     else:
-        segments += _growing(store, partly, marks, come.names, left)
+        segments += _growing(store, cluster, partly, past.sealed, come.names, local.newest, left)
     listed = [segment for segment in segments if segment.grows]
     logged_by_none = _segments(store, layout.frames_prefix(cluster), largest)
     made = [each for info in logged_by_none if (each := released(info, held)) is not None]
@@ -237,7 +246,7 @@ def plan_ingest(
     whole_ones = {segment.object for segment in segments if not segment.grows}
     complete = watermark.planned(store, before, past.sealed, facts, whole_ones, left.nodes)
     snapshots = _new_snapshots(store, cluster, past.sealed)
-    answers = _new_answers(store, cluster, past.sealed)
+    answers = new_answers(store, cluster, local.asked)
     nothing_new = not segments and not snapshots and not answers and not _something_expired(store, cluster, past.sealed, now)
     # The commits of a voided batch are reverted by the next batch, even without segments.
     if nothing_new and not past.voided:
@@ -339,7 +348,7 @@ def _begin_shadow(store: Store, cluster: str, namespace: str, interval: tuple[da
     the interval. If it is interrupted, the batch stays open and is written again."""
     chain, sealed = layout.shadow_chain(cluster, namespace), history(store, cluster).sealed
     number = sealed.number if sealed else 0
-    local = LocalDocument.read(store, layout.batch_object(cluster, number, "local")) or LocalDocument()
+    local = read_local(store, cluster, number)
     before = int(interval[0].timestamp() * 1000)
     truncations = {host: [record for record in noted if record.at < before] for host, noted in local.truncations.items()}
     facts = read_facts(store, cluster)
@@ -606,13 +615,16 @@ def _grown(segment: SegmentInput, marks: Mapping[str, Mark]) -> SegmentInput:
 
 def _growing(
     store: Store,
+    cluster: str,
     partly: Iterable[tuple[layout.SegmentRef, Part[Listed]]],
-    marks: Mapping[str, Mark],
+    sealed: Sealed | None,
     whole: Container[str],
+    newest: Mapping[str, int] | None,
     left: LeftOut,
 ) -> Iterator[SegmentInput]:
     """The new parts of growing segments. Only those that are taken are looked at, all at once."""
     come = []
+    marks = sealed.growing if sealed else {}
     for ref, found in groupby(partly, key=itemgetter(0)):
         mark = marks.get(ref.growing)
         if ref.incoming in whole or (mark is not None and mark.logical is None):
@@ -624,20 +636,32 @@ def _growing(
         reached = run[-1].end if run and header is not None else mark.position if mark else 0
         beyond = any(part.end > reached for part in parts)
         come.append((ref, mark, run, header, beyond))
-    new = [ref for ref, mark, run, _, beyond in come if (beyond or run) and mark is None]
+    new = [ref for ref, mark, run, _, beyond in come if (beyond or run) and mark is None and not is_newer(ref, newest)]
     processed = {ref for ref, is_so in zip(new, at_once(lambda ref: _is_processed(store, ref), new), strict=True) if is_so}
     come = [each for each in come if each[0] not in processed]
     left.nodes |= {ref.node.path for ref, *_, beyond in come if beyond}
     taken = [(ref, mark, run, header) for ref, mark, run, header, _ in come if run and header is not None]
-    looked_at = segment_parts.with_facts(store, (part for _, mark, run, header in taken for part in (*run, *([header] if mark else []))))
+    before = _headers(store, cluster, sealed) if any(mark for _, mark, *_ in taken) else {}
+    unknown = [header for _, mark, _, header in taken if mark and header.info.name not in before]
+    looked_at = segment_parts.with_facts(store, [*(part for _, _, run, _ in taken for part in run), *unknown])
     known = {part.info.name: part for part in looked_at}
+    headers = before | {name: PartInput.of(part) for name, part in known.items()}
     for ref, mark, run, header in taken:
-        if any(part.info.name not in known for part in (*run, *([header] if mark else []))):
+        first = headers.get(header.info.name) if mark else None
+        if any(part.info.name not in known for part in run) or (mark and first is None):
             # Deleted since it was listed: the next batch finds what is there then.
             left.nodes.add(ref.node.path)
             continue
-        first = known[header.info.name] if mark else None
         yield SegmentInput.growing(ref, [known[part.info.name] for part in run], header=first, after=mark)
+
+
+def _headers(store: Store, cluster: str, sealed: Sealed | None) -> dict[str, PartInput]:
+    """The parts with headers that the last batch has pinned, by object: they need no look again. A part that was
+    replaced since is noticed when it is read."""
+    if sealed is None:
+        return {}
+    pinned = (each.header for each in read_manifest(store, cluster, sealed.number).segments)
+    return {header.object: header for header in pinned if header is not None}
 
 
 def _is_processed(store: Store, ref: layout.SegmentRef) -> bool:
@@ -669,12 +693,6 @@ def _new_snapshots(store: Store, cluster: str, sealed: Sealed | None) -> list[st
     known = set(sealed.snapshots_applied if sealed else ())
     listed = (each for each in store.names(layout.schema_prefix(cluster)) if layout.is_schema_snapshot(each.name))
     return [info.name for info in islice((info for info in listed if info.name not in known and info.size <= SCHEMA), _SNAPSHOTS)]
-
-
-def _new_answers(store: Store, cluster: str, sealed: Sealed | None) -> list[str]:
-    """The nodes' TRUNCATE reports since the last batch."""
-    known = LocalDocument.read(store, layout.batch_object(cluster, sealed.number, "local")) if sealed else None
-    return new_answers(store, cluster, known.asked if known else {})
 
 
 def node_addresses(facts: Iterable[NodeFacts]) -> dict[str, str]:

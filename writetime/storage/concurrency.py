@@ -8,7 +8,7 @@ from typing import Final, TypeVar
 
 _In = TypeVar("_In")
 _Out = TypeVar("_Out")
-AT_ONCE: Final = 32
+AT_ONCE: Final = 64
 """As many connections are kept open to a store."""
 
 
