@@ -134,8 +134,9 @@ bench-decode: setup #: segments to Arrow cells against Cassandra's own reader; b
 bench-batch: setup #: three replicas' segments through a batch without sinks: MB/s a core, and where the time goes
 	@$(PYTHON) -m benchmarks.batch $(ARGS)
 
-bench-whole: setup #: the whole path, from three replicas' segments to tables, state and Kafka: MB/s a core, cold start, small batches; SCALING=1: on one core too
-	@$(PYTHON) -m benchmarks.whole $(if $(SCALING),--scaling) $(ARGS)
+bench-whole: setup #: the whole path, from three replicas' segments to tables, state and Kafka: MB/s a core, cold start, small batches; SCALING=1: on one core too; MASTER=standalone: on a cluster of two workers
+	@$(if $(filter standalone,$(MASTER)),$(PYTHON) -m tools.s3_server)
+	@$(PYTHON) -m benchmarks.whole $(if $(filter standalone,$(MASTER)),--workers 2) $(if $(SCALING),--scaling) $(ARGS)
 
 bench-state: setup #: look up and write 100,000 keys in state shards of 1 and 10 million rows; needs 5 GB of disk the first time
 	@$(PYTHON) -m benchmarks.state $(ARGS)

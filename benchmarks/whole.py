@@ -6,6 +6,9 @@ commits to the warehouse and the state, archiving, and every event in a real Kaf
 counted. Then some small batches of 1,000 rows, and one of maintenance, of what was written. The first pass is
 cold: Spark's workers start, and code is compiled. Each pass begins without tables and with topics of its own.
 
+With `--workers`, Spark is a standalone cluster of so many workers with one core each, which share nothing with the
+driver but an S3 server (`tools.standalone`); the server is on the same cores, and its CPU is not in the figures.
+
 CPU is that of this process, the JVM and the Python workers; the broker's is given apart. MB are 10^6 bytes of
 segment files of all replicas. Figures of a part of the path (`batch.py`, `publish.py`) are not comparable.
 """
@@ -16,7 +19,6 @@ import argparse
 import json
 import logging
 import os
-import shutil
 import statistics
 import subprocess
 import sys
@@ -25,7 +27,7 @@ import threading
 import time
 import uuid
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
@@ -44,7 +46,7 @@ from benchmarks.report import report
 from benchmarks.workloads import MEBIBYTE, SMALL, Workload, orders, recorded
 from spark_jobs import ingest, publish
 from spark_jobs.session import spark_session
-from tools import ROOT
+from tools import ROOT, standalone
 from tools.background import in_background
 from tools.console import say
 from tools.errors import ToolError
@@ -67,7 +69,8 @@ def main(arguments: list[str]) -> int:
     parser.add_argument("--passes", type=int, default=3, help="measured passes, after the cold one (default: 3)")
     parser.add_argument("--cores", type=int, default=2, help="cores that Spark may use (default: 2)")
     parser.add_argument("--buckets", type=int, default=4, help="key buckets, which are state shards, of a table (default: 4)")
-    parser.add_argument("--scaling", action="store_true", help="also one pass on one core and on two, pinned by taskset")
+    parser.add_argument("--workers", type=int, help="workers of a standalone cluster with one core each, in place of --cores")
+    parser.add_argument("--scaling", action="store_true", help="also passes on one core and on two, pinned by taskset; or with one worker")
     parser.add_argument("--bare", action="store_true", help="the large batches only, without small ones and maintenance")
     parser.add_argument("--recorded", action="store_true", help="a small recorded workload, which needs no node: to try the benchmark")
     parser.add_argument("--json", action="store_true", help="print the figures as JSON")
@@ -79,17 +82,47 @@ def main(arguments: list[str]) -> int:
 def measure(options: argparse.Namespace) -> dict[str, Any]:
     """All figures as one document."""
     workload = recorded() if options.recorded else orders(options.segments, 0 if options.bare else 5)
-    with tempfile.TemporaryDirectory(prefix="writetime-bench-") as temporary, Kafka(Path(temporary) / "kafka", port=0) as kafka:
-        config = config_of(Path(temporary), options.cores, options.buckets, quick=options.recorded)
+    cores = options.workers or options.cores
+    with tempfile.TemporaryDirectory(prefix="writetime-bench-") as temporary, ExitStack() as services:
+        folder = Path(temporary)
+        config = config_of(folder, cores, options.buckets, quick=options.recorded)
+        if options.workers is not None:
+            config = _on(services.enter_context(standalone.running(folder, run=folder / "run", workers=cores, installed=True)), config)
+        kafka = services.enter_context(Kafka(folder / "kafka", port=0))
         spark = spark_session(config, "writetime bench-whole")
         try:
             runs = passes_of(spark, config, kafka, workload, 1 + options.passes, bare=options.bare)
         finally:
             spark.stop()
-    figures = figures_of(runs, workload, options.cores)
-    if options.scaling:
+    figures = figures_of(runs, workload, cores)
+    if options.scaling and options.workers is not None:
+        alone = _separate(["--workers", 1, *_alike(options.segments, options.passes, options.buckets, small=options.recorded)])
+        figures["worker_scaling"] = statistics.median(alone) / figures["seconds"]
+        figures["spread"]["seconds_of_one_worker"] = alone
+    elif options.scaling:
         figures["core_scaling_1_to_2"] = statistics.median(scaling(options.segments, 1, options.buckets))
     return figures
+
+
+def _on(found: standalone.Standalone, config: PipelineConfig) -> PipelineConfig:
+    """The same pipeline on that cluster, its bucket and tables in the server."""
+    os.environ.update(found.environment)
+    spark, jars = found.spark, config.spark.conf["spark.jars"]
+    submit = spark["submit"] | {"spark.jars": f"{jars},{spark['submit']['spark.jars']}"}
+    conf = (
+        config.spark.conf
+        | submit
+        | spark["conf"]
+        | {"spark.master": found.cluster.master, "spark.cores.max": str(len(found.cluster.workers))}
+    )
+    assert config.catalog is not None
+    return config.model_copy(
+        update={
+            "bucket": standalone.BUCKET,
+            "catalog": config.catalog.model_copy(update=found.tables),
+            "spark": config.spark.model_copy(update={"conf": conf}),
+        }
+    )
 
 
 def scaling(segments: int, passes: int, buckets: int, *, small: bool = False) -> list[float]:
@@ -103,13 +136,21 @@ def _pinned(cores: int, segments: int, passes: int, buckets: int, *, small: bool
     allowed = sorted(os.sched_getaffinity(0))[:cores]
     if len(allowed) < cores:
         raise ToolError(f"there is only {len(allowed)} core to run on, and {cores} are needed")
-    asked = ["--cores", cores, "--segments", segments, "--buckets", buckets, "--passes", passes, "--bare", "--json"]
-    run = [sys.executable, "-m", "benchmarks.whole", *map(str, asked), *(["--recorded"] if small else [])]
-    done = subprocess.run(
-        ["taskset", "-c", ",".join(map(str, allowed)), *run], stdout=subprocess.PIPE, text=True, check=False, cwd=ROOT
-    )  # fmt: skip
+    asked = ["--cores", cores, *_alike(segments, passes, buckets, small=small)]
+    return _separate(asked, ["taskset", "-c", ",".join(map(str, allowed))])
+
+
+def _alike(segments: int, passes: int, buckets: int, *, small: bool) -> list[str | int]:
+    """Options of a run that is compared with another one by its large batches."""
+    return ["--segments", segments, "--buckets", buckets, "--passes", passes, "--bare", "--json", *(["--recorded"] if small else [])]
+
+
+def _separate(options: Sequence[str | int], before: Sequence[str] = ()) -> list[float]:
+    """Seconds of each pass of a run in a process of its own."""
+    run = [*before, sys.executable, "-m", "benchmarks.whole", *map(str, options)]
+    done = subprocess.run(run, stdout=subprocess.PIPE, text=True, check=False, cwd=ROOT)
     if done.returncode != 0:
-        raise ToolError(f"a run on {cores} cores failed: exit code {done.returncode}")
+        raise ToolError(f"a run with {' '.join(map(str, options))} failed: exit code {done.returncode}")
     return list(json.loads(done.stdout.splitlines()[-1])["spread"]["seconds"])
 
 
@@ -171,8 +212,8 @@ class Pipeline:
         """With a bucket and topics of its own: nothing that a worker knows of a bucket is of an earlier one.
         `publishing`: options of Kafka.
         """
-        master = config.spark.conf["spark.master"]
-        cores = int(master.removeprefix("local[").removesuffix("]"))
+        conf = config.spark.conf
+        cores = int(conf.get("spark.cores.max") or conf["spark.master"].removeprefix("local[").removesuffix("]"))
         own = {"kafka": events_only(kafka, name, cores, **publishing), "bucket": f"{config.bucket}-{name}"}
         return cls(spark, config.model_copy(update=own), kafka)
 
@@ -225,7 +266,7 @@ class Pipeline:
         for (namespace,) in self.spark.sql(f"SHOW NAMESPACES IN {self.config.catalog.name}").collect():
             for row in self.spark.sql(f"SHOW TABLES IN {self.config.catalog.name}.{namespace}").collect():
                 self.spark.sql(f"DROP TABLE {self.config.catalog.name}.{namespace}.{row.tableName} PURGE")
-        shutil.rmtree(self.config.bucket)
+        self.store.discard([each.name for each in self.store.names()])
 
     def expect_events(self, table: str) -> int:
         """How many events the table has had; all of them must be in Kafka."""
@@ -331,7 +372,7 @@ def _sentence(run: Run) -> str:
 
 
 def show(figures: dict[str, Any]) -> None:
-    say(f"{figures['bytes'] / 1e6:.0f} MB of {REPLICAS} replicas, {figures['events']} events, Spark local[{figures['cores']}]")
+    say(f"{figures['bytes'] / 1e6:.0f} MB of {REPLICAS} replicas, {figures['events']} events, Spark on {figures['cores']} cores")
     table = Table(title="medians of the warm passes")
     for column in ("figure", "value", "at least"):
         table.add_column(column, justify="left" if column == "figure" else "right")

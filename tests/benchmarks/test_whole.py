@@ -1,0 +1,26 @@
+"""The whole path on a standalone cluster, with recorded segments: its figures mean nothing."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+
+import pytest
+
+from tools import ROOT
+from tools.services.s3 import PROGRAM
+
+
+@pytest.mark.s3
+@pytest.mark.thorough
+@pytest.mark.timeout(1200)
+def test_one_worker_and_two_are_compared() -> None:
+    if not PROGRAM.exists():
+        pytest.skip("no S3 test server: run make test-s3")
+    options = ["--workers", "2", "--scaling", "--recorded", "--passes", "1", "--bare", "--json"]
+    done = subprocess.run([sys.executable, "-m", "benchmarks.whole", *options], cwd=ROOT, stdout=subprocess.PIPE, text=True, check=True)
+    figures = json.loads(done.stdout)
+    assert (figures["cores"], figures["events"]) == (2, 3852)
+    assert figures["worker_scaling"] > 0
+    assert len(figures["spread"]["seconds_of_one_worker"]) == 1
