@@ -36,7 +36,6 @@ from writetime.monitoring.health import Expected, Level, health
 from writetime.monitoring.nodes import RingStatus, coverage
 from writetime.monitoring.overview import overview
 from writetime.monitoring.status import NO_BATCHES, NO_NODES, NO_TABLES
-from writetime.monitoring.tables import bypass_text
 from writetime.pipeline.archive_packing import read_shelved
 from writetime.pipeline.archiver import mark_for_retry
 from writetime.pipeline.batch_history import WINDOW, Batches
@@ -560,7 +559,7 @@ def _templates() -> Environment:
         loader=FileSystemLoader(FILES / "templates"), autoescape=True, undefined=StrictUndefined, trim_blocks=True, lstrip_blocks=True
     )
     filters: Mapping[str, Callable[..., str]] = {"ago": _ago, "time": _time, "size": _size, "bars": bars, "span": span}
-    found.filters.update(filters, number=lambda n: f"{n:,}", bypass=bypass_text)
+    found.filters.update(filters, number=lambda n: f"{n:,}")
     return found
 
 

@@ -96,6 +96,7 @@ from writetime.pipeline import erasures, node_logs, pace, pinned, watermark
 from writetime.pipeline.batch_report import batch_text
 from writetime.pipeline.completeness import begun, is_late, node_ends
 from writetime.pipeline.documents import (
+    CDC_OFF,
     Accounting,
     Apart,
     LocalDocument,
@@ -410,8 +411,9 @@ class Batch:
         self.refused = self._refused(wanted, schema)
         captured = [table for table in wanted if table.id not in self.refused]
         bypassing = [table for table in wanted if not table.dropped and table.bypasses_log]
+        self.not_in_log = {table.label: CDC_OFF for table in wanted if not table.dropped and not table.cdc}
         if self.config.tables.not_in_log == "alarm":
-            self.not_in_log = {table.label: table.bypass for table in bypassing}
+            self.not_in_log |= {table.label: table.bypass for table in bypassing}
         else:
             self.apart = {table.id: table for table in bypassing}
             captured = [table for table in captured if not self._is_left_out(table)]

@@ -19,7 +19,7 @@ from writetime.monitoring.status import as_document, as_text
 from writetime.monitoring.watch import Trouble, watch
 from writetime.pipeline.batch_history import Batches
 from writetime.pipeline.bootstrap import run as runs
-from writetime.pipeline.documents import Apart, Sealed
+from writetime.pipeline.documents import CDC_OFF, Apart, Sealed
 from writetime.pipeline.publish_progress import Published
 from writetime.storage import layout
 
@@ -208,7 +208,7 @@ def test_a_table_that_is_in_no_log_by_choice_is_reported_when_it_is_not_read_in_
     (found,) = seen(store, NONE)
     assert (found.key, found.severity) == ("not in the log shop.orders", "critical")
     assert f"not in the commit log: shop.orders in {bucket.CLUSTER}: read from the cluster every 600 s" in found.text
-    assert status()[1:] == [never, left_out]
+    assert status() == [never, left_out]
     assert [value for name, _, value in samples(batches) if name == "writetime_not_in_log_tables"] == [1]
     at = datetime.now(UTC) - timedelta(seconds=1100)
     table = Table("shop", "orders", bucket.ORDERS, {})
@@ -224,15 +224,16 @@ def test_a_table_that_is_in_no_log_by_choice_is_reported_when_it_is_not_read_in_
 def test_a_captured_table_whose_writes_bypass_the_log(store: MemoryStore) -> None:
     name = layout.batch_object(bucket.CLUSTER, 8, "sealed")
     assert "not_in_log" not in json.loads(store.read(name)), "earlier versions reject the key"
-    modes = {"shop.orders": "full", "shop.two": "mixed_reads"}
+    modes = {"shop.orders": "full", "shop.three": CDC_OFF, "shop.two": "mixed_reads"}
     sealed = Sealed.model_validate_json(store.read(name)).model_copy(update={"not_in_log": modes})
     store.put(name, sealed.to_bytes())
     found = seen(store, NONE)
-    assert [each.key for each in found] == ["not in the log shop.orders", "not in the log shop.two"]
-    assert "its transactional_mode is full: its writes go through Accord and never reach a commit log. No" in found[0].text
-    assert "except for what a read repair writes" in found[1].text
+    assert [each.key for each in found] == ["not in the log shop.orders", "not in the log shop.three", "not in the log shop.two"]
+    assert "its transactional_mode is full: its writes go through Accord and never reach a commit log. Set" in found[0].text
+    assert "its cdc is off, and was on: no segment holds its writes since then. Set `cdc = true`" in found[1].text
+    assert "except for what a read repair writes" in found[2].text
     batches = Batches(store, bucket.CLUSTER)
     lines = [line for line in as_text(batches, 5).splitlines() if line.startswith("not in the commit log")]
-    assert [line.split(":")[1].strip() for line in lines] == ["shop.orders", "shop.two"]
+    assert [line.split(":")[1].strip() for line in lines] == ["shop.orders", "shop.three", "shop.two"]
     assert as_document(batches, 5)["not_in_log"] == sealed.not_in_log
-    assert [value for name, _, value in samples(batches) if name == "writetime_not_in_log_tables"] == [2]
+    assert [value for name, _, value in samples(batches) if name == "writetime_not_in_log_tables"] == [3]

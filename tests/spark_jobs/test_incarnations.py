@@ -25,6 +25,7 @@ from tests.spark_jobs.test_alter import SYSTEM, drop
 from writetime.cassandra.commitlog.encode import encode_mutation
 from writetime.cassandra.model import Cell, Liveness, Mutation, PartitionUpdate, Row
 from writetime.cassandra.schema.model import Column, Schema
+from writetime.pipeline.documents import CDC_OFF
 from writetime.pipeline.planner import plan_ingest, plan_maintain
 from writetime.storage import layout
 
@@ -208,6 +209,20 @@ def test_a_captured_table_that_bypasses_the_log_is_in_the_seal_until_it_does_not
         ring.store.put(layout.schema_snapshot(CLUSTER, at, f"v{number}"), json.dumps(known).encode())
         sealed = ring.batch(310 * number)
         assert sealed.not_in_log == ({"shop.orders": "full"} if mode == "full" else {})
+
+
+def test_a_captured_table_whose_cdc_goes_off_is_in_the_seal_until_it_is_on_again(tmp_path: Path) -> None:
+    ring = Ring.create(tmp_path, "a")
+    ring.write(insert(1, 1, 1, name=1))
+    ring.finish_and_ship(5)
+    for number, cdc in enumerate((True, False, True), 1):
+        row = {"keyspace_name": "shop", "table_name": "orders", "id": str(ORDERS.id), "cdc": cdc, "writetime": micros(300 * number - 10)}
+        at = START + timedelta(seconds=300 * number)
+        known = {"taken_at": at.isoformat(), "schema_version": str(UUID(int=number)), "tables": [row]}
+        ring.store.put(layout.schema_snapshot(CLUSTER, at, f"v{number}"), json.dumps(known).encode())
+        sealed = ring.batch(310 * number)
+        assert sealed.not_in_log == ({} if cdc else {"shop.orders": CDC_OFF})
+    assert len(ring.current()) == 1, "its rows stay"
 
 
 def test_a_schema_change_of_a_later_cassandra_makes_a_table(tmp_path: Path) -> None:

@@ -21,7 +21,7 @@ from writetime.monitoring.complete_until import CompleteUntil
 from writetime.monitoring.durations import span
 from writetime.monitoring.nodes import RingStatus
 from writetime.monitoring.overview import Overview
-from writetime.monitoring.tables import TablesStatus, TableStatus, bypass_text
+from writetime.monitoring.tables import TablesStatus, TableStatus
 from writetime.monitoring.watch import Trouble, troubles
 from writetime.pipeline.batch_history import Batches
 
@@ -158,8 +158,7 @@ def _batch(table: TableStatus, about: TablesStatus, found: RingStatus, problems:
         waits = about.waiting[name]
         return Finding("warning", f"events since batch {waits.sent} cannot be published: {waits.reason or 'see cdc_publish'}", view)
     if name in about.not_in_log:
-        text = about.apart[name].text if name in about.apart else bypass_text(about.not_in_log[name])
-        return Finding("critical", text, view)
+        return Finding("critical", about.missing(name), view)
     if (behind := next((each for each in problems if each.table == name), None)) is not None:
         return Finding(behind.severity, f"events of {table.unpublished} batches are not in Kafka", behind.view)
     if not found.batches:

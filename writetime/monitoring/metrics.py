@@ -55,7 +55,7 @@ METRICS: Final[Mapping[str, str]] = {
     "writetime_held_segments": "Segments in quarantine that need an operator.",
     "writetime_segments_in_conflict": "Segments for which different bytes were shipped, until an operator decides.",
     "writetime_refused_tables": "Rejected tables.",
-    "writetime_not_in_log_tables": "Captured tables whose writes never reach a commit log, and are not read from the cluster in time.",
+    "writetime_not_in_log_tables": "Captured tables whose writes are in no segment, and that are not read from the cluster in time.",
     "writetime_purge_held_back_seconds": "By table: delay of the purge of its tombstones, because a log is incomplete (`by`).",
     "writetime_table_files": 'By table, of its current rows (`in="current"`) and its changes (`in="changes"`): data files.',
     "writetime_table_delete_files": "Delete files, likewise.",

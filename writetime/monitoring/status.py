@@ -14,7 +14,7 @@ from writetime.monitoring.health import Expected, Health, health
 from writetime.monitoring.ignored import ignored
 from writetime.monitoring.nodes import NodeStatus, RingStatus
 from writetime.monitoring.overview import overview
-from writetime.monitoring.tables import TablesStatus, bypass_text
+from writetime.monitoring.tables import TablesStatus
 from writetime.pipeline.archive_packing import Shelved, read_shelved
 from writetime.pipeline.batch_history import Batches
 from writetime.pipeline.batch_report import void_text
@@ -80,8 +80,8 @@ def as_text(batches: Batches, last: int, expected: Expected = EXPECTED) -> str:
     lines += _merging(found)
     lines += _rebuilt(current(batches.store, batches.cluster))
     lines += [f"table rejected: {name}: {reason}" for name, reason in of_tables.refused.items()]
-    lines += [f"not in the commit log: {name}: {bypass_text(mode)}" for name, mode in of_tables.not_in_log.items()]
-    lines += [f"not in the commit log: {name}: {each.text}" for name, each in of_tables.apart.items()]
+    lines += [f"not in the commit log: {name}: {of_tables.missing(name)}" for name in of_tables.not_in_log]
+    lines += [f"not in the commit log: {name}: {each.text}" for name, each in of_tables.apart.items() if not each.is_late]
     lines += [
         f"cannot be published: {name}, since batch {waits.sent}: {waits.reason or 'see the log of cdc_publish'}"
         for name, waits in of_tables.waiting.items()

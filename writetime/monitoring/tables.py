@@ -13,7 +13,7 @@ from writetime.cassandra.schema.model import Table
 from writetime.errors import ObjectNotFound
 from writetime.pipeline.batch_history import Batches, BatchFacts
 from writetime.pipeline.bootstrap.run import runs
-from writetime.pipeline.documents import Accounting, Sealed, total
+from writetime.pipeline.documents import CDC_OFF, Accounting, Sealed, total
 from writetime.pipeline.planner import read_schema
 from writetime.pipeline.publish_progress import read_published
 
@@ -51,7 +51,7 @@ class TablesStatus:
     """All captured tables, and those with updates. `published`: the last batch whose events are all known
     to be in Kafka, None if there is none. `refused`: tables rejected as of the last seal, with the reason.
     `waiting`: tables whose events cannot be published. `not_in_log`: captured tables whose writes bypass the
-    commit log, with their transactional mode, unless that is by choice; `apart`: those."""
+    commit log, as in the seal, unless that is by choice; `apart`: those."""
 
     tables: tuple[TableStatus, ...]
     batches: tuple[BatchFacts, ...]
@@ -64,6 +64,23 @@ class TablesStatus:
     @property
     def captured(self) -> list[TableStatus]:
         return [table for table in self.tables if table.is_captured]
+
+    def missing(self, name: str) -> str:
+        """Why writes to a table in `not_in_log` are missing."""
+        return self.apart[name].text if name in self.apart else _why(self.not_in_log[name])
+
+    def remedy(self, name: str) -> str:
+        """What helps then, as a sentence."""
+        if name in self.apart:
+            return "Check whether cdc_bootstrap is paused or failed; its log contains the reason."
+        if self.not_in_log[name] == CDC_OFF:
+            return (
+                "Set `cdc = true` and read the table with cdc_bootstrap; if it is off on purpose, leave the table out of `tables`. If "
+                "nobody has set it, a node with `cdc_enabled: false` may have coordinated an ALTER TABLE."
+            )
+        return (
+            "Set `transactional_mode = 'off'` and, once the migration is finished, read the table with cdc_bootstrap; or do not capture it."
+        )
 
     @property
     def others(self) -> list[TableStatus]:
@@ -96,8 +113,10 @@ class ApartStatus:
         )
 
 
-def bypass_text(mode: str) -> str:
-    """What is missing of a table with that transactional mode."""
+def _why(mode: str) -> str:
+    """What is missing of a table with that value in the seal's `not_in_log`."""
+    if mode == CDC_OFF:
+        return "its cdc is off, and was on: no segment holds its writes since then"
     if mode == "tracked":
         return "its keyspace is tracked: its writes go to the journal of mutation tracking and never reach a commit log"
     part = "" if mode == "full" else ", except for what a read repair writes"

@@ -18,7 +18,7 @@ from writetime.monitoring.complete_until import CompleteUntil
 from writetime.monitoring.durations import span
 from writetime.monitoring.nodes import LISTED, NodeStatus, RingStatus
 from writetime.monitoring.overview import Overview, overview
-from writetime.monitoring.tables import TablesStatus, bypass_text
+from writetime.monitoring.tables import TablesStatus
 from writetime.pipeline.batch_history import Batches
 from writetime.pipeline.planner import read_manifest
 from writetime.pipeline.sessions import SessionState
@@ -198,22 +198,10 @@ def _backlog(found: RingStatus, limits: WatchConfig) -> Iterator[Trouble]:
 
 
 def _not_in_log(about: TablesStatus, found: RingStatus) -> Iterator[Trouble]:
-    for name, mode in about.not_in_log.items():
-        if name in about.apart:
-            yield Trouble(
-                f"not in the log {name}",
-                f"not in the commit log: {name} in {found.cluster}: {about.apart[name].text}. Check whether cdc_bootstrap is paused or "
-                "failed; its log contains the reason.",
-                "critical",
-                f"tables#{quote(name)}",
-                name,
-            )
-            continue
+    for name in about.not_in_log:
         yield Trouble(
             f"not in the log {name}",
-            f"not in the commit log: {name} in {found.cluster}: {bypass_text(mode)}. No segment holds them, so their rows are missing. "
-            "Set `transactional_mode = 'off'` and, once the migration is finished, read the table with cdc_bootstrap; or do not capture "
-            "it.",
+            f"not in the commit log: {name} in {found.cluster}: {about.missing(name)}. {about.remedy(name)}",
             "critical",
             f"tables#{quote(name)}",
             name,

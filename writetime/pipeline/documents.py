@@ -561,6 +561,10 @@ class Apart(Document):
     seconds: int | None = None
 
 
+CDC_OFF: Final = "cdc = false"
+"""In `Sealed.not_in_log`: a table that was captured, and whose cdc is off now."""
+
+
 class Sealed(Document):
     """The outcome of a batch; the existence of this object is the seal. With a `void` there is no outcome:
     the input is planned again.
@@ -593,7 +597,9 @@ class Sealed(Document):
     totals: Totals | None = Field(default=None, description="Sums over the chain's batches. Null: sealed by a version without them.")
     refused: list[RefusedTable] = Field(default=[], description="Tables whose rows could not be shown in this batch.")
     not_in_log: dict[str, str] = Field(
-        default={}, description="By captured table: its transactional mode, if Accord takes writes that never reach a commit log."
+        default={},
+        description="By captured table: its transactional mode, if Accord takes writes that never reach a commit log; `cdc = false` if "
+        "no node puts its segments into cdc_raw for it any more.",
     )
     apart: dict[str, Apart] = Field(default={}, description="By captured table: the same if `tables.not_in_log` is not `alarm`.")
     horizon: int | None = Field(
