@@ -54,6 +54,14 @@ def running(binary: Path, folder: Path, *, xml: bool = False) -> Iterator[str]:
         process.wait(timeout=20)
 
 
+@contextlib.contextmanager
+def with_xml(url: str) -> Iterator[str]:
+    """Another URL of a running server, with Google's XML API, for STORAGE_EMULATOR_HOST."""
+    port = ports.any_free()
+    with gcs_xml.running(port, int(url.rpartition(":")[2])):
+        yield f"http://127.0.0.1:{port}"
+
+
 def make_bucket(url: str, name: str) -> None:
     """Create a bucket; no error if it exists."""
     body = f'{{"name": "{name}"}}'.encode()

@@ -29,13 +29,13 @@ pytestmark = [pytest.mark.gcs, pytest.mark.spark, pytest.mark.timeout(600)]
 
 
 def with_warehouse(pipeline: Pipeline, warehouse: str, url: str, **of_catalog: Any) -> Pipeline:
-    """The same with its tables there."""
+    """The same with its tables there, and its state in the bucket."""
     config = pipeline.config
     assert config.catalog is not None
     options = {"gcs.service.host": url, "gcs.no-auth": "true", "gcs.project-id": "test"}
     catalog = config.catalog.model_copy(update={"warehouse": warehouse, "options": options, **of_catalog})
     conf = spark_conf(pipeline.site.folder, jars.need("gcs"))
-    update = {"catalog": catalog, "spark": config.spark.model_copy(update={"conf": conf})}
+    update = {"catalog": catalog, "state": None, "spark": config.spark.model_copy(update={"conf": conf})}
     return replace(pipeline, config=config.model_copy(update=update))
 
 
@@ -51,10 +51,10 @@ def test_a_batch_from_bucket_to_tables(tmp_path: Path, monkeypatch: pytest.Monke
     program = gcs_server.program()
     if program is None:
         pytest.skip("no GCS test server: run make test-gcs")
-    with gcs_server.running(program, tmp_path) as url:
+    with gcs_server.running(program, tmp_path) as url, gcs_server.with_xml(url) as emulator:
         gcs_server.make_bucket(url, "cdc")
         gcs_server.make_bucket(url, "lake")
-        monkeypatch.setenv("STORAGE_EMULATOR_HOST", url)
+        monkeypatch.setenv("STORAGE_EMULATOR_HOST", emulator)
         pipeline = with_warehouse(Pipeline.create(tmp_path, bucket="gs://cdc/orders"), "gs://lake/tables", url)
         pipeline.stage()
         pipeline.ship()
@@ -67,6 +67,8 @@ def test_a_batch_from_bucket_to_tables(tmp_path: Path, monkeypatch: pytest.Monke
             found = rows(pipeline, keyspace, table, url)
             assert verify.differences(table, expected, [verify.as_recorded(row) for row in found]) == []
         assert not (tmp_path / "lake" / "warehouse").exists(), "a table lies in a folder"
+        assert not (tmp_path / "state").exists(), "the state lies in a folder"
+        assert {info.name.partition("/")[0] for info in pipeline.store.list("state/")} == {"state"}
         kept = [blob.name for blob in Client.create_anonymous_client().bucket("lake").list_blobs()]
         assert {name.rpartition(".")[2] for name in kept} >= {"parquet", "avro", "json"}
         assert all(name.startswith("tables/") for name in kept)
@@ -85,10 +87,10 @@ def test_batches_whose_catalog_is_a_server(tmp_path: Path, monkeypatch: pytest.M
         newest_java(JDK)
     except MissingPrerequisite as missing:
         pytest.skip(f"Nessie: {missing}")
-    with gcs_server.running(program, tmp_path) as url:
+    with gcs_server.running(program, tmp_path) as url, gcs_server.with_xml(url) as emulator:
         gcs_server.make_bucket(url, "lake")
         with Nessie(tmp_path / "nessie", "gs://lake/tables", url) as nessie:
-            monkeypatch.setenv("STORAGE_EMULATOR_HOST", url)
+            monkeypatch.setenv("STORAGE_EMULATOR_HOST", emulator)
             made = Pipeline.create(tmp_path)
             pipeline = with_warehouse(made, WAREHOUSE, url, type="rest", uri=nessie.url)
             pipeline.stage()
