@@ -156,7 +156,7 @@ def run(wanted: Wanted, folder: Path, keep: Path | None = None) -> tuple[Outcome
 
 
 def _steps(wanted: Wanted, generator: Part) -> list[Step]:
-    steps = schedule(wanted.seed, wanted.ops, chaos=wanted.chaos, topology=wanted.topology)
+    steps = schedule(wanted.seed, wanted.ops, chaos=wanted.chaos, topology=wanted.topology, has_epochs=wanted.has_epochs)
     return steps if wanted.upgrade_to is None else sorted([*steps, *upgrade(list(generator))], key=lambda each: each.at)
 
 

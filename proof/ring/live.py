@@ -32,7 +32,7 @@ from proof.ring.answer import OWN_KEYSPACE, SINGLE_KEYSPACE, Answer
 from proof.ring.check import Mismatch
 from proof.ring.operations import Generator, Operation
 from proof.ring.pipeline import CLUSTER, Pipeline
-from proof.ring.schedule import HELD, Step
+from proof.ring.schedule import MISSED, PLANNED, Step
 from proof.ring.topology import ONE_DATACENTER, Topology
 from shippers.truncations import records
 from tools.console import say
@@ -47,6 +47,10 @@ PASSING_SECONDS = 40
 _PASSING = f"{OWN_KEYSPACE}.passing"
 _HELD, _PURGED = f"{OWN_KEYSPACE}.held", f"{OWN_KEYSPACE}.purged"
 """Tables whose tombstones may be forgotten a second after they were written."""
+_ALTERED = f"{OWN_KEYSPACE}.altered"
+"""A table that is altered while a node is down. Its keyspace has no user types: only a CREATE writes all of its
+schema at once, and nodes that have epochs, at their start.
+"""
 _SINGLE = f"{SINGLE_KEYSPACE}.marks"
 """A captured table of which each row is on one node, which keeps the segment then."""
 PURGE_SECONDS = 2.5
@@ -187,7 +191,7 @@ class Live:
         session.execute(f"CREATE TABLE {_SINGLE} (p int PRIMARY KEY) WITH cdc = true")
         for statement in self.generator.schema():
             session.execute(statement)
-        self.outcome.wanted = Counter(step.what for step in self.schedule if step.what in (*HELD, "upgrade"))
+        self.outcome.wanted = Counter(step.what for step in self.schedule if step.what in PLANNED)
         if self._upgrade_to is not None:
             self.outcome.wanted[_TWO_VERSIONS] = _WITH_TWO_VERSIONS
         # Every node's shipper runs once at the start, so that it knows the node's identity.
@@ -524,6 +528,29 @@ class Live:
             self.outcome.steps["segments let in"] += 1
         return bool(waiting) and self._do_batch(node)
 
+    def _do_miss_a_change(self, node: Node) -> bool:
+        """Drop a column and add it again while a node is down. Back again, the node logs the whole schema as it
+        was when it went, then what it has missed, and captures writes in that segment.
+        """
+        session, number = self._all_up(), self.outcome.steps[MISSED]
+        session.execute(f"CREATE TABLE IF NOT EXISTS {_ALTERED} (p int PRIMARY KEY, goes text, stays text) WITH cdc = true")
+        rows = [10 * number + each for each in range(4)]
+        for p in rows[:3]:
+            self._write(f"INSERT INTO {_ALTERED} (p, goes, stays) VALUES ({p}, 'before', 'before')", session)
+        for each in self.ring.nodes:
+            # What a memtable holds of a dropped column is neither there nor not.
+            each.nodetool("flush", OWN_KEYSPACE)
+        if not self._end(node, kill=number % 2 == 1):
+            return False
+        session = self._current()
+        for change in ("DROP goes", "ADD goes text"):
+            session.execute(f"ALTER TABLE {_ALTERED} {change}")
+        session.execute(f"UPDATE {_ALTERED} SET goes = 'since' WHERE p = {rows[0]}")
+        session.execute(f"DELETE FROM {_ALTERED} WHERE p = {rows[1]}")
+        self._start(node)
+        self._write(f"INSERT INTO {_ALTERED} (p, goes) VALUES ({rows[3]}, 'since')", self._current())
+        return True
+
     def _write(self, cql: str, session: Session) -> None:
         """Write to every node."""
         session.execute(SimpleStatement(cql, consistency_level=ConsistencyLevel.ALL))
@@ -799,7 +826,9 @@ class Live:
 
 _LEAVES_GAPS = frozenset(["alone", "cut for long", "kill", "hold"])
 _WHILE_CHANGING = frozenset(["flush", "ship", "ship all", "batch"])
-_OF_A_NODE = frozenset(["alone", "cut", "cut for long", "stop", "kill", "start", "flush", "repair", "ship", "leave", "replace", "upgrade"])
+_OF_A_NODE = frozenset(
+    ["alone", "cut", "cut for long", "stop", "kill", "start", "flush", "repair", "ship", "leave", "replace", "upgrade", MISSED]
+)
 
 
 def _host_id(node: Node) -> str:

@@ -3,7 +3,8 @@
 Between two quiet points one node at a time is stopped or killed (kill -9) and restarted; segments are
 completed, flushed, shipped from one node or from all, and batches run. Sometimes a node is isolated and
 accepts writes that no other one sees. Once between two quiet points a value expires without further writes,
-segments are held during a purge, and some arrive later than newer ones of another node. RF is 3, or 2 in each
+segments are held during a purge, and some arrive later than newer ones of another node. If schema changes have
+epochs, a node misses one between two quiet points, and captures writes when it is back. RF is 3, or 2 in each
 of two datacenters: one node may always be down. In the second stretch of a long run the topology changes during
 operations: a fourth node joins, one leaves, one dies and is replaced; of two datacenters, the link is cut
 instead, in each stretch. Knows no cluster.
@@ -38,6 +39,7 @@ What = Literal[
     "hold",
     "purge",
     "let in",
+    "miss a change",
     "quiet",
     "join",
     "leave",
@@ -45,6 +47,8 @@ What = Literal[
     "upgrade",
 ]
 HELD = ("hold", "purge", "let in")
+MISSED = "miss a change"
+PLANNED = (*HELD, MISSED, "upgrade")
 """Each comes as often as it says, or the run proves less than it should."""
 LONGEST_STRETCH = 4000
 """Operations between two quiet points, at most."""
@@ -67,8 +71,10 @@ class Step:
     node: int = 0
 
 
-def schedule(seed: int, ops: int, *, chaos: bool = True, topology: Topology = ONE_DATACENTER) -> list[Step]:
-    """The steps, in order; the last one is a quiet point after the last operation."""
+def schedule(seed: int, ops: int, *, chaos: bool = True, topology: Topology = ONE_DATACENTER, has_epochs: bool = False) -> list[Step]:
+    """The steps, in order; the last one is a quiet point after the last operation. `has_epochs`: whether the
+    cluster numbers its schema changes (from 6.0 on).
+    """
     random = Random(f"{seed} chaos")
     stretches = max(-(-ops // LONGEST_STRETCH), 2 if ops >= _SMALL else 1)
     bounds = [ops * number // stretches for number in range(stretches + 1)]
@@ -76,6 +82,8 @@ def schedule(seed: int, ops: int, *, chaos: bool = True, topology: Topology = ON
     for number, (start, end) in enumerate(pairwise(bounds)):
         nodes = len(topology.nodes)
         stretch = _stretch(random, start, end, chaos, nodes)
+        if chaos and has_epochs:
+            stretch.append(_missed(Random(f"{seed} missed {number}"), start, end, nodes))
         if chaos:
             stretch += _with_all_there(Random(f"{seed} with all there {number}"), start, end, nodes)
         if chaos and topology.datacenters > 1:
@@ -125,6 +133,12 @@ def _outages(start: int, end: int) -> tuple[int, int]:
     """How many there are, and how many operations each has for itself."""
     count = max(1, (end - start) // _OPS_PER_OUTAGE)
     return count, (end - start) // count
+
+
+def _missed(random: Random, start: int, end: int, nodes: int) -> Step:
+    """When the last outage is over, before what `_with_all_there` does."""
+    _, size = _outages(start, end)
+    return Step(end - size // 6, MISSED, random.randrange(nodes))
 
 
 def _with_all_there(random: Random, start: int, end: int, nodes: int) -> list[Step]:

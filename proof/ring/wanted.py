@@ -26,6 +26,11 @@ class Wanted:
     """The version that each node gets, one after the other, in the middle of the run."""
 
     @property
+    def has_epochs(self) -> bool:
+        """Whether the ring numbers its schema changes when the run begins."""
+        return self.version >= "6"
+
+    @property
     def command(self) -> str:
         """The command that repeats the run."""
         parts = [f"make ring SEED={self.seed} OPS={self.ops}"]

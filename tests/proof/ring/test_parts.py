@@ -24,7 +24,7 @@ from proof.ring.answer import Answer, Captured, Row, TableAnswer
 from proof.ring.cli import Wanted
 from proof.ring.generate import Generator
 from proof.ring.lake import Event, _snapshot_after
-from proof.ring.schedule import HELD, LONGEST_STRETCH, Step, schedule, upgrade
+from proof.ring.schedule import HELD, LONGEST_STRETCH, MISSED, Step, schedule, upgrade
 from proof.ring.shrink import shrink
 from proof.ring.topology import Topology
 from proof.ring.values import from_lake, from_ring
@@ -128,6 +128,29 @@ def test_in_each_stretch_segments_are_held_over_a_purge_with_all_nodes_up(seed: 
         assert stretch[-1].what == "let in" or stretch[-1].at == stretch[-2].at == steps[end].at
 
 
+@pytest.mark.parametrize("seed", range(20))
+@pytest.mark.parametrize("ops", [120, 600, 2_000, 20_000])
+def test_where_schema_changes_have_epochs_a_node_misses_one_in_each_stretch(seed: int, ops: int) -> None:
+    steps = schedule(seed, ops, has_epochs=True)
+    # All else is as it is without.
+    assert [step for step in steps if step.what != MISSED] == schedule(seed, ops)
+    quiet = [number for number, step in enumerate(steps) if step.what == "quiet"]
+    for start, end in pairwise([-1, *quiet]):
+        stretch = steps[start + 1 : end]
+        (at,) = (number for number, step in enumerate(stretch) if step.what == MISSED)
+        before = [step.what for step in stretch[:at]]
+        # It ends no outage early, and a segment that is held may hold what it has written.
+        assert before.count("start") == before.count("stop") + before.count("kill")
+        assert "hold" not in before
+
+
+@pytest.mark.parametrize(("version", "missed"), [("5.0.6", 0), ("6.0-alpha2", 1)])
+def test_a_node_misses_a_change_in_a_run_of_6_0_only(version: str, missed: int) -> None:
+    wanted = Wanted(1, 240, version)
+    steps = cli._steps(wanted, cli.Part(cli._generator(wanted), wanted))
+    assert [step.what for step in steps].count(MISSED) == missed
+
+
 @pytest.mark.parametrize("seed", range(5))
 def test_an_upgrade_is_among_operations_that_a_ring_of_two_versions_takes(seed: int) -> None:
     operations = list(Generator(seed, 900))
@@ -140,7 +163,8 @@ def test_an_upgrade_is_among_operations_that_a_ring_of_two_versions_takes(seed: 
 
 
 def test_without_chaos_nobody_goes_away() -> None:
-    assert not {"stop", "kill", "alone", "join", "leave", "replace", *HELD} & {step.what for step in schedule(1, 2000, chaos=False)}
+    steps = schedule(1, 2000, chaos=False, has_epochs=True)
+    assert not {"stop", "kill", "alone", "join", "leave", "replace", MISSED, *HELD} & {step.what for step in steps}
 
 
 # --- segments that are held
