@@ -60,6 +60,7 @@ SEAL_SECONDS = 90.0
 _REFUSED_HINT = b"CoordinatorBehindException: Couldn't find table with id"
 _TWO_VERSIONS = "operations while nodes had two versions"
 _WITH_TWO_VERSIONS = 20
+_WITHOUT_A_NODE = "schema changes while a node was down"
 _LEVELS = ("ONE", "QUORUM", "QUORUM", "ALL")
 _LEVELS_OF_TWO = ("LOCAL_ONE", "LOCAL_QUORUM", "QUORUM", "EACH_QUORUM", "ALL")
 _WITH_ALL_UP = ("ALL", "EACH_QUORUM", "LOCAL_QUORUM")
@@ -267,6 +268,8 @@ class Live:
             say(f"  {operation.kind}: {type(error).__name__}: {error}"[:300])
         else:
             self.outcome.done[operation.kind] += 1
+            if operation.ddl and not all(node.running for node in self.ring.nodes):
+                self.outcome.steps[_WITHOUT_A_NODE] += 1
         if operation.ddl:
             # Statements prepared before have the old columns.
             self._prepared = {}
@@ -545,6 +548,7 @@ class Live:
         session = self._current()
         for change in ("DROP goes", "ADD goes text"):
             session.execute(f"ALTER TABLE {_ALTERED} {change}")
+            self.outcome.steps[_WITHOUT_A_NODE] += 1
         session.execute(f"UPDATE {_ALTERED} SET goes = 'since' WHERE p = {rows[0]}")
         session.execute(f"DELETE FROM {_ALTERED} WHERE p = {rows[1]}")
         self._start(node)
