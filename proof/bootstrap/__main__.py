@@ -9,7 +9,7 @@ import time
 from pathlib import Path
 
 from proof.bootstrap.live import CLUSTER, Live, prove
-from proof.harness.cassandra import Ring
+from proof.harness.cassandra import VERSIONS, Ring, version_of
 from proof.ring.pipeline import Pipeline
 from tools.console import say
 
@@ -19,7 +19,7 @@ def main() -> int:
     parser.add_argument("--rows", type=int, default=20_000, help="rows that the largest table has before anybody captures it")
     parser.add_argument("--nodes", type=int, default=3)
     parser.add_argument("--seed", type=int, default=1)
-    parser.add_argument("--version", default="5.0.6", help="of Cassandra")
+    parser.add_argument("--version", type=version_of, default=VERSIONS[0], help="of Cassandra")
     options = parser.parse_args()
     begun = time.monotonic()
     with tempfile.TemporaryDirectory(prefix="writetime-bootstrap-") as folder:
