@@ -33,7 +33,9 @@ PRERELEASE = "6.0-alpha2"
 """The newest version that is not released yet: only proofs that ask for it run it."""
 KNOWN = (PRERELEASE, *VERSIONS)
 SEE_EACH_OTHER_SECONDS = 120.0
-_PORTS_TRIED = 100
+_PORTS_TRIED = 99
+_APART = 100
+"""Processes begin to look for ports in so many places: rings that start at the same time would find the same ones free."""
 _KEEPS_METADATA = 6
 """The first major version in which some nodes keep the metadata of all, and have to agree on each change."""
 _SPREAD = 0x9E3779B97F4A7C15
@@ -88,8 +90,7 @@ class Ring:
         self._datacenters = [datacenter] * nodes if isinstance(datacenter, str) else list(datacenter)
         self._own_of = dict(settings_of or {})
         self._own, self._first = own, nodes
-        # Rings that start at the same time would find the same ports free.
-        self._chosen, self._next_jmx = self._ports(nodes + spares), 7199 + 8 * (os.getpid() % 100)
+        self._chosen, self._next_jmx = self._ports(nodes + spares), 7199 + 8 * (os.getpid() % _APART)
         self._made: list[Node] = []
         self.nodes = [self._node(number) for number in range(1, nodes + 1)]
         self._newest = nodes
@@ -198,8 +199,8 @@ class Ring:
         return node
 
     def _ports(self, count: int) -> Ports:
-        addresses = [_address(number) for number in range(1, count + 1)]
-        return Ports(cql=free_port(9042, addresses), storage=free_port(7000, addresses))
+        addresses, apart = [_address(number) for number in range(1, count + 1)], os.getpid() % _APART
+        return Ports(cql=free_port(9042 + apart, addresses), storage=free_port(7000 + apart, addresses))
 
     def _node(self, number: int) -> Node:
         jmx = ports.choose(self._next_jmx, f"JMX of node {number}")
