@@ -48,8 +48,8 @@ _PASSING = f"{OWN_KEYSPACE}.passing"
 _HELD, _PURGED = f"{OWN_KEYSPACE}.held", f"{OWN_KEYSPACE}.purged"
 """Tables whose tombstones may be forgotten a second after they were written."""
 _ALTERED = f"{OWN_KEYSPACE}.altered"
-"""A table that is altered while a node is down. Its keyspace has no user types: only a CREATE writes all of its
-schema at once, and nodes that have epochs, at their start.
+"""A table that is altered while a node is down. Its keyspace has no user types: with one, what a node logs of the
+schema at its start would not look like a CREATE in any order.
 """
 _SINGLE = f"{SINGLE_KEYSPACE}.marks"
 """A captured table of which each row is on one node, which keeps the segment then."""
