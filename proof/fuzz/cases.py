@@ -20,8 +20,8 @@ from tests.cassandra.commitlog.packed import PACKINGS, pack
 from writetime.cassandra.commitlog import sections
 from writetime.cassandra.commitlog.encode import encode_mutation, encode_segment
 from writetime.cassandra.commitlog.frames import encode_frame
-from writetime.cassandra.commitlog.mutation import count_offset, decode_mutation
-from writetime.cassandra.types.vint import write_unsigned
+from writetime.cassandra.commitlog.mutation import EPOCHS_VERSION, count_offset, decode_mutation, decode_placed
+from writetime.cassandra.types.vint import read_unsigned, write_unsigned
 from writetime.errors import WritetimeError
 
 BOMBS = (0, 1, 2, 9, 10, 63, 64, 127, 128, 255, 2**16 - 1, 2**31 - 1, 2**31, 2**32 - 1, 2**32, 2**53, 2**62, 2**63 - 1, 2**63, 2**64 - 1)
@@ -354,7 +354,7 @@ def _restructured(rng: Random, corpus: Corpus, start: Seed, number: int) -> Case
     how = []
     for at in range(len(bodies)):
         if at == 0 or rng.random() < 0.3:
-            name, change = rng.choice(_BODY_DAMAGES)
+            name, change = rng.choice(_BODY_DAMAGES if start.version < EPOCHS_VERSION else _BODY_DAMAGES + _EPOCH_DAMAGES)
             bodies[at] = change(rng, corpus, start, bodies[at])
             how.append(name)
     segment_id = struct.unpack_from(">q", start.content, 4)[0]
@@ -433,7 +433,21 @@ def _body_changed_then_hurt(rng: Random, corpus: Corpus, start: Seed, body: byte
     return _body_bytes(rng, corpus, start, _body_changed(rng, corpus, start, body))
 
 
-_BODY_DAMAGES: tuple[tuple[str, Callable[[Random, Corpus, Seed, bytes], bytes]], ...] = (
+def _body_epoch(rng: Random, corpus: Corpus, start: Seed, body: bytes) -> bytes:
+    """Of version 9: other flags, and an epoch that is another number, missing, there twice, or the body's last bytes."""
+    try:
+        update = rng.choice(decode_placed(body, corpus.schema, version=start.version))
+    except WritetimeError:
+        return _body_bytes(rng, corpus, start, body)
+    at = update.start + 16
+    after = read_unsigned(body, at)[1]
+    epoch = rng.choice((b"", 2 * body[at:after], *3 * (_long_form(rng, rng.choice(BOMBS)),)))
+    whole = bytes((rng.choice((0, 1, 2, 0x80, 0xFF)),)) + body[1:at] + epoch + body[after:]
+    return whole[: at + rng.randrange(9)] if rng.random() < 0.1 else whole
+
+
+_BodyDamages = tuple[tuple[str, Callable[[Random, Corpus, Seed, bytes], bytes]], ...]
+_BODY_DAMAGES: _BodyDamages = (
     ("body: bytes", _body_bytes),
     ("body: vint bomb", _body_bomb),
     ("body: vint bomb", _body_bomb),
@@ -443,3 +457,5 @@ _BODY_DAMAGES: tuple[tuple[str, Callable[[Random, Corpus, Seed, bytes], bytes]],
     ("body: spliced", _body_spliced),
     ("body: of another table", _body_of_another_table),
 )
+_EPOCH_DAMAGES: _BodyDamages = (("body: flags and epochs", _body_epoch),)
+"""In addition, from version 9 on."""

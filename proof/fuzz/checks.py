@@ -69,9 +69,12 @@ class Checker:
         self.guarded = Guarded(ROOM)
         self.twins = Twins(corpus.schema)
         self.types: dict[tuple[str, str], CqlType] = {}
+        start = corpus.seeds[0]
+        self.twins.load(next(iter(start.frames.values())), start.version)
 
     def check(self, case: Case) -> None:
         """Raises Broken, or an unexpected exception of the code under test."""
+        self.seen[f"began as version {case.seed.version}"] += 1
         before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
         if case.number % TRACED_EVERY == 0:
             self._traced(case)

@@ -3,8 +3,8 @@
 Strategy: frames of the recorded cluster, a few per table and number of updates, are put unchanged into
 segments of some hundred bytes, so that a case takes less than a millisecond; the beginnings of real files are
 used as they are. What the recording lacks (counters, vectors, forty clustering columns, range tombstones,
-user types) is encoded from random updates. Some segments are compressed or encrypted. The corpus has its own
-seed and is the same in every run.
+user types, columns that have come back as another type) is encoded from random updates. Some segments are
+compressed or encrypted. The corpus has its own seed and is the same in every run.
 """
 
 from __future__ import annotations
@@ -28,13 +28,14 @@ from writetime.cassandra.commitlog.mutation import EPOCHS_VERSION
 from writetime.cassandra.commitlog.mutation_json import learn
 from writetime.cassandra.commitlog.segment import peek, scan
 from writetime.cassandra.schema.history import SchemaLearner
-from writetime.cassandra.schema.model import Column, Schema, Table, UserType
+from writetime.cassandra.schema.model import Column, DroppedColumn, Schema, Table, UserType
 from writetime.errors import WritetimeError
 
 LARGEST_BODY = 900
 HEAD_OF_A_FILE = 2048
 _PER_KIND = 12
 _SEED = 20
+_VERSIONS = (6, 7, 7, 8, 9, 9)
 
 _NATIVES = "ascii bigint blob boolean date decimal double duration float inet int smallint text time timestamp timeuuid tinyint uuid varint"
 _OTHERS = {
@@ -68,6 +69,26 @@ EVERYTHING = Table(
 KEYS_ONLY = Table(
     "k", "keys", UUID(int=4), {"id": Column("id", "partition_key", "int", 0), "c": Column("c", "clustering", "varint", 0, descending=True)}
 )
+COME_BACK = Table(
+    "k",
+    "come back",
+    UUID(int=5),
+    {
+        "id": Column("id", "partition_key", "int", 0),
+        "ck": Column("ck", "clustering", "int", 0),
+        "st": Column("st", "static", "bigint"),
+        "a": Column("a", "regular", "text"),
+        "b": Column("b", "regular", "int"),
+        "c": Column("c", "regular", "uuid"),
+    },
+    {
+        "st": DroppedColumn("st", "static", "text", 1_700_000_000_000_000, 1_700_000_000_000_300, 100),
+        "a": DroppedColumn("a", "regular", "bigint", 1_700_000_000_000_000, 1_700_000_000_000_500, 150),
+        "b": DroppedColumn("b", "regular", "text", 1_700_000_000_000_000, 1_700_000_000_000_700, 200),
+        "c": DroppedColumn("c", "regular", "int", 1_700_000_000_000_000, 1_700_000_000_000_500),
+    },
+)
+"""Columns that were dropped and have come back as another type, at epochs and times like those of `structure`."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -97,7 +118,7 @@ def corpus() -> Corpus:
     rng = Random(_SEED)
     heads, bodies, learner = _recorded()
     learnt = learner.schema()
-    tables = [*SCHEMA.tables.values(), EVERYTHING, KEYS_ONLY]
+    tables = [*SCHEMA.tables.values(), EVERYTHING, KEYS_ONLY, COME_BACK]
     schema = Schema(
         keyspaces=learnt.keyspaces,
         tables={**learnt.tables, **{table.id: table for table in tables}},
@@ -112,8 +133,9 @@ def corpus() -> Corpus:
     known = [body_of(TTL_FRAME), body_of(RANGES_FRAME), STATICS_BODY]
     seeds.append(_made("bodies of other nodes", 900, known, rng, schema))
     for number in range(24):
-        made = _encodable(rng, [tables[number % len(tables)], rng.choice(tables)], schema)
-        seeds.append(_made(f"made {number}", 1000 + number, made, rng, schema))
+        version = rng.choice(_VERSIONS)
+        made = _encodable(rng, [tables[number % len(tables)], rng.choice(tables)], schema, version)
+        seeds.append(_segment(f"made {number}", 1000 + number, version, made, rng))
     for number, packing in enumerate(PACKINGS):
         version = rng.choice((7, 8, 9))
         mixed = _in_version(version, [body for kind in rng.sample(kinds, 3) for body in bodies[kind][:2]], rng, schema)
@@ -148,12 +170,12 @@ def _recorded() -> tuple[dict[str, bytes], dict[tuple[str, int], list[bytes]], S
     return heads, named, learner
 
 
-def _encodable(rng: Random, tables: Sequence[object], schema: Schema) -> list[bytes]:
+def _encodable(rng: Random, tables: Sequence[object], schema: Schema, version: int) -> list[bytes]:
     """Three bodies of random updates, made anew until the encoder takes them."""
     made: list[bytes] = []
     while len(made) < 3:
         try:
-            body = encode_mutation(random_mutation(rng, tables, schema), schema)
+            body = encode_mutation(random_mutation(rng, tables, schema), schema, version=version)
         except WritetimeError:
             continue
         if len(body) <= LARGEST_BODY:
@@ -167,11 +189,14 @@ def _in_version(version: int, bodies: list[bytes], rng: Random, schema: Schema) 
 
 
 def _made(name: str, number: int, bodies: list[bytes], rng: Random, schema: Schema) -> Seed:
-    version = rng.choice((6, 7, 7, 8, 9, 9))
+    version = rng.choice(_VERSIONS)
+    return _segment(name, number, version, _in_version(version, bodies, rng, schema), rng)
+
+
+def _segment(name: str, number: int, version: int, bodies: list[bytes], rng: Random) -> Seed:
     segment_id = rng.choice((number + 1, 0x1_0000_0000 + number, 1_795_263_035_973 + number))
     padding = rng.choice((0, 0, 7, 64))
-    found = _in_version(version, bodies, rng, schema)
-    content = encode_segment(segment_id, version, found, per_section=rng.choice((0, 1, 2)))
+    content = encode_segment(segment_id, version, bodies, per_section=rng.choice((0, 1, 2)))
     return _seed(name, content + bytes(padding))
 
 
