@@ -43,6 +43,7 @@ KEYS: dict[str, Key] = {
     "avro_vs_json": Key("ratio", "CPU of publishing an event as Avro against JSON", 3, None, low=True),
     "decode_vs_cassandra": Key("ratio", "mapped segment files to Arrow against Cassandra's CommitLogReader, one core", 3.8, 6),
     "decode_read_vs_cassandra": Key("ratio", "the same with files read into memory", 3.8, 6),
+    "decode_v9_vs_v8": Key("ratio", "CPU time for the same mutations in commit log version 9 against version 8", 1.02, None, low=True),
     "batch_time_10x_table": Key("ratio", "100,000 changes: the whole batch, table of 10 M rows against 1 M", 1.5, 1.2, low=True),
     "current_commit_time_10x_table": Key("ratio", "100,000 changes: commit of current rows, 10 M rows against 1 M", 1.5, 1.2, low=True),
     "core_scaling_1_to_2": Key("ratio", "time of the whole path on one core against two; the broker shares them", 1.7, 1.9),

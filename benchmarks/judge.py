@@ -281,6 +281,7 @@ def decode(bench: Bench) -> None:
     figures = _run("benchmarks.decode", "--passes", str(bench.size.decode_passes), "--speed", *given)
     bench.found.values["decode_vs_cassandra"] = figures["ratios"]
     bench.found.values["decode_read_vs_cassandra"] = figures["ratios copied"]
+    bench.found.values["decode_v9_vs_v8"] = figures["versions"]
     bench.found.values["cold_start_s"] = figures["first calls apart"]
     java = figures["java"]
     bench.found.peers.append(
@@ -350,7 +351,7 @@ WITH_SPARK = (
     Part("spark-peers", (), peers_in_spark),
 )
 ALONE = (
-    Part("decode", ("decode_vs_cassandra", "decode_read_vs_cassandra", "cold_start_s"), decode),
+    Part("decode", ("decode_vs_cassandra", "decode_read_vs_cassandra", "decode_v9_vs_v8", "cold_start_s"), decode),
     Part("scaling", ("core_scaling_1_to_2",), scaling),
     Part("shipper", ("shipper_cpu_share_10mb_s",), shipper),
     Part("debezium", ("events_vs_debezium",), debezium),
