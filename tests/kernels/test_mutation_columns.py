@@ -767,3 +767,46 @@ def test_an_epoch_says_which_type_a_column_had(kind: str, back: str) -> None:
     (chunk,) = both(bodies, schema, version=9)
     assert [each for _, each in unflatten(chunk)] == before + after
     assert bodies == [encode_mutation(each, schema, version=9) for each in before + after]
+
+
+@pytest.mark.parametrize("version", [7, 8, 9])
+@pytest.mark.parametrize(("kind", "back"), [("int", "text"), ("text", "int"), ("bigint", "int"), ("int", "varint")])
+def test_timestamps_that_a_client_has_chosen_do_not_hide_how_a_mutation_was_written(kind: str, back: str, version: int) -> None:
+    """A table that was dropped and created again with its id, rows of before with a time in the future, and of after
+    with one in the past; of version 9 where the epoch of the drop is not known."""
+    dropped = 1_700_000_000_000_100
+    keys = {"p": Column("p", "partition_key", "int", 0)}
+    old = Table("k", "t", UUID(int=5), {**keys, "v": Column("v", "regular", kind), "w": Column("w", "static", "text")})
+    gone = {"v": DroppedColumn("v", "regular", kind, dropped, dropped)}
+    new = replace(old, columns={**old.columns, "v": Column("v", "regular", back)})
+    values = {"int": bytes.fromhex("000000ff"), "bigint": bytes.fromhex("00000000000000fe"), "text": b"some text", "varint": b"\x7f\x01"}
+
+    def mutation(value: bytes, *times: int) -> Mutation:
+        updates = tuple(PartitionUpdate(old.id, bytes(4), rows=(Row((), cells=(Cell("v", at, value),)),), epoch=_epoch) for at in times)
+        return Mutation(updates, None if version < 9 else 0)
+
+    _epoch = None if version < 9 else 3
+    before = [mutation(values[kind], *times) for times in ((dropped + 1,), (dropped - 1, dropped + 10**9), (dropped + 1, dropped + 2))]
+    after = [mutation(values[back], *times) for times in ((dropped,), (1000, dropped + 1), (dropped - 1, 1000))]
+    bodies = [encode_mutation(each, Schema(tables={old.id: old}), version=version) for each in before]
+    bodies += [encode_mutation(each, Schema(tables={new.id: new}), version=version) for each in after]
+    schema = Schema(tables={new.id: replace(new, dropped_columns=gone)})
+    (chunk,) = both(bodies, schema, version=version)
+    assert not chunk.failures
+    assert [each for _, each in unflatten(chunk)] == before + after
+
+
+def test_what_fits_no_layout_is_not_decoded() -> None:
+    """The error is that of the layout by timestamps."""
+    dropped = 1_700_000_000_000_100
+    keys = {"p": Column("p", "partition_key", "int", 0)}
+    old = Table("k", "t", UUID(int=5), {**keys, "v": Column("v", "regular", "int")})
+    gone = {"v": DroppedColumn("v", "regular", "int", dropped, dropped)}
+    new = replace(old, columns={**keys, "v": Column("v", "regular", "text")}, dropped_columns=gone)
+    row = Row((), cells=(Cell("v", dropped + 1, bytes.fromhex("000000ff")),))
+    body = encode_mutation(Mutation((PartitionUpdate(old.id, bytes(4), rows=(row,)),)), Schema(tables={old.id: old}))
+    (chunk,) = both([body[:-2], body, body[:-1] + b"\2", body], Schema(tables={new.id: new}))
+    assert len(chunk.failures) == 2
+    (alone,) = both([body[:-2]], Schema(tables={new.id: replace(new, dropped_columns={})}))
+    assert told(chunk.failures[0].error) == told(alone.failures[0].error)
+    assert chunk.updates.num_rows == 2

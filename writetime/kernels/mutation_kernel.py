@@ -58,7 +58,8 @@ class Tables(NamedTuple):
 class Scratch(NamedTuple):
     """Work space for a mutation: header columns, which of them a row has, one clustering (a length of -1 is
     null); the bases of timestamps, deletion times and ttls; of the segment's version whether its deletion
-    times are unsigned and its updates have epochs; and the update's epoch."""
+    times are unsigned and its updates have epochs; the update's epoch; and the layout of doubtful values
+    (`mutation.Layout`)."""
 
     statics: Ints
     regulars: Ints
@@ -171,7 +172,8 @@ KEY_BYTES, PATH_BYTES, VALUE_BYTES, KEPT = 11, 12, 13, 14
 LACKING, TABLE, SERIAL, COUNTERS = 14, 15, 16, 17
 
 # Elements of `Scratch.bases`.
-TIMESTAMP_BASE, TIME_BASE, TTL_BASE, UNSIGNED_TIMES, HAS_EPOCHS, EPOCH, BASES = range(7)
+TIMESTAMP_BASE, TIME_BASE, TTL_BASE, UNSIGNED_TIMES, HAS_EPOCHS, EPOCH, LAYOUT, IS_DOUBTFUL, BASES = range(9)
+_BY_TIMESTAMP, _LATTER, _FORMER = 0, 1, 2
 
 ROW_STATIC, ROW_LIVE, ROW_DELETED, ROW_SHADOWABLE = 1, 2, 4, 8
 START_INCLUSIVE, END_INCLUSIVE = 1, 2
@@ -485,8 +487,10 @@ def _row(
         fixed = VARIABLE if is_complex else _i64(tables.column_length[column])
         dropped_at = tables.column_dropped_at[column]
         dropped_epoch = tables.column_dropped_epoch[column]
+        before = fixed if is_complex else _i64(tables.column_length_before[column])
         by_epoch = bases[HAS_EPOCHS] != 0 and dropped_epoch != _NO_EPOCH
-        is_before = bases[EPOCH] < dropped_epoch
+        is_before = bases[EPOCH] < dropped_epoch if by_epoch else bases[LAYOUT] == _FORMER
+        by_timestamp = not by_epoch and bases[LAYOUT] == _BY_TIMESTAMP
         code = tables.column_code[column]
         count = 1
         if is_complex:
@@ -525,8 +529,11 @@ def _row(
                 pos += length
             if not marks & _HAS_EMPTY_VALUE:
                 length = fixed
-                if not is_complex and (is_before if by_epoch else timestamp <= dropped_at):
-                    length = _i64(tables.column_length_before[column])
+                if before != fixed:
+                    if not by_epoch:
+                        bases[IS_DOUBTFUL] = 1
+                    if timestamp <= dropped_at if by_timestamp else is_before:
+                        length = before
                 if length == VARIABLE:
                     length, pos = _length(buf, pos, end)
                 if length > end - pos:
@@ -757,6 +764,32 @@ def _mutation(buf: Bytes, pos: int, end: int, position: int, tables: Tables, scr
     return pos
 
 
+@compiled
+def _body(chunk: Chunk, i: int, layout: int) -> bool:
+    """Read the body i; whether that goes to its end."""
+    chunk.scratch.bases[LAYOUT] = layout
+    start = chunk.offset[i]
+    end = start + chunk.length[i]
+    return bool(_mutation(chunk.buf, start, end, chunk.position[i], chunk.tables, chunk.scratch, chunk.out, chunk.n) == end)
+
+
+@compiled
+def _in_one_layout(chunk: Chunk, i: int, before: Ints) -> bool:
+    """Read a body that cannot be decoded by timestamps, in another layout (`mutation.decode_placed`)."""
+    for layout in (_LATTER, _FORMER):
+        _go_back(chunk.n, before)
+        whole = _body(chunk, i, layout)
+        if whole or chunk.n[LACKING] >= 0:
+            return whole
+    return False
+
+
+@compiled
+def _go_back(n: Ints, before: Ints) -> None:
+    for k in range(KEPT):
+        n[k] = before[k]
+
+
 @compiled_and_kept
 def decode(arguments: Ints) -> None:
     """Decode all bodies of a chunk; `arguments`: the words of a `Chunk`. Stops early with n[LACKING] set if
@@ -767,12 +800,12 @@ def decode(arguments: Ints) -> None:
     for i in range(chunk.size):
         for k in range(KEPT):
             before[k] = n[k]
-        start = chunk.offset[i]
-        end = start + chunk.length[i]
-        failed = _mutation(chunk.buf, start, end, chunk.position[i], chunk.tables, chunk.scratch, chunk.out, n) != end
+        chunk.scratch.bases[IS_DOUBTFUL] = 0
+        failed = not _body(chunk, i, _BY_TIMESTAMP)
+        if failed and chunk.scratch.bases[IS_DOUBTFUL] and n[LACKING] < 0:
+            failed = not _in_one_layout(chunk, i, before)
         chunk.failed[i] = failed
         if n[LACKING] >= 0:
             return
         if failed:
-            for k in range(KEPT):
-                n[k] = before[k]
+            _go_back(n, before)

@@ -19,6 +19,7 @@ kept for the merge.
 
 from __future__ import annotations
 
+from contextlib import suppress
 from dataclasses import dataclass
 from typing import Final, NamedTuple
 from uuid import UUID
@@ -40,7 +41,7 @@ from writetime.cassandra.model import (
 from writetime.cassandra.schema.model import Column, DroppedColumn, Schema, Table
 from writetime.cassandra.types.types import wire_shape
 from writetime.cassandra.types.vint import MASK32, as_int32, as_int64, read_unsigned
-from writetime.errors import MalformedMutation, UnknownColumn, UnknownTable
+from writetime.errors import DecodeError, MalformedMutation, UnknownColumn, UnknownTable
 
 IS_EMPTY: Final = 0x01
 IS_REVERSED: Final = 0x02
@@ -100,7 +101,8 @@ MARKER_KINDS: Final[dict[int, tuple[bool | None, bool | None]]] = {
 class ColumnShape:
     """The properties of a column that decoding needs. A column that was dropped and added again may have had
     values of another length, `length_before`: those in updates of an epoch before `dropped_epoch` (`NO_EPOCH`:
-    unknown); without epochs, those with a timestamp up to `dropped_at` (µs)."""
+    unknown); without epochs, those with a timestamp up to `dropped_at` (µs), if that is not contradicted by the rest
+    of the mutation (`Layout`)."""
 
     name: str
     fixed_length: int | None
@@ -108,6 +110,10 @@ class ColumnShape:
     length_before: int | None = None
     dropped_at: int = NO_TIMESTAMP
     dropped_epoch: int = NO_EPOCH
+
+    def is_doubtful(self, epoch: int | None) -> bool:
+        """Whether values may have either length, and no epoch says which."""
+        return self.length_before != self.fixed_length and (epoch is None or self.dropped_epoch == NO_EPOCH)
 
     def length(self, timestamp: int, epoch: int | None) -> int | None:
         """The length in bytes of a simple cell's value with that timestamp, in an update of that epoch (None: it
@@ -125,6 +131,15 @@ class TableShape:
     table: Table
     clustering: tuple[int | None, ...]
     columns: dict[tuple[bool, str], ColumnShape]
+
+
+@dataclass(slots=True)
+class Layout:
+    """Which lengths the values of doubtful columns have: `is_former` None: by timestamp; else those of before, or of
+    after their return, all alike. `is_doubtful`: whether there were any."""
+
+    is_former: bool | None = None
+    is_doubtful: bool = False
 
 
 @dataclass(slots=True)
@@ -234,7 +249,23 @@ class Placed(NamedTuple):
 
 
 def decode_placed(body: bytes, schema: Schema, *, version: int = 7) -> list[Placed]:
-    """The updates of a frame's body with their positions. Raises the errors of `decode_mutation`."""
+    """The updates of a frame's body with their positions. Raises the errors of `decode_mutation`.
+
+    Where no epoch says how long the values are of a column that has come back as another type, timestamps say, as
+    a rule. A client may set them to any time, and then they can be wrong. A node writes a mutation with one schema: if
+    it cannot be decoded by timestamps, it is as if all of it had been written after the columns' return, else before.
+    """
+    layout = Layout()
+    try:
+        return _placed(body, schema, version, layout)
+    except DecodeError:
+        for is_former in (False, True) if layout.is_doubtful else ():
+            with suppress(DecodeError):
+                return _placed(body, schema, version, Layout(is_former))
+        raise
+
+
+def _placed(body: bytes, schema: Schema, version: int, layout: Layout) -> list[Placed]:
     start = count_offset(version)
     count, pos = read_unsigned(body, start)
     if not 0 < count <= len(body):
@@ -242,7 +273,7 @@ def decode_placed(body: bytes, schema: Schema, *, version: int = 7) -> list[Plac
     updates = []
     for _ in range(count):
         start, table = pos, _known_table(body, pos, schema)
-        update, pos = _Reader(body, table_shape(table), version).partition_update(pos)
+        update, pos = _Reader(body, table_shape(table), version, layout).partition_update(pos)
         updates.append(Placed(update, start, pos))
     if pos != len(body):
         raise _malformed(f"{len(body) - pos} bytes are left over", pos)
@@ -252,7 +283,7 @@ def decode_placed(body: bytes, schema: Schema, *, version: int = 7) -> list[Plac
 def decode_update(data: bytes, table: Table, *, version: int = STATE_VERSION) -> PartitionUpdate:
     """One partition update as written by `encode.encode_update`, the format of stored state."""
     data = bytes(data)
-    update, pos = _Reader(data, table_shape(table), version).partition_update(0)
+    update, pos = _Reader(data, table_shape(table), version, Layout()).partition_update(0)
     if pos != len(data):
         raise _malformed(f"{len(data) - pos} bytes are left over", pos)
     return update
@@ -282,9 +313,10 @@ def _malformed(message: str, pos: int, table: Table | None = None) -> MalformedM
 class _Reader:
     """Readers over one body: each takes a position and returns (value, next position)."""
 
-    def __init__(self, body: bytes, shape: TableShape, version: int) -> None:
+    def __init__(self, body: bytes, shape: TableShape, version: int, layout: Layout) -> None:
         self.body = body
         self.shape = shape
+        self.layout = layout
         self.has_epoch = version >= EPOCHS_VERSION
         self.epoch: int | None = None
         self.bases = Bases(EPOCH_MICROS, EPOCH_SECONDS, NO_TTL, version >= UNSIGNED_TIMES_VERSION)
@@ -515,8 +547,16 @@ class _Reader:
         value = b""
         if not flags & HAS_EMPTY_VALUE:
             # The type of a complex column is the collection, so the values of its cells always have a length.
-            value, pos = self.value(pos, None if column.complex else column.length(timestamp, self.epoch))
+            value, pos = self.value(pos, None if column.complex else self.length(column, timestamp))
         return Cell(column.name, timestamp, value, path, ttl, deletion_time), pos
+
+    def length(self, column: ColumnShape, timestamp: int) -> int | None:
+        if not column.is_doubtful(self.epoch):
+            return column.length(timestamp, self.epoch)
+        self.layout.is_doubtful = True
+        if self.layout.is_former is None:
+            return column.length(timestamp, self.epoch)
+        return column.length_before if self.layout.is_former else column.fixed_length
 
     # --- numbers and bytes
 
