@@ -27,7 +27,9 @@ from tools.errors import ServiceError
 from tools.java import java
 from tools.services import process
 
-START_SECONDS = 180.0
+START_SECONDS = 420.0
+"""A node of 6.0 that replaces another moves the metadata of the cluster first: on a busy machine that took more than
+three minutes."""
 STOP_SECONDS = 90.0
 
 # Cassandra reaches into the JDK in these places (its own jvm11-server.options and jvm17-server.options).
