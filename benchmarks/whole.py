@@ -70,7 +70,9 @@ def main(arguments: list[str]) -> int:
     parser.add_argument("--cores", type=int, default=2, help="cores that Spark may use (default: 2)")
     parser.add_argument("--buckets", type=int, default=4, help="key buckets, which are state shards, of a table (default: 4)")
     parser.add_argument("--workers", type=int, help="workers of a standalone cluster with one core each, in place of --cores")
-    parser.add_argument("--scaling", action="store_true", help="also passes on one core and on two, pinned by taskset; or with one worker")
+    parser.add_argument(
+        "--scaling", action="store_true", help="also passes on one core and on two, pinned by taskset; or with one worker on one core"
+    )
     parser.add_argument("--bare", action="store_true", help="the large batches only, without small ones and maintenance")
     parser.add_argument("--recorded", action="store_true", help="a small recorded workload, which needs no node: to try the benchmark")
     parser.add_argument("--json", action="store_true", help="print the figures as JSON")
@@ -96,7 +98,9 @@ def measure(options: argparse.Namespace) -> dict[str, Any]:
             spark.stop()
     figures = figures_of(runs, workload, cores)
     if options.scaling and options.workers is not None:
-        alone = _separate(["--workers", 1, *_alike(options.segments, options.passes, options.buckets, small=options.recorded)])
+        # A worker's Python and JVM run beside each other, and beside the driver: one worker would use both cores.
+        alike = _alike(options.segments, options.passes, options.buckets, small=options.recorded)
+        alone = _separate(["--workers", 1, *alike], _on_cores(1))
         figures["worker_scaling"] = statistics.median(alone) / figures["seconds"]
         figures["spread"]["seconds_of_one_worker"] = alone
     elif options.scaling:
@@ -133,11 +137,15 @@ def scaling(segments: int, passes: int, buckets: int, *, small: bool = False) ->
 
 def _pinned(cores: int, segments: int, passes: int, buckets: int, *, small: bool) -> list[float]:
     """Seconds of each pass of a run on the first cores only."""
+    return _separate(["--cores", cores, *_alike(segments, passes, buckets, small=small)], _on_cores(cores))
+
+
+def _on_cores(cores: int) -> list[str]:
+    """What to put before a command, so that it and all below it run on the first cores only."""
     allowed = sorted(os.sched_getaffinity(0))[:cores]
     if len(allowed) < cores:
         raise ToolError(f"there is only {len(allowed)} core to run on, and {cores} are needed")
-    asked = ["--cores", cores, *_alike(segments, passes, buckets, small=small)]
-    return _separate(asked, ["taskset", "-c", ",".join(map(str, allowed))])
+    return ["taskset", "-c", ",".join(map(str, allowed))]
 
 
 def _alike(segments: int, passes: int, buckets: int, *, small: bool) -> list[str | int]:
