@@ -17,7 +17,7 @@ from writetime.pipeline import node_logs
 from writetime.pipeline.conflicts import undecided
 from writetime.pipeline.documents import LocalDocument, Manifest
 from writetime.pipeline.newest_segments import is_newer, newest_after, search
-from writetime.pipeline.planner import read_local, read_sealed
+from writetime.pipeline.planner import read_local, read_manifest, read_sealed
 from writetime.storage import layout
 from writetime.storage.layout import NodeName, SegmentName, SegmentRef
 from writetime.storage.local import LocalStore
@@ -112,6 +112,19 @@ def test_the_first_batch_after_an_upgrade_searches_the_ledger(store: Counted) ->
 
 def test_a_document_of_the_version_before_is_read() -> None:
     assert LocalDocument.model_validate_json(b'{"ends": {}}').newest is None
+
+
+def test_after_batches_were_put_back_what_they_had_is_taken_in_again(store: Counted) -> None:
+    """The ledger is ahead of the batches then, and the state lacks what the lost batch had merged."""
+    for number in (1, 2):
+        ship(store, ref(FIRST + number))
+        batch(store)
+    for info in list(store.list(f"{layout.batch_folder(CLUSTER, 2)}")):
+        store.delete(info.name)
+    again = ship(store, ref(FIRST + 2))
+    assert batch(store) == []
+    assert [segment.object for segment in read_manifest(store, CLUSTER, 2).segments] == [again]
+    assert store.head(again) is None, "archived"
 
 
 def test_parts_do_not_count(store: Counted) -> None:
