@@ -16,7 +16,7 @@ from tests.storage.memory import MemoryStore
 from writetime.pipeline import node_logs
 from writetime.pipeline.conflicts import undecided
 from writetime.pipeline.documents import LocalDocument, Manifest
-from writetime.pipeline.newest_segments import is_newer, newest_after, search
+from writetime.pipeline.newest_segments import is_newer, newest_after, newest_in_ledger
 from writetime.pipeline.planner import read_local, read_manifest, read_sealed
 from writetime.storage import layout
 from writetime.storage.layout import NodeName, SegmentName, SegmentRef
@@ -176,7 +176,7 @@ def test_the_search_finds_the_newest_of_each_node(refs: list[SegmentRef]) -> Non
     for each in refs:
         store.put(each.ledger, b"{}")
         store.put(f"{layout.ledger_prefix(each.node)}note.txt", b"somebody's")
-    found = search(store, CLUSTER)
+    found = newest_in_ledger(store, CLUSTER)
     sortable = [each for each in refs if 10**12 < each.segment.id < 10**13]
     assert found == newest_after({}, planned_of(sortable).segments)
     assert not any(is_newer(each, found) for each in refs)

@@ -12,15 +12,13 @@ batches: planning starts from sealed ones.
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping
-from contextlib import suppress
 from functools import partial
 from typing import Final
 
-from writetime.errors import NotASegment
 from writetime.pipeline.documents import SegmentInput
 from writetime.storage import layout
 from writetime.storage.concurrency import at_once
-from writetime.storage.layout import SegmentName, SegmentRef
+from writetime.storage.layout import SegmentRef
 from writetime.storage.store import Store
 
 _SORTED: Final = range(10**12 + 1, 10**13)
@@ -42,37 +40,36 @@ def newest_after(known: Mapping[str, int], segments: Iterable[SegmentInput]) -> 
     return dict(sorted(newest.items()))
 
 
-def search(store: Store, cluster: str) -> dict[str, int]:
+def newest_in_ledger(store: Store, cluster: str) -> dict[str, int]:
     """The newest id of each node in the ledger, of those that sort by number."""
     datacenters = list(store.folders(layout.ledger_of(cluster)))
     folders = [folder for found in at_once(lambda each: list(store.folders(each)), datacenters) for folder in found]
-    found = at_once(partial(_newest, store), folders)
-    return {folder.removeprefix("ledger/").rstrip("/"): newest for folder, newest in zip(folders, found, strict=True) if newest}
+    newest = at_once(partial(_newest, store), folders)
+    return {ref.node.path: ref.segment.id for ref in newest if ref is not None}
 
 
-def _newest(store: Store, folder: str) -> int:
-    """0 if there is none."""
-    newest, after = 0, folder
-    while (segment := next(_segments(store, folder, after), None)) is not None:
-        version = f"{folder}CommitLog-{segment.version}-"
-        newest, after = max(newest, _newest_of(store, version)), f"{version}~"
-    return newest
+def _newest(store: Store, folder: str) -> SegmentRef | None:
+    found, after = [], folder
+    while (first := next(_refs(store, folder, after), None)) is not None:
+        version = f"{folder}CommitLog-{first.segment.version}-"
+        found.append(_newest_of(store, version))
+        after = f"{version}~"
+    return max((ref for ref in found if ref is not None), key=lambda ref: ref.segment.id, default=None)
 
 
-def _newest_of(store: Store, version: str) -> int:
-    """The greatest id by bisection: each step asks for the first one beyond the middle."""
-    low, high, newest = _SORTED.start - 1, _SORTED.stop - 1, 0
+def _newest_of(store: Store, version: str) -> SegmentRef | None:
+    """The one with the greatest id, by bisection: each step asks for the first one beyond the middle."""
+    low, high, newest = _SORTED.start - 1, _SORTED.stop - 1, None
     while low < high:
         middle = (low + high) // 2
-        beyond = (each.id for each in _segments(store, version, f"{version}{middle}.json") if each.id in _SORTED)
+        beyond = (ref for ref in _refs(store, version, f"{version}{middle}.json") if ref.segment.id in _SORTED)
         if (found := next(beyond, None)) is None:
             high = middle
         else:
-            low = newest = found
+            newest, low = found, found.segment.id
     return newest
 
 
-def _segments(store: Store, prefix: str, after: str) -> Iterator[SegmentName]:
-    for each in store.names(prefix, start_after=after, page=1):
-        with suppress(NotASegment):
-            yield SegmentName.parse(each.name.rpartition("/")[2].removesuffix(".json") + ".log")
+def _refs(store: Store, prefix: str, after: str) -> Iterator[SegmentRef]:
+    found = (SegmentRef.from_ledger(each.name) for each in store.names(prefix, start_after=after, page=1))
+    return (ref for ref in found if ref is not None)

@@ -41,7 +41,7 @@ from writetime.pipeline.documents import (
     SegmentInput,
     TruncationRecord,
 )
-from writetime.pipeline.newest_segments import newest_after, search
+from writetime.pipeline.newest_segments import newest_after, newest_in_ledger
 from writetime.pipeline.planner import read_local, read_manifest
 from writetime.pipeline.truncation_reports import read_answers
 from writetime.pipeline.truncations import (
@@ -142,7 +142,7 @@ def decide(
         opened=opened,
         asked=known.asked | asked,
         ends=ends_after(known.ends or node_ends(store, manifest.cluster, base), manifest),
-        newest=newest_after(search(store, manifest.cluster) if known.newest is None else known.newest, manifest.segments),
+        newest=newest_after(newest_in_ledger(store, manifest.cluster) if known.newest is None else known.newest, manifest.segments),
         not_understood=not_understood,
         rereads=past.rereads({table_id: after[table_id][1] for table_id in opened}),
     )

@@ -641,7 +641,8 @@ def _growing(
     come = [each for each in come if each[0] not in processed]
     left.nodes |= {ref.node.path for ref, *_, beyond in come if beyond}
     taken = [(ref, mark, run, header) for ref, mark, run, header, _ in come if run and header is not None]
-    before = _headers(store, cluster, sealed) if any(mark for _, mark, *_ in taken) else {}
+    # Where a listing has all facts there is nothing to look at.
+    before = _headers(store, cluster, sealed) if any(mark and header.info.info is None for _, mark, _, header in taken) else {}
     unknown = [header for _, mark, _, header in taken if mark and header.info.name not in before]
     looked_at = segment_parts.with_facts(store, [*(part for _, _, run, _ in taken for part in run), *unknown])
     known = {part.info.name: part for part in looked_at}

@@ -251,6 +251,18 @@ class SegmentRef:
     @classmethod
     def from_retry(cls, name: str) -> SegmentRef | None:
         """The segment of an object under retries/; None for other names."""
+        ref = cls._of_document(name)
+        return ref if ref is not None and ref.retry == name else None
+
+    @classmethod
+    def from_ledger(cls, name: str) -> SegmentRef | None:
+        """The segment of an object under ledger/; None for other names."""
+        ref = cls._of_document(name)
+        return ref if ref is not None and ref.ledger == name else None
+
+    @classmethod
+    def _of_document(cls, name: str) -> SegmentRef | None:
+        """The segment of a document below some folder, in any spelling."""
         parts = name.split("/")
         if len(parts) != 5:
             return None
@@ -258,8 +270,7 @@ class SegmentRef:
             segment = SegmentName.parse(f"{parts[4].removesuffix('.json')}.log")
         except NotASegment:
             return None
-        ref = cls(NodeName(*map(unpart, parts[1:4])), segment)
-        return ref if ref.retry == name else None
+        return cls(NodeName(*map(unpart, parts[1:4])), segment)
 
     @classmethod
     def from_conflict(cls, name: str) -> tuple[SegmentRef, int] | None:
