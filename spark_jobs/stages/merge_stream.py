@@ -16,6 +16,7 @@ import json
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
+from functools import cached_property
 from itertools import cycle, groupby, islice
 from typing import Any, Final
 from uuid import UUID
@@ -24,7 +25,9 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from spark_jobs.stages.arrow_runs import by_shard, whole
-from spark_jobs.stages.merge_batch import Part, PlainRows, looked_up, untold
+from spark_jobs.stages.folded_columns import FoldedColumns, untold
+from spark_jobs.stages.merge_batch import Part, PlainRows, looked_up
+from spark_jobs.stages.merge_heads import HeadedPartitions
 from spark_jobs.stages.scan import COPIES, Batches, chunked
 from spark_jobs.state.shards import Shard
 from writetime.cassandra.commitlog.encode import encode_update
@@ -174,7 +177,14 @@ class _ShardJoin:
         self.state = _State(self.shard, plan, everything=before is not None)
         self.counts: Counter[str] = Counter()
         bulk = plan.engine != "python" and plan.versions == "each" and self.settings.dropped_before is None
-        self.plain = PlainRows(self.settings, self.shard, self.about, FOLDED, self.counts, plan.untold) if bulk else None
+        self.plain = self._plain() if bulk else None
+
+    def _plain(self) -> PlainRows:
+        columns = FoldedColumns(self.settings, self.about, FOLDED, self.counts, self.plan.untold)
+        headed = HeadedPartitions(
+            self.settings, self.table, self.shard, columns, is_due=self.state.is_due, rows_of=self._numbered, item=self._item
+        )
+        return PlainRows(self.settings, self.shard, columns, headed)
 
     def run(self, batches: Batches) -> Iterator[dict[str, Any] | pa.RecordBatch]:
         passed: list[dict[str, Any] | pa.RecordBatch] = []
@@ -328,13 +338,25 @@ class _State:
             self._of_items, self._asked = found, {key for row in rows[start:end] for key in row}
             yield items[start:end]
 
+    @cached_property
+    def _due(self) -> list[bytes]:
+        return list(self.shard.due(self.plan.now))
+
+    @cached_property
+    def _due_partitions(self) -> frozenset[bytes]:
+        return frozenset(record_key(split_record_key(key)[0]) for key in self._due)
+
+    def is_due(self, pk: bytes) -> bool:
+        """Whether something expires in a partition that no item says."""
+        return pk in self._due_partitions
+
     def due(self) -> Iterator[bytes]:
         """Keys of records that expire in this batch, ascending; when they are returned, they and their heads
         are ready."""
         if self.everything:
             yield from self._partitions()
             return
-        keys = iter(self.shard.due(self.plan.now))
+        keys = iter(self._due)
         while chunk := list(islice(keys, _DUE_PER_LOOKUP)):
             rows = [(record_key(split_record_key(key)[0]), key) for key in chunk]
             for start, end, found in looked_up(self.shard, rows):

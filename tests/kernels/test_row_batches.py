@@ -80,6 +80,23 @@ def test_both_engines_join_alike(batch: Any, since: int | None, dropped: dict[st
     assert in_python == compiled
 
 
+@settings(deadline=None, max_examples=examples(200))
+@given(batches(), st.data(), SINCES)
+def test_both_engines_take_steps_alike(batch: Any, data: st.DataObject, since: int | None) -> None:
+    """Deletions that begin to cover a row, and changes of static content, with an item or without one."""
+    size = len(batch[0])
+    flags = [[data.draw(st.booleans()) for _ in range(size)] for _ in range(3)]
+    begun = [data.draw(deletions) for _ in range(size)]
+    steps = row_batches.Steps(
+        *(pa.array(each, pa.bool_()) for each in flags[:2]),
+        pa.array([each.marked_for_delete_at for each in begun], pa.int64()),
+        pa.array([each.local_deletion_time for each in begun], pa.int64()),
+        pa.array(flags[2], pa.bool_()),
+    )
+    in_python, compiled = (as_lists(join(batch, engine, now=101, since=since, steps=steps)) for engine in ("python", "numba"))
+    assert in_python == compiled
+
+
 def shown(row: VisibleRow | None) -> bytes:
     return b"" if row is None else row_codec.encode(Row(row.clustering, cells=row.cells))
 

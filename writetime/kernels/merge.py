@@ -145,6 +145,15 @@ GROUP, VERSIONS, EVENTS, LACKS, COUNTERS = range(5)
 """`n` of a `Joining`: its progress, and which room was lacking."""
 
 
+HAS_PART: Final = 1
+DELETES: Final = 2
+CHANGES_STATICS: Final = 4
+"""Bits of `Joining.steps`."""
+SHOWED: Final = 1
+SHOWS: Final = 2
+"""Bits of `Joining.shown`."""
+
+
 class Joining(NamedTuple):
     """Arguments of `row_batches.join`. Group g has the items item_end[g]:item_end[g+1]. The arena has four
     regions of equal size: two that alternate for the state, one for the item, one for counters. `leave`:
@@ -154,6 +163,9 @@ class Joining(NamedTuple):
     groups: int
     item_end: Ints
     items: Blobs
+    steps: Bytes
+    step_active: Ints
+    step_time: Ints
     states_before: Blobs
     covered: Bytes
     active: Ints
@@ -175,6 +187,8 @@ class Joining(NamedTuple):
     event_before: Int32s
     event_after: Int32s
     event_deleted: Bytes
+    event_writes: Bytes
+    shown: Bytes
     n: Ints
 
 
@@ -208,7 +222,7 @@ def _leave(this: Joining, group: int) -> int:
     """Leave the state of a group unchanged and its items unprocessed."""
     for i in range(this.item_end[group], this.item_end[group + 1]):
         this.applied[i] = 0
-    this.changed[group], this.left[group] = 0, 1
+    this.changed[group], this.left[group], this.shown[group] = 0, 1, 0
     before = this.states_before
     return _keep(this.states, group, before.data, before.at[group], before.length[group])
 
@@ -224,6 +238,13 @@ def _keep(states: Growing, group: int, source: Bytes, at: int, length: int) -> i
 
 
 @compiled
+def _settle(this: Joining, state: int, state_end: int, other: int, rules: Rules) -> int:
+    """Write the state without what its own deletions and the head's shadow to `other`; its end, ODD or LACKING."""
+    region, spare = this.region, 3 * this.region
+    return merge_rows(this.arena, this.cur, state, state, state, state_end, other, other + region, spare, spare + region, rules)
+
+
+@compiled
 def _fold(this: Joining, group: int) -> int:
     """Merge the items of a group into its state, one by one; 0, ODD or the lacking room."""
     arena, cur, region, n = this.arena, this.cur, this.region, this.n
@@ -236,43 +257,68 @@ def _fold(this: Joining, group: int) -> int:
     if before_length > region:
         return LACKING
     state_end = _copy(this.states_before.data, before, before_length, arena, state)
-    first_version = n[VERSIONS]
+    if rules.covered and state_end > state:
+        end = _settle(this, state, state_end, other, rules)
+        if end < 0:
+            return end
+        state, other, state_end = other, state, end
+    first_event, first_version = n[EVENTS], n[VERSIONS]
     cur[A + IN_PLAY] = 0
     code = _show(this, state, state_end, rules)
     if code < 0:
         return code
     if cur[A + IN_PLAY]:
         return ODD
+    ends = this.versions.end
+    this.shown[group] = SHOWED if ends[first_version + 1] > ends[first_version] else 0
     n[VERSIONS] += 1
     for i in range(this.item_end[group], this.item_end[group + 1]):
-        length = this.items.length[i]
-        if length > region:
-            return LACKING
-        _copy(this.items.data, this.items.at[i], length, arena, item)
-        end = merge_rows(arena, cur, state, state_end, item, item + length, other, other + region, spare, spare + region, rules)
-        if end < 0:
-            return end
-        if cur[B + IN_PLAY]:
-            return ODD
-        seen = cur[B + SEEN]
-        same = equal(arena, other, end - other, arena, state, state_end - state)
-        this.applied[i] = not same
-        if same:
+        step, seen = this.steps[i], 0
+        changed = False
+        if step & DELETES:
+            rules = Rules(_i64(1), this.step_active[i], this.step_time[i], rules.counter, rules.legacy, rules.since, rules.now)
+            if state_end > state:
+                end = _settle(this, state, state_end, other, rules)
+                if end < 0:
+                    return end
+                state, other, state_end = other, state, end
+                changed = True
+        if step & HAS_PART:
+            length = this.items.length[i]
+            if length > region:
+                return LACKING
+            _copy(this.items.data, this.items.at[i], length, arena, item)
+            end = merge_rows(arena, cur, state, state_end, item, item + length, other, other + region, spare, spare + region, rules)
+            if end < 0:
+                return end
+            if cur[B + IN_PLAY]:
+                return ODD
+            seen = cur[B + SEEN]
+            same = equal(arena, other, end - other, arena, state, state_end - state)
+            this.applied[i] = not same
+            if not same:
+                state, other, state_end = other, state, end
+                changed = True
+        if not changed and not step & CHANGES_STATICS:
             continue
-        state, other, state_end = other, state, end
         code = _show(this, state, state_end, rules)
         if code < 0:
             return code
-        ends, shown = this.versions.end, n[VERSIONS]
-        was, becomes, behind = ends[shown - 1], ends[shown], ends[shown + 1]
-        if not equal(this.versions.data, was, becomes - was, this.versions.data, becomes, behind - becomes):
+        last = n[VERSIONS]
+        was, becomes, behind = ends[last - 1], ends[last], ends[last + 1]
+        differs = not equal(this.versions.data, was, becomes - was, this.versions.data, becomes, behind - becomes)
+        if differs or (step & CHANGES_STATICS and behind > becomes):
             event = n[EVENTS]
-            this.event_item[event], this.event_before[event], this.event_after[event] = i, shown - 1, shown
+            this.event_item[event], this.event_before[event], this.event_after[event] = i, last - 1, last if differs else last - 1
             written = seen & ~((1 << _DELETION) | (1 << _SHADOWABLE))
             this.event_deleted[event] = seen != written and (written == 0 or behind == becomes)
+            this.event_writes[event] = written != 0
             n[EVENTS] = event + 1
-            n[VERSIONS] = shown + 1
-    if n[VERSIONS] == first_version + 1:
+            if differs:
+                n[VERSIONS] = last + 1
+    last = n[VERSIONS]
+    this.shown[group] |= SHOWS if ends[last] > ends[last - 1] else 0
+    if n[EVENTS] == first_event:
         n[VERSIONS] = first_version
     this.left[group] = 0
     later = Rules(rules.covered, rules.active, rules.active_time, rules.counter, rules.legacy, rules.now, rules.now)

@@ -3,10 +3,10 @@
     pack   a `Decoded` of `mutation_columns` → a flat row for each row of an update, and its greatest timestamp
     join   many small folds at once: merges items, sorted by row and writetime, into row states; returns visible changes
 
-`join` handles simple rows: within the batch, the head's deletions and static content do not change for them,
-and nothing in them expires. It detects expiry and leaves such rows (`Joined.left`) to `partition_fold`,
-together with damaged rows, whose error is reported one row at a time. Both functions have two engines, as in
-`row_codec`.
+`join` handles rows in which nothing expires. What the head of their partition does to them while they are
+merged (deletions that begin to cover them, changes of static content) are steps among their items (`Steps`).
+It detects expiry and leaves such rows (`Joined.left`) to `partition_fold`, together with damaged rows, whose
+error is reported one row at a time. Both functions have two engines, as in `row_codec`.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 from types import MappingProxyType
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
 import numpy as np
 import pyarrow as pa
@@ -42,28 +42,46 @@ class Packed:
 
 
 @dataclass(frozen=True, slots=True)
+class Steps:
+    """What else takes effect with each item, before it is merged; one entry per item. `has_part` (bool): there is an
+    item, else only this; `deletes` (bool): a deletion of the head begins to cover the row, stronger than those
+    before it, `timestamps`, `times` (int64): which; `changes_statics` (bool): static content changes, which is a
+    change of each row that is visible then."""
+
+    has_part: Any
+    deletes: Any
+    timestamps: Any
+    times: Any
+    changes_statics: Any
+
+
+@dataclass(frozen=True, slots=True)
 class Joined:
     """The results of `join`: states, items and visible changes.
 
     Per group: `states` (binary) after the batch, b"" if nothing is left; `expiries` (int64, s): the next expiry in it after
     `now`, null for none; `changed` (bool): the state differs
-    from before; `left` (bool): the group was not processed, its other values are meaningless. Per item:
-    `applied` (bool): it changed the state of its group, else it was superseded. Per visible change, in the
-    order of items: `event_item` (int32): index of the item; `event_before`, `event_after` (int32): indexes in
-    `versions`; `event_deleted` (bool): a row deletion is the reason. `versions` (binary): visible rows as
-    from `row_codec.live`, b"" if not visible.
+    from before; `left` (bool): the group was not processed, its other values are meaningless; `showed`, `shows`
+    (bool): it is visible before and after. Per item: `applied` (bool): it changed the state of its group, else it
+    was superseded. Per visible change, in the order of items: `event_item` (int32): index of the item;
+    `event_before`, `event_after` (int32): indexes in `versions`, equal if only static content changes;
+    `event_deleted` (bool): a row deletion is the reason; `event_writes` (bool): the item writes more than
+    deletions. `versions` (binary): visible rows as from `row_codec.live`, b"" if not visible.
     """
 
     states: Any
     expiries: Any
     changed: Any
     left: Any
+    showed: Any
+    shows: Any
     applied: Any
     versions: Any
     event_item: Any
     event_before: Any
     event_after: Any
     event_deleted: Any
+    event_writes: Any
 
 
 def pack(decoded: Decoded, *, engine: Engine = "auto") -> Packed:
@@ -86,6 +104,7 @@ def join(
     dropped: Mapping[str, int] = _NO_DROPS,
     active_timestamps: Any = None,
     active_times: Any = None,
+    steps: Steps | None = None,
     policy: Policy = POLICY,
     engine: Engine = "auto",
 ) -> Joined:
@@ -93,23 +112,25 @@ def join(
 
     `groups` (int32): for each item the index of its state, ascending; `items` (binary): flat rows, those of a
     group in the order of application; `states` (binary): settled flat rows, null or b"" for none.
-    `active_timestamps`, `active_times` (int64, null for none): the deletion of the head that covers the row,
-    like `active` in `merge`; the states are already settled under it. `now`, `since` (s): the clock runs from
-    `since` (None: unlimited) to `now`; a group with an expiry in (since, now] is left. `counter`, `dropped`
-    and `policy` as in `row_codec`.
+    `active_timestamps`, `active_times` (int64, null for none): the deletion of the head that covers the row from
+    the start, like `active` in `merge`. `steps`: what else takes effect with the items (None: nothing); an item
+    without a part may be null. `now`, `since` (s): the clock runs from `since` (None: unlimited) to `now`; a group
+    with an expiry in (since, now] is left. `counter`, `dropped` and `policy` as in `row_codec`.
     """
     if (kernel := row_codec.compiled(engine)) is not None:
         clock = _NEVER if since is None else since
         rules = kernel.Rules(*kernel.NOT_COVERED, int(counter), int(policy == "3.11"), clock, now)
         columns = _active_columns(active_timestamps, active_times, len(states))
-        return _Joining(_group_numbers(groups, items, states), items, states, columns, row_codec.drops(dropped), rules, kernel).joined()
+        numbers, taken = _group_numbers(groups, items, states), _step_columns(steps, len(items), kernel)
+        return _Joining(numbers, items, taken, states, columns, row_codec.drops(dropped), rules, kernel).joined()
     actives = _actives(active_timestamps, active_times, len(states))
     folding = _Folding(now, since, counter, dropped, policy)
     numbers = _group_numbers(groups, items, states)
     ends = np.searchsorted(numbers, np.arange(len(states)), side="right").tolist()
+    each = _steps(items, steps)
     first = 0
     for state, last, active in zip(states.to_pylist(), ends, actives, strict=True):
-        folding.group(state or NOTHING, [(i, items[i].as_py()) for i in range(first, last)], active)
+        folding.group(state or NOTHING, each[first:last], active)
         first = last
     return folding.joined()
 
@@ -134,6 +155,27 @@ def _actives(timestamps: Any, times: Any, size: int) -> list[DeletionTime | None
     return [None if timestamp is None else DeletionTime(timestamp, time) for timestamp, time in pairs]
 
 
+class _Step(NamedTuple):
+    """An item, or what takes effect without one (`part` None). `deletion` None: none begins."""
+
+    number: int
+    part: bytes | None
+    deletion: DeletionTime | None = None
+    changes_statics: bool = False
+
+
+def _steps(items: Any, steps: Steps | None) -> list[_Step]:
+    if steps is None:
+        return [_Step(number, part) for number, part in enumerate(items.to_pylist())]
+    columns = (steps.has_part, steps.deletes, steps.timestamps, steps.times, steps.changes_statics)
+    return [
+        _Step(number, part if there else None, DeletionTime(timestamp, time) if deletes else None, static)
+        for number, (part, there, deletes, timestamp, time, static) in enumerate(
+            zip(items.to_pylist(), *(column.to_pylist() for column in columns), strict=True)
+        )
+    ]
+
+
 class _Folding:
     """The readable engine of `join`: folds group by group and collects columns."""
 
@@ -144,38 +186,57 @@ class _Folding:
         self.changed: list[bool] = []
         self.left: list[bool] = []
         self.applied: list[bool] = []
+        self.showed: list[bool] = []
+        self.shows: list[bool] = []
         self.versions: list[bytes] = []
-        self.events: list[tuple[int, int, int, bool]] = []
+        self.events: list[tuple[int, int, int, bool, bool]] = []
 
-    def group(self, state: bytes, items: list[tuple[int, bytes]], active: DeletionTime | None) -> None:
+    def group(self, state: bytes, steps: list[_Step], active: DeletionTime | None) -> None:
         kept = len(self.versions), len(self.events), len(self.applied)
         try:
-            left = any(self._expires(row) for row in (state, *(item for _, item in items)))
-            after = state if left else self._fold(state, items, active)
+            settled = self._settled(state, active)
+            left = any(self._expires(row) for row in (settled, *(step.part for step in steps if step.part is not None)))
+            after = state if left else self._fold(settled, steps, active)
         except MalformedMutation:
             left, after = True, state
+        self.showed.append(not left and bool(self.versions[kept[0]]))
+        self.shows.append(not left and bool(self.versions[-1]))
         if len(self.events) == kept[1]:
             del self.versions[kept[0] :]
         if left:
             del self.versions[kept[0] :], self.events[kept[1] :], self.applied[kept[2] :]
-            self.applied += [False] * len(items)
+            self.applied += [False] * len(steps)
         self.states.append(after)
         self.expiries.append(None if left else row_codec.next_expiry(after, self.now, engine="python"))
         self.changed.append(after != state)
         self.left.append(left)
 
-    def _fold(self, state: bytes, items: list[tuple[int, bytes]], active: DeletionTime | None) -> bytes:
+    def _fold(self, state: bytes, steps: list[_Step], active: DeletionTime | None) -> bytes:
         self.versions.append(self._live(state))
-        for number, item in items:
-            merged = row_codec.merge(state, item, active=active, counter=self.counter, policy=self.policy, engine="python")
+        for step in steps:
+            if step.deletion is not None:
+                active = step.deletion
+                state = self._settled(state, active)
+            merged = state
+            if step.part is not None:
+                merged = row_codec.merge(state, step.part, active=active, counter=self.counter, policy=self.policy, engine="python")
             self.applied.append(merged != state)
-            if merged == state:
-                continue
-            state, shows = merged, self._live(merged)
-            if shows != self.versions[-1]:
-                self.versions.append(shows)
-                self.events.append((number, len(self.versions) - 2, len(self.versions) - 1, _is_deletion(item, shows)))
+            state = merged
+            self._show(step, self._live(state))
         return state
+
+    def _show(self, step: _Step, shows: bytes) -> None:
+        before = len(self.versions) - 1
+        differs = shows != self.versions[-1]
+        if differs:
+            self.versions.append(shows)
+        if differs or (step.changes_statics and shows):
+            self.events.append((step.number, before, len(self.versions) - 1, *_written(step.part, shows)))
+
+    def _settled(self, row: bytes, active: DeletionTime | None) -> bytes:
+        if active is None:
+            return row
+        return row_codec.settle(row, active=active, counter=self.counter, policy=self.policy, engine="python")
 
     def _live(self, row: bytes) -> bytes:
         return row_codec.live(row, self.now, self.dropped, engine="python")
@@ -186,27 +247,32 @@ class _Folding:
         return soonest is not None and soonest <= self.now
 
     def joined(self) -> Joined:
-        items, befores, afters, deleted = zip(*self.events, strict=True) if self.events else ((), (), (), ())
+        items, befores, afters, deleted, writes = zip(*self.events, strict=True) if self.events else ((), (), (), (), ())
         return Joined(
             states=pa.array(self.states, pa.binary()),
             expiries=pa.array(self.expiries, pa.int64()),
             changed=pa.array(self.changed, pa.bool_()),
             left=pa.array(self.left, pa.bool_()),
+            showed=pa.array(self.showed, pa.bool_()),
+            shows=pa.array(self.shows, pa.bool_()),
             applied=pa.array(self.applied, pa.bool_()),
             versions=pa.array(self.versions, pa.binary()),
             event_item=pa.array(items, pa.int32()),
             event_before=pa.array(befores, pa.int32()),
             event_after=pa.array(afters, pa.int32()),
             event_deleted=pa.array(deleted, pa.bool_()),
+            event_writes=pa.array(writes, pa.bool_()),
         )
 
 
-def _is_deletion(item: bytes, shows: bytes) -> bool:
-    """Whether an item's row deletion is the reason of a change: the item writes nothing else, or nothing
-    visible."""
+def _written(item: bytes | None, shows: bytes) -> tuple[bool, bool]:
+    """Whether an item's row deletion is the reason of a change, as the item writes nothing else, or nothing
+    visible; and whether it writes anything else."""
+    if item is None:
+        return False, False
     row = row_codec.decode(item)
     written = row.liveness is not None or bool(row.cells or row.complex_deletions)
-    return row.deletion is not None and not (written and shows != NOTHING)
+    return row.deletion is not None and not (written and shows != NOTHING), written
 
 
 # --- the compiled engine: Arrow to arrays and back
@@ -220,18 +286,42 @@ def _active_columns(timestamps: Any, times: Any, size: int) -> tuple[Any, Any, A
     return _valid(timestamps), _numbers(timestamps, np.int64, 0), _numbers(times, np.int64, NO_DELETION_TIME)
 
 
+def _step_columns(steps: Steps | None, size: int, kernel: Any) -> tuple[Any, Any, Any]:
+    """What takes effect with each item as bits, and the deletions."""
+    if steps is None:
+        return np.full(size, kernel.HAS_PART, np.uint8), np.zeros(1, np.int64), np.zeros(1, np.int64)
+    bits = ((steps.has_part, kernel.HAS_PART), (steps.deletes, kernel.DELETES), (steps.changes_statics, kernel.CHANGES_STATICS))
+    flags = np.zeros(size, np.uint8)
+    for column, bit in bits:
+        flags |= _bools(column) * np.uint8(bit)
+    return flags, _numbers(steps.timestamps, np.int64, 0), _numbers(steps.times, np.int64, NO_DELETION_TIME)
+
+
 class _Joining:
     """One call of the compiled `join`: enlarges full buffers and continues."""
 
-    def __init__(self, numbers: Any, items: Any, states: Any, actives: tuple[Any, ...], drops: bytes, rules: Any, kernel: Any) -> None:
+    def __init__(
+        self, numbers: Any, items: Any, steps: tuple[Any, ...], states: Any, actives: tuple[Any, ...], drops: bytes, rules: Any, kernel: Any
+    ) -> None:
         self.kernel = kernel
         self.groups, self.items = len(states), len(items)
         if any(len(column) != self.groups for column in actives):
             raise ValueError(f"{[len(column) for column in actives]} deletions for {self.groups} groups")
         ends = np.searchsorted(numbers, np.arange(self.groups + 1), side="left").astype(np.int64)
         ends[-1] = self.items
-        blobs = self.kernel.Blobs(*_blobs(items)), self.kernel.Blobs(*_blobs(states))
-        self.before = (kernel.JOIN, self.groups, ends, *blobs, *actives, np.frombuffer(drops or b"\0", np.uint8), len(drops), rules)
+        blobs = kernel.Blobs(*_blobs(items)), kernel.Blobs(*_blobs(states))
+        self.before = (
+            kernel.JOIN,
+            self.groups,
+            ends,
+            blobs[0],
+            *steps,
+            blobs[1],
+            *actives,
+            np.frombuffer(drops or b"\0", np.uint8),
+            len(drops),
+            rules,
+        )
         longest = max((int(blob.length.max(initial=0)) for blob in blobs), default=0)
         total = sum(int(blob.length.sum()) for blob in blobs)
         self.region = 2 * longest + 1024
@@ -240,8 +330,8 @@ class _Joining:
         self.states = _Growing(self.groups, total + 1024)
         self.versions = _Growing(self.groups + self.items + 1, 2 * total + 1024)
         self.expiries = np.full(self.groups, NO_DELETION_TIME, np.int64)
-        self.changed, self.left = (np.zeros(self.groups, np.uint8) for _ in range(2))
-        self.applied, self.deleted = (np.zeros(self.items, np.uint8) for _ in range(2))
+        self.changed, self.left, self.shown = (np.zeros(self.groups, np.uint8) for _ in range(3))
+        self.applied, self.deleted, self.writes = (np.zeros(self.items, np.uint8) for _ in range(3))
         self.events = [np.empty(self.items, np.int32) for _ in range(3)]
 
     def joined(self) -> Joined:
@@ -258,6 +348,8 @@ class _Joining:
                 self.versions.column(kernel),
                 *self.events,
                 self.deleted,
+                self.writes,
+                self.shown,
             )
             kernel.call(kernel.run, kernel.Joining(*self.before, self.arena, self.region, self.cur, leave, *out, n))
             if not n[kernel.LACKS]:
@@ -270,12 +362,15 @@ class _Joining:
             expiries=pa.array(self.expiries, mask=self.expiries == NO_DELETION_TIME),
             changed=_booleans(self.changed),
             left=_booleans(self.left),
+            showed=_booleans(self.shown & kernel.SHOWED),
+            shows=_booleans(self.shown & kernel.SHOWS),
             applied=_booleans(self.applied),
             versions=self.versions.binary(int(n[kernel.VERSIONS])),
             event_item=items,
             event_before=befores,
             event_after=afters,
             event_deleted=_booleans(self.deleted[:events]),
+            event_writes=_booleans(self.writes[:events]),
         )
 
     def _make_room(self, lacking: int) -> None:

@@ -190,8 +190,11 @@ class Applied:
 Output = Event | Deleted | RowRecord | HeadRecord | Applied
 
 Moment = tuple[int, int, int, bytes]
+Place = tuple[Moment, Any]
+"""A moment, and the source of what takes effect at it."""
 _FIRST: Final[Moment] = (-(2**63), -1, 0, b"")
 _LAST: Final[Moment] = (2**63, 0, 0, b"")
+_WRITTEN: Final = 1
 _UNWRITTEN: Final[Mapping[int, Reason]] = {-1: "alter", 0: "expiry"}
 """The reason of changes at moments without a write."""
 
@@ -232,7 +235,7 @@ def fold(
     in (since, now].
 
     Raises MalformedMutation if counters to be merged are invalid; outputs up to then must be discarded."""
-    return _Partition(settings, head, rows).run(head_items, row_groups, due)
+    return Partition(settings, head).run(head_items, row_groups, rows, due)
 
 
 def new_ties(old: bytes, new: bytes, *, engine: Engine = "auto") -> int:
@@ -241,37 +244,66 @@ def new_ties(old: bytes, new: bytes, *, engine: Engine = "auto") -> int:
     return max(0, found - row_codec.ties(old, engine=engine)) if found else 0
 
 
-class _Partition:
-    """One partition while it is folded. `base`: deletions from before the batch; `news`: deletions of the
-    batch; `statics`: the timeline of live static cells."""
+class HeadStep(NamedTuple):
+    """What the head does to a row at a moment: a deletion that begins to cover it and is stronger than those before
+    it (None: none), and static cells that are there from then on, by index in `Partition.static_cells` (None: the same
+    as before)."""
 
-    def __init__(self, settings: Settings, head: Head, rows: Rows) -> None:
-        self.settings, self.head, self.rows = settings, head, rows
+    moment: Moment
+    source: Any
+    deletion: DeletionTime | None = None
+    reason: Reason | None = None
+    cells: int | None = None
+
+
+class Partition:
+    """One partition while it is folded. First `begin` folds the head. Then the rows follow, ascending: those with items, those
+    that are due, and those of the state in the ranges `scanned`. At last `finish` tells what depends on all rows.
+
+    `base`: deletions from before the batch; `news`: deletions of the batch; `statics`: the timeline of live static cells."""
+
+    def __init__(self, settings: Settings, head: Head) -> None:
+        self.settings, self.head = settings, head
         self.order, self.engine = settings.order, settings.engine
         self.start: Moment = _FIRST if settings.since is None else (settings.since, *_FIRST[1:])
         self.altered = self._alteration()
         self.base: list[_Span] = []
         self.news: list[_Span] = []
         self.statics: list[_Step] = []
+        self.scanned: list[tuple[bytes, bytes]] = []
         self.coverage: _Coverage | None = None
         self.sweep = self._taking = self.placed = _Sweep(())
+        self._update: PartitionUpdate | None = None
+        self._everything = False
         self._partition_deletions: set[Moment] = set()
         self._showed = self._shows = 0
 
-    def run(self, head_items: Iterable[Item], row_groups: Iterable[tuple[bytes, Iterable[Item]]], due: Iterable[bytes]) -> Iterator[Output]:
-        update = yield from self._fold_head(head_items)
-        self.sweep = _Sweep((*self.base, *self.news))
+    def run(
+        self, head_items: Iterable[Item], row_groups: Iterable[tuple[bytes, Iterable[Item]]], rows: Rows, due: Iterable[bytes]
+    ) -> Iterator[Output]:
+        yield from self.begin(head_items)
+        for key, row, items in _visits(row_groups, due, rows, self.scanned):
+            yield from self.fold_row(key, row, items)
+        yield from self.finish()
+
+    def begin(self, items: Iterable[Item]) -> Iterator[Output]:
+        self._update = yield from self._fold_head(items)
         if self.settings.deletes == "one":
             self._taking = _Sweep(self.news)
         elif self.settings.deletes == "placed":
             self.placed = _Sweep(self.news, rank=_when)
         if any(step.what for step in self.statics):
             self.coverage = _Coverage()
-        everything = self.altered is not None or self._reads_everything()
-        scanned = [(FIRST_ROW, PAST_ROWS)] if everything else _united((span.start, span.end) for span in self.news)
-        for key, row, items in _visits(row_groups, due, self.rows, scanned):
-            yield from self._fold_row(key, row, items)
-        shown = self._count(everything)
+        self._everything = self.altered is not None or self._reads_everything()
+        self.scanned = [(FIRST_ROW, PAST_ROWS)] if self._everything else _united((span.start, span.end) for span in self.news)
+        self.restart()
+
+    def restart(self) -> None:
+        """The next row may be any of them again."""
+        self.sweep = _Sweep((*self.base, *self.news))
+
+    def finish(self) -> Iterator[Output]:
+        shown = self._count(self._everything)
         if self.coverage is not None:
             whole = [span for span in self.news if span.step.what.tombstone is None]
             taking = _Sweep(whole if self.settings.deletes == "one" else ())
@@ -279,13 +311,51 @@ class _Partition:
             yield from self._taken(
                 b"", self._alone_at_start(self.coverage), taking, self.net(self._statics_alone(self.coverage, placed), placed[:1])
             )
-        yield from self._head_record(update, shown)
+        yield from self._head_record(self._update, shown)
+
+    # --- rows that are folded by the column
+
+    @property
+    def fits_steps(self) -> bool:
+        """Whether `head_steps` are all that happens to rows beside their items and expiries of their own."""
+        is_simple = self.altered is None and self.settings.versions == "each" and (self.settings.deletes == "rows" or not self.news)
+        return is_simple and all(step.moment[1] == _WRITTEN for step in self.statics[1:])
+
+    @property
+    def static_cells(self) -> list[bytes]:
+        """The live static cells, one version after the other; the first are those at the start."""
+        return [step.what for step in self.statics]
+
+    def head_steps(self, key: bytes) -> tuple[DeletionTime | None, list[HeadStep]]:
+        """The deletion that covers the row of this key from the start, and what the head does to it later, by moment."""
+        covering = self.sweep.at(key)
+        first = covering.until(self.start)
+        steps = [HeadStep(step.moment, step.source, cells=at) for at, step in enumerate(self.statics[1:], 1)]
+        while (moment := covering.next) is not None and (step := covering.until(moment)) is not None:
+            steps.append(HeadStep(moment, step.source, step.what.time, step.what.reason))
+        if len(steps) > len(self.statics) - 1:
+            steps = [_together(list(group)) for _, group in groupby(sorted(steps, key=_moment), key=_moment)]
+        return None if first is None else first.what.time, steps
+
+    def note_row(self, visible: Iterable[tuple[Place | None, Place | None]], *, showed: bool, shows: bool) -> None:
+        """What a row has come to that was folded by the column: whether it was visible when the batch began, and is when it
+        ends; and from where to where it is `visible`, None for the begin and the end of the batch."""
+        self._showed += showed
+        self._shows += shows
+        if self.coverage is not None:
+            for since, until in visible:
+                begin = _Step(_FIRST, None, None) if since is None else _Step(*since, None)
+                self.coverage.add(begin, None if until is None else _Step(*until, None))
 
     # --- the clock
 
     def moment(self, item: Item) -> Moment:
-        second = min(item.ts // MICROSECONDS, self.settings.now)
-        return (second if self.settings.since is None else max(second, self.settings.since)), 1, item.ts, item.content
+        return self.moment_of(item.ts, item.content)
+
+    def moment_of(self, ts: int, content: bytes) -> Moment:
+        """When an update of that writetime takes effect."""
+        second = min(ts // MICROSECONDS, self.settings.now)
+        return (second if self.settings.since is None else max(second, self.settings.since)), _WRITTEN, ts, content
 
     def expiry(self, row: bytes, moment: Moment) -> Moment | None:
         """The next expiry in the row, up to now."""
@@ -378,8 +448,8 @@ class _Partition:
 
     # --- rows
 
-    def _fold_row(self, key: bytes, old: bytes, items: Iterable[Item]) -> Iterator[Output]:
-        """Fold one row through all its moments."""
+    def fold_row(self, key: bytes, old: bytes, items: Iterable[Item]) -> Iterator[Output]:
+        """Fold one row, `old` in the state, through all its moments."""
         folding = _RowFolding(self, key, old)
         self._showed += folding.shows
         yield from self._taken(key, folding.shown, self._taking, self.net(folding.run(items), folding.taken_first))
@@ -492,6 +562,14 @@ class _Partition:
         return "partition_delete" if moment in self._partition_deletions else "static"
 
 
+def _together(steps: Sequence[HeadStep]) -> HeadStep:
+    """What one update of the head does at once."""
+    found = steps[0]
+    for step in steps[1:]:
+        found = HeadStep(step.moment, step.source, found.deletion or step.deletion, found.reason or step.reason, found.cells or step.cells)
+    return found
+
+
 def _taken_by(by: _Step, key: bytes, before: Shown, after: Shown) -> Iterator[Event]:
     """The events of a visible row at the moment of a deletion that is an event itself."""
     about = by.source, by.moment[2], by.what.reason
@@ -503,7 +581,7 @@ def _taken_by(by: _Step, key: bytes, before: Shown, after: Shown) -> Iterator[Ev
 class _Statics:
     """The static row through a batch, with the timeline of its live cells."""
 
-    def __init__(self, partition: _Partition, row: Row | None) -> None:
+    def __init__(self, partition: Partition, row: Row | None) -> None:
         self.row = row
         self._partition = partition
         self._flat = NOTHING if row is None else row_codec.encode(row)
@@ -544,7 +622,7 @@ class _How(TypedDict):
 class _RowFolding:
     """One row while it is folded: `row` is its state so far."""
 
-    def __init__(self, partition: _Partition, key: bytes, row: bytes) -> None:
+    def __init__(self, partition: Partition, key: bytes, row: bytes) -> None:
         self.partition, self.key, self.row = partition, key, row
         self._how: _How = {"counter": partition.order.counter, "policy": partition.settings.policy, "engine": partition.engine}
         self._clock = partition.start
@@ -827,7 +905,7 @@ def _end(step: _Step | None) -> Moment:
     return _LAST if step is None else step.moment
 
 
-def _moment(step: _Step) -> Moment:
+def _moment(step: _Step | HeadStep) -> Moment:
     return step.moment
 
 
