@@ -35,6 +35,7 @@ COMPILED: Final = (
     "writetime.kernels.mutation_buffers",
     "writetime.kernels.merge",
     "writetime.kernels.values",
+    "writetime.kernels.clustering_keys",
 )
 _NEEDED: Final = ("pyspark", "py4j", "spark_jobs", "writetime")
 

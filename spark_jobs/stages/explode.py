@@ -18,11 +18,13 @@ reports them.
 
 from __future__ import annotations
 
+import importlib
 import json
 from array import array
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
+from functools import cache
 from typing import Any, Final, NamedTuple
 from uuid import UUID
 
@@ -53,7 +55,7 @@ from writetime.cassandra.merge.row_codec import Engine
 from writetime.cassandra.merge.tombstone_gc import newer_than
 from writetime.cassandra.model import NO_TIMESTAMP, NO_TTL, PartitionUpdate
 from writetime.cassandra.schema.model import Schema
-from writetime.cassandra.types.byte_comparable import HEAD, record_key
+from writetime.cassandra.types.byte_comparable import HEAD, Clustering, record_key
 from writetime.errors import DecodeError, WritetimeError
 from writetime.kernels import mutation_columns, mutation_decoder, row_batches
 from writetime.pipeline.erasures import Erased
@@ -145,6 +147,7 @@ class _Explosion:
         self.table = plan.schema.tables[UUID(bytes=table_id)]
         self.shard = {"table": self.table.label, "table_id": table_id, "bucket": bucket}
         self.checks = Checks(plan.schema, self.table.id)
+        self.kernel = _key_kernel() if row_codec.compiled(plan.engine) is not None else None
         self.purged = plan.cuts.purged(table_id)
         self.erased = plan.erased.get(table_id)
         self.is_apart = table_id in plan.apart
@@ -255,16 +258,20 @@ class _Explosion:
 
     def _row_names(self, clusterings: Any, asked: Bools) -> _Names:
         """Keys of the given rows."""
-        found: list[bytes | None] = [None] * len(asked)
         at = np.flatnonzero(asked)
-        for row, values in zip(at.tolist(), clusterings.take(pa.array(at)).to_pylist(), strict=True):
-            try:
-                found[row] = self.checks.keys.key(tuple(values))
-            except DecodeError:
-                # A value that can be shown may still have no order.
-                continue
-        keys = pa.array(found, pa.binary())
+        given = clusterings.take(pa.array(at))
+        made = None if self.kernel is None else self.kernel.row_keys(self.table, self.plan.schema.types, given)
+        if made is None:
+            made = pa.array([self._row_name(tuple(values)) for values in given.to_pylist()], pa.binary())
+        keys = made.take(pa.array(np.cumsum(asked) - 1, mask=~asked))
         return _Names(keys, asked & keys.is_null().to_numpy(zero_copy_only=False))
+
+    def _row_name(self, clustering: Clustering) -> bytes | None:
+        try:
+            return self.checks.keys.key(clustering)
+        except DecodeError:
+            # A value that can be shown may still have no order.
+            return None
 
     def _fast_items(self, mutations: Any, decoded: mutation_columns.Decoded, kept: Bools, names: _Names) -> Batches:
         of_mutation = decoded.updates["position"].to_numpy()
@@ -410,6 +417,11 @@ class _Explosion:
 
     def _out(self, kind: str, **columns: Any) -> dict[str, Any]:
         return {**_NOTHING, **self.shard, "kind": kind, **columns}
+
+
+@cache
+def _key_kernel() -> Any:
+    return importlib.import_module("writetime.kernels.clustering_keys")
 
 
 class _Names(NamedTuple):

@@ -126,9 +126,9 @@ class PlainRows:
         rows before these."""
         ends = {(rows.pks[at], rows.names[at]) for at in (0, -1)} & {each for each in self._given_back if each is not None}
         parted = {before, self.next, *(pk for pk, _ in ends)}
-        for pk, run in groupby(range(len(plain)), key=rows.pks.__getitem__):
+        for pk, run in groupby(np.flatnonzero(~plain).tolist(), key=rows.pks.__getitem__):
             span = list(run)
-            if not plain[span].any() and pk not in parted:
+            if pk not in parted and span[-1] - span[0] + 1 == len(span):
                 yield span[0], span[-1] + 1
 
     def _plain(self, rows: _Rows, known: dict[bytes, bytes]) -> npt.NDArray[np.bool_]:

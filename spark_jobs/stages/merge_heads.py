@@ -20,6 +20,7 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from spark_jobs.stages.arrow_runs import lengths
 from spark_jobs.stages.folded_columns import FoldedColumns
 from spark_jobs.state.shards import Shard
 from writetime.cassandra.commitlog.mutation import decode_update
@@ -96,7 +97,8 @@ class HeadedPartitions:
     ) -> tuple[list[Rows], npt.NDArray[np.bool_]]:
         """Fold the partitions whose rows are these spans of those given; `known`: the records of their heads and rows.
         Returns the results, and which rows they are of."""
-        begun = (self._begun(given, first, end, known) for first, end in spans)
+        heads = _of_heads(given.items)
+        begun = (self._begun(given, first, end, known, heads) for first, end in spans)
         opened = self._with_states([each for each in begun if each is not None])
         done = np.zeros(len(given.pks), bool)
         found: list[Rows] = []
@@ -109,16 +111,17 @@ class HeadedPartitions:
                 merge = _Merge(given, self._settings)
         return found + self._merged(merge), done
 
-    def _begun(self, given: Given, first: int, end: int, known: Mapping[bytes, bytes]) -> _Opened | None:
+    def _begun(
+        self, given: Given, first: int, end: int, known: Mapping[bytes, bytes], heads: Mapping[int, dict[str, Any]]
+    ) -> _Opened | None:
         """None if the partition has to be folded by the stream."""
         pk = given.pks[first]
         if self._is_due(pk):
             return None
         place = range(given.begins[first], given.begins[first + 1]) if given.names[first] == HEAD else range(0)
-        rows = given.items.slice(place.start, len(place)).to_pylist()
         try:
             head = decode_head(known.get(pk, b""), self._settings.order)
-            items = [self._item(row, decode_update(row["item"], self._table)) for row in rows]
+            items = [self._item(row, decode_update(row["item"], self._table)) for row in map(heads.__getitem__, place)]
             partition = Partition(self._settings, head)
             outputs = list(partition.begin(items))
         except MalformedMutation:
@@ -171,6 +174,13 @@ class HeadedPartitions:
             rows = items.slice(first, end - first).to_pylist()
             yield from opened.partition.fold_row(key, state, (self._item(row, row["item"]) for row in rows))
         yield from opened.partition.finish()
+
+
+def _of_heads(items: pa.RecordBatch) -> dict[int, dict[str, Any]]:
+    """The items of heads, by number."""
+    at = np.flatnonzero(lengths(items["row"]) == len(HEAD))
+    rows = items.select(["ts", "content", "parts", "copies", "item"]).take(pa.array(at)).to_pylist()
+    return dict(zip(at.tolist(), rows, strict=True))
 
 
 class _Merge:

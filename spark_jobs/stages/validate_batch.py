@@ -13,9 +13,9 @@ from dataclasses import dataclass
 from typing import Any, Final, Self
 
 import numpy as np
-import pyarrow as pa
 
 from spark_jobs.stages.arrow_runs import Ints
+from writetime.cassandra.merge import row_codec
 from writetime.cassandra.merge.counters import total
 from writetime.cassandra.types.types import (
     CollectionType,
@@ -27,7 +27,7 @@ from writetime.cassandra.types.types import (
 )
 from writetime.errors import DecodeError
 from writetime.events.arrow import to_arrow_value
-from writetime.events.arrow_columns import INJECTIVE, WIDTHS
+from writetime.events.arrow_columns import INJECTIVE, WIDTHS, column
 
 Mask = Any
 """An array of numpy's booleans."""
@@ -157,16 +157,7 @@ def _native(kind: NativeType, values: Values) -> Mask:
 
 
 def _text(kind: NativeType, values: Values) -> Mask:
-    slices = values.slices()
-    joined = b"".join(slices)
-    if joined.isascii():
-        return np.ones(values.size, bool)
-    if kind.name != "ascii":
-        ends = np.concatenate((np.zeros(1, np.int64), np.cumsum(values.length))).astype(np.int32)
-        try:
-            pa.Array.from_buffers(pa.binary(), values.size, [None, pa.py_buffer(ends), pa.py_buffer(joined)]).cast(pa.string())
-        except pa.ArrowInvalid:
-            return _tried(kind, values)
+    if row_codec.compiled("auto") is not None and column(kind, values.data, values.start, values.length) is not None:
         return np.ones(values.size, bool)
     return _tried(kind, values)
 
