@@ -12,7 +12,7 @@ returned to `merge_stream`, which defines the result."""
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any, Final, TypeAlias
 
 import numpy as np
@@ -24,7 +24,7 @@ from spark_jobs.stages.arrow_runs import lengths
 from spark_jobs.stages.folded_columns import FoldedColumns
 from spark_jobs.state.shards import Shard
 from writetime.cassandra.commitlog.mutation import decode_update
-from writetime.cassandra.merge.partition_fold import HeadStep, Item, Moment, Output, Partition, Place, Settings
+from writetime.cassandra.merge.partition_fold import Event, HeadStep, Item, Moment, Output, Partition, Place, Settings
 from writetime.cassandra.merge.partition_head import decode_head
 from writetime.cassandra.merge.row_codec import NOTHING
 from writetime.cassandra.model import DeletionTime
@@ -173,7 +173,12 @@ class HeadedPartitions:
         for key, state, first, end in sorted(opened.left):
             rows = items.slice(first, end - first).to_pylist()
             yield from opened.partition.fold_row(key, state, (self._item(row, row["item"]) for row in rows))
-        yield from opened.partition.finish()
+        for output in opened.partition.finish():
+            # A row that was merged at once knows its source by number.
+            if isinstance(output, Event) and isinstance(output.source, int):
+                yield replace(output, source=items["copies"][output.source].as_py())
+            else:
+                yield output
 
 
 def _of_heads(items: pa.RecordBatch) -> dict[int, dict[str, Any]]:
@@ -287,7 +292,8 @@ class _Merge:
     # --- results
 
     def visible(self, found: row_batches.Joined) -> dict[int, list[tuple[Place | None, Place | None]]]:
-        """From where to where rows are visible, by group, where their partition has to know."""
+        """From where to where rows are visible, by group, where their partition has to know. The source is the number of an
+        item."""
         asked = {group for each in self.opened if each.partition.coverage is not None for group in each.groups}
         if not asked:
             return {}
@@ -298,7 +304,7 @@ class _Merge:
         for step, was, is_ in zip(found.event_item.to_pylist(), *there, strict=True):
             group = self._group[step]
             if group in asked and was != is_:
-                place = self._moment[step], self.given.items["copies"][self._source[step]].as_py()
+                place = self._moment[step], self._source[step]
                 if is_:
                     since[group] = place
                 else:

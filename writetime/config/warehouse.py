@@ -85,7 +85,7 @@ class WarehouseConfig(Model):
     )
     compact: bool = Field(default=True, description="Maintenance merges small files and applies deletes; it sorts current rows by key.")
     compact_commits: int | None = Field(
-        default=100,
+        default=40,
         ge=5,
         description="A session merges the small files of a table after so many of its batches had events of it, so that files stay in "
         "bounds until the next maintenance; null: only maintenance does. Needs `compact`.",
