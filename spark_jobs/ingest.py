@@ -20,7 +20,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
 from functools import lru_cache
-from itertools import groupby
+from itertools import accumulate, groupby
 from operator import itemgetter
 from typing import Any
 from uuid import UUID
@@ -521,6 +521,8 @@ class Batch:
         """Mutations of captured tables, and one row for each shard in which something may have expired."""
         segments = self.segments
         buckets = {table.id: len(self._shard_versions(table).buckets) for table in captured}
+        shards_before = accumulate(buckets.values(), initial=0)
+        first = {table_id.bytes: number for table_id, number in zip(buckets, shards_before, strict=False)}
         route = router(
             Routes(
                 schema,
@@ -534,9 +536,9 @@ class Batch:
             node_logs.only(self.manifest, self.local),
         )
         routed = tasks(
-            self.spark, pinned.as_pinned(segments, self.absent), groups(segments), self.meter.stage("scan")(packing(route)), PACKED
+            self.spark, pinned.as_pinned(segments, self.absent), groups(segments), self.meter.stage("scan")(packing(route, first)), PACKED
         )
-        due = [packed(*shard, pa.RecordBatch.from_pylist([_marker(*shard)], schema=ROUTED)) for shard in self._due(captured)]
+        due = [packed(*shard, pa.RecordBatch.from_pylist([_marker(*shard)], schema=ROUTED), first) for shard in self._due(captured)]
         return routed.unionByName(self.spark.createDataFrame(due, schema=from_arrow_schema(PACKED)))
 
     def _due(self, captured: list[Table]) -> Iterator[tuple[bytes, int]]:
@@ -614,7 +616,8 @@ class Batch:
             untold=self._of_origin("snapshot") if self.config.snapshot.events == "none" else frozenset(),
             policy=self.manifest.merge_rule,
         )
-        gathered = routed.repartition("table_id", "bucket").sortWithinPartitions("table_id", "bucket")
+        partitions = self.config.spark.shuffle_partitions
+        gathered = routed.repartitionById(partitions, "partition").drop("partition").sortWithinPartitions("table_id", "bucket")
         fold = self.meter.stage("merge")(folding(explode, joiner(plan), self.config.partition_by))
         return gathered.mapInArrow(fold, schema=from_arrow_schema(FOLDED))
 

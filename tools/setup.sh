@@ -170,6 +170,7 @@ compile_kernel() {
     "$PYTHON" -m writetime.kernels.segment_walk
     "$PYTHON" -m writetime.kernels.mutation_buffers
     "$PYTHON" -m writetime.kernels.merge
+    "$PYTHON" -m writetime.kernels.clustering_keys
 }
 
 prepare_airflow() {

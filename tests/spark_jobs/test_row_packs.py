@@ -71,10 +71,19 @@ def test_copies_of_a_mutation_become_one_list() -> None:
     assert [[(copy["segment"], copy["position"]) for copy in row["copies"]] for row in found] == expected
 
 
+FIRST = {table.bytes: at for at, table in enumerate(SCHEMA.tables)}
+
+
 def some_frames() -> list[dict[str, Any]]:
     made = [insert(ORDERS, key, {"name": str(key)}, line, timestamp=THEN + line) for key in range(9) for line in (2, 1)]
     made += [insert(KEYS_ONLY, key, {}, "c") for key in range(4)] + [delete(ORDERS, 3, THEN + 1)]
     return [frame(each, segment=segment, position=100 + at) for at, each in enumerate(made) for segment in (0, 1)]
+
+
+def test_shards_of_a_table_are_gathered_apart() -> None:
+    rows = pa.RecordBatch.from_pylist([{"kind": "update", "table_id": ORDERS.id.bytes, "bucket": at} for at in (2, 0, 1, 3)], schema=ROUTED)
+    found = [row for batch in packing(lambda _: iter([rows]), {ORDERS.id.bytes: 5})([]) for row in batch.to_pylist()]
+    assert [(row["bucket"], row["partition"]) for row in found] == [(0, 5), (1, 6), (2, 7), (3, 8)]
 
 
 @pytest.mark.parametrize("size", [1, 700, 4 << 20])
@@ -91,7 +100,8 @@ def test_folding_packed_rows_comes_to_what_folding_rows_does(size: int, monkeypa
 
     shards = {(table.bytes, 0): ("", 0) for table in SCHEMA.tables}
     marker = pa.RecordBatch.from_pylist([{"kind": "shard", "table_id": ORDERS.id.bytes, "bucket": 0}], schema=ROUTED)
-    gathered = [row for batch in packing(route)([]) for row in batch.to_pylist()] + [packed(ORDERS.id.bytes, 0, marker)]
+    gathered = [row for batch in packing(route, FIRST)([]) for row in batch.to_pylist()] + [packed(ORDERS.id.bytes, 0, marker, FIRST)]
+    assert {row["partition"] for row in gathered} == {None, *(FIRST[row["table_id"]] for row in gathered if row["table_id"])}
     gathered.sort(key=lambda row: (row["table_id"] or b"", row["bucket"] or 0))
     fold = folding(exploder(ExplodePlan(SCHEMA, [7] * 3, Cuts())), joiner(FoldPlan(SCHEMA, NOW, None, shards)))
     found = list(fold([pa.RecordBatch.from_pylist(gathered, schema=PACKED)]))
