@@ -29,7 +29,10 @@ from writetime.cassandra.merge.partition_fold import Settings
 from writetime.kernels import row_batches
 
 _WAITING: Final = 4096
-"""Items of one partition, or of one row, that wait for more of them."""
+"""Items of one row that wait for more of them."""
+_WAITING_OF_PARTITION: Final = 1 << 16
+_BYTES_OF_PARTITION: Final = 32 << 20
+"""The same of one partition, as only whole ones are merged by `merge_heads`."""
 
 
 class Part(NamedTuple):
@@ -69,7 +72,8 @@ class PlainRows:
                 self._given_back[1] = rows["pk"][last].as_py(), rows["row"][last].as_py()
             else:
                 partition = int(starts(rows, ["pk"])[-1])
-                last = partition if rows.num_rows - partition <= _WAITING else last
+                if rows.num_rows - partition <= _WAITING_OF_PARTITION and rows.slice(partition).nbytes <= _BYTES_OF_PARTITION:
+                    last = partition
                 self._waiting = rows.slice(last)
                 rows, begins = rows.slice(0, last), begins[begins < last]
         waits_for = None if self._waiting is None else self._waiting["pk"][0].as_py()

@@ -33,10 +33,12 @@ from writetime.cassandra.types.byte_comparable import HEAD, split_record_key
 from writetime.errors import MalformedMutation
 from writetime.kernels import row_batches
 
-_MOST_ROWS: Final = 8192
+_MOST_ROWS: Final = 1 << 16
 """Rows of the state that are read for one partition at most; a larger one is left to the stream."""
+_MOST_STEPS: Final = 1 << 18
+"""Steps of one partition at most; one with more is left to the stream."""
 _STEPS: Final = 1 << 16
-"""Steps that are merged at once, about; a partition with more is left to the stream."""
+"""Steps that are merged at once, about."""
 _BYTES: Final = 64 << 20
 """Bytes of states that are read at once, about."""
 _REASONS: Final = (None, "row_delete", "range_delete", "partition_delete", "static")
@@ -128,7 +130,7 @@ class HeadedPartitions:
             # The stream says where.
             return None
         most = (len(partition.news) + len(partition.statics)) * (end - first)
-        if not partition.fits_steps or most > _STEPS:
+        if not partition.fits_steps or most > _MOST_STEPS:
             return None
         sources = {partition.moment(item): at for item, at in zip(items, place, strict=True)}
         return _Opened(pk, partition, outputs, first, end, sources)

@@ -87,6 +87,7 @@ def test_two_batches(data: st.DataObject, tmp_path_factory: pytest.TempPathFacto
     held = data.draw(st.sampled_from([1, 60, 150, shards.HELD]))
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(merge_batch, "_WAITING", waiting)
+        patch.setattr(merge_batch, "_WAITING_OF_PARTITION", waiting)
         patch.setattr(merge_stream, "_ITEMS_PER_LOOKUP", stretch)
         patch.setattr(shards, "HELD", held)
         patch.setattr(merge_stream, "_BYTES_PASSED", data.draw(st.sampled_from([0, 300, 64 << 20])))
@@ -131,6 +132,7 @@ def test_several_hot_rows(counts: tuple[int, ...], monkeypatch: pytest.MonkeyPat
     """A part of a row goes to the stream when there is too much of it: so has the rest, whatever row is
     next."""
     monkeypatch.setattr(merge_batch, "_WAITING", 2)
+    monkeypatch.setattr(merge_batch, "_WAITING_OF_PARTITION", 2)
     monkeypatch.setattr(merge_stream, "_ITEMS_PER_LOOKUP", 4)
     hot = []
     for line, count in enumerate(counts):
@@ -188,7 +190,7 @@ def test_states_are_held_in_parts(monkeypatch: pytest.MonkeyPatch, tmp_path: Pat
 
 def test_what_goes_by_a_partition_goes_out_while_it_is_folded(monkeypatch: pytest.MonkeyPatch) -> None:
     """One row that dies is the stream's; the others of its partition need not wait for it."""
-    monkeypatch.setattr(merge_batch, "_WAITING", 4)
+    monkeypatch.setattr(merge_batch, "_WAITING_OF_PARTITION", 4)
     monkeypatch.setattr(merge_stream, "_ITEMS_PER_LOOKUP", 4)
     monkeypatch.setattr(merge_stream, "_BYTES_PASSED", 2000)
     dying = Row((key_of(0),), cells=(Cell("name", THEN, b"x", ttl=50, local_deletion_time=THEN // 1_000_000 + 50),))

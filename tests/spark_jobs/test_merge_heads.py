@@ -86,8 +86,10 @@ def test_two_batches(data: st.DataObject, tmp_path_factory: pytest.TempPathFacto
     waiting, stretch = data.draw(st.sampled_from([(1, 1), (2, 3), (4096, 8192)]))
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(merge_batch, "_WAITING", waiting)
+        patch.setattr(merge_batch, "_WAITING_OF_PARTITION", data.draw(st.sampled_from([waiting, 1 << 16])))
         patch.setattr(merge_stream, "_ITEMS_PER_LOOKUP", stretch)
         patch.setattr(merge_heads, "_STEPS", data.draw(st.sampled_from([6, 30, 1 << 16])))
+        patch.setattr(merge_heads, "_MOST_STEPS", data.draw(st.sampled_from([6, 1 << 18])))
         patch.setattr(merge_heads, "_MOST_ROWS", data.draw(st.sampled_from([1, 8192])))
         first = [frame(each, segment=at % 3) for at, each in enumerate(data.draw(st.lists(mutations(THEN), max_size=12)))]
         second = [frame(each, segment=at % 3) for at, each in enumerate(data.draw(st.lists(mutations(THEN + 3_000_000), max_size=12)))]
@@ -139,6 +141,17 @@ def test_the_stream_has_nothing_to_do(left: list[int]) -> None:
     assert told(found) == told(folded([frame(each) for each in made], engine="python"))
     reasons = [event["reason"] for event in payloads(found, "event")]
     assert {reason: reasons.count(reason) for reason in reasons} == {None: 20, "static": 20, "range_delete": 10}
+
+
+def test_a_partition_waits_for_all_of_its_items(left: list[int], monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(merge_stream, "_ITEMS_PER_LOOKUP", 4)
+    made = [of_partition(1, static_row=Row(None, cells=cells(ORDERS, {"note": "s"}, THEN)))]
+    made += [of_partition(1, rows=(row_of(line, "n", THEN + 1),)) for line in range(40)]
+    found = folded([frame(each) for each in made])
+    assert left == [0]
+    monkeypatch.setattr(merge_batch, "_WAITING_OF_PARTITION", 10)
+    assert told(folded([frame(each) for each in made])) == told(found)
+    assert sum(left) == 41
 
 
 def test_a_row_that_expires_is_folded_within_its_partition(left: list[int]) -> None:
