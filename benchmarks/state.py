@@ -25,7 +25,7 @@ import pyarrow as pa
 from rich.console import Console
 from rich.table import Table
 
-from spark_jobs.state.shards import INDEX, SCHEMA, Record, Shard, upsert
+from spark_jobs.state.shards import INDEX, SCHEMA, Record, Shard, in_batches, upsert
 from tools.console import say
 from writetime.cassandra.types.byte_comparable import record_key
 from writetime.storage import open_store
@@ -140,7 +140,7 @@ def _pass(uri: str, version: int, rows: int, changed: int, number: int, folder: 
     started, cpu = time.perf_counter(), time.process_time()
     known = Shard(uri, version).get(record.key for record in records)
     looked_up, cpu_looked_up = time.perf_counter(), time.process_time()
-    upsert(uri, version, number, records, open_store(folder), lease)
+    upsert(uri, version, number, in_batches(records), open_store(folder), lease)
     written, cpu_written = time.perf_counter(), time.process_time()
     if len(known) != changed // 2:
         raise AssertionError(f"{len(known)} of {changed // 2} keys were found")
@@ -162,7 +162,7 @@ def series(folder: Path, rows: int, changed: int, batches: int) -> list[dict[str
         started, cpu = time.perf_counter(), time.process_time()
         Shard(uri, version).get(record.key for record in records)
         looked_up, cpu_looked_up = time.perf_counter(), time.process_time()
-        version = upsert(uri, version, number, records, open_store(str(folder)), lease).version
+        version = upsert(uri, version, number, in_batches(records), open_store(str(folder)), lease).version
         written, cpu_written = time.perf_counter(), time.process_time()
         figures.append(
             {

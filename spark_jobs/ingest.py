@@ -957,7 +957,7 @@ class Batch:
         commit_each(captured, commit)
 
     def _commit_state(self, folded: DataFrame, captured: list[Table]) -> dict[str, ShardVersions]:
-        """Upsert each changed shard, one task per shard, and collect the versions for the next batch."""
+        """Upsert each changed shard, in the tasks that hold its records, and collect the versions for the next batch."""
         number, bucket_url = self.manifest.number, self.config.bucket
         # Rows that were read from the cluster need not be read again for that reason.
         noted = self.config.cluster.cql is not None and not any(s.ref.node.origin != "log" for s in self.manifest.segments)
@@ -976,9 +976,9 @@ class Batch:
                 row = {"table_id": table_id, "bucket": bucket, **after._asdict()}
                 yield pa.RecordBatch.from_pylist([row], schema=_WRITTEN)
 
+        # The fold leaves all rows of a shard in one partition, one after the other.
         found = folded.filter(F.col("kind") == RECORDS).select("table_id", "bucket", "state")
-        grouped = found.repartition("table_id", "bucket").sortWithinPartitions("table_id", "bucket")
-        done = grouped.mapInArrow(self.meter.stage("state")(write), schema=from_arrow_schema(_WRITTEN)).collect()
+        done = found.mapInArrow(self.meter.stage("state")(write), schema=from_arrow_schema(_WRITTEN)).collect()
         written: dict[bytes, dict[int, Written]] = defaultdict(dict)
         for row in done:
             written[bytes(row.table_id)][row.bucket] = Written(row.version, row.earliest_expiry)

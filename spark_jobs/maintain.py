@@ -41,7 +41,7 @@ from spark_jobs.sinks.iceberg import Fence, Warehouse
 from spark_jobs.sinks.table_maintenance import tidy
 from spark_jobs.spark_errors import why
 from spark_jobs.stages.scan import key_bucket
-from spark_jobs.state.shards import Record, Shard, Written, cleanup, fill, upsert
+from spark_jobs.state.shards import Record, Shard, Written, cleanup, fill, in_batches, upsert
 from writetime.cassandra.merge import row_codec
 from writetime.cassandra.merge.clustering import ClusteringOrder
 from writetime.cassandra.merge.partition_fold import Head
@@ -332,7 +332,7 @@ def purge_shard(store: Store, task: Task, schema: Schema, batch: int, now: int) 
     first = next(found, None)
     if first is None:
         return None
-    written = upsert(task.uri, task.version, batch, chain([first], found), store, task.lease)
+    written = upsert(task.uri, task.version, batch, in_batches(chain([first], found)), store, task.lease)
     return Purged(written, newest)
 
 

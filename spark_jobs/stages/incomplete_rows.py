@@ -8,7 +8,8 @@ import json
 from collections.abc import Iterable, Iterator
 from uuid import UUID
 
-from spark_jobs.state.shards import Record
+import pyarrow as pa
+
 from writetime.cassandra.types.byte_comparable import HEAD, split_record_key
 from writetime.pipeline.bootstrap.unknown_marker import is_unknown
 from writetime.storage.store import Store
@@ -21,12 +22,13 @@ class IncompleteRows:
         self._now = now
         self._keys: list[str] = []
 
-    def of(self, records: Iterable[Record]) -> Iterator[Record]:
-        """Yield the records unchanged, and remember those that are incomplete."""
-        for record in records:
-            if record.state and is_unknown(record.state, self._now, head=split_record_key(record.key)[1] == HEAD):
-                self._keys.append(record.key.hex())
-            yield record
+    def of(self, records: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        """Yield the records (`shards.SCHEMA`) unchanged, and remember those that are incomplete."""
+        for batch in records:
+            for key, state in zip(batch["key"].to_pylist(), batch["state"].to_pylist(), strict=True):
+                if state and is_unknown(state, self._now, head=split_record_key(key)[1] == HEAD):
+                    self._keys.append(key.hex())
+            yield batch
 
     def put(self, store: Store, name: str, batch: int, table_id: bytes) -> None:
         """Write the keys to the store, if there are any."""

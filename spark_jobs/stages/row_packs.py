@@ -37,7 +37,7 @@ from spark_jobs.stages.arrow_runs import (
 )
 from spark_jobs.stages.merge_stream import FOLDED
 from spark_jobs.stages.scan import Batches
-from spark_jobs.state.shards import Record
+from spark_jobs.state.shards import SCHEMA as RECORD
 from writetime.config.kafka import PartitionBy
 from writetime.kernels.mutation_columns import chunks
 
@@ -57,7 +57,7 @@ _COMPRESSED: Final = pa.ipc.IpcWriteOptions(compression="lz4", use_threads=False
 _KINDS: Final = {"event": EVENTS, "deletion": EVENTS, "record": RECORDS}
 _COLUMNS: Final = {
     EVENTS: [name for name in FOLDED.names if name not in ("key", "state", "expires_at", "updates", "detail")],
-    RECORDS: ["key", "state", "expires_at"],
+    RECORDS: RECORD.names,
 }
 
 
@@ -74,10 +74,9 @@ def unpacked(values: Iterable[bytes]) -> Batches:
             yield from stream
 
 
-def records(batches: Batches) -> Iterator[Record]:
-    """The state records in packed FOLDED rows."""
-    for batch in unpacked(value for found in batches for value in found["state"].to_pylist()):
-        yield from map(Record, *(batch[name].to_pylist() for name in Record._fields))
+def records(batches: Batches) -> Batches:
+    """The state records in packed FOLDED rows, as `shards.upsert` takes them."""
+    return unpacked(value for found in batches for value in found["state"].to_pylist())
 
 
 def packed(table_id: bytes | None, bucket: int | None, rows: pa.RecordBatch, first: Mapping[bytes, int]) -> dict[str, Any]:

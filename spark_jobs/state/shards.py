@@ -22,7 +22,6 @@ expiry of the record; null: never). Runs inside Spark tasks but does not know Sp
 
 from __future__ import annotations
 
-import hashlib
 from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from datetime import timedelta
 from functools import lru_cache
@@ -31,9 +30,11 @@ from typing import Any, Final, Literal, NamedTuple, TypeVar
 from uuid import UUID
 
 import lance
+import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 from lance.dataset import LanceOperation
+from xxhash import xxh3_64_intdigest, xxh3_128_intdigest
 
 from spark_jobs.state.places import reached
 from writetime.config.pipeline import PipelineConfig
@@ -248,12 +249,32 @@ def _chunks(items: Sequence[T], size: int) -> Iterator[Sequence[T]]:
 # --- writing
 
 
-def upsert(uri: str, base: int, batch: int, records: Iterable[Record], store: Store, lease: str, **timing: float) -> Written:
-    """Write a batch's records (unique keys) on version `base` (0: the shard does not exist yet) and return
-    the result. Idempotent, also if several processes run it at once: the first to finish decides. `lease`
-    names the shard's lease in the store (`layout.state_lease`); `timing` is passed to `Lease`. LeaseLost
-    (retriable) if another process is writing, or finished while this one was suspended; BatchError if the
-    shard was written by a later batch, or if this batch wrote it from another base or with other records."""
+def in_batches(records: Iterable[Record]) -> Iterator[pa.RecordBatch]:
+    """Records as record batches of SCHEMA, of some thousand records and about `HELD` bytes at most."""
+    some: list[Record] = []
+    size = 0
+    for record in records:
+        some.append(record)
+        size += len(record.state)
+        if len(some) == STREAMED or size >= HELD:
+            yield _batch(some)
+            some, size = [], 0
+    if some:
+        yield _batch(some)
+
+
+def _batch(records: Sequence[Record]) -> pa.RecordBatch:
+    columns = zip(zip(*records, strict=True), SCHEMA, strict=True)
+    return pa.RecordBatch.from_arrays([pa.array(values, field.type) for values, field in columns], schema=SCHEMA)
+
+
+def upsert(uri: str, base: int, batch: int, records: Iterable[pa.RecordBatch], store: Store, lease: str, **timing: float) -> Written:
+    """Write a batch's records (record batches of SCHEMA; keys are unique, an empty state deletes) on version
+    `base` (0: the shard does not exist yet) and return the result. Idempotent, also if several processes run it
+    at once: the first to finish decides. `lease` names the shard's lease in the store (`layout.state_lease`);
+    `timing` is passed to `Lease`. LeaseLost (retriable) if another process is writing, or finished while this one
+    was suspended; BatchError if the shard was written by a later batch, or if this batch wrote it from another
+    base or with other records."""
     summed = _Summed(records)
     if (done := _written(notes(store, lease), uri, base, batch, summed)) is not None:
         return done
@@ -270,7 +291,7 @@ def upsert(uri: str, base: int, batch: int, records: Iterable[Record], store: St
             held.check()
             raise
         done = Written(work.version, _earliest_expiry(work, held.notes))
-        held.finish({"batch": batch, "base": base, "records": summed.digest, **done._asdict()})
+        held.finish({"batch": batch, "base": base, "content": summed.digest, **done._asdict()})
     return done
 
 
@@ -317,17 +338,20 @@ def _rewritten(found: dict[str, Any], uri: str, base: int, batch: int) -> Writte
 
 
 class _Summed:
-    """An iterator over records that also computes an order-independent digest of them."""
+    """An iterator over record batches that also computes a digest of their records, which depends neither on their
+    order nor on where batches end."""
 
-    def __init__(self, records: Iterable[Record]) -> None:
+    def __init__(self, records: Iterable[pa.RecordBatch]) -> None:
         self._records = records
         self._sum = 0
 
-    def __iter__(self) -> Iterator[Record]:
-        for record in self._records:
-            said = b"%d %r " % (len(record.key), record.expires_at)
-            self._sum += int.from_bytes(hashlib.blake2b(said + record.key + record.state, digest_size=16).digest(), "big")
-            yield record
+    def __iter__(self) -> Iterator[pa.RecordBatch]:
+        for batch in self._records:
+            # 0 stands for a record that does not expire.
+            expiries = pc.add(batch["expires_at"], 1).fill_null(0).to_numpy().view(np.uint64).tolist()
+            seeds = map(xxh3_64_intdigest, batch["key"].to_pylist(), expiries)
+            self._sum += sum(map(xxh3_128_intdigest, batch["state"].to_pylist(), seeds))
+            yield batch
 
     @property
     def digest(self) -> str:
@@ -357,7 +381,8 @@ def _written(found: dict[str, Any], uri: str, base: int, batch: int, records: _S
         )
     for _ in records:
         pass
-    if found.get("records", records.digest) != records.digest:
+    # Earlier versions noted another digest, as "records": what they wrote is taken as it is.
+    if found.get("content", records.digest) != records.digest:
         raise BatchError(
             "an earlier run of the batch wrote other records: its input was not the same",
             operation=f"write batch {batch} from version {base}",
@@ -377,7 +402,7 @@ class _Chain:
         self.earliest_written: int | None = None
         """The second at which the first of the records that were merged in expires."""
 
-    def write(self, records: Iterable[Record]) -> None:
+    def write(self, records: Iterable[pa.RecordBatch]) -> None:
         """Merge in all records, in bounded memory."""
         if not self.base:
             self._create()
@@ -385,9 +410,11 @@ class _Chain:
             if self._dataset is None:
                 self._open_base()
             is_kept = pc.not_equal(pc.binary_length(table["state"]), 0)
-            kept = table.filter(is_kept)
+            # Most batches delete no record, and a filter copies all states.
+            kept = table if pc.all(is_kept).as_py() else table.filter(is_kept)
             self._merge(kept, forget=False)
-            self._merge(table.filter(pc.invert(is_kept)).select(["key"]), forget=True)
+            if kept.num_rows < table.num_rows:
+                self._merge(table.filter(pc.invert(is_kept)).select(["key"]), forget=True)
             self._index()
             expiries = (self.earliest_written, pc.min(kept["expires_at"]).as_py())
             self.earliest_written = min((at for at in expiries if at is not None), default=None)
@@ -488,23 +515,26 @@ def _is_neutral(dataset: Any, version: int) -> bool:
         return "RewrittenIndex" in str(error)
 
 
-def _tables(records: Iterable[Record], uri: str) -> Iterator[pa.Table]:
-    """Records as tables of at most `WRITTEN` records and about `HELD` bytes."""
-    some: list[Record] = []
-    size = 0
-    for record in records:
-        some.append(record)
-        size += len(record.state)
-        if len(some) == WRITTEN or size >= HELD:
-            yield _table(some, uri)
-            some, size = [], 0
+def _tables(records: Iterable[pa.RecordBatch], uri: str) -> Iterator[pa.Table]:
+    """Records as tables of at most `WRITTEN` records and about `HELD` bytes, or one batch."""
+    some: list[pa.RecordBatch] = []
+    rows = size = 0
+    for batch in records:
+        at = 0
+        while at < batch.num_rows:
+            part = batch.slice(at, WRITTEN - rows)
+            some.append(part)
+            at, rows, size = at + part.num_rows, rows + part.num_rows, size + part.nbytes
+            if rows == WRITTEN or size >= HELD:
+                yield _table(some, uri)
+                some, rows, size = [], 0, 0
     if some:
         yield _table(some, uri)
 
 
-def _table(records: list[Record], uri: str) -> pa.Table:
+def _table(records: list[pa.RecordBatch], uri: str) -> pa.Table:
     """Records as a table. BatchError for a duplicate key, because Lance would keep both."""
-    table = pa.table([pa.array(column, field.type) for column, field in zip(zip(*records, strict=True), SCHEMA, strict=True)], SCHEMA)
+    table = pa.Table.from_batches(records, SCHEMA)
     if pc.count_distinct(table["key"]).as_py() != table.num_rows:
         raise BatchError("duplicate record key", operation="write a state shard", obj=uri, hint="This is a defect of writetime.")
     return table

@@ -14,7 +14,7 @@ import pytest
 from spark_jobs import maintain
 from spark_jobs.maintain import Purged
 from spark_jobs.stages.scan import key_bucket
-from spark_jobs.state.shards import Record, Shard, shards_of, upsert
+from spark_jobs.state.shards import Record, Shard, in_batches, shards_of, upsert
 from tests.cassandra.merge.join_oracle import WITH_STATICS, i32
 from tests.spark_jobs import test_horizon
 from tests.spark_jobs.pipeline import Pipeline
@@ -53,7 +53,7 @@ def filled(folder: Path, before: int, records: int = 200) -> tuple[ShardVersions
     versions = []
     for bucket, some in enumerate(of_bucket):
         place = "c", TABLE, 2, bucket
-        written = upsert(config.state_url(layout.state_shard(*place)), 0, 1, some, store, layout.state_lease(*place))
+        written = upsert(config.state_url(layout.state_shard(*place)), 0, 1, in_batches(some), store, layout.state_lease(*place))
         versions.append(written.version)
     return ShardVersions(generation=2, buckets=versions), {r.key: (r.state, r.expires_at) for some in of_bucket for r in some}
 
@@ -102,7 +102,7 @@ def test_a_batch_that_dies_between_shards_ends_the_same(
 
     def purge(_: Any, task: maintain.Task, *__: Any) -> Purged:
         key = next(iter(records))
-        return Purged(upsert(task.uri, task.version, 2, [Record(key, b"", None)], open_store(raised.bucket), task.lease), 0)
+        return Purged(upsert(task.uri, task.version, 2, in_batches([Record(key, b"", None)]), open_store(raised.bucket), task.lease), 0)
 
     def dies(store: Any, task: maintain.Filling, batch: int) -> Any:
         if task.bucket == died_at:

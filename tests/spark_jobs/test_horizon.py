@@ -13,7 +13,7 @@ import pytest
 
 from spark_jobs import maintain
 from spark_jobs.maintain import Purged
-from spark_jobs.state.shards import Record, Shard, Written, upsert
+from spark_jobs.state.shards import Record, Shard, Written, in_batches, upsert
 from tests.cassandra.merge.join_oracle import WITH_STATICS
 from writetime.cassandra.schema.history import SchemaLearner
 from writetime.cassandra.schema.model import Schema
@@ -111,7 +111,7 @@ def in_two_batches(folder: Path, generation: int, bucket: int, key: bytes) -> li
     uri, store = pipeline(folder).state_url(layout.state_shard(*place)), open_store(str(folder / "bucket"))
     versions = [0]
     for batch in (1, 2):
-        written = upsert(uri, versions[-1], batch, [Record(key, b"%d" % batch, None)], store, layout.state_lease(*place))
+        written = upsert(uri, versions[-1], batch, in_batches([Record(key, b"%d" % batch, None)]), store, layout.state_lease(*place))
         versions.append(written.version)
     return versions[1:]
 
@@ -128,7 +128,9 @@ def test_what_no_batch_starts_from_is_removed(tmp_path: Path, monkeypatch: pytes
     store = open_store(pipeline(tmp_path).bucket)
 
     def purge(_: Any, task: maintain.Task, *__: Any) -> Purged | None:
-        return None if task.bucket else Purged(upsert(task.uri, task.version, 3, [Record(b"k", b"", None)], store, task.lease), 0)
+        return (
+            None if task.bucket else Purged(upsert(task.uri, task.version, 3, in_batches([Record(b"k", b"", None)]), store, task.lease), 0)
+        )
 
     base = sealed(2, ShardVersions(generation=2, buckets=[second, other, 0]), None)
     after = maintained(tmp_path, monkeypatch, base, purge)
@@ -152,7 +154,7 @@ def test_a_shard_that_cannot_be_purged_or_cleaned_stops_nothing(tmp_path: Path, 
     def purge(_: Any, task: maintain.Task, *__: Any) -> Purged:
         if task.bucket == 0:
             raise BatchError("odd", operation="purge", obj=task.uri)
-        return Purged(upsert(task.uri, task.version, 3, [Record(b"k", b"", None)], store, task.lease), 0)
+        return Purged(upsert(task.uri, task.version, 3, in_batches([Record(b"k", b"", None)]), store, task.lease), 0)
 
     def clean(uri: str, *args: Any, **kwargs: Any) -> int:
         if uri.endswith("1"):

@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 
 from spark_jobs import maintain
 from spark_jobs.maintain import Task, _purgeable, purge_shard, purged
-from spark_jobs.state.shards import Record, Shard, upsert
+from spark_jobs.state.shards import Record, Shard, in_batches, upsert
 from tests.cassandra.merge.join_oracle import (
     KEY,
     NOW,
@@ -102,7 +102,7 @@ def test_a_shard_is_written_once_and_only_if_anything_changes(tmp_path: Path) ->
     dead = Row((i32(1), i32(2)), deletion=DeletionTime(9, 50))
     records = records_of([update(rows=(live, dead))])
     uri = str(tmp_path / "shard")
-    version = upsert(uri, 0, 1, [Record(key, state, None) for key, state in sorted(records.items())], store, "lease.json").version
+    version = upsert(uri, 0, 1, in_batches(Record(key, state, None) for key, state in sorted(records.items())), store, "lease.json").version
 
     def task(before: int) -> Task:
         return Task(UUID(int=1), 0, uri, version, "lease.json", before)

@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 
 from spark_jobs.stages import merge_batch, merge_stream
 from spark_jobs.state import shards
-from spark_jobs.state.shards import upsert
+from spark_jobs.state.shards import in_batches, upsert
 from tests.examples import examples
 from tests.spark_jobs.examples import COUNTS, NOW, ORDERS, THEN, cells, delete, folded, frame, insert, of_kind, payloads
 from writetime.cassandra.model import (
@@ -99,7 +99,7 @@ def test_two_batches(data: st.DataObject, tmp_path_factory: pytest.TempPathFacto
         if not records:
             return
         uri = str(folder / "shard")
-        version = upsert(uri, 0, 1, records, open_store(str(folder / "bucket")), "lease.json").version
+        version = upsert(uri, 0, 1, in_batches(records), open_store(str(folder / "bucket")), "lease.json").version
         options: dict[str, Any] = {"now": NOW, "since": NOW - 50, "shards": {ORDERS.id: (uri, version)}}
         assert told(folded(second, engine="auto", **options)) == told(folded(second, engine="python", **options))
 
@@ -166,7 +166,7 @@ def test_states_are_held_in_parts(monkeypatch: pytest.MonkeyPatch, tmp_path: Pat
     wide = [insert(ORDERS, key, {"name": "x" * 10_000}, line) for key in range(4) for line in range(10)]
     found = folded([frame(each) for each in wide])
     uri = str(tmp_path / "shard")
-    shard = uri, upsert(uri, 0, 1, payloads(found, "record"), open_store(str(tmp_path / "bucket")), "lease.json").version
+    shard = uri, upsert(uri, 0, 1, in_batches(payloads(found, "record")), open_store(str(tmp_path / "bucket")), "lease.json").version
     held: list[int] = []
     looked_up = merge_batch.looked_up
 

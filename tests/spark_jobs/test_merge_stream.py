@@ -17,7 +17,7 @@ from uuid import UUID
 import pytest
 
 from spark_jobs.stages.table_rows import RowShape
-from spark_jobs.state.shards import upsert
+from spark_jobs.state.shards import in_batches, upsert
 from tests.spark_jobs.examples import (
     COUNTS,
     EVERYTHING,
@@ -66,7 +66,7 @@ def account(rows: Sequence[dict[str, Any]]) -> dict[str, int]:
 def stored(folder: Path, rows: Sequence[dict[str, Any]]) -> tuple[str, int]:
     """The records of a first batch as a shard."""
     uri = str(folder / "shard")
-    return uri, upsert(uri, 0, 1, payloads(rows, "record"), open_store(str(folder / "bucket")), "lease.json").version
+    return uri, upsert(uri, 0, 1, in_batches(payloads(rows, "record")), open_store(str(folder / "bucket")), "lease.json").version
 
 
 def names(rows: Sequence[dict[str, Any]]) -> list[str | None]:
@@ -213,7 +213,7 @@ def test_a_damaged_row_of_the_state_is_named(tmp_path: Path) -> None:
     (record,) = payloads(folded([frame(insert(COUNTS, 1, {"n": context(2)}))]), "record")
     damaged = record._replace(state=record.state.replace(context(2), b"\1" + context(2)[1:]))
     uri = str(tmp_path / "shard")
-    shard = uri, upsert(uri, 0, 1, [damaged], open_store(str(tmp_path / "bucket")), "lease.json").version
+    shard = uri, upsert(uri, 0, 1, in_batches([damaged]), open_store(str(tmp_path / "bucket")), "lease.json").version
     with pytest.raises(BatchError, match=r"shop\.counts.* 00000001"):
         folded([frame(insert(COUNTS, 1, {"n": context(3)}))], shards={COUNTS.id: shard})
 
@@ -413,7 +413,9 @@ def test_by_the_rule_of_3_11_expiring_cells_meet_as_live_ones_and_are_counted(en
     assert names(rows) == ["b"]
     assert account(rows)["ties"] == 1
     uri, (first, last) = str(tmp_path / "shard"), ([each] for each in mutations)
-    version = upsert(uri, 0, 1, payloads(folded(first, policy="3.11"), "record"), open_store(str(tmp_path / "bucket")), "l.json").version
+    version = upsert(
+        uri, 0, 1, in_batches(payloads(folded(first, policy="3.11"), "record")), open_store(str(tmp_path / "bucket")), "l.json"
+    ).version
     shards = {ORDERS.id: (uri, version)}
     late = folded(last, policy="3.11", engine=engine, since=NOW, now=second + 1, shards=shards)
     # The record says of its cell that a ring may have decided otherwise.
@@ -530,5 +532,8 @@ def test_by_the_column_and_one_by_one_come_to_the_same(seed: int, tmp_path: Path
         for table_id in MIXED.tables:
             uri, base = shards.get(table_id, (str(tmp_path / str(table_id)), 0))
             records = [pickle.loads(row["payload"]) for row in of_kind(fast, "record") if row["table_id"] == table_id.bytes]
-            shards[table_id] = uri, upsert(uri, base, batch, records, open_store(str(tmp_path / "bucket")), f"{table_id}.json").version
+            shards[table_id] = (
+                uri,
+                upsert(uri, base, batch, in_batches(records), open_store(str(tmp_path / "bucket")), f"{table_id}.json").version,
+            )
         since = now

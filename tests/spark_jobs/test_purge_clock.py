@@ -13,7 +13,7 @@ import pytest
 
 from spark_jobs.ingest import Batch
 from spark_jobs.maintain import purged
-from spark_jobs.state.shards import Record, Shard, upsert
+from spark_jobs.state.shards import Record, Shard, in_batches, upsert
 from tests.spark_jobs.examples import NOW, ORDERS, THEN, Engine, folded, frame, insert, payloads, schema_of
 from tests.storage.memory import MemoryStore
 from writetime.cassandra.merge.tombstone_gc import purge_before
@@ -48,7 +48,7 @@ class State:
     def write(self, records: list[Record]) -> None:
         self.batch += 1
         locks = open_store(str(self.folder / "locks"))
-        self.version = upsert(str(self.folder / "shard"), self.version, self.batch, records, locks, "lease").version
+        self.version = upsert(str(self.folder / "shard"), self.version, self.batch, in_batches(records), locks, "lease").version
 
     def fold(self, mutation: Mutation, now: int, **options: Any) -> list[str]:
         """Operations of the events."""

@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any
 
 import lance
+import pyarrow as pa
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
@@ -20,12 +21,12 @@ from lance.dataset import DatasetOptimizer
 
 from spark_jobs.state import shards
 from spark_jobs.state.places import reached
-from spark_jobs.state.shards import Record, Shard, Written, cleanup, upsert
+from spark_jobs.state.shards import SCHEMA, Record, Shard, Written, cleanup, in_batches, upsert
 from tests import gcs_server, s3_server
 from tests.examples import examples
 from writetime.errors import BatchError, LeaseLost
 from writetime.storage import open_store
-from writetime.storage.lease import notes
+from writetime.storage.lease import Lease, notes
 from writetime.storage.store import Store
 
 LEASE = "leases/ring/t/g0000/b00000.json"
@@ -48,7 +49,7 @@ class Place:
         return open_store(self.bucket)
 
     def upsert(self, base: int, batch: int, records: Iterable[Record], **timing: float) -> Written:
-        return upsert(self.uri, base, batch, records, self.store, LEASE, **timing)
+        return upsert(self.uri, base, batch, in_batches(records), self.store, LEASE, **timing)
 
     def open(self, version: int | None = None) -> lance.LanceDataset:
         """As Lance knows it."""
@@ -275,6 +276,51 @@ def test_a_rerun_with_other_records_is_told_and_changes_nothing(place: Place) ->
         with pytest.raises(BatchError, match="an earlier run of the batch wrote other records"):
             place.upsert(0, 1, other)
     assert place.upsert(0, 1, records) == first
+
+
+def test_a_rerun_is_the_same_however_its_records_are_cut(place: Place) -> None:
+    records = [*numbered(range(7)), *numbered(range(7, 9), b"", None), *numbered([9], expires_at=0), *numbered([10], expires_at=2**33)]
+    first = place.upsert(0, 1, records)
+    whole = pa.Table.from_batches(in_batches(records), SCHEMA)
+    for size in (1, 2, 5):
+        cut = whole.to_batches(max_chunksize=size)
+        assert upsert(place.uri, 0, 1, reversed(cut), place.store, LEASE) == first
+        with pytest.raises(BatchError, match="other records"):
+            upsert(place.uri, 0, 1, cut[1:], place.store, LEASE)
+
+
+@pytest.mark.parametrize("records", [numbered(range(3)), numbered(range(4), b"other")], ids=["same", "other"])
+def test_what_an_earlier_version_wrote_is_taken_over(place: Place, records: list[Record]) -> None:
+    """A batch that an earlier version began, and noted with its digest, is run again by this one."""
+    written = place.upsert(0, 1, numbered(range(3)))
+    with Lease(place.store, LEASE) as held:
+        noted = {name: value for name, value in held.notes.items() if name != "content"}
+        held.finish({**noted, "records": "4cb1bbb4ba22fda8cc8c2b1e64c8cc6b"})
+    assert place.upsert(0, 1, records) == written
+    with pytest.raises(BatchError, match="has written it"):
+        place.upsert(written.version, 1, records)
+    assert place.all(place.upsert(written.version, 2, numbered([1], b"new")).version)[b"000001"] == b"new"
+
+
+def test_many_records_are_merged_in_parts(place: Place, monkeypatch: pytest.MonkeyPatch) -> None:
+    """By number and by bytes, wherever a batch of them ends."""
+    sizes: list[int] = []
+    merge = shards._Chain._merge
+
+    def noted(chain: Any, table: pa.Table, *, forget: bool) -> None:
+        sizes.append(table.num_rows)
+        merge(chain, table, forget=forget)
+
+    monkeypatch.setattr(shards._Chain, "_merge", noted)
+    monkeypatch.setattr(shards, "WRITTEN", 1000)
+    first = place.upsert(0, 1, numbered(range(2500)))
+    assert sizes == [1000, 1000, 500]
+    assert len(place.all(first.version)) == 2500
+    sizes.clear()
+    monkeypatch.setattr(shards, "HELD", 5000)
+    second = place.upsert(first.version, 2, numbered(range(20), bytes(1000)))
+    assert sizes == [5, 5, 5, 5]
+    assert len(place.all(second.version)) == 2500
 
 
 def test_a_batch_that_is_behind_or_elsewhere_is_refused(place: Place) -> None:

@@ -14,7 +14,7 @@ from pyspark import cloudpickle
 
 from spark_jobs.cassandra_reader import token_of
 from spark_jobs.stages.table_rows import EXPIRES_AT, WRITETIME
-from spark_jobs.state.shards import Record, upsert
+from spark_jobs.state.shards import Record, in_batches, upsert
 from spark_jobs.verify import Look, Plan, Rows, Suspect, _differing, tied_rows
 from writetime.cassandra.merge import row_codec
 from writetime.cassandra.merge.clustering import ClusteringOrder
@@ -96,7 +96,9 @@ def test_rows_whose_ties_the_ring_decided_otherwise_are_named(tmp_path: Path) ->
     winner, late = Cell("v", 7, i64(9)), Cell("v", 7, i64(8), ttl=5, local_deletion_time=50)
     state = merge_rows(Row((i32(2) + b"\x64",), cells=(winner,)), Row((), cells=(late,)), policy="3.11")
     bucket = open_store(str(tmp_path / "bucket"))
-    version = upsert(str(tmp_path / "shard"), 0, 1, [Record(record, row_codec.encode(state), None)], bucket, "lease.json").version
+    version = upsert(
+        str(tmp_path / "shard"), 0, 1, in_batches([Record(record, row_codec.encode(state), None)]), bucket, "lease.json"
+    ).version
     found = Shown.from_bytes(ours["row"])
     suspects = {column: (0, Suspect(0, "", 0, [Difference("value", column, None)], Shown({}), found, record)) for column in ("v", "secret")}
     shards = [(str(tmp_path / "shard"), version)]
