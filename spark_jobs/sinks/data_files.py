@@ -42,6 +42,11 @@ FILES: Final = pa.schema([("path", pa.string()), ("size", pa.int64()), ("rows", 
 BYTES_PER_FILE: Final = 64 << 20
 """Bytes of Arrow memory after which a file is written."""
 _ROWS_PER_GROUP: Final = 1 << 17
+_DICTIONARY: Final = 64 << 10
+"""Bytes of distinct values after which a column's values are written as they are. Looking them up in a large
+dictionary takes longer than writing them, and Zstandard makes more of the values themselves."""
+_ROWS_AT_ONCE: Final = 1 << 14
+"""Rows of a column that are encoded before the writer looks how large pages and dictionary are."""
 _DAY: Final = 86_400_000_000
 _SETTINGS_OF_A_WRITER: Final = (
     *("write.format.", "write.parquet.", "write.object-storage.", "write.location-provider.", "write.data.path", "write.folder-storage"),
@@ -246,6 +251,14 @@ def _local(path: str) -> Path:
 
 def _write_parquet(path: str, schema: pa.Schema, tables: Iterable[pa.Table]) -> None:
     # As Iceberg's writer: Zstandard, short decimals as integers, and no Arrow schema beside the field ids.
-    with pq.ParquetWriter(path, schema, compression="zstd", store_schema=False, store_decimal_as_integer=True) as writer:
+    with pq.ParquetWriter(
+        path,
+        schema,
+        compression="zstd",
+        store_schema=False,
+        store_decimal_as_integer=True,
+        dictionary_pagesize_limit=_DICTIONARY,
+        write_batch_size=_ROWS_AT_ONCE,
+    ) as writer:
         for table in tables:
             writer.write_table(table, row_group_size=_ROWS_PER_GROUP)

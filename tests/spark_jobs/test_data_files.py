@@ -6,6 +6,7 @@ import dataclasses
 import re
 from collections.abc import Iterator
 from pathlib import Path
+from random import Random
 from typing import Any
 
 import pyarrow as pa
@@ -13,7 +14,7 @@ import pyarrow.parquet as pq
 import pytest
 
 from spark_jobs.sinks import data_files
-from spark_jobs.sinks.data_files import FILES, FileTarget
+from spark_jobs.sinks.data_files import FILES, FileTarget, put
 from spark_jobs.sinks.iceberg_table import stores_reached
 
 COLUMNS = pa.schema([("id", pa.int64()), ("at", pa.timestamp("us", "UTC")), ("tags", pa.map_(pa.string(), pa.list_(pa.int32())))])
@@ -63,6 +64,20 @@ def test_each_day_has_a_file_with_the_tables_field_ids(tmp_path: Path) -> None:
     schema = str(pq.ParquetFile(found[0]["path"]).schema)
     names = ("id", "at", "tags", "key", "value", "element")
     assert all(re.search(rf"field_id={number} {name}\b", schema) for number, name in enumerate(names, start=1))
+
+
+def test_only_values_that_repeat_are_looked_up(tmp_path: Path) -> None:
+    """Of a column whose values are all different, a dictionary would only take time; of each, Iceberg finds bounds."""
+    columns = pa.schema([("id", pa.int64()), ("at", pa.timestamp("us", "UTC"))])
+    rows, path = 100_000, str(tmp_path / "some.parquet")
+    numbers = Random(7).sample(range(2**62), rows)
+    put(path, columns, [pa.table([pa.array(numbers), pa.array([0, DAY] * (rows // 2), columns.field("at").type)], columns)])
+    different, repeated = (pq.read_metadata(path).row_group(0).column(at) for at in range(2))
+    # Of the rows that were encoded before the writer looked.
+    assert different.data_page_offset - different.dictionary_page_offset <= 8 * (1 << 14) + 1000
+    assert repeated.total_uncompressed_size < rows
+    assert (different.statistics.min, different.statistics.max) == (min(numbers), max(numbers))
+    assert repeated.statistics.has_min_max
 
 
 def test_many_rows_are_several_files_in_bounded_memory(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
