@@ -76,6 +76,9 @@ def options(config: PipelineConfig) -> dict[str, str]:
         **({"spark.python.daemon.module": "spark_jobs.daemon"} if _is_local(config) else {}),
         # Data between stages is read at once and compresses badly: compression would cost more than it saves.
         "spark.sql.inMemoryColumnarStorage.compressed": "false",
+        # Spark keeps the code of 100 queries, which the commits of one batch use up: a session would compile all of it
+        # again in each batch.
+        "spark.sql.codegen.cache.maxEntries": "1000",
         # Operators look for the job's own lines in the task's log; Spark would add a thousand per second.
         "spark.log.level": "WARN",
         **config.spark.conf,

@@ -4,7 +4,7 @@ Strategy: a job makes its session and stops it, and with its context go Python's
 to be there again: more than a batch of a test does. So as long as `shared` holds, stopping a session ends
 what is cached, and nothing else, and making one makes a new session of the context that is there, with
 settings and catalogs of its own. Another master, other jars or other memory are another context. Spark counts
-what a session may set by itself as `spark.sql.*`; two of these are a context's all the same."""
+what a session may set by itself as `spark.sql.*`; three of these are a context's all the same."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ import pytest
 from pyspark import SparkConf, SparkContext
 from pyspark.sql import SparkSession
 
-_OF_A_CONTEXT: Final = ("spark.sql.extensions", "spark.sql.warehouse.dir")
+_OF_A_CONTEXT: Final = ("spark.sql.extensions", "spark.sql.warehouse.dir", "spark.sql.codegen.cache.maxEntries")
 _OF_NOBODY: Final = ("spark.app.name", "spark.sql.warehouse.dir")
 """What differs from test to test and changes nothing: no table of ours lies in Spark's own warehouse."""
 

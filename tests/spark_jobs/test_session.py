@@ -28,6 +28,7 @@ def test_a_database(tmp_path: Path) -> None:
     assert told["spark.sql.catalog.lake.type"] == "jdbc"
     assert told["spark.sql.catalog.lake.jdbc.schema-version"] == "V1"
     assert told["spark.sql.catalog.lake.warehouse"] == str(tmp_path / "lake")
+    assert int(told["spark.sql.codegen.cache.maxEntries"]) > 100, "the code of a batch's queries"
 
 
 @pytest.mark.parametrize(("kind", "uri"), [("rest", "https://catalog.example/api"), ("hive", "thrift://metastore:9083")])
