@@ -44,3 +44,13 @@ def test_what_is_imported_ahead_starts_no_thread() -> None:
     )
     done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)
     assert done.stdout.strip() == "0"
+
+
+def test_workers_look_for_garbage_among_their_own_objects_only() -> None:
+    """They do after each task; modules are none."""
+    program = (
+        "import gc, pyspark.daemon; from spark_jobs import daemon;"
+        "pyspark.daemon.manager = lambda: print(gc.get_freeze_count() > 50_000, len(gc.get_objects()) < 1_000); daemon.main()"
+    )
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)
+    assert done.stdout.split() == ["True", "True"]
