@@ -3,8 +3,9 @@
 Strategy: the segments of three replicas (`workloads.py`: orders that a real node has logged, about 1 KB and 20
 cells each, 302 MB) are planned like shipped ones. What is measured is all that a batch costs: ingest with its
 commits to the warehouse and the state, archiving, and every event in a real Kafka, where the committed ones are
-counted. Then some small batches of 1,000 rows, and one of maintenance, of what was written. The first pass is
-cold: Spark's workers start, and code is compiled. Each pass begins without tables and with topics of its own.
+counted. Then some small batches of 1,000 rows, and one of maintenance, of what was written. The JVM is started as
+Airflow starts it. The first pass is cold: Spark's workers start, and code is compiled. Each pass begins without
+tables and with topics of its own.
 
 With `--workers`, Spark is a standalone cluster of so many workers with one core each, which share nothing with the
 driver but an S3 server (`tools.standalone`); the server is on the same cores, and its CPU is not in the figures.
@@ -38,7 +39,7 @@ from pyspark.sql import SparkSession
 from rich.console import Console
 from rich.table import Table
 
-from benchmarks.batch import CLUSTER, PER_SECTION, REPLICAS, SEGMENT_BYTES, config_of, forget
+from benchmarks.batch import CLUSTER, DEPLOYED, PER_SECTION, REPLICAS, SEGMENT_BYTES, config_of, forget
 from benchmarks.figures import KEYS
 from benchmarks.processes import Label, Meter
 from benchmarks.publish import committed, events_only
@@ -88,7 +89,9 @@ def measure(options: argparse.Namespace) -> dict[str, Any]:
     with tempfile.TemporaryDirectory(prefix="writetime-bench-") as temporary, ExitStack() as services:
         folder = Path(temporary)
         config = config_of(folder, cores, options.buckets, quick=options.recorded)
-        if options.workers is not None:
+        if options.workers is None:
+            config = config.model_copy(update={"spark": config.spark.model_copy(update={"conf": DEPLOYED | config.spark.conf})})
+        else:
             config = _on(services.enter_context(standalone.running(folder, run=folder / "run", workers=cores, installed=True)), config)
         kafka = services.enter_context(Kafka(folder / "kafka", port=0))
         spark = spark_session(config, "writetime bench-whole")

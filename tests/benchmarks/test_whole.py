@@ -8,6 +8,7 @@ import sys
 
 import pytest
 
+from benchmarks.batch import DEPLOYED
 from tools import ROOT
 from tools.services.s3 import PROGRAM
 
@@ -24,3 +25,11 @@ def test_one_worker_and_two_are_compared() -> None:
     assert (figures["cores"], figures["events"]) == (2, 3852)
     assert figures["worker_scaling"] > 0
     assert len(figures["spread"]["seconds_of_one_worker"]) == 1
+
+
+def test_the_jvm_starts_as_airflow_starts_it() -> None:
+    """The plugins import Airflow, which a benchmark has no need of."""
+    (options,) = DEPLOYED.values()
+    assert f'QUICK_START = {{"{next(iter(DEPLOYED))}": "{options}"}}' in (ROOT / "plugins" / "writetime_operators.py").read_text(
+        encoding="utf-8"
+    )
