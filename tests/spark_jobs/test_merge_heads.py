@@ -10,7 +10,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from spark_jobs.stages import merge_batch, merge_heads, merge_stream
-from spark_jobs.state.shards import upsert
+from spark_jobs.state.shards import in_batches, upsert
 from tests.examples import examples
 from tests.spark_jobs.examples import NOW, ORDERS, THEN, cells, folded, frame, of_kind, payloads
 from tests.spark_jobs.test_merge_batch import key_of, rows, told
@@ -99,7 +99,7 @@ def test_two_batches(data: st.DataObject, tmp_path_factory: pytest.TempPathFacto
         if not records:
             return
         uri = str(folder / "shard")
-        version = upsert(uri, 0, 1, records, open_store(str(folder / "bucket")), "lease.json").version
+        version = upsert(uri, 0, 1, in_batches(records), open_store(str(folder / "bucket")), "lease.json").version
         options |= {"now": NOW, "since": NOW - 50, "shards": {ORDERS.id: (uri, version)}}
         by_column, one_by_one = (folded(second, engine=engine, **options) for engine in ("auto", "python"))
         assert all_told(by_column) == all_told(one_by_one)
