@@ -39,6 +39,7 @@ COMPILED: Final = (
     "writetime.kernels.merge",
     "writetime.kernels.values",
     "writetime.kernels.clustering_keys",
+    "writetime.kernels.json_text",
 )
 _NEEDED: Final = ("pyspark", "py4j", "spark_jobs", "writetime")
 

@@ -171,6 +171,7 @@ compile_kernel() {
     "$PYTHON" -m writetime.kernels.mutation_buffers
     "$PYTHON" -m writetime.kernels.merge
     "$PYTHON" -m writetime.kernels.clustering_keys
+    "$PYTHON" -m writetime.kernels.json_text
 }
 
 prepare_airflow() {

@@ -208,7 +208,9 @@ class Encoder:
                 rows, keys, values = rows.filter(fits), keys.filter(fits), values.filter(fits)
                 together = pc.replace_with_mask(together, together, fits)
         yield Placed(_indices(together), self._records(rows, keys, values, version.places(rows["key"])))
-        yield self._one_by_one(version, batch, pc.and_not(mine, together))
+        rare = pc.and_not(mine, together)
+        if pc.any(rare).as_py():
+            yield self._one_by_one(version, batch, rare)
 
     def _records(self, rows: pa.RecordBatch, keys: Any, values: Any, places: Any) -> pa.RecordBatch:
         count = rows.num_rows

@@ -1,17 +1,17 @@
-"""Whole columns of values as JSON texts, by Arrow's compute functions: what `converters` and `envelope.encode`
-make of each value, byte for byte.
+"""Whole columns of values as JSON texts: what `converters` and `envelope.encode` make of each value, byte for byte.
 
-Strategy: the text of a row is joined from the texts of its columns, so no row becomes a Python object, and all
-at once as far as possible: a text is copied whenever it is joined. Simple types are cast; text is quoted, and
-only what holds a character that JSON escapes goes through `encode`. Lists, maps and structs are joined from the
-texts of their elements. Types without a compiled form, and times whose years do not have four digits, are
-converted value by value, as `converters` does. Must not know an envelope.
+Strategy: the text of a row has *parts*, columns and strings, which a kernel writes side by side (`kernels.json_text`):
+text, whole numbers, booleans, times, bytes, lists of them, and structs become JSON where they are written. Real numbers
+become texts by Arrow. Lists of lists or structs are written from the inside out. Types without a compiled form, and
+times whose years do not have four digits, are converted value by value, as `converters` does. Must not know an
+envelope. Requires numba.
 """
 
 from __future__ import annotations
 
-from binascii import b2a_base64
+import importlib
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from functools import cache
 from typing import Any, Final
 
 import numpy as np
@@ -20,57 +20,75 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from writetime.cassandra.types.types import CollectionType, CqlType, NativeType, TupleType, UdtType, VectorType
+from writetime.errors import DecodeError
 from writetime.events.arrow import plain_values
 from writetime.events.converters import NUMBERS, JsonForm
 from writetime.events.values import TEXT_KEYS, fields_of
 
 Texts = Any
 """An Arrow array of strings without nulls."""
-Parts = list[Any]
-"""What the text of each row is joined from: texts, and plain strings that are the same in all rows."""
+Part = Any
+"""What the text of each row is joined from: a column in a form that the kernel writes (`json_text.Column`), or a string
+that is the same in all rows."""
+Parts = list[Part]
 NULL: Final = "null"
 _AS_NUMBER: Final = frozenset({"tinyint", "smallint", "int", "bigint", "counter", "time"})
-_ESCAPED: Final = r'["\\\x00-\x1f]'
 _FROM_MS, _TO_MS = -30_610_224_000_000, 253_402_300_800_000
 """The years 1000 to 9999, ms since the epoch."""
 _DAY_MS: Final = 86_400_000
 
 
-def joined(parts: Iterable[Any], rows: int) -> Texts:
-    """Texts of so many rows and plain strings, side by side."""
-    few: Parts = []
-    for part in parts:
-        if few and isinstance(part, str) and isinstance(few[-1], str):
-            few[-1] += part
-        else:
-            few.append(part)
-    if len(few) == 1:
-        return listed(few * rows) if isinstance(few[0], str) else few[0]
-    return pc.binary_join_element_wise(*few, "")
+def joined(parts: Iterable[Part], rows: int) -> Texts:
+    """Texts of so many rows, of parts side by side. DecodeError if they have more than 2 GB."""
+    try:
+        offsets, content = _kernel().written(_merged(parts), rows)
+    except OverflowError as error:
+        raise DecodeError(str(error), operation="encode events as JSON", hint="They are encoded one by one.") from error
+    return pa.Array.from_buffers(pa.string(), rows, [None, offsets, content])
 
 
 def listed(values: Sequence[str]) -> Texts:
     return pa.array(values, pa.string())
 
 
-def or_null(texts: Texts, present: Any) -> Texts:
-    """The texts of what is present, else `null`."""
-    return pc.if_else(present, texts, NULL)
+def as_they_are(texts: Texts) -> Part:
+    """Texts that are JSON already; null is `null`."""
+    return _column("RAW", texts)
 
 
-def object_of(fields: Mapping[str, Any]) -> Parts:
-    """The parts of a JSON object with these fields; a field is texts, parts, or one text for all rows."""
+def object_of(fields: Mapping[str, str | Part | Parts]) -> Parts:
+    """The parts of a JSON object with these fields."""
     parts: Parts = []
     for name, value in fields.items():
         parts += [f"{',' if parts else '{'}{quoted(name)}:", *(value if isinstance(value, list) else [value])]
     return [*parts, "}"] if parts else ["{}"]
 
 
-def array_of(lists: Any, elements: Texts, brackets: str = "[]") -> Texts:
-    """JSON arrays of lists whose flat elements have these texts; `null` for a null list."""
-    lengths = pc.fill_null(pc.list_value_length(lists), 0).to_numpy()
-    held = pa.ListArray.from_arrays(pa.array(np.concatenate(([0], np.cumsum(lengths))), pa.int32()), elements)
-    return or_null(joined([brackets[0], pc.binary_join(held, ","), brackets[1]], len(lists)), lists.is_valid())
+def array_of(lists: Any, *inside: Part, brackets: str = "[]") -> Part:
+    """JSON arrays of lists, or objects of maps, whose flat elements (`elements`) have these parts: no lists, and none
+    that are optional."""
+    return _column("LIST", lists, inside, brackets)
+
+
+def elements(lists: Any) -> tuple[Any, ...]:
+    """The flat elements of lists, or keys and values of maps."""
+    return _kernel().elements(lists)  # type: ignore[no-any-return]
+
+
+def or_null(parts: Parts, rows: Any) -> Parts:
+    """The parts, or `null` in rows that are null."""
+    return [_column("OPTIONAL", rows, _merged(parts))] if rows.null_count else parts
+
+
+def _merged(parts: Iterable[Part]) -> Parts:
+    """The parts, neighbouring strings as one."""
+    few: Parts = []
+    for part in parts:
+        if few and isinstance(part, str) and isinstance(few[-1], str):
+            few[-1] += part
+        else:
+            few.append(part)
+    return few
 
 
 class Columns:
@@ -79,40 +97,41 @@ class Columns:
     def __init__(self, form: JsonForm) -> None:
         self.form = form
 
-    def parts(self, kind: CqlType, column: Any) -> Parts:
-        """As `texts`, of which most are not joined yet."""
-        if column.null_count == len(column):
-            return [NULL]
-        if not column.null_count and isinstance(kind, NativeType) and self._is_quoted(kind):
-            return quote_parts(column)
-        if not column.null_count and isinstance(kind, TupleType | UdtType):
-            return self.fields(fields_of(kind), column)
-        return [self.texts(kind, column)]
-
     def texts(self, kind: CqlType, column: Any) -> Texts:
         """The column's values of that type as JSON. DecodeError as by the form's converters."""
+        return joined(self.parts(kind, column), len(column))
+
+    def parts(self, kind: CqlType, column: Any) -> Parts:
+        """What `texts` is joined from."""
         if column.null_count == len(column):
-            return listed([NULL] * len(column))
+            return [NULL]
         if isinstance(kind, NativeType):
-            return self._native(kind, column)
+            return [self._native(kind, column)]
         if isinstance(kind, CollectionType) and kind.kind == "map":
-            return self._map(kind, column)
+            return [self._map(kind, column)]
         if isinstance(kind, CollectionType | VectorType):
             element = kind.element if isinstance(kind, VectorType) else kind.elements[0]
-            return array_of(column, self.texts(element, column.flatten()))
+            (values,) = elements(column)
+            return [array_of(column, *self._inner(element, values))]
         if isinstance(kind, TupleType | UdtType):
-            return or_null(joined(self.fields(fields_of(kind), column), len(column)), column.is_valid())
-        return self._one_by_one(kind, column)
+            return or_null(self.fields(fields_of(kind), column), column)
+        return [self._one_by_one(kind, column)]
 
     def fields(self, kinds: Mapping[str, CqlType], struct: Any) -> Parts:
         """The parts of objects with these fields, which the struct has in that order."""
         held = zip(kinds.items(), range(struct.type.num_fields), strict=False)
         return object_of({self.form.name(name): self.parts(kind, struct.field(at)) for (name, kind), at in held})
 
+    def _inner(self, kind: CqlType, column: Any) -> Parts:
+        """As `parts`, of elements: those that are lists or structs are joined, which is what a list may hold."""
+        if not isinstance(kind, NativeType) and column.null_count < len(column):
+            return [as_they_are(self.texts(kind, column))]
+        return self.parts(kind, column)
+
     def _is_quoted(self, kind: NativeType) -> bool:
         return kind.name in TEXT_KEYS or (kind.name in NUMBERS and self.form.number_mode(kind.name) == "string")
 
-    def _native(self, kind: NativeType, column: Any) -> Texts:
+    def _native(self, kind: NativeType, column: Any) -> Part:
         if self._is_quoted(kind):
             return quotes(column)
         if kind.name in _AS_NUMBER:
@@ -122,87 +141,59 @@ class Columns:
         if kind.name in ("timestamp", "date"):
             return self._times(kind, column)
         if kind.name in ("float", "double"):
-            values = pc.fill_null(column, 0).to_numpy()
-            return or_null(_reals(_shortest(values) if kind.name == "float" else values), column.is_valid())
+            # Zero would be one of the numbers that Arrow writes in another way.
+            values = pc.fill_null(column, 0.5).to_numpy()
+            texts = _reals(_shortest(values) if kind.name == "float" else values)
+            return as_they_are(pc.if_else(column.is_valid(), texts, NULL) if column.null_count else texts)
         if kind.name in ("blob", "empty"):
-            values = column.to_pylist()
-            return listed([NULL if value is None else f'"{b2a_base64(value, newline=False).decode()}"' for value in values])
+            return _column("BASE64", column)
         return self._one_by_one(kind, column)
 
-    def _times(self, kind: NativeType, column: Any) -> Texts:
-        if kind.name == "timestamp":
-            micros = pc.fill_null(column.view(pa.int64()), 0).to_numpy()
-            millis = micros // 1000 if self.form.times != "microseconds" else micros
-        else:
-            millis = pc.fill_null(column.view(pa.int32()), 0).to_numpy().astype(np.int64) * _DAY_MS
+    def _times(self, kind: NativeType, column: Any) -> Part:
+        is_timestamp = kind.name == "timestamp"
+        values = column.view(pa.int64()) if is_timestamp else column.view(pa.int32()).cast(pa.int64())
         if self.form.times != "isostring":
-            return or_null(numbers(pa.array(millis if kind.name == "timestamp" else millis // _DAY_MS)), column.is_valid())
-        if ((millis < _FROM_MS) | (millis >= _TO_MS)).any():
+            return numbers(_whole_millis(values) if is_timestamp and self.form.times != "microseconds" else values)
+        found = pc.min_max(values)
+        millis = [value // 1000 if is_timestamp else value * _DAY_MS for value in (found["min"].as_py(), found["max"].as_py())]
+        if millis[0] < _FROM_MS or millis[1] >= _TO_MS:
             return self._one_by_one(kind, column)
-        # 2026-11-22 08:13:55.551
-        texts = pc.cast(pa.array(millis, pa.timestamp("ms")), pa.string())
-        day = pc.utf8_slice_codeunits(texts, 0, 10)
-        parts = [day, "T", pc.utf8_slice_codeunits(texts, 11, 23), "Z"] if kind.name == "timestamp" else [day]
-        return or_null(joined(['"', *parts, '"'], len(column)), column.is_valid())
+        return _column("TIMESTAMP" if is_timestamp else "DATE", values)
 
-    def _map(self, kind: CollectionType, column: Any) -> Texts:
+    def _map(self, kind: CollectionType, column: Any) -> Part:
         of_key, of_value = kind.elements
-        stored = column.type
-        lists = column.cast(pa.list_(pa.struct([stored.key_field, stored.item_field])))
-        entries = lists.flatten()
-        keys, values = entries.field(0), self.texts(of_value, entries.field(1))
+        keys, values = elements(column)
         if str(of_key) not in TEXT_KEYS | NUMBERS:
-            return array_of(lists, joined(object_of({"key": self.texts(of_key, keys), "value": values}), len(keys)))
-        return array_of(lists, joined([*quote_parts(keys), ":", values], len(keys)), "{}")
+            return array_of(column, *object_of({"key": self._inner(of_key, keys), "value": self._inner(of_value, values)}))
+        return array_of(column, quotes(keys), ":", *self._inner(of_value, values), brackets="{}")
 
-    def _one_by_one(self, kind: CqlType, column: Any) -> Texts:
+    def _one_by_one(self, kind: CqlType, column: Any) -> Part:
         convert = self.form.converter(kind)
         values = plain_values(column)
-        return listed([NULL if value is None else quoted(value if convert is None else convert(value)) for value in values])
+        return as_they_are(listed([NULL if value is None else quoted(value if convert is None else convert(value)) for value in values]))
 
 
-def numbers(column: Any) -> Texts:
+def numbers(column: Any) -> Part:
     """Whole numbers as JSON; null stays `null`."""
-    return pc.fill_null(pc.cast(column, pa.string()), NULL)
+    return _column("INT", column.cast(pa.int64()))
 
 
-def booleans(column: Any) -> Texts:
+def booleans(column: Any) -> Part:
     """Booleans as JSON; null stays `null`."""
-    return pc.fill_null(pc.if_else(column, "true", "false"), NULL)
+    return _column("BOOL", column)
 
 
-def same_or(texts: Callable[[Any], Texts], column: Any) -> Any:
-    """The texts of a column; one text if all its values are the same."""
-    one = texts(column[:1])[0].as_py()
-    alike = pc.equal(column, column[0]) if column[0].is_valid else column.is_null()
-    return one if pc.all(alike, skip_nulls=False).as_py() else texts(column)
-
-
-def quotes(column: Any) -> Texts:
+def quotes(column: Any) -> Part:
     """Strings as JSON; null stays `null`."""
-    return pc.fill_null(joined(quote_parts(column), len(column)), NULL)
+    return _column("TEXT", column)
 
 
-def quote_parts(column: Any) -> Parts:
-    """As `quotes`, but a null stays null."""
-    if not _may_be_escaped(column):
-        return ['"', column, '"']
-    special = pc.fill_null(pc.match_substring_regex(column, _ESCAPED), False)
-    if not pc.any(special).as_py():
-        return ['"', column, '"']
-    # Without the quotation marks, which are joined with what is around them.
-    escaped = [quoted(text)[1:-1] for text in column.filter(special).to_pylist()]
-    return ['"', pc.replace_with_mask(column, special, listed(escaped)), '"']
-
-
-def _may_be_escaped(column: Any) -> bool:
-    """Whether any string may hold a character that JSON escapes."""
-    _, offsets, content = column.buffers()
-    if not len(column) or content is None:
-        return False
-    begin, end = np.frombuffer(offsets, np.int32)[[column.offset, column.offset + len(column)]].tolist()
-    found = content.slice(begin, end - begin).to_pybytes()
-    return b'"' in found or b"\\" in found or bool((np.frombuffer(found, np.uint8) < ord(" ")).any())
+def same_or(part: Callable[[Any], Part], column: Any) -> Part:
+    """The part of a column; one string if all its values are the same."""
+    alike = pc.equal(column, column[0]) if column[0].is_valid else column.is_null()
+    if pc.all(alike, skip_nulls=False).as_py():
+        return joined([part(column[:1])], 1)[0].as_py()
+    return part(column)
 
 
 def quoted(value: Any) -> str:
@@ -210,6 +201,22 @@ def quoted(value: Any) -> str:
     from writetime.events.envelope import encode
 
     return encode(value).decode()
+
+
+def _column(kind: str, array: Any, inside: Sequence[Part] = (), brackets: str = "[]") -> Part:
+    kernel = _kernel()
+    return kernel.Column(getattr(kernel, kind), array, inside, brackets)
+
+
+@cache
+def _kernel() -> Any:
+    return importlib.import_module("writetime.kernels.json_text")
+
+
+def _whole_millis(micros: Any) -> Any:
+    """Whole milliseconds of microseconds, rounded down as Python does."""
+    found = pc.fill_null(micros, 0).to_numpy() // 1000
+    return pa.array(found, mask=micros.is_null().to_numpy(zero_copy_only=False)) if micros.null_count else pa.array(found)
 
 
 def _reals(values: Reals) -> Texts:

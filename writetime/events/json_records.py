@@ -1,7 +1,7 @@
 """Keys and values of many events as JSON at once: what `Shape` and `serialization` make of each row, byte for
 byte.
 
-Strategy: the envelope's fields are columns of JSON texts (`json_columns`), joined row by row in Arrow. Rows that
+Strategy: the envelope's fields are parts of JSON texts (`json_columns`), written side by side row by row. Rows that
 are rare stay with `Shape`, as `takes` says: events of a whole table or of many rows, values of dropped columns,
 keys that lack a required column, columns as cells. Must not know Kafka.
 """
@@ -11,7 +11,7 @@ from __future__ import annotations
 import json
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from functools import reduce
+from functools import lru_cache, reduce
 from typing import Any, Final
 
 import numpy as np
@@ -26,14 +26,17 @@ from writetime.events.envelope import LONG_AGO, About, Shape, encode
 from writetime.events.json_columns import (
     NULL,
     Columns,
+    Part,
     Parts,
     Texts,
     array_of,
+    as_they_are,
     booleans,
+    elements,
     joined,
-    listed,
     numbers,
     object_of,
+    or_null,
     quoted,
     quotes,
     same_or,
@@ -81,10 +84,12 @@ class Records:
         size = batch.nbytes + batch.num_rows * (sum(map(len, self.prefix or ())) + 2 * names)
         rows = max(1, batch.num_rows // (1 + size // _PARTS))
         found = [self._encode(batch.slice(at, rows)) for at in range(0, batch.num_rows, rows)]
+        if len(found) == 1:
+            return found[0]
         keys, values = zip(*found, strict=True)
         return pa.concat_arrays(keys), pa.concat_arrays(values)
 
-    def _encode(self, batch: pa.RecordBatch) -> tuple[Any, ...]:
+    def _encode(self, batch: pa.RecordBatch) -> tuple[Any, Any]:
         columns = Columns(self.shape.form)  # type: ignore[arg-type]
         key = columns.fields(self.shape.keys, batch["key"])
         value = object_of(
@@ -93,12 +98,12 @@ class Records:
                 "after": self._row(columns, batch["after"]),
                 "op": quotes(batch["op"]),
                 **self._times(batch["processed_at"]),
-                "changed": array_of(batch["changed"], quotes(batch["changed"].flatten())),
+                "changed": array_of(batch["changed"], *map(quotes, elements(batch["changed"]))),
                 "changed_elements": self._elements(batch),
                 "source": object_of(self._source(batch)),
             }
         )
-        return tuple(self._wrapped(parts, which, batch.num_rows) for which, parts in enumerate((key, value)))
+        return self._wrapped(key, 0, batch.num_rows), self._wrapped(value, 1, batch.num_rows)
 
     def _is_number(self, kind: CqlType) -> bool:
         return str(kind) in NUMBERS and self.shape.form.number_mode(str(kind)) != "string"
@@ -109,36 +114,31 @@ class Records:
         return joined(parts, rows).cast(pa.binary())
 
     def _row(self, columns: Columns, rows: Any) -> Parts:
-        if not rows.null_count:
-            return self._present(columns, rows)
         if rows.null_count == len(rows):
             return [NULL]
-        present = rows.is_valid()
-        # Most events are inserts, whose `before` is null.
-        held = rows.filter(present)
-        return [pc.replace_with_mask(listed([NULL] * len(rows)), present, joined(self._present(columns, held), len(held)))]
+        return or_null(self._present(columns, rows), rows)
 
     def _present(self, columns: Columns, rows: Any) -> Parts:
-        fields: dict[str, Any] = {}
+        fields: dict[str, Part | Parts] = {}
         for column in self.shape.shown:
             held = [rows.field(place) for place, _ in column.places if _holds(column.kind, rows.type.field(place).type)]
             if len(held) == 1:
                 fields[column.shown] = columns.parts(column.kind, held[0])
                 continue
-            found: Any = NULL
+            found: Any = None
             for each in reversed(held):
                 texts = columns.texts(column.kind, each)
-                found = texts if found is NULL else pc.if_else(each.is_valid(), texts, found)
-            fields[column.shown] = found
+                found = texts if found is None else pc.if_else(each.is_valid(), texts, found)
+            fields[column.shown] = NULL if found is None else as_they_are(found)
         return object_of(fields)
 
     def _times(self, moments: Any) -> dict[str, Any]:
         micros = moments.view(pa.int64()).to_numpy()
         if (micros == micros[0]).all():
-            return {name: texts[0].as_py() for name, texts in self._texts_of_times(micros[:1]).items()}
-        return self._texts_of_times(micros)
+            return {name: joined([part], 1)[0].as_py() for name, part in self._parts_of_times(micros[:1]).items()}
+        return self._parts_of_times(micros)
 
-    def _texts_of_times(self, micros: Any) -> dict[str, Texts]:
+    def _parts_of_times(self, micros: Any) -> dict[str, Part]:
         found = {"ts_ms": numbers(pa.array(micros // 1000))}
         if self.shape.contract == 2:
             most = _INT64.max // 1000
@@ -146,10 +146,9 @@ class Records:
             found |= {"ts_us": numbers(pa.array(micros)), "ts_ns": numbers(pa.array(nanos))}
         return found
 
-    def _elements(self, batch: pa.RecordBatch) -> Texts:
+    def _elements(self, batch: pa.RecordBatch) -> Part:
         """Objects, or with schemas text, which is null where nothing changed."""
         as_text = self.prefix is not None
-        stored = batch["changed_elements"].to_pylist() if "changed_elements" in batch.schema.names else [None] * batch.num_rows
 
         def converted(text: str | None) -> str:
             elements = json.loads(text or "{}")
@@ -157,19 +156,22 @@ class Records:
                 return quoted(encode(elements).decode()) if elements else NULL
             return quoted(elements)
 
-        return listed(_by_value(stored, converted))
+        stored = batch["changed_elements"] if "changed_elements" in batch.schema.names else None
+        if stored is None or stored.null_count == len(stored):
+            return converted(None)
+        return as_they_are(_by_value(stored, converted))
 
     def _source(self, batch: pa.RecordBatch) -> dict[str, Any]:
         about, contract = self.about, self.shape.contract
         hosts = batch["nodes"]
-        addresses = listed(_by_value(hosts.flatten().to_pylist(), lambda host: quoted(about.addresses.get(host) or host)))
-        nodes = array_of(hosts, addresses)
+        addresses = _by_value(elements(hosts)[0], lambda host: quoted(about.addresses.get(host) or host))
+        nodes = array_of(hosts, as_they_are(addresses))
         seen = pc.list_value_length(hosts)
         place = {"file": same_or(quotes, batch["file"]), "pos": numbers(batch["pos"])}
         of_table = {"keyspace": quoted(about.keyspace), "table": quoted(about.table)}
         replicas = {
             "table_id": same_or(quotes, batch["table_id"]),
-            "hostname": _first(addresses, seen),
+            "hostname": as_they_are(_first(addresses, seen)),
             "nodes": nodes,
             "replicas_seen": same_or(numbers, seen),
             "replicas_expected": same_or(numbers, batch["replicas_expected"]),
@@ -200,11 +202,12 @@ class Records:
             **place,
             **of_table,
         }
-        complete = np.array([about.complete.get(number, LONG_AGO) for number in batch["batch"].to_pylist()], np.int64)
+        complete = _by_value(batch["batch"], lambda number: about.complete.get(number, LONG_AGO), pa.int64()).to_numpy()
         is_late = pc.and_not(pa.array(batch["ts_micro"].view(pa.int64()).to_numpy() < complete), is_snapshot)
         return {**debezium, **replicas, **cause, "late": same_or(booleans, is_late), "bounds": NULL}
 
 
+@lru_cache(maxsize=4096)
 def _holds(kind: CqlType, stored: pa.DataType) -> bool:
     """Whether a stored column is of the type. Fields of user types are by place, and may have become more."""
     if isinstance(kind, CollectionType) and kind.kind == "map":
@@ -226,13 +229,13 @@ def key_lists(kinds: Sequence[CqlType], keys: Any) -> Any:
 
 
 def _first(elements: Texts, lengths: Any) -> Texts:
-    """The first element of each list."""
+    """The first element of each list; null of an empty one."""
     counts = lengths.to_numpy()
     begins = np.concatenate(([0], np.cumsum(counts)))[:-1]
-    return pc.fill_null(elements.take(pa.array(begins, pa.int64(), mask=counts == 0)), NULL)
+    return elements.take(pa.array(begins, pa.int64(), mask=counts == 0))
 
 
-def _by_value(values: list[Any], convert: Callable[[Any], str]) -> list[str]:
-    """Each value converted; equal ones once."""
-    known = {value: convert(value) for value in dict.fromkeys(values)}
-    return [known[value] for value in values]
+def _by_value(values: Any, convert: Callable[[Any], Any], kind: Any = None) -> Any:
+    """Each value of an array converted, to text or another type; equal ones once."""
+    found = values.dictionary_encode(null_encoding="encode")
+    return pa.array([convert(value) for value in found.dictionary.to_pylist()], kind or pa.string()).take(found.indices)
