@@ -86,6 +86,27 @@ class Meter:
 
         return metered
 
+    def share(self, name: str, table: str) -> Callable[[Made], Made]:
+        """A decorator of a function that a metered one of that stage, which works for several tables, takes batches
+        from: what it uses to make them is the table's."""
+        found, key = self._found, (name, table)
+
+        def metered(made: Made) -> Made:
+            def run(batches: Batches) -> Batches:
+                source = iter(made(batches))
+                while True:
+                    before = Used.now()
+                    batch = next(source, None)
+                    seconds, requests = Used.now().since(before)
+                    found.add({key: (seconds, requests), (name, ""): (-seconds, -requests)})
+                    if batch is None:
+                        return
+                    yield batch
+
+            return run
+
+        return metered
+
     def note(self, cost: StageCost) -> None:
         """Add what the driver knows of a stage: objects and their bytes."""
         self._noted.append(cost)

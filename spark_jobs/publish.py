@@ -18,11 +18,13 @@ import time
 from collections import defaultdict
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import nullcontext
-from functools import reduce
+from functools import partial, reduce
 from itertools import pairwise
 from typing import Any, NamedTuple
 from uuid import UUID
 
+import pyarrow as pa
+import pyarrow.compute as pc
 import structlog
 from pyspark.sql import Column, DataFrame, Row, SparkSession
 from pyspark.sql import functions as F
@@ -33,7 +35,7 @@ from spark_jobs.job_exit import reports_failure
 from spark_jobs.meter import PUBLISH, Made, Meter
 from spark_jobs.session import spark_session
 from spark_jobs.sinks.avro_files import files_up_to, to_files
-from spark_jobs.sinks.changes_files import ChangesFiles, Reading, Wanted, read_together
+from spark_jobs.sinks.changes_files import ChangesFiles, Reading, Span, Wanted, read_together
 from spark_jobs.sinks.iceberg import Warehouse, may_be_respelled
 from spark_jobs.sinks.kafka import (
     PACKS,
@@ -42,6 +44,7 @@ from spark_jobs.sinks.kafka import (
     Chain,
     Publisher,
     Sent,
+    Stretch,
     by_publisher,
     ensure_topics,
     expect_own,
@@ -50,6 +53,7 @@ from spark_jobs.sinks.kafka import (
     mark_complete,
     message_limits,
     send_heartbeat,
+    sending_key,
 )
 from spark_jobs.sinks.kafka_records import PUT_ASIDE, Encoder, Incarnation, Oversized, QuarantineTopic
 from spark_jobs.sinks.schema_registry import Registry
@@ -83,6 +87,8 @@ log = structlog.get_logger()
 
 _FEW_FILES = 32
 """Of so many files, the driver reads the schema versions itself: starting tasks takes longer."""
+_FEW_PUBLISHERS = 3
+"""So many read all files, each for itself: to read a row costs less than a third of what it costs to shuffle its event."""
 _FEW_SEALS = 16
 _AGAIN = "all its events are to be sent again"
 
@@ -313,10 +319,12 @@ def parts(rules: Sequence[PartitionedFrom], since: int, upto: int) -> Iterator[P
 
 
 class Unsent(NamedTuple):
-    """Rows, and the function for `mapInArrow` that makes RECORDS of them."""
+    """Rows, and the function for `mapInArrow` that makes RECORDS of them. `stretches`: the same, if publishers may read
+    them without a shuffle."""
 
     rows: DataFrame
     encode: Callable[[Batches], Batches]
+    stretches: Sequence[Stretch] | None = None
 
     def records(self) -> DataFrame:
         return self.rows.mapInArrow(self.encode, schema=from_arrow_schema(RECORDS))
@@ -351,6 +359,7 @@ class Outbox:
         self.first = chains.first_of(store, config.cluster.name, upto)
         self.owner = owner(store, config.cluster.name, config.pipeline)
         self._seals: dict[int, Sealed] = {}
+        self._spans: dict[Wanted, list[Span]] = {}
         sealed = self._sealed(upto)
         self.rules = sealed.partition_by if sealed is not None else []
 
@@ -428,6 +437,10 @@ class Outbox:
 
     def _sent(self, records: Sequence[Unsent]) -> list[Row]:
         """Send the records, each publisher's share in one task; rows of SENT."""
+        if self.kafka.publishers <= _FEW_PUBLISHERS and all(source.stretches is not None for source in records):
+            send = self._publisher.send_stretches([stretch for source in records for stretch in source.stretches or ()])
+            numbers = self.spark.range(self.kafka.publishers, numPartitions=self.kafka.publishers)
+            return numbers.mapInArrow(self._metered("", send), schema=from_arrow_schema(SENT)).collect()
         packs = reduce(DataFrame.unionByName, (source.packs() for source in records))
         shares = packs.repartition(self.kafka.publishers, "publisher").sortWithinPartitions("publisher", "first")
         return shares.mapInArrow(self._metered("", self._publisher.send_packs), schema=from_arrow_schema(SENT)).collect()
@@ -501,7 +514,8 @@ class Outbox:
         sources = self._table_records(unsent, part)
         plain = [record for record in (*statements, *quarantined) if record[1] not in refused]
         if plain:
-            sources.append(Unsent(self.spark.createDataFrame(plain, schema=from_arrow_schema(RECORDS)), _as_they_are))
+            rows = self.spark.createDataFrame(plain, schema=from_arrow_schema(RECORDS))
+            sources.append(Unsent(rows, _as_they_are, [_stretch_of(plain)]))
         return sources, refused
 
     def _with_events(self, known: Published, part: Part) -> Callable[[Table], bool]:
@@ -671,9 +685,9 @@ class Outbox:
         if self.kafka.format != "avro" and all(each.files is not None and len(each.files.files) <= _FEW_FILES for _, each in incarnations):
             # Only Avro's schemas depend on the order of versions and on values of dropped columns.
             return [
-                (each, [(version, False) for version in each.files.schema_versions(self._wanted(each, known.sent(name), part))])
+                (each, [(version, False) for version in sorted(frozenset().union(*(span.versions for span in spans)))])
                 for name, each in incarnations
-                if each.files is not None
+                if (spans := self._spans_of(each, known.sent(name), part)) is not None
             ]
         first, wide = F.min(F.struct("batch", "ordinal")).alias("first"), F.max("wide").alias("wide")
         versions = [
@@ -691,24 +705,49 @@ class Outbox:
             used[row["at"]].append((row["schema_version"], row["wide"]))
         return [(incarnations[at][1], versions_used) for at, versions_used in used.items()]
 
+    def _spans_of(self, incarnation: Incarnation, since: int, part: Part) -> list[Span] | None:
+        """What its files have, if they are few. A run asks twice."""
+        files = incarnation.files
+        if files is None or len(files.files) > _FEW_FILES:
+            return None
+        wanted = self._wanted(incarnation, since, part)
+        if wanted not in self._spans:
+            self._spans[wanted] = files.spans(wanted)
+        return self._spans[wanted]
+
     def _table_records(self, tables: Iterable[tuple[Incarnation, Encoder, int]], part: Part) -> list[Unsent]:
         """The events of these tables after the batch that is given with each. What tasks read themselves, they read
         together."""
-        found, together = list[Unsent](), list[Reading]()
+        found, together = list[Unsent](), list[tuple[Reading, Encoder]]()
         for incarnation, encoder, since in tables:
             reading = self._reading(incarnation, encoder, since, part)
             if reading is None:
                 found.append(self._read_by_spark(incarnation, encoder, since, part))
             else:
-                together.append(reading)
-        return [*found, *([Unsent(*read_together(self.spark, together))] if together else [])]
+                together.append((reading, encoder))
+        if together:
+            rows, encode = read_together(self.spark, [reading for reading, _ in together])
+            stretches = None
+            if all(reading.spans is not None for reading, _ in together):
+                stretches = [stretch for reading, encoder in together for stretch in self._stretches(reading, encoder)]
+            found.append(Unsent(rows, encode, stretches))
+        return found
+
+    def _stretches(self, reading: Reading, encoder: Encoder) -> Iterator[Stretch]:
+        label = f"{encoder.about.keyspace}.{encoder.about.table}"
+        made = encoder if self.meter is None else self.meter.share(PUBLISH, label)(encoder)
+        for span in reading.spans or ():
+            first, last = (sending_key(batch, encoder.topic, ordinal) for batch, ordinal in (span.first, span.last))
+            yield Stretch(first, last, span.in_order, partial(_events_of, reading.files, span.path, reading.wanted, made))
 
     def _reading(self, incarnation: Incarnation, encoder: Encoder, since: int, part: Part) -> Reading | None:
         """What tasks read of a table's files; None if only Spark's reader can."""
         if incarnation.files is None or self._needs_spark(incarnation, incarnation.files, part):
             return None
         wanted = self._wanted(incarnation, since, part)
-        return Reading(incarnation.files, wanted, self._metered(incarnation.table.label, encoder))
+        # Avro takes longer to write than JSON, so that all tasks write it.
+        spans = None if self.kafka.format == "avro" else self._spans_of(incarnation, since, part)
+        return Reading(incarnation.files, wanted, self._metered(incarnation.table.label, encoder), spans)
 
     def _wanted(self, incarnation: Incarnation, since: int, part: Part) -> Wanted:
         owned = len(_key_columns(incarnation, part).fields)
@@ -766,6 +805,22 @@ class Outbox:
 
 def _as_they_are(batches: Batches) -> Batches:
     return batches
+
+
+def _events_of(files: ChangesFiles, path: str, wanted: Wanted, encode: Made, publisher: int) -> Batches:
+    """RECORDS of a publisher, of one file."""
+    return encode(files.read(path, wanted, publisher))
+
+
+def _stretch_of(records: Sequence[tuple[Any, ...]]) -> Stretch:
+    """RECORDS that the driver made."""
+    held = pa.RecordBatch.from_pylist([dict(zip(RECORDS.names, record, strict=True)) for record in records], schema=RECORDS)
+    keys = sorted(sending_key(batch, stream, ordinal) for _, stream, _, batch, ordinal, *_ in records)
+    return Stretch(keys[0], keys[-1], False, partial(_records_of, held))
+
+
+def _records_of(held: pa.RecordBatch, publisher: int) -> Batches:
+    yield held.filter(pc.equal(held["publisher"], publisher))
 
 
 def _new(table: Table, since: int, upto: int) -> Column:

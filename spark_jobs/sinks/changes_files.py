@@ -33,6 +33,8 @@ BYTES_PER_TASK: Final = 32 << 20
 MAX_FILE_BYTES: Final = 256 << 20
 """A file in a store is in a worker's memory as a whole; larger ones are left to Spark's reader."""
 _ROWS: Final = 4096
+_BYTES: Final = 32 << 20
+"""Of rows that are in memory at once, as they are in the file, if a page is smaller."""
 
 
 class DataFile(NamedTuple):
@@ -57,6 +59,17 @@ class Wanted:
     publishers: int
 
 
+class Span(NamedTuple):
+    """Rows of a file: batch and ordinal of the first and the last one, whether they are in that order, and their
+    schema versions."""
+
+    path: str
+    first: tuple[int, int]
+    last: tuple[int, int]
+    in_order: bool
+    versions: frozenset[str]
+
+
 @dataclass(frozen=True, slots=True)
 class ChangesFiles:
     """Files of a changes table. `schema`: the table's columns with field ids, as Spark's reader returns them.
@@ -69,35 +82,46 @@ class ChangesFiles:
         """Whether the publisher of a key can be found here by that many columns of it."""
         return all(is_hashable(each.type) for each in [*self.schema.field("key").type][:columns])
 
-    def schema_versions(self, wanted: Wanted) -> list[str]:
-        """The schema versions of the wanted rows. Reads four columns of each file in the calling process."""
-        columns = pa.schema([self.schema.field(name) for name in ("batch", "table_id", "op", "schema_version")])
-        found: set[str] = set()
+    def spans(self, wanted: Wanted) -> list[Span]:
+        """What the wanted rows of each file are that has some. Reads five columns of each file in the calling
+        process."""
+        columns = pa.schema([self.schema.field(name) for name in ("batch", "ordinal", "table_id", "op", "schema_version")])
+        found = list[Span]()
         for path, size in self.files:
             with opened_in_part(path, size) as file:
                 held = columns_of(file.schema_arrow, columns)
-                for batch in file.iter_batches(_ROWS, columns=held.names):
-                    rows = columns_by_id(batch, held, columns)
-                    found.update(rows.filter(_is_wanted(rows, wanted))["schema_version"].unique().to_pylist())
-        return sorted(found)
+                pages = (columns_by_id(batch, held, columns) for batch in file.iter_batches(_ROWS, columns=held.names))
+                rows = [page for page in (_filtered(page, _is_wanted(page, wanted)) for page in pages) if page.num_rows]
+            if rows:
+                found.append(_span(path, rows))
+        return found
 
-    def _rows(self, path: str, wanted: Wanted) -> Batches:
+    def read(self, path: str, wanted: Wanted, publisher: int | None = None) -> Batches:
+        """The wanted rows of a file, with their `publisher`; of one publisher only, if it is given."""
         with opened(path) as file:
             held = file.schema_arrow
-            for batch in file.iter_batches(_ROWS):
+            for batch in file.iter_batches(_ROWS if publisher is None else _rows_at_once(file, wanted.publishers)):
                 rows = columns_by_id(batch, held, self.schema)
-                rows = rows.filter(_is_wanted(rows, wanted))
+                rows = _filtered(rows, _is_wanted(rows, wanted))
+                if not rows.num_rows:
+                    continue
+                owners = _publishers(rows["key"], wanted)
+                rows = rows.append_column("publisher", owners)
+                if publisher is not None:
+                    rows = _filtered(rows, pc.equal(owners, publisher))
                 if rows.num_rows:
-                    yield rows.append_column("publisher", _publishers(rows["key"], wanted))
+                    yield rows
 
 
 @dataclass(frozen=True, slots=True)
 class Reading:
-    """Files of a table, which of their rows are wanted, and what tasks make of these. It is sent to executors."""
+    """Files of a table, which of their rows are wanted, and what tasks make of these. It is sent to executors. `spans`:
+    what the files have, if the driver has looked."""
 
     files: ChangesFiles
     wanted: Wanted
     made: Callable[[Batches], Batches]
+    spans: Sequence[Span] | None = None
 
 
 def read_together(spark: SparkSession, tables: Sequence[Reading]) -> tuple[DataFrame, Callable[[Batches], Batches]]:
@@ -115,7 +139,7 @@ def read_together(spark: SparkSession, tables: Sequence[Reading]) -> tuple[DataF
 
 
 def _made(table: Reading, paths: Sequence[str]) -> Batches:
-    return table.made(rows for path in paths for rows in table.files._rows(path, table.wanted))
+    return table.made(rows for path in paths for rows in table.files.read(path, table.wanted))
 
 
 def shared_out(files: Sequence[tuple[T, DataFile]], parallelism: int) -> list[list[tuple[T, str]]]:
@@ -131,6 +155,26 @@ def shared_out(files: Sequence[tuple[T, DataFile]], parallelism: int) -> list[li
         shares[-1].append((of, file.path))
         size += file.size
     return shares
+
+
+def _rows_at_once(file: Any, publishers: int) -> int:
+    """Of which one publisher has a page, if they are not too large."""
+    groups = (file.metadata.row_group(at) for at in range(file.metadata.num_row_groups))
+    size: int = sum(group.total_byte_size for group in groups) * _ROWS // max(1, file.metadata.num_rows)
+    return _ROWS * max(1, min(publishers, _BYTES // max(1, size)))
+
+
+def _span(path: str, pages: Sequence[pa.RecordBatch]) -> Span:
+    batches, ordinals = (np.concatenate([page[name].to_numpy() for page in pages]) for name in ("batch", "ordinal"))
+    order = np.lexsort((ordinals, batches))
+    first, last = ((int(batches[at]), int(ordinals[at])) for at in order[[0, -1]])
+    versions = frozenset(version for page in pages for version in page["schema_version"].unique().to_pylist())
+    return Span(path, first, last, bool((order[1:] > order[:-1]).all()), versions)
+
+
+def _filtered(rows: pa.RecordBatch, wanted: Any) -> pa.RecordBatch:
+    """Without a copy if all rows are wanted."""
+    return rows if pc.all(wanted, skip_nulls=False).as_py() else rows.filter(wanted)
 
 
 def _is_wanted(rows: pa.RecordBatch, wanted: Wanted) -> Any:

@@ -40,6 +40,7 @@ from writetime.errors import PublishError
 from writetime.events.envelope import progress_topic, quarantine_topic
 from writetime.events.naming import from_topic, topic_clashes
 from writetime.pipeline.identity import Owner, batch_id
+from writetime.storage.concurrency import at_once
 
 log = structlog.get_logger()
 
@@ -64,10 +65,23 @@ goes. Its record may go to another `topic`. `former`: a key that is no more, the
 tombstone takes away. A row without a `value` has nothing else."""
 
 Row: Any = namedtuple("Row", RECORDS.names)  # type: ignore[misc]
-"""A row of RECORDS."""
+"""A row of RECORDS. Publishers take plain tuples, too, and unpack them: an event has no time for names."""
+_STREAM, _BATCH, _ORDINAL, _VALUE = (RECORDS.get_field_index(name) for name in ("stream", "batch", "ordinal", "value"))
 PACKS: Final = pa.schema([("publisher", pa.int32()), ("first", pa.binary()), ("last", pa.binary()), ("rows", pa.binary())])
 """Rows of RECORDS of one publisher in the order of sending, packed (`row_packs`), and the sort keys of the first and
 the last one: a shuffle moves a few large values."""
+
+
+class Stretch(NamedTuple):
+    """RECORDS of one source: the sort keys (`sending_key`) of the first and the last one, whether they are in order, and
+    a function to those of a publisher."""
+
+    first: bytes
+    last: bytes
+    in_order: bool
+    records: Callable[[int], Batches]
+
+
 SENT: Final = pa.schema([("sent", pa.binary())])
 """A pickled `Sent` for each publisher."""
 
@@ -342,15 +356,29 @@ class Publisher:
     def send_packs(self, packs: Batches) -> Batches:
         """PACKS, sorted by publisher and first row, to SENT: `send_all` of a partition."""
         found = (pack for batch in packs for pack in zip(*(column.to_pylist() for column in batch.columns), strict=True))
-        for _, run in groupby(found, key=itemgetter(0)):
-            columns = ([column.to_pylist() for column in batch.columns] for batch in _in_order(run))
-            rows = (Row._make(row) for some in columns for row in zip(*some, strict=True))
-            for sent in self.send_all(rows):
-                yield pa.RecordBatch.from_pydict({"sent": [pickle.dumps(sent)]}, schema=SENT)
+        for publisher, run in groupby(found, key=itemgetter(0)):
+            yield from self._send_batches(
+                _in_order((Stretch(first, last, True, _of_pack(rows)) for _, first, last, rows in run), publisher)
+            )
+
+    def send_stretches(self, stretches: Sequence[Stretch]) -> Callable[[Batches], Batches]:
+        """A function from the numbers of publishers (`id`) to SENT: each sends its records of these stretches."""
+        ordered = sorted(stretches, key=itemgetter(0))
+
+        def send(numbers: Batches) -> Batches:
+            for publisher in (number for batch in numbers for number in batch["id"].to_pylist()):
+                yield from self._send_batches(_in_order(ordered, publisher))
+
+        return send
+
+    def _send_batches(self, batches: Batches) -> Batches:
+        rows = (zip(*(column.to_pylist() for column in batch.columns), strict=True) for batch in batches)
+        for sent in self.send_all(chain.from_iterable(rows)):
+            yield pa.RecordBatch.from_pydict({"sent": [pickle.dumps(sent)]}, schema=SENT)
 
     def send_all(self, rows: Iterable[Any]) -> Iterator[Sent]:
         """Send rows of RECORDS, each publisher's in one run and in order. Yields the result of each run."""
-        for publisher, run in groupby(rows, key=lambda row: row.publisher):
+        for publisher, run in groupby(rows, key=itemgetter(0)):
             try:
                 yield self._send(publisher, run)
             except (KafkaException, SystemError) as error:
@@ -384,15 +412,17 @@ class Publisher:
                 "transactional.id": self._transactional_id(publisher),
             }
         )
-        # Without a connection, librdkafka looks for the coordinator again only after 500 ms.
-        producer.list_topics(progress_topic(self.kafka.topic_prefix), timeout=_TIMEOUT_SECONDS)
+        # Without a connection, librdkafka looks for the coordinator again only after 500 ms. The first answer names the
+        # brokers, and the connection that it came by is closed; the second one comes by one that stays.
+        for _ in range(2):
+            producer.list_topics(progress_topic(self.kafka.topic_prefix), timeout=_TIMEOUT_SECONDS)
         producer.init_transactions(_TIMEOUT_SECONDS)
         return producer
 
-    def _headers(self, row: Any) -> Headers | None:
+    def _headers(self, topic: str, op: str, batch: int, ordinal: int) -> Headers | None:
         if not self.kafka.headers:
             return None
-        return [*_same_headers(self.kafka.topic_prefix, row.topic, row.op), ("writetime.sequence", b"%d.%d" % (row.batch, row.ordinal))]
+        return [*_same_headers(self.kafka.topic_prefix, topic, op), ("writetime.sequence", b"%d.%d" % (batch, ordinal))]
 
     def _send(self, publisher: int, rows: Iterable[Any]) -> Sent:
         producer = self._producer(publisher)
@@ -401,9 +431,8 @@ class Publisher:
         if self.owner is not None and claimed is None:
             self._claim(producer, publisher, self.owner)
         stuck = self._of_another_chain(done)
-        new = (row for row in rows if row.stream not in stuck and (row.batch, row.ordinal) > done.get(row.stream, (0, 0))[:2])
         events = 0
-        for chunk in chunks(new):
+        for chunk in chunks(_beyond(rows, {stream: reached[:2] for stream, reached in done.items()}, stuck)):
             events += self._send_chunk(producer, publisher, chunk, stuck)
         return Sent(events, stuck)
 
@@ -451,38 +480,40 @@ class Publisher:
                 failed.append((error, message.topic() or ""))
 
         sent = 0
-        reached: dict[str, Position] = {}
+        reached: dict[str, Any] = {}
         partitions = cache(partial(_partitions, producer))
+        tombstones = self.kafka.tombstones_on_delete
         try:
             for row in rows:
-                stream, topic, value, former = row.stream, row.topic, row.value, row.former
+                _, stream, topic, batch, ordinal, key, value, op, deletes, former, refused, placed_by = row
                 if topic in stuck:
                     # What is told elsewhere holds up the stream that it stands in.
                     stuck.setdefault(stream, stuck[topic])
-                if row.refused is not None:
+                if refused is not None:
                     stuck.setdefault(stream, _unencodable(row))
                 if stream in stuck:
                     continue
-                if _is_switch(row):
+                if value is None and _is_switch(op):
                     for each in range(partitions(topic)):
                         _produce(producer, topic, None, None, delivered, partition=each, headers=_switch_headers(row))
-                place = _BY_KEY if row.placed_by is None else murmur2(bytes(row.placed_by), partitions(topic))
+                place = _BY_KEY if placed_by is None else murmur2(bytes(placed_by), partitions(topic))
+                headers = self._headers(topic, op, batch, ordinal)
                 try:
                     if value is not None:
-                        _produce(producer, topic, row.key, value, delivered, place, headers=self._headers(row))
+                        _produce(producer, topic, key, value, delivered, place, headers)
                 except KafkaException as error:
-                    if (refused := _too_large(row, error)) is None:
+                    if (too_large := _too_large(row, error)) is None:
                         raise
-                    stuck[stream] = refused
+                    stuck[stream] = too_large
                     continue
                 sent += value is not None
                 if former is not None:
-                    _produce(producer, stream, former, None, delivered, place, headers=self._headers(row))
-                if row.deletes and self.kafka.tombstones_on_delete:
-                    _produce(producer, topic, row.key, None, delivered, place, headers=self._headers(row))
-                reached[stream] = Position(row.batch, row.ordinal)
-            for stream, position in reached.items():
-                value = self._progress(position)
+                    _produce(producer, stream, former, None, delivered, place, headers)
+                if deletes and tombstones:
+                    _produce(producer, topic, key, None, delivered, place, headers)
+                reached[stream] = row
+            for stream, row in reached.items():
+                value = self._progress(row[_BATCH], row[_ORDINAL])
                 _produce(producer, progress_topic(self.kafka.topic_prefix), stream.encode(), value, delivered, partition=publisher)
         except KafkaException:
             # A transaction with a rejected event accepts no more events: the rejection, which is reported when the
@@ -496,9 +527,9 @@ class Publisher:
         # Aborting adds to these errors.
         return sent, list(failed)
 
-    def _progress(self, reached: Position) -> bytes:
-        found = self.chain.id_of(reached.batch) if self.chain else None
-        return json.dumps([reached.batch, reached.ordinal, *([found] if found else [])]).encode()
+    def _progress(self, batch: int, ordinal: int) -> bytes:
+        found = self.chain.id_of(batch) if self.chain else None
+        return json.dumps([batch, ordinal, *([found] if found else [])]).encode()
 
 
 def by_publisher(encode: Callable[[Batches], Batches]) -> Callable[[Batches], Batches]:
@@ -519,24 +550,33 @@ def by_publisher(encode: Callable[[Batches], Batches]) -> Callable[[Batches], Ba
     return pack_batches
 
 
-def _in_order(packs: Iterable[Any]) -> Batches:
-    """The rows of PACKS, which are sorted by first row, in the order of sending. A file's rows have been numbered in
-    its order, so most packs overlap with no other, and nothing is kept back; of those that do, what does not fit in
-    memory is in a file."""
+def _of_pack(rows: bytes) -> Callable[[int], Batches]:
+    return lambda _: unpacked([rows])
+
+
+def _in_order(stretches: Iterable[Stretch], publisher: int) -> Batches:
+    """A publisher's RECORDS of stretches, which are sorted by first row, in the order of sending. A file's rows have been
+    numbered in its order, so most stretches overlap with no other, and nothing is kept back; of those that do, what does
+    not fit in memory is in a file."""
     number: int = 0
     until: bytes = b""
 
-    def part_of(pack: Any) -> int:
+    def part_of(stretch: Stretch) -> int:
         nonlocal number, until
-        _, first, last, _ = pack
-        number += int(first > until)
-        until = max(until, last)
+        number += int(stretch.first > until)
+        until = max(until, stretch.last)
         return number
 
-    for _, part in groupby(packs, key=part_of):
+    for _, part in groupby(stretches, key=part_of):
         one, *others = islice(part, 2)
-        values = (rows for *_, rows in chain([one, *others], part))
-        yield from in_order(unpacked(values), _sending_order) if others else unpacked(values)
+        records = (batch for stretch in chain([one, *others], part) for batch in stretch.records(publisher))
+        yield from records if one.in_order and not others else in_order(records, _sending_order)
+
+
+def sending_key(batch: int, stream: str, ordinal: int) -> bytes:
+    """Sort key of one of RECORDS, as `_sending_order`."""
+    first, last = ((number + (1 << 63)).to_bytes(8, "big") for number in (batch, ordinal))
+    return first + stream.encode() + b"\0" + last
 
 
 def _sending_order(records: pa.RecordBatch) -> Any:
@@ -549,8 +589,8 @@ def _sending_order(records: pa.RecordBatch) -> Any:
 def expect_own(kafka: KafkaConfig, owner: Owner) -> None:
     """PublishError if the topics of the prefix belong to another pipeline. Call it before a publisher starts,
     because that would fence the other pipeline's publisher."""
-    for number in range(kafka.publishers):
-        _expect_own(kafka, owner, _read_progress(kafka, number, settled=False)[1])
+    for _, claimed in at_once(lambda number: _read_progress(kafka, number, settled=False), range(kafka.publishers)):
+        _expect_own(kafka, owner, claimed)
 
 
 def _expect_own(kafka: KafkaConfig, owner: Owner | None, claimed: bytes | None) -> None:
@@ -595,13 +635,22 @@ def forget(kafka: KafkaConfig, streams: Iterable[str]) -> None:
         raise _failure("forget the publishers' progress", progress, error) from error
 
 
+def _beyond(rows: Iterable[Any], done: Mapping[str, tuple[int, int]], stuck: Mapping[str, Any]) -> Iterator[Any]:
+    """The rows that are not sent, of streams that are not stuck."""
+    beginning = (0, 0)
+    for row in rows:
+        stream = row[_STREAM]
+        if stream not in stuck and (row[_BATCH], row[_ORDINAL]) > done.get(stream, beginning):
+            yield row
+
+
 def chunks(rows: Iterable[Any]) -> Iterator[list[Any]]:
     """Rows of RECORDS by transaction."""
     chunk: list[Any] = []
     held = 0
     for row in rows:
         chunk.append(row)
-        held += len(row.value or b"")
+        held += len(row[_VALUE] or b"")
         if len(chunk) >= _EVENTS_PER_TRANSACTION or held >= _BYTES_PER_TRANSACTION:
             yield chunk
             chunk, held = [], 0
@@ -641,11 +690,12 @@ def _produce(
             producer.poll(0.5)
 
 
-def _is_switch(row: Any) -> bool:
-    return bool(row.op and row.op.startswith(SWITCH))
+def _is_switch(op: str | None) -> bool:
+    return bool(op and op.startswith(SWITCH))
 
 
 def _switch_headers(row: Any) -> Headers:
+    row = Row._make(row)
     op, _, by = row.op.partition("=")
     return [
         ("writetime.table", _table(row.topic)),
@@ -664,6 +714,7 @@ def _partitions(producer: Producer, topic: str) -> int:
 def _too_large(row: Any, error: KafkaException) -> PublishError | None:
     if error.args[0].code() != KafkaError.MSG_SIZE_TOO_LARGE:
         return None
+    row = Row._make(row)
     return PublishError(
         f"event [{row.batch}, {row.ordinal}] of {len(row.value)} bytes is larger than the maximum message size",
         operation="publish events",
@@ -673,6 +724,7 @@ def _too_large(row: Any, error: KafkaException) -> PublishError | None:
 
 
 def _unencodable(row: Any) -> PublishError:
+    row = Row._make(row)
     return PublishError(f"event [{row.batch}, {row.ordinal}] cannot be encoded: {row.refused}", operation="publish events", obj=row.topic)
 
 

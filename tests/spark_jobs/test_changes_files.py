@@ -18,7 +18,8 @@ from pyspark.sql import SparkSession
 from pyspark.sql import functions as F
 
 from spark_jobs.session import spark_session
-from spark_jobs.sinks.changes_files import ChangesFiles, DataFile, Wanted, shared_out
+from spark_jobs.sinks import changes_files
+from spark_jobs.sinks.changes_files import ChangesFiles, DataFile, Span, Wanted, shared_out
 from spark_jobs.sinks.field_ids import with_ids
 from spark_jobs.sinks.key_hash import hashes, is_hashable
 from tests.examples import examples
@@ -101,7 +102,7 @@ def rows_of(folder: Path, written: pa.Table, ids: dict[str, Any], columns: pa.Sc
     path = folder / "f.parquet"
     pq.write_table(written.cast(with_ids(written.schema, ids)), path, store_schema=False)
     files = ChangesFiles([DataFile(str(path), 1)], with_ids(columns, now))
-    batches = [*files._rows(str(path), WANTED)]
+    batches = [*files.read(str(path), WANTED)]
     assert all(batch.schema.remove(len(columns)).equals(columns) for batch in batches)
     return [row for batch in batches for row in batch.to_pylist()]
 
@@ -156,18 +157,19 @@ def test_columns_are_found_by_their_ids(tmp_path: Path) -> None:
 
 
 def test_rows_are_those_of_the_incarnation_and_the_batches(tmp_path: Path) -> None:
-    schema = pa.schema([*COMMON, ("key", pa.struct([("id", pa.int32())])), ("schema_version", pa.string())])
-    ids = struct(*IDS, (4, "key", struct((10, "id", "int"))), (5, "schema_version", "string"))
+    schema = pa.schema([*COMMON, ("key", pa.struct([("id", pa.int32())])), ("schema_version", pa.string()), ("ordinal", pa.int64())])
+    ids = struct(*IDS, (4, "key", struct((10, "id", "int"))), (5, "schema_version", "string"), (6, "ordinal", "long"))
     others = [{"table_id": "u"}, {"op": "r"}, {"op": "t", "key": None}, {"key": {"id": None}}]
     rows = [common(batch, key={"id": batch}, schema_version=f"v{batch - 1}") for batch in (1, 2, 3, 4)] + [
         common(**{"key": {"id": 9}, "schema_version": "v1"} | other) for other in others
     ]
+    rows = [row | {"ordinal": at} for at, row in enumerate(rows, start=1)]
     path = tmp_path / "f.parquet"
     pq.write_table(pa.Table.from_pylist(rows, schema=schema).cast(with_ids(schema, ids)), path, store_schema=False)
     files = ChangesFiles([DataFile(str(path), 1)], with_ids(schema, ids))
 
     def found(wanted: Wanted) -> list[dict[str, Any]]:
-        return [row for batch in files._rows(str(path), wanted) for row in batch.to_pylist()]
+        return [row for batch in files.read(str(path), wanted) for row in batch.to_pylist()]
 
     kept = found(replace(WANTED, skipped=frozenset("r")))
     assert [(row["batch"], row["op"], row["key"]) for row in kept] == [
@@ -176,8 +178,28 @@ def test_rows_are_those_of_the_incarnation_and_the_batches(tmp_path: Path) -> No
         (2, "t", None),
         (2, "c", {"id": None}),
     ]
-    assert files.schema_versions(WANTED) == ["v1", "v2"]
-    assert files.schema_versions(replace(WANTED, voided=frozenset([2]))) == ["v2"]
+    # The rows of batch 2 stand on both sides of that of batch 3.
+    assert files.spans(WANTED) == [Span(str(path), (2, 2), (3, 3), False, frozenset(["v1", "v2"]))]
+    assert files.spans(replace(WANTED, voided=frozenset([2]))) == [Span(str(path), (3, 3), (3, 3), True, frozenset(["v2"]))]
+    assert files.spans(replace(WANTED, since=1, upto=1)) == []
+    # Each publisher's rows are those that all rows have of it.
+    of_each = [[row for batch in files.read(str(path), WANTED, publisher) for row in batch.to_pylist()] for publisher in (0, 1)]
+    assert of_each == [[row for row in found(WANTED) if row["publisher"] == publisher] for publisher in (0, 1)]
+    assert all(of_each)
     # A key of nulls and no key are one publisher's.
     assert kept[2]["publisher"] == kept[3]["publisher"] == 42 % 2
     assert [row["batch"] for row in found(replace(WANTED, voided=frozenset([2])))] == [3]
+
+
+@pytest.mark.parametrize(("most", "rows"), [(32 << 20, [8192, 1808]), (1, [4096, 4096, 1808])])
+def test_of_large_rows_fewer_are_read_at_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, most: int, rows: list[int]) -> None:
+    """A publisher has a page of its own rows, unless those of all publishers are too many bytes."""
+    schema = pa.schema([*COMMON, ("key", pa.struct([("id", pa.int32())]))])
+    ids = struct(*IDS, (4, "key", struct((10, "id", "int"))))
+    path = tmp_path / "f.parquet"
+    table = pa.Table.from_pylist([common(key={"id": number}) for number in range(10_000)], schema=schema)
+    pq.write_table(table.cast(with_ids(schema, ids)), path, store_schema=False)
+    files = ChangesFiles([DataFile(str(path), 1)], with_ids(schema, ids))
+    monkeypatch.setattr(changes_files, "_BYTES", most)
+    found = [[batch.num_rows for batch in files.read(str(path), WANTED, publisher)] for publisher in (0, 1)]
+    assert [sum(both) for both in zip(*found, strict=True)] == rows

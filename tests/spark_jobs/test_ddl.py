@@ -203,7 +203,7 @@ class Counting(Publisher):
     """A publisher that says how many events it was given."""
 
     def send_all(self, found: Iterable[Any]) -> Iterator[Sent]:
-        topics = Counter(row.topic for row in found)
+        topics = Counter(row[RECORDS.get_field_index("topic")] for row in found)
         stuck = {topic: PublishError("one is too large") for topic in topics if topic.endswith(".large")}
         yield Sent(sum(count for topic, count in topics.items() if topic not in stuck), stuck)
 

@@ -21,6 +21,7 @@ from confluent_kafka.cimpl import NewTopic
 
 from spark_jobs.sinks import kafka as jobs
 from spark_jobs.sinks.kafka import (
+    RECORDS,
     Chain,
     Position,
     Publisher,
@@ -53,21 +54,33 @@ def topic(kafka: KafkaConfig) -> str:
     return name
 
 
-def rows(topic: str, ordinals: Iterable[int], *, batch: int = 1, publisher: int = 0) -> list[SimpleNamespace]:
+class Changeable(list[Any]):
+    """A row of RECORDS whose values can be set by name."""
+
+    def __getattr__(self, name: str) -> Any:
+        return self[RECORDS.get_field_index(name)]
+
+    def __setattr__(self, name: str, value: Any) -> None:
+        self[RECORDS.get_field_index(name)] = value
+
+
+def rows(topic: str, ordinals: Iterable[int], *, batch: int = 1, publisher: int = 0) -> list[Changeable]:
     return [
-        SimpleNamespace(
-            publisher=publisher,
-            stream=topic,
-            topic=topic,
-            batch=batch,
-            ordinal=ordinal,
-            key=b'{"id":%d}' % (ordinal % 3),
-            value=b'{"n":%d}' % ordinal,
-            op="d" if ordinal % 5 == 0 else "u",
-            deletes=ordinal % 5 == 0,
-            former=None,
-            refused=None,
-            placed_by=None,
+        Changeable(
+            jobs.Row(
+                publisher=publisher,
+                stream=topic,
+                topic=topic,
+                batch=batch,
+                ordinal=ordinal,
+                key=b'{"id":%d}' % (ordinal % 3),
+                value=b'{"n":%d}' % ordinal,
+                op="d" if ordinal % 5 == 0 else "u",
+                deletes=ordinal % 5 == 0,
+                former=None,
+                refused=None,
+                placed_by=None,
+            )
         )
         for ordinal in ordinals
     ]
@@ -480,7 +493,7 @@ def test_records_say_in_headers_whose_they_are(kafka: KafkaConfig, topic: str) -
     consumer.close()
     expected = [("writetime.table", b"shop.orders"), ("writetime.op", b"d"), ("writetime.sequence", b"2.5")]
     assert [message.headers() for message in messages if message is not None] == [expected, expected]
-    assert Publisher(kafka.model_copy(update={"headers": False}))._headers(rows(topic, [5])[0]) is None
+    assert Publisher(kafka.model_copy(update={"headers": False}))._headers(topic, "u", 1, 5) is None
 
 
 def test_a_partition_keys_records_are_in_the_partition_that_kafkas_own_hash_says(kafka: KafkaConfig, topic: str) -> None:

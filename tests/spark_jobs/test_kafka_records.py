@@ -10,9 +10,10 @@ from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
+import pyarrow.compute as pc
 import pytest
 
-from spark_jobs.sinks.kafka import PACKS, RECORDS, Publisher, Sent, by_publisher
+from spark_jobs.sinks.kafka import PACKS, RECORDS, Publisher, Row, Sent, Stretch, _sending_order, by_publisher, sending_key
 from spark_jobs.sinks.kafka_records import Encoder, Oversized, QuarantineTopic
 from spark_jobs.stages import row_packs
 from spark_jobs.stages.table_rows import RowShape, changes_schema
@@ -140,7 +141,7 @@ def test_packs_keep_each_publishers_records_in_sending_order(monkeypatch: pytest
     )
     sent: list[Any] = []
     publisher = Publisher(KafkaConfig.model_validate({"bootstrap.servers": "127.0.0.1:1", "topic.prefix": "t"}))
-    monkeypatch.setattr(Publisher, "send_all", lambda _, records: iter([Sent(len([sent.append(row) for row in records]))]))
+    monkeypatch.setattr(Publisher, "send_all", lambda _, records: iter([Sent(len([sent.append(Row._make(row)) for row in records]))]))
     results = list(publisher.send_packs(pa.Table.from_pylist(packs, schema=PACKS).to_batches(max_chunksize=1)))
     assert [pickle.loads(out["sent"][0].as_py()).events for out in results] == [16, 16]
     assert [(row.publisher, row.batch, row.stream, row.ordinal) for row in sent] == sorted((p, b, s, n) for p, s, b, n in places)
@@ -169,10 +170,45 @@ def test_packs_that_overlap_with_no_other_are_not_kept_back(monkeypatch: pytest.
     sent: list[tuple[int, int]] = []
 
     def send(_: Publisher, records: Iterable[Any]) -> Iterator[Sent]:
-        sent.extend((row.ordinal, asked[-1]) for row in records)
+        sent.extend((row.ordinal, asked[-1]) for row in map(Row._make, records))
         return iter([Sent(len(sent))])
 
     monkeypatch.setattr(Publisher, "send_all", send)
     list(Publisher(KafkaConfig.model_validate({"bootstrap.servers": "127.0.0.1:1", "topic.prefix": "t"})).send_packs(given()))
     assert [ordinal for ordinal, _ in sent] == sorted(n for some in shares for n in some)
     assert {ordinal: number for ordinal, number in sent if ordinal in (1, 69)} == {1: 1, 69: 4}
+
+
+def test_stretches_are_sent_in_order_by_each_publisher(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Those that are in order and overlap with no other are not kept back."""
+    about = {**dict.fromkeys(RECORDS.names), "topic": "t", "value": b"v", "deletes": False}
+    sources = [("t.a", 2, [5, 6, 7, 8]), ("t.a", 2, [1, 2, 4]), ("t.a", 2, [3]), ("t", 1, [4, 3, 2, 1]), ("t.b", 1, [1, 2])]
+    asked: list[int] = []
+
+    def stretch(at: int, stream: str, batch: int, numbers: list[int]) -> Stretch:
+        rows = [{**about, "publisher": n % 2, "stream": stream, "batch": batch, "ordinal": n} for n in numbers]
+
+        def records(publisher: int) -> Iterator[pa.RecordBatch]:
+            asked.append(at)
+            yield pa.RecordBatch.from_pylist([row for row in rows if row["publisher"] == publisher], schema=RECORDS)
+
+        keys = [sending_key(batch, stream, n) for n in numbers]
+        assert keys == pc.cast(_sending_order(pa.RecordBatch.from_pylist(rows, schema=RECORDS)), pa.binary()).to_pylist()
+        return Stretch(min(keys), max(keys), keys == sorted(keys), records)
+
+    sent: list[Any] = []
+
+    def send(_: Publisher, records: Iterable[Any]) -> Iterator[Sent]:
+        found = [(row.batch, row.stream, row.ordinal, row.publisher, asked[-1]) for row in map(Row._make, records)]
+        sent.append(found)
+        return iter([Sent(len(found))])
+
+    monkeypatch.setattr(Publisher, "send_all", send)
+    publisher = Publisher(KafkaConfig.model_validate({"bootstrap.servers": "127.0.0.1:1", "topic.prefix": "t"}))
+    made = publisher.send_stretches([stretch(at, *source) for at, source in enumerate(sources)])
+    results = list(made(iter([pa.RecordBatch.from_pydict({"id": [0]}), pa.RecordBatch.from_pydict({"id": [1]})])))
+    places = sorted((batch, stream, n, n % 2) for stream, batch, numbers in sources for n in numbers)
+    assert [[row[:4] for row in found] for found in sent] == [[place for place in places if place[3] == each] for each in (0, 1)]
+    assert [pickle.loads(out["sent"][0].as_py()).events for out in results] == [len(found) for found in sent]
+    assert {row[4] for row in sent[0] if row[:2] == (1, "t.b")} == {4}
+    assert {row[4] for row in sent[0] if row[:3] == (2, "t.a", 8)} == {0}

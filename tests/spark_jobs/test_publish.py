@@ -184,6 +184,13 @@ def test_a_switch_to_partition_keys_loses_and_doubles_nothing_and_is_marked(
                 outbox(5).drain(everything=False)
         assert outbox(5).drain(everything=False).batch == 5
         assert outbox(5).drain(everything=True).events == 0
+        # More publishers than read the files themselves leave the same records.
+        sent_by_all = outbox(5)
+        sent_by_all.kafka = kafka.model_copy(update={"topic_prefix": f"{kafka.topic_prefix}shuffled"})
+        with monkeypatch.context() as patched:
+            patched.setattr(publish, "_FEW_PUBLISHERS", 0)
+            patched.setattr(Outbox, "_publisher", property(lambda self: Publisher(self.kafka)))
+            assert sent_by_all.send(Published(batch=0, events=0)).events == 5 * len(rows)
     finally:
         spark.stop()
     found = [(partition, value and json.loads(value)) for partition, _, value in consume(kafka, f"{kafka.topic_prefix}.shop.lines")]
