@@ -88,7 +88,7 @@ log = structlog.get_logger()
 _FEW_FILES = 32
 """Of so many files, the driver reads the schema versions itself: starting tasks takes longer."""
 _FEW_PUBLISHERS = 3
-"""So many read all files, each for itself: to read a row costs less than a third of what it costs to shuffle its event."""
+"""So many read all files, each for itself: to read a row once more costs a quarter of what it costs to shuffle its event."""
 _FEW_SEALS = 16
 _AGAIN = "all its events are to be sent again"
 
@@ -745,8 +745,9 @@ class Outbox:
         if incarnation.files is None or self._needs_spark(incarnation, incarnation.files, part):
             return None
         wanted = self._wanted(incarnation, since, part)
-        # Avro takes longer to write than JSON, so that all tasks write it.
-        spans = None if self.kafka.format == "avro" else self._spans_of(incarnation, since, part)
+        # Avro takes longer to write than JSON, so that all cores write it.
+        is_shared = self.kafka.format == "avro" and self.spark.sparkContext.defaultParallelism > self.kafka.publishers
+        spans = None if is_shared else self._spans_of(incarnation, since, part)
         return Reading(incarnation.files, wanted, self._metered(incarnation.table.label, encoder), spans)
 
     def _wanted(self, incarnation: Incarnation, since: int, part: Part) -> Wanted:

@@ -128,7 +128,7 @@ class Shape:
 
     def value(self, row: Mapping[str, Any], about: About) -> dict[str, Any]:
         """The envelope of a changes row."""
-        elements = json.loads(row.get("changed_elements") or "{}")
+        elements = json.loads(text) if (text := row.get("changed_elements")) else {}
         return {
             "before": self._row("before", row),
             "after": self._row("after", row),
