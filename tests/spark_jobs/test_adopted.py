@@ -71,7 +71,9 @@ def test_what_the_version_before_made_is_adopted(tmp_path: Path, kafka_broker: s
     assert len(consume(kafka, topic)) == 2
     assert ring.current() == {(1, 1): {"name": 1}, (2, 1): {"name": 2}}
     made = read_manifest(ring.store, CLUSTER, 2).id
-    assert read_published(ring.store, CLUSTER) == Published(batch=2, events=1, id=made)
+    published = read_published(ring.store, CLUSTER)
+    assert published is not None
+    assert published.model_copy(update={"costs": []}) == Published(batch=2, events=1, id=made)
     reached = [read_progress(kafka, number).get(topic) for number in range(kafka.publishers)]
     assert Position(2, 1, str(made)) in reached
     held = held.refresh()
