@@ -22,11 +22,12 @@ import sys
 import tempfile
 import time
 import uuid
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
 from functools import wraps
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any
 
 from pyspark.sql import SparkSession
@@ -170,8 +171,10 @@ DEPLOYED = {"spark.driver.extraJavaOptions": "-XX:TieredStopAtLevel=1 -XX:Reserv
 """As Airflow starts the JVM for a batch of up to 1 GiB (`QUICK_START` in plugins/writetime_operators.py)."""
 
 
-def config_of(folder: Path, cores: int, buckets: int, *, quick: bool = False) -> PipelineConfig:
-    """A pipeline whose bucket, catalog and warehouse lie in the folder."""
+def config_of(
+    folder: Path, cores: int, buckets: int, *, quick: bool = False, options: Mapping[str, str] = MappingProxyType({})
+) -> PipelineConfig:
+    """A pipeline whose bucket, catalog and warehouse lie in the folder. `options`: of Spark, unless it is a quick run."""
     jars = ",".join(str(jar) for jar in sorted((ROOT / "jars" / "spark").glob("*.jar")))
     conf = {
         "spark.jars": jars,
@@ -182,7 +185,7 @@ def config_of(folder: Path, cores: int, buckets: int, *, quick: bool = False) ->
         "spark.local.dir": str(folder),
         "spark.ui.enabled": "false",
         "spark.sql.warehouse.dir": str(folder / "spark-warehouse"),
-        **(QUICK_START if quick else {}),
+        **(QUICK_START if quick else options),
     }
     return PipelineConfig(
         pipeline="bench",

@@ -38,10 +38,9 @@ from rich.box import SIMPLE
 from rich.console import Console
 from rich.table import Table as Grid
 
-from benchmarks import growth, judge_page, spark_peers, whole
-from benchmarks.batch import CLUSTER, REPLICAS, config_of
+from benchmarks import growth, judge_page, whole
+from benchmarks.batch import CLUSTER, DEPLOYED, REPLICAS, config_of
 from benchmarks.figures import KEYS, OTHER_TABLES, Found, Key, Peer, text_of
-from benchmarks.processes import Label, Meter
 from benchmarks.report import report
 from benchmarks.workloads import Workload, orders, other, recorded
 from spark_jobs import ingest
@@ -133,10 +132,6 @@ class Session(Bench):
     def catalog(self) -> str:
         assert self.config.catalog is not None
         return self.config.catalog.name
-
-    def meter(self) -> Meter:
-        assert self.kafka.service is not None
-        return Meter({os.getpid(): Label("job", "job"), self.kafka.service.pid: Label("broker", "broker")})
 
     def pipeline(self, name: str) -> whole.Pipeline:
         return whole.Pipeline.create(self.spark, self.config, self.kafka, name)
@@ -266,13 +261,6 @@ def _many_batches(bench: Session, filled: growth.Bench) -> None:
     )
 
 
-def peers_in_spark(bench: Session) -> None:
-    workload = bench.size.orders(0)
-    bench.found.peers += spark_peers.measure(
-        bench.spark, bench.catalog, bench.own_folder("peers"), workload, bench.size.other_passes, bench.cores, bench.meter()
-    )
-
-
 # --- parts of their own
 
 
@@ -292,6 +280,12 @@ def decode(bench: Bench) -> None:
             {name: java[name] for name in ("mb_per_second", "mutations_per_second", "cells_per_second")},
         )
     )
+
+
+def peers_in_spark(bench: Bench) -> None:
+    given = ["--rows", str(bench.size.small)] if bench.size.quick else ["--segments", str(bench.size.segments)]
+    figures = _run("benchmarks.spark_peers", "--cores", str(bench.cores), "--passes", str(bench.size.other_passes), *given)
+    bench.found.peers += [Peer(**peer) for peer in figures]
 
 
 def _recorded_segments(bench: Bench) -> Path:
@@ -326,13 +320,13 @@ def debezium(bench: Bench) -> None:
     bench.found.values["events_vs_debezium"] = [rate / unique for rate in ours]
 
 
-def _run(module: str, *arguments: str) -> dict[str, Any]:
+def _run(module: str, *arguments: str) -> Any:
     """The document of a benchmark that runs in a process of its own."""
     command = [sys.executable, "-m", module, *arguments, "--json"]
     done = subprocess.run(command, stdout=subprocess.PIPE, text=True, check=False, cwd=ROOT)
     if done.returncode != 0:
         raise ToolError(f"{' '.join(command[2:])} ended with exit code {done.returncode}")
-    return dict(json.loads(done.stdout.splitlines()[-1]))
+    return json.loads(done.stdout.splitlines()[-1])
 
 
 WITH_SPARK = (
@@ -348,9 +342,9 @@ WITH_SPARK = (
     Part("tables", ("small_batch_20_tables_s",), many_tables),
     Part("avro", ("avro_vs_json",), avro),
     Part("growth", ("batch_time_10x_table", "current_commit_time_10x_table", "read_after_1000_batches_vs_compacted"), table_sizes),
-    Part("spark-peers", (), peers_in_spark),
 )
 ALONE = (
+    Part("spark-peers", (), peers_in_spark),
     Part("decode", ("decode_vs_cassandra", "decode_read_vs_cassandra", "decode_v9_vs_v8", "cold_start_s"), decode),
     Part("scaling", ("core_scaling_1_to_2",), scaling),
     Part("shipper", ("shipper_cpu_share_10mb_s",), shipper),
@@ -401,7 +395,7 @@ def run(options: argparse.Namespace) -> dict[str, Any]:
 @contextmanager
 def session_of(bench: Bench, buckets: int = 4) -> Iterator[Session]:
     folder = bench.own_folder("spark")
-    config = config_of(folder, bench.cores, buckets, quick=bench.size.quick)
+    config = config_of(folder, bench.cores, buckets, quick=bench.size.quick, options=DEPLOYED)
     with Kafka(folder / "kafka", port=0) as kafka:
         spark = spark_session(config, "writetime bench")
         try:

@@ -3,7 +3,7 @@
 Strategy: the mutations of three replicas, the same segments as of the whole path, are first decoded to rows of
 Parquet, as such jobs find them (by `spark_jobs.data_source`; not measured: these jobs cannot read a commit log).
 Then each job makes the table of current rows in Iceberg, from nothing, as in a pass of the whole path. They run in
-turns in one warm session. MB are those of the segments.
+turns in one warm session of a process of their own, whose JVM has its own settings. MB are those of the segments.
 
 Neither is right: the last writer of a row wins whole, where Cassandra decides by cell; statics, range and partition
 deletes, TTLs are left out; there are no before images, no events, no state, and no order that a rerun would keep.
@@ -11,10 +11,16 @@ deletes, TTLs are left out; there are no before images, no events, no state, and
 
 from __future__ import annotations
 
+import argparse
+import json
+import os
 import shutil
 import statistics
+import sys
+import tempfile
 import time
 from collections.abc import Callable
+from dataclasses import asdict
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -22,11 +28,12 @@ from typing import Any
 from pyspark.sql import DataFrame, SparkSession, Window
 from pyspark.sql import functions as F
 
-from benchmarks.batch import PER_SECTION
+from benchmarks.batch import PER_SECTION, config_of
 from benchmarks.figures import Peer
-from benchmarks.processes import Meter
-from benchmarks.workloads import Workload
+from benchmarks.processes import Label, Meter
+from benchmarks.workloads import Workload, orders, recorded
 from spark_jobs.data_source import CassandraCommitlog
+from spark_jobs.session import spark_session
 from writetime.cassandra.commitlog.encode import encode_segment
 from writetime.cassandra.commitlog.mutation_json import learn
 from writetime.cassandra.commitlog.segment import scan
@@ -143,3 +150,29 @@ JOBS: dict[str, Callable[[SparkSession, DataFrame, list[str], str], None]] = {
     "dropDuplicates and max_by": _max_by,
     "Iceberg MERGE": _merge,
 }
+
+
+def main(arguments: list[str]) -> int:
+    parser = argparse.ArgumentParser(prog="python -m benchmarks.spark_peers", description=__doc__.partition("\n\n")[0])
+    parser.add_argument("--cores", type=int, default=2, help="cores that Spark may use (default: 2)")
+    parser.add_argument("--segments", type=int, default=3, help="segments of a replica (default: 3)")
+    parser.add_argument("--passes", type=int, default=2, help="passes after the first, which is not counted (default: 2)")
+    parser.add_argument("--rows", type=int, help="a recorded workload of so many rows instead")
+    parser.add_argument("--json", action="store_true", help="print the figures as JSON, as is done anyway")
+    options = parser.parse_args(arguments)
+    workload = recorded(options.rows, 0) if options.rows else orders(options.segments, 0)
+    with tempfile.TemporaryDirectory(prefix="writetime-bench-") as temporary:
+        config = config_of(Path(temporary), options.cores, 4, quick=bool(options.rows))
+        spark = spark_session(config, "writetime peers")
+        try:
+            meter = Meter({os.getpid(): Label("job", "job")})
+            assert config.catalog is not None
+            peers = measure(spark, config.catalog.name, Path(temporary) / "peers", workload, options.passes, options.cores, meter)
+        finally:
+            spark.stop()
+    print(json.dumps([asdict(peer) for peer in peers]))
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))

@@ -88,10 +88,8 @@ def measure(options: argparse.Namespace) -> dict[str, Any]:
     cores = options.workers or options.cores
     with tempfile.TemporaryDirectory(prefix="writetime-bench-") as temporary, ExitStack() as services:
         folder = Path(temporary)
-        config = config_of(folder, cores, options.buckets, quick=options.recorded)
-        if options.workers is None:
-            config = config.model_copy(update={"spark": config.spark.model_copy(update={"conf": DEPLOYED | config.spark.conf})})
-        else:
+        config = config_of(folder, cores, options.buckets, quick=options.recorded, options=DEPLOYED if options.workers is None else {})
+        if options.workers is not None:
             config = _on(services.enter_context(standalone.running(folder, run=folder / "run", workers=cores, installed=True)), config)
         kafka = services.enter_context(Kafka(folder / "kafka", port=0))
         spark = spark_session(config, "writetime bench-whole")
