@@ -182,7 +182,7 @@ class _ShardJoin:
     def _plain(self) -> PlainRows:
         columns = FoldedColumns(self.settings, self.about, FOLDED, self.counts, self.plan.untold)
         headed = HeadedPartitions(
-            self.settings, self.table, self.shard, columns, is_due=self.state.is_due, rows_of=self._numbered, item=self._item
+            self.settings, self.table, self.shard, columns, is_due=self.state.is_due, rows_of=self._rows_of, item=self._item
         )
         return PlainRows(self.settings, self.shard, columns, headed)
 
@@ -239,7 +239,10 @@ class _ShardJoin:
         by_row.go_on(HEAD)
         groups = ((row, (self._item(each, each["item"]) for each in group)) for row, group in by_row.rest())
         due_rows = (row for each in due if (row := split_record_key(each)[1]) != HEAD)
-        outputs = fold(self.settings, head, of_head, groups, _Rows(self.state, pk), due_rows)
+        yield from self._rows_of(key, fold(self.settings, head, of_head, groups, _Rows(self.state, pk), due_rows))
+
+    def _rows_of(self, key: bytes, outputs: Iterable[Output]) -> Iterator[dict[str, Any]]:
+        """Rows of FOLDED, from the outputs of a partition."""
         try:
             yield from self._numbered(key, outputs)
         except MalformedMutation as error:
@@ -257,7 +260,7 @@ class _ShardJoin:
     # --- output
 
     def _numbered(self, key: bytes, outputs: Iterable[Output]) -> Iterator[dict[str, Any]]:
-        """Rows of FOLDED. An event is held back until it is known whether it is the last of its row."""
+        """An event is held back until it is known whether it is the last of its row."""
         held: Event | None = None
         for output in outputs:
             if isinstance(output, Event):
