@@ -757,6 +757,8 @@ def _read_progress(kafka: KafkaConfig, publisher: int, *, settled: bool = True) 
             "enable.partition.eof": True,
             # A broker says that nothing is left only after it has waited that long for more.
             "fetch.wait.max.ms": 10,
+            # The first fetch often finds its broker not connected yet, which librdkafka takes for an error.
+            "fetch.error.backoff.ms": 10,
         }
     )
     progress: dict[str, Position] = {}
