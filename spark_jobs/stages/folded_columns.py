@@ -4,7 +4,7 @@ rows many at once; knows neither how they are merged nor where they go."""
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, Final
 
@@ -63,18 +63,16 @@ class FoldedColumns:
             copies=source["copies"],
         )
 
-    def records(
-        self, keys: list[bytes], known: Callable[[bytes], bytes], changed: npt.NDArray[np.bool_], found: Joined
-    ) -> list[pa.RecordBatch]:
-        """Records of the groups that have `changed`; `known`: the state before by key."""
+    def records(self, keys: list[bytes], before: Sequence[bytes], changed: npt.NDArray[np.bool_], found: Joined) -> list[pa.RecordBatch]:
+        """Records of the groups that have `changed`; by group, `keys` and the states `before`."""
         at = np.flatnonzero(changed)
         if len(at) == 0:
             return []
         states = found.states.take(pa.array(at))
-        written = [keys[row] for row in at.tolist()]
+        written = [keys[group] for group in at.tolist()]
         if self.settings.policy == "3.11":
-            pairs = zip(states.to_pylist(), written, strict=True)
-            if ties := sum(new_ties(known(each), state, engine=self.settings.engine) for state, each in pairs):
+            pairs = zip(at.tolist(), states.to_pylist(), strict=True)
+            if ties := sum(new_ties(before[group], after, engine=self.settings.engine) for group, after in pairs):
                 self.counts["ties"] += ties
         return self._batches("record", key=pa.array(written, pa.binary()), state=states, expires_at=found.expiries.take(pa.array(at)))
 

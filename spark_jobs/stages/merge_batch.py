@@ -94,10 +94,12 @@ class PlainRows:
         items = np.flatnonzero(fast[rows.of])
         group = (np.cumsum(fast) - 1)[rows.of[items]]
         order = self.settings.order
+        keys = [rows.keys[row] for row in at.tolist()]
+        states = [known.get(key, b"") for key in keys]
         found = row_batches.join(
             pa.array(group, pa.int32()),
             rows.items["item"].take(pa.array(items)),
-            pa.array([known.get(rows.keys[row], b"") for row in at.tolist()], pa.binary()),
+            pa.array(states, pa.binary()),
             now=self.settings.now,
             since=self.settings.since,
             counter=order.counter,
@@ -110,7 +112,7 @@ class PlainRows:
         out = [*headed, *self.columns.applied(rows.items, items[found.applied.to_numpy(zero_copy_only=False) & ~left[group]])]
         out += self._events(rows, items, group, left, found)
         changed = found.changed.to_numpy(zero_copy_only=False) & ~left
-        out += self.columns.records([rows.keys[row] for row in at.tolist()], lambda key: known.get(key, b""), changed, found)
+        out += self.columns.records(keys, states, changed, found)
         rest = np.flatnonzero(~(fast | done)[rows.of])
         return Part(out, rows.items.take(pa.array(rest)) if len(rest) else None)
 

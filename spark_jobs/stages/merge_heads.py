@@ -40,7 +40,8 @@ _MOST_STEPS: Final = 1 << 18
 _STEPS: Final = 1 << 16
 """Steps that are merged at once, about."""
 _BYTES: Final = 64 << 20
-"""Bytes of states that are read at once, about."""
+"""Bytes of states that are read at once, about, a row counted as `_ROW` beside its state."""
+_ROW: Final = 256
 _REASONS: Final = (None, "row_delete", "range_delete", "partition_delete", "static")
 _ROW_DELETE, _STATIC = _REASONS.index("row_delete"), _REASONS.index("static")
 
@@ -75,6 +76,12 @@ class _Opened:
     groups: list[int] = field(default_factory=list)
     left: list[tuple[bytes, bytes, int, int]] = field(default_factory=list)
 
+    @property
+    def most_steps(self) -> int:
+        """An upper bound, all of its rows counted: those with items, and those that were read."""
+        of_head = len(self.partition.news) + len(self.partition.statics)
+        return of_head * (self.end - self.first + len(self.states))
+
 
 class HeadedPartitions:
     """Those of one shard. `is_due`: whether something in a partition expires; `rows_of`: makes FOLDED rows of the outputs
@@ -105,7 +112,7 @@ class HeadedPartitions:
         done = np.zeros(len(given.pks), bool)
         found: list[Rows] = []
         merge = _Merge(given, self._settings)
-        for each in opened:
+        for each in (each for each in opened if each.most_steps <= _MOST_STEPS):
             done[each.first : each.end] = True
             merge.add(each, known)
             if merge.is_large:
@@ -129,8 +136,7 @@ class HeadedPartitions:
         except MalformedMutation:
             # The stream says where.
             return None
-        most = (len(partition.news) + len(partition.statics)) * (end - first)
-        if not partition.fits_steps or most > _MOST_STEPS:
+        if not partition.fits_steps:
             return None
         sources = {partition.moment(item): at for item, at in zip(items, place, strict=True)}
         return _Opened(pk, partition, outputs, first, end, sources)
@@ -145,7 +151,7 @@ class HeadedPartitions:
             while not key.startswith(opened[at].pk):
                 at += 1
             opened[at].states[key[len(opened[at].pk) :]] = state
-            size += len(state)
+            size += _ROW + len(state)
             if len(opened[at].states) > _MOST_ROWS or size > _BYTES:
                 return opened[:at]
         return opened
@@ -203,7 +209,6 @@ class _Merge:
         self._states: list[bytes] = []
         self._actives: list[DeletionTime | None] = []
         self._places: list[tuple[bytes, int, int]] = []
-        self._known: dict[bytes, bytes] = {}
         # By step.
         self._group: list[int] = []
         self._source: list[int] = []
@@ -228,8 +233,7 @@ class _Merge:
         at = {given.names[row]: row for row in range(opened.first, opened.end) if given.names[row] != HEAD}
         for name in sorted({*at, *opened.states}) if opened.states else at:
             row = at.get(name)
-            key = pk + name
-            state = opened.states.get(name) or known.get(key, b"")
+            state = opened.states.get(name) or known.get(pk + name, b"")
             items = range(0) if row is None else range(given.begins[row], given.begins[row + 1])
             active, steps = opened.partition.head_steps(name)
             if row is not None and given.twice[row]:
@@ -237,8 +241,7 @@ class _Merge:
                 continue
             group = len(self._keys)
             opened.groups.append(group)
-            self._keys.append(key)
-            self._known[key] = state
+            self._keys.append(pk + name)
             self._states.append(state)
             self._actives.append(active)
             self._places.append((name, items.start, items.stop))
@@ -347,7 +350,7 @@ class _Merge:
 
     def records(self, columns: FoldedColumns, found: row_batches.Joined) -> list[pa.RecordBatch]:
         changed = found.changed.to_numpy(zero_copy_only=False) & ~found.left.to_numpy(zero_copy_only=False)
-        return columns.records(self._keys, self._known.__getitem__, changed, found)
+        return columns.records(self._keys, self._states, changed, found)
 
 
 def _timestamps(deletions: Sequence[DeletionTime | None]) -> Any:

@@ -9,6 +9,7 @@ from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from itertools import groupby
 from operator import itemgetter
+from pathlib import Path
 from typing import Any
 from uuid import UUID
 
@@ -20,7 +21,7 @@ from spark_jobs.stages.merge_stream import FOLDED, FoldPlan, joiner
 from spark_jobs.stages.row_packs import pack, unpacked
 from spark_jobs.stages.scan import ROUTED, Batches
 from spark_jobs.stages.typed_events import EventPlan, TypedEvents, typed
-from spark_jobs.state.shards import Record
+from spark_jobs.state.shards import Record, in_batches, upsert
 from writetime.cassandra.commitlog.encode import encode_mutation
 from writetime.cassandra.commitlog.mutation import decode_mutation
 from writetime.cassandra.commitlog.segment import peek
@@ -38,6 +39,7 @@ from writetime.cassandra.types.types import CollectionType, UdtType, parse_type
 from writetime.errors import DecodeError
 from writetime.events.masking import Rules
 from writetime.pipeline.truncations import Cuts
+from writetime.storage import open_store
 
 NOW = 1_700_000_000
 THEN = (NOW - 100) * 1_000_000
@@ -253,3 +255,9 @@ def of_kind(rows: Sequence[dict[str, Any]], kind: str) -> list[dict[str, Any]]:
 
 def payloads(rows: Sequence[dict[str, Any]], kind: str) -> list[Any]:
     return [pickle.loads(row["payload"]) for row in of_kind(rows, kind)]
+
+
+def stored(folder: Path, rows: Sequence[dict[str, Any]]) -> tuple[str, int]:
+    """The records of a first batch as a shard."""
+    uri = str(folder / "shard")
+    return uri, upsert(uri, 0, 1, in_batches(payloads(rows, "record")), open_store(str(folder / "bucket")), "lease.json").version

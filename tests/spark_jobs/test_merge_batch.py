@@ -14,9 +14,8 @@ from hypothesis import strategies as st
 
 from spark_jobs.stages import merge_batch, merge_stream
 from spark_jobs.state import shards
-from spark_jobs.state.shards import in_batches, upsert
 from tests.examples import examples
-from tests.spark_jobs.examples import COUNTS, NOW, ORDERS, THEN, cells, delete, folded, frame, insert, of_kind, payloads
+from tests.spark_jobs.examples import COUNTS, NOW, ORDERS, THEN, cells, delete, folded, frame, insert, of_kind, payloads, stored
 from writetime.cassandra.model import (
     Bound,
     Cell,
@@ -27,7 +26,6 @@ from writetime.cassandra.model import (
     RangeTombstone,
     Row,
 )
-from writetime.storage import open_store
 
 TELLING = ("last", "pk", "before", "static_before", "after", "static_after", "ts", "reason", "copies")
 
@@ -95,12 +93,9 @@ def test_two_batches(data: st.DataObject, tmp_path_factory: pytest.TempPathFacto
         second = [frame(each, segment=at % 3) for at, each in enumerate(data.draw(st.lists(mutations(THEN + 3_000_000), max_size=10)))]
         by_column, one_by_one = (folded(first, engine=engine, now=NOW - 50) for engine in ("auto", "python"))
         assert told(by_column) == told(one_by_one)
-        records = payloads(by_column, "record")
-        if not records:
+        if not of_kind(by_column, "record"):
             return
-        uri = str(folder / "shard")
-        version = upsert(uri, 0, 1, in_batches(records), open_store(str(folder / "bucket")), "lease.json").version
-        options: dict[str, Any] = {"now": NOW, "since": NOW - 50, "shards": {ORDERS.id: (uri, version)}}
+        options: dict[str, Any] = {"now": NOW, "since": NOW - 50, "shards": {ORDERS.id: stored(folder, by_column)}}
         assert told(folded(second, engine="auto", **options)) == told(folded(second, engine="python", **options))
 
 
@@ -165,8 +160,7 @@ def test_states_are_held_in_parts(monkeypatch: pytest.MonkeyPatch, tmp_path: Pat
     """However many rows a look-up is for."""
     wide = [insert(ORDERS, key, {"name": "x" * 10_000}, line) for key in range(4) for line in range(10)]
     found = folded([frame(each) for each in wide])
-    uri = str(tmp_path / "shard")
-    shard = uri, upsert(uri, 0, 1, in_batches(payloads(found, "record")), open_store(str(tmp_path / "bucket")), "lease.json").version
+    shard = stored(tmp_path, found)
     held: list[int] = []
     looked_up = merge_batch.looked_up
 

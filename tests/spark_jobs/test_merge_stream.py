@@ -35,6 +35,7 @@ from tests.spark_jobs.examples import (
     of_kind,
     payloads,
     schema_of,
+    stored,
     table,
 )
 from writetime.cassandra.merge.partition_fold import Versions
@@ -61,12 +62,6 @@ from writetime.storage import open_store
 def account(rows: Sequence[dict[str, Any]]) -> dict[str, int]:
     (found,) = payloads(rows, "account")
     return {name: count for name, count in found.items() if count}
-
-
-def stored(folder: Path, rows: Sequence[dict[str, Any]]) -> tuple[str, int]:
-    """The records of a first batch as a shard."""
-    uri = str(folder / "shard")
-    return uri, upsert(uri, 0, 1, in_batches(payloads(rows, "record")), open_store(str(folder / "bucket")), "lease.json").version
 
 
 def names(rows: Sequence[dict[str, Any]]) -> list[str | None]:
