@@ -744,10 +744,7 @@ class Outbox:
         """What tasks read of a table's files; None if only Spark's reader can."""
         if incarnation.files is None or self._needs_spark(incarnation, incarnation.files, part):
             return None
-        wanted = self._wanted(incarnation, since, part)
-        # Avro takes longer to write than JSON, so that all cores write it.
-        is_shared = self.kafka.format == "avro" and self.spark.sparkContext.defaultParallelism > self.kafka.publishers
-        spans = None if is_shared else self._spans_of(incarnation, since, part)
+        wanted, spans = self._wanted(incarnation, since, part), self._spans_of(incarnation, since, part)
         return Reading(incarnation.files, wanted, self._metered(incarnation.table.label, encoder), spans)
 
     def _wanted(self, incarnation: Incarnation, since: int, part: Part) -> Wanted:

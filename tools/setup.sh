@@ -172,6 +172,7 @@ compile_kernel() {
     "$PYTHON" -m writetime.kernels.merge
     "$PYTHON" -m writetime.kernels.clustering_keys
     "$PYTHON" -m writetime.kernels.json_text
+    "$PYTHON" -m writetime.kernels.avro_data
 }
 
 prepare_airflow() {

@@ -31,12 +31,11 @@ from writetime.config.kafka import EventsConfig, KafkaConfig, PartitionBy
 from writetime.errors import DecodeError, PreconditionFailed, PublishError
 from writetime.events.converters import JSON, Convert, Form, Numbers, Times, Varints
 from writetime.events.envelope import About, Shape, encode, rows_of
-from writetime.events.json_records import Records, key_lists
+from writetime.events.records import Records, key_lists, records_of
 from writetime.events.serialization import (
     QUARANTINED,
     Codec,
     Format,
-    JsonSchema,
     Schemas,
     avro_schemas,
     codec_of,
@@ -311,8 +310,8 @@ class Encoder:
     def _version(self, version: str, shape: Shape) -> _Version:
         codec = partial(codec_of, self.format, shape, self.topic, self.registered.get(version, {}))
         codecs = {wide: codec(wide=wide) for wide in self._needed(version)}
-        narrow, placing = codecs.get(False), self._partition_key(version) if self.partition_by == "partition_key" else {}
-        records = Records(shape, self.about, narrow.prefixes if isinstance(narrow, JsonSchema) else None)
+        placing = self._partition_key(version) if self.partition_by == "partition_key" else {}
+        records = records_of(shape, self.about, codecs[False])
         return _Version(shape, self.about, codecs, records, placing, JSON.fields(placing))
 
     def _partition_key(self, version: str) -> dict[str, CqlType]:

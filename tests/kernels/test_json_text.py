@@ -15,8 +15,9 @@ from hypothesis import strategies as st
 
 from tests.examples import examples
 from writetime.events.values import iso_date, iso_timestamp
-from writetime.kernels import json_text
-from writetime.kernels.json_text import BASE64, BOOL, DATE, INT, LIST, OPTIONAL, RAW, TEXT, TIMESTAMP, Column, elements, written
+from writetime.kernels import row_parts
+from writetime.kernels.json_text import written
+from writetime.kernels.row_parts import BASE64, BOOL, DATE, INT, LIST, OPTIONAL, RAW, TEXT, TIMESTAMP, Column, elements
 
 FIRST, LAST = -30_610_224_000_000, 253_402_300_799_999
 """The years 1000 to 9999, ms."""
@@ -95,15 +96,15 @@ def test_every_form_as_python_writes_it(made: list[dict[str, Any]], skipped: int
 @pytest.mark.parametrize("room", [1, 100, 5000])
 def test_room_is_made_where_it_lacks(room: int, monkeypatch: pytest.MonkeyPatch) -> None:
     """The estimate is of texts in which little is escaped."""
-    lay_out = json_text._lay_out
-    monkeypatch.setattr(json_text, "_lay_out", lambda *arguments: lay_out(*arguments) * 0 + room)
+    lay_out = row_parts._lay_out
+    monkeypatch.setattr(row_parts, "_lay_out", lambda *arguments: lay_out(*arguments) * 0 + room)
     values = ["\1" * length for length in range(300)]
     expected = [f"<{dumped(value)}>" for value in values]
     assert texts_of(["<", Column(TEXT, pa.array(values)), ">"], len(values)) == expected
 
 
 def test_more_than_arrow_holds_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(json_text, "_MOST", 2000)
+    monkeypatch.setattr(row_parts, "_MOST", 2000)
     with pytest.raises(OverflowError):
         written(["x" * 1000], 3)
     assert texts_of(["x" * 100], 3) == ["x" * 100] * 3

@@ -10,7 +10,7 @@ envelope. Requires numba.
 from __future__ import annotations
 
 import importlib
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from functools import cache
 from typing import Any, Final
 
@@ -24,12 +24,11 @@ from writetime.errors import DecodeError
 from writetime.events.arrow import plain_values
 from writetime.events.converters import NUMBERS, JsonForm
 from writetime.events.values import TEXT_KEYS, fields_of
+from writetime.kernels import row_parts
+from writetime.kernels.row_parts import Column, Part, elements, merged
 
 Texts = Any
 """An Arrow array of strings without nulls."""
-Part = Any
-"""What the text of each row is joined from: a column in a form that the kernel writes (`json_text.Column`), or a string
-that is the same in all rows."""
 Parts = list[Part]
 NULL: Final = "null"
 _AS_NUMBER: Final = frozenset({"tinyint", "smallint", "int", "bigint", "counter", "time"})
@@ -41,7 +40,7 @@ _DAY_MS: Final = 86_400_000
 def joined(parts: Iterable[Part], rows: int) -> Texts:
     """Texts of so many rows, of parts side by side. DecodeError if they have more than 2 GB."""
     try:
-        offsets, content = _kernel().written(_merged(parts), rows)
+        offsets, content = _kernel().written(merged(parts), rows)
     except OverflowError as error:
         raise DecodeError(str(error), operation="encode events as JSON", hint="They are encoded one by one.") from error
     return pa.Array.from_buffers(pa.string(), rows, [None, offsets, content])
@@ -53,7 +52,7 @@ def listed(values: Sequence[str]) -> Texts:
 
 def as_they_are(texts: Texts) -> Part:
     """Texts that are JSON already; null is `null`."""
-    return _column("RAW", texts)
+    return Column(row_parts.RAW, texts)
 
 
 def object_of(fields: Mapping[str, str | Part | Parts]) -> Parts:
@@ -67,42 +66,31 @@ def object_of(fields: Mapping[str, str | Part | Parts]) -> Parts:
 def array_of(lists: Any, *inside: Part, brackets: str = "[]") -> Part:
     """JSON arrays of lists, or objects of maps, whose flat elements (`elements`) have these parts: no lists, and none
     that are optional."""
-    return _column("LIST", lists, inside, brackets)
-
-
-def elements(lists: Any) -> tuple[Any, ...]:
-    """The flat elements of lists, or keys and values of maps."""
-    return _kernel().elements(lists)  # type: ignore[no-any-return]
+    return Column(row_parts.LIST, lists, inside, brackets)
 
 
 def or_null(parts: Parts, rows: Any) -> Parts:
     """The parts, or `null` in rows that are null."""
-    return [_column("OPTIONAL", rows, _merged(parts))] if rows.null_count else parts
-
-
-def _merged(parts: Iterable[Part]) -> Parts:
-    """The parts, neighbouring strings as one."""
-    few: Parts = []
-    for part in parts:
-        if few and isinstance(part, str) and isinstance(few[-1], str):
-            few[-1] += part
-        else:
-            few.append(part)
-    return few
+    return [Column(row_parts.OPTIONAL, rows, merged(parts))] if rows.null_count else parts
 
 
 class Columns:
     """The texts of columns in a form of values."""
 
+    null: Final = NULL
+    as_it_is = staticmethod(as_they_are)
+    record = staticmethod(object_of)
+    or_null = staticmethod(or_null)
+
     def __init__(self, form: JsonForm) -> None:
         self.form = form
 
-    def texts(self, kind: CqlType, column: Any) -> Texts:
+    def values(self, kind: CqlType, column: Any) -> Texts:
         """The column's values of that type as JSON. DecodeError as by the form's converters."""
         return joined(self.parts(kind, column), len(column))
 
     def parts(self, kind: CqlType, column: Any) -> Parts:
-        """What `texts` is joined from."""
+        """What `values` is joined from."""
         if column.null_count == len(column):
             return [NULL]
         if isinstance(kind, NativeType):
@@ -125,7 +113,7 @@ class Columns:
     def _inner(self, kind: CqlType, column: Any) -> Parts:
         """As `parts`, of elements: those that are lists or structs are joined, which is what a list may hold."""
         if not isinstance(kind, NativeType) and column.null_count < len(column):
-            return [as_they_are(self.texts(kind, column))]
+            return [as_they_are(self.values(kind, column))]
         return self.parts(kind, column)
 
     def _is_quoted(self, kind: NativeType) -> bool:
@@ -146,19 +134,19 @@ class Columns:
             texts = _reals(_shortest(values) if kind.name == "float" else values)
             return as_they_are(pc.if_else(column.is_valid(), texts, NULL) if column.null_count else texts)
         if kind.name in ("blob", "empty"):
-            return _column("BASE64", column)
+            return Column(row_parts.BASE64, column)
         return self._one_by_one(kind, column)
 
     def _times(self, kind: NativeType, column: Any) -> Part:
         is_timestamp = kind.name == "timestamp"
         values = column.view(pa.int64()) if is_timestamp else column.view(pa.int32()).cast(pa.int64())
         if self.form.times != "isostring":
-            return numbers(_whole_millis(values) if is_timestamp and self.form.times != "microseconds" else values)
+            return numbers(whole_millis(values) if is_timestamp and self.form.times != "microseconds" else values)
         found = pc.min_max(values)
         millis = [value // 1000 if is_timestamp else value * _DAY_MS for value in (found["min"].as_py(), found["max"].as_py())]
         if millis[0] < _FROM_MS or millis[1] >= _TO_MS:
             return self._one_by_one(kind, column)
-        return _column("TIMESTAMP" if is_timestamp else "DATE", values)
+        return Column(row_parts.TIMESTAMP if is_timestamp else row_parts.DATE, values)
 
     def _map(self, kind: CollectionType, column: Any) -> Part:
         of_key, of_value = kind.elements
@@ -173,27 +161,40 @@ class Columns:
         return as_they_are(listed([NULL if value is None else quoted(value if convert is None else convert(value)) for value in values]))
 
 
-def numbers(column: Any) -> Part:
+def plain(values: Any) -> Part:
+    """Numbers, booleans, strings or lists of them as JSON, where null is `null`: an array, or what it is in all rows."""
+    if not isinstance(values, pa.Array):
+        return quoted(values)
+    if pa.types.is_list(values.type):
+        (inside,) = elements(values)
+        return array_of(values, _plain(inside))
+    column, first = _plain(values), values[0]
+    alike = pc.equal(values, first) if first.is_valid else values.is_null()
+    if not pc.all(alike, skip_nulls=False).as_py():
+        return column
+    found: str = joined([column._replace(array=column.array[:1])], 1)[0].as_py()
+    return found
+
+
+def _plain(column: Any) -> Column:
+    if pa.types.is_boolean(column.type):
+        return booleans(column)
+    return numbers(column) if pa.types.is_integer(column.type) else quotes(column)
+
+
+def numbers(column: Any) -> Column:
     """Whole numbers as JSON; null stays `null`."""
-    return _column("INT", column.cast(pa.int64()))
+    return Column(row_parts.INT, column.cast(pa.int64()))
 
 
-def booleans(column: Any) -> Part:
+def booleans(column: Any) -> Column:
     """Booleans as JSON; null stays `null`."""
-    return _column("BOOL", column)
+    return Column(row_parts.BOOL, column)
 
 
-def quotes(column: Any) -> Part:
+def quotes(column: Any) -> Column:
     """Strings as JSON; null stays `null`."""
-    return _column("TEXT", column)
-
-
-def same_or(part: Callable[[Any], Part], column: Any) -> Part:
-    """The part of a column; one string if all its values are the same."""
-    alike = pc.equal(column, column[0]) if column[0].is_valid else column.is_null()
-    if pc.all(alike, skip_nulls=False).as_py():
-        return joined([part(column[:1])], 1)[0].as_py()
-    return part(column)
+    return Column(row_parts.TEXT, column)
 
 
 def quoted(value: Any) -> str:
@@ -203,17 +204,12 @@ def quoted(value: Any) -> str:
     return encode(value).decode()
 
 
-def _column(kind: str, array: Any, inside: Sequence[Part] = (), brackets: str = "[]") -> Part:
-    kernel = _kernel()
-    return kernel.Column(getattr(kernel, kind), array, inside, brackets)
-
-
 @cache
 def _kernel() -> Any:
     return importlib.import_module("writetime.kernels.json_text")
 
 
-def _whole_millis(micros: Any) -> Any:
+def whole_millis(micros: Any) -> Any:
     """Whole milliseconds of microseconds, rounded down as Python does."""
     found = pc.fill_null(micros, 0).to_numpy() // 1000
     return pa.array(found, mask=micros.is_null().to_numpy(zero_copy_only=False)) if micros.null_count else pa.array(found)

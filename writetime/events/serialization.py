@@ -49,7 +49,7 @@ _REPLICAS: Final = {
 }
 _PLACE: Final = {"file": "string?", "pos": "long?"}
 _CAUSE: Final = {"reason": "string?", "schema_version": "string"}
-_SOURCE: Final[dict[Contract, dict[str, str]]] = {
+SOURCE: Final[dict[Contract, dict[str, str]]] = {
     1: {
         "version": "string",
         "connector": "string",
@@ -83,7 +83,7 @@ _SOURCE: Final[dict[Contract, dict[str, str]]] = {
     },
 }
 """Fields of `source` except `bounds`, by contract: Avro types, `?` nullable, `*` a list."""
-_TIMES: Final[dict[Contract, tuple[str, ...]]] = {1: ("ts_ms",), 2: ("ts_ms", "ts_us", "ts_ns")}
+TIMES: Final[dict[Contract, tuple[str, ...]]] = {1: ("ts_ms",), 2: ("ts_ms", "ts_us", "ts_ns")}
 """Times of the envelope: when the event was made."""
 
 
@@ -96,7 +96,9 @@ class Schemas:
 
 
 class Codec(Protocol):
-    """Encodes the values of a `Shape` as bytes."""
+    """Encodes the values of a `Shape` as bytes. `heads`: what each key and value begins with."""
+
+    heads: tuple[bytes, bytes] | None
 
     def key(self, key: dict[str, Any] | None) -> bytes | None: ...
 
@@ -114,6 +116,8 @@ def form_of(format: Format, numbers: Numbers, times: Times = "isostring", varint
 class Json:
     """Without a schema."""
 
+    heads: tuple[bytes, bytes] | None = None
+
     def key(self, key: dict[str, Any] | None) -> bytes | None:
         return None if key is None else encode(key)
 
@@ -127,13 +131,14 @@ class JsonSchema:
     def __init__(self, shape: Shape, topic: str, *, wide: bool) -> None:
         connect = _Connect(shape, topic)
         key, value = (b'{"schema":' + encode(each) + b',"payload":' for each in (connect.key(), connect.value(wide)))
-        self.prefixes = key, value
+        self.heads: tuple[bytes, bytes] | None = (key, value)
+        self._key_head, self._value_head = key, value
 
     def key(self, key: dict[str, Any] | None) -> bytes | None:
-        return None if key is None else self.prefixes[0] + encode(key) + b"}"
+        return None if key is None else self._key_head + encode(key) + b"}"
 
     def value(self, value: dict[str, Any]) -> bytes:
-        return self.prefixes[1] + encode(with_text(value)) + b"}"
+        return self._value_head + encode(with_text(value)) + b"}"
 
 
 def with_text(value: dict[str, Any]) -> dict[str, Any]:
@@ -156,7 +161,7 @@ class _Connect:
 
     def value(self, wide: bool) -> dict[str, Any]:
         row = self._row({**self.shape.columns, **(self.shape.dropped if wide else {})})
-        source = {name: _connect_plain(kind) for name, kind in _SOURCE[self.shape.contract].items()}
+        source = {name: _connect_plain(kind) for name, kind in SOURCE[self.shape.contract].items()}
         if self.shape.clustering:
             source["bounds"] = self._bounds()
         claim = {name: _connect_plain(kind) for name, kind in _CLAIM.items()}
@@ -164,7 +169,7 @@ class _Connect:
             "before": row,
             "after": row,
             "op": _connect_plain("string"),
-            **{name: _connect_plain("long") for name in _TIMES[self.shape.contract]},
+            **{name: _connect_plain("long") for name in TIMES[self.shape.contract]},
             "changed": _connect_plain("string*"),
             "changed_elements": _connect_plain("string?"),
             "source": {**_connect_struct("writetime.Source", source), "optional": False},
@@ -277,7 +282,7 @@ def avro_schemas(shape: Shape, about: About, *, wide: bool) -> Schemas:
         "namespace": space,
         "fields": (_cells(names, columns, space) if shape.cells else names.fields(columns)),
     }
-    source = [{"name": name, **_avro_plain(kind)} for name, kind in _SOURCE[shape.contract].items()]
+    source = [{"name": name, **_avro_plain(kind)} for name, kind in SOURCE[shape.contract].items()]
     if shape.clustering:
         source.append({"name": "bounds", "type": ["null", _bounds(names, shape, space)], "default": None})
     claim = [{"name": name, "type": kind} for name, kind in _CLAIM.items()]
@@ -285,7 +290,7 @@ def avro_schemas(shape: Shape, about: About, *, wide: bool) -> Schemas:
         {"name": "before", "type": ["null", row], "default": None},
         {"name": "after", "type": ["null", f"{space}.Row"], "default": None},
         {"name": "op", "type": "string"},
-        *({"name": name, "type": "long"} for name in _TIMES[shape.contract]),
+        *({"name": name, "type": "long"} for name in TIMES[shape.contract]),
         {"name": "changed", **_avro_plain("string*")},
         {"name": "changed_elements", **_avro_plain("string?")},
         {"name": "source", "type": {"type": "record", "name": "Source", "namespace": "writetime", "fields": source}},
@@ -332,6 +337,7 @@ class AvroCodec:
     def __init__(self, schemas: Schemas, ids: tuple[int, int]) -> None:
         self._key, self._value = fastavro.parse_schema(schemas.key), fastavro.parse_schema(schemas.value)
         self._key_head, self._value_head = (MAGIC + number.to_bytes(4, "big") for number in ids)
+        self.heads: tuple[bytes, bytes] | None = (self._key_head, self._value_head)
         self._row = row_name(schemas)
 
     def key(self, key: dict[str, Any] | None) -> bytes | None:
@@ -380,7 +386,7 @@ def codec_of(format: Format, shape: Shape, topic: str, registered: Registered, *
 
 @dataclass(frozen=True, slots=True)
 class Plain:
-    """Records with fixed fields, such as DDL: the Avro type by field (as in `_SOURCE`), or the fields of a
+    """Records with fixed fields, such as DDL: the Avro type by field (as in `SOURCE`), or the fields of a
     struct."""
 
     name: str

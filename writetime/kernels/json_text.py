@@ -1,12 +1,10 @@
 """Writes JSON texts of many rows from columns, compiled: each byte of a text is written once.
 
-Strategy: what a row's text is made of is a list of *parts*, which are written one after the other: strings that are
-the same in all rows, values of a column in one of a few forms, lists of such values, and groups of parts that are
-`null` where something is missing. Each part is a few words (`_Part`), with the addresses of its Arrow buffers. If
-room lacks, the kernel stops before the row, and `written` makes room and continues from there.
+Strategy: the parts of `row_parts`, one after the other. Null is `null` in all of them; RAW is JSON already, and texts,
+times and bytes are in quotation marks. Of columns in which nothing is escaped, values are copied.
 
-The readable twin is `writetime.events.envelope.Shape` with `serialization`, which makes the same of one row. Buffers
-are Arrow's own, so offsets are in order and within their data; times have to be of the years 1000 to 9999.
+The readable twin is `writetime.events.envelope.Shape` with `serialization`, which makes the same of one row. Times have
+to be of the years 1000 to 9999.
 """
 
 from __future__ import annotations
@@ -14,38 +12,42 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from functools import partial
 from time import perf_counter
-from typing import Any, Final, NamedTuple
+from typing import Any, Final
 
 import numpy as np
-import pyarrow as pa
-from numba.core import cgutils
 
-from writetime.kernels.compiled import Bytes, Int32s, Ints, compiled, compiled_and_kept, intrinsic, types
-from writetime.kernels.pointers import call, reader
+from writetime.kernels import part_access, row_parts
+from writetime.kernels.compiled import Bytes, Ints, compiled, compiled_and_kept
+from writetime.kernels.part_access import as_bytes, as_int32s, as_int64s, bit, copy, is_null, read_rows
+from writetime.kernels.pointers import call
+from writetime.kernels.row_parts import (
+    BASE,
+    BASE64,
+    BOOL,
+    COUNT,
+    DATA,
+    ENDS,
+    FIRST,
+    INSIDE,
+    INT,
+    KIND,
+    LACKING,
+    LIST,
+    OPTIONAL,
+    PLAIN,
+    RAW,
+    SAME,
+    TEXT,
+    TIMESTAMP,
+    WORDS,
+    Part,
+    Rows,
+)
 
-SOURCES: Final = ("kernels/json_text.py",)
+SOURCES: Final = ("kernels/json_text.py", *part_access.SOURCES)
 """The sources of this module's machine code in addition to those of the decoder."""
 
 kept: Callable[[Any], Any] = partial(compiled_and_kept, further=SOURCES)
-
-SAME, RAW, PLAIN, TEXT, INT, BOOL, TIMESTAMP, DATE, BASE64, LIST, OPTIONAL = range(11)
-"""What a part is: a string of all rows; text as it is, in quotation marks, or in those and escaped; a number, a boolean;
-µs and days since the epoch as ISO 8601; bytes; a list of what the next parts are, and those next parts, if the row has
-them. Null is `null` in all of them."""
-_FORMS: Final = {
-    **dict.fromkeys((RAW, PLAIN, TEXT, BASE64), (pa.string(), pa.binary())),
-    **dict.fromkeys((INT, TIMESTAMP, DATE), (pa.int64(),)),
-    BOOL: (pa.bool_(),),
-}
-"""The types of Arrow that a kind is of; a LIST is a list or a map."""
-_KIND, _DATA, _ENDS, _VALID, _FIRST, _COUNT, _INSIDE, _BASE = range(8)
-_WORDS: Final = 8
-"""Of a part: its kind; the addresses of data, ends (offsets of the first value on), and bits of valid values; the place of
-the first value's bit; the number of values, or bytes if it is the same; how many next parts are inside; of a part in a
-list, the list's first value that it has."""
-_LACKING: Final = -1
-_MOST: Final = (1 << 31) - 1
-"""Bytes of all texts together: Arrow's offsets have 32 bits."""
 
 _HEX = np.frombuffer(b"0123456789abcdef", np.uint8)
 _BASE64 = np.frombuffer(b"ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789+/", np.uint8)
@@ -55,152 +57,12 @@ _u64: Any = np.uint64
 _u8: Any = np.uint8
 
 
-class Column(NamedTuple):
-    """A part that differs by row: an Arrow array, in one of the forms above. INT, TIMESTAMP and DATE are of 64 bits.
-    `inside`: parts of the elements of a LIST, or of an OPTIONAL row. Those of a LIST start with its first element, and
-    are neither lists nor optional; `brackets` are around them."""
-
-    kind: int
-    array: Any
-    inside: Sequence[Part] = ()
-    brackets: str = "[]"
-
-
-Part = str | Column
-
-
-class Rows(NamedTuple):
-    """Arguments: the words of the parts, and room for the texts, with the end of each after the first. `n`: the
-    finished rows."""
-
-    rows: int
-    parts: int
-    words: Ints
-    room: int
-    end: Int32s
-    out: Bytes
-    n: Ints
-
-
-_rows = reader(Rows)
-
-
 def written(parts: Sequence[Part], rows: int) -> tuple[Any, Any]:
     """The texts of so many rows, as buffers of Arrow: offsets and content. OverflowError if they have more than 2 GB."""
-    flat: list[list[int]] = []
-    held: list[Any] = []
-    size = _lay_out(parts, rows, flat, held, 0)
-    words = np.array(flat, np.int64).reshape(-1)
-    room = min(size + size // 16 + 1024, _MOST)
-    out, end, n = np.empty(room, np.uint8), np.zeros(rows + 1, np.int32), np.zeros(1, np.int64)
-    while True:
-        call(run, Rows(rows, len(flat), words, room, end, out, n))
-        if n[0] == rows:
-            return pa.py_buffer(end), pa.py_buffer(out)[: int(end[rows])]
-        if room == _MOST:
-            raise OverflowError("texts of more than 2 GB")
-        room = min(2 * room, _MOST)
-        more = np.empty(room, np.uint8)
-        more[: end[n[0]]] = out[: end[n[0]]]
-        out = more
-
-
-def _lay_out(parts: Sequence[Part], rows: int, flat: list[list[int]], held: list[Any], base: int) -> int:
-    """Append the words of the parts; what they point to is in `held`. Returns how many bytes the texts have, about."""
-    size = 0
-    for part in parts:
-        if isinstance(part, str):
-            content = np.frombuffer(part.encode(), np.uint8)
-            held.append(content)
-            flat.append([SAME, _address(content), 0, 0, 0, len(content), 0, base])
-            size += len(content) * rows
-            continue
-        array = part.array
-        _check(part)
-        held.append(array)
-        buffers = array.buffers()
-        valid = buffers[0].address if array.null_count else 0
-        at, found = len(flat), [part.kind, 0, 0, valid, array.offset, len(array), 0, base]
-        flat.append(found)
-        size += 4 * array.null_count
-        # An empty array may have no buffers.
-        if not len(array):
-            _lay_out(part.inside, 0, flat, held, 0)
-        elif part.kind in (RAW, PLAIN, TEXT, BASE64):
-            found[_ENDS] = buffers[1].address + 4 * array.offset
-            found[_DATA] = buffers[2].address if buffers[2] is not None else 0
-            begin, end = _bounds(array)
-            size += (end - begin) * (4 if part.kind == BASE64 else 3) // 3 + 4 * len(array)
-        elif part.kind == LIST:
-            found[_ENDS] = buffers[1].address + 4 * array.offset
-            # Text is written before and after the elements, too.
-            found[_DATA] = ord(part.brackets[0]) << 8 | ord(part.brackets[1])
-            begin, end = _bounds(array)
-            size += 2 * len(array) + _lay_out(part.inside, end - begin, flat, held, begin) + end - begin
-        elif part.kind == OPTIONAL:
-            size += _lay_out(part.inside, rows, flat, held, base)
-        else:
-            found[_DATA] = buffers[1].address + (8 * array.offset if part.kind != BOOL else 0)
-            size += 26 * len(array)
-        found[_INSIDE] = len(flat) - 1 - at
-    return size
-
-
-def _check(part: Column) -> None:
-    """TypeError if an array is not laid out as the kernel reads it."""
-    kind = part.array.type
-    is_nested = part.kind == OPTIONAL or pa.types.is_list(kind) or pa.types.is_map(kind)
-    if kind not in _FORMS[part.kind] if part.kind in _FORMS else not is_nested:
-        raise TypeError(f"part of kind {part.kind}: {kind}")
-
-
-def _bounds(array: Any) -> tuple[int, int]:
-    """The first and the last offset of an array of strings or lists."""
-    ends = np.frombuffer(array.buffers()[1], np.int32)
-    return int(ends[array.offset]), int(ends[array.offset + len(array)])
-
-
-def elements(lists: Any) -> tuple[Any, ...]:
-    """What the LIST of an array of lists or maps has inside: their values, or keys and values."""
-    begin, end = _bounds(lists)
-    children = (lists.keys, lists.items) if pa.types.is_map(lists.type) else (lists.values,)
-    return tuple(child.slice(begin, end - begin) for child in children)
-
-
-def _address(array: Any) -> int:
-    return int(array.__array_interface__["data"][0])
+    return row_parts.written(lambda arguments: call(run, arguments), parts, rows)
 
 
 # --- compiled
-
-
-def _pointer(kind: Any) -> Any:
-    """A function for compiled code from an address to a pointer to such items."""
-
-    @intrinsic
-    def pointer(_typing: Any, address: Any) -> Any:
-        def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
-            return builder.inttoptr(arguments[0], context.get_value_type(signature.return_type))
-
-        return types.CPointer(kind)(address), generate
-
-    return pointer
-
-
-_bytes, _int32s, _int64s = _pointer(types.uint8), _pointer(types.int32), _pointer(types.int64)
-
-
-@intrinsic
-def _copy(_typing: Any, out: Any, pos: Any, data: Any, at: Any, length: Any) -> Any:
-    """Copy data[at:at + length] to out[pos:], which does not overlap. Returns the position after it."""
-
-    def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
-        out_, pos_, data_, at_, length_ = arguments
-        memcpy: Any = cgutils.raw_memcpy
-        memcpy(builder, builder.gep(out_, [pos_]), builder.gep(data_, [at_]), length_, 1)
-        return builder.add(pos_, length_)
-
-    return types.int64(out, types.int64, data, types.int64, types.int64), generate
 
 
 @compiled
@@ -250,7 +112,7 @@ def _escaped(data: Bytes, at: int, end: int, out: Bytes, pos: int) -> int:
 @compiled
 def _text(data: Bytes, at: int, end: int, out: Bytes, pos: int, escapes: bool) -> int:
     out[pos] = 34
-    pos = _escaped(data, at, end, out, pos + 1) if escapes else _copy(out, _i64(pos + 1), data, _i64(at), _i64(end - at))
+    pos = _escaped(data, at, end, out, pos + 1) if escapes else copy(out, _i64(pos + 1), data, _i64(at), _i64(end - at))
     out[pos] = 34
     return pos + 1
 
@@ -347,36 +209,26 @@ def _null(out: Bytes, pos: int) -> int:
 
 
 @compiled
-def _bit(bits: Bytes, at: int) -> bool:
-    return (bits[at >> 3] >> (at & 7)) & 1 != 0  # type: ignore[no-any-return]
-
-
-@compiled
-def _is_null(words: Ints, w: int, i: int) -> bool:
-    return words[w + _VALID] != 0 and not _bit(_bytes(words[w + _VALID]), words[w + _FIRST] + i)
-
-
-@compiled
 def _value(words: Ints, w: int, i: int, out: Bytes, pos: int, room: int) -> int:
     """Write value i of the part at word w; the position after it, or LACKING. Afterwards there is room for eight bytes
     more, so that what is around values needs no look."""
-    kind = words[w + _KIND]
+    kind = words[w + KIND]
     if kind == SAME:
-        size = words[w + _COUNT]
-        return _LACKING if size + 8 > room - pos else _copy(out, _i64(pos), _bytes(words[w + _DATA]), _i64(0), _i64(size))
+        size = words[w + COUNT]
+        return LACKING if size + 8 > room - pos else copy(out, _i64(pos), as_bytes(words[w + DATA]), _i64(0), _i64(size))
     if room - pos < 40:
-        return _LACKING
-    if _is_null(words, w, i):
+        return LACKING
+    if is_null(words, w, i):
         return _null(out, pos)
     if kind in (RAW, PLAIN, TEXT, BASE64):
-        ends, data = _int32s(words[w + _ENDS]), _bytes(words[w + _DATA])
+        ends, data = as_int32s(words[w + ENDS]), as_bytes(words[w + DATA])
         at, end = _i64(ends[i]), _i64(ends[i + 1])
         size = end - at
         escapes = kind == TEXT and _any_special(data, at, end)
         if (6 * size if escapes else 2 * size if kind == BASE64 else size) + 16 > room - pos:
-            return _LACKING
+            return LACKING
         if kind == RAW:
-            return _copy(out, _i64(pos), data, at, size)  # type: ignore[no-any-return]
+            return copy(out, _i64(pos), data, at, size)  # type: ignore[no-any-return]
         if kind == BASE64:
             out[pos] = 34
             pos = _base64(data, at, end, out, pos + 1)
@@ -384,12 +236,12 @@ def _value(words: Ints, w: int, i: int, out: Bytes, pos: int, room: int) -> int:
             return pos + 1
         return _text(data, at, end, out, pos, escapes)
     if kind == BOOL:
-        if _bit(_bytes(words[w + _DATA]), words[w + _FIRST] + i):
+        if bit(as_bytes(words[w + DATA]), words[w + FIRST] + i):
             out[pos], out[pos + 1], out[pos + 2], out[pos + 3] = 116, 114, 117, 101
             return pos + 4
         out[pos], out[pos + 1], out[pos + 2], out[pos + 3], out[pos + 4] = 102, 97, 108, 115, 101
         return pos + 5
-    value = _int64s(words[w + _DATA])[i]
+    value = as_int64s(words[w + DATA])[i]
     if kind == INT:
         return _int(value, out, pos)
     out[pos] = 34
@@ -401,41 +253,41 @@ def _value(words: Ints, w: int, i: int, out: Bytes, pos: int, room: int) -> int:
 @compiled
 def _list(words: Ints, w: int, i: int, out: Bytes, pos: int, room: int) -> int:
     """As `_value`, of a list that is not null."""
-    ends, last = _int32s(words[w + _ENDS]), w + (1 + words[w + _INSIDE]) * _WORDS
-    out[pos] = words[w + _DATA] >> 8
+    ends, last = as_int32s(words[w + ENDS]), w + (1 + words[w + INSIDE]) * WORDS
+    out[pos] = words[w + DATA] >> 8
     pos += 1
     begin, end = _i64(ends[i]), _i64(ends[i + 1])
     for j in range(begin, end):
         if j > begin:
             out[pos] = 44
             pos += 1
-        inner = w + _WORDS
+        inner = w + WORDS
         while inner < last:
-            pos = _value(words, inner, j - words[inner + _BASE], out, pos, room)
+            pos = _value(words, inner, j - words[inner + BASE], out, pos, room)
             if pos < 0:
                 return pos
-            inner += _WORDS
-    out[pos] = words[w + _DATA] & 255
+            inner += WORDS
+    out[pos] = words[w + DATA] & 255
     return pos + 1
 
 
 @compiled
 def _row(this: Rows, i: int, pos: int) -> int:
     """Write row i; the position after it, or LACKING."""
-    words, w, last = this.words, 0, this.parts * _WORDS
+    words, w, last = this.words, 0, this.parts * WORDS
     while w < last:
-        kind = words[w + _KIND]
-        after = w + _WORDS
+        kind = words[w + KIND]
+        after = w + WORDS
         if kind in (LIST, OPTIONAL):
             if this.room - pos < 16:
-                return _LACKING
-            after += words[w + _INSIDE] * _WORDS
-            if _is_null(words, w, i):
+                return LACKING
+            after += words[w + INSIDE] * WORDS
+            if is_null(words, w, i):
                 pos = _null(this.out, pos)
             elif kind == LIST:
                 pos = _list(words, w, i, this.out, pos, this.room)
             else:
-                after = w + _WORDS
+                after = w + WORDS
         else:
             pos = _value(words, w, i, this.out, pos, this.room)
         if pos < 0:
@@ -448,17 +300,17 @@ def _row(this: Rows, i: int, pos: int) -> int:
 def _find_plain(this: Rows) -> None:
     """Texts of columns in which nothing is escaped are not looked at one by one."""
     for part in range(this.parts):
-        w = part * _WORDS
-        if this.words[w + _KIND] == TEXT and this.words[w + _COUNT]:
-            ends = _int32s(this.words[w + _ENDS])
-            if not _any_special(_bytes(this.words[w + _DATA]), _i64(ends[0]), _i64(ends[this.words[w + _COUNT]])):
-                this.words[w + _KIND] = PLAIN
+        w = part * WORDS
+        if this.words[w + KIND] == TEXT and this.words[w + COUNT]:
+            ends = as_int32s(this.words[w + ENDS])
+            if not _any_special(as_bytes(this.words[w + DATA]), _i64(ends[0]), _i64(ends[this.words[w + COUNT]])):
+                this.words[w + KIND] = PLAIN
 
 
 @kept
 def run(arguments: Ints) -> None:
     """Write the rows from n[0] on, as far as there is room. `arguments`: the words of a `Rows`."""
-    this = _rows(arguments)
+    this = read_rows(arguments)
     if this.n[0] == 0:
         _find_plain(this)
     while this.n[0] < this.rows:

@@ -1,4 +1,4 @@
-"""Many events as JSON at once are what one by one makes of them, byte for byte."""
+"""Many events at once are what one by one makes of them, byte for byte: as JSON, and as fastavro writes Avro."""
 
 from __future__ import annotations
 
@@ -24,8 +24,8 @@ from writetime.events.arrow import arrow_type, to_arrow_value
 from writetime.events.converters import JSON
 from writetime.events.envelope import About, Shape, encode, rows_of
 from writetime.events.json_columns import Columns
-from writetime.events.json_records import Records, key_lists
-from writetime.events.serialization import JsonSchema, codec_of, form_of
+from writetime.events.records import Records, key_lists, records_of
+from writetime.events.serialization import Codec, avro_schemas, codec_of, form_of
 
 KEYS = kinds(id="int", line="text")
 HOST = "00000000-0000-0000-0000-000000000001"
@@ -36,18 +36,26 @@ def one_by_one(shape: Shape, codec: Any, batch: pa.RecordBatch) -> list[tuple[by
     return [(codec.key(shape.key(row)), codec.value(shape.value(row, ABOUT))) for row in rows_of(batch)]
 
 
+def narrow_codec(shape: Shape, format: Any) -> Codec:
+    schemas = avro_schemas(shape, ABOUT, wide=False) if format == "avro" else None
+    return codec_of(format, shape, "cdc.shop.orders", {} if schemas is None else {False: (schemas, (7, 1 << 30))}, wide=False)
+
+
+def records(shape: Shape, format: Any = "json") -> Records:
+    return records_of(shape, ABOUT, narrow_codec(shape, format))
+
+
 def expect_same(shape: Shape, format: Any, batch: pa.RecordBatch) -> None:
-    codec = codec_of(format, shape, "cdc.shop.orders", {}, wide=False)
-    records = Records(shape, ABOUT, codec.prefixes if isinstance(codec, JsonSchema) else None)
+    codec, found = narrow_codec(shape, format), records(shape, format)
     try:
         expected = one_by_one(shape, codec, batch)
     except DecodeError:
         with pytest.raises(DecodeError):
-            records.encode(batch)
+            found.encode(batch)
         return
-    keys, values = records.encode(batch)
+    keys, values = found.encode(batch)
     assert list(zip(keys.to_pylist(), values.to_pylist(), strict=True)) == expected
-    assert records.takes(batch).to_pylist() == [True] * batch.num_rows
+    assert found.takes(batch).to_pylist() == [True] * batch.num_rows
 
 
 def rows(kind: CqlType, values: list[Any], *facts: Mapping[str, Any]) -> pa.RecordBatch:
@@ -81,7 +89,7 @@ facts = st.fixed_dictionaries(
 )
 
 
-@pytest.mark.parametrize("format", ["json", "json-schema"])
+@pytest.mark.parametrize("format", ["json", "json-schema", "avro"])
 @settings(max_examples=examples(400), deadline=None)
 @given(
     typed_values(limits=IN_ARROW, empty_keys=False),
@@ -118,7 +126,7 @@ def test_numbers_of_any_bits(kind: str, of_bits: Any) -> None:
     convert = JSON.converter(kind_of(kind))
     assert convert is not None
     expected = [encode(convert(value)).decode() for value in values.to_pylist()]
-    assert Columns(JSON).texts(kind_of(kind), values).to_pylist() == expected
+    assert Columns(JSON).values(kind_of(kind), values).to_pylist() == expected
 
 
 def test_rare_rows_stay_with_the_shape() -> None:
@@ -128,17 +136,13 @@ def test_rare_rows_stay_with_the_shape() -> None:
     batch = pa.RecordBatch.from_pylist(changed_rows, schema=contracts.SCHEMA)
     shape = Shape(contracts.KEYS, contracts.COLUMNS, contracts.SCHEMA, contract=2, required=["line"])
     expected = [row["key"] is not None for row in changed_rows]
-    assert Records(shape, ABOUT).takes(batch).to_pylist() == expected
-    assert not any(Records(Shape(contracts.KEYS, contracts.COLUMNS, contracts.SCHEMA, cells=True), ABOUT).takes(batch).to_pylist())
-    avro = Shape(contracts.KEYS, contracts.COLUMNS, contracts.SCHEMA, form=form_of("avro", "string"))
-    assert not any(Records(avro, ABOUT).takes(batch).to_pylist())
+    assert records(shape).takes(batch).to_pylist() == expected
+    assert not any(records(Shape(contracts.KEYS, contracts.COLUMNS, contracts.SCHEMA, cells=True)).takes(batch).to_pylist())
     without = {name: kind for name, kind in contracts.COLUMNS.items() if name in contracts.KEYS}
     dropped = Shape(contracts.KEYS, without, contracts.SCHEMA, history=[contracts.COLUMNS])
     wide = [dropped.is_wide(row) for row in rows_of(batch)]
     assert any(wide)
-    assert Records(dropped, ABOUT).takes(batch).to_pylist() == [
-        taken and not is_wide for taken, is_wide in zip(expected, wide, strict=True)
-    ]
+    assert records(dropped).takes(batch).to_pylist() == [taken and not is_wide for taken, is_wide in zip(expected, wide, strict=True)]
 
 
 def test_a_value_that_is_stored_as_another_type_stays_with_the_shape() -> None:
@@ -152,16 +156,50 @@ def test_a_value_that_is_stored_as_another_type_stays_with_the_shape() -> None:
     expect_same(shape, "json", batch)
     made[1]["before"] = {**made[1]["before"], "_was_1_v": [1]}
     aside = pa.RecordBatch.from_pylist(made, schema=schema)
-    assert Records(shape, ABOUT).takes(aside).to_pylist() == [True, False, True]
+    assert records(shape).takes(aside).to_pylist() == [True, False, True]
 
 
-@pytest.mark.parametrize("numbers", ["string", "precise", "double"])
-def test_a_required_number_without_digits_stays_with_the_shape(numbers: Any) -> None:
-    """It is null in the key, which is refused."""
-    keys = kinds(id="int", line="decimal")
+@pytest.mark.parametrize("format", ["json", "json-schema", "avro"])
+@pytest.mark.parametrize("contract", [1, 2])
+def test_tables_with_clustering_and_required_keys(format: Any, contract: Any) -> None:
+    """Their events have bounds, which are null, and keys that are not."""
+    batch = pa.RecordBatch.from_pylist([row for row in contracts.rows() if row["key"] is not None], schema=contracts.SCHEMA)
+    form, required = form_of(format, "string"), ["id", "line", "day"] if contract == 2 else []
+    expect_same(Shape(contracts.KEYS, contracts.COLUMNS, contracts.SCHEMA, form=form, contract=contract, required=required), format, batch)
+
+
+REFUSED = [("json", "decimal", "precise"), ("json", "decimal", "double"), ("avro", "decimal", "double"), ("avro", "uuid", "string")]
+
+
+@pytest.mark.parametrize(("format", "kind", "numbers"), [*REFUSED, ("json", "decimal", "string"), ("json", "uuid", "string")])
+def test_a_required_value_of_no_bytes_stays_with_the_shape(format: Any, kind: str, numbers: Any) -> None:
+    """Where it is null in the key, which is refused."""
+    keys = kinds(id="int", line=kind)
     batch = rows(kind_of("int"), [1, 2])
     schema = batch.schema
     made = [{**row, "key": {"id": 1, "line": line}} for row, line in zip(batch.to_pylist(), ("1", "", "2"), strict=True)]
     batch = pa.RecordBatch.from_pylist(made, schema=schema)
-    shape = Shape(keys, {**keys, "v": kind_of("int")}, schema, form=form_of("json", numbers), contract=2, required=["line"])
-    assert Records(shape, ABOUT).takes(batch).to_pylist() == [True, numbers == "string", True]
+    shape = Shape(keys, {**keys, "v": kind_of("int")}, schema, form=form_of(format, numbers), contract=2, required=["line"])
+    assert records(shape, format).takes(batch).to_pylist() == [True, (format, kind, numbers) not in REFUSED, True]
+
+
+def test_a_field_that_avro_requires_is_not_null() -> None:
+    batch = rows(kind_of("int"), [1, 2])
+    place = batch.schema.get_field_index("table_id")
+    without = batch.set_column(place, batch.schema.field(place), pa.nulls(batch.num_rows, pa.string()))
+    shape = Shape(KEYS, {**KEYS, "v": kind_of("int")}, batch.schema, form=form_of("avro", "string"))
+    with pytest.raises(DecodeError, match="a field is null that must not be"):
+        records(shape, "avro").encode(without)
+
+
+def test_a_column_that_was_dropped_and_added_again() -> None:
+    """Its values are in either of two places."""
+    row = pa.struct([("id", pa.int32()), ("line", pa.string()), ("v", pa.string()), ("_was_1_v", pa.string())])
+    found = rows(kind_of("text"), ["a", "b", "c"])
+    schema = pa.schema([field.with_type(row) if field.name in ("before", "after") else field for field in found.schema])
+    made = found.to_pylist()
+    made[1]["before"] |= {"v": None, "_was_1_v": "z"}
+    made[1]["after"] |= {"_was_1_v": "y"}
+    batch = pa.RecordBatch.from_pylist(made, schema=schema)
+    for format in ("json", "avro"):
+        expect_same(Shape(KEYS, {**KEYS, "v": kind_of("text")}, schema, form=form_of(format, "string")), format, batch)
