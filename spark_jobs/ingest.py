@@ -272,7 +272,7 @@ class Batch:
     tables, None if unknown. `absent` are the missing segments, `not_in_log` as in a seal, `apart` the tables that
     are there by choice, and `additions` the
     number of verdicts found after the first run (`writetime.pipeline.pinned`).
-    `drops` are the positions at which nodes' logs drop tables, by host id. `voided` are the earlier batches
+    `logged` are the places at which nodes' logs drop tables and create them again. `voided` are the earlier batches
     without effect, with their ids."""
 
     config: PipelineConfig
@@ -301,7 +301,7 @@ class Batch:
     absent: frozenset[str] | None = None
     additions: int = 0
     local: LocalDocument = field(default_factory=LocalDocument)
-    drops: dict[str, set[Truncation]] = field(default_factory=dict)
+    logged: node_logs.SchemaPlaces | None = None
     voided: dict[int, UUID | None] = field(default_factory=dict)
 
     def run(self) -> Sealed:
@@ -310,7 +310,7 @@ class Batch:
         schema, captured = self._learn(surveyed)
         # Another driver may have moved segments that are read again.
         self._expect_open()
-        self.local = node_logs.settle(self.store, self.manifest, self.base, self._node_records(surveyed), captured, self.drops)
+        self.local = node_logs.settle(self.store, self.manifest, self.base, self._node_records(surveyed), captured, self.logged)
         self.ending = {table.id for table in captured if table.dropped and not self._shard_versions(table).ended}
         for reason in self.local.not_understood:
             log.error("node log could not be decoded", batch=self.manifest.number, reason=reason)
@@ -398,7 +398,7 @@ class Batch:
             learner.apply_logged(change)
         for name in self.manifest.schema_snapshots:
             self._apply_snapshot(learner, name)
-        self.drops = _drops(logged, learner)
+        self.logged = _schema_places(logged, learner)
         name = layout.batch_object(self.manifest.cluster, self.manifest.number, "schema")
         try:
             self.store.put(name, learner.to_json().encode(), if_generation=0)
@@ -1147,13 +1147,15 @@ def _decoded(body: bytes, version: int) -> Own:
     return decode_own(body, version=version)
 
 
-def _drops(logged: Iterable[tuple[layout.SegmentRef, SchemaMutation]], learner: SchemaLearner) -> dict[str, set[Truncation]]:
-    """The positions at which nodes' logs drop tables, by host id."""
-    found: dict[str, set[Truncation]] = defaultdict(set)
+def _schema_places(logged: Iterable[tuple[layout.SegmentRef, SchemaMutation]], learner: SchemaLearner) -> node_logs.SchemaPlaces:
+    """Where nodes' logs drop tables and create them again."""
+    drops, creates = defaultdict[str, set[Truncation]](set), defaultdict[str, set[Truncation]](set)
     for ref, change in logged:
-        for table_id, at in learner.drops(change.mutation).items():
-            found[ref.node.host_id].add(Truncation(at // 1000, table_id, ref.segment.id, change.position, at))
-    return found
+        for found, tables in ((drops, learner.drops(change.mutation)), (creates, learner.creates_again(change.mutation))):
+            found[ref.node.host_id].update(
+                Truncation(at // 1000, table_id, ref.segment.id, change.position, at) for table_id, at in tables.items()
+            )
+    return node_logs.SchemaPlaces(drops, creates)
 
 
 def _single_updates(done: list[dict[str, Any]], schema: Schema) -> Counter[str]:

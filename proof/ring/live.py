@@ -463,8 +463,8 @@ class Live:
 
     @staticmethod
     def _repair(node: Node, *keyspaces: str) -> None:
-        """Up to three times: a stream to a node that has come back a moment ago may break."""
-        for left in (2, 1, 0):
+        """Up to six times: a stream to a node that has come back a moment ago may break."""
+        for left in (5, 4, 3, 2, 1, 0):
             try:
                 node.nodetool("repair", "--full", *keyspaces)
                 return

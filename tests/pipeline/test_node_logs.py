@@ -32,6 +32,7 @@ from writetime.pipeline.documents import (
     ShardVersions,
 )
 from writetime.pipeline.node_logs import (
+    SchemaPlaces,
     all_segments,
     cuts,
     decide,
@@ -73,7 +74,8 @@ class Ring:
     told: dict[str, list[bytes]] = field(default_factory=dict)
     batches: list[tuple[Manifest, LocalDocument]] = field(default_factory=list)
     captured: Sequence[Table] = (ORDERS, ITEMS)
-    drops: dict[str, dict[str, set[Truncation]]] = field(default_factory=dict)
+    drops: dict[str, set[Truncation]] = field(default_factory=dict)
+    creates: dict[str, set[Truncation]] = field(default_factory=dict)
 
     def ref(self, node: str, segment: int) -> layout.SegmentRef:
         return layout.SegmentRef(layout.NodeName(CLUSTER, "dc1", node), layout.SegmentName(id=segment, version=7))
@@ -87,7 +89,12 @@ class Ring:
     def dropped(self, node: str, segment: int, position: int, at: float) -> None:
         """The segment has the DROP of ORDERS, of that minute, at that place."""
         record = Truncation(ms(at), ORDERS.id, segment, position, ms(at) * 1000)
-        self.drops.setdefault(f"{node} {segment}", {}).setdefault(node, set()).add(record)
+        self.drops.setdefault(f"{node} {segment}", set()).add(record)
+
+    def created(self, node: str, segment: int, position: int, at: float) -> None:
+        """The segment has the CREATE of ORDERS with its id, of that minute, at that place."""
+        record = Truncation(ms(at), ORDERS.id, segment, position, ms(at) * 1000)
+        self.creates.setdefault(f"{node} {segment}", set()).add(record)
 
     def part(self, node: str, segment: int, start: int, end: int, at: float, *local: bytes) -> str:
         """Of a segment that grows, bytes [start, end), synced at that minute."""
@@ -108,11 +115,12 @@ class Ring:
 
     def run(self, manifest: Manifest, *, bad: str = "") -> LocalDocument:
         base = Sealed.read(self.store, layout.batch_object(CLUSTER, manifest.base, "sealed"))
-        drops: dict[str, set[Truncation]] = {}
+        logged = SchemaPlaces({}, {})
         for segment in manifest.segments:
-            for node, records in self.drops.get(f"{segment.ref.node.host_id} {segment.ref.segment.id}", {}).items():
-                drops.setdefault(node, set()).update(records)
-        document = settle(self.store, manifest, base, self.rows(manifest), self.captured, drops)
+            host = segment.ref.node.host_id
+            for places, records in zip(logged, (self.drops, self.creates), strict=True):
+                places.setdefault(host, set()).update(records.get(f"{host} {segment.ref.segment.id}", ()))
+        document = settle(self.store, manifest, base, self.rows(manifest), self.captured, logged)
         incarnations = {str(table_id): incarnation.generation for table_id, incarnation in document.generations.items()}
         sealed = Sealed(
             number=manifest.number,
@@ -366,13 +374,61 @@ def test_a_dropped_id_that_is_created_again_in_one_batch_is_another_generation(r
     ring.batch()
     ring.ship("a", 2, 10)
     ring.dropped("a", 2, 500, 5)
+    ring.created("a", 2, 700, 6)
     ring.dropped("a", 2, 900, 5)
     document = ring.batch()
     assert (document.opened, document.generations[ORDERS.id].generation) == ([ORDERS.id], 1)
     cut = cuts(document, all_segments(*ring.batches[-1]))
-    assert cut.gone(ORDERS.id.bytes, 0, 500, ms(6) * 1000)
-    # What the node was told again does not count: by then the table may be there.
-    assert not cut.gone(ORDERS.id.bytes, 0, 501, ms(1) * 1000)
+    # A write that raced the DROP is behind it, and nothing else is before the CREATE.
+    assert cut.gone(ORDERS.id.bytes, 0, 700, ms(5) * 1000)
+    # The DROP that the node logged again does not count: by then the table may be there.
+    assert not cut.gone(ORDERS.id.bytes, 0, 701, ms(1) * 1000)
+
+
+def test_until_its_create_is_seen_a_drop_counts_up_to_the_end_of_its_segment(ring: Ring) -> None:
+    """A node begins a new segment before a table is created again."""
+    ring.ship("a", 1, 1)
+    ring.ship("b", 1, 1)
+    ring.batch()
+    ring.captured = (replace(ORDERS, dropped=True, dropped_at=ms(5) * 1000), ITEMS)
+    for node in "ab":
+        ring.ship(node, 2, 10)
+        ring.dropped(node, 2, 500, 5)
+    ring.batch()
+    ring.captured = (ORDERS, ITEMS)
+    ring.ship("a", 3, 20)
+    ring.created("a", 3, 100, 6)
+    ring.ship("b", 3, 20)
+    document = ring.batch()
+    assert (document.opened, reread(document)) == ([ORDERS.id], {})
+    cut, (a, b) = cuts(document, all_segments(*ring.batches[-1])), (0, 1)
+    assert [cut.gone(ORDERS.id.bytes, a, position, ms(15) * 1000) for position in (100, 101)] == [True, False]
+    assert not cut.gone(ORDERS.id.bytes, b, 1, ms(15) * 1000)
+    # The CREATE on that node shows that its frames before it belong to the table that is gone, too.
+    ring.ship("b", 4, 25)
+    ring.created("b", 4, 300, 6)
+    document = ring.batch()
+    assert (document.opened, document.generations[ORDERS.id].correction, reread(document)) == ([ORDERS.id], True, {"a 3": {7: 100}})
+    cut = cuts(document, all_segments(*ring.batches[-1]))
+    assert [cut.gone(ORDERS.id.bytes, 0, position, ms(15) * 1000) for position in (300, 301)] == [True, False]
+    assert sum(each.table_id == ORDERS.id for noted in document.truncations.values() for each in noted) == 2
+    ring.ship("b", 5, 30)
+    assert ring.batch().opened == []
+
+
+def test_a_drop_that_the_version_before_noted_stays_where_it_is(ring: Ring) -> None:
+    ring.captured = (replace(ORDERS, dropped=True, dropped_at=ms(5) * 1000), ITEMS)
+    ring.ship("a", 1, 1)
+    ring.dropped("a", 1, 500, 5)
+    document = ring.batch()
+    name = layout.batch_object(CLUSTER, 1, "local")
+    (record,) = document.drops["a"]
+    ring.store.put(name, document.model_copy(update={"drops": {"a": [record.model_copy(update={"position": 500})]}}).to_bytes())
+    ring.captured = (ORDERS, ITEMS)
+    ring.ship("a", 2, 20)
+    ring.created("a", 2, 100, 6)
+    document = ring.batch()
+    assert (document.opened, reread(document)) == ([ORDERS.id], {"a 1": {7: 500}})
 
 
 def test_a_dropped_id_that_is_created_again_in_a_later_batch_is_another_generation(ring: Ring) -> None:
@@ -388,10 +444,11 @@ def test_a_dropped_id_that_is_created_again_in_a_later_batch_is_another_generati
     assert not cuts(document, all_segments(*ring.batches[-1])).gone(ORDERS.id.bytes, 0, 400, 1)
     ring.captured = (ORDERS, ITEMS)
     ring.ship("a", 3, 20)
+    ring.created("a", 3, 100, 6)
     document = ring.batch()
-    assert document.opened == [ORDERS.id]
-    assert reread(document) == {"a 2": {7: 500}, "b 2": {7: 500}}
+    assert (document.opened, reread(document)) == ([ORDERS.id], {})
     ring.ship("b", 3, 20)
+    ring.created("b", 3, 200, 6)
     assert ring.batch().opened == []
 
 
@@ -404,9 +461,11 @@ def test_an_id_that_is_created_and_dropped_again_is_another_generation_once(ring
     ring.dropped("a", 2, 500, 5)
     assert ring.batch().opened == [], "its rows went with it"
     ring.ship("a", 3, 20)
+    ring.created("a", 3, 200, 6)
     ring.dropped("a", 3, 400, 9)
     document = ring.batch()
-    assert (document.opened, reread(document)) == ([ORDERS.id], {"a 2": {7: 500}})
+    assert (document.opened, reread(document)) == ([ORDERS.id], {})
+    assert cuts(document, all_segments(*ring.batches[-1])).gone(ORDERS.id.bytes, 0, 200, ms(6) * 1000)
     # The other node tells of the same two DROPs: the table is over, and nothing of it is told again.
     ring.ship("b", 2, 10)
     ring.dropped("b", 2, 300, 5)

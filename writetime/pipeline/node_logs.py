@@ -14,16 +14,20 @@ again with the following generation, because the earlier one may contain shards 
 Two TRUNCATEs of a table that become known in one batch are one generation and one event, that of the last. A
 dropped table incarnation gets no generation: its rows are gone, and its cut still rejects late frames.
 
-The DROP of a table whose id is created again (CREATE TABLE … WITH ID) is a TRUNCATE of that id, at the
-position in the node's log. For a table that is dropped now, this applies to each DROP before the last: the
-id was created again in between, and that incarnation gets a generation.
+The DROP of a table whose id is created again (CREATE TABLE … WITH ID) is a TRUNCATE of that id. A node logs the
+DROP before it takes the table out of use, and then begins a new segment: writes that race it are behind it in the
+log, and belong to the table that is gone. So the position is that of the CREATE in the node's log, and until that
+is seen, the end of the DROP's segment. Source: Cassandra 3.11-6.0, Schema.dropTable (forceRecycleAllSegments). For
+a table that is dropped now, this applies to each DROP before the last: the id was created again in between, and
+that incarnation gets a generation.
 """
 
 from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from dataclasses import replace
 from datetime import UTC, datetime, timedelta
-from typing import Final
+from typing import Final, NamedTuple
 from uuid import UUID
 
 from writetime.cassandra.commitlog.system_mutations import decode_own
@@ -45,6 +49,7 @@ from writetime.pipeline.newest_segments import newest_after, newest_in_ledger
 from writetime.pipeline.planner import read_local, read_manifest
 from writetime.pipeline.truncation_reports import read_answers
 from writetime.pipeline.truncations import (
+    WHOLE_SEGMENT,
     Cut,
     Cuts,
     Interval,
@@ -64,13 +69,32 @@ LocalMutations = Iterable[tuple[int, bytes]]
 """Mutations of `system.local`: the index of the segment in the manifest, and the frame's body."""
 
 
+class SchemaPlaces(NamedTuple):
+    """Where nodes' logs of a batch have the DROPs of tables, and the CREATEs of tables that were dropped before, with
+    their ids; by host id."""
+
+    drops: Records
+    creates: Records
+
+    def reach(self, host: str, drop: Truncation, otherwise: int) -> Truncation:
+        """The DROP with the place of the first CREATE behind it, up to which frames belong to the table that is gone;
+        else with the position `otherwise`."""
+        places = (
+            (each.segment, each.position)
+            for each in self.creates.get(host, ())
+            if each.table_id == drop.table_id and each.timestamp > drop.timestamp
+        )
+        place = min((each for each in places if each >= (drop.segment, drop.position)), default=(drop.segment, otherwise))
+        return replace(drop, segment=place[0], position=place[1])
+
+
 def settle(
     store: Store,
     manifest: Manifest,
     base: Sealed | None,
     mutations: LocalMutations,
     captured: Iterable[Table],
-    drops: Records | None = None,
+    logged: SchemaPlaces | None = None,
 ) -> LocalDocument:
     """The batch's document: created by the first run of the batch, read by all others."""
     name = layout.batch_object(manifest.cluster, manifest.number, "local")
@@ -80,7 +104,7 @@ def settle(
         settled = LocalDocument.model_validate_json(store.read(name, generation=found.generation))
         if all(_is_there(store, reread.segment) for reread in settled.rereads):
             return settled
-    document = decide(store, manifest, base, mutations, captured, settled, drops)
+    document = decide(store, manifest, base, mutations, captured, settled, logged)
     try:
         store.put(name, document.to_bytes(), if_generation=found.generation if found else 0)
     except PreconditionFailed:
@@ -104,22 +128,23 @@ def decide(
     mutations: LocalMutations,
     captured: Iterable[Table],
     void: LocalDocument | None = None,
-    drops: Records | None = None,
+    logged: SchemaPlaces | None = None,
 ) -> LocalDocument:
-    """The document that `settle` creates; `void` is an earlier one that is not valid any more. `drops`:
-    where this batch's segments contain the DROP of a table."""
+    """The document that `settle` creates; `void` is an earlier one that is not valid any more."""
+    logged = logged or SchemaPlaces({}, {})
     known = read_local(store, manifest.cluster, base.number if base else 0)
     answers, asked, rejected = read_answers(store, manifest.truncations)
     living = {table.id for table in captured if not table.dropped}
-    dropped = _drops(_truncations(known.drops), drops or {})
+    dropped = _drops(_truncations(known.drops), logged)
     ended = _of_earlier_incarnations(dropped, {table.id for table in captured if table.dropped})
-    records, not_understood = learn(known, manifest.segments, mutations, [answers, _of_tables(dropped, living), ended])
+    kept = known.model_copy(update={"truncations": _without_drops(known)})
+    records, not_understood = learn(kept, manifest.segments, mutations, [answers, _of_tables(dropped, living), ended])
     not_understood += rejected
     after = cuts_by_table(_truncations(records))
     past = _Past(store, manifest, base, known)
     opened: list[UUID] = []
     generations = dict(known.generations)
-    for table_id in sorted((living | _dropped_again(ended, drops or {}, known)) & after.keys(), key=str):
+    for table_id in sorted((living | _dropped_again(ended, logged.drops, known)) & after.keys(), key=str):
         old, new = past.cut(table_id), after[table_id]
         if old == new:
             continue
@@ -158,15 +183,28 @@ def last_truncate(document: LocalDocument, table_id: UUID) -> Truncate:
     return cuts_by_table(_truncations(document.truncations))[table_id][0]
 
 
-def _drops(known: Records, more: Records) -> dict[str, list[Truncation]]:
-    """The first position of each DROP in a node's log: a node may log it again, but not before the table
-    exists again."""
+def _drops(known: Records, logged: SchemaPlaces) -> dict[str, list[Truncation]]:
+    """The place up to which each DROP counts in a node's log. A node may log a DROP again, but not before the table
+    exists again, so the first place is the right one."""
+    more = {host: [logged.reach(host, each, WHOLE_SEGMENT) for each in noted] for host, noted in logged.drops.items()}
     found: dict[str, dict[tuple[UUID, int], Truncation]] = {}
     for host, record in ((host, record) for records in (known, more) for host, noted in records.items() for record in noted):
         first = found.setdefault(host, {}).setdefault((record.table_id, record.timestamp), record)
         if (record.segment, record.position) < (first.segment, first.position):
             found[host][record.table_id, record.timestamp] = record
-    return {host: sorted(noted.values()) for host, noted in sorted(found.items())}
+    return {
+        host: sorted(logged.reach(host, each, each.position) if each.position == WHOLE_SEGMENT else each for each in noted.values())
+        for host, noted in sorted(found.items())
+    }
+
+
+def _without_drops(known: LocalDocument) -> dict[str, list[TruncationRecord]]:
+    """The records of TRUNCATEs. Those of DROPs are added again, as their places may have changed."""
+    drops = {(host, each.table_id, each.at, each.writetime) for host, noted in known.drops.items() for each in noted}
+    return {
+        host: [each for each in noted if (host, each.table_id, each.at, each.writetime) not in drops]
+        for host, noted in known.truncations.items()
+    }
 
 
 def _of_earlier_incarnations(drops: Records, dead: Collection[UUID]) -> Records:

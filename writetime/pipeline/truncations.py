@@ -41,7 +41,8 @@ SAME_TRUNCATE_MS: Final = 60_000
 """Maximum distance of the records of one TRUNCATE: its time-out in Cassandra (truncate_request_timeout)."""
 
 _NOTHING: Final = -1
-_EVERYTHING: Final = 2**62
+WHOLE_SEGMENT: Final = 2**62
+"""A position after all frames of a segment."""
 _NEVER: Final = -(2**63) - 1
 
 Verdict = Literal["gone", "kept", "undecided"]
@@ -144,12 +145,12 @@ class Cut:
         """The position up to which frames of that segment are gone for certain; -1: none."""
         place = self.places.get(host, (_NOTHING, _NOTHING))
         if segment < place[0] or (host not in self.noted and _ms(sealed_at) < self.window[0]):
-            return _EVERYTHING
+            return WHOLE_SEGMENT
         return place[1] if segment == place[0] else _NOTHING
 
     def takes_all(self, host: str, segment: int, sealed_at: datetime) -> bool:
         """Whether all of that segment is gone."""
-        return self.position(host, segment, sealed_at) == _EVERYTHING
+        return self.position(host, segment, sealed_at) == WHOLE_SEGMENT
 
     def undecided(self, host: str, segment: int) -> Interval:
         """The writetimes (µs) for which frames of that segment past `position` may be from before or after

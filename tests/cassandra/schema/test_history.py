@@ -417,6 +417,7 @@ def test_which_tables_a_mutation_drops() -> None:
     assert learner.schema().tables[ID].columns.keys() == again.columns.keys()
     learner.apply(other)
     assert [learner.drops(each) for each in (create, drop, anew, other)] == [{}, {ID: T + 100}, {}, {}]
+    assert [learner.creates_again(each) for each in (create, drop, anew)] == [{}, {}, {ID: T + 200}]
     # As a node passes on what it has: the DROP is in it, and the table that came after it.
     both = change("k", tables=[replace(deleted_row(("t",), T + 100), cells=anew.updates[-1].rows[0].cells)])
     assert learner.drops(both) == {}
@@ -456,6 +457,7 @@ def test_an_alter_implies_no_drop(columns: list[Row]) -> None:
     create = create_table(TABLE, T)
     alter = change("k", tables=table_rows("t", ID, T + 200), columns=columns)
     assert learnt([create, alter]).drops(alter) == {}
+    assert learnt([create, alter]).creates_again(alter) == {}
 
 
 def test_a_changed_type_of_all_columns_implies_no_drop() -> None:

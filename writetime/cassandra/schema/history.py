@@ -422,6 +422,24 @@ class SchemaLearner:
             return {}
         return {table_id: self.time_of(at) for table_id, at in self._dropped_by(mutation).items()}
 
+    def creates_again(self, mutation: Mutation) -> dict[UUID, int]:
+        """The tables of known ids that a mutation creates again: id -> time (µs)."""
+        if epochs.is_as_of(epochs.last_timestamp(mutation)):
+            return {}
+        rows = (
+            (update.key, row.clustering or (), cell)
+            for update in mutation.updates
+            if (table := system_tables.SCHEMA_TABLES.get(update.table_id)) is not None and table.name == "tables"
+            for row in update.rows
+            for cell in row.cells
+            if cell.column == "id" and len(cell.value) == 16
+        )
+        return {
+            UUID(bytes=cell.value): self.time_of(cell.timestamp)
+            for key, clustering, cell in rows
+            if self._creates_again(mutation, key, clustering, cell.timestamp)
+        }
+
     def _dropped_by(self, mutation: Mutation) -> dict[UUID, int]:
         found: dict[UUID, int] = {}
         for update in mutation.updates:
