@@ -141,6 +141,8 @@ def test_an_id_that_is_created_again_shows_nothing_of_the_life_before(tmp_path: 
 
     ring.write(update(1, 2, 90, name=3))
     ring.write(drop_table(100))
+    # It raced the DROP.
+    ring.write(insert(1, 3, 101, name=9))
     if batches > 1:
         ring.finish_and_ship(103)
         ring.batch(104)
@@ -169,9 +171,10 @@ def test_an_incarnation_that_is_created_and_dropped_within_a_batch_shows_nothing
     ring.write(encode_mutation(create_table(SAME, micros(110)), SYSTEM))
     ring.write(update(1, 1, 120, amount=4))
     ring.write(drop_table(125))
+    ring.write(insert(1, 3, 126, name=9))
     ring.finish_and_ship(128)
     sealed = ring.batch(130)
-    assert told(ring.events(3)) == [("t", "truncate", None), ("c", None, (1, 1)), ("t", "drop", None)]
+    assert told(ring.events(3)) == [("t", "truncate", None), ("c", None, (1, 1)), ("c", None, (1, 3)), ("t", "drop", None)]
     assert ring.current() == {} == folded(ring.events())
     assert {name: (versions.ended, versions.generation) for name, versions in sealed.state.items()} == {str(ORDERS.id): (True, 1)}
 
