@@ -93,8 +93,9 @@ pressure: setup #: a node of VERSION=5.0.6 with little room for CDC, under load,
 	@$(PYTHON) -m tools.s3_server
 	@$(PYTHON) -m proof.pressure $(if $(VERSION),--version $(VERSION)) $(ARGS)
 
-kill-batch: setup #: ingest and publish killed KILLS=100 times by SEED=1, Kafka away now and then: each event once; MODE=session by sessions of cdc_stream; ARGS=--switch to partition keys half-way; SABOTAGE=rule or all shows that it would
-	@$(PYTHON) -m proof.kill_batch --seed $(or $(SEED),1) --kills $(or $(KILLS),100) $(if $(MODE),--mode $(MODE)) $(if $(SABOTAGE),--sabotage $(SABOTAGE)) $(ARGS)
+kill-batch: setup #: ingest and publish killed KILLS=100 times by SEED=1, Kafka away now and then: each event once; MODE=session by sessions of cdc_stream; STORE=s3 on an S3 server; ARGS=--switch to partition keys half-way; SABOTAGE=rule or all shows that it would
+	@$(if $(filter s3,$(STORE)),$(PYTHON) -m tools.s3_server)
+	@$(PYTHON) -m proof.kill_batch --seed $(or $(SEED),1) --kills $(or $(KILLS),100) $(if $(MODE),--mode $(MODE)) $(if $(STORE),--store $(STORE)) $(if $(SABOTAGE),--sabotage $(SABOTAGE)) $(ARGS)
 
 kill: #: as kill-batch; with MASTER=standalone, executors, machines and drivers of a cluster with nothing in common but S3 are killed KILLS=6 times by SEED=1
 	@$(MAKE) $(if $(filter standalone,$(MASTER)),kill-cluster,kill-batch)
@@ -104,11 +105,13 @@ kill-cluster: setup
 	@$(PYTHON) -m tools.s3_server
 	@$(PYTHON) -m proof.kill_cluster --seed $(or $(SEED),1) --kills $(or $(KILLS),6) $(ARGS)
 
-ring: setup #: OPS=2000 by SEED=1 on a real ring, of VERSION=5.0.6, under chaos: tables and events equal it; DATACENTERS=2: two nodes in each, of which SHIPPING=1 or both ship; SABOTAGE=rule or all breaks the product, and shows
-	@$(PYTHON) -m proof.ring --seed $(or $(SEED),1) $(if $(VERSION),--version $(VERSION)) $(if $(OPS),--ops $(OPS)) $(if $(DATACENTERS),--datacenters $(DATACENTERS)) $(if $(SHIPPING),--shipping $(SHIPPING)) $(if $(SABOTAGE),--sabotage $(SABOTAGE)) $(ARGS)
+ring: setup #: OPS=2000 by SEED=1 on a real ring, of VERSION=5.0.6, under chaos: tables and events equal it; DATACENTERS=2: two nodes in each, of which SHIPPING=1 or both ship; STORE=s3: bucket, state and tables on an S3 server; SABOTAGE=rule or all breaks the product, and shows
+	@$(if $(filter s3,$(STORE)),$(PYTHON) -m tools.s3_server)
+	@$(PYTHON) -m proof.ring --seed $(or $(SEED),1) $(if $(VERSION),--version $(VERSION)) $(if $(OPS),--ops $(OPS)) $(if $(DATACENTERS),--datacenters $(DATACENTERS)) $(if $(SHIPPING),--shipping $(SHIPPING)) $(if $(STORE),--store $(STORE)) $(if $(SABOTAGE),--sabotage $(SABOTAGE)) $(ARGS)
 
 upgrade: setup #: the same while each node is upgraded from VERSION=5.0 to TO=6.0, one after the other, in the middle of the run
-	@$(PYTHON) -m proof.ring --seed $(or $(SEED),1) --version $(or $(VERSION),5.0) --upgrade-to $(or $(TO),6.0) $(if $(OPS),--ops $(OPS)) $(ARGS)
+	@$(if $(filter s3,$(STORE)),$(PYTHON) -m tools.s3_server)
+	@$(PYTHON) -m proof.ring --seed $(or $(SEED),1) --version $(or $(VERSION),5.0) --upgrade-to $(or $(TO),6.0) $(if $(OPS),--ops $(OPS)) $(if $(STORE),--store $(STORE)) $(ARGS)
 
 complete: setup #: every T said on a ring with a quiet, a dead and a joining node holds: no write before it is missing; DATACENTERS=2 and SHIPPING=1 as for ring; SABOTAGE=rule or all
 	@$(PYTHON) -m proof.complete $(if $(DATACENTERS),--datacenters $(DATACENTERS)) $(if $(SHIPPING),--shipping $(SHIPPING)) $(if $(SABOTAGE),--sabotage $(SABOTAGE)) $(ARGS)

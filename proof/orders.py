@@ -86,7 +86,7 @@ class Orders:
     def run(self, seed: int, *, most_batches: int = 6, replay: bool = True) -> Order:
         """Process all segments in the order of a seed, in two or more batches, then replay the archive."""
         random = Random(f"{seed} order")
-        pipeline, order = self._empty(seed), Order(seed)
+        pipeline, order = self._filled(Pipeline.create(self.folder / f"order-{seed}")), Order(seed)
         segments = list(self._segments(random))
         random.shuffle(segments)
         done: list[Segment] = []
@@ -100,13 +100,12 @@ class Orders:
         shutil.rmtree(pipeline.site.folder)
         return order
 
-    def _empty(self, seed: int) -> Pipeline:
-        """A site with the facts of nodes and schema, without segments."""
-        pipeline = Pipeline.create(self.folder / f"order-{seed}")
-        source = self.shipped.store
+    def _filled(self, pipeline: Pipeline) -> Pipeline:
+        """An empty pipeline with the facts of nodes and schema, without segments."""
+        source, target = self.shipped.store, pipeline.store
         for info in source.list(""):
             if not info.name.startswith(layout.incoming_prefix(self.shipped.cluster)):
-                pipeline.store.put(info.name, source.read(info.name), metadata=info.metadata)
+                target.put(info.name, source.read(info.name), metadata=info.metadata)
         return pipeline
 
     def _segments(self, random: Random) -> Iterator[Segment]:

@@ -16,8 +16,7 @@ from pathlib import Path
 from typing import Any
 
 from tools import ROOT, executor_environment, jars
-from tools.errors import MissingPrerequisite
-from tools.services.s3 import PROGRAM, S3
+from tools.services import s3
 from tools.services.spark import SparkCluster
 
 ARCHIVE = ROOT / "var" / "cluster" / "environment.tar.gz"
@@ -36,7 +35,7 @@ class Standalone:
     @property
     def tables(self) -> dict[str, Any]:
         """Keys of `catalog` in a pipeline's YAML."""
-        return {"warehouse": LAKE, "options": {"io-impl": "org.apache.iceberg.aws.s3.S3FileIO", "s3.path-style-access": "true"}}
+        return {"warehouse": LAKE, "options": s3.ICEBERG}
 
     @property
     def spark(self) -> dict[str, Any]:
@@ -54,25 +53,15 @@ class Standalone:
     @property
     def reading(self) -> dict[str, str]:
         """Properties by which pyiceberg reads the tables."""
-        env = self.environment
-        return {
-            "s3.endpoint": env["AWS_ENDPOINT_URL_S3"],
-            "s3.access-key-id": env["AWS_ACCESS_KEY_ID"],
-            "s3.secret-access-key": env["AWS_SECRET_ACCESS_KEY"],
-            "s3.region": env["AWS_REGION"],
-        }
+        return s3.reading(self.environment)
 
 
 @contextmanager
 def running(folder: Path, *, run: Path, workers: int = 2, installed: bool = False) -> Iterator[Standalone]:
     """Run the server, over `folder`, and the cluster; `installed` as in Standalone. MissingPrerequisite if the server
     is not built."""
-    if not PROGRAM.exists():
-        raise MissingPrerequisite("The S3 test server is not built. Build it: .venv/bin/python -m tools.s3_server")
-    executor_environment.current(ARCHIVE)
-    python = ARCHIVE if installed else None
-    with (
-        S3(folder / "s3", ("cdc", "lake"), run=run) as s3,
-        SparkCluster(run, workers=workers, env=s3.environment, python=python) as cluster,
-    ):
-        yield Standalone(cluster, s3.environment, installed)
+    with s3.S3(folder / "s3", ("cdc", "lake"), run=run) as server:
+        executor_environment.current(ARCHIVE)
+        python = ARCHIVE if installed else None
+        with SparkCluster(run, workers=workers, env=server.environment, python=python) as cluster:
+            yield Standalone(cluster, server.environment, installed)

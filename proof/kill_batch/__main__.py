@@ -9,9 +9,11 @@ import sys
 import tempfile
 from pathlib import Path
 
+from proof import in_s3
 from proof.kill_batch.run import Kills, Result
 from proof.kill_batch.sabotage import RULES
 from tools.console import say
+from tools.errors import ToolError
 
 
 def main(arguments: list[str]) -> int:
@@ -21,24 +23,34 @@ def main(arguments: list[str]) -> int:
     parser.add_argument("--sabotage", choices=[*RULES, "all"], help="break this rule of the product, or each, and see that it shows")
     parser.add_argument("--mode", choices=("batch", "session"), default="batch", help="what runs the batches: a job each, or sessions")
     parser.add_argument("--switch", action="store_true", help="switch kafka.partition_by to partition_key half-way")
+    parser.add_argument("--store", choices=in_s3.STORES, default="folder", help=in_s3.HELP)
     options = parser.parse_args(arguments)
+    try:
+        return _run(options)
+    except ToolError as error:
+        say(f"✗ {error}")
+        return 2
+
+
+def _run(options: argparse.Namespace) -> int:
     if options.sabotage is None:
-        result = play(options.seed, options.kills, session=options.mode == "session", switches=options.switch)
+        result = play(options.seed, options.kills, session=options.mode == "session", switches=options.switch, store=options.store)
         report(result)
         return 0 if result.holds else 1
     unnoticed = []
     for rule in RULES if options.sabotage == "all" else [options.sabotage]:
-        result = play(options.seed, 0, rule)
+        result = play(options.seed, 0, rule, store=options.store)
         say(f"{'✗ not noticed' if result.holds else '✓ noticed'}: {rule}")
         report(result)
         unnoticed += [rule] if result.holds else []
     return 1 if unnoticed else 0
 
 
-def play(seed: int, kills: int, rule: str | None = None, *, session: bool = False, switches: bool = False) -> Result:
-    with tempfile.TemporaryDirectory(prefix="writetime-kills-") as folder:
+def play(seed: int, kills: int, rule: str | None = None, *, session: bool = False, switches: bool = False, store: str = "folder") -> Result:
+    with tempfile.TemporaryDirectory(prefix="writetime-kills-") as folder, in_s3.serving(store, Path(folder)):
         segments = RULES[rule].segments if rule is not None else max(3, kills // 6)
-        return Kills(Path(folder), seed, kills, rule=rule, segments=segments, session=session, switches=switches).play()
+        run = Kills(Path(folder), seed, kills, rule=rule, segments=segments, session=session, switches=switches, store=store)
+        return run.play()
 
 
 def report(result: Result) -> None:

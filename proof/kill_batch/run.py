@@ -22,7 +22,6 @@ from __future__ import annotations
 import json
 import os
 import pickle
-import shutil
 import signal
 import subprocess
 import sys
@@ -31,7 +30,7 @@ from collections import Counter
 from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime, timedelta
 from itertools import cycle
 from pathlib import Path
@@ -41,9 +40,11 @@ from typing import Any
 
 from confluent_kafka import Consumer, KafkaError, TopicPartition
 
+from proof import in_s3
 from proof.kill_batch import points, sabotage
 from proof.orders import Order, Orders, Segment, rows_of
 from proof.recording.recording import Recording
+from tests.spark_jobs.pipeline import Pipeline
 from tools import ROOT
 from tools.console import say
 from tools.services.kafka import Kafka
@@ -113,7 +114,7 @@ class Result:
 class Kills(Orders):
     """A run under `folder`: `kills` at random points and moments, or only the kills of a broken `rule`. With
     `session`, streaming sessions ingest and publish, sometimes against a job of the other mode. With `switches`,
-    `kafka.partition_by` is switched half-way."""
+    `kafka.partition_by` is switched half-way. `store`: where bucket, state and tables are; `in_s3.serving` runs it."""
 
     def __init__(
         self,
@@ -125,6 +126,7 @@ class Kills(Orders):
         segments: int = 8,
         session: bool = False,
         switches: bool = False,
+        store: str = "folder",
     ) -> None:
         super().__init__(folder, segments=segments)
         self.session = session
@@ -132,7 +134,8 @@ class Kills(Orders):
         self.random = Random(f"{seed} kills")
         self.wanted, self.rule = kills, rule
         self.result = Result(seed)
-        self.pipeline = self._empty(seed)
+        pipeline = Pipeline.create(folder / f"order-{seed}")
+        self.pipeline = self._filled(_in_s3(pipeline) if store == "s3" else pipeline)
         self.kafka = Kafka(folder / "kafka", port=0)
         self._returning: Thread | None = None
         self._log_offset = 0
@@ -250,15 +253,16 @@ class Kills(Orders):
     def _restore(self, middle: Sequence[Segment], late: Sequence[Segment]) -> None:
         """Restore `batches/` from before the last two batches: the next batch must be rejected; then
         rebuild."""
-        folder = Path(self.config.bucket) / "batches"
-        shutil.copytree(folder, self.folder / "backup")
+        store = self.pipeline.store
+        backup = [(info, store.read(info.name)) for info in store.list("batches/")]
         self._bring_in(middle[:1])
         self._bring_in(middle[1:])
         self._run(self._publisher)
         self._wait_for_broker()
         self._sent = self._changes()
-        shutil.rmtree(folder)
-        shutil.copytree(self.folder / "backup", folder)
+        store.discard([each.name for each in store.names("batches/")])
+        for info, content in backup:
+            store.put(info.name, content, metadata=info.metadata)
         self.result.restored += 1
         say("  batches/ restored from before the last two batches")
         for segment in late:
@@ -569,6 +573,11 @@ class Kills(Orders):
         self.result.switched += sum(batch >= switched for batch in batches)
         wrong = misplaced(received, switched, [column.name for column in of.partition_key])
         return [f"{keyspace}.{table}: {each}" for each in wrong]
+
+
+def _in_s3(pipeline: Pipeline) -> Pipeline:
+    config = in_s3.moved(pipeline.config, pipeline.site.folder)
+    return replace(pipeline, config=config, site=replace(pipeline.site, elsewhere=config.bucket, lake=in_s3.reading(config)))
 
 
 def _logs(segments: Sequence[Segment]) -> list[list[Segment]]:

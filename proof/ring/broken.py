@@ -1,5 +1,5 @@
 """Replay a recording under one sabotage and write the mismatches to a file: `python -m proof.ring.broken KEPT
-RULE FOLDER OUT`.
+RULE FOLDER OUT STORE`.
 """
 
 from __future__ import annotations
@@ -15,9 +15,9 @@ from proof.ring.pipeline import Kept
 from proof.ring.replay import replay
 
 
-def main(kept: str, rule: str, folder: str, out: str) -> None:
+def main(kept: str, rule: str, folder: str, out: str, store: str) -> None:
     structlog.configure(wrapper_class=structlog.make_filtering_bound_logger(logging.CRITICAL))
-    outcome = replay(Kept(Path(kept)), Path(folder), rule=rule)
+    outcome = replay(Kept(Path(kept)), Path(folder), rule=rule, store=store)
     Path(out).write_text(json.dumps([mismatch.place for mismatch in outcome.mismatches]), encoding="utf-8")
 
 

@@ -4,6 +4,8 @@ holds.
 python -m proof.ring --seed 7 --ops 20000 [--keep FOLDER] [--json FILE] [--shrink]
 python -m proof.ring --replay FOLDER [--sabotage RULE,RULE|all]
 python -m proof.ring --sabotage RULE,RULE|all [--seed 7] [--ops 600]
+
+Each with `--store s3`, too.
 """
 
 from __future__ import annotations
@@ -20,6 +22,7 @@ from typing import Any
 
 import structlog
 
+from proof import in_s3
 from proof.harness.cassandra import VERSIONS, version_of
 from proof.ring import operations, sabotage
 from proof.ring.generate import Generator
@@ -70,9 +73,8 @@ def main(arguments: list[str]) -> int:
     options = _options(arguments)
     _quiet_logs()
     try:
-        if options.sabotage is not None:
-            return _sabotaged(options)
-        return _one(options)
+        with tempfile.TemporaryDirectory(prefix="writetime-proof-") as temporary, in_s3.serving(options.store, Path(temporary)):
+            return (_one if options.sabotage is None else _sabotaged)(options, Path(temporary))
     except (ToolError, ValueError) as error:
         say(str(error))
         return 2
@@ -90,6 +92,7 @@ def _options(arguments: list[str]) -> argparse.Namespace:
     parser.add_argument("--tiny", action="store_true", help="two small tables, for a quick look")
     parser.add_argument("--datacenters", type=int, default=1, choices=(1, 2), help="three nodes in one, or two in each of two")
     parser.add_argument("--shipping", type=int, default=None, choices=(1, 2), help="how many of the datacenters ship (default: all)")
+    parser.add_argument("--store", choices=in_s3.STORES, default="folder", help=in_s3.HELP)
     parser.add_argument("--keep", type=Path, help="a new folder for all that a replay needs")
     parser.add_argument("--replay", type=Path, help="do again, without a ring, what was kept there")
     parser.add_argument("--sabotage", help="break this rule of the product, or several by comma, or each (`all`), and see that it shows")
@@ -102,27 +105,26 @@ def _options(arguments: list[str]) -> argparse.Namespace:
 # --- one run
 
 
-def _one(options: argparse.Namespace) -> int:
-    with tempfile.TemporaryDirectory(prefix="writetime-proof-") as temporary:
-        folder = options.folder or Path(temporary) / "run"
-        begun = time.monotonic()
-        if options.replay is not None:
-            kept = Kept(options.replay)
-            outcome, about = replay(kept, folder), kept.about()
-            report = _report(about, outcome, {}, time.monotonic() - begun)
-        else:
-            wanted = _wanted(options)
-            outcome, minima = run(wanted, folder, options.keep)
-            report = _report(_about(wanted), outcome, minima, time.monotonic() - begun)
-        _show(report, outcome)
-        if options.json is not None:
-            options.json.write_text(json.dumps(report, indent=1) + "\n", encoding="utf-8")
-        if report["good"]:
-            return 0
-        if options.shrink and options.replay is None:
-            smallest = shrink(wanted, lambda smaller: _fails(smaller, Path(temporary)), frozenset(_generator(wanted).kinds))
-            say(f"the smallest run that fails: {smallest.command}")
-        return 1
+def _one(options: argparse.Namespace, temporary: Path) -> int:
+    folder = options.folder or temporary / "run"
+    begun = time.monotonic()
+    if options.replay is not None:
+        kept = Kept(options.replay)
+        outcome, about = replay(kept, folder, store=options.store), kept.about()
+        report = _report(about, outcome, {}, time.monotonic() - begun)
+    else:
+        wanted = _wanted(options)
+        outcome, minima = run(wanted, folder, options.keep)
+        report = _report(_about(wanted), outcome, minima, time.monotonic() - begun)
+    _show(report, outcome)
+    if options.json is not None:
+        options.json.write_text(json.dumps(report, indent=1) + "\n", encoding="utf-8")
+    if report["good"]:
+        return 0
+    if options.shrink and options.replay is None:
+        smallest = shrink(wanted, lambda smaller: _fails(smaller, temporary), frozenset(_generator(wanted).kinds))
+        say(f"the smallest run that fails: {smallest.command}")
+    return 1
 
 
 def _wanted(options: argparse.Namespace) -> Wanted:
@@ -130,7 +132,9 @@ def _wanted(options: argparse.Namespace) -> Wanted:
     ops = options.ops or (2000 if options.sabotage is None else SABOTAGE_OPS)
     chaos = not options.no_chaos
     topology = Topology(options.datacenters, options.shipping or options.datacenters)
-    return Wanted(options.seed, ops, options.version, options.prefix, without, chaos, options.tiny, topology, options.upgrade_to)
+    return Wanted(
+        options.seed, ops, options.version, options.prefix, without, chaos, options.tiny, topology, options.upgrade_to, options.store
+    )
 
 
 def run(wanted: Wanted, folder: Path, keep: Path | None = None) -> tuple[Outcome, dict[str, int]]:
@@ -144,7 +148,7 @@ def run(wanted: Wanted, folder: Path, keep: Path | None = None) -> tuple[Outcome
     topology = wanted.topology
     # Nodes that are upgraded to a new major version write what it writes already.
     ring = ring_of(topology, folder / "ring", wanted.version, compatibility="NONE" if wanted.upgrade_to else None)
-    with Pipeline.create(folder / "site", kept=kept, datacenters=topology.shipped) as pipeline:
+    with Pipeline.create(folder / "site", kept=kept, datacenters=topology.shipped, store=wanted.store) as pipeline:
         with step(f"{len(topology.nodes)} nodes of Cassandra {wanted.version}, seed {wanted.seed}, {wanted.ops} operations"):
             ring.start()
         try:
@@ -180,21 +184,20 @@ def _fails(wanted: Wanted, temporary: Path) -> bool:
 # --- sabotages
 
 
-def _sabotaged(options: argparse.Namespace) -> int:
+def _sabotaged(options: argparse.Namespace, temporary: Path) -> int:
     """Replay one recording under each rule, each in its own process, because patches are permanent."""
     rules = _rules(options)
     if unknown := [rule for rule in rules if rule not in sabotage.RULES]:
         raise ValueError(f"`{unknown[0]}` is not a known rule. Known rules:\n{sabotage.listed()}")
-    with tempfile.TemporaryDirectory(prefix="writetime-proof-") as temporary:
-        kept = options.replay
-        if kept is None:
-            kept = options.keep or Path(temporary) / "kept"
-            outcome, _ = run(_wanted(options), Path(temporary) / "run", kept)
-            honest = [mismatch.place for mismatch in outcome.mismatches]
-        else:
-            honest = [mismatch.place for mismatch in replay(Kept(kept), Path(temporary) / "honest").mismatches]
-        say(f"nothing broken: {len(honest)} mismatches")
-        caught = {rule: noticed(rule, kept, Path(temporary), set(honest)) for rule in rules}
+    kept = options.replay
+    if kept is None:
+        kept = options.keep or temporary / "kept"
+        outcome, _ = run(_wanted(options), temporary / "run", kept)
+    else:
+        outcome = replay(Kept(kept), temporary / "honest", store=options.store)
+    honest = [mismatch.place for mismatch in outcome.mismatches]
+    say(f"nothing broken: {len(honest)} mismatches")
+    caught = {rule: noticed(rule, kept, temporary, set(honest), options.store) for rule in rules}
     for rule, how in caught.items():
         say(f"{'✓' if how else '✗'} {rule:20} {how or 'NOT CAUGHT'}")
     if options.json is not None:
@@ -210,11 +213,11 @@ def _rules(options: argparse.Namespace) -> list[str]:
     return [rule for rule in sabotage.RULES if rule not in sabotage.SINCE_6_0 or version >= "6"]
 
 
-def noticed(rule: str, kept: Path, temporary: Path, honest: set[tuple[str, ...]]) -> str:
+def noticed(rule: str, kept: Path, temporary: Path, honest: set[tuple[str, ...]], store: str = "folder") -> str:
     """How the rule was detected; "" if it was not."""
     with tempfile.TemporaryDirectory(dir=temporary) as folder:
         found = Path(folder) / "found.json"
-        command = [sys.executable, "-m", "proof.ring.broken", str(kept), rule, str(Path(folder) / "site"), str(found)]
+        command = [sys.executable, "-m", "proof.ring.broken", str(kept), rule, str(Path(folder) / "site"), str(found), store]
         done = subprocess.run(command, capture_output=True, text=True, check=False)
         if done.returncode != 0:
             raise ToolError(f"the sabotage {rule} could not be run:\n{done.stderr[-3000:]}")

@@ -6,6 +6,7 @@ Knows the tables' documented schemas, and none of the product's code except name
 from __future__ import annotations
 
 import re
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -76,10 +77,10 @@ class Event:
 
 
 class Lake:
-    """The tables of one catalog, an SQLite file."""
+    """The tables of one catalog, an SQLite file. `reading`: properties by which pyiceberg reads their files."""
 
-    def __init__(self, catalog: Path) -> None:
-        self._catalog = SqlCatalog("lake", uri=f"sqlite:///{catalog}")
+    def __init__(self, catalog: Path, reading: Mapping[str, str]) -> None:
+        self._catalog = SqlCatalog("lake", uri=f"sqlite:///{catalog}", **reading)
 
     def current(self, table: TableAnswer) -> list[Row] | None:
         """The rows of this table incarnation; None if the warehouse has no such table."""

@@ -4,6 +4,8 @@ of a run.
     <folder>/bucket     segments, archive, state, batches
     <folder>/lake       the Iceberg catalog and its tables
 
+With the store `s3` only the catalog is there, and all else in the server that `proof.in_s3` runs.
+
 With a `Kept` folder, the input of every batch is recorded, and `replay` uses it again. Maintenance purges
 without the product's safety margin of one day: only the proof's own tables have such a short gc_grace. Under
 a sabotage the product is patched here, in the driver, and in Spark's Python workers by `proof.ring.worker`,
@@ -25,6 +27,7 @@ from typing import Any, Self
 from pydantic import ByteSize
 from pyspark.sql import SparkSession
 
+from proof import in_s3
 from proof.harness.node import Node
 from proof.ring import held, sabotage
 from proof.ring.answer import Answer
@@ -128,10 +131,16 @@ class Pipeline:
 
     @classmethod
     def create(
-        cls, folder: Path, *, kept: Kept | None = None, rule: str | None = None, datacenters: Sequence[str] = ONE_DATACENTER.shipped
+        cls,
+        folder: Path,
+        *,
+        kept: Kept | None = None,
+        rule: str | None = None,
+        datacenters: Sequence[str] = ONE_DATACENTER.shipped,
+        store: str = "folder",
     ) -> Self:
-        """Everything under `folder`, with nothing running yet. `rule`: the sabotage that the product runs
-        under. `datacenters`: those that ship.
+        """Everything under `folder`, or in the S3 server for the store `s3`, with nothing running yet. `rule`: the
+        sabotage that the product runs under. `datacenters`: those that ship.
         """
         (folder / "lake").mkdir(parents=True)
         conf = {**spark_conf(folder), "spark.driver.memory": "1g", "spark.executorEnv.PYTHONPATH": str(ROOT)}
@@ -148,7 +157,7 @@ class Pipeline:
                 "buckets": BUCKETS,
             }
         )
-        return cls(folder, config, kept, rule)
+        return cls(folder, in_s3.moved(config, folder) if store == "s3" else config, kept, rule)
 
     def __post_init__(self) -> None:
         self._spark: SparkSession | None = None
@@ -173,7 +182,7 @@ class Pipeline:
 
     @property
     def lake(self) -> Lake:
-        return Lake(self.folder / "lake" / "catalog.db")
+        return Lake(self.folder / "lake" / "catalog.db", in_s3.reading(self.config))
 
     # --- shippers
 

@@ -19,13 +19,13 @@ from writetime.errors import ObjectNotFound, WritetimeError
 from writetime.pipeline.documents import Sealed
 
 
-def replay(kept: Kept, folder: Path, *, rule: str | None = None) -> Outcome:
-    """Repeat all batches of the run, with or without a sabotage. A batch that fails is a mismatch and ends
-    the replay.
+def replay(kept: Kept, folder: Path, *, rule: str | None = None, store: str = "folder") -> Outcome:
+    """Repeat all batches of the run, with or without a sabotage, in a store of `in_s3.STORES`. A batch that fails is a
+    mismatch and ends the replay.
     """
     outcome = Outcome()
     shipped = kept.about().get("shipped", ONE_DATACENTER.shipped)
-    with Pipeline.create(folder, rule=rule, datacenters=shipped) as pipeline:
+    with Pipeline.create(folder, rule=rule, datacenters=shipped, store=store) as pipeline:
         try:
             steps = list(kept.steps())
             for step in steps:

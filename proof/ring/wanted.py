@@ -24,6 +24,8 @@ class Wanted:
     topology: Topology = ONE_DATACENTER
     upgrade_to: str | None = None
     """The version that each node gets, one after the other, in the middle of the run."""
+    store: str = "folder"
+    """Where bucket, state and tables are, one of `in_s3.STORES`."""
 
     @property
     def has_epochs(self) -> bool:
@@ -37,6 +39,7 @@ class Wanted:
         parts += [] if self.version == VERSIONS[0] else [f"VERSION={self.version}"]
         if self.topology.datacenters > 1:
             parts += [f"DATACENTERS={self.topology.datacenters}", f"SHIPPING={self.topology.shipping}"]
+        parts += [] if self.store == "folder" else [f"STORE={self.store}"]
         arguments = [] if self.prefix is None else [f"--prefix {self.prefix}"]
         arguments += [f"--without '{','.join(sorted(self.without))}'"] if self.without else []
         arguments += [] if self.chaos else ["--no-chaos"]

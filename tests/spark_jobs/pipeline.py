@@ -111,7 +111,7 @@ class Pipeline:
         self.store.delete(layout.SegmentRef.from_object(name).ledger)
 
     def rows(self, namespace: str, table: str) -> list[dict[str, Any]]:
-        catalog = SqlCatalog("lake", uri=f"sqlite:///{self.site.catalog}")
+        catalog = SqlCatalog("lake", uri=f"sqlite:///{self.site.catalog}", **self.site.lake)
         rows: list[dict[str, Any]] = catalog.load_table((namespace, table)).scan().to_arrow().to_pylist()
         return rows
 

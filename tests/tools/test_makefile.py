@@ -80,6 +80,19 @@ def test_old_targets_run_what_the_new_ones_run_with_their_variables(old: str) ->
     assert command in run("make", "--dry-run", *OLD[old].split(), *variables).splitlines()
 
 
+@pytest.mark.parametrize("name", ["ring", "upgrade", "kill-batch", "kill"])
+def test_proofs_on_s3_build_the_server_first(name: str) -> None:
+    def commands(*more: str) -> list[str]:
+        run_by = run("make", "--dry-run", "prove", f"NAME={name}", *more).splitlines()
+        return [line for line in run_by if "tools.s3_server" in line or "-m proof." in line]
+
+    (plain,) = commands()
+    build, proof = commands("STORE=s3")
+    assert "--store" not in plain
+    assert build.endswith("-m tools.s3_server")
+    assert "--store s3" in proof
+
+
 @pytest.mark.parametrize("command", ["prove", "bench"])
 def test_an_unknown_name_fails_and_lists_the_names(command: str) -> None:
     done = subprocess.run(["make", command, "NAME=nothing"], cwd=ROOT, capture_output=True, text=True, check=False)

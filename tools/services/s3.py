@@ -8,17 +8,31 @@ from __future__ import annotations
 
 import os
 import secrets
+from collections.abc import Mapping
 from pathlib import Path
-from typing import Self
+from typing import Final, Self
 
 import botocore.session
 from botocore.config import Config
 
+from tools.errors import MissingPrerequisite
 from tools.go import PROGRAMS
 from tools.services import ports, process
 from tools.services.server import Server
 
 PROGRAM = PROGRAMS / "versitygw"
+ICEBERG: Final = {"io-impl": "org.apache.iceberg.aws.s3.S3FileIO", "s3.path-style-access": "true"}
+"""Options of a catalog whose tables are there, for jobs that have the server in their environment."""
+
+
+def reading(environment: Mapping[str, str]) -> dict[str, str]:
+    """Properties by which pyiceberg reads tables in the server that is in this environment, where it would not look."""
+    return {
+        "s3.endpoint": environment["AWS_ENDPOINT_URL_S3"],
+        "s3.access-key-id": environment["AWS_ACCESS_KEY_ID"],
+        "s3.secret-access-key": environment["AWS_SECRET_ACCESS_KEY"],
+        "s3.region": environment["AWS_REGION"],
+    }
 
 
 class S3(Server):
@@ -49,7 +63,9 @@ class S3(Server):
         }
 
     def start(self) -> Self:
-        """Start the server and wait until it answers; create missing buckets."""
+        """Start the server and wait until it answers; create missing buckets. MissingPrerequisite if it is not built."""
+        if not PROGRAM.exists():
+            raise MissingPrerequisite("The S3 test server is not built. Build it: .venv/bin/python -m tools.s3_server")
         self.port = ports.any_free()
         (self.folder / "objects").mkdir(parents=True, exist_ok=True)
         account = {"ROOT_ACCESS_KEY": "writetime", "ROOT_SECRET_KEY": self._secret}

@@ -325,6 +325,11 @@ def test_shrinking_finds_a_short_prefix_and_few_kinds() -> None:
     assert smallest.command.startswith("make ring SEED=1 OPS=1000 ARGS=")
 
 
+def test_the_command_that_repeats_a_run_names_its_store() -> None:
+    assert Wanted(7, 400, store="s3").command == "make ring SEED=7 OPS=400 STORE=s3"
+    assert Wanted(7, 400).command == "make ring SEED=7 OPS=400"
+
+
 def test_a_rule_that_is_none_is_refused_with_all_names() -> None:
     with pytest.raises(ValueError, match="tie-break"):
         sabotage.apply("nothing")
