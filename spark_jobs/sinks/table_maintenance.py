@@ -1,4 +1,4 @@
-"""Maintenance of the warehouse tables: compact small files, apply deletes, expire old snapshots.
+"""Maintenance of the warehouse tables: compact small files, apply deletes, expire old snapshots, delete orphan files.
 
 Strategy: Iceberg's own procedures do the work, except where files need only be copied (`file_merge`). They run
 inside the maintenance batch, before the seal, so that no ingest commits at the same time to files that are being
@@ -12,6 +12,9 @@ stay, because a reader may use them, and so do the newest `keep_snapshots`. Of o
 the last of their hour go first, the oldest before the others: history becomes coarser, not shorter. What a
 batch needs of snapshots is never older than the batch: whether it or a voided batch has committed, and the
 snapshot before that. While a batch is open no snapshot is expired.
+
+Orphan files are those that no snapshot has. They may be young: a driver that is late, or another writer, commits
+them yet. So they stay for some days, and Iceberg refuses less than one.
 
 Knows Iceberg's procedures and which tables belong to the pipeline; must not know batches or rows.
 """
@@ -65,6 +68,8 @@ def tidy(warehouse: Warehouse, tables: Iterable[Table], *, now: datetime | None 
             if layout.keep_snapshots_days is not None:
                 moment = now or datetime.now(UTC)
                 _expire(held, layout, moment, _surplus_of(held, layout, moment))
+            if layout.keep_orphans_days is not None:
+                _delete_orphans(warehouse.spark, held, datetime.now(UTC) - timedelta(days=layout.keep_orphans_days))
             found.append(Tidied(name=_plain(name), before=before, after=count(held)))
         except (PySparkException, Py4JError) as error:
             trouble = why(error)
@@ -174,6 +179,28 @@ def _expire(held: IcebergTable, layout: WarehouseConfig, now: datetime, gone: It
         log.info("snapshots not expired: gc.enabled is false", table=_plain(held.name))
         return
     held.expire(now - timedelta(days=layout.keep_snapshots_days or 0), layout.keep_snapshots, gone)
+
+
+def _delete_orphans(spark: SparkSession, held: IcebergTable, before: datetime) -> None:
+    """Delete the files of the table's folder that are older and that no snapshot has; none if the files are somebody
+    else's to delete. Where only the scheme or the bucket of a name differs from what the table knows, it stays."""
+    if not _is_older(held, before) or held.properties.get("gc.enabled") == "false":
+        return
+    catalog, table = _split(held.name)
+    moment = before.astimezone(UTC).strftime("%Y-%m-%d %H:%M:%S.%f")
+    statement = (
+        f"CALL {catalog}.system.remove_orphan_files(table => '{table}', older_than => TIMESTAMP '{moment}', "
+        "prefix_mismatch_mode => 'IGNORE', prefix_listing => true, stream_results => true)"
+    )
+    gone = spark.sql(statement).count()
+    if gone:
+        log.info("orphan files deleted", table=_plain(held.name), files=gone)
+
+
+def _is_older(held: IcebergTable, before: datetime) -> bool:
+    """Whether the table was written before then: if not, its folder has no older file."""
+    oldest = min(held.kept, key=lambda each: each.at, default=None)
+    return oldest is not None and (oldest.parent is not None or oldest.at <= before)
 
 
 def _surplus_of(held: IcebergTable, layout: WarehouseConfig, now: datetime) -> list[int]:

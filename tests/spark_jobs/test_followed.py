@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from spark_jobs.ingest import Batch, _drops
+from spark_jobs.ingest import Batch, _schema_places
 from tests.cassandra.schema.examples import change, create_keyspace, create_table, deleted_row
 from tests.cassandra.schema.test_epochs import SECOND, TABLE, T, create, drop_w, entry, rewrite, version
 from writetime.cassandra.commitlog.encode import encode_mutation
@@ -52,7 +52,7 @@ def learn(learner: SchemaLearner, *segments: tuple[int, int, Logged], descriptor
     logged = batch._follow(logs, learner)  # type: ignore[arg-type]
     for _, each in logged:
         learner.apply_logged(each)
-    return dict(_drops(logged, learner))
+    return dict(_schema_places(logged, learner).drops)
 
 
 @pytest.mark.parametrize("descriptor", [7, 9])

@@ -104,6 +104,12 @@ class WarehouseConfig(Model):
         "that is null, nothing is expired.",
     )
 
+    keep_orphans_days: float | None = Field(
+        default=3.0,
+        ge=1,
+        description="Maintenance deletes older files in the folders of the tables that no snapshot has: crashed jobs and tasks that ran "
+        "twice leave them. Another writer has to commit its files within that time. null: never.",
+    )
     bigquery: BigQueryConfig | None = Field(default=None, description="External tables in BigQuery; needs a `catalog.warehouse` in gs://.")
 
     @field_validator("decimal", "varint")

@@ -58,7 +58,7 @@ BEYOND: Final = (
     "backups and copies of the bucket and of the warehouse, and old versions of objects where a bucket keeps them",
     "data that others have derived from the tables",
     "materialized views of the table: they are separate tables, erase the key there as well",
-    "orphan files of the warehouse, left by jobs that crashed (Iceberg's remove_orphan_files)",
+    "orphan files of the warehouse, left by jobs that crashed, until maintenance deletes them (warehouse.keep_orphans_days)",
 )
 """Copies that no run can reach."""
 
