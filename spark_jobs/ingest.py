@@ -1152,9 +1152,8 @@ def _schema_places(logged: Iterable[tuple[layout.SegmentRef, SchemaMutation]], l
     drops, creates = defaultdict[str, set[Truncation]](set), defaultdict[str, set[Truncation]](set)
     for ref, change in logged:
         for found, tables in ((drops, learner.drops(change.mutation)), (creates, learner.creates_again(change.mutation))):
-            found[ref.node.host_id].update(
-                Truncation(at // 1000, table_id, ref.segment.id, change.position, at) for table_id, at in tables.items()
-            )
+            for table_id, at in tables.items():
+                found[ref.node.host_id].add(Truncation(at // 1000, table_id, ref.segment.id, change.position, at))
     return node_logs.SchemaPlaces(drops, creates)
 
 
