@@ -53,12 +53,14 @@ def _progress_outside(*, early: bool) -> None:
     pending: list[tuple[str, bytes, bytes, int]] = []
     real, plain = kafka._produce, kafka.Producer
 
-    def produce(producer: Any, topic: str, key: Any, value: Any, delivered: Any, partition: int = kafka._BY_KEY, **options: Any) -> None:
+    def produce(
+        producer: Any, topic: str, key: Any, value: Any, delivered: Any, partition: int = kafka._BY_KEY, *rest: Any, **options: Any
+    ) -> None:
         # The owner of the topics stays where it is: its transaction is not about events.
         if topic.endswith(".__progress") and bytes(key) != kafka._OWNER_KEY:
             pending.append((topic, bytes(key), bytes(value), partition))
         else:
-            real(producer, topic, key, value, delivered, partition, **options)
+            real(producer, topic, key, value, delivered, partition, *rest, **options)
 
     class Producer(plain):  # type: ignore[valid-type,misc]
         def __init__(self, options: dict[str, Any]) -> None:
@@ -111,17 +113,9 @@ def _no_fence() -> None:
 
 def _append_changes() -> None:
     """Rows of an earlier attempt of the batch are not replaced."""
-    from spark_jobs.sinks.iceberg import Warehouse
+    from spark_jobs.sinks import iceberg
 
-    real = Warehouse._replace
-
-    def replace(self: Any, held: Any, seen: Any, rows: Any, replaced: Any, properties: Any) -> None:
-        if "__changes" in held.name:
-            rows.frame().writeTo(held.name).append()
-        else:
-            real(self, held, seen, rows, replaced, properties)
-
-    Warehouse._replace = replace  # type: ignore[method-assign]
+    iceberg._earlier_attempt = lambda *_: "nothing"
 
 
 def _seal_first() -> None:
@@ -176,7 +170,7 @@ def _rebuild_sent() -> None:
     from writetime.pipeline import chains
 
     chains.begins_after = lambda *_: 0
-    rebuild.write_published = lambda *_: None
+    rebuild.write_published = lambda *_, **__: None
 
 
 def _numbers_of_the_bucket() -> None:

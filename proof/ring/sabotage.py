@@ -2,14 +2,15 @@
 
 Strategy: a rule is applied in the driver's process and, by `proof.ring.worker`, in Spark's Python workers
 before they fork. Every module that imported the function by name is patched too. A rule whose function no
-longer exists is an error: a sabotage that breaks nothing proves nothing. The product knows nothing about
-this.
+longer exists, or is called in another way, is an error: a sabotage that breaks nothing proves nothing, nor does
+one that merely crashes. The product knows nothing about this.
 """
 
 from __future__ import annotations
 
 import hashlib
 import importlib
+import inspect
 import sys
 from collections.abc import Callable
 from dataclasses import dataclass, replace
@@ -62,11 +63,29 @@ def _put(place: str, name: str, make: Callable[[Any], Any]) -> None:
     holder = getattr(_module(module_name), class_name) if class_name else _module(module_name)
     before = holder.__dict__[name]
     after = make(before)
+    _expect_alike(before, after, f"{place}.{name}")
+    # Another rule may replace it again.
+    after.__signature__ = inspect.signature(before)
     setattr(holder, name, after)
     for module in [module for key, module in sys.modules.items() if key.startswith(_PRODUCT)]:
         for key, value in list(vars(module).items()):
             if value is before:
                 setattr(module, key, after)
+
+
+def _expect_alike(before: Any, after: Any, name: str) -> None:
+    """ValueError if `after` cannot be called as `before`, with optional arguments by position or by name: a batch that
+    fails for it would count as a rule that was noticed."""
+    parameters = inspect.signature(before).parameters.values()
+    by_place = [each for each in parameters if each.kind in (each.POSITIONAL_ONLY, each.POSITIONAL_OR_KEYWORD)]
+    needed = [each for each in by_place if each.default is each.empty]
+    by_name = {each.name: None for each in parameters if each.kind is each.KEYWORD_ONLY}
+    optional = {each.name: None for each in by_place if each.default is not each.empty}
+    for places, names in ((by_place, by_name), (needed, by_name | optional)):
+        try:
+            inspect.signature(after).bind(*(None for _ in places), **names)
+        except TypeError as error:
+            raise ValueError(f"what is in place of {name} cannot be called as it is: {error}") from error
 
 
 def _readable_engine() -> None:
@@ -139,7 +158,7 @@ def _ascending_only() -> None:
 
 def _partition_deletion_spares_statics() -> None:
     def make(honest: Any) -> Any:
-        return lambda a, b, *, active, counter: honest(a, b, active=None, counter=counter)
+        return lambda a, b, *, active, **options: honest(a, b, active=None, **options)
 
     _put("writetime.cassandra.merge.reconcile", "merge_static_rows", make)
 
@@ -193,11 +212,11 @@ def _dropped_columns_come_back() -> None:
 
 
 def _digests_of_a_byte() -> None:
-    _put("spark_jobs.stages.scan", "_digest", lambda _: lambda body: hashlib.blake2b(body, digest_size=1).digest() * 16)
+    _put("spark_jobs.stages.scan", "_digest", lambda _: lambda body, version: hashlib.blake2b(body, digest_size=1).digest() * 16)
 
 
 def _forgetful() -> None:
-    _put("spark_jobs.state.shards:Shard", "get", lambda _: lambda self, keys: {})
+    _put("spark_jobs.state.shards:Shard", "get_parts", lambda _: lambda self, keys: iter([(keys, {})] if keys else ()))
     _put("spark_jobs.state.shards:Shard", "scan_all", lambda _: lambda self, intervals: iter(()))
 
 
@@ -214,9 +233,9 @@ def _first_table_only() -> None:
 
 def _one_replica_is_not_enough() -> None:
     def make(honest: Any) -> Any:
-        def mutation(self: Any, found: dict[str, Any], version: int) -> Any:
+        def mutation(self: Any, found: dict[str, Any], *rest: Any) -> Any:
             if len(found["copies"]) > 1:
-                yield from honest(self, found, version)
+                yield from honest(self, found, *rest)
             else:
                 self.counts["folded"] += found["updates"]
 
@@ -226,15 +245,19 @@ def _one_replica_is_not_enough() -> None:
 
 
 def _late_segments_ignored() -> None:
-    """What was sealed before the youngest segment of the last batch is late."""
+    """What was sealed before the youngest segment of an earlier batch is late, for good. A batch of nothing else is
+    none."""
     plan = _module("writetime.pipeline.planner")
 
     def make(honest: Any) -> Any:
-        def create(store: Any, cluster: str, past: Any, kind: Any, segments: list[Any], *rest: Any) -> Any:
-            if past.sealed is not None and kind == "ingest":
-                last = max((segment.sealed_at for segment in plan.read_manifest(store, cluster, past.last).segments), default=None)
-                segments = [segment for segment in segments if last is None or segment.sealed_at > last]
-            return honest(store, cluster, past, kind, segments, *rest)
+        def create(store: Any, cluster: str, past: Any, kind: Any, segments: list[Any], *rest: Any, **options: Any) -> Any:
+            if kind == "ingest":
+                earlier = [plan.read_manifest(store, cluster, number) for number in range(1, past.last + 1)]
+                last = max((segment.sealed_at for manifest in earlier for segment in manifest.segments), default=None)
+                given, segments = segments, [segment for segment in segments if last is None or segment.sealed_at > last]
+                if given and not segments:
+                    return None
+            return honest(store, cluster, past, kind, segments, *rest, **options)
 
         return create
 

@@ -30,6 +30,47 @@ def test_every_broken_rule_shows_by_something() -> None:
     assert [point for rule in sabotage.RULES.values() for point in rule.points if point not in known] == []
 
 
+BREAK_EACH = """
+import sys
+from inspect import isclass, isroutine
+from proof.kill_batch import child, points, sabotage
+from proof.ring.sabotage import _expect_alike
+from spark_jobs.sinks import voids
+points.install_in_driver()
+
+def bound():
+    modules = [module for name, module in sys.modules.items() if name.startswith(("spark_jobs.", "writetime."))]
+    classes = [each for module in modules for each in vars(module).values() if isclass(each) and each.__module__ == module.__name__]
+    return {(holder, name): value for holder in (*modules, *classes) for name, value in vars(holder).items() if name[:2] != "__"}
+
+for name, rule in sabotage.RULES.items():
+    before = bound()
+    rule.break_it()
+    changed = {place: value for place, value in bound().items() if before.get(place) is not value}
+    assert changed, name
+    for (holder, attribute), value in changed.items():
+        assert (holder, attribute) in before, f"{name}: nothing had the name {attribute}"
+        # Programs in C do not say how they are called.
+        if isroutine(value) and attribute != "murmur2":
+            _expect_alike(before[holder, attribute], value, f"{name}: {attribute}")
+        setattr(holder, attribute, before[holder, attribute])
+    print(name)
+"""
+
+
+def test_every_broken_rule_is_called_as_it_was() -> None:
+    done = subprocess.run(
+        [sys.executable, "-c", BREAK_EACH],
+        cwd=ROOT,
+        env={**os.environ, "PYTHONPATH": str(ROOT)},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.split() == list(sabotage.RULES)
+
+
 @pytest.mark.parametrize(("at", "passes"), [(0, 1), (2, 3)])
 def test_a_job_ends_where_it_was_told_to(at: int, passes: int) -> None:
     program = (

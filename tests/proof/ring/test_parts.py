@@ -335,7 +335,16 @@ def test_a_rule_that_is_none_is_refused_with_all_names() -> None:
         sabotage.apply("nothing")
 
 
-@pytest.mark.thorough
+def test_a_sabotage_that_would_only_crash_is_refused() -> None:
+    def honest(body: bytes, *, counter: bool, policy: str = "4.0") -> None: ...
+
+    sabotage._expect_alike(honest, lambda body, **options: None, "honest")
+    sabotage._expect_alike(honest, lambda body, *, counter, policy="4.0": None, "honest")
+    for crashes in (lambda body, counter: None, lambda body, *, counter: None, lambda **options: None):
+        with pytest.raises(ValueError, match="in place of honest"):
+            sabotage._expect_alike(honest, crashes, "honest")
+
+
 def test_every_sabotage_finds_what_it_breaks() -> None:
     """In a process of its own: a rule stays broken."""
     assert len(sabotage.RULES) >= 12
