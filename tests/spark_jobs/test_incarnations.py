@@ -202,6 +202,25 @@ def test_a_drop_that_no_segment_tells_is_learnt_from_a_whole_snapshot(tmp_path: 
     assert sealed.snapshots_applied == [layout.schema_snapshot(CLUSTER, START + timedelta(seconds=300), "v2-agreed")]
 
 
+def test_an_incarnation_between_two_drops_that_only_snapshots_tell_shows_nothing_of_the_one_before(tmp_path: Path) -> None:
+    ring = Ring.create(tmp_path, "a")
+    ring.write(insert(1, 1, 1, name=1))
+    ring.finish_and_ship(5)
+    ring.batch(10)
+    ring.store.put(layout.schema_snapshot(CLUSTER, START + timedelta(seconds=300), "v2"), json.dumps(whole(micros(300), OTHER)).encode())
+    ring.write(update(1, 1, 90, name=2))
+    ring.finish_and_ship(305)
+    ring.batch(310)
+    ring.write(encode_mutation(create_table(SAME, micros(400)), SYSTEM))
+    ring.write(update(1, 2, 410, amount=4))
+    ring.store.put(layout.schema_snapshot(CLUSTER, START + timedelta(seconds=700), "v3"), json.dumps(whole(micros(700), OTHER)).encode())
+    ring.finish_and_ship(705)
+    sealed = ring.batch(710)
+    assert told(ring.events(3)) == [("t", "truncate", None), ("c", None, (1, 2)), ("t", "drop", None)]
+    assert ring.current() == {} == folded(ring.events())
+    assert sealed.state[str(ORDERS.id)].ended
+
+
 def test_a_captured_table_that_bypasses_the_log_is_in_the_seal_until_it_does_not(tmp_path: Path) -> None:
     ring = Ring.create(tmp_path, "a")
     ring.finish_and_ship(5)

@@ -136,7 +136,7 @@ def decide(
     answers, asked, rejected = read_answers(store, manifest.truncations)
     living = {table.id for table in captured if not table.dropped}
     dropped = _drops(_truncations(known.drops), logged)
-    ended = _of_earlier_incarnations(dropped, {table.id for table in captured if table.dropped})
+    ended = _of_earlier_incarnations(dropped, {table.id: table.dropped_at or 0 for table in captured if table.dropped})
     kept = known.model_copy(update={"truncations": _without_drops(known)})
     records, not_understood = learn(kept, manifest.segments, mutations, [answers, _of_tables(dropped, living), ended])
     not_understood += rejected
@@ -207,9 +207,10 @@ def _without_drops(known: LocalDocument) -> dict[str, list[TruncationRecord]]:
     }
 
 
-def _of_earlier_incarnations(drops: Records, dead: Collection[UUID]) -> Records:
-    """For tables that are dropped now: all DROPs but the last. The id was created again after each."""
-    last: dict[UUID, int] = {}
+def _of_earlier_incarnations(drops: Records, dead: Mapping[UUID, int]) -> Records:
+    """For tables that are dropped now, by id with the time (µs): all DROPs before that. The id was created again after
+    each. Of the last one there may be no record, if only a snapshot of the schema tells of it."""
+    last = dict(dead)
     for record in (record for noted in drops.values() for record in noted):
         last[record.table_id] = max(record.timestamp, last.get(record.table_id, record.timestamp))
     return {
