@@ -385,8 +385,8 @@ def test_a_dropped_id_that_is_created_again_in_one_batch_is_another_generation(r
     assert not cut.gone(ORDERS.id.bytes, 0, 701, ms(1) * 1000)
 
 
-def test_until_its_create_is_seen_a_drop_counts_up_to_the_end_of_its_segment(ring: Ring) -> None:
-    """A node begins a new segment before a table is created again."""
+def drop_between_batches(ring: Ring) -> LocalDocument:
+    """The document of a batch in which both nodes drop ORDERS, in segment 2 at position 500. Afterwards it is there."""
     ring.ship("a", 1, 1)
     ring.ship("b", 1, 1)
     ring.batch()
@@ -394,8 +394,14 @@ def test_until_its_create_is_seen_a_drop_counts_up_to_the_end_of_its_segment(rin
     for node in "ab":
         ring.ship(node, 2, 10)
         ring.dropped(node, 2, 500, 5)
-    ring.batch()
+    document = ring.batch()
     ring.captured = (ORDERS, ITEMS)
+    return document
+
+
+def test_until_its_create_is_seen_a_drop_counts_up_to_the_end_of_its_segment(ring: Ring) -> None:
+    """A node begins a new segment before a table is created again."""
+    drop_between_batches(ring)
     ring.ship("a", 3, 20)
     ring.created("a", 3, 100, 6)
     ring.ship("b", 3, 20)
@@ -432,17 +438,9 @@ def test_a_drop_that_the_version_before_noted_stays_where_it_is(ring: Ring) -> N
 
 
 def test_a_dropped_id_that_is_created_again_in_a_later_batch_is_another_generation(ring: Ring) -> None:
-    ring.ship("a", 1, 1)
-    ring.ship("b", 1, 1)
-    ring.batch()
-    ring.captured = (replace(ORDERS, dropped=True, dropped_at=ms(5) * 1000), ITEMS)
-    for node in "ab":
-        ring.ship(node, 2, 10)
-        ring.dropped(node, 2, 500, 5)
-    document = ring.batch()
+    document = drop_between_batches(ring)
     assert (document.truncations, document.opened) == ({}, [])
     assert not cuts(document, all_segments(*ring.batches[-1])).gone(ORDERS.id.bytes, 0, 400, 1)
-    ring.captured = (ORDERS, ITEMS)
     ring.ship("a", 3, 20)
     ring.created("a", 3, 100, 6)
     document = ring.batch()
@@ -475,7 +473,7 @@ def test_an_id_that_is_created_and_dropped_again_is_another_generation_once(ring
 
 
 def test_the_last_drop_may_have_no_record(ring: Ring) -> None:
-    """Only snapshots of the schema tell of both: the first is implied by the CREATE, and is not the last."""
+    """Both are known from snapshots of the schema only: the first is implied by the CREATE, and is not the last."""
     ring.captured = (replace(ORDERS, dropped=True, dropped_at=ms(5) * 1000), ITEMS)
     ring.ship("a", 1, 1)
     assert ring.batch().opened == []

@@ -202,7 +202,7 @@ def test_a_drop_that_no_segment_tells_is_learnt_from_a_whole_snapshot(tmp_path: 
     assert sealed.snapshots_applied == [layout.schema_snapshot(CLUSTER, START + timedelta(seconds=300), "v2-agreed")]
 
 
-def test_an_incarnation_between_two_drops_that_only_snapshots_tell_shows_nothing_of_the_one_before(tmp_path: Path) -> None:
+def test_an_incarnation_between_two_drops_known_from_snapshots_shows_nothing_of_the_one_before(tmp_path: Path) -> None:
     ring = Ring.create(tmp_path, "a")
     ring.write(insert(1, 1, 1, name=1))
     ring.finish_and_ship(5)

@@ -209,7 +209,7 @@ def _without_drops(known: LocalDocument) -> dict[str, list[TruncationRecord]]:
 
 def _of_earlier_incarnations(drops: Records, dead: Mapping[UUID, int]) -> Records:
     """For tables that are dropped now, by id with the time (µs): all DROPs before that. The id was created again after
-    each. Of the last one there may be no record, if only a snapshot of the schema tells of it."""
+    each. There is no record of the last one if it is known from a snapshot of the schema only."""
     last = dict(dead)
     for record in (record for noted in drops.values() for record in noted):
         last[record.table_id] = max(record.timestamp, last.get(record.table_id, record.timestamp))
