@@ -100,6 +100,11 @@ def kill() -> None:
 
 
 def _stop(file: str) -> None:
+    """Stop the job once: after it is resumed, others of its processes pass the point, too."""
+    try:
+        os.close(os.open(f"{file}.once", os.O_CREAT | os.O_EXCL))
+    except FileExistsError:
+        return
     driver, own = int(os.environ[DRIVER]), os.getpgid(0)
     with open(f"{file}.new", "w") as groups:
         groups.write(f"{driver} {own}")

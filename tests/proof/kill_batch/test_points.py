@@ -7,6 +7,7 @@ import os
 import signal
 import subprocess
 import sys
+from pathlib import Path
 
 import pytest
 
@@ -32,6 +33,7 @@ def test_every_broken_rule_shows_by_something() -> None:
 
 BREAK_EACH = """
 import sys
+from pathlib import Path
 from inspect import isclass, isroutine
 from proof.kill_batch import child, points, sabotage
 from proof.ring.sabotage import _expect_alike
@@ -104,3 +106,14 @@ def test_what_is_misplaced_after_a_switch_shows() -> None:
     for problem, received in wrong.items():
         (found,) = misplaced(received, 2, ["pk"])
         assert problem in found
+
+
+def test_a_job_is_stopped_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Several of its processes may pass the point, also after it was resumed."""
+    stopped: list[int] = []
+    monkeypatch.setenv(points.DRIVER, "77")
+    monkeypatch.setattr(points.os, "killpg", lambda group, _: stopped.append(group))
+    for _ in range(2):
+        points._stop(str(tmp_path / "stopped"))
+    assert stopped == [77, os.getpgid(0)]
+    assert (tmp_path / "stopped").read_text() == f"77 {os.getpgid(0)}"
