@@ -26,6 +26,9 @@ from math import gcd
 from typing import NamedTuple, Protocol
 from uuid import UUID
 
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
 import structlog
 from py4j.protocol import Py4JError  # type: ignore[import-untyped]
 from pyspark import SparkContext
@@ -49,9 +52,10 @@ from writetime.cassandra.merge.partition_head import decode_head, encode_head
 from writetime.cassandra.merge.tombstone_gc import RowPurger, newest_purged, purge_head
 from writetime.cassandra.model import NO_TIMESTAMP, PartitionUpdate, Row
 from writetime.cassandra.schema.model import Schema, Table
-from writetime.cassandra.types.byte_comparable import HEAD, PAST_RECORDS, PAST_ROWS, record_key, split_record_key
+from writetime.cassandra.types.byte_comparable import HEAD, LENGTH_BYTES, PAST_RECORDS, PAST_ROWS, record_key, split_record_key
 from writetime.config.pipeline import PipelineConfig, load
 from writetime.errors import BatchError, ObjectNotFound, PreconditionFailed, WritetimeError
+from writetime.kernels.row_batches import min_deletion_times
 from writetime.pipeline.archiver import sweep
 from writetime.pipeline.completeness import held_back, purge_clock
 from writetime.pipeline.documents import Manifest, Sealed, ShardVersions, Totals, WarehouseFiles
@@ -339,7 +343,7 @@ def purge_shard(store: Store, task: Task, schema: Schema, batch: int, now: int) 
 class Scanned(Protocol):
     """The part of a shard's interface that purging needs."""
 
-    def records(self) -> Iterable[tuple[bytes, bytes]]: ...
+    def batches(self) -> Iterable[pa.RecordBatch]: ...
 
     def scan_all(self, intervals: Sequence[tuple[bytes, bytes]]) -> Iterable[tuple[bytes, bytes]]: ...
 
@@ -377,18 +381,27 @@ def _purgeable(shard: Scanned, order: ClusteringOrder, before: int) -> list[tupl
     their partitions, and partitions whose heads do. Most records are neither, and are not decoded. Everything, if
     it is too much to remember."""
     partitions, rows = set[bytes](), list[bytes]()
-    for key, state in shard.records():
-        if split_record_key(key)[1] == HEAD:
+    for batch in shard.batches():
+        heads = _are_heads(batch["key"])
+        for key, state in zip(*(batch[name].filter(heads).to_pylist() for name in ("key", "state")), strict=True):
             head = decode_head(state, order).update
             if head is not None and purge_head(head, before) != head:
                 partitions.add(key)
-        elif row_codec.min_deletion_time(state) < before:
-            rows.append(key)
+        # A damaged row is reported by who decodes it.
+        dying = pa.array(min_deletion_times(batch["state"]) < before)
+        rows += batch["key"].filter(pc.and_not(dying, heads)).to_pylist()
         if len(partitions) + len(rows) > REMEMBERED:
             return [(b"", PAST_RECORDS)]
     alone = {key: record_key(split_record_key(key)[0]) for key in rows}
     single = {key for row, head in alone.items() if head not in partitions for key in (head, row)}
     return sorted([*((head, head + PAST_ROWS) for head in partitions), *((key, key + b"\0") for key in single)])
+
+
+def _are_heads(keys: pa.BinaryArray) -> pa.BooleanArray:
+    """Whether each record key is that of a partition's head, which ends with the partition key."""
+    prefixes = pc.binary_slice(keys, 0, LENGTH_BYTES).cast(pa.binary(LENGTH_BYTES))
+    sizes = np.frombuffer(prefixes.buffers()[1], ">u4", len(keys))
+    return pc.equal(pc.binary_length(keys), pa.array(sizes.astype(np.int32) + LENGTH_BYTES))
 
 
 def _horizon(purged_before: list[int], base: Sealed) -> int | None:

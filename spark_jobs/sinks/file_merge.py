@@ -3,9 +3,11 @@
 Strategy: Iceberg's procedure reads and writes row by row, which costs more than the batches that wrote the
 rows. Where the files have the table's present columns, merging them is copying: record batches are read, rows
 that position delete files name are left out, and the others are written, sorted if an order is given.
-Everything else is left to the procedure (`table_maintenance`), which runs afterwards and finds nothing to do
-where this has merged: large files, and the whole table once it consists of several merged ones. Sources:
-Iceberg's SparkBinPackFileRewritePlanner (which files are merged) and RewriteFiles (what a commit checks).
+Everything else is left to the procedure (`table_maintenance`), which runs afterwards: files of other columns, and
+sorting a whole table. Compaction is size-tiered: a file is merged with FEWEST - 1 others of its size, or as many
+bytes, so a row is copied once for each tier of sizes, not with each batch. Sources: Iceberg's
+SparkBinPackFileRewritePlanner (which files are merged) and RewriteFiles (what a commit checks), Cassandra's
+SizeTieredCompactionStrategy.
 
 Must not know what the rows are."""
 
@@ -20,33 +22,34 @@ from typing import Any, Final, NamedTuple
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
+import pyarrow.parquet as pq
 import structlog
-from pyspark.sql import SparkSession
-from pyspark.sql.pandas.types import from_arrow_schema, to_arrow_schema
+from py4j.protocol import Py4JError  # type: ignore[import-untyped]
+from pyspark.sql import Row, SparkSession
+from pyspark.sql.pandas.types import to_arrow_schema
 
-from spark_jobs.sinks.data_files import FILES, FileTarget, in_tables, opened
-from spark_jobs.sinks.iceberg_table import IcebergTable, collected
+from spark_jobs.sinks.data_files import FileTarget, in_tables, opened_in_part
+from spark_jobs.sinks.iceberg_table import IcebergTable
 from spark_jobs.sinks.row_positions import deleted_before
 from spark_jobs.sinks.schema_evolution import quoted
 from spark_jobs.stages.scan import Batches
 
 log = structlog.get_logger()
 
-LARGEST: Final = 64 << 20
-"""Bytes of a file that is merged here at most: a task holds one in memory."""
 MERGED: Final = 512 << 20
 """Bytes of the files that are merged into one at most, as Iceberg's write.target-file-size-bytes."""
+LARGEST: Final = MERGED // 4 * 3
+"""Bytes of a file that is merged here at most, as Iceberg's min-file-size-bytes."""
 FEWEST: Final = 5
 """Files that are worth a merge, as Iceberg's min-input-files."""
+TINY: Final = 1 << 20
+"""Bytes of a file that is opened more slowly than copied."""
 SORTED: Final = 64 << 20
 """Bytes of the files that are merged into one at most if their rows are sorted, which takes a task's
 memory."""
 HELD: Final = 512 << 20
 """Bytes of Arrow memory that are sorted at once; a file of more rows consists of several sorted runs."""
 _ROWS_PER_BATCH: Final = 1 << 16
-_MERGES: Final = pa.schema([("gone", pa.list_(pa.string())), ("deleted", pa.int64()), *FILES])
-"""The files that were merged, delete files included, the number of rows that were left out, and a row of
-FILES."""
 
 
 class Small(NamedTuple):
@@ -60,35 +63,48 @@ class Small(NamedTuple):
     deletes: tuple[tuple[str, int], ...] = ()
 
 
-def merge_files(spark: SparkSession, name: str, below: int = LARGEST, order: Sequence[str] = ()) -> None:
-    """Merge the data files of fewer than so many bytes, in one commit, sorted by the columns `order`. Does
-    nothing for a table whose files or delete files only Spark can write or read. Raises as a commit does if
-    somebody else changes the table."""
+def merge_files(spark: SparkSession, name: str, below: int = LARGEST, order: Sequence[str] = ()) -> bool:
+    """Merge the data files of fewer than so many bytes, in one commit, sorted by the columns `order`. False, and
+    nothing is done, for a table whose files or delete files only Spark can write or read. Raises as a commit does
+    if somebody else changes the table."""
     held = IcebergTable(spark, name)
     held.refresh()
     target, seen = held.file_target(to_arrow_schema(held.columns)), held.snapshot
     if target is None or seen is None:
-        return
-    groups = grouped(_small(spark, held, seen, target, min(below, LARGEST)), SORTED if order else MERGED)
-    if not groups:
-        return
+        return False
+    small = _small(spark, held, seen, target, min(below, SORTED if order else LARGEST))
+    if small is None:
+        return False
+    if groups := grouped(small, SORTED if order else MERGED):
+        _merge_groups(spark, held, target, groups, order, seen)
+    return True
+
+
+def _merge_groups(
+    spark: SparkSession, held: IcebergTable, target: FileTarget, groups: list[list[Small]], order: Sequence[str], seen: int
+) -> None:
     # A task for each group.
-    tasks = spark.range(0, len(groups), 1, len(groups))
-    merges = collected(tasks.mapInArrow(merger(target, groups, order), schema=from_arrow_schema(_MERGES)), target)
+    tasks = spark.sparkContext.parallelize(groups, len(groups)).map(merger(target, order))
+    try:
+        merges = [merge for merge in tasks.collect() if merge.file is not None]
+    except Py4JError:
+        target.discard()
+        raise
     gone = {path for merge in merges for path in merge.gone}
     if not gone:
         return
+    files = [merge.file for merge in merges if merge.file is not None]
     expected = sum(each.rows for group in groups for each in group if each.path in gone) - sum(merge.deleted for merge in merges)
-    if (written := sum(merge["rows"] for merge in merges)) != expected:
-        log.error("merged data files have other rows than before, left to Iceberg", table=name, rows=expected, written=written)
+    if (written := sum(file["rows"] for file in files)) != expected:
+        log.error("merged data files have other rows than before, left to Iceberg", table=held.name, rows=expected, written=written)
         target.discard()
         return
-    held.rewrite(target, merges, gone, seen)
-    log.info("data files merged", table=name, files=len(gone), into=len(merges))
+    held.rewrite(target, files, gone, seen)
+    log.info("data files merged", table=held.name, files=len(gone), into=len(files))
 
 
-def _small(spark: SparkSession, held: IcebergTable, seen: int, target: FileTarget, below: int) -> list[Small]:
-    """The files to merge in snapshot `seen`; none if the table has deletes that cannot be applied here, or
+def _small(spark: SparkSession, held: IcebergTable, seen: int, target: FileTarget, below: int) -> list[Small] | None:
+    """The files of snapshot `seen` that may be merged; None if the table has deletes that cannot be applied here, or
     files that are partitioned otherwise."""
     if target.partition is None and (files := held.rows_by_file(seen)) is not None:
         return [Small(each.path, each.size, None, each.rows, each.deletes) for each in files if each.size < below]
@@ -96,7 +112,7 @@ def _small(spark: SparkSession, held: IcebergTable, seen: int, target: FileTarge
     columns = ("content", "spec_id", "file_path", "file_size_in_bytes AS size", day, "record_count AS n")
     rows = spark.read.option("versionAsOf", seen).table(f"{held.name}.files").selectExpr(*columns).collect()
     if any(row.content != 0 or row.spec_id != held.spec_id for row in rows):
-        return []
+        return None
     return [Small(row.file_path, row["size"], row.day, row.n) for row in rows if row["size"] < below]
 
 
@@ -119,37 +135,45 @@ def grouped(files: Sequence[Small], most: int = MERGED) -> list[list[Small]]:
 
 
 def _alike(files: Iterable[Small]) -> list[Small]:
-    """Without files that are larger than all smaller ones together: to copy these with every few new files
-    costs more than it saves."""
+    """Without files that outweigh the smaller ones: to copy these with every few new files costs more than it
+    saves, unless they are TINY."""
     by_size = sorted(files, key=lambda file: file.size)
     smaller = sum(file.size for file in by_size)
     while by_size:
         smaller -= by_size[-1].size
-        if by_size[-1].size <= smaller:
+        if by_size[-1].size < TINY or by_size[-1].size * (FEWEST - 1) <= smaller:
             break
         by_size.pop()
     return by_size
 
 
-def merger(target: FileTarget, groups: Sequence[Sequence[Small]], order: Sequence[str] = ()) -> Callable[[Batches], Batches]:
-    """A function for `mapInArrow` from numbers of groups: of each, the files that have the table's columns
-    become one."""
+class Merge(NamedTuple):
+    """A group that was merged: the files that are gone, delete files included, how many rows were left out, and the new
+    file, a row of FILES; None if no file of the group could be merged."""
+
+    gone: list[str]
+    deleted: int
+    file: Row | None
+
+
+def merger(target: FileTarget, order: Sequence[str] = ()) -> Callable[[Sequence[Small]], Merge]:
+    """A function for tasks: of a group, the files that have the table's columns become one."""
     sortable = [name for name in order if not pa.types.is_nested(target.schema.field(name).type)]
 
-    def merge_groups(numbers: Batches) -> Batches:
-        for group in (groups[number] for batch in numbers for number in batch["id"].to_pylist()):
-            merge = _Merge(target)
-            rows = merge.rows(group)
-            if (first := next(rows, None)) is not None:
-                every = chain([first], rows)
-                merged = target.write_one(group[0].day, in_order(every, sortable) if sortable else every)
-                yield pa.RecordBatch.from_pylist([{"gone": merge.gone, "deleted": merge.deleted, **merged}], schema=_MERGES)
+    def merge(group: Sequence[Small]) -> Merge:
+        reading = _Reading(target)
+        rows = reading.rows(group)
+        if (first := next(rows, None)) is None:
+            return Merge([], 0, None)
+        every = chain([first], rows)
+        written = target.write_one(group[0].day, in_order(every, sortable) if sortable else every)
+        return Merge(reading.gone, reading.deleted, Row(**written))
 
-    return merge_groups
+    return merge
 
 
 @dataclass
-class _Merge:
+class _Reading:
     """What has been read of one group: the files, and how many of their rows were left out."""
 
     target: FileTarget
@@ -159,11 +183,11 @@ class _Merge:
     def rows(self, files: Iterable[Small]) -> Iterator[pa.RecordBatch]:
         """The rows of the files that have the table's columns, but for deleted ones."""
         for small in files:
-            with opened(small.path) as file:
+            with opened_in_part(small.path, small.size) as file:
                 # Of a table that was altered: columns are added, renamed and widened by Iceberg's reader.
                 if numbered(file.schema_arrow) == numbered(self.target.schema):
                     self.gone.append(small.path)
-                    for batch in self._kept(small, file.iter_batches(_ROWS_PER_BATCH)):
+                    for batch in self._kept(small, _batches(file)):
                         # Spark says of columns without nulls that they have none.
                         yield from pa.Table.from_batches([batch]).cast(self.target.schema).to_batches()
 
@@ -181,6 +205,12 @@ class _Merge:
             is_kept[places[(first <= places) & (places < first + batch.num_rows)] - first] = False
             first += batch.num_rows
             yield batch.filter(pa.array(is_kept))
+
+
+def _batches(file: pq.ParquetFile) -> Iterator[pa.RecordBatch]:
+    """All rows; of a file in a store, one row group at a time is in memory."""
+    for group in range(file.num_row_groups):
+        yield from file.iter_batches(_ROWS_PER_BATCH, row_groups=[group])
 
 
 def in_order(batches: Iterable[pa.RecordBatch], columns: Sequence[str]) -> Iterator[pa.RecordBatch]:

@@ -14,7 +14,6 @@ from contextlib import contextmanager
 from datetime import UTC, datetime
 from functools import lru_cache, reduce
 from importlib.util import find_spec
-from itertools import chain
 from typing import Any, Final, Literal, NamedTuple
 
 import pyarrow as pa
@@ -73,6 +72,7 @@ class IcebergTable:
         self._read: tuple[list[Kept], list[Kept]] = [], []
         self._metadata: dict[str, Any] = {}
         self._read_from: str | None = None
+        self._data: dict[str, Any] = {}
         self._deletes: dict[str, Any] = {}
 
     @property
@@ -270,8 +270,10 @@ class IcebergTable:
                 if file.specId() != spec or any(each.content().toString() != "POSITION_DELETES" for each in deletes):
                     return None
                 places = tuple((each.location(), each.fileSizeInBytes()) for each in deletes)
-                self._deletes |= {each.location(): each for each in deletes}
-                found.append(HeldFile(file.location(), file.fileSizeInBytes(), file.recordCount(), places))
+                held = HeldFile(file.location(), file.fileSizeInBytes(), file.recordCount(), places)
+                self._data[held.path] = file
+                self._deletes |= {path: each for (path, _), each in zip(places, deletes, strict=True)}
+                found.append(held)
         return found
 
     def _reachable(self) -> tuple[str, ...]:
@@ -338,17 +340,22 @@ class IcebergTable:
         their delete files, which hold the same rows in snapshot `seen`. Fails if one of them has been removed or
         got deletes since."""
         rewrite = self._table.newRewrite().validateFromSnapshot(seen)
-        found = set[str]()
-        with _planned(self._table.newScan().useSnapshot(seen)) as tasks:
-            for file in chain.from_iterable((task.file(), *task.deletes()) for task in tasks):
-                if (path := file.location()) in gone and path not in found:
-                    rewrite = rewrite.deleteFile(file)
-                    found.add(path)
+        found = self._files(gone, seen)
         if len(found) != len(gone):
             raise ValueError(f"{len(gone) - len(found)} of {len(gone)} files to replace are not in snapshot {seen} of {self.name}")
+        for file in found:
+            rewrite = rewrite.deleteFile(file)
         for file in files:
             rewrite = rewrite.addFile(self._data_file(file))
         self._commit(rewrite, target)
+
+    def _files(self, paths: Collection[str], seen: int) -> list[Any]:
+        """Those of the data and delete files that snapshot `seen` has."""
+        known = {**self._data, **self._deletes}
+        if not all(path in known for path in paths):
+            with _planned(self._table.newScan().useSnapshot(seen)) as tasks:
+                known = {file.location(): file for task in tasks for file in (task.file(), *task.deletes())}
+        return [known[path] for path in paths if path in known]
 
     def _commit(self, operation: Any, target: FileTarget) -> None:
         """Commit the target's files; they are deleted if Iceberg refuses. After any other error, readers may see

@@ -21,7 +21,7 @@ Knows Iceberg's procedures and which tables belong to the pipeline; must not kno
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from datetime import UTC, datetime, timedelta
 from typing import NamedTuple
 
@@ -48,6 +48,8 @@ IN_USE = timedelta(hours=1)
 _MANIFEST_SIZE = "commit.manifest.target-size-bytes"
 MANY_DELETES = 2
 """Files of deletes that a data file may have before it is written anew."""
+LEFT = 16
+"""Files that may be too small before Iceberg merges them where `file_merge` does: it leaves up to four of each size."""
 SMALL = 16 << 20
 """Bytes of a data file that sessions leave alone: larger ones are merged by maintenance, so that what a session
 rewrites depends on what it has written, not on the size of the table."""
@@ -101,10 +103,10 @@ def _places(warehouse: Warehouse, tables: Iterable[Table]) -> Iterator[tuple[str
 
 def _compact(spark: SparkSession, name: str, keys: Sequence[str]) -> None:
     catalog, table = _split(name)
-    merge_files(spark, name, order=keys)
+    merged = merge_files(spark, name, order=keys)
     order = ", ".join(f"{quoted(key)} ASC NULLS FIRST" for key in keys)
     how = f"strategy => 'sort', sort_order => '{_text(order)}'" if order else "strategy => 'binpack'"
-    options = f"map('delete-file-threshold', '{MANY_DELETES}', 'remove-dangling-deletes', 'true')"
+    options = _options(merged, {"delete-file-threshold": MANY_DELETES})
     spark.sql(f"CALL {catalog}.system.rewrite_data_files(table => '{table}', {how}, options => {options})").collect()
 
 
@@ -112,10 +114,17 @@ def merge_small(spark: SparkSession, name: str) -> None:
     """Merge the small data files, and apply the deletes in them. They are not sorted: each holds keys from
     the whole table anyway."""
     catalog, table = _split(name)
-    merge_files(spark, name, SMALL)
+    merged = merge_files(spark, name, SMALL)
     # A large file is maintenance's, however many of its rows are deleted.
-    options = f"map('min-file-size-bytes', '{SMALL}', 'delete-ratio-threshold', '1.0', 'remove-dangling-deletes', 'true')"
+    options = _options(merged, {"min-file-size-bytes": SMALL, "delete-ratio-threshold": 1.0})
     spark.sql(f"CALL {catalog}.system.rewrite_data_files(table => '{table}', strategy => 'binpack', options => {options})").collect()
+
+
+def _options(merged: bool, options: Mapping[str, float]) -> str:
+    """Options of rewrite_data_files. Where small files are `merged` by sizes, it has those that this leaves: a few of
+    each size."""
+    every = {**options, "remove-dangling-deletes": "true", **({"min-input-files": LEFT} if merged else {})}
+    return f"map({', '.join(repr(str(text)) for item in every.items() for text in item)})"
 
 
 # --- snapshots

@@ -180,11 +180,17 @@ class Shard:
         for part in zip([start, *cuts], [*cuts, end], strict=True):
             yield from self._scan_piece(*part, any_size=len(keys) <= CUT)
 
-    def records(self) -> Iterator[tuple[bytes, bytes]]:
-        """(record key, state) of all records in no order, which is several times faster than `scan`."""
-        if self._dataset is not None:
-            for batch in self._dataset.scanner(columns=["key", "state"], **SLOWLY).to_batches():
-                yield from _pairs(batch)
+    def batches(self) -> Iterator[pa.RecordBatch]:
+        """Keys and states of all records in no order, which is many times faster than `scan`."""
+        waiting, size = list[pa.RecordBatch](), 0
+        for batch in () if self._dataset is None else self._dataset.scanner(columns=["key", "state"], **SLOWLY).to_batches():
+            waiting.append(batch)
+            size += batch.nbytes
+            if len(waiting) * READ_AT_ONCE >= STREAMED or size >= HELD:
+                yield pa.concat_batches(waiting)
+                waiting, size = [], 0
+        if waiting:
+            yield pa.concat_batches(waiting)
 
     def stored(self, wanted: Callable[[bytes], bool]) -> Iterator[pa.RecordBatch]:
         """The records whose keys are `wanted`, with all columns, in no order."""

@@ -33,7 +33,7 @@ from writetime.cassandra.merge.counters import Shard, encode_context
 from writetime.cassandra.merge.liveness import VisibleRow
 from writetime.cassandra.merge.reconcile import Policy, max_timestamp, settle_row
 from writetime.cassandra.merge.row_codec import Engine
-from writetime.cassandra.model import Cell, DeletionTime, Mutation, PartitionUpdate, Row
+from writetime.cassandra.model import NO_TIMESTAMP, Cell, DeletionTime, Mutation, PartitionUpdate, Row
 from writetime.cassandra.schema.history import SchemaLearner
 from writetime.cassandra.schema.model import Schema
 from writetime.kernels import row_batches
@@ -141,6 +141,20 @@ def test_joining_is_what_a_fold_of_the_partition_does(engine: Engine, history: l
         if not left[clusterings.index(change.clustering or ())]
     ]
     assert sorted(told, key=lambda event: numbers.index(event[0])) == sorted(expected, key=lambda event: numbers.index(event[0]))
+
+
+@settings(deadline=None)
+@given(st.lists(st.none() | rows, max_size=5), st.integers(0, 2))
+def test_both_engines_know_when_the_first_of_each_row_dies(some: list[Row | None], skipped: int) -> None:
+    flat = [None if row is None else row_codec.encode(row) for row in some]
+    expected = [row_codec.min_deletion_time(row or b"", engine="python") for row in flat]
+    for column in (pa.array(flat, pa.binary()), pa.array([b"?"] * skipped + flat, pa.binary()).slice(skipped)):
+        for engine in ("python", "numba"):
+            assert row_batches.min_deletion_times(column, engine=engine).tolist() == expected
+    damaged = pa.array([*(row[:-1] for row in flat if row), b"\xff"], pa.binary())
+    in_python, compiled = (row_batches.min_deletion_times(damaged, engine=engine).tolist() for engine in ("python", "numba"))
+    assert in_python == compiled
+    assert compiled[-1] == NO_TIMESTAMP
 
 
 @pytest.mark.parametrize("engine", ["python", "numba"])

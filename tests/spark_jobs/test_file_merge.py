@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from math import log
 from pathlib import Path
 from typing import Any
 
@@ -15,13 +16,18 @@ from pyspark.sql.pandas.types import to_arrow_schema
 from structlog.testing import capture_logs
 
 from spark_jobs.session import spark_session
-from spark_jobs.sinks import file_merge
+from spark_jobs.sinks import file_merge, table_maintenance
 from spark_jobs.sinks.file_merge import Small, grouped, in_order, merge_files
 from spark_jobs.sinks.iceberg_table import IcebergTable
 from tests.spark_jobs.pipeline import Pipeline
 
 NAME = "lake.merged.t"
 COLUMNS = "id BIGINT, changed_at TIMESTAMP, after STRUCT<a: STRING, m: MAP<STRING, ARRAY<INT>>>"
+
+
+def small(name: str, size: float) -> Small:
+    """`size`: in MiB."""
+    return Small(name, int(size * file_merge.TINY), None)
 
 
 def test_files_of_a_day_are_merged_if_there_are_enough() -> None:
@@ -34,11 +40,26 @@ def test_files_of_a_day_are_merged_if_there_are_enough() -> None:
 
 
 def test_a_file_that_outweighs_the_others_is_not_copied_again() -> None:
-    few = [Small(f"few{n}", 10, None) for n in range(5)]
-    assert grouped([*few, Small("large", 51, None)]) == [few]
-    assert grouped([*few, Small("large", 50, None)]) == [[*few, Small("large", 50, None)]]
-    assert grouped([*few, Small("large", 51, None), Small("larger", 102, None)]) == [few]
-    assert grouped([Small("alone", 1, None)]) == []
+    few = [small(f"few{n}", 1) for n in range(5)]
+    assert grouped([*few, small("large", 1.3)]) == [few]
+    assert grouped([*few, small("large", 1.2)]) == [[*few, small("large", 1.2)]]
+    assert grouped([*few, *(small(f"large{n}", 10) for n in range(4))]) == [few]
+    assert grouped([small("alone", 1)]) == []
+    tiny = [small(f"tiny{n}", 0.1 + n / 5) for n in range(5)]
+    assert grouped(tiny) == [tiny]
+
+
+def test_a_row_is_copied_once_for_each_tier_of_sizes() -> None:
+    """A thousand batches of the same size, with a merge after every five of them."""
+    held, copied = [small("0", 1)], 0
+    for n in range(1, 1000):
+        held.append(small(f"{n}", 1))
+        for group in grouped(held) if n % 5 == 0 else []:
+            size = sum(each.size for each in group)
+            copied += size
+            held = [*(each for each in held if each not in group), Small(f"merged{n}", size, None)]
+        assert len(held) < table_maintenance.LEFT + 5
+    assert copied / (1000 * file_merge.TINY) < log(1000, 5)
 
 
 def test_rows_are_sorted_with_nulls_first_in_runs_of_bounded_size(monkeypatch: pytest.MonkeyPatch) -> None:

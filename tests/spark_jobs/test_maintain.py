@@ -9,6 +9,7 @@ from pathlib import Path
 from unittest.mock import patch
 from uuid import UUID
 
+import pyarrow as pa
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -45,8 +46,10 @@ class Held:
 
     held: dict[bytes, bytes]
 
-    def records(self) -> Iterator[tuple[bytes, bytes]]:
-        yield from self.held.items()
+    def batches(self) -> Iterator[pa.RecordBatch]:
+        keys, states = (pa.array(column, pa.binary()) for column in (self.held.keys(), self.held.values()))
+        whole = pa.RecordBatch.from_arrays([keys, states], ["key", "state"])
+        yield from (whole.slice(at, 2) for at in range(0, len(self.held), 2))
 
     def scan_all(self, intervals: Sequence[tuple[bytes, bytes]]) -> Iterator[tuple[bytes, bytes]]:
         for start, end in intervals:

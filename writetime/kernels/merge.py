@@ -1,5 +1,5 @@
-"""Compiled tasks on flat rows: single rows, many small folds (`row_batches.join`), `row_batches.pack`, and
-projection.
+"""Compiled tasks on flat rows: single rows, a column of rows, many small folds (`row_batches.join`),
+`row_batches.pack`, and projection.
 
 Strategy: one outermost function, `run`, for all tasks, which takes its arguments as one array of words
 (`pointers`). Machine code is cached per outermost function, and each would include a copy of the rest. `rows`
@@ -18,7 +18,7 @@ import numpy as np
 
 from writetime.cassandra.merge import row_codec
 from writetime.cassandra.merge.reconcile import POLICY, Policy
-from writetime.cassandra.model import DeletionTime
+from writetime.cassandra.model import NO_TIMESTAMP, DeletionTime
 from writetime.kernels.compiled import Bytes, Int32s, Ints, compiled, compiled_and_kept
 from writetime.kernels.mutation_kernel import _copy
 from writetime.kernels.pack import Blobs, Growing, Packing, pack_rows
@@ -66,6 +66,7 @@ __all__ = [
     "Blobs",
     "Cells",
     "Differing",
+    "Ending",
     "Growing",
     "Held",
     "Packing",
@@ -89,7 +90,7 @@ _i64: Any = np.int64
 
 # --- one row at a time
 
-MERGE, LIVE, NEXT_EXPIRY, MAX_TIMESTAMP, MIN_DELETION_TIME, TIES, KINDS, JOIN, PACK, SHOW, SPLIT, DIFFER = range(12)
+MERGE, LIVE, NEXT_EXPIRY, MAX_TIMESTAMP, MIN_DELETION_TIME, TIES, KINDS, JOIN, PACK, SHOW, SPLIT, DIFFER, ENDS = range(13)
 
 
 class Single(NamedTuple):
@@ -135,6 +136,32 @@ def _do_single(arguments: Ints) -> None:
         else:
             answer[0] = latest_timestamp(buf, cur, 0, a, rules)
         answer[1] = cur[A + BAD]
+
+
+# --- a column of rows
+
+
+class Ending(NamedTuple):
+    """Arguments of `row_batches.min_deletion_times`, and its answer `found`, one per row: NO_TIMESTAMP for a damaged one."""
+
+    task: int
+    size: int
+    rows: Blobs
+    found: Ints
+    cur: Ints
+    rules: Rules
+
+
+_ending = reader(Ending)
+
+
+@compiled
+def _do_ending(arguments: Ints) -> None:
+    this = _ending(arguments)
+    for i in range(this.size):
+        at = this.rows.at[i]
+        time = first_deletion_time(this.rows.data, this.cur, at, at + this.rows.length[i], this.rules)
+        this.found[i] = NO_TIMESTAMP if this.cur[A + BAD] else time
 
 
 # --- many small folds
@@ -344,7 +371,7 @@ def _show(this: Joining, state: int, state_end: int, rules: Rules) -> int:
 
 @kept
 def run(arguments: Ints) -> None:
-    """Run the task in the first word. `arguments`: the words of a `Single`, `Joining`, `Packing`, or of a
+    """Run the task in the first word. `arguments`: the words of a `Single`, `Ending`, `Joining`, `Packing`, or of a
     tuple of `projection_kernel`. One function for all, because each outermost function has its own machine
     code."""
     task = arguments[0]
@@ -358,6 +385,8 @@ def run(arguments: Ints) -> None:
         split_keys(arguments)
     elif task == DIFFER:
         differ(arguments)
+    elif task == ENDS:
+        _do_ending(arguments)
     else:
         _do_single(arguments)
 

@@ -1,6 +1,7 @@
 """Batches of flat rows: Arrow arrays in and out, one call for many rows.
 
     pack   a `Decoded` of `mutation_columns` → a flat row for each row of an update, and its greatest timestamp
+    min_deletion_times   when something in a row dies first
     join   many small folds at once: merges items, sorted by row and writetime, into row states; returns visible changes
 
 `join` handles rows in which nothing expires. What the head of their partition does to them while they are
@@ -22,7 +23,7 @@ import pyarrow as pa
 from writetime.cassandra.merge import row_codec
 from writetime.cassandra.merge.reconcile import POLICY, Policy
 from writetime.cassandra.merge.row_codec import NOTHING, Engine
-from writetime.cassandra.model import NO_DELETION_TIME, DeletionTime, Row
+from writetime.cassandra.model import NO_DELETION_TIME, NO_TIMESTAMP, DeletionTime, Row
 from writetime.errors import MalformedMutation
 from writetime.kernels.mutation_columns import Decoded, unflatten
 
@@ -91,6 +92,22 @@ def pack(decoded: Decoded, *, engine: Engine = "auto") -> Packed:
         return _pack(decoded, kernel)
     rows = [row_codec.encode(row) for row in _rows(decoded)]
     return Packed(pa.array(rows, pa.binary()), pa.array([row_codec.max_timestamp(row) for row in rows], pa.int64()))
+
+
+def min_deletion_times(rows: Any, *, engine: Engine = "auto") -> Any:
+    """`row_codec.min_deletion_time` (s) of each of the flat rows (binary), as an array of int64; NO_TIMESTAMP of what is
+    not a row."""
+    found = np.empty(len(rows), np.int64)
+    if (kernel := row_codec.compiled(engine)) is not None:
+        cursors, rules = np.zeros(kernel.CURSORS, np.int64), kernel.Rules(*[0] * len(kernel.Rules._fields))
+        kernel.call(kernel.run, kernel.Ending(kernel.ENDS, len(rows), kernel.Blobs(*_blobs(rows)), found, cursors, rules))
+        return found
+    for number, row in enumerate(rows.to_pylist()):
+        try:
+            found[number] = row_codec.min_deletion_time(row or NOTHING, engine=engine)
+        except MalformedMutation:
+            found[number] = NO_TIMESTAMP
+    return found
 
 
 def join(
