@@ -472,6 +472,26 @@ def test_an_id_that_is_created_and_dropped_again_is_another_generation_once(ring
     assert ring.batch().opened == []
 
 
+def test_a_life_between_two_batches_whose_end_has_no_record_is_another_generation(ring: Ring) -> None:
+    """The first DROP is known a batch before; of the second one only a snapshot of the schema tells."""
+    ring.captured = (replace(ORDERS, dropped=True, dropped_at=ms(5) * 1000), ITEMS)
+    ring.ship("a", 1, 10)
+    ring.dropped("a", 1, 500, 5)
+    assert ring.batch().opened == []
+    ring.ship("a", 2, 15)
+    assert ring.batch().opened == []
+    ring.captured = (replace(ORDERS, dropped=True, dropped_at=ms(9) * 1000), ITEMS)
+    ring.ship("a", 3, 20)
+    ring.created("a", 3, 200, 6)
+    document = ring.batch()
+    assert (document.opened, document.generations[ORDERS.id].generation) == ([ORDERS.id], 1)
+    cut = cuts(document, all_segments(*ring.batches[-1]))
+    assert [cut.gone(ORDERS.id.bytes, 0, position, ms(7) * 1000) for position in (200, 201)] == [True, False]
+    ring.ship("b", 1, 20)
+    ring.created("b", 1, 300, 6)
+    assert ring.batch().opened == []
+
+
 def test_the_last_drop_may_have_no_record(ring: Ring) -> None:
     """Both are known from snapshots of the schema only: the first is implied by the CREATE, and is not the last."""
     ring.captured = (replace(ORDERS, dropped=True, dropped_at=ms(5) * 1000), ITEMS)

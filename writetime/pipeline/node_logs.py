@@ -27,6 +27,7 @@ from __future__ import annotations
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
+from itertools import chain
 from typing import Final, NamedTuple
 from uuid import UUID
 
@@ -144,7 +145,7 @@ def decide(
     past = _Past(store, manifest, base, known)
     opened: list[UUID] = []
     generations = dict(known.generations)
-    for table_id in sorted((living | _dropped_again(ended, logged.drops, known)) & after.keys(), key=str):
+    for table_id in sorted((living | _newly_ended(ended, logged, known)) & after.keys(), key=str):
         old, new = past.cut(table_id), after[table_id]
         if old == new:
             continue
@@ -218,12 +219,18 @@ def _of_earlier_incarnations(drops: Records, dead: Mapping[UUID, int]) -> Record
     }
 
 
-def _dropped_again(ended: Records, drops: Records, known: LocalDocument) -> set[UUID]:
-    """Tables with a record in `ended` of which this batch is the first to see another DROP. Later batches do
-    not change them."""
-    before = {(record.table_id, record.timestamp) for noted in _truncations(known.drops).values() for record in noted}
-    new = {each.table_id for noted in drops.values() for each in noted if (each.table_id, each.timestamp) not in before}
-    return new & {record.table_id for noted in ended.values() for record in noted}
+def _newly_ended(ended: Records, logged: SchemaPlaces, known: LocalDocument) -> set[UUID]:
+    """Tables with a record in `ended` that no batch before has counted, and behind which this batch has a CREATE or another
+    DROP. Later batches do not change them."""
+    counted = {(record.table_id, record.timestamp) for noted in _truncations(known.truncations).values() for record in noted}
+    last: dict[UUID, int] = {}
+    for record in chain.from_iterable((*logged.drops.values(), *logged.creates.values())):
+        last[record.table_id] = max(record.timestamp, last.get(record.table_id, record.timestamp))
+    return {
+        record.table_id
+        for record in chain.from_iterable(ended.values())
+        if (record.table_id, record.timestamp) not in counted and last.get(record.table_id, record.timestamp) > record.timestamp
+    }
 
 
 def _of_tables(records: Records, tables: Collection[UUID]) -> Records:
