@@ -6,8 +6,9 @@ spark-submit, as Airflow does. The recorded segments are ingested in batches of 
 long a job takes; in the others, at random moments within that time, one executor is killed, or a machine with all of
 its processes (another one takes its place some seconds later), or the driver with its JVM. A job that loses executors
 or machines has to end well by itself; one whose driver is killed is started again. Then the publisher loses them in the
-same way. In the end, tables must equal the cluster's answers, and each event of the seals must be in Kafka once, those
-of a key in order.
+same way. Spark is in a hurry to speculate: a task that takes a little longer than others is started a second time on
+another machine, and both attempts write files. In the end, tables must equal the cluster's answers, and each event of
+the seals must be in Kafka once, those of a key in order.
 """
 
 from __future__ import annotations
@@ -51,6 +52,16 @@ LONGEST = 900.0
 """Seconds after which a job counts as stuck."""
 AWAY = 3.0
 """Seconds until another machine takes the place of one that was killed."""
+SPECULATION = {
+    "spark.speculation": "true",
+    "spark.speculation.interval": "50ms",
+    "spark.speculation.multiplier": "1.05",
+    "spark.speculation.quantile": "0.1",
+    "spark.speculation.minTaskRuntime": "50ms",
+    # For stages with one task.
+    "spark.speculation.task.duration.threshold": "500ms",
+    "spark.speculation.efficiency.enabled": "false",
+}
 
 
 @dataclass
@@ -62,6 +73,7 @@ class Result:
     late: int = 0
     batches: int = 0
     events: int = 0
+    speculated: int = 0
     lost: int = 0
     doubled: int = 0
     took: dict[str, float] = field(default_factory=dict)
@@ -76,7 +88,8 @@ class Result:
         took = ", ".join(f"{job} {seconds:.0f} s" for job, seconds in self.took.items())
         return (
             f"seed {self.seed}: {self.kills.total()} kills ({kills}), {self.late} came too late; {self.batches} batches, "
-            f"{self.events} events: lost {self.lost}, doubled {self.doubled}, {len(self.problems)} other problems; without a kill: {took}"
+            f"{self.speculated} tasks started a second time, {self.events} events: lost {self.lost}, doubled {self.doubled}, "
+            f"{len(self.problems)} other problems; without a kill: {took}"
         )
 
 
@@ -88,6 +101,8 @@ class ClusterKills:
         self.folder, self.random, self.result = folder, Random(f"{seed} cluster"), Result(seed)
         self._kinds = list(islice(cycle(self.random.sample(KINDS, len(KINDS))), kills))
         self._log = folder / "jobs.log"
+        self._events = folder / "spark-events"
+        self._events.mkdir()
 
     def play(self) -> Result:
         """Execute the run and return its result."""
@@ -100,6 +115,7 @@ class ClusterKills:
             demo.ship(site, recording)
             self._batches(load(site.config), site, found.cluster)
             self._compare(site, recording, kafka.bootstrap)
+            self._count_speculated()
         return self.result
 
     def _batches(self, config: PipelineConfig, site: Site, cluster: SparkCluster) -> None:
@@ -170,7 +186,9 @@ class ClusterKills:
         self, job: str, site: Site, cluster: SparkCluster, arguments: Sequence[str], config: PipelineConfig
     ) -> subprocess.Popen[bytes]:
         jars = [str(jar) for jar in sorted((ROOT / "jars" / "spark").glob("*.jar"))]
-        submit = {"spark.driver.memory": "1g", "spark.ui.enabled": "false", **config.spark.submit}
+        submit = {"spark.driver.memory": "1g", "spark.ui.enabled": "false", **config.spark.submit, **SPECULATION}
+        # Of a driver that is killed, what has been written so far counts.
+        submit |= {"spark.eventLog.enabled": "true", "spark.eventLog.compress": "false", "spark.eventLog.dir": self._events.as_uri()}
         jars.append(submit.pop("spark.jars"))
         command = [str(Path(sys.executable).parent / "spark-submit"), "--master", cluster.master, "--jars", ",".join(jars)]
         command += [part for key, value in submit.items() for part in ("--conf", f"{key}={value}")]
@@ -205,3 +223,10 @@ class ClusterKills:
             self.result.lost += expected - len(found)
             if any(sequences != sorted(sequences) for sequences in of_key.values()):
                 self.result.problems.append(f"{label}: events of a key are out of order")
+
+    def _count_speculated(self) -> None:
+        logs = (path.read_text(encoding="utf-8", errors="replace") for path in self._events.rglob("*") if path.is_file())
+        started = (line for log in logs for line in log.splitlines() if line.startswith('{"Event":"SparkListenerTaskStart"'))
+        self.result.speculated = sum('"Speculative":true' in line for line in started)
+        if not self.result.speculated:
+            self.result.problems.append("no task was started a second time")
