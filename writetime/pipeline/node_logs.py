@@ -27,7 +27,6 @@ from __future__ import annotations
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
-from itertools import chain
 from typing import Final, NamedTuple
 from uuid import UUID
 
@@ -145,7 +144,7 @@ def decide(
     past = _Past(store, manifest, base, known)
     opened: list[UUID] = []
     generations = dict(known.generations)
-    for table_id in sorted((living | _newly_ended(ended, logged, known)) & after.keys(), key=str):
+    for table_id in sorted((living | _dropped_again(ended, logged, known)) & after.keys(), key=str):
         old, new = past.cut(table_id), after[table_id]
         if old == new:
             continue
@@ -219,18 +218,17 @@ def _of_earlier_incarnations(drops: Records, dead: Mapping[UUID, int]) -> Record
     }
 
 
-def _newly_ended(ended: Records, logged: SchemaPlaces, known: LocalDocument) -> set[UUID]:
-    """Tables with a record in `ended` that no batch before has counted, and behind which this batch has a CREATE or another
-    DROP. Later batches do not change them."""
-    counted = {(record.table_id, record.timestamp) for noted in _truncations(known.truncations).values() for record in noted}
-    last: dict[UUID, int] = {}
-    for record in chain.from_iterable((*logged.drops.values(), *logged.creates.values())):
-        last[record.table_id] = max(record.timestamp, last.get(record.table_id, record.timestamp))
-    return {
-        record.table_id
-        for record in chain.from_iterable(ended.values())
-        if (record.table_id, record.timestamp) not in counted and last.get(record.table_id, record.timestamp) > record.timestamp
-    }
+def _dropped_again(ended: Records, logged: SchemaPlaces, known: LocalDocument) -> set[UUID]:
+    """Tables with a record in `ended` of which this batch is the first to see another DROP, or the CREATE behind a record
+    that no batch before has counted. Later batches do not change them."""
+    again = {table_id for table_id, _ in _keys(logged.drops) - _keys(_truncations(known.drops))}
+    uncounted = _keys(ended) - _keys(_truncations(known.truncations))
+    again |= {table_id for table_id, at in _keys(logged.creates) if any(each == table_id and drop < at for each, drop in uncounted)}
+    return again & {table_id for table_id, _ in _keys(ended)}
+
+
+def _keys(records: Records) -> set[tuple[UUID, int]]:
+    return {(record.table_id, record.timestamp) for noted in records.values() for record in noted}
 
 
 def _of_tables(records: Records, tables: Collection[UUID]) -> Records:
