@@ -86,14 +86,14 @@ def _merge_groups(
     # A task for each group.
     tasks = spark.sparkContext.parallelize(groups, len(groups)).map(merger(target, order))
     try:
-        merges = [merge for merge in tasks.collect() if merge.file is not None]
+        merges = [merge for merge in tasks.collect() if merge is not None]
     except Py4JError:
         target.discard()
         raise
     gone = {path for merge in merges for path in merge.gone}
     if not gone:
         return
-    files = [merge.file for merge in merges if merge.file is not None]
+    files = [merge.file for merge in merges]
     expected = sum(each.rows for group in groups for each in group if each.path in gone) - sum(merge.deleted for merge in merges)
     if (written := sum(file["rows"] for file in files)) != expected:
         log.error("merged data files have other rows than before, left to Iceberg", table=held.name, rows=expected, written=written)
@@ -149,22 +149,22 @@ def _alike(files: Iterable[Small]) -> list[Small]:
 
 class Merge(NamedTuple):
     """A group that was merged: the files that are gone, delete files included, how many rows were left out, and the new
-    file, a row of FILES; None if no file of the group could be merged."""
+    file, a row of FILES."""
 
     gone: list[str]
     deleted: int
-    file: Row | None
+    file: Row
 
 
-def merger(target: FileTarget, order: Sequence[str] = ()) -> Callable[[Sequence[Small]], Merge]:
-    """A function for tasks: of a group, the files that have the table's columns become one."""
+def merger(target: FileTarget, order: Sequence[str] = ()) -> Callable[[Sequence[Small]], Merge | None]:
+    """A function for tasks: of a group, the files that have the table's columns become one. None if none has."""
     sortable = [name for name in order if not pa.types.is_nested(target.schema.field(name).type)]
 
-    def merge(group: Sequence[Small]) -> Merge:
+    def merge(group: Sequence[Small]) -> Merge | None:
         reading = _Reading(target)
         rows = reading.rows(group)
         if (first := next(rows, None)) is None:
-            return Merge([], 0, None)
+            return None
         every = chain([first], rows)
         written = target.write_one(group[0].day, in_order(every, sortable) if sortable else every)
         return Merge(reading.gone, reading.deleted, Row(**written))

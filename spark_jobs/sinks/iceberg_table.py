@@ -19,7 +19,7 @@ from typing import Any, Final, Literal, NamedTuple
 import pyarrow as pa
 from py4j.protocol import Py4JJavaError  # type: ignore[import-untyped]
 from pyspark.errors import PySparkException
-from pyspark.sql import DataFrame, Row, SparkSession
+from pyspark.sql import Row, SparkSession
 from pyspark.sql.types import DataType, StructField, StructType
 
 from spark_jobs.sinks.changes_files import MAX_FILE_BYTES, ChangesFiles, DataFile
@@ -464,15 +464,6 @@ def _format(file: Any) -> str:
 def is_conflict(error: PySparkException | Py4JJavaError) -> bool:
     """Whether somebody else was faster."""
     return any(conflict in str(error) for conflict in _CONFLICTS)
-
-
-def collected(tasks: DataFrame, target: FileTarget) -> list[Row]:
-    """What tasks return that write files to the target. If one fails, the files of all are deleted."""
-    try:
-        return tasks.collect()
-    except PySparkException:
-        target.discard()
-        raise
 
 
 @lru_cache(maxsize=64)

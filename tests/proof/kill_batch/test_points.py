@@ -33,7 +33,6 @@ def test_every_broken_rule_shows_by_something() -> None:
 
 BREAK_EACH = """
 import sys
-from pathlib import Path
 from inspect import isclass, isroutine
 from proof.kill_batch import child, points, sabotage
 from proof.ring.sabotage import _expect_alike
