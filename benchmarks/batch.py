@@ -167,8 +167,11 @@ QUICK_START = {
     "spark.sql.codegen.wholeStage": "false",
 }
 """Of a JVM that only tries a benchmark: compiling costs it more than it saves."""
-DEPLOYED = {"spark.driver.extraJavaOptions": "-XX:TieredStopAtLevel=1 -XX:ReservedCodeCacheSize=192m -XX:+UseSerialGC"}
-"""As Airflow starts the JVM for a batch of up to 1 GiB (`QUICK_START` in plugins/writetime_operators.py)."""
+DEPLOYED = {
+    "spark.driver.extraJavaOptions": "-XX:TieredStopAtLevel=1 -XX:ReservedCodeCacheSize=192m -XX:+UseSerialGC",
+    "spark.shuffle.compress": "false",
+}
+"""As Airflow starts Spark for a batch of up to 1 GiB (`QUICK_START` in plugins/writetime_operators.py)."""
 
 
 def config_of(

@@ -507,7 +507,10 @@ def test_a_session_without_a_backlog_starts_its_jvm_quickly(tmp_path: Path) -> N
     LocalStore(tmp_path / "bucket")
     config = tmp_path / "pipeline.yaml"
     config.write_text("pipeline: p\ncluster: {name: c, datacenters: [dc1]}\nbucket: bucket\n", encoding="utf-8")
-    quick = {"spark.driver.extraJavaOptions": "-XX:TieredStopAtLevel=1 -XX:ReservedCodeCacheSize=192m -XX:+UseSerialGC"}
+    quick = {
+        "spark.driver.extraJavaOptions": "-XX:TieredStopAtLevel=1 -XX:ReservedCodeCacheSize=192m -XX:+UseSerialGC",
+        "spark.shuffle.compress": "false",
+    }
     assert run(_BACKLOG, tmp_path, config) == [quick, quick, {}]
 
 
@@ -783,6 +786,7 @@ def test_jobs_run_where_the_pipeline_says(several: dict[str, Any]) -> None:
     assert here["--conf"] == [
         *loopback,
         "spark.driver.extraJavaOptions=-XX:TieredStopAtLevel=1 -XX:ReservedCodeCacheSize=192m -XX:+UseSerialGC",
+        "spark.shuffle.compress=false",
     ]
     assert options("large")["--conf"] == loopback
     assert here["--name"] == ["writetime ingest orders"]
