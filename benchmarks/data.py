@@ -202,7 +202,7 @@ def write(address: str, port: int, seed: int, enough: Event, written: Any) -> No
     from proof.harness.driver import Connections
 
     connections = Connections()
-    session = connections.open([address], port, "ONE", only=address)
+    session = connections.open([address], port, "ONE", only=True)
     prepared = {kind: session.prepare(cql) for kind, cql in STATEMENTS.items()}
     statements = _until(enough, Orders(seed).statements(prepared))
     for result in execute_concurrent(session, statements, concurrency=128, results_generator=True):

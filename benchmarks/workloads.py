@@ -344,7 +344,7 @@ def write(address: str, port: int, name: str, seed: int) -> None:
 
     of = OTHERS[name]
     connections = Connections()
-    session = connections.open([address], port, "ONE", only=address)
+    session = connections.open([address], port, "ONE", only=True)
     prepared = {kind: session.prepare(cql) for kind, cql in of.statements.items()}
     for result in execute_concurrent(session, islice(_statements(of, seed, prepared), of.count // _WRITERS), concurrency=128,
                                      results_generator=True):  # fmt: skip

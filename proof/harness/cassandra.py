@@ -172,7 +172,7 @@ class Ring:
     def session(self, consistency: str = "QUORUM", *, only: Sequence[Node] = ()) -> Session:
         """A driver session on all running nodes, or on those alone, closed with the ring."""
         running = [node.address for node in only or self.nodes if node.running]
-        return self._connections.open(running, self.nodes[0].port, consistency, only=running if only else ())
+        return self._connections.open(running, self.nodes[0].port, consistency, only=bool(only))
 
     def wait_until_connected(self) -> None:
         """Wait until every running node knows every node, and sees exactly the running ones as up."""

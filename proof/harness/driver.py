@@ -29,11 +29,11 @@ class Connections:
     def __init__(self) -> None:
         self._clusters: list[Cluster] = []
 
-    def open(self, addresses: Sequence[str], port: int, consistency: str, *, only: Sequence[str] = ()) -> Session:
-        """A session at a consistency level (`ONE`, `QUORUM`, `ALL`, …); with `only`, all requests go to those
+    def open(self, addresses: Sequence[str], port: int, consistency: str, *, only: bool = False) -> Session:
+        """A session at a consistency level (`ONE`, `QUORUM`, `ALL`, …); with `only`, all requests go to these
         addresses.
         """
-        policy: LoadBalancingPolicy = WhiteListRoundRobinPolicy(list(only)) if only else TokenAwarePolicy(RoundRobinPolicy())
+        policy: LoadBalancingPolicy = WhiteListRoundRobinPolicy(list(addresses)) if only else TokenAwarePolicy(RoundRobinPolicy())
         profile = ExecutionProfile(
             load_balancing_policy=policy,
             # A retried write would be two mutations in the log: tests count them.

@@ -137,7 +137,7 @@ class Node:
 
     def session(self, consistency: str = "ONE") -> Session:
         """A driver session that connects to this node only; closed with the node's cluster."""
-        return self._connections.open([self.address], self.port, consistency, only=[self.address])
+        return self._connections.open([self.address], self.port, consistency, only=True)
 
     def start(self) -> None:
         """Start and wait until CQL answers; otherwise ServiceError with the end of the log."""
