@@ -492,6 +492,23 @@ def test_a_life_between_two_batches_whose_end_has_no_record_is_another_generatio
     assert ring.batch().opened == []
 
 
+def test_the_place_of_a_counted_drop_is_corrected_in_the_batch_that_drops_its_id_again(ring: Ring) -> None:
+    ring.captured = (replace(ORDERS, dropped=True, dropped_at=ms(9) * 1000), ITEMS)
+    ring.ship("a", 1, 10)
+    ring.dropped("a", 1, 500, 5)
+    assert ring.batch().opened == [ORDERS.id]
+    ring.ship("a", 2, 15)
+    assert ring.batch().opened == []
+    ring.ship("a", 3, 20)
+    ring.created("a", 3, 200, 6)
+    ring.dropped("a", 3, 400, 9)
+    document = ring.batch()
+    # What segment 2 has of the table raced the first DROP.
+    assert (document.opened, document.generations[ORDERS.id].correction) == ([ORDERS.id], True)
+    cut = cuts(document, all_segments(*ring.batches[-1]))
+    assert [cut.gone(ORDERS.id.bytes, 0, position, ms(7) * 1000) for position in (200, 201)] == [True, False]
+
+
 def test_the_last_drop_may_have_no_record(ring: Ring) -> None:
     """Both are known from snapshots of the schema only: the first is implied by the CREATE, and is not the last."""
     ring.captured = (replace(ORDERS, dropped=True, dropped_at=ms(5) * 1000), ITEMS)

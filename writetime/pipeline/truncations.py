@@ -73,8 +73,10 @@ class Truncate:
         return min(record.at for record in self.records.values())
 
     def is_same(self, other: Truncate) -> bool:
-        """Whether they are the same TRUNCATE, known through more or fewer records."""
-        return any(self.records.get(host) == record for host, record in other.records.items())
+        """Whether they are the same TRUNCATE, known through more or fewer records. The place of a DROP may have become
+        known better."""
+        mine = {(host, record.at, record.timestamp) for host, record in self.records.items()}
+        return any((host, record.at, record.timestamp) in mine for host, record in other.records.items())
 
 
 def truncates(records: Records) -> list[Truncate]:
