@@ -67,7 +67,7 @@ class Size:
     """How much is measured: segments of a replica, passes of a part, rows of tables, seconds of a part."""
 
     segments: int = 3
-    passes: int = 3
+    passes: int = 5
     other_passes: int = 2
     small_batches: int = 5
     small: int = 1000
@@ -165,6 +165,7 @@ def whole_path(bench: Session) -> None:
     runs = whole.passes_of(bench.spark, bench.config, bench.kafka, workload, 1 + bench.size.passes, bare=False)
     bench.found.values |= whole.values_of(runs[1:], bench.cores)
     bench.found.steps = whole.steps_of(runs[1:])
+    bench.found.values["peak_rss_mb"] = [whole.peak_of(bench.spark, bench.config, bench.kafka, workload)]
 
 
 def other_table(bench: Session, name: str) -> None:

@@ -95,9 +95,10 @@ def measure(options: argparse.Namespace) -> dict[str, Any]:
         spark = spark_session(config, "writetime bench-whole")
         try:
             runs = passes_of(spark, config, kafka, workload, 1 + options.passes, bare=options.bare)
+            peak = {} if options.bare else {"peak_rss_mb": peak_of(spark, config, kafka, workload)}
         finally:
             spark.stop()
-    figures = figures_of(runs, workload, cores)
+    figures = figures_of(runs, workload, cores) | peak
     if options.scaling and options.workers is not None:
         # A worker's Python and JVM run beside each other, and beside the driver: one worker would use both cores.
         alike = _alike(options.segments, options.passes, options.buckets, small=options.recorded)
@@ -175,6 +176,15 @@ def passes_of(spark: SparkSession, config: PipelineConfig, kafka: Kafka, workloa
     return runs
 
 
+def peak_of(spark: SparkSession, config: PipelineConfig, kafka: Kafka, workload: Workload) -> float:
+    """MB of memory at most during a pass of its own: to count the pages that processes share takes 0.1 s of CPU a time, and
+    stops the processes meanwhile."""
+    pipeline = Pipeline.create(spark, config, kafka, f"{workload.table}-memory")
+    peak = pipeline.peak_of(workload)
+    pipeline.forget()
+    return peak
+
+
 @dataclass
 class Cost:
     """Of a step: s by the clock, s of CPU, and the broker's CPU apart."""
@@ -192,13 +202,12 @@ Steps = dict[str, Cost]
 
 @dataclass
 class Run:
-    """What a pass has cost, by step; the small batches' steps; the large one's MB and events; MB of memory."""
+    """What a pass has cost, by step; the small batches' steps; the large one's MB and events."""
 
     steps: Steps = field(default_factory=dict)
     small: list[Steps] = field(default_factory=list)
     mb: float = 0.0
     events: int = 0
-    peak: float = 0.0
 
     @property
     def whole(self) -> Cost:
@@ -229,17 +238,28 @@ class Pipeline:
     def run(self, workload: Workload, logs: Logs, *, bare: bool) -> Run:
         """The large batch; then, unless `bare`, the small ones and maintenance."""
         run = Run()
-        with self._memory(run):
-            run.mb = self.batch(logs, run.steps, workload.segment_bytes) / 1e6
-            run.events = self.expect_events(workload.table)
-            if bare:
-                return run
-            for few in workload.few:
-                run.small.append({})
-                self.batch([[few]] * REPLICAS, run.small[-1])
-            self.expect_events(workload.table)
-            self.maintain(run.steps)
+        run.mb = self.batch(logs, run.steps, workload.segment_bytes) / 1e6
+        run.events = self.expect_events(workload.table)
+        if bare:
+            return run
+        for few in workload.few:
+            run.small.append({})
+            self.batch([[few]] * REPLICAS, run.small[-1])
+        self.expect_events(workload.table)
+        self.maintain(run.steps)
         return run
+
+    def peak_of(self, workload: Workload) -> float:
+        """MB of memory that this process and those below it have at most during a pass, looked at every other second."""
+        seen = [0.0]
+
+        def watch(over: threading.Event) -> None:
+            while not over.wait(2.0):
+                seen.append(sum(size.mb for size in self._meter.sizes("job", lambda _: "all").values()))
+
+        with in_background(watch):
+            self.run(workload, workload.logs(), bare=False)
+        return max(seen)
 
     def batch(self, logs: Logs, steps: Steps, segment_bytes: int = 4 * MEBIBYTE) -> int:
         """Ship, ingest, archive, publish; bytes of the segments."""
@@ -311,17 +331,6 @@ class Pipeline:
         used = self._meter.used
         steps[name] = Cost(time.perf_counter() - begun, used["job"], used["broker"])
 
-    @contextmanager
-    def _memory(self, run: Run) -> Iterator[None]:
-        """Note the most memory that this process and those below it have at any time."""
-
-        def watch(over: threading.Event) -> None:
-            while not over.wait(2.0):
-                run.peak = max(run.peak, *(size.mb for size in self._meter.sizes("job", lambda _: "all").values()))
-
-        with in_background(watch):
-            yield
-
 
 # --- figures
 
@@ -332,7 +341,6 @@ def values_of(runs: Sequence[Run], cores: int) -> dict[str, list[float]]:
         "whole_mb_s_per_core": [run.mb / run.whole.seconds / cores for run in runs],
         "whole_events_s_per_core": [run.events / run.whole.seconds / cores for run in runs],
         "publish_events_s_per_core": [run.events / run.steps["publish"].seconds / cores for run in runs],
-        "peak_rss_mb": [run.peak for run in runs],
         "small_batch_s": [seconds_of(steps) for run in runs for steps in run.small],
     }
     if all("maintain" in run.steps for run in runs):
@@ -377,7 +385,7 @@ def figures_of(runs: Sequence[Run], workload: Workload, cores: int) -> dict[str,
 def _sentence(run: Run) -> str:
     steps = ", ".join(f"{name} {cost.seconds:.1f} s ({cost.cpu:.1f} s of CPU)" for name, cost in run.steps.items())
     small = "".join(f", {seconds_of(each):.1f}" for each in run.small)
-    return f"{steps}; {run.events} events; {run.peak:.0f} MB{f'; small batches{small[1:]} s' if small else ''}"
+    return f"{steps}; {run.events} events{f'; small batches{small[1:]} s' if small else ''}"
 
 
 def show(figures: dict[str, Any]) -> None:
