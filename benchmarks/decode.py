@@ -5,7 +5,7 @@ Strategy: both run on one core, on the same files, in turns, so that disturbance
 passes only warm them up. Java iterates over the cells and counts them; we scan the file and fill record
 batches, which is more work: once over a mapping of the file, once with the file in memory, as jobs and
 commands do. Both must count the same mutations and cells, otherwise there is no result. Each figure is that
-of the best pass.
+of the best pass. The process allocates memory as Spark's Python workers do.
 
 Memory, and the first call of a fresh process, are measured in separate processes.
 """
@@ -29,6 +29,7 @@ from rich.table import Table
 
 from benchmarks import data
 from benchmarks.report import report
+from spark_jobs.daemon import ENVIRONMENT
 from tools.console import say
 from tools.errors import ToolError
 
@@ -350,4 +351,7 @@ def show(figures: dict[str, Any]) -> None:
 
 
 if __name__ == "__main__":
+    if not ENVIRONMENT.items() <= os.environ.items():
+        # Allocators read it when a process starts.
+        os.execve(sys.executable, [sys.executable, "-m", "benchmarks.decode", *sys.argv[1:]], os.environ | ENVIRONMENT)
     sys.exit(main(sys.argv[1:]))

@@ -14,6 +14,7 @@ from collections.abc import Iterable
 from pyspark import SparkConf, SparkContext
 from pyspark.sql import SparkSession
 
+from spark_jobs.daemon import ENVIRONMENT
 from writetime.config.pipeline import PipelineConfig
 from writetime.errors import ConfigError
 
@@ -70,8 +71,7 @@ def options(config: PipelineConfig) -> dict[str, str]:
         # A mutation may be as large as half a segment, so Arrow batches are bounded by rows and by bytes.
         "spark.sql.execution.arrow.maxRecordsPerBatch": "2000",
         "spark.sql.execution.arrow.maxBytesPerBatch": "64m",
-        # Each thread of a worker would keep freed memory in an arena of its own; Hadoop's daemons limit it, too.
-        "spark.executorEnv.MALLOC_ARENA_MAX": "2",
+        **{f"spark.executorEnv.{name}": value for name, value in ENVIRONMENT.items()},
         "spark.ui.showConsoleProgress": "false",
         **({"spark.python.daemon.module": "spark_jobs.daemon"} if _is_local(config) else {}),
         # Data between stages is read at once and compresses badly: compression would cost more than it saves.
