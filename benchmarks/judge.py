@@ -165,7 +165,7 @@ def whole_path(bench: Session) -> None:
     runs = whole.passes_of(bench.spark, bench.config, bench.kafka, workload, 1 + bench.size.passes, bare=False)
     bench.found.values |= whole.values_of(runs[1:], bench.cores)
     bench.found.steps = whole.steps_of(runs[1:])
-    bench.found.values["peak_rss_mb"] = [whole.peak_of(bench.spark, bench.config, bench.kafka, workload)]
+    bench.found.values["peak_rss_mb"] = [bench.pipeline("memory").peak_of(workload)]
 
 
 def other_table(bench: Session, name: str) -> None:

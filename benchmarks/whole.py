@@ -95,7 +95,7 @@ def measure(options: argparse.Namespace) -> dict[str, Any]:
         spark = spark_session(config, "writetime bench-whole")
         try:
             runs = passes_of(spark, config, kafka, workload, 1 + options.passes, bare=options.bare)
-            peak = {} if options.bare else {"peak_rss_mb": peak_of(spark, config, kafka, workload)}
+            peak = {} if options.bare else {"peak_rss_mb": Pipeline.create(spark, config, kafka, "memory").peak_of(workload)}
         finally:
             spark.stop()
     figures = figures_of(runs, workload, cores) | peak
@@ -176,15 +176,6 @@ def passes_of(spark: SparkSession, config: PipelineConfig, kafka: Kafka, workloa
     return runs
 
 
-def peak_of(spark: SparkSession, config: PipelineConfig, kafka: Kafka, workload: Workload) -> float:
-    """MB of memory at most during a pass of its own: to count the pages that processes share takes 0.1 s of CPU a time, and
-    stops the processes meanwhile."""
-    pipeline = Pipeline.create(spark, config, kafka, f"{workload.table}-memory")
-    peak = pipeline.peak_of(workload)
-    pipeline.forget()
-    return peak
-
-
 @dataclass
 class Cost:
     """Of a step: s by the clock, s of CPU, and the broker's CPU apart."""
@@ -250,7 +241,8 @@ class Pipeline:
         return run
 
     def peak_of(self, workload: Workload) -> float:
-        """MB of memory that this process and those below it have at most during a pass, looked at every other second."""
+        """MB of memory that this process and those below it have at most during a pass, measured every other second. It is a
+        pass of its own, since counting shared pages takes 0.1 s of CPU each time and stops the processes meanwhile."""
         seen = [0.0]
 
         def watch(over: threading.Event) -> None:
@@ -259,6 +251,7 @@ class Pipeline:
 
         with in_background(watch):
             self.run(workload, workload.logs(), bare=False)
+        self.forget()
         return max(seen)
 
     def batch(self, logs: Logs, steps: Steps, segment_bytes: int = 4 * MEBIBYTE) -> int:

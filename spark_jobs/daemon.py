@@ -44,8 +44,8 @@ COMPILED: Final = (
 ENVIRONMENT: Final = {
     # Each thread would keep freed memory in an arena of its own; Hadoop's daemons limit it, too.
     "MALLOC_ARENA_MAX": "2",
-    # A segment is 32 MB, from which on malloc maps fresh memory for each object and returns it at once: clearing it
-    # takes a third of the time in which a segment is decoded. Up to 128 MB are reused, and 256 MB are kept for that.
+    # malloc maps fresh memory for each object of 32 MB or more, as a segment is, and unmaps it when it is freed. Clearing
+    # the pages takes a third of the time of decoding. Objects of up to 128 MB reuse memory, of which 256 MB are kept.
     "MALLOC_MMAP_THRESHOLD_": str(128 << 20),
     "MALLOC_TRIM_THRESHOLD_": str(256 << 20),
     # Arrow's allocator would return memory after 10 ms.
