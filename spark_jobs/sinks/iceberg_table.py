@@ -9,8 +9,8 @@ from __future__ import annotations
 
 import json
 import os
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Collection, Generator, Iterable, Mapping, Sequence
+from contextlib import closing
 from datetime import UTC, datetime
 from functools import lru_cache, reduce
 from importlib.util import find_spec
@@ -61,6 +61,18 @@ class Kept(NamedTuple):
     at: datetime
 
 
+class _Planned(NamedTuple):
+    """A task of a scan, and its data file and delete files as JSON of Iceberg (ContentFileParser)."""
+
+    task: Any
+    data: dict[str, Any]
+    deletes: list[dict[str, Any]]
+
+    @property
+    def files(self) -> list[dict[str, Any]]:
+        return [self.data, *self.deletes]
+
+
 class IcebergTable:
     """One table of the catalog, for operations that SQL cannot do in one commit."""
 
@@ -72,15 +84,11 @@ class IcebergTable:
         self._read: tuple[list[Kept], list[Kept]] = [], []
         self._metadata: dict[str, Any] = {}
         self._read_from: str | None = None
-        self._data: dict[str, Any] = {}
-        self._deletes: dict[str, Any] = {}
+        self._tasks: dict[str, Any] = {}
 
     @property
     def properties(self) -> dict[str, str]:
-        # As one text: each entry would be a call to the JVM, and the end of the iteration an exception.
-        found: dict[str, str] = json.loads(
-            self._java("org.apache.iceberg.util.JsonUtil").mapper().writeValueAsString(self._table.properties())
-        )
+        found: dict[str, str] = self._as_json(self._table.properties())
         return found
 
     def refresh(self) -> None:
@@ -131,8 +139,7 @@ class IcebergTable:
         found = self._table.currentSnapshot()
         if found is None:
             return None
-        text: str = self._java("org.apache.iceberg.util.JsonUtil").mapper().writeValueAsString(found.summary())
-        summary: dict[str, str] = json.loads(text)
+        summary: dict[str, str] = self._as_json(found.summary())
         return summary
 
     def _totals(self, *names: str) -> list[int] | None:
@@ -242,11 +249,10 @@ class IcebergTable:
         expressions = self._java("org.apache.iceberg.expressions.Expressions")
         batches = getattr(expressions, "and")(expressions.greaterThan("batch", since), expressions.lessThanOrEqual("batch", upto))
         found = list[DataFile]()
-        with _planned(self._table.newScan().useSnapshot(self.snapshot).filter(batches)) as tasks:
-            for task in tasks:
-                file = task.file()
-                path, size = file.location(), file.fileSizeInBytes()
-                is_plain = task.deletes().isEmpty() and _format(file) == "PARQUET" and size <= MAX_FILE_BYTES
+        with closing(self._planned(self._table.newScan().useSnapshot(self.snapshot).filter(batches))) as planned:
+            for each in planned:
+                path, size = each.data["file-path"], each.data["file-size-in-bytes"]
+                is_plain = not each.deletes and each.data["file-format"] == "parquet" and size <= MAX_FILE_BYTES
                 if not is_plain or not path.startswith(reachable):
                     return None
                 found.append(DataFile(path, size))
@@ -255,26 +261,46 @@ class IcebergTable:
     def rows_by_file(self, seen: int) -> list[HeldFile] | None:
         """The data files of snapshot `seen`, with their position deletes; None if rows cannot be replaced by their
         positions there."""
-        if self._has_derived_columns() or int(self._table.operations().current().formatVersion()) != 2:
+        if self._has_derived_columns() or self._metadata["format-version"] != 2:
             return None
-        if _GRANULARITY in self.properties or not self._table.spec().isUnpartitioned():
+        if _GRANULARITY in self._metadata["properties"] or not self._table.spec().isUnpartitioned():
             return None
         reachable = self._reachable()
         spec, found = self.spec_id, list[HeldFile]()
-        with _planned(self._table.newScan().useSnapshot(seen)) as tasks:
-            for task in tasks:
-                file, deletes = task.file(), list(task.deletes())
-                parts = [file, *deletes]
-                if any(_format(part) != "PARQUET" or not part.location().startswith(reachable) for part in parts):
+        with closing(self._planned(self._table.newScan().useSnapshot(seen))) as planned:
+            for each in planned:
+                if any(file["file-format"] != "parquet" or not file["file-path"].startswith(reachable) for file in each.files):
                     return None
-                if file.specId() != spec or any(each.content().toString() != "POSITION_DELETES" for each in deletes):
+                if each.data["spec-id"] != spec or any(file["content"] != "position-deletes" for file in each.deletes):
                     return None
-                places = tuple((each.location(), each.fileSizeInBytes()) for each in deletes)
-                held = HeldFile(file.location(), file.fileSizeInBytes(), file.recordCount(), places)
-                self._data[held.path] = file
-                self._deletes |= {path: each for (path, _), each in zip(places, deletes, strict=True)}
-                found.append(held)
+                places = tuple((file["file-path"], file["file-size-in-bytes"]) for file in each.deletes)
+                found.append(HeldFile(each.data["file-path"], each.data["file-size-in-bytes"], each.data["record-count"], places))
+                self._note(each)
         return found
+
+    def _planned(self, scan: Any) -> Generator[_Planned, None, None]:
+        """What a scan reads, as Iceberg describes its tasks. Each value of a task would be a call to the JVM."""
+        describe = self._java("org.apache.iceberg.ScanTaskParser").toJson
+        tasks = scan.planFiles()
+        try:
+            found = tasks.iterator()
+            while found.hasNext():
+                task = found.next()
+                described = json.loads(describe(task))
+                yield _Planned(task, described["data-file"], described.get("delete-files", []))
+        finally:
+            tasks.close()
+
+    def _note(self, planned: _Planned) -> None:
+        self._tasks |= {file["file-path"]: planned.task for file in planned.files}
+
+    def _file(self, path: str) -> Any:
+        """A data or delete file of a task that was noted."""
+        task = self._tasks[path]
+        deletes = task.deletes()
+        # A loop over the list itself would end with an exception of the JVM, which costs more than many calls.
+        files = (task.file() if at is None else deletes.get(at) for at in (None, *range(deletes.size())))
+        return next(file for file in files if file.location() == path)
 
     def _reachable(self) -> tuple[str, ...]:
         """How locations begin that tasks can read and write."""
@@ -292,10 +318,10 @@ class IcebergTable:
     def _has_derived_columns(self) -> bool:
         """Whether values of columns may not be in the files but follow from the table's metadata: default values
         (format version 3), columns of a partition, names in place of field ids."""
-        if int(self._table.operations().current().formatVersion()) > 2 or _NAME_MAPPING in self.properties:
+        self._commits()
+        if self._metadata["format-version"] > 2 or _NAME_MAPPING in self._metadata["properties"]:
             return True
-        specs = self._java("org.apache.iceberg.PartitionSpecParser")
-        return any('"identity"' in specs.toJson(spec) for spec in self._table.specs().values())
+        return any(field["transform"] == "identity" for spec in self._metadata["partition-specs"] for field in spec["fields"])
 
     def file_target(self, columns: pa.Schema) -> FileTarget | None:
         """Where tasks write files of these columns, the table's own, for one commit; None if only Spark's writer
@@ -326,7 +352,7 @@ class IcebergTable:
             referenced.add(each.of)
             delta = delta.addDeletes(self._delete_file(each))
             for former in each.replaced:
-                delta = delta.removeDeletes(self._deletes[former])
+                delta = delta.removeDeletes(self._file(former))
         for check in _CHECKS.values():
             delta = check(delta, seen, referenced, self._filter("everything"))
         for file in files:
@@ -351,11 +377,11 @@ class IcebergTable:
 
     def _files(self, paths: Collection[str], seen: int) -> list[Any]:
         """Those of the data and delete files that snapshot `seen` has."""
-        known = {**self._data, **self._deletes}
-        if not all(path in known for path in paths):
-            with _planned(self._table.newScan().useSnapshot(seen)) as tasks:
-                known = {file.location(): file for task in tasks for file in (task.file(), *task.deletes())}
-        return [known[path] for path in paths if path in known]
+        if not all(path in self._tasks for path in paths):
+            self._tasks = {}
+            for each in self._planned(self._table.newScan().useSnapshot(seen)):
+                self._note(each)
+        return [self._file(path) for path in paths if path in self._tasks]
 
     def _commit(self, operation: Any, target: FileTarget) -> None:
         """Commit the target's files; they are deleted if Iceberg refuses. After any other error, readers may see
@@ -405,6 +431,10 @@ class IcebergTable:
         taken.commit()
         self._spark.catalog.refreshTable(self.name)
 
+    def _as_json(self, values: Any) -> Any:
+        """A Java map as one text: each entry would be a call to the JVM, and the end of the iteration an exception."""
+        return json.loads(_mapper(self._spark).writeValueAsString(values))
+
     def _java(self, name: str) -> Any:
         return _java_class(self._spark, name)
 
@@ -441,26 +471,6 @@ _CHECKS: Final[Mapping[str, Callable[[Any, int, Any, Any], Any]]] = {
 those before, that no row was added or deleted since, and that the files of these positions are still there."""
 
 
-@contextmanager
-def _planned(scan: Any) -> Iterator[Iterator[Any]]:
-    """The tasks of a scan, whose manifests are closed afterwards."""
-    tasks = scan.planFiles()
-
-    def each() -> Iterator[Any]:
-        found = tasks.iterator()
-        while found.hasNext():
-            yield found.next()
-
-    try:
-        yield each()
-    finally:
-        tasks.close()
-
-
-def _format(file: Any) -> str:
-    return str(file.format().toString())
-
-
 def is_conflict(error: PySparkException | Py4JJavaError) -> bool:
     """Whether somebody else was faster."""
     return any(conflict in str(error) for conflict in _CONFLICTS)
@@ -472,7 +482,7 @@ def _reachable(spark: SparkSession, catalog: str) -> tuple[str, ...]:
     not with properties of the catalog."""
     session: Any = spark
     stated = session._jsparkSession.conf().getAllAsJava()
-    known = json.loads(_java_class(spark, "org.apache.iceberg.util.JsonUtil").mapper().writeValueAsString(stated))
+    known = json.loads(_mapper(spark).writeValueAsString(stated))
     prefix = f"spark.sql.catalog.{catalog}."
     options = {key.removeprefix(prefix): value for key, value in known.items() if key.startswith(prefix)}
     hadoop = session._jsc.hadoopConfiguration()
@@ -503,3 +513,9 @@ def _java_class(spark: SparkSession, name: str) -> Any:
     """A JVM class by its full name; each part of a name is a call to the JVM."""
     session: Any = spark
     return reduce(getattr, name.split("."), session._jvm)
+
+
+@lru_cache(maxsize=4)
+def _mapper(spark: SparkSession) -> Any:
+    """What makes JSON of Java objects."""
+    return _java_class(spark, "org.apache.iceberg.util.JsonUtil").mapper()
