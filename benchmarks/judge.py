@@ -74,13 +74,13 @@ class Size:
     tables: int = 20
     rows: tuple[int, int] = (1_000_000, 10_000_000)
     changed: int = 100_000
-    growth_passes: int = 3
+    growth_passes: int = 5
     commits: int = 1000
     commit_seconds: float = 400.0
     reads: int = 5
     decode_passes: int = 12
     scaling_segments: int = 2
-    scaling_passes: int = 2
+    scaling_passes: int = 4
     avro_passes: int = 3
     shipping_seconds: float = 30.0
     shipping_passes: int = 3

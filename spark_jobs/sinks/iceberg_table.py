@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import json
 import os
-from collections.abc import Callable, Collection, Generator, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Generator, Iterable, Iterator, Mapping, Sequence
 from contextlib import closing
 from datetime import UTC, datetime
 from functools import lru_cache, reduce
@@ -44,6 +44,8 @@ _CONFLICTS: Final = (
 _UNKNOWN: Final = "CommitStateUnknownException"
 _MANY: Final = ("snapshots", "snapshot-log", "metadata-log")
 """Parts of a table's metadata that grow with its commits."""
+_DELETED_FROM: Final = 2147483546
+"""Field id of the path in position delete files (Iceberg table specification, reserved field ids)."""
 _GRANULARITY: Final = "write.delete.granularity"
 _NAME_MAPPING: Final = "schema.name-mapping.default"
 _OF_A_STORE: Final = ("gcs.", "s3.", "client.")
@@ -84,7 +86,7 @@ class IcebergTable:
         self._read: tuple[list[Kept], list[Kept]] = [], []
         self._metadata: dict[str, Any] = {}
         self._read_from: str | None = None
-        self._tasks: dict[str, Any] = {}
+        self._found: dict[str, tuple[Any, int | None]] = {}
 
     @property
     def properties(self) -> dict[str, str]:
@@ -292,15 +294,13 @@ class IcebergTable:
             tasks.close()
 
     def _note(self, planned: _Planned) -> None:
-        self._tasks |= {file["file-path"]: planned.task for file in planned.files}
+        self._found[planned.data["file-path"]] = planned.task, None
+        self._found |= {file["file-path"]: (planned.task, at) for at, file in enumerate(planned.deletes)}
 
     def _file(self, path: str) -> Any:
-        """A data or delete file of a task that was noted."""
-        task = self._tasks[path]
-        deletes = task.deletes()
-        # A loop over the list itself would end with an exception of the JVM, which costs more than many calls.
-        files = (task.file() if at is None else deletes.get(at) for at in (None, *range(deletes.size())))
-        return next(file for file in files if file.location() == path)
+        """A data or delete file that was noted."""
+        task, at = self._found[path]
+        return task.file() if at is None else task.deletes().get(at)
 
     def _reachable(self) -> tuple[str, ...]:
         """How locations begin that tasks can read and write."""
@@ -348,9 +348,9 @@ class IcebergTable:
         `row_positions.DELETES`, made from what `rows_by_file` returned. Fails if rows were added or deleted since, or
         one of these files was replaced."""
         delta, referenced = self._table.newRowDelta(), self._java("java.util.ArrayList")()
-        for each in deletes:
+        for each, made in zip(deletes, self._delete_files(deletes), strict=True):
             referenced.add(each.of)
-            delta = delta.addDeletes(self._delete_file(each))
+            delta = delta.addDeletes(made)
             for former in each.replaced:
                 delta = delta.removeDeletes(self._file(former))
         for check in _CHECKS.values():
@@ -377,11 +377,11 @@ class IcebergTable:
 
     def _files(self, paths: Collection[str], seen: int) -> list[Any]:
         """Those of the data and delete files that snapshot `seen` has."""
-        if not all(path in self._tasks for path in paths):
-            self._tasks = {}
+        if not all(path in self._found for path in paths):
+            self._found = {}
             for each in self._planned(self._table.newScan().useSnapshot(seen)):
                 self._note(each)
-        return [self._file(path) for path in paths if path in self._tasks]
+        return [self._file(path) for path in paths if path in self._found]
 
     def _commit(self, operation: Any, target: FileTarget) -> None:
         """Commit the target's files; they are deleted if Iceberg refuses. After any other error, readers may see
@@ -412,16 +412,26 @@ class IcebergTable:
             made = made.withPartition(partition)
         return made.withFormat("parquet").withMetrics(metrics).build()
 
-    def _delete_file(self, file: Row) -> Any:
-        """A position delete file for a commit. Readers find what it is about by the bounds of its paths."""
-        conversions, types = self._java("org.apache.iceberg.types.Conversions"), self._java("org.apache.iceberg.types.Types")
-        path = conversions.toByteBuffer(types.StringType.get(), file.of)
-        bounds = self._java("java.util.HashMap")()
-        bounds.put(self._java("org.apache.iceberg.MetadataColumns").DELETE_FILE_PATH.fieldId(), path)
-        metrics = self._java("org.apache.iceberg.Metrics")(file.rows, None, None, None, None, bounds, bounds)
-        made = self._java("org.apache.iceberg.FileMetadata").deleteFileBuilder(self._table.spec()).ofPositionDeletes()
-        made = made.withPath(file.path).withFileSizeInBytes(file.size).withFormat("parquet").withMetrics(metrics)
-        return made.withReferencedDataFile(file.of).build()
+    def _delete_files(self, files: Iterable[Row]) -> Iterator[Any]:
+        """Position delete files for a commit. Readers find what one is about by the bounds of its paths."""
+        # Its parts, one by one, would be twenty calls to the JVM for each data file with a changed row.
+        read, made = _mapper(self._spark).readTree, self._java("org.apache.iceberg.ContentFileParser").fromJson
+        spec, spec_id = self._table.spec(), self.spec_id
+        for file in files:
+            bounds = {"keys": [_DELETED_FROM], "values": [file.of.encode().hex()]}
+            described = {
+                "spec-id": spec_id,
+                "content": "position-deletes",
+                "file-path": file.path,
+                "file-format": "parquet",
+                "partition": [],
+                "file-size-in-bytes": file.size,
+                "record-count": file.rows,
+                "lower-bounds": bounds,
+                "upper-bounds": bounds,
+                "referenced-data-file": file.of,
+            }
+            yield made(read(json.dumps(described)), spec)
 
     def empty(self, about: Mapping[str, str]) -> None:
         """Delete all rows. `about`: the summary properties of the snapshot."""

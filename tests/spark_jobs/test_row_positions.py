@@ -9,6 +9,7 @@ from typing import Any
 
 import pyarrow as pa
 import pytest
+from py4j.clientserver import ClientServerConnection  # type: ignore[import-untyped]
 from pyspark.sql import SparkSession
 
 from spark_jobs.session import spark_session
@@ -89,6 +90,35 @@ def test_rows_are_those_of_a_merge(warehouse: Warehouse, by_position: list[tuple
     assert len(set(referenced)) == len(referenced)
     # Iceberg's own count, by records and position deletes, is that of the rows: none is deleted twice.
     assert IcebergTable(warehouse.spark, "lake.shop.places").rows == len(held_rows(warehouse, ours))
+
+
+def test_files_are_listed_with_few_calls_to_the_jvm(warehouse: Warehouse, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A call takes a third of a millisecond, and a small batch lists the files of all its tables."""
+    of = table("calls", 96, {"id": "int", "v": "text"})
+    calls: list[str] = []
+    real = ClientServerConnection.send_command
+
+    def counted(connection: ClientServerConnection, command: str) -> str:
+        calls.append(command)
+        return str(real(connection, command))
+
+    counts = []
+    for batch in range(1, 6):
+        # Of each earlier file a row goes.
+        changed = (insert(of, key, {"v": "a"}, timestamp=THEN + batch, schema=schema_of(of)) for key in (*range(1, batch), 10 * batch))
+        merge(warehouse, of, batch, *changed)
+        held = IcebergTable(warehouse.spark, "lake.shop.calls")
+        assert held.snapshot is not None
+        with monkeypatch.context() as patch:
+            patch.setattr(ClientServerConnection, "send_command", counted)
+            files = held.rows_by_file(held.snapshot)
+        assert files is not None
+        counts.append((len(files), sum(len(file.deletes) for file in files), len(calls)))
+        calls.clear()
+    (few, _, first), (many, deletes, last) = counts[1], counts[-1]
+    assert (few, many) == (2, 5)
+    assert deletes > 1
+    assert last - first <= 5 * (many - few), counts
 
 
 def test_a_batch_that_changes_no_row_is_noted(warehouse: Warehouse, by_position: list[tuple[int, int]]) -> None:
