@@ -79,7 +79,7 @@ class Size:
     commit_seconds: float = 400.0
     reads: int = 5
     decode_passes: int = 12
-    scaling_segments: int = 2
+    scaling_segments: int = 3
     scaling_passes: int = 4
     avro_passes: int = 3
     shipping_seconds: float = 30.0
