@@ -25,7 +25,7 @@ from pyspark.sql.types import DataType, StructField, StructType
 from spark_jobs.sinks.changes_files import MAX_FILE_BYTES, ChangesFiles, DataFile
 from spark_jobs.sinks.data_files import FileTarget
 from spark_jobs.sinks.field_ids import with_ids
-from spark_jobs.sinks.row_positions import HeldFile
+from spark_jobs.sinks.row_positions import DELETED_FROM, HeldFile
 from spark_jobs.sinks.schema_evolution import Path, Steps
 from writetime.errors import BatchBusy
 from writetime.pipeline.documents import TableFiles
@@ -44,8 +44,6 @@ _CONFLICTS: Final = (
 _UNKNOWN: Final = "CommitStateUnknownException"
 _MANY: Final = ("snapshots", "snapshot-log", "metadata-log")
 """Parts of a table's metadata that grow with its commits."""
-_DELETED_FROM: Final = 2147483546
-"""Field id of the path in position delete files (Iceberg table specification, reserved field ids)."""
 _GRANULARITY: Final = "write.delete.granularity"
 _NAME_MAPPING: Final = "schema.name-mapping.default"
 _OF_A_STORE: Final = ("gcs.", "s3.", "client.")
@@ -418,7 +416,7 @@ class IcebergTable:
         read, made = _mapper(self._spark).readTree, self._java("org.apache.iceberg.ContentFileParser").fromJson
         spec, spec_id = self._table.spec(), self.spec_id
         for file in files:
-            bounds = {"keys": [_DELETED_FROM], "values": [file.of.encode().hex()]}
+            bounds = {"keys": [DELETED_FROM], "values": [file.of.encode().hex()]}
             described = {
                 "spec-id": spec_id,
                 "content": "position-deletes",

@@ -39,9 +39,11 @@ MAX_KEY_BYTES: Final = 64 << 20
 """Keys of a batch that the driver sends to all tasks; for more of them a MERGE is the better way."""
 ROWS_PER_TASK: Final = 4 << 20
 _ROWS: Final = 1 << 16
+DELETED_FROM: Final = 2147483546
+"""Field id of the data file's location in position delete files."""
 _POSITIONS: Final = pa.schema(
     [
-        pa.field("file_path", pa.string(), nullable=False, metadata={FIELD_ID: b"2147483546"}),
+        pa.field("file_path", pa.string(), nullable=False, metadata={FIELD_ID: str(DELETED_FROM).encode()}),
         pa.field("pos", pa.int64(), nullable=False, metadata={FIELD_ID: b"2147483545"}),
     ]
 )
