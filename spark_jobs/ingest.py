@@ -19,7 +19,7 @@ from collections import Counter, defaultdict
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
-from functools import lru_cache
+from functools import cached_property, lru_cache
 from itertools import accumulate, groupby
 from operator import itemgetter
 from typing import Any
@@ -136,6 +136,8 @@ from writetime.untrusted import SCHEMA
 
 log = structlog.get_logger()
 
+_FEW_ROWS = 1000
+"""Rows of segments besides updates that are read at once; their bytes are those of schema changes and problems."""
 _WRITTEN = pa.schema([("table_id", pa.binary()), ("bucket", pa.int32()), ("version", pa.int64()), ("earliest_expiry", pa.int64())])
 
 
@@ -234,12 +236,23 @@ class Survey:
         found = kept.filter("kind = 'done'").select("segment", "detail").collect()
         return cls(kept, {row.segment: json.loads(row.detail) for row in found})
 
-    def has(self, kind: str) -> bool:
-        return any(kind in done["others"] for done in self.done.values())
+    @cached_property
+    def counts(self) -> Counter[str]:
+        """Rows by kind, without `done`."""
+        return sum((Counter(done["others"]) for done in self.done.values()), Counter())
+
+    @cached_property
+    def _few(self) -> list[Row]:
+        return self.frame.filter("kind <> 'done'").collect()
 
     def rows(self, kind: str, *columns: str) -> Iterator[Row]:
-        """The rows of that kind. A job of Spark for nothing would cost a small batch a tenth of a second."""
-        return self.frame.filter(F.col("kind") == kind).select(*columns).toLocalIterator() if self.has(kind) else iter(())
+        """The rows of that kind. Few rows of all kinds are read by one job, and nothing by none: a job of Spark costs a
+        small batch a twentieth of a second for each partition that it reads one after the other."""
+        if not self.counts[kind]:
+            return iter(())
+        if self.counts.total() <= _FEW_ROWS:
+            return (row for row in self._few if row.kind == kind)
+        return self.frame.filter(F.col("kind") == kind).select(*columns).toLocalIterator()
 
 
 @dataclass
@@ -375,7 +388,7 @@ class Batch:
 
     def _with_problem(self, surveyed: Survey, kind: QuarantineKind, where: str = "true") -> set[str]:
         """The segments with a problem of that kind."""
-        if not surveyed.has("problem"):
+        if not surveyed.counts["problem"]:
             return set()
         problems = surveyed.frame.filter("kind = 'problem'").filter(where)
         mine = problems.filter(F.get_json_object("detail", "$.kind") == kind.value)
@@ -648,15 +661,18 @@ class Batch:
         done = list(surveyed.done.values())
         scanned = sum(each["updates"] for each in done)
         read = _single_updates(done, schema)
-        for row in folded.filter("updates is not null").groupBy("kind", "table").agg(F.sum("updates").alias("n")).collect():
-            if row.kind not in ("parsed", "reread"):
-                self.accounts[row.table][row.kind] += row.n
+        counted = _counted(folded)
+        for row in counted:
+            if row.updates is None:
                 continue
-            read[row.table] += row.n
+            if row.kind not in ("parsed", "reread"):
+                self.accounts[row.table][row.kind] += row.updates
+                continue
+            read[row.table] += row.updates
             if row.kind == "reread":
-                scanned += row.n
-                self.accounts[row.table]["read_again"] += row.n
-        wrong = self._account_shards(folded)
+                scanned += row.updates
+                self.accounts[row.table]["read_again"] += row.updates
+        wrong = self._account_shards(counted)
         accounting = self._accounting()
         wrong += [f"{account.table}: {account.model_dump()}" for account in accounting if not account.balanced]
         wrong += unlike(read, accounting)
@@ -673,17 +689,15 @@ class Batch:
             hint="Nothing was committed. This is a defect of writetime: keep the batch and report it.",
         )
 
-    def _account_shards(self, folded: DataFrame) -> list[str]:
+    def _account_shards(self, counted: list[Row]) -> list[str]:
         """Add the counts of the shards to the accounts; returns what does not match."""
         wrong = []
         counts: dict[tuple[str, bytes, int], dict[str, int]] = defaultdict(lambda: defaultdict(int))
-        for row in folded.filter("kind = 'account'").select("table", "table_id", "bucket", "detail").collect():
-            for name, count in json.loads(row.detail).items():
-                counts[row.table, bytes(row.table_id), row.bucket][name] += count
-        applied_several = {}
-        if any(count["several"] for count in counts.values()):
-            several = folded.filter("kind = 'applied'").groupBy("table_id", "bucket").agg(F.countDistinct("key").alias("n")).collect()
-            applied_several = {(bytes(row.table_id), row.bucket): row.n for row in several}
+        for row in counted:
+            if row.kind == "account":
+                for name, count in json.loads(row.detail).items():
+                    counts[row.table, bytes(row.table_id), row.bucket][name] += count * row.rows
+        applied_several = {(bytes(row.table_id), row.bucket): row.keys for row in counted if row.kind == "applied"}
         for (table, table_id, bucket), count in counts.items():
             applied = count["applied"] + applied_several.get((table_id, bucket), 0)
             # Data removed by a TRUNCATE, a purged tombstone or an erasure counts as superseded, as does what is
@@ -1167,6 +1181,16 @@ def _single_updates(done: list[dict[str, Any]], schema: Schema) -> Counter[str]:
             if UUID(name) not in SCHEMA_TABLES:
                 found[table.label if table else name] += single
     return found
+
+
+def _counted(folded: DataFrame) -> list[Row]:
+    """Updates by kind, table and shard; accounts of shards (`detail`, of so many `rows`); how many updates of several items
+    a shard has applied (`keys`). One job: the driver waits for it, and each would read the merged rows anew."""
+    counts = folded.filter("updates is not null or kind in ('account', 'applied')")
+    detail = F.when(F.col("kind") == "account", F.col("detail")).alias("detail")
+    update = F.when(F.col("kind") == "applied", F.col("key"))
+    by = counts.groupBy("kind", "table", "table_id", "bucket", detail)
+    return by.agg(F.sum("updates").alias("updates"), F.countDistinct(update).alias("keys"), F.count("*").alias("rows")).collect()
 
 
 def unsound_tables(segment: SegmentInput, problems: list[Problem], *, sound: bool) -> list[UUID] | None:
