@@ -137,7 +137,9 @@ from writetime.untrusted import SCHEMA
 log = structlog.get_logger()
 
 _FEW_ROWS = 1000
-"""Rows of segments besides updates that are read at once; their bytes are those of schema changes and problems."""
+"""Rows of a survey that the driver reads at once: schema changes, records of nodes, and problems of at most
+`frame_ranges.BROUGHT` bytes each.
+"""
 _WRITTEN = pa.schema([("table_id", pa.binary()), ("bucket", pa.int32()), ("version", pa.int64()), ("earliest_expiry", pa.int64())])
 
 
@@ -246,8 +248,8 @@ class Survey:
         return self.frame.filter("kind <> 'done'").collect()
 
     def rows(self, kind: str, *columns: str) -> Iterator[Row]:
-        """The rows of that kind. Few rows of all kinds are read by one job, and nothing by none: a job of Spark costs a
-        small batch a twentieth of a second for each partition that it reads one after the other."""
+        """The rows of that kind. One job of Spark reads all kinds if they have few rows, and none if there are no
+        rows; an iterator runs a job for each partition, which takes a twentieth of a second."""
         if not self.counts[kind]:
             return iter(())
         if self.counts.total() <= _FEW_ROWS:
@@ -1184,8 +1186,9 @@ def _single_updates(done: list[dict[str, Any]], schema: Schema) -> Counter[str]:
 
 
 def _counted(folded: DataFrame) -> list[Row]:
-    """Updates by kind, table and shard; accounts of shards (`detail`, of so many `rows`); how many updates of several items
-    a shard has applied (`keys`). One job: the driver waits for it, and each would read the merged rows anew."""
+    """Updates by kind, table and shard; accounts of shards (`detail`, and how many `rows` have it); how many
+    updates of several items a shard has applied (`keys`). One job, because each reads all merged rows while the
+    driver waits."""
     counts = folded.filter("updates is not null or kind in ('account', 'applied')")
     detail = F.when(F.col("kind") == "account", F.col("detail")).alias("detail")
     update = F.when(F.col("kind") == "applied", F.col("key"))
