@@ -158,6 +158,8 @@ def _captured(session: Session) -> Iterator[Captured]:
             continue
         query = "SELECT column_name, kind, position, type FROM system_schema.columns WHERE keyspace_name = %s AND table_name = %s"
         columns = session.execute(query, (row.keyspace_name, row.table_name))
+        shown = _shown(session, row.keyspace_name, row.table_name)
+        columns = [column for column in columns if column.column_name in shown]
         ordered = sorted(columns, key=lambda column: (_RANK[column.kind], column.position, column.column_name))
         numbers = [column.column_name for column in ordered if (column.kind, column.type) == ("clustering", "decimal")]
         found = session.execute("SELECT type_name FROM system_schema.types WHERE keyspace_name = %s", (row.keyspace_name,))
@@ -166,6 +168,12 @@ def _captured(session: Session) -> Iterator[Captured]:
         yield Captured(
             row.keyspace_name, row.table_name, str(row.id), [(column.column_name, column.kind) for column in ordered], numbers, multicell
         )
+
+
+def _shown(session: Session, keyspace: str, name: str) -> set[str]:
+    """The columns of SELECT *: a table WITH COMPACT STORAGE has others that cannot be selected."""
+    prepared = session.prepare(f"SELECT * FROM {quoted(keyspace)}.{quoted(name)}")
+    return {column[2] for column in prepared.result_metadata}
 
 
 _RANK = {"partition_key": 0, "clustering": 1, "static": 2, "regular": 3}
