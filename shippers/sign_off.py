@@ -79,7 +79,8 @@ class SignOff:
             return None
         if caught_up is None or caught_up.monotonic < self._since:
             return None
-        members = {name: sorted(hosts) for name, hosts in sorted(ring.members.items()) if name in self._datacenters}
+        # Also a datacenter without nodes: otherwise nobody could say that its last one has left.
+        members = {name: sorted(ring.members.get(name, ())) for name in sorted(self._datacenters)}
         return SignedOff(datetime.fromtimestamp(caught_up.at, UTC), int(unsynced.total_seconds() * 1000), members)
 
     def _ask(self) -> Ring | None:

@@ -331,6 +331,7 @@ class Session:
             max_segments=config.segments_per_batch,
             batch_seconds=config.batch_seconds,
             largest=config.largest_segment,
+            datacenters=config.cluster.datacenters,
         )
 
     def _release(self) -> None:

@@ -1,7 +1,8 @@
 """The proof's run: a ring of three nodes with a shipper each, a streaming session, a broker, and one row of every
 write in one node's log only.
 
-    steady ─► one node is quiet ─► one is killed ─► it is back ─► one joins without a shipper ─► with one ─► it leaves
+    steady ─► one node is quiet ─► one is killed ─► it is back ─► another forgets one, which ships nothing ─► it ships again
+    ─► one joins without a shipper ─► with one ─► it leaves
 
 or of two datacenters with two nodes each, of which both or one ship:
 
@@ -76,7 +77,8 @@ def measure(sync: float, seconds: float, rate: float, topology: Topology = ONE_D
             session.execute(f"CREATE TABLE {KEYSPACE}.{TABLE} (id bigint PRIMARY KEY, text text) WITH cdc = true")
         run = Run(config, ring, Writes(session, rate), seconds, 2.5 * sync, topology)
         for node in run.shipped():
-            stack.enter_context(run.shipping(node))
+            run.shippers[node.number] = stack.enter_context(ExitStack())
+            run.shippers[node.number].enter_context(run.shipping(node))
         topics = stack.enter_context(Topics().read(kafka.bootstrap, f"c.{KEYSPACE}.{TABLE}", "__debezium-heartbeat.c"))
         with _session(config, folder / "pipeline.yaml"), run.writes.running(), run.tables.watched():
             run.play()
@@ -148,6 +150,8 @@ class Run:
     named: dict[str, float] = field(default_factory=dict)
     hosts: dict[int, str] = field(default_factory=dict)
     """Host ids by the number of the node."""
+    shippers: dict[int, ExitStack] = field(default_factory=dict)
+    """By the number of the node: closed, it ships no more."""
     killed: float = 0.0
     """When a node was killed, in s since the epoch."""
 
@@ -197,7 +201,19 @@ class Run:
         self._stands_still("one node is dead", second, self.killed)
         self.ring.restart(second)
         self._keeps_up("the dead node is back")
+        self._forgets(first, third)
         self._joins(first)
+
+    def _forgets(self, by: Node, node: Node) -> None:
+        """A member's answers lack another one, which writes a log that is not shipped; those of a third name it."""
+        self.shippers[node.number].close()
+        stopped = time.time()
+        peer = by.session().execute("SELECT JSON * FROM system.peers WHERE peer = %s", (node.address,)).one()[0]
+        by.session().execute("DELETE FROM system.peers WHERE peer = %s", (node.address,))
+        self._stands_still("a node is not shipped, and another does not name it", node, stopped)
+        by.session().execute("INSERT INTO system.peers JSON %s", (peer,))
+        self.shippers[node.number].enter_context(self.shipping(node))
+        self._keeps_up("it is shipped and named again")
 
     def _joins(self, first: Node) -> None:
         newcomer = self.ring.newcomer()

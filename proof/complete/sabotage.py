@@ -60,7 +60,17 @@ def _left_out() -> list[_Patch]:
 
 def _members() -> list[_Patch]:
     """Nodes that have not signed off do not count."""
-    return [(watermark, "members", lambda facts: {each.node.path for each in facts if each.signed_off is not None})]
+    return [(watermark, "members", lambda facts, *_: {each.node.path for each in facts if each.signed_off is not None})]
+
+
+def _one_answer() -> list[_Patch]:
+    """A node no longer counts as soon as the last answer of all does not name it."""
+
+    def members(facts: Any, *_: Any) -> set[str]:
+        answers = [each.signed_off for each in facts if each.signed_off is not None]
+        return set(max(answers, key=lambda answer: answer.written).members) if answers else {each.node.path for each in facts}
+
+    return [(watermark, "members", members)]
 
 
 def _kafka() -> list[_Patch]:
@@ -90,6 +100,7 @@ RULES: Final[dict[str, Callable[[], list[_Patch]]]] = {
     "listed-first": _listed_first,
     "left-out": _left_out,
     "members": _members,
+    "one-answer": _one_answer,
     "kafka": _kafka,
     "frozen": _frozen,
 }

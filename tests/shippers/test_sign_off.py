@@ -191,6 +191,15 @@ def test_the_members_are_the_node_and_its_peers() -> None:
     assert take_ring(Session()) == Ring(7, {"dc1": ["a", "b"], "dc2": ["c"]})
 
 
+def test_a_shipping_datacenter_without_nodes_is_named() -> None:
+    """Otherwise nobody could say that the last of its nodes has left."""
+    signing = SignOff(FakeLink().ring, ["dc1", "dc3"], structlog.get_logger())
+    signing.of(None, PERIODIC)
+    signed = signing.of(now(), PERIODIC)
+    assert signed is not None
+    assert signed.members == {"dc1": ["host-1", "host-2"], "dc3": []}
+
+
 def test_the_settings_of_a_restarted_node_are_read_again() -> None:
     link, restarts = FakeLink(), []
     signing = SignOff(link.ring, ["dc1"], structlog.get_logger(), lambda: restarts.append(1))

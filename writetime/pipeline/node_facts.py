@@ -63,12 +63,13 @@ class SignedOff:
     """A shipper's statement that everything its node had synced at `at` is in the bucket. `at` is by the
     node's clock, `written` by the store's, when it received the statement. `unsynced`: how much later than
     its place in the log a mutation may have been synced. `members`: the nodes of the shipping datacenters
-    that belong to the ring, by their path."""
+    that belong to the ring, by their path. `datacenters`: those that ship, by their path."""
 
     at: datetime
     written: datetime
     unsynced: timedelta
     members: frozenset[str]
+    datacenters: frozenset[str] = frozenset()
 
 
 @dataclass(frozen=True, slots=True)
@@ -237,19 +238,22 @@ def _signed_off(signed: object, node: layout.NodeName, info: Listed) -> SignedOf
         raise Untrusted("signed_off is not an object")
     unsynced = untrusted.integer(signed.get("unsynced_ms"), "unsynced_ms", high=_UNSYNCED_MS)
     at = untrusted.moment(signed.get("at"), "signed_off.at")
-    return SignedOff(at, info.created, timedelta(milliseconds=unsynced), _members(signed.get("members"), node.cluster))
+    members, datacenters = _members(signed.get("members"), node.cluster)
+    return SignedOff(at, info.created, timedelta(milliseconds=unsynced), members, datacenters)
 
 
-def _members(value: object, cluster: str) -> frozenset[str]:
+def _members(value: object, cluster: str) -> tuple[frozenset[str], frozenset[str]]:
+    """(paths of the nodes, paths of the datacenters)."""
     if not isinstance(value, dict) or not all(isinstance(hosts, list) for hosts in value.values()):
         raise Untrusted("members are not lists by datacenter")
     if sum(map(len, value.values())) > _MEMBERS:
         raise Untrusted(f"more than {_MEMBERS} members")
-    return frozenset(
+    nodes = frozenset(
         layout.NodeName(cluster, untrusted.text(name, "a datacenter"), untrusted.text(host, "a host id", longest=64)).path
         for name, hosts in value.items()
         for host in hosts
     )
+    return nodes, frozenset(f"{layout.part(cluster)}/{layout.part(untrusted.text(name, 'a datacenter'))}" for name in value)
 
 
 def _tokens(value: object) -> tuple[int, ...]:

@@ -13,7 +13,7 @@ has expired, a batch without segments publishes the expiry. Does not know Spark.
 
 from __future__ import annotations
 
-from collections.abc import Container, Iterable, Iterator, Mapping
+from collections.abc import Collection, Container, Iterable, Iterator, Mapping
 from contextlib import suppress
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
@@ -208,11 +208,18 @@ def store_clock(store: Store, cluster: str) -> datetime:
 
 
 def plan_ingest(
-    store: Store, cluster: str, *, now: datetime, max_segments: int = 1000, batch_seconds: float | None = None, largest: int = SEGMENT
+    store: Store,
+    cluster: str,
+    *,
+    now: datetime,
+    max_segments: int = 1000,
+    batch_seconds: float | None = None,
+    largest: int = SEGMENT,
+    datacenters: Collection[str] | None = None,
 ) -> Manifest | None:
     """The manifest to run next: the open batch, or a new one over the segments that have arrived, the oldest ones, at
     most `max_segments`, and as many bytes as batches take `batch_seconds` for (`writetime.pipeline.pace`; None: any).
-    None if there is nothing to do.
+    None if there is nothing to do. `datacenters`: those that ship, whose nodes hold T; None: all.
 
     Objects of more than `largest` bytes are ignored, so that nobody with write access can exhaust the memory
     of the workers."""
@@ -244,7 +251,7 @@ def plan_ingest(
     segments = most.of(sorted(segments, key=age), lambda segment: segment.size)
     left.without(segments, listed)
     whole_ones = {segment.object for segment in segments if not segment.grows}
-    complete = watermark.planned(store, before, past.sealed, facts, whole_ones, left.nodes)
+    complete = watermark.planned(store, before, past.sealed, facts, whole_ones, left.nodes, datacenters)
     snapshots = _new_snapshots(store, cluster, past.sealed)
     answers = new_answers(store, cluster, local.asked)
     nothing_new = not segments and not snapshots and not answers and not _something_expired(store, cluster, past.sealed, now)

@@ -9,9 +9,9 @@ Strategy: each shipper signs off that everything its node had synced at a time i
 (`shippers.sign_off`); what may not have been synced by then is subtracted, and a margin for the clock. The
 planner reads the sign-offs *before* it lists the bucket, so whatever they speak of is listed or ingested
 already. The sign-off of a node of which anything listed is left out of the batch does not count. T is the
-earliest time of the nodes that belong to the ring by the last answers of its own members: a node that has
-left no longer counts, and one that has joined holds T until it has signed off. A segment with problems holds
-the tables that it may concern, until it is cleared.
+earliest time of the nodes that belong to the ring (`members`): one that has joined holds T until it has signed
+off, and one that has left no longer counts. A segment with problems holds the tables that it may concern, until
+it is cleared.
 
 The result is pinned in the manifest, corrected in the seal by what went wrong in the batch, and merged into
 one document, in which no time ever goes back, not by a late driver, nor by a rebuild. Reads and writes the
@@ -20,7 +20,7 @@ bucket; does not know Spark.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from datetime import datetime, timedelta
 from typing import Final
 
@@ -29,14 +29,15 @@ import structlog
 from writetime.errors import PreconditionFailed
 from writetime.pipeline.completeness import held_segments
 from writetime.pipeline.documents import HeldTable, Hold, Manifest, Sealed, SegmentOutcome, Watermark, may_contain
-from writetime.pipeline.node_facts import NodeFacts
+from writetime.pipeline.node_facts import NodeFacts, SignedOff
 from writetime.storage import layout
 from writetime.storage.store import Store
 
 CLOCK_MARGIN: Final = timedelta(seconds=2)
 """How far a node's clock may step back without a mutation getting a time that is signed off already."""
-_SAME_VIEW: Final = timedelta(minutes=5)
-"""Nodes that were members for any node within this time still count: gossip takes a while."""
+_SILENT: Final = timedelta(minutes=1)
+"""How much later than a node's last sign-off the others must all have answered without it: four times as long as
+between two sign-offs. Gossip takes a while, too."""
 _MOST_HELD: Final = 100
 """Held segments whose ledger entries are read; if there are more, all tables count as held."""
 
@@ -59,12 +60,13 @@ def planned(
     facts: Sequence[NodeFacts],
     segments: Collection[str] = (),
     left_out: Collection[str] = (),
+    datacenters: Collection[str] | None = None,
 ) -> Watermark:
     """The watermark of a batch over `segments` (objects of whole ones) that follows `sealed`, if it has no
     problems. `facts` were read before the bucket was listed; of the nodes `left_out` (paths), something
-    listed is not in the batch."""
+    listed is not in the batch. `datacenters`: those that ship; None: all."""
     signed = {each.node.path: _signed_until(each) for each in facts if each.node.path not in left_out}
-    nodes = {path: _latest(before.nodes.get(path), signed.get(path)) for path in sorted(members(facts))}
+    nodes = {path: _latest(before.nodes.get(path), signed.get(path)) for path in sorted(members(facts, datacenters))}
     batch = max(before.batch, sealed.number if sealed is not None else 0)
     found = Watermark(batch=batch, until=_latest(before.until, _earliest(nodes.values())), nodes=nodes)
     # A segment in the batch has been cleared; if it has problems again, the seal says so.
@@ -73,23 +75,51 @@ def planned(
     return found
 
 
-def members(facts: Iterable[NodeFacts]) -> set[str]:
-    """The paths of the nodes that hold T: those that the last answers of the ring's members name. Without
-    any answer, all that have a status."""
-    facts = list(facts)
-    answers = {each.node.path: each.signed_off for each in facts if each.signed_off is not None}
-    if not answers:
-        return {each.node.path for each in facts}
-    newest = max(answer.written for answer in answers.values())
-    current = {path: answer for path, answer in answers.items() if newest - answer.written <= _SAME_VIEW}
+def members(facts: Iterable[NodeFacts], datacenters: Collection[str] | None = None) -> set[str]:
+    """The paths of the nodes that hold T, in the `datacenters` that ship (None: all).
 
-    def has_left(path: str) -> bool:
-        """A node that leaves has named itself last; everything that others have said since leaves it out."""
-        own = answers.get(path)
-        since = [answer for by, answer in current.items() if by != path and (own is None or answer.written > own.written)]
-        return bool(since) and not any(path in answer.members for answer in since)
+    Every node counts that has a status or is named by another one's last answer, however old that is: an answer
+    without it may be wrong, and an old one may be the last of a node that is down. It has left when all other
+    members have answered, later than the node itself, and none names it. Who has deleted its objects under nodes/
+    has said so as well: it counts then only while others name it.
+    """
+    known = {each.node.path: each for each in facts if datacenters is None or each.node.datacenter in datacenters}
+    answers = {path: each.signed_off for path, each in known.items() if each.signed_off is not None}
+    ships = None if datacenters is None else {layout.part(each) for each in datacenters}
+    named = frozenset[str]().union(*(answer.members for answer in answers.values()))
+    found = {*known, *(path for path in named if ships is None or path.split("/")[1] in ships)}
+    for path in _replaced(known.values()):
+        del answers[path]
+    own = {path: each.signed_off for path, each in known.items()}
+    # A node that has left has no say in who else belongs to the ring.
+    while left := {path for path in found if _has_left(path, own.get(path), answers, found)}:
+        found -= left
+        answers = {path: answer for path, answer in answers.items() if path not in left}
+    return found
 
-    return {path for answer in current.values() for path in answer.members if not has_left(path)}
+
+def _has_left(path: str, own: SignedOff | None, answers: Mapping[str, SignedOff], found: Collection[str]) -> bool:
+    """Whether all other members answer without the node. `own`: its own last answer; `found`: those that may be
+    members."""
+    if any(path in answer.members for by, answer in answers.items() if by != path):
+        return False
+    others = [answer for by, answer in answers.items() if by != path]
+    if not others or (own is not None and any(answer.written < own.written + _SILENT for answer in others)):
+        return False
+    datacenter = path.rsplit("/", 1)[0]
+    named = frozenset[str]().union(*(answer.members for answer in others)).intersection(found)
+    return named <= answers.keys() and all(datacenter in answer.datacenters for answer in others)
+
+
+def _replaced(answered: Iterable[NodeFacts]) -> list[str]:
+    """Nodes whose answers are not current: others have answered later and have their tokens, of which each belongs
+    to one node. So with a replaced node, and with all nodes when an upgrade to 6.0 changes their host ids."""
+    times = [(each.signed_off.written, each) for each in answered if each.signed_off is not None]
+    newest = max((at for at, _ in times), default=None)
+    if newest is None or not (silent := [(at, each) for at, each in times if at < newest - _SILENT and each.tokens]):
+        return []
+    last = {token: at for at, each in sorted(times, key=lambda pair: pair[0]) for token in each.tokens}
+    return [each.node.path for at, each in silent if all(last[token] > at for token in each.tokens)]
 
 
 def of_seal(manifest: Manifest, outcomes: Iterable[SegmentOutcome]) -> Watermark | None:
