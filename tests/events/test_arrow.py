@@ -19,7 +19,7 @@ from writetime.errors import DecodeError, SchemaError
 from writetime.events.arrow import arrow_type, to_arrow_value
 from writetime.events.json import to_json_value
 from writetime.events.type_mapping import TABLE
-from writetime.events.values import integer_text, iso_date, iso_timestamp
+from writetime.events.values import iso_date, iso_timestamp
 
 TYPES = {("k", "addr"): UserType("k", "addr", ("street", "since"), ("text", "timestamp"))}
 ID = UUID("3a86dbd7-386d-4afb-a1e2-e4fa98f6294e")
@@ -127,11 +127,6 @@ def test_what_arrow_cannot_hold_is_refused(text: str, value: Any) -> None:
 def test_an_unknown_user_type_has_no_arrow_type() -> None:
     with pytest.raises(SchemaError):
         arrow_type(parse_type("nowhere", "k", {}))
-
-
-def test_integers_of_any_size() -> None:
-    digits = "9" * 10_000
-    assert integer_text(int.from_bytes(((10**10_000) - 1).to_bytes(4200, "big"), "big")) == digits
 
 
 @pytest.mark.parametrize(

@@ -13,6 +13,7 @@ from functools import lru_cache
 from typing import TYPE_CHECKING, Any, Final
 from uuid import UUID
 
+from writetime.cassandra.types.integers import to_integer
 from writetime.cassandra.types.native import EMPTY, Duration
 from writetime.cassandra.types.types import (
     CollectionType,
@@ -178,7 +179,7 @@ _TO_ARROW: Final[dict[str, Callable[[NativeType, Any], Any]]] = {
 }
 _FROM_ARROW: Final[dict[str, Callable[[Any], Any]]] = {
     "timestamp": lambda value: value // 1000,
-    "varint": lambda value: int(Decimal(value)),
+    "varint": lambda value: to_integer(Decimal(value)),
     "decimal": Decimal,
     "uuid": UUID,
     "timeuuid": UUID,

@@ -25,6 +25,7 @@ from typing import Any, Final
 from uuid import UUID
 
 from writetime.cassandra.schema.model import Column, Table
+from writetime.cassandra.types.integers import to_integer
 from writetime.cassandra.types.native import EMPTY, Duration
 from writetime.cassandra.types.types import (
     CollectionType,
@@ -244,7 +245,7 @@ _TO_AVRO: Final[dict[str, Callable[[NativeType, Any], Any]]] = {
 _FROM_AVRO: Final[dict[str, Callable[[Any], Any]]] = {
     "timestamp": _milliseconds,
     "date": _days,
-    "varint": lambda datum: int(Decimal(datum)),
+    "varint": lambda datum: to_integer(Decimal(datum)),
     "decimal": Decimal,
     "uuid": _uuid,
     "timeuuid": _uuid,

@@ -29,6 +29,7 @@ from collections.abc import Callable, Mapping
 from decimal import Decimal
 from typing import Any, Final, Literal
 
+from writetime.cassandra.types.integers import exponent_of, unscaled
 from writetime.cassandra.types.types import (
     CollectionType,
     CqlType,
@@ -184,11 +185,10 @@ def _long(text: str) -> int | None:
 
 
 def _scaled(text: str, bytes_of: Convert | None) -> dict[str, Any]:
-    sign, digits, exponent = Decimal(text).as_tuple()
-    assert isinstance(exponent, int), "neither varint nor decimal has infinities"
-    unscaled = int(Decimal((sign, digits, 0)))
-    value = unscaled.to_bytes(unscaled.bit_length() // 8 + 1, "big", signed=True)
-    return {"scale": -exponent, "value": value if bytes_of is None else bytes_of(value)}
+    number = Decimal(text)
+    whole = unscaled(number)
+    value = whole.to_bytes(whole.bit_length() // 8 + 1, "big", signed=True)
+    return {"scale": -exponent_of(number), "value": value if bytes_of is None else bytes_of(value)}
 
 
 _IN_JSON: Final[dict[str, Convert]] = {

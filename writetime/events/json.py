@@ -16,13 +16,13 @@ from decimal import Decimal
 from typing import Any, Final
 from uuid import UUID
 
+from writetime.cassandra.types.integers import integer_text, to_integer
 from writetime.cassandra.types.native import EMPTY, Duration
 from writetime.cassandra.types.types import CollectionType, CqlType, CustomType, NativeType
 from writetime.errors import DecodeError
 from writetime.events.values import (
     days_of,
     has_text_keys,
-    integer_text,
     iso_date,
     iso_timestamp,
     json_float,
@@ -102,7 +102,7 @@ _FROM_JSON: Final[dict[str, Callable[[Any], Any]]] = {
     "double": float,
     "timestamp": milliseconds_of,
     "date": days_of,
-    "varint": lambda text: int(Decimal(text)),
+    "varint": lambda text: to_integer(Decimal(text)),
     "decimal": Decimal,
     "uuid": UUID,
     "timeuuid": UUID,

@@ -14,6 +14,7 @@ from collections.abc import Callable
 from decimal import MAX_EMAX, MIN_EMIN, Context, Decimal, Inexact, InvalidOperation
 from typing import Any, Final
 
+from writetime.cassandra.types.integers import integer_text, to_decimal
 from writetime.cassandra.types.native import EMPTY, Duration
 from writetime.cassandra.types.types import (
     CollectionType,
@@ -94,11 +95,6 @@ def refuse_merged_keys(kind: CollectionType, value: Any, out: list[tuple[Any, An
 # --- numbers
 
 
-def integer_text(value: int) -> str:
-    """All digits of an integer of any size; str(int) is limited to some thousand digits."""
-    return f"{Decimal(value):f}"
-
-
 def to_text(kind: NativeType, value: Any) -> str:
     """Text of a value of a type that is text everywhere (varint, decimal, inet, uuid, timeuuid); "" for
     EMPTY."""
@@ -111,7 +107,7 @@ def to_digits(value: int | Decimal, precision: int, scale: int, what: str) -> De
     """The number with exactly that scale. DecodeError if it has more digits, before or after the point."""
     context = Context(prec=precision, Emax=MAX_EMAX, Emin=MIN_EMIN, traps=[Inexact, InvalidOperation])
     try:
-        return Decimal(value).quantize(Decimal((0, (1,), -scale)), context=context)
+        return (to_decimal(value) if isinstance(value, int) else value).quantize(Decimal((0, (1,), -scale)), context=context)
     except (Inexact, InvalidOperation) as error:
         raise DecodeError(f"{what} does not fit ({precision}, {scale})", operation="convert a value") from error
 

@@ -3,5 +3,5 @@
 native            simple types; compound   types with element or field types
 types             the grammar of type texts; marshal   the grammar of Java class names
 byte_comparable   keys as bytes whose order is the clustering order
-literal           values as CQL text; vint   variable-length integers
+literal           values as CQL text; vint   variable-length integers; integers  long ones as decimal text
 """

@@ -29,11 +29,11 @@ from __future__ import annotations
 import math
 import struct
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from decimal import Decimal
 from typing import Final
 
 from writetime.cassandra.model import Bound
 from writetime.cassandra.schema.model import Column, Table, UserType
+from writetime.cassandra.types.integers import to_decimal
 from writetime.cassandra.types.marshal import CompositeType, DynamicCompositeType, ReversedType, class_name
 from writetime.cassandra.types.native import CqlType, NativeType, reason
 from writetime.cassandra.types.types import (
@@ -243,7 +243,7 @@ def _decimal(data: bytes) -> bytes:
     """Scale (i32), then the unscaled value as a varint. Written as 0.d1d2… times a power of ten, so that the
     scale does not matter."""
     (scale,) = struct.unpack_from(">i", data)
-    sign, digits, _ = Decimal(int.from_bytes(data[4:], "big", signed=True)).as_tuple()
+    sign, digits, _ = to_decimal(int.from_bytes(data[4:], "big", signed=True)).as_tuple()
     text = bytes(digits).rstrip(b"\x00")
     if not text:
         return _ZERO

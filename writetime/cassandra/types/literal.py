@@ -17,6 +17,7 @@ from decimal import Decimal, InvalidOperation
 from typing import Any, Final
 from uuid import UUID
 
+from writetime.cassandra.types.integers import integer_text, to_integer
 from writetime.cassandra.types.native import NativeType
 from writetime.cassandra.types.types import (
     EMPTY,
@@ -141,6 +142,7 @@ _NATIVE: Final[dict[str, Callable[[Any], str]]] = {
     "float": _real,
     "double": _real,
     "decimal": str,
+    "varint": integer_text,
     "timestamp": _timestamp,
     "date": _date,
     "time": _time,
@@ -195,12 +197,13 @@ def _parse_time(text: str) -> int:
 
 _PARSERS: Final[dict[str, Callable[[str], Any]]] = {
     **dict.fromkeys(("ascii", "text", "varchar"), str),
-    **dict.fromkeys(("tinyint", "smallint", "int", "bigint", "varint"), int),
+    **dict.fromkeys(("tinyint", "smallint", "int", "bigint"), int),
     **dict.fromkeys(("float", "double"), float),
     **dict.fromkeys(("uuid", "timeuuid"), UUID),
     "blob": _parse_blob,
     "boolean": _parse_boolean,
     "decimal": Decimal,
+    "varint": lambda text: to_integer(Decimal(text)) if text.lstrip("+-").isdecimal() else int(text),
     "timestamp": _parse_timestamp,
     "date": lambda text: date.fromisoformat(text).toordinal() - _EPOCH_ORDINAL,
     "time": _parse_time,

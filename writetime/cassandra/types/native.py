@@ -26,6 +26,7 @@ from enum import Enum
 from typing import Any, Final, NamedTuple
 from uuid import UUID
 
+from writetime.cassandra.types.integers import EXACT, exponent_of, to_decimal, unscaled
 from writetime.cassandra.types.vint import read_signed, write_signed
 from writetime.errors import MalformedMutation
 
@@ -161,15 +162,11 @@ def _varint_bytes(value: int) -> bytes:
 
 def _decimal(data: bytes) -> Decimal:
     (scale,) = struct.unpack_from(">i", data)
-    sign, digits, _ = Decimal(_varint(data[4:])).as_tuple()
-    return Decimal((sign, digits, -scale))
+    return to_decimal(_varint(data[4:])).scaleb(-scale, EXACT)
 
 
 def _decimal_bytes(value: Decimal) -> bytes:
-    sign, digits, exponent = value.as_tuple()
-    if not isinstance(exponent, int):
-        raise ValueError("not a finite number")
-    return struct.pack(">i", -exponent) + _varint_bytes(int(Decimal((sign, digits, 0))))
+    return struct.pack(">i", -exponent_of(value)) + _varint_bytes(unscaled(value))
 
 
 def _real_key(float_fmt: str, int_fmt: str) -> Callable[[bytes], int | float]:
