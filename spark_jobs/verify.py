@@ -48,6 +48,7 @@ from writetime.cassandra.merge.partition_head import decode_head
 from writetime.cassandra.model import Row
 from writetime.cassandra.schema.model import Schema, Table
 from writetime.cassandra.types.byte_comparable import RowKeys, record_key, split_record_key
+from writetime.cassandra.types.canonical import ElementPaths
 from writetime.cassandra.types.types import CqlType, parse_type
 from writetime.config.cluster import CqlConfig
 from writetime.config.pipeline import PipelineConfig, load
@@ -524,6 +525,7 @@ class Rows:
         self.change, self.keeps = found.compiled(), found.keeps()
         self.shape, self.shown = RowShape.of(table, types), RowShape.of(found.shown(), types)
         self.selection = Selection(table, types.types, of_elements=of_elements)
+        self.paths = ElementPaths(table, types.types)
         self.key = [column.name for column in table.partition_key]
         self.clustering = [column.name for column in table.clustering]
         # A masked key does not identify a record of the state.
@@ -574,7 +576,9 @@ class Rows:
         if raw is None:
             return None
         # CQL returns a counter's value; only a log has its shards.
-        return int.from_bytes(raw, "big", signed=True) if name in self.counters else self.shape.columns[name].decode(raw)
+        if name in self.counters:
+            return int.from_bytes(raw, "big", signed=True)
+        return self.shape.columns[name].decode(self.paths.whole(name, raw))
 
     # --- the warehouse's side
 

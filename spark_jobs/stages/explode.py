@@ -22,7 +22,7 @@ import importlib
 import json
 from array import array
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from functools import cache
 from typing import Any, Final, NamedTuple
@@ -56,6 +56,7 @@ from writetime.cassandra.merge.tombstone_gc import newer_than
 from writetime.cassandra.model import NO_TIMESTAMP, NO_TTL, PartitionUpdate
 from writetime.cassandra.schema.model import Schema
 from writetime.cassandra.types.byte_comparable import HEAD, Clustering, record_key
+from writetime.cassandra.types.canonical import ElementPaths
 from writetime.errors import DecodeError, WritetimeError
 from writetime.kernels import mutation_columns, mutation_decoder, row_batches
 from writetime.pipeline.erasures import Erased
@@ -147,6 +148,7 @@ class _Explosion:
         self.table = plan.schema.tables[UUID(bytes=table_id)]
         self.shard = {"table": self.table.label, "table_id": table_id, "bucket": bucket}
         self.checks = Checks(plan.schema, self.table.id)
+        self.paths = ElementPaths(self.table, plan.schema.types)
         self.kernel = _key_kernel() if row_codec.compiled(plan.engine) is not None else None
         self.purged = plan.cuts.purged(table_id)
         self.erased = plan.erased.get(table_id)
@@ -276,7 +278,7 @@ class _Explosion:
     def _fast_items(self, mutations: Any, decoded: mutation_columns.Decoded, kept: Bools, names: _Names) -> Batches:
         of_mutation = decoded.updates["position"].to_numpy()
         of_update = decoded.rows["update"].to_numpy()
-        packed = row_batches.pack(decoded, engine=self.plan.engine)
+        packed = row_batches.pack(self._spelled(decoded, kept), engine=self.plan.engine)
         latest = np.full(len(kept), NO_TIMESTAMP, np.int64)
         np.maximum.at(latest, of_update, packed.max_timestamps.to_numpy())
         parts = np.bincount(of_update, minlength=len(kept))
@@ -324,6 +326,26 @@ class _Explosion:
             "detail": pa.nulls(size, pa.string()),
         }
         yield pa.RecordBatch.from_arrays([columns[name] for name in ITEMS.names], schema=ITEMS)
+
+    def _spelled(self, decoded: mutation_columns.Decoded, kept: Bools) -> mutation_columns.Decoded:
+        """The chunk with the paths of equal elements alike, in rows of the updates `kept`."""
+        cells = decoded.cells
+        column = cells["column"]
+        names = [column_name(raw) for raw in column.dictionary.to_pylist()]
+        codes = [code for code, name in enumerate(names) if name in self.paths.columns]
+        at = np.flatnonzero(np.isin(column.indices.to_numpy(), codes)) if codes else np.zeros(0, np.int64)
+        at = at[kept[decoded.rows["update"].to_numpy()[cells["row"].to_numpy()[at]]]]
+        if not len(at):
+            return decoded
+        paths = Values.of(cells["path"]).some(at).slices()
+        spelled = _each_once(self.paths.path, (names[code] for code in column.indices.to_numpy()[at]), paths)
+        if spelled == paths:
+            return decoded
+        mask = np.zeros(cells.num_rows, bool)
+        mask[at] = True
+        place = cells.schema.get_field_index("path")
+        path = pc.replace_with_mask(cells["path"], pa.array(mask), pa.array(spelled, pa.binary()))
+        return replace(decoded, cells=cells.set_column(place, cells.schema.field(place), path))
 
     # --- one by one
 
@@ -395,8 +417,8 @@ class _Explosion:
         left = self._left(update)
         if left is None:
             return
-        update = left
-        self.checks.update(update)
+        self.checks.update(left)
+        update = self.paths.update(left)
         if self.purged is not None and self.purged.keeps_out(copy["segment"] for copy in copies):
             if max_timestamp(update) <= self.purged.until:
                 return
@@ -488,6 +510,17 @@ def _united(copies: Any, owners: Ints, size: int) -> Any:
     ends = np.concatenate(([0], np.cumsum(np.bincount(of[new], minlength=size))))
     places = pa.StructArray.from_arrays([pa.array(segments[new]), pa.array(positions[new])], fields=list(COPIES.value_type))
     return pa.ListArray.from_arrays(pa.array(ends, pa.int32()), places, type=COPIES)
+
+
+def _each_once(spell: Callable[[str, bytes], bytes], columns: Iterable[str], paths: list[bytes]) -> list[bytes]:
+    """The spelling of the columns' paths, each found once: elements recur."""
+    known: dict[tuple[str, bytes], bytes] = {}
+    spelled = []
+    for element in zip(columns, paths, strict=True):
+        if element not in known:
+            known[element] = spell(*element)
+        spelled.append(known[element])
+    return spelled
 
 
 def _first_segments(copies: Any) -> Any:

@@ -71,7 +71,7 @@ class CustomType(CqlType):
 # --- compound types
 
 
-def _read_value(data: bytes, pos: int) -> tuple[bytes | None, int]:
+def read_value(data: bytes, pos: int) -> tuple[bytes | None, int]:
     """One value with an i32 length prefix (negative = null), and the next position."""
     (length,) = struct.unpack_from(">i", data, pos)
     pos += 4
@@ -89,14 +89,14 @@ def read_values(data: bytes, per_element: int) -> list[bytes | None]:
         raise ValueError("the element count exceeds the bytes")
     values, pos = [], 4
     for _ in range(count * per_element):
-        value, pos = _read_value(data, pos)
+        value, pos = read_value(data, pos)
         values.append(value)
     if pos != len(data):
         raise ValueError("bytes are left over")
     return values
 
 
-def _write_value(value: bytes | None) -> bytes:
+def write_value(value: bytes | None) -> bytes:
     return b"\xff\xff\xff\xff" if value is None else struct.pack(">i", len(value)) + value
 
 
@@ -110,7 +110,7 @@ def part_value(kind: CqlType, part: bytes | None) -> Any:
 
 
 def _part_bytes(kind: CqlType, value: Any) -> bytes:
-    return _write_value(None if value is None else kind.encode(value))
+    return write_value(None if value is None else kind.encode(value))
 
 
 @dataclass(frozen=True, eq=False)
@@ -220,7 +220,7 @@ def _read_fields(kinds: Sequence[CqlType], data: bytes, *, exact: bool) -> list[
     for kind in kinds:
         part: bytes | None = None
         if pos < len(data):
-            part, pos = _read_value(data, pos)
+            part, pos = read_value(data, pos)
         values.append(part_value(kind, part))
     if exact and pos != len(data):
         raise ValueError("bytes are left over")
@@ -241,7 +241,7 @@ def starting_fields(kinds: Sequence[CqlType], data: bytes) -> list[bytes | None]
     for _ in kinds:
         if pos >= len(data):
             break
-        part, pos = _read_value(data, pos)
+        part, pos = read_value(data, pos)
         fields.append(part)
     while len(fields) > 1 and fields[-1] is None:
         fields.pop()

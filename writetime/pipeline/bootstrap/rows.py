@@ -20,6 +20,7 @@ from typing import Final, TypeVar
 
 from writetime.cassandra.model import NO_DELETION_TIME, NO_TTL, Cell
 from writetime.cassandra.schema.model import Column, Table, UserType
+from writetime.cassandra.types.canonical import ElementPaths
 from writetime.cassandra.types.types import CollectionType, CqlType, UdtType, parse_type
 from writetime.errors import MalformedMutation
 from writetime.pipeline.bootstrap.unknown_marker import UNKNOWN_TTL, counter, list_path
@@ -60,6 +61,7 @@ class Selection:
         self.table = table
         self._values = [*table.static_columns, *table.regular_columns]
         self._kinds = [parse_type(column.type, table.keyspace, types) for column in self._values]
+        self._paths = ElementPaths(table, types)
         self._timed = [of_elements or not kind.multicell for kind in self._kinds]
         self._keys = len(table.partition_key)
         self._clustering = len(table.clustering)
@@ -123,8 +125,7 @@ class Selection:
         elif isinstance(kind, CollectionType):
             yield from self._elements(column.name, kind.kind, value, facts)
 
-    @staticmethod
-    def _elements(name: str, kind: str, value: bytes, facts: _Facts) -> Iterator[Cell]:
+    def _elements(self, name: str, kind: str, value: bytes, facts: _Facts) -> Iterator[Cell]:
         found = [element or b"" for element in _listed(value, pairs=kind == "map")]
         if kind == "map":
             pairs = list(zip(found[::2], found[1::2], strict=True))
@@ -133,7 +134,7 @@ class Selection:
         else:
             pairs = [(b"", element) for element in found]
         for place, ((path, element), about) in enumerate(facts.each(pairs)):
-            own = list_path(place, element, about[0]) if kind == "list" else path
+            own = list_path(place, element, about[0]) if kind == "list" else self._paths.path(name, path)
             yield facts.cell(name, element, own, about)
 
 
