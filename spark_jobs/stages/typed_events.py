@@ -25,7 +25,7 @@ from spark_jobs.stages.typed_columns import EventColumns, EventFacts
 from writetime.cassandra.commitlog.mutation import decode_update
 from writetime.cassandra.merge import row_codec
 from writetime.cassandra.merge.row_codec import Engine
-from writetime.cassandra.schema.model import Schema, Table
+from writetime.cassandra.schema.model import Column, Schema, Table
 from writetime.events.envelope import encode
 from writetime.events.masking import Rules, rejection_reason
 from writetime.events.naming import to_column
@@ -194,8 +194,10 @@ def _shows(column: str, before: dict[str, Any] | None, after: dict[str, Any] | N
 
 
 def _with_dropped(table: Table, before: Table, schema: Schema) -> Table:
-    """The table with its dropped columns, as far as their types are known."""
-    lost = {n: c for n, c in before.columns.items() if n not in table.columns and c.kind in ("static", "regular")}
+    """The table with the columns that it had before and has no longer, as far as their types are known: those that they
+    had when they were dropped, because a user type of that name may have other fields by now."""
+    gone = {name: Column(name, each.kind, each.type) for name, each in table.dropped_columns.items()}
+    lost = {n: gone.get(n, c) for n, c in before.columns.items() if n not in table.columns and c.kind in ("static", "regular")}
     known = {name: column for name, column in lost.items() if not rejection_reason(replace(table, columns={name: column}), schema)}
     return replace(table, columns={**table.columns, **known})
 

@@ -15,6 +15,8 @@ from spark_jobs.stages.merge_stream import FOLDED
 from spark_jobs.stages.row_packs import pack, unpacked
 from spark_jobs.stages.typed_columns import EventColumns
 from spark_jobs.stages.typed_events import EventPlan, TypedEvents, typed
+from tests.cassandra.schema.examples import create_table
+from tests.cassandra.schema.test_dropped_types import define, drop_column, drop_type
 from tests.cassandra.types.typed import TYPES, kind_of, typed_values, values_of
 from tests.events.test_round_trips import IN_ARROW
 from tests.examples import examples
@@ -40,7 +42,8 @@ from tests.spark_jobs.examples import (
 from writetime.cassandra.merge import row_codec
 from writetime.cassandra.merge.row_codec import Engine
 from writetime.cassandra.model import NO_DELETION_TIME, Cell, Row
-from writetime.cassandra.schema.model import Column, Schema, Table
+from writetime.cassandra.schema.history import SchemaLearner
+from writetime.cassandra.schema.model import Column, Schema, Table, UserType
 from writetime.cassandra.types.types import CollectionType, CqlType, UdtType
 from writetime.errors import MalformedMutation
 from writetime.events.arrow import plain_values
@@ -296,6 +299,33 @@ def test_what_a_dropped_column_held_is_told_once_more(monkeypatch: pytest.Monkey
     # If nobody knows the column any more, nobody tells of it.
     same(now, rows, schema_of(now))
     assert noted == [True] * 3
+
+
+@pytest.mark.parametrize("kind", ["frozen<addr>", "list<frozen<addr>>", "frozen<list<frozen<addr>>>"])
+@pytest.mark.parametrize("fields", [{"street": "int", "city": "text"}, {"zip": "text", "street": "int"}, {"a": "float", "b": "float"}])
+def test_what_a_dropped_column_held_is_told_in_the_types_of_its_time(kind: str, fields: dict[str, str]) -> None:
+    was = table("lost", 70, {"id": "int", "v": "text", "home": kind})
+    old = schema_of(was, types={("shop", "addr"): UserType("shop", "addr", ("street", "zip"), ("text", "int"))})
+    value: Any = {"street": "main", "zip": 9}
+    values = {"v": "x", "home": value if kind == "frozen<addr>" else [value]}
+    before, after = (row_codec.encode(Row((), cells=cells(was, each, schema=old))) for each in (values, {"v": "x"}))
+    row = {**dict.fromkeys(FOLDED.names), "kind": "event", "table_id": was.id.bytes, "bucket": 0, "seq": 0, "last": True, "pk": bytes(4)}
+    learner, at = SchemaLearner(), 1_600_000_000_000_000
+    recorded = kind.replace("addr", "tuple<text, int>")
+    for mutation in (
+        define("addr", {"street": "text", "zip": "int"}, at, keyspace="shop"),
+        create_table(was, at),
+        drop_column(recorded, at + 1, table="lost", keyspace="shop"),
+        drop_type("addr", at + 2, keyspace="shop"),
+        define("addr", fields, at + 3, keyspace="shop"),
+    ):
+        learner.apply(mutation)
+    schema = learner.schema()
+    now = schema.tables[was.id]
+    rows = [{**row, "before": before, "after": after, "ts": THEN, "reason": "alter"}]
+    same(now, rows, schema, before={now.id.bytes: was})
+    (event,) = page(now, rows, schema, "numba", before={now.id.bytes: was}).to_pylist()
+    assert (event["changed"], event["before"]["home"], event["after"]["home"]) == (["home"], values["home"], None)
 
 
 def test_rules_deletions_and_damage_go_the_readable_way(monkeypatch: pytest.MonkeyPatch) -> None:

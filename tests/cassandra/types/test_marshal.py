@@ -10,6 +10,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from writetime.cassandra.types.compound import MAX_DEPTH
 from writetime.cassandra.types.marshal import (
     NATIVE_CLASSES,
     PACKAGE,
@@ -19,7 +20,7 @@ from writetime.cassandra.types.marshal import (
     ReversedType,
     class_type,
 )
-from writetime.cassandra.types.types import MAX_DEPTH, NATIVE, CqlType, CustomType, parse_type
+from writetime.cassandra.types.types import NATIVE, CqlType, CustomType, parse_type
 from writetime.errors import DecodeError, SchemaError
 
 COMPOSITE = "CompositeType(UTF8Type,ReversedType(Int32Type))"

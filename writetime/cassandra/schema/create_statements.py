@@ -14,9 +14,11 @@ from datetime import UTC, datetime
 from graphlib import CycleError, TopologicalSorter
 from typing import Final
 
-from writetime.cassandra.schema.model import Column, Keyspace, Schema, Table, UserType
+from writetime.cassandra.schema.model import Column, DroppedColumn, Keyspace, Schema, Table, UserType
 from writetime.cassandra.schema.system_tables import SYSTEM_KEYSPACES
 from writetime.cassandra.types.literal import printable
+from writetime.cassandra.types.types import parse_type
+from writetime.errors import SchemaError
 
 _BARE: Final = re.compile(r"[a-z][a-z0-9_]*")
 _RESERVED: Final = frozenset(
@@ -98,11 +100,20 @@ def table_cql(table: Table) -> str:
 def _notes(table: Table) -> Iterator[str]:
     for column in sorted(table.dropped_columns.values(), key=lambda column: column.dropped_at):
         again = ", added again since" if column.name in table.columns else ""
-        yield f"dropped column {identifier(column.name)} {column.type} ({column.kind}) at {_moment(column.dropped_at)}{again}"
+        kind = f"{_type_shown(table, column)} ({column.kind})"
+        yield f"dropped column {identifier(column.name)} {kind} at {_moment(column.dropped_at)}{again}"
     if "super" in table.flags:
         yield "a Thrift super column family: CQL cannot create it"
     elif _is_compact(table):
         yield "requires enable_compact_storage in 4.0 and later"
+
+
+def _type_shown(table: Table, column: DroppedColumn) -> str:
+    """The type in CQL, which names user types instead of defining them."""
+    try:
+        return str(parse_type(column.type, table.keyspace, {}))
+    except SchemaError:
+        return column.type
 
 
 def create_cql(table: Table) -> str:
@@ -118,7 +129,7 @@ def _view(table: Table) -> str:
     assert view is not None
     columns = "*" if view.all_columns else ", ".join(identifier(column.name) for column in _shown(table))
     source = f"{identifier(table.keyspace)}.{identifier(view.base_table)}"
-    options = [*_order(table), f"gc_grace_seconds = {table.gc_grace_seconds}"]
+    options = [*_order(table), *(["cdc = true"] if table.cdc else []), f"gc_grace_seconds = {table.gc_grace_seconds}"]
     lines = [f"SELECT {columns}", f"FROM {source}", f"WHERE {view.where_clause}", _primary_key(table), f"WITH {_joined(options)};"]
     return "\n    ".join([f"CREATE MATERIALIZED VIEW {_name(table)} AS", *lines])
 

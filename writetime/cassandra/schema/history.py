@@ -15,9 +15,10 @@ affect the others.
 If a name belongs to both a live column and a dropped one, the live column decodes the cells, as in Java
 (db/Columns.Serializer.deserialize). This is also right for older cells, unless the column came back as a
 blob: Cassandra adds a column again only if its type accepts the old values (AlterTableStatement,
-isValueCompatibleWith). A dropped column keeps the type that was recorded with the drop. A non-frozen user
-type is the exception: 3.11 records a tuple, whose cells have another layout than those in the log, so the
-type before the drop is used if known.
+isValueCompatibleWith). A dropped column keeps the type that it had when it was dropped, user types written out
+in full (`_pinned`), because a user type that no column uses can be dropped and made again with other fields.
+Cassandra records the drop with tuples instead of user types, which have the same bytes but no names; what was
+known of the column before is used if it has that layout. The columns of a dropped table are treated alike.
 
 From Cassandra 6.0 on, facts are ordered by epoch: `epochs` gives them timestamps for it, later than those of
 clocks, which the facts from before an upgrade keep. What a node knew as of an epoch (a snapshot; what it writes
@@ -63,7 +64,8 @@ from writetime.cassandra.schema.model import (
     UserType,
     View,
 )
-from writetime.cassandra.types.types import parse_type, wire_shape
+from writetime.cassandra.types.marshal import class_text
+from writetime.cassandra.types.types import CqlType, Types, UdtType, names_user_types, parse_type, parts, same_layout, wire_shape
 from writetime.errors import DecodeError, SchemaError, WritetimeError
 
 _TABLE_COLUMNS = frozenset({"id", "flags", "cdc", "default_time_to_live", "gc_grace_seconds"})
@@ -511,9 +513,15 @@ class SchemaLearner:
     def captured(self, accepts: Callable[[str], bool] = lambda full_name: True) -> list[Table]:
         """The captured tables, by id: known tables that had cdc=true at some time of their incarnation and
         whose full name (keyspace.table) `accepts`. A table that is dropped, or whose cdc is off by now, is
-        among them: its earlier writes were captured."""
+        among them: its earlier writes were captured. Materialized views are not, see `views_with_cdc`."""
         tables = self.schema().tables
-        return [tables[id_] for id_ in sorted(self.cdc_ever & tables.keys()) if accepts(tables[id_].full_name)]
+        found = (tables[id_] for id_ in sorted(self.cdc_ever & tables.keys()))
+        return [table for table in found if table.view is None and accepts(table.full_name)]
+
+    def views_with_cdc(self, accepts: Callable[[str], bool]) -> list[Table]:
+        """The materialized views with cdc=true, which cannot be captured (`writetime.events.masking`)."""
+        views = (table for table in self.schema().tables.values() if table.view is not None and table.cdc and not table.dropped)
+        return sorted((view for view in views if accepts(view.full_name)), key=lambda view: view.id)
 
     @property
     def cdc_back(self) -> dict[UUID, int]:
@@ -878,12 +886,14 @@ def _table(keyspace: str, source: str, clustering: Clustering, incarnation: _Inc
     (name,) = _text(clustering)
     options = view.row(source, clustering)
     columns = _columns(view, clustering)
+    if incarnation.last is not None:
+        columns = {each: _as_dropped(view, keyspace, column, incarnation.last) for each, column in columns.items()}
     dropped = {
         column.name: column
-        for column in _columns_before(view, source, clustering, incarnation)
+        for column in _columns_before(keyspace, view, source, clustering, incarnation)
         if _is_other(column, columns.get(column.name))
     }
-    dropped |= {ck[1]: _dropped(view, ck, values) for ck, values in view.rows("dropped_columns", clustering) if "type" in values}
+    dropped |= {ck[1]: _dropped(keyspace, view, ck, values) for ck, values in view.rows("dropped_columns", clustering) if "type" in values}
     table = Table(
         keyspace,
         name,
@@ -931,7 +941,7 @@ def _columns(view: _View, clustering: Clustering) -> dict[str, Column]:
     return found
 
 
-def _columns_before(view: _View, source: str, clustering: Clustering, incarnation: _Incarnation) -> Iterator[DroppedColumn]:
+def _columns_before(keyspace: str, view: _View, source: str, clustering: Clustering, incarnation: _Incarnation) -> Iterator[DroppedColumn]:
     """Columns of a table whose DROP was followed by a CREATE with the same id, including columns dropped
     before: frames of that time may still arrive. The latest column of a name comes last."""
     partition = view.facts[source]
@@ -941,10 +951,11 @@ def _columns_before(view: _View, source: str, clustering: Clustering, incarnatio
         then = _View(view.facts, incarnation.floor, at)
         for ck, values in _gone_at(then, "dropped_columns", clustering, at):
             if "type" in values:
-                yield _dropped(then, _text(ck), values)
+                yield _dropped(keyspace, then, _text(ck), values)
         for ck, values in _gone_at(then, "columns", clustering, at):
             if {"kind", "type"} <= values.keys() and (kind := _kind(_text(ck)[-1], values["kind"])) in ("static", "regular"):
-                yield DroppedColumn(_text(ck)[-1], kind, values["type"], at, at)
+                type_text = _pinned(values["type"], keyspace, _TypesAt(keyspace, view.facts["types"], at))
+                yield DroppedColumn(_text(ck)[-1], kind, type_text, at, at)
 
 
 def _drops_between(deletions: Iterable[DeletionTime], times: Collection[int], first: int, last: int) -> set[int]:
@@ -980,17 +991,85 @@ def _column(name: str, kind_text: str, type_text: str, position: int, order: str
     return Column(name, kind, type_text, position if kind in ("partition_key", "clustering") else -1, str(order).lower() == "desc")
 
 
-def _dropped(view: _View, clustering: tuple[str, ...], values: Mapping[str, Any]) -> DroppedColumn:
-    """A column as its drop was recorded: early 3.11 omits the kind, and 3.11 records a non-frozen user type
-    as a tuple. `dropped_time` is in ms."""
-    name, kind, type_text = clustering[1], values.get("kind"), values["type"]
+def _dropped(keyspace: str, view: _View, clustering: tuple[str, ...], values: Mapping[str, Any]) -> DroppedColumn:
+    """A column as it was when it was dropped. Early 3.11 omits the kind. `dropped_time` is in ms."""
+    name, kind, recorded = clustering[1], values.get("kind"), values["type"]
     before = view.before_drop(tuple(part.encode("utf-8", "surrogateescape") for part in clustering))
     if kind is None:
         kind = before.get("kind", "regular")
-    if "type" in before and wire_shape(before["type"])[1] and not wire_shape(type_text)[1]:
-        type_text = before["type"]
     said_at = view.last_written("dropped_columns", clustering)
-    return DroppedColumn(name, _kind(name, kind), type_text, (values.get("dropped_time") or 0) * 1000, said_at)
+    known = before.get("type", recorded)
+    pinned = _pinned(known, keyspace, _TypesAt(keyspace, view.facts["types"], said_at))
+    # 3.11 records a non-frozen user type as a tuple, whose cells have another layout than those in the log.
+    is_pinned = _have_same_layout(pinned, recorded) or (_is_multicell(known) and not _is_multicell(recorded))
+    return DroppedColumn(name, _kind(name, kind), pinned if is_pinned else recorded, (values.get("dropped_time") or 0) * 1000, said_at)
+
+
+@lru_cache(maxsize=4096)
+def _have_same_layout(text: str, recorded: str) -> bool:
+    """Whether a type is the recorded one, whose user types became tuples."""
+    try:
+        return text == recorded or same_layout(parse_type(text, "", {}), parse_type(recorded, "", {}))
+    except SchemaError:
+        return False
+
+
+def _is_multicell(text: str) -> bool:
+    return wire_shape(text)[1]
+
+
+def _as_dropped(view: _View, keyspace: str, column: Column, at: int) -> Column:
+    """A column of a table that was dropped at `at` (µs). Its text stays, unless it has another meaning by now."""
+    pinned = _pinned(column.type, keyspace, _TypesAt(keyspace, view.facts["types"], at))
+    if pinned == column.type or pinned == _pinned(column.type, keyspace, _TypesAt(keyspace, view.facts["types"], _NEVER)):
+        return column
+    return replace(column, type=pinned)
+
+
+def _pinned(text: str, keyspace: str, types: Types) -> str:
+    """A type's text that needs no definitions of user types; the same text if it has none, or if one is unknown."""
+    try:
+        if not names_user_types(text):
+            return text
+        kind = parse_type(text, keyspace, types)
+        found = f"'{class_text(kind)}'"
+        return found if _is_equal(parse_type(found, "", {}), kind) else text
+    except SchemaError:
+        return text
+
+
+def _is_equal(one: CqlType, other: CqlType) -> bool:
+    """Whether two types have the same fields of the same names."""
+    found = [[(str(part), [*part.known_fields] if isinstance(part, UdtType) else []) for part in parts(kind)] for kind in (one, other)]
+    return found[0] == found[1]
+
+
+class _TypesAt(Mapping[tuple[str, str], UserType]):
+    """The user types of one keyspace as of a time (µs), found when they are asked for.
+
+    What a column used at that time existed, so deletions do not count: of each type the last definition up to
+    then, or the first one if no earlier one is known."""
+
+    def __init__(self, keyspace: str, facts: _Facts, at: int) -> None:
+        self._keyspace, self._facts, self._at = keyspace, facts, at
+
+    def __getitem__(self, place: tuple[str, str]) -> UserType:
+        keyspace, name = place
+        if keyspace != self._keyspace:
+            raise KeyError(place)
+        row = self._facts.rows[(name.encode("utf-8", "surrogateescape"),)]
+        cells = sorted((cell for cell in row.cells if cell.value and not cell.is_tombstone), key=lambda each: (each.timestamp, each.value))
+        before = {cell.column: cell for cell in cells if cell.timestamp <= self._at}
+        found = {cell.column: cell for cell in reversed(cells)} | before
+        if not {"field_names", "field_types"} <= found.keys():
+            raise KeyError(place)
+        return _defined(keyspace, name, {column: _value("types", cell) for column, cell in found.items()}, dropped=False)
+
+    def __iter__(self) -> Iterator[tuple[str, str]]:
+        raise NotImplementedError("types are looked up by name")
+
+    def __len__(self) -> int:
+        return len(self._facts.rows)
 
 
 def _kind(name: str, text: str) -> ColumnKind:
@@ -1015,10 +1094,14 @@ def _user_type(keyspace: str, view: _View, clustering: Clustering) -> dict[tuple
     dropped = not whole <= values.keys()
     if dropped and not whole <= (values := view.last_values("types", clustering)).keys():
         return {}
+    return {(keyspace, name): _defined(keyspace, name, values, dropped=dropped)}
+
+
+def _defined(keyspace: str, name: str, values: Mapping[str, Any], *, dropped: bool) -> UserType:
     names, kinds = values["field_names"], values["field_types"]
     if len(names) != len(kinds) or not all(isinstance(text, str) for text in (*names, *kinds)):
         raise SchemaError("field names and field types do not match", operation="learn the schema", obj=f"{keyspace}.{name}")
-    return {(keyspace, name): UserType(keyspace, name, tuple(names), tuple(kinds), dropped)}
+    return UserType(keyspace, name, tuple(names), tuple(kinds), dropped)
 
 
 def _values(table: str, cells: Iterable[Cell], deletions: Iterable[DeletionTime], floor: int, bound: int) -> dict[str, Any]:

@@ -21,7 +21,9 @@ from writetime.cassandra.types.vint import read_unsigned, write_unsigned
 from writetime.errors import SchemaError
 
 MAX_DEPTH: Final = 100
-"""Maximum nesting of types. Deeper texts are considered malicious."""
+"""Maximum nesting of types, through user types. Deeper ones are considered malicious."""
+MAX_PARTS: Final = 10_000
+"""Maximum number of types within a type, those of user types counted wherever they are used."""
 MAX_DIMENSION: Final = (1 << 31) - 1
 """Maximum dimension of a vector; the minimum is 1 (Cassandra: VectorType uses int)."""
 _BARE_NAME = re.compile(r"[a-z_][a-z0-9_]*")
@@ -35,6 +37,32 @@ UUID."""
 def quoted(name: str) -> str:
     """A name in CQL: in double quotes if necessary."""
     return name if _BARE_NAME.fullmatch(name) and name not in NATIVE else '"' + name.replace('"', '""') + '"'
+
+
+def shortened(text: str, longest: int = 200) -> str:
+    """A text of a node as errors show it."""
+    return text if len(text) <= longest else f"{text[:longest]}…"
+
+
+@dataclass(slots=True)
+class Bounds:
+    """Counts the types that are parsed of one text and of the user types in it."""
+
+    depth: int = 0
+    parts: int = 0
+    are_exceeded: bool = False
+
+    def enter(self, error: Callable[[str], Exception]) -> None:
+        """Count one type; the next ones are within it until `leave`. Raises `error` of the reason."""
+        self.depth, self.parts = self.depth + 1, self.parts + 1
+        self.are_exceeded = self.depth > MAX_DEPTH or self.parts > MAX_PARTS
+        if self.depth > MAX_DEPTH:
+            raise error(f"types are nested more than {MAX_DEPTH} deep")
+        if self.parts > MAX_PARTS:
+            raise error(f"a type consists of more than {MAX_PARTS} types")
+
+    def leave(self) -> None:
+        self.depth -= 1
 
 
 @dataclass(frozen=True, eq=False)

@@ -21,15 +21,16 @@ from dataclasses import dataclass, replace
 from typing import Any, Final, NamedTuple
 
 from writetime.cassandra.types.compound import (
-    MAX_DEPTH,
     MAX_DIMENSION,
+    Bounds,
     CollectionType,
     CustomType,
     TupleType,
     UdtType,
     VectorType,
+    shortened,
 )
-from writetime.cassandra.types.native import NATIVE, CqlType
+from writetime.cassandra.types.native import NATIVE, CqlType, NativeType
 from writetime.errors import MalformedMutation, SchemaError
 
 PACKAGE: Final = "org.apache.cassandra.db.marshal."
@@ -59,6 +60,7 @@ NATIVE_CLASSES: Final[dict[str, str]] = {
 """Simple class name -> CQL type. DateType and LexicalUUIDType are missing: they are not ordered like
 timestamp and uuid."""
 
+_CLASS_OF: Final = {**{cql: java for java, cql in NATIVE_CLASSES.items()}, "varchar": "UTF8Type"}
 _COLLECTIONS: Final = {"ListType": "list", "SetType": "set", "MapType": "map"}
 _ALIAS: Final = 0x8000
 _STATIC: Final = b"\xff\xff"
@@ -208,16 +210,41 @@ def _joined(components: Sequence[Component]) -> bytes:
 # --- class texts
 
 
-def class_type(text: str) -> CqlType:
+def class_type(text: str, bounds: Bounds | None = None) -> CqlType:
     """The type of a class with its parameters; classes without a package are Cassandra's own. An unknown
-    class becomes a CustomType. Raises SchemaError if a known class has invalid parameters."""
+    class becomes a CustomType. Raises SchemaError if a known class has invalid parameters, or the type exceeds the
+    bounds."""
     try:
-        parser = _ClassParser(text)
+        parser = _ClassParser(text, bounds or Bounds())
         kind = parser.type()
         parser.end()
     except (IndexError, ValueError, UnicodeDecodeError) as error:
-        raise SchemaError(f"not a valid class name with parameters: {error}", operation="parse a type", obj=text) from error
+        raise SchemaError(f"not a valid class name with parameters: {error}", operation="parse a type", obj=shortened(text)) from error
     return kind
+
+
+def class_text(kind: CqlType) -> str:
+    """The class of a type with its parameters, which needs no definitions of user types. Inverse of `class_type`.
+    Raises SchemaError if a user type is not known."""
+    if isinstance(kind, CustomType | ReversedType):
+        return kind.java_class
+    if isinstance(kind, NativeType):
+        return PACKAGE + _CLASS_OF[kind.name]
+    if isinstance(kind, CollectionType):
+        parameters = [class_text(each) for each in kind.elements]
+    elif isinstance(kind, TupleType):
+        parameters = [class_text(each) for each in kind.fields]
+    elif isinstance(kind, VectorType):
+        parameters = [class_text(kind.element), str(kind.dimension)]
+    else:
+        assert isinstance(kind, UdtType)
+        parameters = [kind.keyspace, _hex(kind.name), *(f"{_hex(name)}:{class_text(each)}" for name, each in kind.known_fields.items())]
+    text = f"{PACKAGE}{class_name(kind)}({','.join(parameters)})"
+    return text if kind.multicell or not isinstance(kind, CollectionType | UdtType) else f"{PACKAGE}FrozenType({text})"
+
+
+def _hex(name: str) -> str:
+    return name.encode("utf-8", "surrogateescape").hex()
 
 
 def class_name(kind: CqlType) -> str:
@@ -234,9 +261,8 @@ class _ClassParser:
     """Recursive descent over `Class(parameter, …)`; a parameter is a class, a number, `alias=>class` or
     `hex:class`."""
 
-    def __init__(self, text: str) -> None:
-        self.text = text
-        self.depth = 0
+    def __init__(self, text: str, bounds: Bounds) -> None:
+        self.text, self.bounds = text, bounds
         self.tokens: list[tuple[str, int, int]] = []
         pos, end = 0, len(text.rstrip())
         while pos < end:
@@ -248,11 +274,9 @@ class _ClassParser:
         self.at = 0
 
     def type(self, *, frozen: bool = False) -> CqlType:
-        self.depth += 1
-        if self.depth > MAX_DEPTH:
-            raise ValueError(f"types are nested more than {MAX_DEPTH} deep")
+        self.bounds.enter(ValueError)
         kind = self._type(frozen)
-        self.depth -= 1
+        self.bounds.leave()
         return kind
 
     def _type(self, frozen: bool) -> CqlType:

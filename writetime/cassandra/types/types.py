@@ -14,14 +14,14 @@ schema, except for the user types passed to it.
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from functools import lru_cache
 from typing import Any, Final, Protocol
 
 from writetime.cassandra.schema.model import UserType
 from writetime.cassandra.types.compound import (
-    MAX_DEPTH,
     MAX_DIMENSION,
+    Bounds,
     CollectionType,
     CustomType,
     TupleType,
@@ -30,6 +30,7 @@ from writetime.cassandra.types.compound import (
     part_value,
     quoted,
     read_values,
+    shortened,
     starting_fields,
 )
 from writetime.cassandra.types.marshal import class_type
@@ -59,9 +60,13 @@ __all__ = [
     "UdtType",
     "VectorType",
     "assemble",
+    "elements",
+    "names_user_types",
     "parse_type",
+    "parts",
     "quoted",
     "read_values",
+    "same_layout",
     "starting_fields",
     "timeuuid_key",
     "uuid_key",
@@ -69,6 +74,9 @@ __all__ = [
 ]
 
 Types = Mapping[tuple[str, str], UserType]
+
+MAX_TEXT: Final = 1 << 17
+"""Maximum characters of a type text."""
 
 
 # --- type texts
@@ -82,12 +90,10 @@ def parse_type(text: str, keyspace: str, types: Types) -> CqlType:
     `types`.
 
     An unknown user type still parses: it can be skipped on the wire, and raises SchemaError when values are
-    decoded. Raises SchemaError if the text is not a type.
+    decoded. Raises SchemaError if the text is not a type, or one of more than MAX_PARTS types in MAX_DEPTH levels,
+    those within its user types included: a type may contain itself, or twice one that contains another twice.
     """
-    parser = _Parser(text, keyspace, types)
-    kind = parser.type(frozen=False)
-    parser.end()
-    return kind
+    return _Parser(text, keyspace, types, Bounds()).whole(frozen=False)
 
 
 @lru_cache(maxsize=4096)
@@ -98,29 +104,73 @@ def wire_shape(text: str) -> tuple[int | None, bool]:
     return kind.fixed_length, kind.multicell
 
 
+def elements(kind: CqlType) -> tuple[CqlType, ...]:
+    """The types directly within a type. Raises SchemaError if it is a user type that is not known."""
+    if isinstance(kind, CollectionType):
+        return kind.elements
+    if isinstance(kind, TupleType):
+        return kind.fields
+    if isinstance(kind, UdtType):
+        return tuple(kind.known_fields.values())
+    return (kind.element,) if isinstance(kind, VectorType) else ()
+
+
+def parts(kind: CqlType) -> Iterator[CqlType]:
+    """A type and all types within it; of a user type that is not known only itself."""
+    yield kind
+    if not isinstance(kind, UdtType) or kind.fields is not None:
+        for each in elements(kind):
+            yield from parts(each)
+
+
+def same_layout(one: CqlType, other: CqlType) -> bool:
+    """Whether two types have equal values as bytes: a user type may be a tuple, and the outermost type frozen."""
+    if isinstance(one, TupleType | UdtType) and isinstance(other, TupleType | UdtType):
+        if any(isinstance(each, UdtType) and each.fields is None for each in (one, other)):
+            return False
+        return len(elements(one)) == len(elements(other)) and all(map(same_layout, elements(one), elements(other)))
+    if type(one) is not type(other) or len(elements(one)) != len(elements(other)):
+        return False
+    if isinstance(one, CollectionType) and isinstance(other, CollectionType) and one.kind != other.kind:
+        return False
+    if isinstance(one, VectorType) and isinstance(other, VectorType) and one.dimension != other.dimension:
+        return False
+    return all(map(same_layout, elements(one), elements(other))) if elements(one) else str(one) == str(other)
+
+
+@lru_cache(maxsize=4096)
+def names_user_types(text: str) -> bool:
+    """Whether a type text has user types, which are defined elsewhere. Raises SchemaError."""
+    return any(isinstance(part, UdtType) and part.fields is None for part in parts(parse_type(text, "", {})))
+
+
 class _Parser:
     """Recursive descent over one type text."""
 
-    def __init__(self, text: str, keyspace: str, types: Types) -> None:
-        self.text, self.keyspace, self.types = text, keyspace, types
+    def __init__(self, text: str, keyspace: str, types: Types, bounds: Bounds) -> None:
+        self.text, self.keyspace, self.types, self.bounds = text, keyspace, types, bounds
+        if len(text) > MAX_TEXT:
+            raise self._error(f"the text of a type has {len(text)} characters, more than {MAX_TEXT}")
         self.tokens = self._tokens()
-        self.at = self.depth = 0
+        self.at = 0
 
     def type(self, *, frozen: bool) -> CqlType:
         """One type; `frozen`: it is inside another type."""
-        self.depth += 1
-        if self.depth > MAX_DEPTH:
-            raise self._error(f"types are nested more than {MAX_DEPTH} deep")
+        self.bounds.enter(self._error)
         kind = self._type(frozen)
-        self.depth -= 1
+        self.bounds.leave()
         return kind
 
     def _type(self, frozen: bool) -> CqlType:
         token = self._next()
         if token.startswith("'"):
+            depth = self.bounds.depth
             try:
-                return class_type(token[1:-1])
+                return class_type(token[1:-1], self.bounds)
             except SchemaError:
+                if self.bounds.are_exceeded:
+                    raise
+                self.bounds.depth = depth
                 # Values of an invalid class can still be handled as bytes.
                 return CustomType(token[1:-1])
         if token.startswith('"'):
@@ -130,9 +180,12 @@ class _Parser:
             return self._parametrized(name, frozen)
         return NATIVE[name] if name in NATIVE else self._user_type(name, frozen)
 
-    def end(self) -> None:
+    def whole(self, *, frozen: bool) -> CqlType:
+        """The type of the whole text."""
+        kind = self.type(frozen=frozen)
         if self.at != len(self.tokens):
             raise self._error(f"{self.tokens[self.at]!r} is left over")
+        return kind
 
     def _parametrized(self, name: str, frozen: bool) -> CqlType:
         self._expect("<")
@@ -169,7 +222,7 @@ class _Parser:
         fields = None
         if definition is not None:
             fields = {
-                field: _Parser(text, keyspace, self.types).type(frozen=True)
+                field: _Parser(text, keyspace, self.types, self.bounds).whole(frozen=True)
                 for field, text in zip(definition.field_names, definition.field_types, strict=True)
             }
         return UdtType(keyspace, name, fields, multicell=not frozen)
@@ -200,7 +253,7 @@ class _Parser:
         self.at += 1
 
     def _error(self, message: str) -> SchemaError:
-        return SchemaError(message, operation="parse a type", obj=self.text)
+        return SchemaError(message, operation="parse a type", obj=shortened(self.text))
 
 
 # --- cells to one value
