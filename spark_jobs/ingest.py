@@ -422,7 +422,7 @@ class Batch:
         else:
             again = False
         schema = learner.schema()
-        wanted = learner.captured(self.config.tables.captures)
+        wanted = [*learner.captured(self.config.tables.captures), *learner.views_with_cdc(self.config.tables.captures)]
         self.refused = self._refused(wanted, schema)
         captured = [table for table in wanted if table.id not in self.refused]
         bypassing = [table for table in wanted if not table.dropped and table.bypasses_log]

@@ -31,8 +31,9 @@ from typing import Any, Final
 from uuid import UUID
 
 from writetime.cassandra.model import Mutation, PartitionUpdate, Row
+from writetime.cassandra.schema.create_statements import identifier
 from writetime.cassandra.schema.fingerprint import describe
-from writetime.cassandra.schema.model import Column, Schema, Table
+from writetime.cassandra.schema.model import Column, Schema, Table, View
 from writetime.cassandra.types.types import (
     EMPTY,
     CollectionType,
@@ -108,12 +109,24 @@ class Rules:
 
 def rejection_reason(table: Table, schema: Schema, rules: Rules | None = None) -> str | None:
     """The reason why the table's rows cannot be published (an unknown type, an impossible rule), or None."""
+    if table.view is not None and table.cdc and not table.dropped:
+        return _of_view(table, table.view)
     try:
         TableView(table, schema.types)
         describe(table, schema.types)
         return None if rules is None else rules.of(table, schema.types).rejection_reason()
     except SchemaError as error:
         return str(error)
+
+
+def _of_view(table: Table, view: View) -> str:
+    """A node builds the updates of its view from the rows that it has, so the logs lack deletions that the view's
+    replicas apply."""
+    name, base = (f"{identifier(table.keyspace)}.{identifier(each)}" for each in (table.name, view.base_table))
+    return (
+        "materialized views cannot be captured: the log of a view lacks deletions that its replicas apply, so deleted rows would stay. "
+        f"ALTER MATERIALIZED VIEW {name} WITH cdc = false; and capture its base table {base}"
+    )
 
 
 @dataclass(frozen=True, slots=True)

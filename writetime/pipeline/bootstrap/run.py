@@ -278,7 +278,8 @@ def due(store: Store, config: PipelineConfig, now: datetime | None = None) -> li
     now = now or datetime.now(UTC)
     learner = known_schema(store, cluster)
     schema = learner.schema()
-    captured = [table for table in schema.tables.values() if table.cdc and not table.dropped and config.tables.captures(table.full_name)]
+    tables = [table for table in schema.tables.values() if table.cdc and not table.dropped and table.view is None]
+    captured = [table for table in tables if config.tables.captures(table.full_name)]
     if choice == "leave_out":
         captured = [table for table in captured if not table.bypasses_log]
     found = list(runs(store, cluster))
