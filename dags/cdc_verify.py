@@ -9,14 +9,14 @@ from writetime_settings import settings
 RUNBOOK = """
 ### cdc_verify
 Reads token ranges of the captured tables from the cluster and compares values, writetimes and expiry times with the tables. Changes nothing.
-Differences that may be in flight are compared again after the next batch is sealed, for at most *Wait* seconds. Those that remain and are
+Differences that may be in flight are compared again once the table is complete up to the first comparison, for at most *Wait* seconds. Those that remain and are
 not in flight are **drift**, and the task fails.
 
 | what the task says | what it means | what to do |
 |---|---|---|
 | `drift …` | a row in the table differs from the cluster | see the report; if something else wrote to the table, `cdc_replay` of the hours or `cdc_bootstrap` of the table corrects it |
 | `tie …` | if one of two cells with equal timestamps expires, Cassandra 3.11 picks one depending on its clock; not a failure | nothing, or `cdc_bootstrap` of the table |
-| `unsettled …` | the row changed recently, or no batch was sealed since; not a failure | compare again, with *At rest* if there are no writes |
+| `unsettled …` | the row changed recently, and the table is not complete up to then; not a failure | compare again, with *At rest* if there are no writes |
 | `waits for a person: …` | a segment is held, and its data is missing | resolve its failed task in `cdc_ingest` first |
 | `in the ring it is another table by now` | a DROP, CREATE or TRUNCATE has not been processed yet | compare again after the next batch |
 | `topic …: drift of …` | the last record of a key is not the row of the table | was the topic written to, or its progress? `cdc_publish`, *Send all of a table again* |

@@ -55,6 +55,19 @@ class _RawHandler(_ProtocolHandler):  # type: ignore[misc]
     message_types_by_opcode: ClassVar = {**_ProtocolHandler.message_types_by_opcode, ResultMessage.opcode: _RawResult}
 
 
+class RowRate:
+    """Keeps one of several readers to its share of `snapshot.rows_per_second`; None: no limit."""
+
+    def __init__(self, rows_per_second: int | None, readers: int) -> None:
+        self._seconds_per_row = 0.0 if rows_per_second is None else readers / rows_per_second
+        self._free_at = time.monotonic()
+
+    def wait(self, rows: int) -> None:
+        """Wait until so many more rows may have been read. Time in which nothing was read is not caught up."""
+        self._free_at = max(self._free_at, time.monotonic() - rows * self._seconds_per_row) + rows * self._seconds_per_row
+        time.sleep(max(0.0, self._free_at - time.monotonic()))
+
+
 class Ring:
     """A session with the cluster, at one consistency level. `as_of`: see `Reading`. Methods raise BatchError,
     retriable where a retry may help."""

@@ -6,8 +6,8 @@ tables.
 Strategy: a table's snapshot is pinned first and the cluster is read after it, so that the cluster is never
 behind. Rows of both sides become documents by token range and key (`writetime.pipeline.verification.Shown`),
 are sorted, and are compared as a stream: neither side has to fit in memory. Differences that cannot be called
-drift yet are checked again after a later batch has ingested what was written up to the first check, as long
-as `--wait` allows. Columns and rows that the pipeline excludes, masks or filters (`writetime.events.masking`)
+drift yet are checked again once the table is complete up to the first check (on a quiet cluster without any
+batch), as long as `--wait` allows. Columns and rows that the pipeline excludes, masks or filters (`writetime.events.masking`)
 are treated the same on both sides. The job only reads; the report goes into the bucket.
 
 Exit code: 0 no drift; 1 drift, or something could not be compared.
@@ -32,7 +32,7 @@ import structlog
 from pyspark.sql import SparkSession
 from pyspark.sql.pandas.types import from_arrow_schema
 
-from spark_jobs.cassandra_reader import Ring, as_of, token_of
+from spark_jobs.cassandra_reader import Ring, RowRate, as_of, token_of
 from spark_jobs.job_exit import reports_failure
 from spark_jobs.session import spark_session
 from spark_jobs.sinks.iceberg import Warehouse
@@ -58,7 +58,7 @@ from writetime.events.arrow import from_arrow_value, plain_values
 from writetime.events.masking import Rules, TableRules
 from writetime.events.naming import to_column
 from writetime.events.number_rules import Digits
-from writetime.pipeline import verification
+from writetime.pipeline import verification, watermark
 from writetime.pipeline.bootstrap.rows import Selection
 from writetime.pipeline.bootstrap.run import parse_part, split
 from writetime.pipeline.job_result import leave
@@ -192,10 +192,12 @@ class Suspect:
 
 @dataclass
 class Look:
-    """The result of one pass over a table: rows by range, and differences by key."""
+    """The result of one pass over a table: rows by range, and differences by key. `horizon`: as of the start of
+    the pass."""
 
     at: int
     snapshot: int | None
+    horizon: verification.Horizon
     rows: dict[int, int] = field(default_factory=dict)
     suspects: dict[str, tuple[int, Suspect]] = field(default_factory=dict)
 
@@ -219,11 +221,10 @@ class Verification:
         self.schema: Schema = known_schema(self.store, self.cluster).schema()
         assert config.catalog is not None
         self.catalog = config.catalog.name
-        self._horizon: tuple[int, int | None] | None = None
+        self._written: tuple[int, datetime | None] | None = None
 
     def report(self) -> VerifyReport:
         started = datetime.now(UTC)
-        before = self._before()
         subjects: list[Subject] = []
         refused: list[TableResult] = []
         for table in self._tables() if self.cql is not None else ():
@@ -232,20 +233,20 @@ class Verification:
             except BatchError as error:
                 log.error("table not compared", table=table.full_name, **error.as_dict())
                 refused.append(TableResult(table=table.full_name, table_id=table.id, trouble=str(error)))
-        before = self._settle(subjects, before)
+        self._settle(subjects)
         sealed = history(self.store, self.cluster).sealed
         return VerifyReport(
             cluster=self.cluster,
             started_at=started,
             finished_at=datetime.now(UTC),
             batch=sealed.number if sealed else 0,
-            horizon=verification.moment(before),
+            horizon=min((at for each in subjects if (at := verification.moment(each.looks[-1].horizon.logged))), default=None),
             consistency=self.config.snapshot.consistency,
             share=self.options.share,
             seed=self.options.seed,
             at_rest=self.options.at_rest,
             waiting=sealed.held if sealed else [],
-            tables=sorted([*refused, *(self._result(each, before) for each in subjects)], key=lambda each: each.table),
+            tables=sorted([*refused, *map(self._result, subjects)], key=lambda each: each.table),
             topics=self._topics(),
         )
 
@@ -284,23 +285,18 @@ class Verification:
             raise BatchError("its partition key is hashed, which hides tokens", operation="compare a part", obj=table.full_name, hint=hint)
         return Subject(table, name, plan, [self._look(name, plan, range(len(chosen)))])
 
-    def _settle(self, subjects: Sequence[Subject], before: int) -> int:
-        """Compare differing rows again once the horizon has passed the first passes, while there is time;
-        returns the horizon."""
+    def _settle(self, subjects: Sequence[Subject]) -> None:
+        """Compare differing rows of a table again once its horizon has passed its last pass, while there is
+        time."""
         deadline = time.monotonic() + self.options.wait
-        while doubtful := [each for each in subjects if _doubtful(each, before)]:
+        while doubtful := [each for each in subjects if _doubtful(each) and len(each.looks) <= _MOST_LOOKS]:
             if time.monotonic() >= deadline:
                 break
-            later = self._before()
-            if later <= max(each.looks[-1].at for each in doubtful):
-                time.sleep(min(_LOOK_EVERY, max(0.0, deadline - time.monotonic())))
-                continue
-            before = later
-            for subject in doubtful:
+            ready = [each for each in doubtful if self._horizon(each.table).logged >= each.looks[-1].at]
+            for subject in ready:
                 subject.looks.append(self._again(subject))
-            if all(len(each.looks) > _MOST_LOOKS for each in doubtful):
-                break
-        return before
+            if not ready:
+                time.sleep(min(_LOOK_EVERY, max(0.0, deadline - time.monotonic())))
 
     def _again(self, subject: Subject) -> Look:
         """Another pass over the ranges with differences; rows that did not differ before are ignored."""
@@ -313,14 +309,17 @@ class Verification:
         return look
 
     def _look(self, name: str, plan: Plan, wanted: Iterable[int]) -> Look:
+        # Before the snapshot: whatever was logged by then is in it.
+        horizon = self._horizon(plan.table)
         held = IcebergTable(self.spark, name)
         held.refresh()
         columns = plan.columns(held.columns.names)
         snapshot = held.snapshot
         numbers = list(wanted)
         schema = from_arrow_schema(_SIDES)
-        spread = self.spark.sparkContext.parallelize([(number,) for number in numbers], self._readers(numbers))
-        rows = self.spark.createDataFrame(spread, "range int").mapInArrow(plan.ring_side(), schema=schema)
+        readers = max(1, min(self.config.snapshot.readers, len(numbers)))
+        spread = self.spark.sparkContext.parallelize([(number,) for number in numbers], readers)
+        rows = self.spark.createDataFrame(spread, "range int").mapInArrow(plan.ring_side(readers), schema=schema)
         if snapshot is not None:
             chosen = ", ".join(quoted(column) for column in columns)
             stored = self.spark.sql(f"SELECT {chosen} FROM {name} VERSION AS OF {snapshot}")  # noqa: S608 - quoted names only
@@ -330,40 +329,36 @@ class Verification:
         look: Look | None = None
         for row in ordered.mapInArrow(differing(compared), schema=from_arrow_schema(_FOUND)).toLocalIterator():
             # Rows arrive after the whole range has been read.
-            look = look or Look(as_of(0), snapshot)
+            look = look or Look(as_of(0), snapshot, horizon)
             if row["key"] is None:
                 look.rows[row["range"]] = look.rows.get(row["range"], 0) + row["rows"]
             elif len(look.suspects) < MOST_SUSPECTS:
                 look.suspects[row["key"]] = row["range"], _suspect(compared, row.asDict(), look.at)
-        look = look or Look(as_of(0), snapshot)
+        look = look or Look(as_of(0), snapshot, horizon)
         log.info("compared", table=plan.table.full_name, ranges=len(numbers), rows=sum(look.rows.values()), differ=len(look.suspects))
         return look
 
-    def _readers(self, numbers: Sequence[int]) -> int:
-        return max(1, min(self.config.snapshot.readers, len(numbers)))
-
-    def _before(self) -> int:
-        """The horizon, less a margin for clocks (µs)."""
+    def _horizon(self, table: Table) -> verification.Horizon:
         if self.options.at_rest:
-            return verification.EVER
+            return verification.AT_REST
         sealed = history(self.store, self.cluster).sealed
         number = sealed.number if sealed else 0
-        if self._horizon is None or self._horizon[0] != number:
-            self._horizon = number, verification.horizon(self.store, self.cluster)
-        found = self._horizon[1]
-        return -1 if found is None else found - int(self.config.snapshot.margin_seconds * 1_000_000)
+        if self._written is None or self._written[0] != number:
+            self._written = number, verification.written_until(self.store, self.cluster, sealed)
+        complete = watermark.read(self.store, self.cluster, sealed)
+        return verification.horizon(self._written[1], complete, table.id, self.config.snapshot.margin_seconds)
 
     def _ring(self) -> Ring:
         assert self.cql is not None
         return ring_of(self.config, self.cql)
 
-    def _result(self, subject: Subject, before: int) -> TableResult:
+    def _result(self, subject: Subject) -> TableResult:
         first, last = subject.looks[0], subject.looks[-1]
         findings: list[Finding] = []
         ranges = [RangeResult(start=start, end=end, rows=first.rows.get(at, 0)) for at, (start, end) in enumerate(subject.plan.ranges)]
         ties = self._ties(subject, last)
         for key, (number, suspect) in sorted(last.suspects.items()):
-            verdict = "tie" if key in ties else verification.verdict(suspect.differences, suspect.since, before)
+            verdict = "tie" if key in ties else verification.verdict(suspect.differences, suspect.since, last.horizon)
             counted = ranges[number]
             ranges[number] = counted.model_copy(update={verdict: getattr(counted, verdict) + 1})
             if len(findings) < MOST_FINDINGS:
@@ -421,10 +416,10 @@ def _head_of(record: bytes) -> bytes:
     return record_key(split_record_key(record)[0])
 
 
-def _doubtful(subject: Subject, before: int) -> bool:
+def _doubtful(subject: Subject) -> bool:
     """Whether another pass could change the result."""
-    suspects = subject.looks[-1].suspects.values()
-    return any(verification.verdict(each.differences, each.since, before) == "unsettled" for _, each in suspects)
+    last = subject.looks[-1]
+    return any(verification.verdict(each.differences, each.since, last.horizon) == "unsettled" for _, each in last.suspects.values())
 
 
 def _aged(before: Suspect, now: Suspect) -> Suspect:
@@ -486,15 +481,16 @@ class Plan:
         values = (*self.table.static_columns, *self.table.regular_columns)
         return frozenset(column.name for column in values if self._kind(column.type).multicell)
 
-    def ring_side(self) -> Callable[[Batches], Batches]:
-        """Numbers of ranges to _SIDES."""
+    def ring_side(self, readers: int) -> Callable[[Batches], Batches]:
+        """Numbers of ranges to _SIDES, by one of `readers`."""
         config, cql, table, types, ranges, of_elements = self.config, self.cql, self.table, self.types, self.ranges, self.of_elements
 
         def read(batches: Batches) -> Batches:
             rows = Rows(table, types, of_elements, config.columns.rules, config.warehouse)
+            rate = RowRate(config.snapshot.rows_per_second, readers)
             with ring_of(config, cql) as ring:
                 for number in (number for batch in batches for number in batch["range"].to_pylist()):
-                    yield from chunked(rows.of_ring(ring, number, ranges[number]), _SIDES)
+                    yield from chunked(rows.of_ring(ring, number, ranges[number], rate), _SIDES)
 
         return read
 
@@ -539,7 +535,7 @@ class Rows:
 
     # --- the cluster's side
 
-    def of_ring(self, ring: Ring, number: int, tokens: verification.Range) -> Iterator[dict[str, Any]]:
+    def of_ring(self, ring: Ring, number: int, tokens: verification.Range, rate: RowRate) -> Iterator[dict[str, Any]]:
         bounds = [token.to_bytes(8, "big", signed=True) for token in tokens]
         for page in ring.pages(self.selection.of_range(), bounds, 0):
             for answer in page.rows:
@@ -548,6 +544,7 @@ class Rows:
                     key, token, shown = found
                     place = {"range": 0 if self.blind else number, "key": key, "ring": True, "token": token}
                     yield place | {"now": page.reading.now, "row": shown.to_bytes(), "record": None}
+            rate.wait(len(page.rows))
 
     def answered(self, answer: Sequence[bytes | None], now: int) -> tuple[str, int, Shown] | None:
         """Key, token and document of a row of the cluster; None if the pipeline's filter excludes it."""

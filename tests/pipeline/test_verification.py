@@ -14,10 +14,11 @@ import pytest
 from writetime.cassandra.model import Cell, Liveness, Row
 from writetime.errors import ConfigError
 from writetime.pipeline import verification
-from writetime.pipeline.documents import Manifest, Sealed, SegmentInput
+from writetime.pipeline.documents import HeldTable, Manifest, Sealed, SegmentInput, Watermark
 from writetime.pipeline.verification import (
     Compared,
     Difference,
+    Horizon,
     RangeResult,
     Shown,
     TableResult,
@@ -68,8 +69,11 @@ def test_what_is_not_told_is_not_compared() -> None:
 
 def test_only_what_ought_to_be_in_is_drift() -> None:
     old, unseen = [Difference("value", "v", 500)], [Difference("row too many", "", None)]
-    assert [verdict(old, 900, before) for before in (499, 500)] == ["unsettled", "drift"]
-    assert [verdict(unseen, 900, before) for before in (899, 900)] == ["unsettled", "drift"]
+    assert [verdict(old, 900, Horizon(written, -1)) for written in (499, 500)] == ["unsettled", "drift"]
+    assert [verdict(unseen, 900, Horizon(written, -1)) for written in (900, 1000)] == ["unsettled"] * 2
+    # Whatever its writetime: it was there when the cluster was read, and everything logged by then is in.
+    assert [verdict(each, 900, Horizon(-1, logged)) for each in (old, unseen) for logged in (899, 900)] == ["unsettled", "drift"] * 2
+    assert verdict([], 900, Horizon(-1, -1)) == "unsettled"
 
 
 def test_less_of_a_row_is_a_tie_if_what_lacks_won_one() -> None:
@@ -121,17 +125,36 @@ def test_the_horizon_is_that_of_the_node_that_is_furthest_behind(tmp_path: Path)
         return SegmentInput(object=name, generation=1, size=1, crc32c=1, sealed_at=start + timedelta(minutes=minute))
 
     taken = {1: [(0, 1), (1, 2), (2, 0)], 2: [(0, 3), (0, 5)], 3: []}
-    assert verification.horizon(store, "c") is None
+    assert verification.written_until(store, "c", None) is None
     for number, segments in taken.items():
         about = {"number": number, "cluster": "c", "created_at": start, "now": 0, "base": number - 1}
         made = Manifest(kind="ingest", segments=[segment(nodes[at], minute) for at, minute in segments], **about)
         store.put(layout.batch_object("c", number, "manifest"), made.to_bytes())
         sealed = Sealed(number=number, kind="ingest", sealed_at=start, segments=[], accounting=[], state={})
         store.put(layout.batch_object("c", number, "sealed"), sealed.to_bytes())
-    assert verification.moment(verification.horizon(store, "c")) == start
+    assert verification.written_until(store, "c", sealed) == start
     for node in nodes[:2]:
         store.put(layout.node_facts(node), b"{}")
-    assert verification.moment(verification.horizon(store, "c")) == start + timedelta(minutes=2)
+    assert verification.written_until(store, "c", sealed) == start + timedelta(minutes=2)
+
+
+def test_the_horizon_of_a_table_is_the_time_up_to_which_it_is_complete() -> None:
+    """It advances without segments; a table that is held stays behind."""
+    start = datetime(2026, 5, 4, 12, tzinfo=UTC)
+    held, other = UUID(int=1), UUID(int=2)
+
+    def of(complete: Watermark, table_id: UUID, written: datetime | None = start) -> tuple[datetime | None, datetime | None]:
+        found = verification.horizon(written, complete, table_id, 10)
+        return verification.moment(found.written), verification.moment(found.logged)
+
+    later, less = start + timedelta(hours=1), timedelta(seconds=10)
+    complete = Watermark(until=later, held={held: HeldTable(until=start - timedelta(hours=1), by="x")})
+    assert of(complete, other) == (start - less, later - less)
+    assert of(complete, held) == (start - less, start - timedelta(hours=1) - less)
+    assert of(complete.model_copy(update={"held": {held: HeldTable(until=None, by="x")}}), held) == (start - less, None)
+    # Nodes that sign nothing off.
+    assert of(Watermark(), other) == (start - less, start - less)
+    assert of(Watermark(), other, None) == (None, None)
 
 
 def test_the_report_and_its_picture(tmp_path: Path) -> None:

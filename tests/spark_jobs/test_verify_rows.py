@@ -26,6 +26,7 @@ from writetime.config.cluster import CqlConfig
 from writetime.config.pipeline import PipelineConfig
 from writetime.config.warehouse import WarehouseConfig
 from writetime.events.masking import Rules
+from writetime.pipeline import verification
 from writetime.pipeline.verification import Compared, Difference, Shown
 from writetime.storage import open_store
 
@@ -102,7 +103,8 @@ def test_rows_whose_ties_the_ring_decided_otherwise_are_named(tmp_path: Path) ->
     found = Shown.from_bytes(ours["row"])
     suspects = {column: (0, Suspect(0, "", 0, [Difference("value", column, None)], Shown({}), found, record)) for column in ("v", "secret")}
     shards = [(str(tmp_path / "shard"), version)]
-    assert tied_rows(Look(0, 1, suspects=suspects), shards, ClusteringOrder(TABLE, {}), frozenset({"tags"}), 100) == {"v"}
+    look = Look(0, 1, verification.AT_REST, suspects=suspects)
+    assert tied_rows(look, shards, ClusteringOrder(TABLE, {}), frozenset({"tags"}), 100) == {"v"}
 
 
 def test_tokens_come_from_the_warehouse() -> None:
@@ -157,7 +159,7 @@ def test_what_travels_to_the_workers() -> None:
     (batch,) = read(iter([lake(None)]))
     assert batch["ring"].to_pylist() == [False]
     assert Shown.from_bytes(batch["row"][0].as_py()).values == {"tags": [["a", 7]], "v": 9}
-    cloudpickle.dumps(plan.ring_side())
+    cloudpickle.dumps(plan.ring_side(2))
 
 
 def test_numbers_of_current_rows_are_compared_as_numbers() -> None:

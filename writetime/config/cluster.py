@@ -74,7 +74,12 @@ class SnapshotConfig(Model):
     events: Literal["r", "none"] = Field(default="r", description="r: rows that were read become events with op r. none: no events.")
     ranges: int = Field(default=64, ge=1, description="Minimum number of token ranges per table; a failed range is read again as a whole.")
     page_rows: int = Field(default=1000, ge=1, description="Rows per page.")
-    rows_per_second: int | None = Field(default=None, ge=1, description="Maximum rows per second, over all workers.")
+    rows_per_second: int | None = Field(
+        default=10_000,
+        ge=1,
+        description="Maximum rows per second that a reading or a comparison of tables reads from the cluster, over all workers; null: no "
+        "limit.",
+    )
     readers: int = Field(default=2, ge=1, description="Maximum number of ranges read in parallel.")
     attempts: int = Field(default=8, ge=1, description="Attempts per page before its range fails.")
     margin_seconds: float = Field(

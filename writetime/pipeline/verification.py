@@ -10,7 +10,10 @@ tables. All else is **unsettled**, and is checked again once the horizon has pas
 check. Where Cassandra 3.11 itself chooses by its clock between cells of equal timestamp
 (`writetime.cassandra.merge.reconcile`), the row is a **tie**.
 
-The horizon: for each node, the time at which it finished its last ingested segment; the earliest of these.
+The horizon for writetimes: for each node, the time at which it finished its last ingested segment; the earliest
+of these. Clocks of clients, which make writetimes, are not compared with anything later. The horizon for the
+time of a check is the time up to which the table is complete (`writetime.pipeline.watermark`): it advances while
+nobody writes and no segment is finished. Without sign-offs of the nodes, it is the first horizon.
 """
 
 from __future__ import annotations
@@ -32,8 +35,7 @@ from writetime.cassandra.model import Row
 from writetime.charts import Cell, Line, State, svg, text_table
 from writetime.errors import ConfigError
 from writetime.pipeline.completeness import node_ends
-from writetime.pipeline.documents import Document
-from writetime.pipeline.planner import history
+from writetime.pipeline.documents import Document, Sealed, Watermark
 from writetime.storage import layout
 from writetime.storage.store import Store
 
@@ -146,10 +148,22 @@ def _same_expiry(theirs: int | None, mine: int | None) -> bool:
     return theirs == mine if theirs is None or mine is None else abs(theirs - mine) <= CLOCKS
 
 
-def verdict(found: Sequence[Difference], looked_at: int, before: int) -> Verdict:
-    """The verdict on a row. `looked_at` (µs): when the difference was first seen; `before` (µs): the
-    horizon, less a margin."""
-    return "drift" if any((looked_at if each.evidence is None else each.evidence) <= before for each in found) else "unsettled"
+@dataclass(frozen=True, slots=True)
+class Horizon:
+    """Up to when everything is in the tables (µs), less a margin for clocks; -1: unknown. `written`: by
+    writetime; `logged`: by the time at which the cluster was read."""
+
+    written: int
+    logged: int
+
+
+AT_REST: Final = Horizon(EVER, EVER)
+
+
+def verdict(found: Sequence[Difference], looked_at: int, horizon: Horizon) -> Verdict:
+    """The verdict on a row. `looked_at` (µs): when the difference was first seen."""
+    is_written = any(each.evidence is not None and each.evidence <= horizon.written for each in found)
+    return "drift" if is_written or looked_at <= horizon.logged else "unsettled"
 
 
 # --- what is read
@@ -164,10 +178,19 @@ def sampled(ranges: Sequence[Range], share: float, seed: int) -> list[Range]:
     return sorted(random.Random(seed).sample(list(ranges), count)) if count < len(ranges) else list(ranges)  # noqa: S311 - no secret
 
 
-def horizon(store: Store, cluster: str) -> int | None:
-    """Everything written up to then (µs) by nodes that ship is in the tables; None if unknown."""
-    ends = node_ends(store, cluster, history(store, cluster).sealed)
-    return min((int(at.timestamp() * 1_000_000) for at in ends.values()), default=None)
+def written_until(store: Store, cluster: str, sealed: Sealed | None) -> datetime | None:
+    """Everything written up to then by nodes that ship is in the tables; None if unknown."""
+    return min(node_ends(store, cluster, sealed).values(), default=None)
+
+
+def horizon(written: datetime | None, complete: Watermark, table_id: UUID, margin_seconds: float) -> Horizon:
+    """The horizon of a table by `written_until` and by the time up to which the tables are complete."""
+    is_known = complete.until is not None
+    return Horizon(_less(written, margin_seconds), _less(complete.of(table_id) if is_known else written, margin_seconds))
+
+
+def _less(at: datetime | None, seconds: float) -> int:
+    return -1 if at is None else int((at.timestamp() - seconds) * 1_000_000)
 
 
 def may_be_ties(found: Sequence[Difference], ring: Shown | None, elements: frozenset[str]) -> bool:
@@ -397,5 +420,7 @@ def identity(ring: bytes | None, ours: bytes | None) -> str:
 
 
 def moment(microseconds: int | None) -> datetime | None:
-    """A time in UTC; None for None and for `EVER`."""
-    return None if microseconds is None or microseconds >= EVER else datetime.fromtimestamp(microseconds / 1_000_000, UTC)
+    """A time in UTC; None for `EVER` and for an unknown one."""
+    if microseconds is None or not 0 <= microseconds < EVER:
+        return None
+    return datetime.fromtimestamp(microseconds / 1_000_000, UTC)
