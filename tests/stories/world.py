@@ -20,6 +20,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Final, Self
 
+from cassandra import RequestValidationException
 from cassandra.cluster import Session
 from confluent_kafka import Consumer, KafkaError, TopicPartition
 
@@ -90,7 +91,10 @@ class World:
         self.session.set_keyspace(story.name)
         for statement in step:
             if isinstance(statement, str):
-                self.session.execute(statement)
+                try:
+                    self.session.execute(statement)
+                except RequestValidationException as error:
+                    self.differences[story.name].append(f"✗ the node refuses {statement!r}: {error}")
         return sum(each for each in step if isinstance(each, int))
 
     # --- the pipeline
