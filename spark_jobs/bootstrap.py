@@ -9,8 +9,8 @@ Strategy: a table is read token range by token range, each by one worker. The wo
 the state and writes frames only for differences (`writetime.pipeline.bootstrap.difference`). A second run
 therefore adds nothing, and counters and lists are compared with what is known of them. A row that the state
 has and the cluster does not return is read once more before it gets a tombstone. A worker records each
-finished range, which is not read again. Writes to the cluster and the pipeline may continue meanwhile: frames
-merge with the log in any order.
+finished range, which is not read again. Writes to the cluster and the pipeline may continue meanwhile: a frame says
+what the cluster has, as of its reading, and not what the state lacks, so frames merge with the log in any order.
 
 Exit code: 0 everything was read, 1 something was not."""
 
@@ -443,14 +443,15 @@ class TableReader:
         rest = dict(states)
         last: bytes | None = None
         for page in self._ring.pages(self._selection.of_range(), [_bigint(token) for token in part], self._as_of):
+            reading = self._reading(page)
             for answer in page.rows:
-                row = self._selection.row(answer, page.reading)
+                row = self._selection.row(answer, reading)
                 if row.key != last:
                     last = row.key
-                    self._statics(row.key, rest.pop(record_key(row.key), b""), row, page.reading)
+                    self._statics(row.key, rest.pop(record_key(row.key), b""), row, reading)
                 if row.clustering is not None:
                     state = rest.pop(record_key(row.key, self._keys.key(row.clustering)), b"")
-                    self._row(row.key, state, row, page.reading)
+                    self._row(row.key, state, row, reading)
             self.rows += len(page.rows)
             self._pause()
         # Read once more: only a row that is missing in both reads was deleted.
@@ -480,11 +481,12 @@ class TableReader:
 
     def _answered(self, key: bytes, state: bytes, page: Page) -> None:
         pk, name = split_record_key(key)
-        rows = [self._selection.row(answer, page.reading) for answer in page.rows]
+        reading = self._reading(page)
+        rows = [self._selection.row(answer, reading) for answer in page.rows]
         if name == HEAD:
-            self._statics(pk, state, rows[0] if rows else None, self._now(page.reading))
+            self._statics(pk, state, rows[0] if rows else None, self._now(reading))
         elif state:
-            self._row(pk, state, next((row for row in rows if row.clustering is not None), None), self._now(page.reading))
+            self._row(pk, state, next((row for row in rows if row.clustering is not None), None), self._now(reading))
 
     # --- comparing
 
@@ -508,6 +510,12 @@ class TableReader:
     def _put(self, key: bytes, row: Row | None) -> None:
         if row is not None:
             self._writer.add(frame(self.plan.table, self.plan.schema, key, row))
+
+    def _reading(self, page: Page) -> Reading:
+        """The time of a page, as far as clocks agree within the margin."""
+        margin = self.plan.snapshot.margin_seconds
+        since, until = (int(second * MICROSECONDS) for second in (page.asked - margin, page.answered + margin))
+        return replace(page.reading, as_of=max(self._as_of, since), until=until)
 
     def _now(self, reading: Reading) -> Reading:
         """The time of the query; for a result without rows, the time at its start, which is early enough."""

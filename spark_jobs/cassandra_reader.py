@@ -35,10 +35,13 @@ _HINT: Final = "Check cluster.cql, the user's rights, and that all nodes are up:
 
 
 class Page(NamedTuple):
-    """Some rows of a result; `reading`: what is known of the time of reading."""
+    """Some rows of a result; `reading`: what is known of the time of reading; `asked`, `answered` (s): the request and
+    its answer, by the clock of this machine."""
 
     rows: list[Answer]
     reading: Reading
+    asked: float = 0.0
+    answered: float = 0.0
 
 
 class _RawResult(ResultMessage):  # type: ignore[misc]
@@ -148,11 +151,10 @@ class Ring:
     def rows(self, query: str, values: Sequence[bytes | None], as_of: int) -> Page:
         """All rows of a small result."""
         found: list[Answer] = []
-        reading = Reading(as_of, 0)
+        page = Page(found, Reading(as_of, 0))
         for page in self.pages(query, values, as_of):
             found += page.rows
-            reading = page.reading
-        return Page(found, reading)
+        return page._replace(rows=found)
 
     def pages(self, query: str, values: Sequence[bytes | None], as_of: int) -> Iterator[Page]:
         """A result page by page. If TTLs are selected, the last column must be the coordinator's clock in
@@ -163,19 +165,19 @@ class Ring:
         while True:
             bound = BoundStatement(self._prepared[query], fetch_size=self._page_rows)
             bound.values = list(values)
-            rows, reading, state = self._retried("read rows", lambda bound=bound, state=state: self._page(bound, state, as_of))
-            yield Page(rows, reading)
+            page, state = self._retried("read rows", lambda bound=bound, state=state: self._page(bound, state, as_of))
+            yield page
             if state is None:
                 return
 
-    def _page(self, bound: Any, state: bytes | None, as_of: int) -> tuple[list[Answer], Reading, bytes | None]:
-        before = time.monotonic()
+    def _page(self, bound: Any, state: bytes | None, as_of: int) -> tuple[Page, bytes | None]:
+        asked, before = time.time(), time.monotonic()
         result = self._session.execute(bound, paging_state=state)
         rows: list[Answer] = [tuple(row) for row in result.current_rows]
         elapsed = time.monotonic() - before
         # The coordinator read its clock after the request and before it made the row: the time is in between.
         clock = min((int.from_bytes(row[-1], "big", signed=True) for row in rows if row[-1] and len(row[-1]) == 8), default=0)
-        return rows, Reading(as_of, int((clock / 1000) - elapsed)), result.paging_state
+        return Page(rows, Reading(as_of, int((clock / 1000) - elapsed)), asked, time.time()), result.paging_state
 
     def _text(self, query: str) -> str:
         return str(self._retried("ask the ring for its version", lambda: self._session.execute(query).one())[0])

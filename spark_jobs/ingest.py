@@ -975,8 +975,7 @@ class Batch:
     def _commit_state(self, folded: DataFrame, captured: list[Table]) -> dict[str, ShardVersions]:
         """Upsert each changed shard, in the tasks that hold its records, and collect the versions for the next batch."""
         number, bucket_url = self.manifest.number, self.config.bucket
-        # Rows that were read from the cluster need not be read again for that reason.
-        noted = self.config.cluster.cql is not None and not any(s.ref.node.origin != "log" for s in self.manifest.segments)
+        noted = self.config.cluster.cql is not None
         cluster, now = self.manifest.cluster, self.manifest.now
         places = {key: (*place, self._lease(table, key[1])) for table in captured for key, place in self._shards(table).items()}
 

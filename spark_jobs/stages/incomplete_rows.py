@@ -1,6 +1,7 @@
-"""Rows with an incomplete state: the log changed them, and the result depends on values that the log does not
-hold (`writetime.pipeline.bootstrap.unknown_marker`). A batch records their keys, and the bootstrap job reads
-them from the cluster again. The record is the same on every run of a batch."""
+"""Rows with an incomplete state: a reading of the cluster and the log have said what does not add up, or depends on
+values that neither holds (`writetime.cassandra.merge.stand_ins`). A batch records the keys of those that it has
+changed, and of those in which something expires; the bootstrap job reads them from the cluster again. What was just
+read is recorded only if that holds for it, too. The record is the same on every run of a batch."""
 
 from __future__ import annotations
 
@@ -10,8 +11,11 @@ from uuid import UUID
 
 import pyarrow as pa
 
+from writetime.cassandra.merge import row_codec
+from writetime.cassandra.merge.partition_head import static_row_of
+from writetime.cassandra.merge.stand_ins import is_unknown
+from writetime.cassandra.merge.unknown_marker import may_hold_one
 from writetime.cassandra.types.byte_comparable import HEAD, split_record_key
-from writetime.pipeline.bootstrap.unknown_marker import is_unknown
 from writetime.storage.store import Store
 
 
@@ -26,9 +30,13 @@ class IncompleteRows:
         """Yield the records (`shards.SCHEMA`) unchanged, and remember those that are incomplete."""
         for batch in records:
             for key, state in zip(batch["key"].to_pylist(), batch["state"].to_pylist(), strict=True):
-                if state and is_unknown(state, self._now, head=split_record_key(key)[1] == HEAD):
+                if state and may_hold_one(state) and self._is_incomplete(key, state):
                     self._keys.append(key.hex())
             yield batch
+
+    def _is_incomplete(self, key: bytes, state: bytes) -> bool:
+        row = static_row_of(state) if split_record_key(key)[1] == HEAD else state
+        return bool(row) and is_unknown(row_codec.decode(row), self._now)
 
     def put(self, store: Store, name: str, batch: int, table_id: bytes) -> None:
         """Write the keys to the store, if there are any."""

@@ -8,10 +8,9 @@ from uuid import UUID
 
 from spark_jobs.stages.incomplete_rows import IncompleteRows
 from spark_jobs.state.shards import Record, in_batches
-from writetime.cassandra.merge import row_codec
+from writetime.cassandra.merge import row_codec, unknown_marker
 from writetime.cassandra.model import Liveness, Row
 from writetime.cassandra.types.byte_comparable import record_key
-from writetime.pipeline.bootstrap import unknown_marker
 from writetime.storage import open_store
 
 NOW = 1_700_000_000

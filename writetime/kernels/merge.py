@@ -77,7 +77,7 @@ __all__ = [
 ]
 
 SOURCES: Final = (
-    "cassandra/merge/row_codec.py",
+    *(f"cassandra/merge/{name}.py" for name in ("row_codec", "unknown_marker")),
     *(f"kernels/{name}.py" for name in ("merge", "pack", "rows", "projection_kernel")),
 )
 """The sources of this module's machine code in addition to those of the decoder, constants included."""

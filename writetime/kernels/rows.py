@@ -3,7 +3,8 @@
 Strategy: numba, as in `mutation_kernel`. Rows are in one byte array and read entry by entry through cursors:
 blocks of numbers in `cur`, at A and B for the two rows, at W for the winning cell and at LAST for the last
 written entry. Nothing outside of a row is read. If a row is damaged, or a counter is not as Cassandra writes
-it (shards and header in order), the result is ODD, and the caller uses the readable twin. If room lacks, the
+it (shards and header in order), the result is ODD, and the caller uses the readable twin. So it is where a stand-in
+of a reading (`unknown_marker`) meets what it may yield to. If room lacks, the
 result is LACKING, and the caller makes room and repeats the call.
 
 Cassandra's rules are documented in `reconcile`; functions here have the names of their twins there. `merge`
@@ -17,6 +18,7 @@ from typing import Any, Final, NamedTuple
 import numpy as np
 
 from writetime.cassandra.merge import row_codec
+from writetime.cassandra.merge.unknown_marker import ALONE, PATH_MARK, STATED, WITH_CELLS
 from writetime.cassandra.model import EXPIRED_LIVENESS_TTL, NO_DELETION_TIME, NO_TIMESTAMP, NO_TTL
 from writetime.kernels.compiled import Bytes, Ints, compiled
 from writetime.kernels.mutation_kernel import _copy, _length, _vint
@@ -28,7 +30,7 @@ LACKING: Final = -2
 A, B, W, LAST, CURSORS = 0, 20, 40, 60, 80
 POS, END, KIND, TIMESTAMP, TTL, TIME, LAST_TTL, LAST_TIME = range(8)
 NAME, NAME_LENGTH, PATH, PATH_LENGTH, VALUE, VALUE_LENGTH = range(8, 14)
-RANK, BAD, SEEN, IN_PLAY, TIED = range(14, 19)
+RANK, BAD, SEEN, IN_PLAY, TIED, STANDS_IN = range(14, 20)
 
 _LIVE, _DELETED, _SIMPLE, _COMPLEX, _DONE = range(5)
 """Ranks of entries: entries of equal rank are merged with each other."""
@@ -40,8 +42,12 @@ _EXPIRED, _NO_TIME, _NO_TIMESTAMP, _NO_TTL = EXPIRED_LIVENESS_TTL, NO_DELETION_T
 ENTRY: Final = 64
 """An upper limit of the bytes of an entry apart from name, path and value: flags, numbers, lengths."""
 _SHARD, _MOST_SHARDS = 32, 1 << 15
+_PATH = 16
 _REMOTE, _LOCAL, _GLOBAL = range(3)
 _GLOBAL_FLAG = 1 << 15
+_ALONE, _WITH_CELLS = ALONE, WITH_CELLS
+_STATED = int.from_bytes(STATED[:8], "big")
+_PATH_MARK_HIGH, _PATH_MARK_LOW = int.from_bytes(PATH_MARK[:2], "big"), int.from_bytes(PATH_MARK[2:], "big")
 
 _i64: Any = np.int64
 _u64: Any = np.uint64
@@ -142,11 +148,23 @@ def _open(buf: Bytes, cur: Ints, o: int, pos: int, end: int, rules: Rules) -> in
     cur[o + LAST_TTL], cur[o + LAST_TIME] = _NO_TTL, _NO_TIME
     cur[o + NAME_LENGTH] = 0
     cur[o + NAME] = pos
-    cur[o + BAD] = cur[o + SEEN] = cur[o + IN_PLAY] = 0
+    cur[o + BAD] = cur[o + SEEN] = cur[o + IN_PLAY] = cur[o + STANDS_IN] = 0
     entries = pos if pos == end else _clustering(buf, pos, end)
     cur[o + POS], cur[o + END] = entries, end
     _next(buf, cur, o, rules)
     return entries
+
+
+@compiled
+def _u16(buf: Bytes, pos: int) -> int:
+    return (_i64(buf[pos]) << 8) | _i64(buf[pos + 1])  # type: ignore[no-any-return]
+
+
+@compiled
+def _is_stand_in(buf: Bytes, path: int) -> bool:
+    """Whether this is the path of a list's element that was read from the cluster."""
+    low = (_u16(buf, path + 6) << 16) | _u16(buf, path + 8)
+    return low == _PATH_MARK_LOW and _u16(buf, path + 4) == _PATH_MARK_HIGH  # type: ignore[no-any-return]
 
 
 @compiled
@@ -182,6 +200,8 @@ def _next(buf: Bytes, cur: Ints, o: int, rules: Rules) -> None:
             cur[o + PATH_LENGTH], pos = _length(buf, pos, end)
             cur[o + PATH] = pos
             pos += cur[o + PATH_LENGTH]
+            if cur[o + PATH_LENGTH] == _PATH and pos <= end and _is_stand_in(buf, cur[o + PATH]):
+                cur[o + STANDS_IN] = 1
         if kind != _COMPLEX_DELETION:
             cur[o + VALUE_LENGTH], pos = _length(buf, pos, end)
             cur[o + VALUE] = pos
@@ -364,11 +384,6 @@ def _reconcile(buf: Bytes, cur: Ints, o: int, rules: Rules, spare: int, room: in
 
 
 @compiled
-def _u16(buf: Bytes, pos: int) -> int:
-    return (_i64(buf[pos]) << 8) | _i64(buf[pos + 1])  # type: ignore[no-any-return]
-
-
-@compiled
 def _long(buf: Bytes, pos: int) -> int:
     value = _u64(0)
     for i in range(8):
@@ -442,6 +457,8 @@ def _merge_contexts(buf: Bytes, a: int, a_length: int, b: int, b_length: int, ou
                 y += 1
             j += 1
         at = shards + written * _SHARD
+        if _long(buf, its if order > 0 else mine) == _STATED:
+            return ODD
         kind = max(a_kind, b_kind)
         _copy(buf, its if order > 0 or (order == 0 and not _shard_stays(buf, a_kind, mine, b_kind, its)) else mine, _SHARD, buf, at)
         if a_kind == _LOCAL and b_kind == _LOCAL:
@@ -483,6 +500,11 @@ def _shard_stays(buf: Bytes, a_kind: int, a: int, b_kind: int, b: int) -> bool:
 @compiled
 def _supersedes(timestamp: int, time: int, other: int, other_time: int) -> bool:
     return timestamp > other or (timestamp == other and time > other_time)
+
+
+@compiled
+def _is_unknown_liveness(ttl: int) -> bool:
+    return ttl in (_WITH_CELLS, _ALONE)
 
 
 @compiled
@@ -545,6 +567,8 @@ def merge_rows(
         _take(cur, A)
         _next(buf, cur, A, rules)
         if cur[B + RANK] == _LIVE:
+            if _is_unknown_liveness(cur[W + TTL]) != _is_unknown_liveness(cur[B + TTL]):
+                return ODD
             if not _liveness_stays(cur, B, rules.legacy):
                 _take(cur, B)
             _next(buf, cur, B, rules)
@@ -575,6 +599,8 @@ def merge_rows(
     before = pos
     pos = _merge_cells(buf, cur, pos, room, spare, spare_end, rules, covered, strongest, strongest_time)
     if cur[A + BAD] or cur[B + BAD]:
+        return ODD
+    if (cur[A + STANDS_IN] and cur[B + SEEN] & (1 << _ELEMENT)) or (cur[B + STANDS_IN] and cur[A + SEEN] & (1 << _ELEMENT)):
         return ODD
     return out if empty and pos == before else pos
 

@@ -9,12 +9,12 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from writetime.cassandra.merge import row_codec
-from writetime.cassandra.merge.counters import Shard, encode_context, total
+from writetime.cassandra.merge import row_codec, unknown_marker
+from writetime.cassandra.merge.counters import Shard, encode_context, statement, total
 from writetime.cassandra.merge.liveness import is_live, live_cells
 from writetime.cassandra.merge.reconcile import merge_rows
+from writetime.cassandra.merge.stand_ins import is_unknown
 from writetime.cassandra.model import Cell, Liveness, Row
-from writetime.pipeline.bootstrap import unknown_marker
 from writetime.pipeline.bootstrap.difference import Comparison
 from writetime.pipeline.bootstrap.rows import Reading
 
@@ -88,10 +88,10 @@ def test_the_log_wins_over_what_was_read_of_the_same_cell() -> None:
 
 def test_a_row_that_only_the_opaque_liveness_shows_is_to_be_read_again() -> None:
     row = merged(Comparison(), None, Row(KEY, cells=(Cell("a", OLD, b"x"),)))
-    assert not unknown_marker.is_unknown(row_codec.encode(row), NOW)
+    assert not is_unknown(row, NOW)
     gone = merge_rows(row, Row(KEY, cells=(Cell("a", NEW, b"", None, 0, NOW),)))
     assert is_live(gone.liveness, NOW)
-    assert unknown_marker.is_unknown(row_codec.encode(gone), NOW)
+    assert is_unknown(gone, NOW)
     later = Reading(AS_OF + 10_000_000, NOW + 10)
     fix = Comparison().row(gone, None, later)
     assert fix is not None
@@ -111,7 +111,7 @@ LISTS = Comparison(lists=frozenset({"l"}))
 
 
 def ours(*elements: tuple[bytes, int]) -> tuple[Cell, ...]:
-    return tuple(Cell("l", at, value, unknown_marker.list_path(place, value, at)) for place, (value, at) in enumerate(elements))
+    return tuple(Cell("l", at, value, unknown_marker.list_path(place, AS_OF)) for place, (value, at) in enumerate(elements))
 
 
 def listed(row: Row) -> list[tuple[bytes, int]]:
@@ -120,9 +120,9 @@ def listed(row: Row) -> list[tuple[bytes, int]]:
 
 
 def test_our_paths_are_between_those_of_prepends_and_of_appends() -> None:
-    path = UUID(bytes=unknown_marker.list_path(3, b"x", 5))
+    path = UUID(bytes=unknown_marker.list_path(3, 5))
     assert path.version == 1
-    assert UUID(bytes=unknown_marker.list_path(2, b"x", 5)).time < path.time < uuid1().time
+    assert UUID(bytes=unknown_marker.list_path(2, 5)).time < path.time < uuid1().time
     assert unknown_marker.is_list_path(path.bytes)
     assert not unknown_marker.is_list_path(uuid1().bytes)
 
@@ -142,7 +142,7 @@ def test_copies_under_real_paths_stay_and_ours_go() -> None:
 )
 def test_whatever_a_list_was_its_elements_become_the_rings(held: list[tuple[bytes, int, bool]], there: list[tuple[bytes, int]]) -> None:
     cells = tuple(
-        Cell("l", at, value, uuid1().bytes if real else unknown_marker.list_path(place, value, at))
+        Cell("l", at, value, uuid1().bytes if real else unknown_marker.list_path(place, AS_OF - 9_000))
         for place, (value, at, real) in enumerate(held)
     )
     state = merge_rows(Row(KEY), Row(KEY, Liveness(1), cells=cells))
@@ -158,29 +158,25 @@ COUNTS = Comparison(counter=True)
 LEADER = Shard(b"a" * 16, 3, 10)
 
 
-def count(total_: int, clock: int = AS_OF) -> Cell:
-    return Cell("c", OLD, unknown_marker.counter(total_, b"", clock))
+def count(total_: int, since: int = AS_OF, until: int = NEW) -> Cell:
+    return Cell("c", OLD, statement(total_, since, until))
+
+
+def logged(*shards: Shard) -> Row:
+    return Row(KEY, cells=(Cell("c", NEW, encode_context(shards)),))
 
 
 def summed(row: Row) -> int:
     return total(row.cells[0].value)
 
 
-def test_a_counter_is_its_sum_until_a_shard_is_known_and_then_what_is_left_of_it() -> None:
-    state = merged(COUNTS, None, Row(KEY, cells=(count(12),)))
-    assert summed(state) == 12
-    assert state.liveness is None
-    # A node counts on: its shard is part of the sum that was read.
-    logged = Row(KEY, cells=(Cell("c", NEW, encode_context((LEADER,))),))
-    touched = merge_rows(state, logged, counter=True)
-    assert summed(touched) == 22
-    assert unknown_marker.is_unknown(row_codec.encode(touched), NOW)
-    later = Reading(AS_OF + 1, NOW)
-    fix = COUNTS.row(touched, Row(KEY, cells=(count(13, AS_OF + 1),)), later)
-    assert fix is not None
-    assert summed(merge_rows(touched, fix, counter=True)) == 13
-
-
 def test_a_counter_that_sums_up_is_left_alone() -> None:
-    state = Row(KEY, cells=(Cell("c", OLD, encode_context((LEADER,))),))
-    assert COUNTS.row(state, Row(KEY, cells=(count(10),)), READING) is None
+    assert COUNTS.row(logged(LEADER), Row(KEY, cells=(count(10),)), READING) is None
+
+
+def test_a_counter_that_is_uncertain_is_stated_again_even_if_it_sums_up() -> None:
+    state = merge_rows(logged(replace(LEADER, clock=NEW + 9)), Row(KEY, cells=(count(10),)), counter=True)
+    assert is_unknown(state, NOW)
+    fix = COUNTS.row(state, Row(KEY, cells=(count(10, NEW + 10, NEW + 20),)), READING)
+    assert fix is not None
+    assert not is_unknown(merge_rows(state, fix, counter=True), NOW)

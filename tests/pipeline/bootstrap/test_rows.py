@@ -6,11 +6,11 @@ from uuid import UUID
 
 import pytest
 
+from writetime.cassandra.merge import unknown_marker
 from writetime.cassandra.merge.counters import total
 from writetime.cassandra.model import NO_DELETION_TIME, Cell
 from writetime.cassandra.schema.model import Column, ColumnKind, Table, UserType
 from writetime.errors import MalformedMutation
-from writetime.pipeline.bootstrap import unknown_marker
 from writetime.pipeline.bootstrap.rows import Reading, Selection
 
 READING = Reading(as_of=77, now=1_000)
@@ -94,7 +94,7 @@ def test_elements_have_writetimes_and_expiries_of_their_own() -> None:
 
 def test_elements_of_lists_get_paths_in_their_order() -> None:
     first, second = cells("list<int>", listed(i32(7), i32(7)), listed(i64(3), i64(3)), listed(None, None))
-    assert first.path == unknown_marker.list_path(0, i32(7), 3)
+    assert first.path == unknown_marker.list_path(0, READING.as_of)
     assert UUID(bytes=first.path).time < UUID(bytes=second.path or b"").time
 
 

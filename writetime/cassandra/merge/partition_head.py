@@ -56,5 +56,12 @@ def decode_head(data: bytes, order: ClusteringOrder) -> Head:
     return Head(update, shown if known else None)
 
 
+def static_row_of(data: bytes) -> bytes:
+    """The static row in the record of a head, as a flat row; `b""` if it has none."""
+    if len(data) < _LAYOUT.size or data[0] != VERSION:
+        return row_codec.NOTHING
+    return data[_LAYOUT.size : _LAYOUT.size + _LAYOUT.unpack_from(data)[-1]]
+
+
 def _dropped(order: ClusteringOrder) -> bytes:
     return hashlib.blake2b(repr(sorted(order.dropped.items())).encode(), digest_size=8).digest()

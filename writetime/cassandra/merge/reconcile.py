@@ -1,5 +1,8 @@
 """Last write wins exactly as in Cassandra 3.11-5.0: cells, liveness, deletions, rows, partitions.
 
+A reading of the cluster writes stand-ins for what CQL does not report; they yield to what a log knows
+(`stand_ins`).
+
 Every merge is associative, commutative and idempotent on *settled* values, that is values without anything
 that their own deletions shadow (`settle_row`). Every merge settles
 its result. Copies of replicas, replays and late arrivals can therefore be merged in any order. Three features
@@ -26,6 +29,8 @@ from dataclasses import replace
 from typing import Final, Literal
 
 from writetime.cassandra.merge.counters import merge_contexts
+from writetime.cassandra.merge.stand_ins import without_replaced, yields
+from writetime.cassandra.merge.unknown_marker import is_unknown_liveness
 from writetime.cassandra.model import (
     EXPIRED_LIVENESS_TTL,
     NO_DELETION_TIME,
@@ -101,12 +106,15 @@ def _reconcile_counters(a: Cell, b: Cell) -> Cell:
 
 def merge_liveness(a: Liveness | None, b: Liveness | None) -> Liveness | None:
     """The winner of two liveness infos: the greater timestamp; on a tie an expired view marker, then an
-    expiring one, the later expiry, the smaller ttl.
+    expiring one, the later expiry, the smaller ttl. A stand-in may yield to one that is older.
 
     (3.11 does not have the last rule and keeps either.)
     """
     if a is None or b is None:
         return a or b
+    if is_unknown_liveness(a) != is_unknown_liveness(b):
+        stand_in, real = (a, b) if is_unknown_liveness(a) else (b, a)
+        return real if yields(stand_in, real) else stand_in
     if a.timestamp != b.timestamp:
         return a if a.timestamp > b.timestamp else b
     return a if _liveness_rank(a) >= _liveness_rank(b) else b
@@ -114,6 +122,13 @@ def merge_liveness(a: Liveness | None, b: Liveness | None) -> Liveness | None:
 
 def _liveness_rank(liveness: Liveness) -> tuple[bool, bool, int, int]:
     return liveness.ttl == EXPIRED_LIVENESS_TTL, liveness.ttl != NO_TTL, liveness.expires_at, -liveness.ttl
+
+
+def _merge_undeleted(a: Liveness | None, b: Liveness | None, *deletions: DeletionTime | None) -> Liveness | None:
+    """As `merge_liveness`. A stand-in does not yield to what is deleted."""
+    if is_unknown_liveness(a) != is_unknown_liveness(b):
+        a, b = (None if each and any(by and by.deletes(each.timestamp) for by in deletions) else each for each in (a, b))
+    return merge_liveness(a, b)
 
 
 def merge_deletions(a: DeletionTime | None, b: DeletionTime | None) -> DeletionTime | None:
@@ -149,10 +164,10 @@ def merge_rows(
     return _settle(
         Row(
             clustering=a.clustering,
-            liveness=merge_liveness(a.liveness, b.liveness),
+            liveness=_merge_undeleted(a.liveness, b.liveness, None if shadowable else deletion, active),
             deletion=deletion,
             shadowable=shadowable,
-            cells=_merge_cells(a.cells, b.cells, counter=counter, policy=policy),
+            cells=_merge_cells(*without_replaced(a.cells, b.cells), counter=counter, policy=policy),
             complex_deletions=complex_deletions,
         ),
         active,

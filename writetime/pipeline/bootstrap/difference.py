@@ -4,9 +4,12 @@ reading adds nothing.
 Strategy: cell by cell, by the reconciliation rules. Cells that only the cluster has are added. A cell that
 only the state has, although it is older than the reading (`as_of`), was deleted while the table was not
 captured: a *phantom*. It gets a tombstone with exactly its own timestamp, which deletes nothing else.
-Younger cells are left to the log. Lists are compared element by element, by values and writetimes, because
-paths are unknown: superfluous elements are deleted by their paths, missing ones are added under generated
-paths. A counter gets a shard of unknown origin with the difference to the known sum.
+Younger cells are left to the log. A list that differs is added as a whole, under generated paths, and a counter
+as its sum: these stand-ins meet the log's elements and shards where the row is merged.
+
+The state is that of some moment before the reading, and the row is merged into a later one. So it must be right
+in any state: what it adds are cells of the cluster with their own writetimes, and statements as of the reading
+(`writetime.cassandra.merge.stand_ins`), never a difference.
 
 A reading below consistency level ALL may miss data: then nothing is a phantom (`complete=False`). Pure;
 knows rows of one table only.
@@ -14,18 +17,17 @@ knows rows of one table only.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Sequence
+from collections import Counter
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field, replace
-from difflib import SequenceMatcher
-from itertools import count, pairwise
 from typing import Final
-from uuid import UUID
 
-from writetime.cassandra.merge.counters import total
+from writetime.cassandra.merge import stand_ins, unknown_marker
+from writetime.cassandra.merge.counters import is_uncertain, total
 from writetime.cassandra.merge.liveness import is_live, is_live_cell, live_cells
 from writetime.cassandra.merge.reconcile import POLICY, Policy, merge_rows, reconcile_cells
+from writetime.cassandra.merge.unknown_marker import is_list_path
 from writetime.cassandra.model import NO_TTL, Cell, DeletionTime, Row
-from writetime.pipeline.bootstrap import unknown_marker
 from writetime.pipeline.bootstrap.rows import Reading
 
 CLOCKS: Final = 5
@@ -58,9 +60,15 @@ class Comparison:
             return self._gone(old, reading)
         cells = self._cells(old, ring.cells, reading)
         fix = Row(old.clustering, cells=cells)
-        if not self.counter and not is_live(old.liveness, reading.now) and (self.first or cells or not live_cells(old, now=reading.now)):
-            fix = replace(fix, liveness=unknown_marker.liveness(reading.as_of))
+        if not self.counter and self._lacks_liveness(old, ring, cells, reading):
+            fix = replace(fix, liveness=unknown_marker.liveness(reading.as_of, alone=not ring.cells))
         return self._news(old, fix)
+
+    def _lacks_liveness(self, old: Row, ring: Row, cells: Sequence[Cell], reading: Reading) -> bool:
+        if is_live(old.liveness, reading.now):
+            # It was read with cells, which have gone: now it is certain that it exists without any.
+            return old.liveness is not None and old.liveness.ttl == unknown_marker.WITH_CELLS and not ring.cells
+        return self.first or bool(cells) or not live_cells(old, now=reading.now)
 
     def statics(self, state: Row | None, ring: Sequence[Cell], reading: Reading) -> Row | None:
         """The row to merge into a static row."""
@@ -91,13 +99,12 @@ class Comparison:
             if cell.column not in self.lists and key not in simple:
                 found += self._phantom(cell, reading)
         for name in sorted(self.lists):
-            mine = [cell for cell in old.cells if cell.column == name]
-            found += self._list(mine, [cell for cell in ring if cell.column == name], reading)
+            found += self._list(old, name, [cell for cell in ring if cell.column == name], reading)
         return tuple(sorted(found, key=lambda cell: (cell.path is not None, cell.column, cell.path or b"")))
 
     def _cell(self, held: Cell | None, cell: Cell, reading: Reading) -> Cell | None:
         if self.counter:
-            return self._counter(held, cell, reading)
+            return self._counter(held, cell)
         if held is None:
             return cell
         if cell.column in self.untold and held.value == cell.value and is_live_cell(held, reading.now):
@@ -107,12 +114,13 @@ class Comparison:
         return cell
 
     @staticmethod
-    def _counter(held: Cell | None, cell: Cell, reading: Reading) -> Cell | None:
+    def _counter(held: Cell | None, cell: Cell) -> Cell | None:
         """A deleted counter stays deleted: Cassandra does not support using it again."""
-        known = b"" if held is None else held.value
-        if held is not None and (held.is_tombstone or total(known) == total(cell.value)):
+        if held is None:
+            return cell
+        if held.is_tombstone or (total(held.value) == total(cell.value) and not (held.value and is_uncertain(held.value))):
             return None
-        return replace(cell, value=unknown_marker.counter(total(cell.value), known, reading.as_of))
+        return cell
 
     def _phantom(self, cell: Cell, reading: Reading) -> Iterable[Cell]:
         """The tombstone of a phantom cell. A cell about to expire may have expired by the cluster's clock."""
@@ -120,23 +128,29 @@ class Comparison:
             return
         yield Cell(cell.column, cell.timestamp, b"", cell.path, NO_TTL, reading.now)
 
-    def _list(self, known: Sequence[Cell], ring: Sequence[Cell], reading: Reading) -> Iterable[Cell]:
-        """`known`: all cells of the column, including dead ones; `ring`: in the list's order."""
-        held = sorted((cell for cell in known if is_live_cell(cell, reading.now)), key=_place)
-        if held and all(cell.timestamp > reading.as_of for cell in held):
-            # All written after the reading: nothing to compare.
+    def _list(self, old: Row, name: str, ring: Sequence[Cell], reading: Reading) -> Iterable[Cell]:
+        """The whole list of the cluster, unless the state has the same. `ring`: in the list's order."""
+        held, timed = _held(old, name, reading), name not in self.untold
+        if self._agrees(held, ring, reading):
             return
+        kept = _matched(held, ring, timed=timed)
+        superfluous = [cell for at, cell in enumerate(held) if not kept[at]]
+        added = [*ring, *self._phantoms(superfluous, reading)]
+        merged = merge_rows(old, Row(old.clustering, cells=tuple(added)), policy=self.policy)
+        yield from added
+        # Real elements may not be where the cluster has them, or without their writetimes others than it seems.
+        if (superfluous and not timed) or not self._agrees(_held(merged, name, reading), ring, reading):
+            yield from self._phantoms([cell for at, cell in enumerate(held) if kept[at] and not is_list_path(cell.path)], reading)
+
+    def _phantoms(self, cells: Iterable[Cell], reading: Reading) -> Iterable[Cell]:
+        return [tombstone for cell in cells for tombstone in self._phantom(cell, reading)]
+
+    def _agrees(self, held: Sequence[Cell], ring: Sequence[Cell], reading: Reading) -> bool:
+        """Whether the held elements, apart from younger ones that were not read, are those of the cluster in its order."""
         timed = not ring or ring[0].column not in self.untold
         kept = _matched(held, ring, timed=timed)
-        taken = {cell.path for cell in known}
-        if not _fits([held[at] for at in kept], list(kept.values()), ring, taken):
-            kept = {at: place for at, place in kept.items() if held[at].timestamp > reading.as_of}
-            ring = _elsewhere(ring, taken)
-        for at, cell in enumerate(held):
-            if at not in kept:
-                yield from self._phantom(cell, reading)
-        matched = set(kept.values())
-        yield from (cell for at, cell in enumerate(ring) if at not in matched)
+        ours = [_element(cell, timed) for at, cell in enumerate(held) if kept[at] or cell.timestamp <= reading.as_of]
+        return ours == [_element(cell, timed) for cell in ring]
 
     def _news(self, old: Row, fix: Row) -> Row | None:
         """The fix, if it changes anything."""
@@ -146,40 +160,19 @@ class Comparison:
         return None if merge_rows(settled, fix, counter=self.counter, policy=self.policy) == settled else fix
 
 
-def _matched(held: Sequence[Cell], ring: Sequence[Cell], *, timed: bool) -> dict[int, int]:
-    """Which elements of the cluster match which held ones, in order on both sides; of copies, those with
-    real paths first."""
-    real = [at for at, cell in enumerate(held) if not unknown_marker.is_list_path(cell.path or b"")]
-    for some in (real, list(range(len(held)))):
-        ours, theirs = ([_element(cell, timed) for cell in cells] for cells in ([held[at] for at in some], ring))
-        matcher = SequenceMatcher(None, ours, theirs, autojunk=False)
-        kept = {some[block.a + i]: block.b + i for block in matcher.get_matching_blocks() for i in range(block.size)}
-        if len(kept) == len(ring) or some is not real:
-            return kept
-    return {}
+def _held(row: Row, name: str, reading: Reading) -> list[Cell]:
+    """The live elements of a list, in its order."""
+    return sorted((cell for cell in row.cells if cell.column == name and is_live_cell(cell, reading.now)), key=stand_ins.place)
 
 
-def _fits(held: Sequence[Cell], places: Sequence[int], ring: Sequence[Cell], taken: Collection[bytes | None]) -> bool:
-    """Whether the held elements, and the other elements of the cluster under their paths, are in the
-    cluster's order."""
-    there = dict(zip(places, held, strict=True))
-    if any(cell.path in taken for at, cell in enumerate(ring) if at not in there):
-        return False
-    return all(_place(a) < _place(b) for a, b in pairwise(there.get(at, cell) for at, cell in enumerate(ring)))
-
-
-def _elsewhere(ring: Sequence[Cell], taken: Collection[bytes | None]) -> list[Cell]:
-    """The elements under other generated paths, none of which is taken."""
-    for start in count(0, unknown_marker.PLACES):
-        moved = [replace(cell, path=unknown_marker.list_path(start + at, cell.value, cell.timestamp)) for at, cell in enumerate(ring)]
-        if not any(cell.path in taken for cell in moved):
-            break
-    return moved
-
-
-def _place(cell: Cell) -> tuple[int, bytes]:
-    path = cell.path or b""
-    return (UUID(bytes=path).time if len(path) == 16 else 0), path
+def _matched(held: Sequence[Cell], ring: Sequence[Cell], *, timed: bool) -> list[bool]:
+    """Which of the held elements the cluster has, too; of copies those with real paths first."""
+    left = Counter(_element(cell, timed) for cell in ring)
+    kept = [False] * len(held)
+    for at in sorted(range(len(held)), key=lambda at: is_list_path(held[at].path)):
+        kept[at] = left[_element(held[at], timed)] > 0
+        left[_element(held[at], timed)] -= kept[at]
+    return kept
 
 
 def _element(cell: Cell, timed: bool) -> tuple[bytes, int]:

@@ -18,12 +18,13 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Final, TypeVar
 
+from writetime.cassandra.merge.counters import statement
+from writetime.cassandra.merge.unknown_marker import UNKNOWN_TTL, list_path
 from writetime.cassandra.model import NO_DELETION_TIME, NO_TTL, Cell
 from writetime.cassandra.schema.model import Column, Table, UserType
 from writetime.cassandra.types.canonical import ElementPaths
 from writetime.cassandra.types.types import CollectionType, CqlType, UdtType, parse_type
 from writetime.errors import MalformedMutation
-from writetime.pipeline.bootstrap.unknown_marker import UNKNOWN_TTL, counter, list_path
 
 T = TypeVar("T")
 Answer = Sequence[bytes | None]
@@ -35,17 +36,18 @@ MICROSECONDS: Final = 1_000_000
 @dataclass(frozen=True, slots=True)
 class Reading:
     """When rows were read: `as_of` (µs): writes up to then are visible; `now` (s): at most the time from
-    which TTLs count."""
+    which TTLs count; `until` (µs): writes after it are not visible."""
 
     as_of: int
     now: int
+    until: int = 0
 
 
 @dataclass(frozen=True, slots=True)
 class RingRow:
     """A row of the cluster. `clustering` is None if a partition has static cells and no row. `cells` by
-    column in the table's order, elements in the cluster's. Counters are contexts of one shard of unknown
-    origin."""
+    column in the table's order, elements in the cluster's. Counters are statements of
+    their total."""
 
     key: bytes
     clustering: tuple[bytes | None, ...] | None
@@ -114,7 +116,7 @@ class Selection:
     def _cells(self, column: Column, kind: CqlType, value: bytes, facts: _Facts) -> Iterator[Cell]:
         if column.type == "counter":
             timestamp = _number(facts.written)
-            context = counter(int.from_bytes(value, "big", signed=True), b"", facts.reading.as_of)
+            context = statement(int.from_bytes(value, "big", signed=True), facts.reading.as_of, facts.reading.until)
             yield Cell(column.name, facts.reading.as_of if timestamp is None else timestamp, context)
         elif not kind.multicell:
             yield facts.cell(column.name, value, None, facts.whole())
@@ -134,7 +136,7 @@ class Selection:
         else:
             pairs = [(b"", element) for element in found]
         for place, ((path, element), about) in enumerate(facts.each(pairs)):
-            own = list_path(place, element, about[0]) if kind == "list" else self._paths.path(name, path)
+            own = list_path(place, facts.reading.as_of) if kind == "list" else self._paths.path(name, path)
             yield facts.cell(name, element, own, about)
 
 
