@@ -191,7 +191,7 @@ def _read_table(session: Session, about: Captured, page_rows: int | None, *, of_
     began, slack, found = int(time.time()), 1, []
     for read_at, kinds, page in _pages(session, statement):
         slack = max(slack, int(time.time()) - read_at + 1)
-        found += [_row(about.columns, others, keys, numbers, kinds, raw, read_at) for raw in page]
+        found += [_row(about, others, keys, numbers, kinds, raw, read_at) for raw in page]
     rows = {row.key: row for row in found}
     if len(rows) != len(found):
         raise AssertionError(f"{about.keyspace}.{about.name}: the ring has a key twice")
@@ -214,7 +214,7 @@ def _pages(session: Session, statement: SimpleStatement) -> Iterator[tuple[int, 
 
 
 def _row(
-    columns: list[tuple[str, str]],
+    about: Captured,
     others: list[str],
     keys: list[str],
     numbers: list[str],
@@ -222,7 +222,9 @@ def _row(
     raw: tuple[bytes | None, ...],
     now: int,
 ) -> Row:
-    decoded = [from_ring(kind, value) for kind, value in zip(kinds, raw, strict=True)]
+    columns = about.columns
+    elements = [column in about.multicell for column, _ in columns] + [False] * (len(kinds) - len(columns))
+    decoded = [from_ring(*given) for given in zip(kinds, raw, elements, strict=True)]
     values = with_numbers({to_column(column): value for (column, _), value in zip(columns, decoded, strict=False)}, numbers)
     start = len(columns)
     writetimes = dict(zip(others, decoded[start : start + len(others)], strict=True))

@@ -118,6 +118,10 @@ def _tie_for_the_living() -> None:
     _put("writetime.cassandra.merge.reconcile", "_tie_rank", make)
 
 
+def _elements_by_bytes() -> None:
+    _put("writetime.cassandra.types.canonical", "canonical", lambda _: lambda kind: None)
+
+
 def _deletion_loses_ties() -> None:
     _put("writetime.cassandra.model:DeletionTime", "deletes", lambda _: lambda self, timestamp: timestamp < self.marked_for_delete_at)
 
@@ -324,6 +328,7 @@ _ALL = [
     Rule("tie-break", "of equal timestamps the smaller value wins", _tie_by_smaller_value),
     Rule("tie-tombstone", "of equal timestamps the living cell wins", _tie_for_the_living),
     Rule("tie-deletion", "a deletion spares what was written at its very timestamp", _deletion_loses_ties),
+    Rule("element-bytes", "elements of collections are compared by their bytes", _elements_by_bytes),
     Rule("last-come", "what comes last wins, whatever its timestamp", _last_come),
     Rule("range-end", "a range's exclusive end is taken for inclusive", _ends_inclusive),
     Rule("range-start", "a range's exclusive start is taken for inclusive", _starts_inclusive),

@@ -28,29 +28,36 @@ Json = Any
 # --- the ring's bytes
 
 
-def from_ring(kind: Any, raw: bytes | None) -> Json:
-    """A value as the protocol has it; `kind` is the driver's class of its type."""
+def from_ring(kind: Any, raw: bytes | None, elements: bool = False, *, element: bool = False) -> Json:
+    """A value as the protocol has it; `kind` is the driver's class of its type. `elements`: of an unfrozen
+    collection. `element`: it identifies an element there, so that equal decimals are written alike.
+    """
     if raw is None:
         return None
     name = kind.typename
     if name in _MADE_OF_OTHERS or getattr(kind, "fieldnames", None) is not None:
-        return _made_of_others(kind, raw)
+        return _made_of_others(kind, raw, elements, element)
+    if name == "decimal" and element and raw:
+        return one_spelling(_decimal(raw))
     if name in _LEAVES:
         return _LEAVES[name](raw) if raw or name in ("text", "varchar", "ascii", "blob") else _EMPTY.get(name)
     raise ValueError(f"unsupported type {kind.cql_parameterized_type()}")
 
 
-def _made_of_others(kind: Any, raw: bytes) -> Json:
+def _made_of_others(kind: Any, raw: bytes, elements: bool, element: bool) -> Json:
+    def part(inner: Any, data: bytes | None, *, identifies: bool = False) -> Json:
+        return from_ring(inner, data, element=element or identifies)
+
     if kind.typename == "frozen":
-        return from_ring(kind.subtypes[0], raw)
+        return from_ring(kind.subtypes[0], raw, elements, element=element)
     if not raw:
         return None
     if kind.typename == _VECTOR:
-        return [from_ring(kind.subtype, part) for part in _vector_parts(kind, raw)]
+        return [part(kind.subtype, data) for data in _vector_parts(kind, raw)]
     if kind.typename in ("list", "set"):
-        return [from_ring(kind.subtypes[0], part) for part in _parts(raw, 4)]
+        return [part(kind.subtypes[0], data, identifies=elements and kind.typename == "set") for data in _parts(raw, 4)]
     if kind.typename == "map":
-        parts = [from_ring(kind.subtypes[at % 2], part) for at, part in enumerate(_parts(raw, 4))]
+        parts = [part(kind.subtypes[at % 2], data, identifies=elements and at % 2 == 0) for at, data in enumerate(_parts(raw, 4))]
         return [[key, value] for key, value in zip(parts[::2], parts[1::2], strict=True)]
     # The driver gives tuples field names that are None.
     names = [to_column(name) for name in getattr(kind, "fieldnames", None) or () if name is not None]
@@ -58,7 +65,21 @@ def _made_of_others(kind: Any, raw: bytes) -> Json:
     parts_ = _parts(raw, 0)
     # Fields that were added later are missing at the end.
     padded = parts_ + [None] * (len(names) - len(parts_))
-    return {name: from_ring(inner, part) for name, inner, part in zip(names, kind.subtypes, padded, strict=True)}
+    return {name: part(inner, data) for name, inner, data in zip(names, kind.subtypes, padded, strict=True)}
+
+
+def one_spelling(text: str) -> str:
+    """A decimal as it is written where it identifies an element (ADR 53): without zeros at the end of its fraction,
+    a whole number in full up to a hundred of them.
+    """
+    sign, digits, scale = Decimal(text).as_tuple()
+    significant = "".join(map(str, digits)).rstrip("0")
+    exponent = int(scale) + len(digits) - len(significant)
+    if not significant:
+        return "0"
+    if 0 < exponent <= 100:
+        significant, exponent = significant + "0" * exponent, 0
+    return str(Decimal((sign, tuple(map(int, significant)), exponent)))
 
 
 def _parts(raw: bytes, at: int) -> list[bytes | None]:

@@ -8,9 +8,9 @@ returns a dropped column that is still in a memtable depends on when it is flush
 from __future__ import annotations
 
 from dataclasses import replace
-from typing import Final
+from typing import Any, Final
 
-from proof.ring.generate.statements import insert
+from proof.ring.generate.statements import insert, put, update
 from proof.ring.generate.tables import ODD_NAMES, Column, Table, safe_name
 from proof.ring.generate.values import KEY_TYPE, quoted
 from proof.ring.generate.world import MOST_COLUMNS, World, operation
@@ -88,6 +88,36 @@ def add_field(world: World) -> list[Operation]:
     return _operation(
         "add field", keyspace.add_field(udt, world.name("Field " if world.random.random() < 0.3 else "field_"), world.random.choice(FIELDS))
     )
+
+
+def add_field_to_element(world: World) -> list[Operation]:
+    """A set's element and a map's key stay the same ones when their user type gets a field: they are put before it, put
+    again after it, and one of them is deleted then."""
+    table = world.everything
+    where = world.where(table)
+    name, address = quoted("addresses"), ("1 Long Lane", world.random.randrange(9), None)
+    of_map, shape = quoted("by shape"), ((1, "x"), None, b"code")
+
+    def given(value: tuple[Any, ...], udt: str) -> tuple[Any, ...]:
+        return (*value, *[None] * (len(table.keyspace.udts[udt].field_names) - len(value)))
+
+    def both(kind: str, number: int) -> Operation:
+        sets = [(f"{name} = {name} + ?", ([given(address, "Address")],)), put(of_map, given(shape, "shape"), number)]
+        return operation(kind, update(table, sets, where))
+
+    before = both("elements before a field", 1)
+    added = [
+        op
+        for udt in ("Address", "shape")
+        for op in _operation("add field to elements", table.keyspace.add_field(udt, world.name("field "), "decimal"))
+    ]
+    after = both("elements after a field", 2)
+    gone = (
+        (f"{name} = {name} - ?", ([given(address, "Address")],))
+        if world.random.random() < 0.5
+        else put(of_map, given(shape, "shape"), None)
+    )
+    return [before, *added, after, operation("delete an element after a field", update(table, [gone], where))]
 
 
 def create_table(world: World) -> list[Operation]:

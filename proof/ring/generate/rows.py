@@ -14,12 +14,14 @@ from proof.ring.generate.statements import (
     insert,
     joined,
     key,
+    part,
     prefixed,
+    put,
     term,
     update,
 )
 from proof.ring.generate.tables import Column, Table
-from proof.ring.generate.values import HAS_EMPTY, Empty, quoted
+from proof.ring.generate.values import HAS_EMPTY, ONES, Raw, quoted
 from proof.ring.generate.world import UNSET, World
 from writetime.cassandra.types.types import CollectionType, UdtType
 
@@ -114,7 +116,7 @@ def _empty(table: Table, column: Column) -> Any:
     if column.type in ("text", "varchar", "ascii", "blob"):
         return b"" if column.type == "blob" else ""
     if column.type in HAS_EMPTY:
-        return Empty(column.type)
+        return Raw(column.type)
     kind = table.type_of(column)
     return None if not isinstance(kind, CollectionType) else OrderedMap() if kind.kind == "map" else []
 
@@ -248,23 +250,42 @@ def _one_or_two(world: World, kind: CollectionType) -> list[Any]:
 
 
 def set_added(world: World, name: str, kind: CollectionType) -> Term:
-    return f"{name} = {name} + ?", (_elements(world, kind),)
+    return prefixed(f"{name} = {name} + ", _set(world, kind))
 
 
 def elements_removed(world: World, name: str, kind: CollectionType) -> Term:
-    return f"{name} = {name} - ?", (_elements(world, kind),)
+    return prefixed(f"{name} = {name} - ", _set(world, kind))
+
+
+def _set(world: World, kind: CollectionType) -> Term:
+    one = world.values.element(kind)
+    # The driver writes sets of its own values only.
+    return (f"{{{term(one)[0]}}}", ()) if isinstance(one, Raw) else ("?", (_elements(world, kind),))
 
 
 def _elements(world: World, kind: CollectionType) -> list[Any]:
-    return world.values.some(kind.elements[0], world.random.randint(1, 3))
+    return world.values.keys(kind, world.random.randint(1, 3))
 
 
 def entry_put(world: World, name: str, kind: CollectionType) -> Term:
-    return f"{name}[?] = ?", (world.values.element(kind), world.values.of(kind.elements[1]))
+    return put(name, world.values.element(kind), world.values.of(kind.elements[1]))
 
 
 def entry_nulled(world: World, name: str, kind: CollectionType) -> Term:
-    return f"{name}[?] = ?", (world.values.element(kind), None)
+    return put(name, world.values.element(kind), None)
+
+
+def equal_element(world: World) -> Statement:
+    """Of one row: an element that is 1, in any spelling, is put, or now and then deleted."""
+    table = world.everything
+    where = key(table, table.partitions["open"][0], [choices[-1] for choices in table.choices])
+    name, kind = world.random.choice((("numbers", "decimal"), ("by number", "varint")))
+    element = Raw(kind, world.random.choice(ONES[kind]))
+    if world.random.random() < 0.3:
+        return delete(table, where, [prefixed(quoted(name), part(element))])
+    if name == "numbers":
+        return update(table, [(f"{quoted(name)} = {quoted(name)} + {{{term(element)[0]}}}", ())], where)
+    return update(table, [put(quoted(name), element, world.random.randrange(100))], where)
 
 
 def entries_added(world: World, name: str, kind: CollectionType) -> Term:
@@ -311,7 +332,7 @@ def delete_element(world: World) -> Statement:
         what: Term = (f"{quoted(column.name)}.{quoted(world.random.choice(list(kind.known_fields)))}", ())
     else:
         assert isinstance(kind, CollectionType)
-        what = (f"{quoted(column.name)}[?]", (world.values.element(kind),))
+        what = prefixed(quoted(column.name), part(world.values.element(kind)))
     return delete(table, world.where(table), [what])
 
 

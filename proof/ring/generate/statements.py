@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from proof.ring.generate.tables import Table
-from proof.ring.generate.values import Empty, quoted
+from proof.ring.generate.values import Raw, quoted
 
 Statement = tuple[str, tuple[Any, ...]]
 Term = tuple[str, tuple[Any, ...]]
@@ -15,7 +15,7 @@ Using = Mapping[str, int]
 
 def term(value: Any) -> Term:
     """A value where CQL takes one."""
-    return (f"blobas{value.kind}(0x)", ()) if isinstance(value, Empty) else ("?", (value,))
+    return (f"blobas{value.kind}(0x{value.data.hex()})", ()) if isinstance(value, Raw) else ("?", (value,))
 
 
 def joined(terms: Sequence[Term], separator: str) -> Term:
@@ -72,3 +72,14 @@ def delete(table: Table, where: Term, what: Sequence[Term] = (), options: Using 
 def assign(column: str, value: Any) -> Term:
     """`"c" = ?`."""
     return prefixed(f"{quoted(column)} = ", term(value))
+
+
+def put(name: str, element: Any, value: Any) -> Term:
+    """`"m"[?] = ?`."""
+    return prefixed(name, joined([part(element), ("?", (value,))], " = "))
+
+
+def part(element: Any) -> Term:
+    """`[?]`."""
+    text, values = term(element)
+    return f"[{text}]", values

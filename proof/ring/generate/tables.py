@@ -249,7 +249,8 @@ def everything(keyspace: Keyspace) -> list[Column]:
         "list": "list<text>", "list of doubles": "list<double>", "set": "set<int>", "map": "map<text, int>", "blobs": "map<int, blob>",
         "udt": '"Address"', "frozen udt": 'frozen<"Address">', "udts": "list<frozen<shape>>",
         "tuple": "tuple<int, text, frozen<list<int>>>", "frozen map": "frozen<map<text, duration>>",
-        "nested": "map<frozen<pair>, frozen<set<text>>>",
+        "nested": "map<frozen<pair>, frozen<set<text>>>", "numbers": "set<decimal>", "by number": "map<varint, int>",
+        "addresses": 'set<frozen<"Address">>', "by shape": "map<frozen<shape>, int>", "by pair": "map<frozen<tuple<double, boolean>>, int>",
         "vector": "vector<float, 3>", "words": "vector<text, 2>",
     }  # fmt: skip
     columns += [Column(name, "regular", kind) for name, kind in made.items()]
@@ -258,6 +259,7 @@ def everything(keyspace: Keyspace) -> list[Column]:
         "s_int": "int",
         "s_map": "map<text, text>",
         "s_list": "list<int>",
+        "s_flags": "map<boolean, int>",
         "s_udt": "shape",
         "S frozen": "frozen<set<int>>",
     }

@@ -22,6 +22,7 @@ from proof.ring.generate.statements import (
     insert,
     key,
     prefixed,
+    put,
     term,
     update,
 )
@@ -105,7 +106,7 @@ def _map(spot: Spot) -> tuple[str, CollectionType]:
 
 def element(spot: Spot) -> Statement:
     name, kind = _map(spot)
-    return _of_map(spot, (f"{name}[?] = ?", (spot.world.values.element(kind), spot.world.values.of(kind.elements[1]))))
+    return _of_map(spot, put(name, spot.world.values.element(kind), spot.world.values.of(kind.elements[1])))
 
 
 def same_element(spot: Spot) -> Statement:

@@ -2,8 +2,9 @@
 them.
 
 Strategy: a few values per native type, including edge cases, so that equal ones recur; sometimes any value.
-Values are encoded by the driver, not by the product; only the grammar of type texts is shared. An empty value
-(no bytes, unlike null) is `Empty`, which statements write as a call of `blobas…`.
+Values are encoded by the driver, not by the product; only the grammar of type texts is shared. What the driver
+would not write is `Raw`, which statements write as a call of `blobas…`: an empty value (no bytes, unlike null), and
+elements in other spellings.
 """
 
 from __future__ import annotations
@@ -30,10 +31,11 @@ from writetime.cassandra.types.types import (
 
 
 @dataclass(frozen=True)
-class Empty:
-    """The value without bytes of a native type that has one besides null."""
+class Raw:
+    """A value of a native type as bytes; by default the one without any, which is not null."""
 
     kind: str
+    data: bytes = b""
 
 
 HAS_EMPTY: Final = ("bigint", "boolean", "decimal", "double", "float", "inet", "int", "timestamp", "timeuuid", "uuid", "varint")
@@ -85,7 +87,22 @@ NATIVE: Final[Mapping[str, Sequence[Any]]] = {
 """Values of every native type but counter; no two of a type that Cassandra compares as equal."""
 
 EQUALS: Final = tuple(map(Decimal, ("1.00", "1")))
-"""Decimals that are the same clustering as 1.0, but not the same partition key."""
+"""Decimals that are the same clustering and element as 1.0, but not the same partition key."""
+
+SPELLINGS: Final[Mapping[str, Sequence[bytes]]] = {
+    "boolean": (b"\2", b"\xff"),
+    "decimal": (b"\0\0\0\2\0\0\x64", b"\0\0\0\5\0"),
+    "double": (b"\x7f\xf8\0\0\0\0\0\1", b"\xff" * 8),
+    "float": (b"\x7f\xc0\0\1", b"\xff" * 4),
+    "varint": (b"\0\1", b"\0\0\x7f", b"\xff\xff", b"\0\0"),
+}
+"""Other spellings of values in `NATIVE`: equal as elements."""
+
+ONES: Final[Mapping[str, Sequence[bytes]]] = {
+    "decimal": (b"\0\0\0\0\1", b"\0\0\0\1\x0a", b"\0\0\0\2\0\0\x64"),
+    "varint": (b"\1", b"\0\1", b"\0\0\0\1"),
+}
+"""Spellings of 1."""
 
 _ANY: Final[Mapping[str, Callable[[Random], Any]]] = {
     "ascii": lambda random: "".join(chr(random.randrange(32, 127)) for _ in range(random.randint(1, 20))),
@@ -129,12 +146,13 @@ class Values:
 
     def __init__(self, random: Random) -> None:
         self.random = random
+        self._few: dict[str, list[tuple[Any, ...]]] = {}
 
     def of(self, kind: CqlType, *, empty: bool = False) -> Any:
-        """A value that is not null. With `empty`, now and then an `Empty` at the top."""
+        """A value that is not null. With `empty`, now and then one without bytes at the top."""
         if isinstance(kind, NativeType):
             if empty and kind.name in HAS_EMPTY and self.random.random() < 0.5:
-                return Empty(kind.name)
+                return Raw(kind.name)
             return self._native(kind.name)
         return self._made_of_others(kind)
 
@@ -150,7 +168,7 @@ class Values:
             count = self.random.choice((0, 1, 1, 2, 3))
             if kind.kind == "list":
                 return [self.of(kind.elements[0]) for _ in range(count)]
-            keys = distinct([self._key(kind.elements[0]) for _ in range(count)])
+            keys = self.keys(kind, count)
             return keys if kind.kind == "set" else OrderedMap([(key, self.of(kind.elements[1])) for key in keys])
         if isinstance(kind, VectorType):
             return [self.of(kind.element) for _ in range(kind.dimension)]
@@ -158,14 +176,35 @@ class Values:
         parts = kind.fields if isinstance(kind, TupleType) else tuple(kind.known_fields.values())
         return tuple(None if self.random.random() < 0.2 else self.of(part) for part in parts)
 
-    def _key(self, kind: CqlType) -> Any:
-        """An element that others are compared with: numbers that are equal and look different stay out of
-        it."""
-        return self.random.choice(NATIVE[kind.name]) if isinstance(kind, NativeType) else self.of(kind)
+    def keys(self, kind: CollectionType, count: int) -> list[Any]:
+        """Elements of a set or keys of a map, out of few, so that equal ones recur; not always in one spelling."""
+        return distinct([self._key(kind.elements[0]) for _ in range(count)])
 
     def element(self, kind: CollectionType) -> Any:
-        """A key of a set or map, out of few."""
+        """One of them, also in spellings that the driver does not write."""
+        name = str(kind.elements[0])
+        if name in SPELLINGS and self.random.random() < 0.5:
+            return Raw(name, self.random.choice(SPELLINGS[name]))
         return self._key(kind.elements[0])
+
+    def _key(self, kind: CqlType) -> Any:
+        if isinstance(kind, NativeType):
+            return self.random.choice((*NATIVE[kind.name], *EQUALS) if kind.name == "decimal" else NATIVE[kind.name])
+        if isinstance(kind, TupleType | UdtType):
+            return self._out_of_few(kind)
+        return self.of(kind)
+
+    def _out_of_few(self, kind: TupleType | UdtType) -> tuple[Any, ...]:
+        """Fields that the type has got since are mostly null: equal to a value of before."""
+        few = self._few.setdefault(f"{kind.keyspace}.{kind.name}" if isinstance(kind, UdtType) else str(kind), [])
+        if len(few) < 3:
+            few.append(self.of(kind))
+        fields = list(kind.known_fields.values()) if isinstance(kind, UdtType) else list(kind.fields)
+        value = self.random.choice(few)
+        more = [None] * (len(fields) - len(value))
+        if more and self.random.random() < 0.2:
+            more[-1] = self.of(fields[-1])
+        return (*value, *more)
 
     def some(self, kind: CqlType, count: int) -> list[Any]:
         """Up to `count` different values for a key column."""
@@ -216,7 +255,7 @@ class Types:
         kind = self.random.choice(("list", "set", "map"))
         if kind == "list":
             return f"list<{self._inside()}>"
-        key = self._inside(duration=False)
+        key = self._native(duration=False) if self.random.random() < 0.6 else self._frozen(duration=False, udt=self._udt())
         return f"set<{key}>" if kind == "set" else f"map<{key}, {self._inside()}>"
 
     def _udt(self) -> str:
@@ -225,10 +264,11 @@ class Types:
     def _inside(self, *, duration: bool = True) -> str:
         return self._native(duration=duration) if self.random.random() < 0.75 else self._frozen(duration=duration)
 
-    def _frozen(self, *, duration: bool = True) -> str:
+    def _frozen(self, *, duration: bool = True, udt: str | None = None) -> str:
+        """`udt`: the user type if it becomes one; else any, or the one that keys of rows may have."""
         shape = self.random.choice(("list", "set", "map", "tuple", "udt", "vector"))
         if shape == "udt":
-            return f"frozen<{KEY_TYPE if not duration else self._udt()}>"
+            return f"frozen<{udt or (self._udt() if duration else KEY_TYPE)}>"
         first, second = self._native(duration=duration and shape not in ("set", "map")), self._native(duration=duration)
         if shape == "tuple":
             return f"tuple<{first}, {second}>"
@@ -239,7 +279,7 @@ class Types:
 
 
 KEY_TYPE: Final = "pair"
-"""The user type that keys may be made of: it is never altered."""
+"""The user type that keys of rows may be made of: it is never altered."""
 
 
 def quoted(name: str) -> str:

@@ -51,6 +51,16 @@ def test_all_types_are_there() -> None:
 
 
 @pytest.mark.parametrize("seed", SEEDS)
+def test_elements_have_several_spellings(seed: int) -> None:
+    """Those that the driver does not write, equal decimals, and user types that have got fields since."""
+    statements = [operation for operation in Generator(seed, 5 * OPERATIONS) if operation.cql]
+    assert {"decimal", "varint"} <= {found[1] for each in statements for found in re.finditer(r"[\[{]blobas(\w+)\(0x\w", each.cql)}
+    assert any("[blobas" in each.cql and each.cql.startswith("DELETE") for each in statements)
+    assert any(" - {blobas" in each.cql for each in statements)
+    assert [each for each in statements if each.kind == "add field" and '"Address"' in each.cql]
+
+
+@pytest.mark.parametrize("seed", SEEDS)
 def test_what_is_off_is_not_written(seed: int) -> None:
     """Between cdc off and on there is nothing, and columns go when every node has flushed."""
     operations = list(Generator(seed, OPERATIONS))

@@ -234,6 +234,20 @@ def test_both_sides_take_one_form(cql: str, name: str, value: Any) -> None:
     assert told[0] is not None
 
 
+@pytest.mark.parametrize(
+    ("name", "raw", "elements", "told"),
+    [
+        ("SetType(DecimalType)", "00000001 00000005 000000010a", True, ["1"]),
+        ("SetType(DecimalType)", "00000001 00000005 000000010a", False, ["1.0"]),
+        ("SetType(TupleType(DecimalType))", "00000001 00000009 00000005 fffffffe01", True, [{"field_1": "100"}]),
+        ("MapType(DecimalType,DecimalType)", "00000001 00000005 000000010a 00000005 000000010a", True, [["1", "1.0"]]),
+        ("ListType(DecimalType)", "00000001 00000005 000000010a", True, ["1.0"]),
+    ],
+)
+def test_decimals_that_identify_elements_have_one_spelling(name: str, raw: str, elements: bool, told: Any) -> None:
+    assert from_ring(lookup_casstype(name), bytes.fromhex(raw), elements) == told
+
+
 def test_near_is_not_the_same() -> None:
     assert not check.same(0.0, -0.0)
     assert not check.same(1, True)
