@@ -36,7 +36,7 @@ from spark_jobs.meter import PUBLISH, Made, Meter
 from spark_jobs.session import spark_session
 from spark_jobs.sinks.avro_files import files_up_to, to_files
 from spark_jobs.sinks.changes_files import ChangesFiles, Reading, Span, Wanted, read_together
-from spark_jobs.sinks.iceberg import Warehouse, may_be_respelled
+from spark_jobs.sinks.iceberg import Warehouse
 from spark_jobs.sinks.kafka import (
     PACKS,
     RECORDS,
@@ -577,7 +577,7 @@ class Outbox:
             }
             value = {"keyspace": each.keyspace, "ddl": each.text, "ts_ms": now * 1000, "source": source}
             key, payload = DDL.record(self.kafka.format, {"keyspace": each.keyspace}, value, ids)
-            records.append((0, topic, topic, batch, ordinal, bytearray(key), bytearray(payload), "ddl", False, None, None, None))
+            records.append((0, topic, topic, batch, ordinal, bytearray(key), bytearray(payload), "ddl", False, None, None))
         return records, {}
 
     def _quarantine_records(
@@ -605,7 +605,7 @@ class Outbox:
         for number, ordinal, record in found:
             key, value = quarantine.record(record)
             op = PUT_ASIDE if record.settled_in is None else "settled"
-            records.append((0, topic, topic, number, ordinal, bytearray(key), bytearray(value), op, False, None, None, None))
+            records.append((0, topic, topic, number, ordinal, bytearray(key), bytearray(value), op, False, None, None))
         return records, quarantine, {}
 
     def _records_of(self, number: int) -> list[QuarantineRecord]:
@@ -754,14 +754,7 @@ class Outbox:
 
     def _needs_spark(self, incarnation: Incarnation, files: ChangesFiles, part: Part) -> bool:
         """Whether rows are compared with others of the table, or have keys that only Spark hashes."""
-        return (
-            incarnation.table.dropped
-            or self._has_former_keys(incarnation.table)
-            or not files.owns_by(len(_key_columns(incarnation, part).fields))
-        )
-
-    def _has_former_keys(self, table: Table) -> bool:
-        return self.kafka.tombstones_on_delete and any(may_be_respelled(column.type) for column in table.clustering)
+        return incarnation.table.dropped or not files.owns_by(len(_key_columns(incarnation, part).fields))
 
     def _read_by_spark(self, incarnation: Incarnation, encoder: Encoder, since: int, part: Part) -> Unsent:
         changes = incarnation.changes
@@ -775,27 +768,11 @@ class Outbox:
             # incarnation by then.
             end = changes.rows.filter("op = 't' AND reason = 'drop'").agg(F.min(F.struct("batch", "ordinal")).alias("end"))
             rows = rows.crossJoin(F.broadcast(end)).filter("end IS NULL OR struct(batch, ordinal) <= end").drop("end")
-        if self._has_former_keys(incarnation.table):
-            rows = self._with_former_keys(rows, key)
         return Unsent(rows, self._metered(incarnation.table.label, encoder))
 
     def _share(self, key: Column, owned: StructType) -> Column:
         """The publisher of a key, which owns these columns of it."""
         return F.pmod(F.xxhash64(_hashable(key, owned)), F.lit(self.kafka.publishers)).cast("int")
-
-    def _with_former_keys(self, rows: DataFrame, owned: StructType) -> DataFrame:
-        """Add the column `former`: the previous key of a row whose key was written in another spelling. Its
-        last record must be deleted by the publisher of the previous key, after that publisher's own records;
-        if that is another publisher, in a row of its own."""
-        key = rows.schema["key"].dataType
-        assert isinstance(key, StructType)
-        old = F.struct(*(F.col("before").getField(name).alias(name) for name in key.names))
-        moved = F.col("after").isNotNull() & (F.xxhash64(_hashable(old, key)) != F.xxhash64(_hashable(F.col("key"), key)))
-        former = rows.filter(F.col("before").isNotNull()).filter(moved).withColumn("former", old)
-        theirs = former.withColumn("publisher", self._share(old, owned)).filter(F.col("publisher") != self._share(F.col("key"), owned))
-        is_ours = F.col("before").isNotNull() & moved & (self._share(old, owned) == F.col("publisher"))
-        ours = rows.withColumn("former", F.when(is_ours, old))
-        return ours.withColumn("alone", F.lit(False)).unionByName(theirs.withColumn("alone", F.lit(True)))
 
     def _topic(self, table: Table) -> str:
         return envelope.topic(self.kafka.topic_prefix, table.keyspace, table.name)

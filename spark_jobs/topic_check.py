@@ -42,7 +42,7 @@ from writetime.config.pipeline import PipelineConfig
 from writetime.errors import BatchError, PublishError, WritetimeError
 from writetime.events.arrow import plain_values
 from writetime.events.avro import Avro, without_calendar
-from writetime.events.envelope import Shape, topic
+from writetime.events.envelope import Contract, Shape, topic
 from writetime.events.naming import to_column
 from writetime.events.serialization import MAGIC, form_of
 from writetime.pipeline import verification
@@ -83,7 +83,7 @@ class Partition(NamedTuple):
 class Sides:
     """Makes comparable records of both sides, in tasks. `table`: as it is published; `numbers`: its columns that are
     DECIMAL by rule; `stored`: its columns in the table of current rows; `cells`: whether
-    columns of events have these."""
+    columns of events have these; `key_names`: of the fields of keys."""
 
     kafka: KafkaConfig
     bucket: str
@@ -96,6 +96,8 @@ class Sides:
     share: float
     seed: int
     partitions: tuple[Partition, ...]
+    contract: Contract = 1
+    key_names: tuple[str, ...] = ()
 
     def __getstate__(self) -> dict[str, Any]:
         # Not what was made here: converters are functions.
@@ -105,7 +107,8 @@ class Sides:
     def shape(self) -> Shape:
         shape = RowShape.of(self.table, Schema(types=dict(self.types)))
         form = form_of(self.kafka.format, self.kafka.decimal_handling_mode, self.kafka.time_precision_mode, self.kafka.varint_handling_mode)
-        return Shape(shape.keys, shape.columns, pa.schema([("after", pa.struct(list(self.stored)))]), form=form)
+        stored = pa.schema([("after", pa.struct(list(self.stored)))])
+        return Shape(shape.keys, shape.columns, stored, form=form, contract=self.contract, key_names=self.key_names)
 
     @cached_property
     def payload(self) -> Callable[[bytes], dict[str, Any]]:
@@ -276,7 +279,7 @@ class TopicChecks:
             raise BatchError("the table does not exist in the warehouse", operation="compare a topic", obj=name)
         held = IcebergTable(self.spark, current)
         held.refresh()
-        sides = self._sides(name, table, kafka, held, partitions)
+        sides = self._sides(name, table, kafka, held, partitions, warehouse.key_names(table))
         since = published.sent(table.full_name)
         rows = self._records(sides, current, held.snapshot, warehouse.changes_of(table), since, sealed)
         number = sealed.number if sealed else 0
@@ -296,7 +299,9 @@ class TopicChecks:
         if why is not None:
             raise PublishError(why, operation="compare a topic", obj=name)
 
-    def _sides(self, name: str, table: Table, kafka: KafkaConfig, held: IcebergTable, partitions: list[Partition]) -> Sides:
+    def _sides(
+        self, name: str, table: Table, kafka: KafkaConfig, held: IcebergTable, partitions: list[Partition], key_names: tuple[str, ...]
+    ) -> Sides:
         shown = self.config.columns.rules.of(table, self.schema.types).shown()
         schema = to_arrow_schema(held.columns)
         # Not those that were dropped, or made anew with another type.
@@ -314,6 +319,8 @@ class TopicChecks:
             share=self.share,
             seed=self.seed,
             partitions=tuple(partitions),
+            contract=self.config.events.contract,
+            key_names=key_names,
         )
 
     def _records(

@@ -26,7 +26,7 @@ import pyarrow as pa
 import structlog
 from py4j.protocol import Py4JJavaError  # type: ignore[import-untyped]
 from pyspark.errors import PySparkException
-from pyspark.sql import Column, DataFrame, Row, SparkSession, Window
+from pyspark.sql import Column, DataFrame, Row, SparkSession
 from pyspark.sql import functions as F
 from pyspark.sql.pandas.types import from_arrow_schema, to_arrow_schema
 from pyspark.sql.types import DecimalType, StructType
@@ -62,7 +62,6 @@ from spark_jobs.stages.event_pages import change_rows, kept_rows, last_rows, one
 from spark_jobs.stages.number_columns import NumberTooLong, lacking, number_or_null, too_long
 from spark_jobs.stages.scan import Batches
 from spark_jobs.stages.table_rows import EXPIRES_AT, OP, WRITETIME, RowShape, changes_schema
-from writetime.cassandra.merge.clustering import EQUAL_ONLY_TO_ITSELF
 from writetime.cassandra.schema import model
 from writetime.cassandra.schema.fingerprint import describe, schema_version
 from writetime.cassandra.schema.model import Schema, Table
@@ -101,6 +100,7 @@ _ID_PROPERTY = "writetime.table-id"
 _OWNER_PROPERTY = "writetime.pipeline"
 _FACTS_PROPERTY = "writetime.cell-facts"
 _KEYS_PROPERTY = "writetime.keys"
+_KEY_NAMES_PROPERTY = "writetime.keys.first"
 _DROPPED_PROPERTY = "writetime.dropped"
 _REFILL_PROPERTY = "writetime.refill"
 _INCOMPLETE_PROPERTY = "writetime.incomplete"
@@ -225,11 +225,13 @@ class Fence:
 @dataclass(frozen=True, slots=True)
 class Changes:
     """The changes of one incarnation at one snapshot, and the definition of each schema version in them (see
-    `writetime.cassandra.schema.fingerprint`). `held`: the table, for its files at that snapshot."""
+    `writetime.cassandra.schema.fingerprint`). `held`: the table, for its files at that snapshot. `key_names`: what the
+    key's columns were called when the table was made; records of Kafka call them so for ever."""
 
     rows: DataFrame
     versions: dict[str, dict[str, Any]]
     held: IcebergTable | None = None
+    key_names: tuple[str, ...] = ()
 
     def files(self, since: int, upto: int) -> ChangesFiles | None:
         """The files with the events of the batches after `since`, up to `upto`, among others; None if only Spark's
@@ -277,15 +279,13 @@ class ChangesWrite(Write):
 @dataclass(slots=True, kw_only=True)
 class CurrentWrite(Write):
     """Current rows. `rows`: columns of what `made` makes, with OP; `is_done`: the table has the batch's rows;
-    `is_whole`: these replace all rows, not only those with their keys; `has_spellings`: keys may be spelled in several
-    ways; `held_files`: the table's files at `seen`, in which tasks look keys up; `deletes`: the position delete
-    files."""
+    `is_whole`: these replace all rows, not only those with their keys; `held_files`: the table's files at `seen`, in
+    which tasks look keys up; `deletes`: the position delete files."""
 
     shape: RowShape
     rows: StructType
     is_done: bool
     is_whole: bool
-    has_spellings: bool
     held_files: list[HeldFile] | None = None
     deletes: list[Row] = field(default_factory=list)
 
@@ -447,7 +447,13 @@ class Warehouse:
         if without := sorted(voided):
             rows = rows.filter(~F.col("batch").isin(without))
         texts = {key.removeprefix(_SCHEMA_PROPERTY): text for key, text in properties.items() if key.startswith(_SCHEMA_PROPERTY)}
-        return Changes(rows, {version: json.loads(text) for version, text in texts.items()}, held)
+        return Changes(rows, {version: json.loads(text) for version, text in texts.items()}, held, _key_names(held))
+
+    def key_names(self, table: Table) -> tuple[str, ...]:
+        """What records of Kafka call the columns of the incarnation's key; empty if it has no changes."""
+        name = self.changes_of(table)
+        held = None if name is None else self._held(name)
+        return () if held is None else _key_names(held)
 
     # --- a batch's files
 
@@ -752,17 +758,15 @@ class Warehouse:
             is_done=is_done,
             # There is nothing to merge with, and the scan for it is the expensive part.
             is_whole=is_replaced or seen is None or self._succeeds(held),
-            has_spellings=any(may_be_respelled(table.columns[key].type) for key in shape.keys),
             made=self._last_rows(shape, rows),
         )
-        if not is_done and not write.has_spellings:
+        if not is_done:
             self._aim(write)
         return write
 
     def _last_rows(self, shape: RowShape, rows: StructType) -> PageRows:
-        """Makes the rows after the batch, with the action for each in column OP; and the keys that a row had in
-        between, if there can be several."""
-        made = last_rows(to_arrow_schema(rows), _respelled(shape), self.layout.overflow)
+        """Makes the rows after the batch, with the action for each in column OP."""
+        made = last_rows(to_arrow_schema(rows), self.layout.overflow)
         if shape.table.static_columns and shape.table.clustering:
             partition, clustering = _names(shape.table.partition_key), _names(shape.table.clustering)
             made = one_of_each_key(made, partition, clustering)
@@ -811,9 +815,7 @@ class Warehouse:
         """Rows for a MERGE. They are produced while the commit's job runs, after the table was loaded, and only after
         the fence was checked."""
         made = _passed(self.fence, batch, to.made)
-        rows = events.rows(to.shape.table.id.bytes, made, to.rows, self._metered("current", to.shape.table))
-        # Keys that may be spelled otherwise may be in another task.
-        return _one_of_each_key(rows, to.shape) if to.has_spellings else rows
+        return events.rows(to.shape.table.id.bytes, made, to.rows, self._metered("current", to.shape.table))
 
     def _kept_rows(self, to: CurrentWrite, events: Events, batch: int) -> DataFrame:
         return _as_stored(self._actions(to, events, batch).filter(F.col(OP) != "d"), to.columns)
@@ -1001,7 +1003,8 @@ class Warehouse:
         wanted = {f"{_SCHEMA_PROPERTY}{schema_version(table, schema.types)}": json.dumps(describe(table, schema.types))}
         columns = from_arrow_schema(changes_schema(shape))
         if held is None:
-            held = self._create(name, columns, {_ID_PROPERTY: str(table.id)}, "days(changed_at)")
+            first = {_KEY_NAMES_PROPERTY: json.dumps(list(shape.keys))}
+            held = self._create(name, columns, {_ID_PROPERTY: str(table.id), **first}, "days(changed_at)")
         self._evolve(held, columns, changes_rows(shape), {**wanted, **_keys(shape), **self._claim()}, batch)
         return held
 
@@ -1380,13 +1383,12 @@ def _undone(gone: Sequence[Kept]) -> dict[str, str]:
     return properties
 
 
-def _respelled(shape: RowShape) -> list[str]:
-    """The key columns whose spelling may differ before and after a batch."""
-    return _names(column for column in shape.table.clustering if may_be_respelled(column.type))
-
-
 def _names(columns: Iterable[model.Column]) -> list[str]:
     return [to_column(column.name) for column in columns]
+
+
+def _key_names(held: IcebergTable) -> tuple[str, ...]:
+    return tuple(json.loads(held.properties.get(_KEY_NAMES_PROPERTY, "[]")))
 
 
 def _keys(shape: RowShape) -> dict[str, str]:
@@ -1409,21 +1411,6 @@ def merge_statement(name: str, view: str, shape: RowShape, stored: Sequence[str]
         f"WHEN MATCHED THEN UPDATE SET {updates} "
         f"WHEN NOT MATCHED AND s.{OP} <> 'd' THEN INSERT ({', '.join(columns)}) VALUES ({values})"
     )
-
-
-def may_be_respelled(kind: str) -> bool:
-    """Whether different bytes can be equal values. Then one clustering in Cassandra may be two in the
-    warehouse, such as 1.0 and 1.00: a row that is deleted and written again has the other spelling. And two
-    partitions may be one in the warehouse, such as a varint 1 of one byte and of two, which no reader can
-    distinguish."""
-    return kind not in EQUAL_ONLY_TO_ITSELF
-
-
-def _one_of_each_key(rows: DataFrame, shape: RowShape) -> DataFrame:
-    """One row per key of the warehouse, of keys that may have several spellings: a row that is written again in
-    its former spelling is not deleted. If partition keys read alike, any one of their rows is kept."""
-    key = Window.partitionBy(*(F.expr(comparable("s", column)) for column in shape.key_type)).orderBy(F.col(OP) == "d")
-    return rows.alias("s").withColumn("_place", F.row_number().over(key)).filter("_place = 1").drop("_place")
 
 
 def comparable(side: str, key: pa.Field) -> str:

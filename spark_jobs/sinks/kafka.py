@@ -55,14 +55,12 @@ RECORDS = pa.schema(
         ("value", pa.binary()),
         ("op", pa.string()),
         ("deletes", pa.bool_()),
-        ("former", pa.binary()),
         ("refused", pa.string()),  # why the event cannot be encoded; its stream waits there
         ("placed_by", pa.binary()),  # what decides the partition of the topic; null: the key does
     ]
 )
 """`stream`: the topic of whose events this is the one with that batch and ordinal, and by which progress
-goes. Its record may go to another `topic`. `former`: a key that is no more, the last record of which a
-tombstone takes away. A row without a `value` has nothing else."""
+goes. Its record may go to another `topic`. A row without a `value` has nothing else."""
 
 Row: Any = namedtuple("Row", RECORDS.names)  # type: ignore[misc]
 """A row of RECORDS. Publishers take plain tuples, too, and unpack them: an event has no time for names."""
@@ -485,7 +483,7 @@ class Publisher:
         tombstones = self.kafka.tombstones_on_delete
         try:
             for row in rows:
-                _, stream, topic, batch, ordinal, key, value, op, deletes, former, refused, placed_by = row
+                _, stream, topic, batch, ordinal, key, value, op, deletes, refused, placed_by = row
                 if topic in stuck:
                     # What is told elsewhere holds up the stream that it stands in.
                     stuck.setdefault(stream, stuck[topic])
@@ -507,8 +505,6 @@ class Publisher:
                     stuck[stream] = too_large
                     continue
                 sent += value is not None
-                if former is not None:
-                    _produce(producer, stream, former, None, delivered, place, headers)
                 if deletes and tombstones:
                     _produce(producer, topic, key, None, delivered, place, headers)
                 reached[stream] = row

@@ -29,7 +29,7 @@ from writetime.cassandra.schema.model import Schema, Table
 from writetime.cassandra.types.types import CqlType
 from writetime.config.kafka import EventsConfig, KafkaConfig, PartitionBy
 from writetime.errors import DecodeError, PreconditionFailed, PublishError
-from writetime.events.converters import JSON, Convert, Form, Numbers, Times, Varints
+from writetime.events.converters import JSON, Convert, Form, Numbers, Times, Varints, has_doubles
 from writetime.events.envelope import About, Shape, encode, rows_of
 from writetime.events.records import Records, key_lists, records_of
 from writetime.events.serialization import (
@@ -111,12 +111,11 @@ class QuarantineTopic:
 
 
 class Encoded(NamedTuple):
-    """A row as bytes: the record's key and value, the key whose last record a tombstone is to remove, or why it
-    cannot be encoded; and what decides the partition, if not the key."""
+    """A row as bytes: the record's key and value, or why it cannot be encoded; and what decides the partition, if not
+    the key."""
 
     key: bytes | None = None
     value: bytes | None = None
-    former: bytes | None = None
     refused: str | None = None
     placed_by: bytes | None = None
 
@@ -151,6 +150,7 @@ class Encoder:
     registered: dict[str, dict[bool, tuple[Schemas, tuple[int, int]]]] = field(default_factory=dict)
     oversized: Oversized | None = None
     partition_by: PartitionBy = "primary_key"
+    key_names: Sequence[str] = ()
 
     @classmethod
     def of(cls, kafka: KafkaConfig, events: EventsConfig, incarnation: Incarnation, by: PartitionBy = "primary_key") -> Encoder:
@@ -165,13 +165,21 @@ class Encoder:
             kafka.time_precision_mode,
             kafka.varint_handling_mode,
             partition_by=by,
+            key_names=incarnation.changes.key_names,
         )
 
     def learn(self, version: str, wide: bool, registry: Registry | None) -> None:
         """Prepare for events of a version; `wide`: some of them have values in dropped columns. PublishError
-        if the version is unknown or the registry rejects its schemas; SchemaError for an unknown user
-        type."""
+        if the version is unknown, keys would be rounded or the registry rejects its schemas; SchemaError for an
+        unknown user type."""
         shape = self.shapes(self.stored)(version)
+        if rounded := [name for name, kind in shape.record_keys.items() if has_doubles(shape.form, kind)]:
+            raise PublishError(
+                f"key column {', '.join(rounded)} would be a double, which is equal for different keys",
+                operation="publish events",
+                obj=f"{self.about.keyspace}.{self.about.table}",
+                hint="Set kafka.decimal.handling.mode to string or precise (of a varint, kafka.varint.handling.mode); its events wait.",
+            )
         if registry is None:
             return
         # The narrow schema last, so that it is the subject's latest one.
@@ -224,7 +232,6 @@ class Encoder:
             "value": values,
             "op": rows["op"],
             "deletes": pc.and_(pc.equal(rows["op"], "d"), rows["before"].is_valid()),
-            "former": pa.nulls(count, pa.binary()),
             "refused": pa.nulls(count, pa.string()),
             "placed_by": places,
         }
@@ -253,13 +260,12 @@ class Encoder:
             "op": [PUT_ASIDE if at in aside else row["op"] for at, row in enumerate(rows)],
             # The key of a delete of many rows is not a row's key, so it needs no tombstone.
             "deletes": [at not in aside and row["op"] == "d" and row["before"] is not None for at, row in enumerate(rows)],
-            "former": [each.former for each in encoded],
             "refused": [each.refused for each in encoded],
             "placed_by": [None if at in aside else each.placed_by for at, each in enumerate(encoded)],
         }
         records = pa.RecordBatch.from_pydict(columns, schema=RECORDS)
         # A quarantined event without a quarantine topic has no value.
-        sent = reduce(pc.or_, (pc.is_valid(records[name]) for name in ("value", "former", "refused")))
+        sent = reduce(pc.or_, (pc.is_valid(records[name]) for name in ("value", "refused")))
         return Placed(_indices(wanted).filter(sent), records.filter(sent))
 
     def _fitting(self, row: Mapping[str, Any], pair: Pair, version: _Version, rule: Oversized) -> Pair | Aside:
@@ -305,19 +311,19 @@ class Encoder:
 
     def shapes(self, stored: pa.Schema) -> Callable[[str], Shape]:
         """A function that returns the shape of a version. PublishError for an unknown version."""
-        return _shapes(self.versions, self.about, stored, self.events, form=form_of(self.format, self.numbers, self.times, self.varints))
+        form = form_of(self.format, self.numbers, self.times, self.varints)
+        return _shapes(self.versions, self.about, stored, self.events, form=form, key_names=self.key_names)
 
     def _version(self, version: str, shape: Shape) -> _Version:
         codec = partial(codec_of, self.format, shape, self.topic, self.registered.get(version, {}))
         codecs = {wide: codec(wide=wide) for wide in self._needed(version)}
-        placing = self._partition_key(version) if self.partition_by == "partition_key" else {}
+        placing = self._partition_key(version, shape) if self.partition_by == "partition_key" else {}
         records = records_of(shape, self.about, codecs[False])
         return _Version(shape, self.about, codecs, records, placing, JSON.fields(placing))
 
-    def _partition_key(self, version: str) -> dict[str, CqlType]:
-        table, types = described(self.versions[version], self.about.keyspace, self.about.table)
-        names = [column.name for column in table.partition_key]
-        return {name: kind for name, kind in RowShape.of(table, Schema(types=types)).keys.items() if name in names}
+    def _partition_key(self, version: str, shape: Shape) -> dict[str, CqlType]:
+        table, _ = described(self.versions[version], self.about.keyspace, self.about.table)
+        return dict([*shape.record_keys.items()][: len(table.partition_key)])
 
     def _needed(self, version: str) -> tuple[bool, ...]:
         return tuple(self.registered[version]) if self.format == "avro" else (False, True)
@@ -337,33 +343,23 @@ class _Version:
     placing_values: Convert
 
     def places(self, keys: Any) -> Any:
-        return key_lists([*self.placing.values()], keys) if self.placing else pa.nulls(len(keys), pa.binary())
+        return key_lists([*self.placing.values()], self.shape.key_columns(keys)) if self.placing else pa.nulls(len(keys), pa.binary())
+
+    def _place(self, key: Mapping[str, Any] | None) -> bytes | None:
+        return encode([*self.placing_values(self.shape.key_values(key)).values()]) if self.placing and key is not None else None
 
     def encoded(self, row: Mapping[str, Any]) -> Encoded:
         """A changes row as bytes. A row that cannot be encoded says why: others of its table wait behind it, and
         other tables do not."""
         try:
-            key, value = (None, None) if row.get("alone") else self.record(row)
-            placed_by = encode([*self.placing_values(row["key"]).values()]) if self.placing and row["key"] is not None else None
-            return Encoded(key, value, self.key(row["former"]) if row.get("former") else None, placed_by=placed_by)
+            return Encoded(*self.record(row), placed_by=self._place(row["key"]))
         except (PublishError, DecodeError) as error:
             return Encoded(refused=f"{error.message}. {error.hint or ''}".strip())
 
     def record(self, row: Mapping[str, Any]) -> Pair:
         """Key and value of a changes row. PublishError if the key lacks a column that its schema requires."""
         codec, key = self.codecs[self.shape.is_wide(row)], self.shape.key(row)
-        if key is not None and (missing := [name for name in self.shape.required if key[self.shape.form.name(name)] is None]):
-            raise PublishError(
-                f"the key has no {', '.join(sorted(missing))}, which contract 2 requires",
-                operation="publish events",
-                obj=f"{self.about.keyspace}.{self.about.table}, batch {row['batch']}, event {row['ordinal']}",
-                hint="The batch was ingested with events.deletes: one. Set it again until these events are published.",
-            )
         return codec.key(key), codec.value(self.shape.value(row, self.about))
-
-    def key(self, key: Mapping[str, Any]) -> bytes | None:
-        """An encoded key, from a key of the table."""
-        return self.codecs[False].key(self.shape.key({"key": key}))
 
     def claim(self, row: Mapping[str, Any], **where: Any) -> bytes:
         """The value of an event whose content is in the bucket."""
@@ -401,7 +397,9 @@ def _claimed(store: Store, name: str, value: bytes) -> ObjectInfo:
         return store.put(name if held is not None and held.crc32c == crc else f"{name}~{crc:08x}", value)
 
 
-def _shapes(versions: Versions, about: About, stored: pa.Schema, events: EventsConfig, *, form: Form = JSON) -> Callable[[str], Shape]:
+def _shapes(
+    versions: Versions, about: About, stored: pa.Schema, events: EventsConfig, *, form: Form = JSON, key_names: Sequence[str] = ()
+) -> Callable[[str], Shape]:
     """A function that returns the shape of a version. PublishError for a version that the changes table does
     not define."""
     rows = {version: _row_shape(described(text, about.keyspace, about.table)) for version, text in versions.items()}
@@ -415,20 +413,31 @@ def _shapes(versions: Versions, about: About, stored: pa.Schema, events: EventsC
                 hint=f"Its property writetime.schema.{version} was taken away: set it again.",
             )
         shown, history = rows[version], [other.columns for other in rows.values()]
-        required = required_keys(shown.table, events) if events.contract == 2 else ()
-        cells = events.shape == "cells"
         return Shape(
-            shown.keys, shown.columns, stored, form=form, history=history, cells=cells, contract=events.contract, required=required
+            shown.keys,
+            shown.columns,
+            stored,
+            form=form,
+            history=history,
+            cells=events.shape == "cells",
+            contract=events.contract,
+            required=required_keys(shown.table) if events.contract == 2 else (),
+            key_names=key_names,
         )
 
     return shape
 
 
-def required_keys(table: Table, events: EventsConfig) -> list[str]:
-    """The key columns that each key of an event has. Static content without a row has no clustering columns,
-    and a delete of many rows that is one event has some of them."""
-    prefixes = table.static_columns or events.deletes == "one"
-    return [column.name for column in (*table.partition_key, *(() if prefixes else table.clustering))]
+def required_keys(table: Table) -> list[str]:
+    """The key columns that each key of an event has, whatever the table and its pipeline become. Static content without a
+    row has no clustering columns, a delete of many rows that is one event has some of them, and one of several columns
+    of a partition key may have no bytes, which is null in most types."""
+    columns = table.partition_key
+    return [column.name for column in columns if len(columns) == 1 or column.type in _NEVER_NULL]
+
+
+_NEVER_NULL: Final = frozenset({"ascii", "text", "varchar", "blob", "inet"})
+"""Types with a value of no bytes in every format."""
 
 
 def _row_shape(found: tuple[Table, Any]) -> RowShape:

@@ -102,20 +102,14 @@ def change_rows(columns: pa.Schema, about: Mapping[str, Any], *, cells: bool) ->
 # --- current rows
 
 
-def last_rows(columns: pa.Schema, respelled: Sequence[str], overflow: Overflow = "reject") -> Callable[[Pages], Batches]:
-    """Pages to actions on current rows, with these columns, one of which is OP. `respelled`: the key columns
-    whose spelling may differ before and after. `overflow`: what becomes of a number that its column does not
-    hold; NumberTooLong if that is to be rejected."""
+def last_rows(columns: pa.Schema, overflow: Overflow = "reject") -> Callable[[Pages], Batches]:
+    """Pages to actions on current rows, with these columns, one of which is OP. `overflow`: what becomes of a number
+    that its column does not hold; NumberTooLong if that is to be rejected."""
     as_events = pa.schema([field.with_type(pa.string()) if pa.types.is_decimal(field.type) else field for field in columns])
 
     def rows(given: Pages) -> Batches:
         for page in given:
-            if respelled:
-                found = [row for event in _events(page) for row in _rows_of(event, respelled, as_events)]
-                made: Iterable[pa.RecordBatch] = [pa.RecordBatch.from_pylist(found, schema=as_events)]
-            else:
-                made = _last_rows(page, as_events)
-            yield from (_with_numbers(batch, columns, overflow) for batch in made)
+            yield from (_with_numbers(batch, columns, overflow) for batch in _last_rows(page, as_events))
 
     return rows
 
@@ -243,35 +237,6 @@ def _facts(found: Any, kind: pa.DataType) -> Any:
         return pa.array(column, mask=~there)
 
     return pa.StructArray.from_arrays([of_column(field.name) for field in kind], fields=list(kind))
-
-
-def _events(page: pa.RecordBatch) -> Iterator[Event]:
-    """The events of a page as dictionaries, with what current rows need."""
-    names = ("last", "key", "before", "after", "op", "writetime", "expires_at")
-    columns = [plain_values(page[name]) for name in names]
-    for values in zip(*columns, strict=True):
-        yield dict(zip(names, values, strict=True))
-
-
-def _rows_of(event: Event, respelled: Sequence[str], columns: pa.Schema) -> Iterator[dict[str, Any]]:
-    """The actions of an event on current rows: the last event of a row in the batch leaves a row, and each
-    event may remove one, such as the row under its former spelling. A deletion of many rows has no row of its
-    own."""
-    before, after, key, last = event["before"], event["after"], event["key"], event["last"]
-    kinds = {name: columns.field(name).type for name in (WRITETIME, EXPIRES_AT) if name in columns.names}
-    nothing = {**{name: _no_facts(kind) for name, kind in kinds.items()}, OP: "d"}
-    # By their text, because NaN does not equal itself, wherever it is in a value.
-    if before is not None and (after is None or any(repr(before[name]) != repr(key[name]) for name in respelled)):
-        yield {**{name: before[name] for name in key}, **nothing}
-    elif last and after is None:
-        yield {**key, **nothing}
-    if last and after is not None:
-        facts = {name: _plain_facts(event[name.removeprefix("_")], kind) for name, kind in kinds.items()}
-        yield {**after, **facts, OP: event["op"]}
-
-
-def _plain_facts(found: list[tuple[str, int]], kind: pa.DataType) -> Any:
-    return found if pa.types.is_map(kind) else {to_column(name): value for name, value in found}
 
 
 # --- shapes

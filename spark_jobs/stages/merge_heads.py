@@ -236,7 +236,7 @@ class _Merge:
             state = opened.states.get(name) or known.get(pk + name, b"")
             items = range(0) if row is None else range(given.begins[row], given.begins[row + 1])
             active, steps = opened.partition.head_steps(name)
-            if row is not None and given.twice[row]:
+            if (row is not None and given.twice[row]) or opened.partition.is_like_alone(name):
                 opened.left.append((name, state, items.start, items.stop))
                 continue
             group = len(self._keys)

@@ -53,6 +53,7 @@ from writetime.cassandra.model import PartitionUpdate
 from writetime.cassandra.schema.model import Schema, Table
 from writetime.cassandra.types.byte_comparable import HEAD, PAST_RECORDS, RowKeys, record_key, split_record_key
 from writetime.errors import BatchError, MalformedMutation
+from writetime.events.key_spelling import like_alone
 
 FOLDED: Final = pa.schema(
     [
@@ -172,7 +173,18 @@ class _ShardJoin:
         keys = RowKeys(self.table, plan.schema.types)
         before = plan.dropped_before.get(table_id)
         since = plan.since_of.get(table_id, plan.since)
-        self.settings = Settings(self.order, keys, plan.now, since, plan.versions, plan.engine, before, plan.policy, plan.deletes)
+        self.settings = Settings(
+            self.order,
+            keys,
+            plan.now,
+            since,
+            plan.versions,
+            plan.engine,
+            before,
+            plan.policy,
+            plan.deletes,
+            like_alone(self.table, plan.schema.types),
+        )
         self.shard = Shard(*plan.shards[table_id, bucket])
         self.state = _State(self.shard, plan, everything=before is not None)
         self.counts: Counter[str] = Counter()
@@ -265,7 +277,7 @@ class _ShardJoin:
         for output in outputs:
             if isinstance(output, Event):
                 if held is not None:
-                    yield self._event(key, held, last=held.key != output.key)
+                    yield self._event(key, held, last=held.key != output.key and not held.more)
                 held = output
             else:
                 yield from self._other(key, output)

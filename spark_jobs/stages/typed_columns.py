@@ -27,6 +27,7 @@ from writetime.events import arrow_columns as cql_columns
 from writetime.events.arrow import arrow_converter, plain_values
 from writetime.events.arrow_columns import arrow_type
 from writetime.events.envelope import encode
+from writetime.events.key_spelling import one_spelling
 from writetime.events.naming import to_column
 from writetime.kernels.projection import (
     Flags,
@@ -108,16 +109,15 @@ class EventColumns:
         before, after = self._side(folded["before"], folded["static_before"]), self._side(folded["after"], folded["static_after"])
         if before is None or after is None or not np.all(before.rows.there | after.rows.there):
             return None
-        keys = self._keys(folded["pk"], before.rows, after.rows)
-        if keys is None:
+        key = self._keys(folded["pk"], before.rows, after.rows)
+        if key is None:
             return None
-        key, old_key, new_key = keys
         pairs = [self._pair(column, before, after) for column in self.columns]
         shows = [self._shows(column, *pair, before, after) for column, pair in zip(self.columns, pairs, strict=True)]
         found = {
             "key": pa.StructArray.from_arrays(key, fields=list(self.shape.key_type)),
-            "before": self._rows([*old_key, *(old for old, _ in pairs)], before),
-            "after": self._rows([*new_key, *(new for _, new in pairs)], after),
+            "before": self._rows([*key, *(old for old, _ in pairs)], before),
+            "after": self._rows([*key, *(new for _, new in pairs)], after),
             "changed": self._named(_matrix(shows, len(folded))),
             "changed_elements": self._elements(pairs, shows, len(folded)),
             **self._facts(after),
@@ -140,22 +140,31 @@ class EventColumns:
 
     # --- keys
 
-    def _keys(self, pk: Any, before: ShownRows, after: ShownRows) -> tuple[list[Any], list[Any], list[Any]] | None:
-        """The key columns of the row before and of the row after."""
+    def _keys(self, pk: Any, before: ShownRows, after: ShownRows) -> list[Any] | None:
+        """The key columns."""
         split = split_keys(self.kernel, pk, self.partition)
         if split is None:
             return None
         data, parts = split
         partition = [self._values(kind, data, places) for kind, places in zip(self.keys, parts, strict=False)]
         old, new = (
-            [self._values(kind, side.data, side.part(at)) for at, kind in enumerate(self.keys[self.partition :])]
+            [self._clustering(kind, side.data, side.part(at)) for at, kind in enumerate(self.keys[self.partition :])]
             for side in (before, after)
         )
         there = after.there
         last = (
             new if there.all() else old if not there.any() else [pc.if_else(pa.array(there), n, o) for o, n in zip(old, new, strict=True)]
         )
-        return [*partition, *last], [*partition, *old], [*partition, *new]
+        return [*partition, *last]
+
+    def _clustering(self, kind: CqlType, data: Any, places: Places) -> Any:
+        """Values of a clustering column, in the spelling that equal ones share."""
+        change = one_spelling(kind)
+        if change is None:
+            return self._values(kind, data, places)
+        if isinstance(kind, NativeType):
+            return cql_columns.with_one_spelling(self._values(kind, data, places))
+        return self._one_by_one(kind, lambda raw: change(kind.decode(raw)), data, places, {})
 
     # --- values
 

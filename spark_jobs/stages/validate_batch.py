@@ -28,6 +28,7 @@ from writetime.cassandra.types.types import (
 from writetime.errors import DecodeError
 from writetime.events.arrow import to_arrow_value
 from writetime.events.arrow_columns import INJECTIVE, WIDTHS, column
+from writetime.events.key_spelling import has_spellings, is_distinct
 
 Mask = Any
 """An array of numpy's booleans."""
@@ -244,10 +245,10 @@ def _may_be_key(kind: CqlType) -> bool:
 
 
 def sound_keys(kinds: Sequence[CqlType], keys: Values) -> Mask:
-    """Which partition keys can certainly be split (`writetime.events.row_values.split_partition_key`) and
-    projected."""
+    """Which partition keys can certainly be split (`writetime.events.row_values.split_partition_key`),
+    projected and told apart from all others (`writetime.events.key_spelling`)."""
     if len(kinds) == 1:
-        return sound(kinds[0], keys)
+        return _sound_part(kinds[0], keys) & (keys.length > 0)
     at, end = keys.start.copy(), keys.start + keys.length
     good = np.ones(keys.size, bool)
     for kind in kinds:
@@ -257,6 +258,34 @@ def sound_keys(kinds: Sequence[CqlType], keys: Values) -> Mask:
         whole = at[here] + 3 + length <= end[here]
         good[here[~whole]] = False
         here, length = here[whole], length[whole]
-        good[here[~sound(kind, Values(keys.data, at[here] + 2, length))]] = False
+        good[here[~_sound_part(kind, Values(keys.data, at[here] + 2, length))]] = False
         at[here] += 3 + length
     return good & (at == end)
+
+
+def _sound_part(kind: CqlType, values: Values) -> Mask:
+    good = sound(kind, values)
+    if has_spellings(kind) and good.any():
+        at = np.flatnonzero(good)
+        good[at] = _distinct(kind, values.some(at))
+    return good
+
+
+def _distinct(kind: CqlType, values: Values) -> Mask:
+    """Which valid values are in the spelling that their published form stands for."""
+    name = str(kind)
+    if name in _EXPONENTS:
+        return (values.number(WIDTHS[name]) & _EXPONENTS[name]) != _EXPONENTS[name]
+    if name not in ("boolean", "varint", "decimal"):
+        return np.fromiter((is_distinct(kind, value, by_type=False) for value in values.slices()), bool, values.size)
+    first = values.start + (4 if name == "decimal" else 0)
+    sign = values.data[first]
+    if name == "boolean":
+        return sign <= 1
+    # No byte of a number only repeats its sign.
+    second = values.data[np.minimum(first + 1, len(values.data) - 1)]
+    return (first + 1 == values.start + values.length) | (sign != np.where(second & 0x80, 0xFF, 0))
+
+
+_EXPONENTS: Final = {"float": 0x7F80_0000, "double": 0x7FF0_0000_0000_0000}
+"""Of NaN, and of infinities."""

@@ -14,8 +14,10 @@ from writetime.cassandra.merge.counters import total
 from writetime.cassandra.merge.liveness import VisibleRow
 from writetime.cassandra.model import Bound, Cell, PartitionUpdate, Row
 from writetime.cassandra.schema.model import Schema
-from writetime.cassandra.types.byte_comparable import RowKeys
-from writetime.events.row_values import TableView
+from writetime.cassandra.types.byte_comparable import Clustering, RowKeys
+from writetime.errors import MalformedMutation
+from writetime.events.key_spelling import has_spellings, is_distinct
+from writetime.events.row_values import TableView, split_partition_key
 
 
 class Checks:
@@ -26,10 +28,12 @@ class Checks:
         self.keys = RowKeys(self.table, schema.types)
         self.shape = RowShape.of(self.table, schema)
         self._view = TableView(self.table, schema.types)
+        self._has_spellings = any(map(has_spellings, self.shape.keys.values()))
 
     def update(self, update: PartitionUpdate) -> None:
         """Raise DecodeError for the first invalid part of the update."""
         self.shape.values(self._view.key_values(update.key, None))
+        self._partition_key(update.key)
         for tombstone in update.range_tombstones:
             self._bound(update.key, tombstone.start, self.keys.start)
             self._bound(update.key, tombstone.end, self.keys.end)
@@ -37,6 +41,24 @@ class Checks:
             self._row(update.key, VisibleRow(None, (), _values(update.static_row)))
         for row in update.rows:
             self._row(update.key, VisibleRow(row.clustering, _values(row)))
+            self._clustering(row.clustering or ())
+
+    def _partition_key(self, key: bytes) -> None:
+        """Refuse a partition whose published key would be that of another one."""
+        if not key:
+            raise _indistinct("partition key", "has no bytes", "No client of Cassandra can write such a key.")
+        if self._has_spellings:
+            for column, part in zip(self.table.partition_key, split_partition_key(key, len(self.table.partition_key)), strict=True):
+                if not is_distinct(self.shape.keys[column.name], part, by_type=False):
+                    why = f"column {column.name} of the partition key is not in the one spelling of its value"
+                    raise _indistinct(f"key {key.hex()}", why, "Write the partition again with a key that a driver encodes.")
+
+    def _clustering(self, clustering: Clustering) -> None:
+        """Refuse a row whose published key would be that of another one of its partition."""
+        for column, part in zip(self.table.clustering, clustering, strict=False) if self._has_spellings else ():
+            if part is not None and not is_distinct(self.shape.keys[column.name], part, by_type=True):
+                why = f"clustering column {column.name} holds a part of no bytes, which reads as null"
+                raise _indistinct(f"clustering {part.hex()}", why, "Write the row again with a value that a driver encodes.")
 
     def _row(self, key: bytes, row: VisibleRow) -> None:
         if self.table.is_counter:
@@ -51,6 +73,10 @@ class Checks:
         self._view.order.start(bound)
         rest = (None,) * (len(self.table.clustering) - len(bound.values))
         self.shape.values(self._view.key_values(key, (*bound.values, *rest)))
+
+
+def _indistinct(what: str, why: str, hint: str) -> MalformedMutation:
+    return MalformedMutation(f"{why}: its events would be those of another key", operation="tell keys apart", obj=what, hint=hint)
 
 
 def _values(row: Row) -> tuple[Cell, ...]:

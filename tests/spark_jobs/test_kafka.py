@@ -77,7 +77,6 @@ def rows(topic: str, ordinals: Iterable[int], *, batch: int = 1, publisher: int 
                 value=b'{"n":%d}' % ordinal,
                 op="d" if ordinal % 5 == 0 else "u",
                 deletes=ordinal % 5 == 0,
-                former=None,
                 refused=None,
                 placed_by=None,
             )
@@ -135,17 +134,6 @@ def test_a_delete_is_followed_by_a_tombstone(kafka: KafkaConfig, topic: str) -> 
     without = kafka.model_copy(update={"tombstones_on_delete": False})
     send(without, rows(topic, [10]))
     assert [value for _, _, value in consume(kafka, topic)].count(None) == 1
-
-
-def test_the_last_record_of_a_key_that_is_no_more_is_taken_away_once(kafka: KafkaConfig, topic: str) -> None:
-    respelled, alone, last = rows(topic, [1, 2, 4])
-    respelled.former = alone.former = b'{"id":"1.0"}'
-    alone.key = alone.value = None
-    assert send(kafka, [respelled, alone, last]) == 2
-    assert send(kafka, [respelled, alone, last]) == 0
-    found = consume(kafka, topic)
-    assert [value for _, key, value in found if key == respelled.former] == [None, None]
-    assert sorted(numbers(found)) == [1, 4]
 
 
 def test_a_rerun_sends_nothing(kafka: KafkaConfig, topic: str) -> None:
@@ -500,13 +488,10 @@ def test_a_partition_keys_records_are_in_the_partition_that_kafkas_own_hash_says
     found = rows(topic, range(1, 31))
     for row in found:
         row.placed_by = b"[%d]" % (row.ordinal % 7)
-        row.former = b"former" if row.ordinal == 7 else None
     send(kafka, found)
-    for partition, key, value in consume(kafka, topic):
+    for partition, _, value in consume(kafka, topic):
         if value is not None:
             assert partition == murmur2(b"[%d]" % (json.loads(value)["n"] % 7), kafka.partitions)
-        elif key == b"former":
-            assert partition == murmur2(b"[0]", kafka.partitions)
 
 
 def test_a_switch_is_said_once_in_each_partition_and_is_progress(kafka: KafkaConfig, topic: str) -> None:

@@ -25,6 +25,7 @@ Must not know an envelope or a sink.
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable, Mapping
 from decimal import Decimal
 from typing import Any, Final, Literal
@@ -48,6 +49,7 @@ from writetime.events.values import (
     iso_timestamp,
     json_float,
     json_real,
+    parts_of,
     to_base64,
 )
 
@@ -157,6 +159,44 @@ class AvroForm(Form):
 
 
 JSON: Final = JsonForm()
+
+
+class _KeyForm(JsonForm):
+    """Values in the key of a record: user types and tuples as lists of their fields, without nulls at the end. So neither
+    a field that is added to a type nor a field's new name changes them."""
+
+    def fields(self, kinds: Mapping[str, CqlType]) -> Convert:
+        fields = [self.converter(kind) for kind in kinds.values()]
+
+        def convert(value: Mapping[str, Any]) -> list[Any]:
+            parts = zip(fields, value.values(), strict=False)
+            found = [part if part is None or change is None else change(part) for change, part in parts]
+            while found and found[-1] is None:
+                found.pop()
+            return found
+
+        return convert
+
+
+_KEY: Final = _KeyForm()
+
+
+def key_text(kind: CqlType) -> Convert:
+    """The conversion of a non-null value to its text in the key of a record."""
+    convert = _KEY.converter(kind)
+    return lambda value: json.dumps(value if convert is None else convert(value), ensure_ascii=False, separators=(",", ":"))
+
+
+def has_user_type(kind: CqlType) -> bool:
+    """Whether a type is a user type or contains one."""
+    return isinstance(kind, UdtType) or any(map(has_user_type, parts_of(kind)))
+
+
+def has_doubles(form: Form, kind: CqlType) -> bool:
+    """Whether the form rounds numbers in values of the type."""
+    if isinstance(kind, NativeType):
+        return kind.name in NUMBERS and form.number_mode(kind.name) == "double"
+    return any(has_doubles(form, part) for part in parts_of(kind))
 
 
 def _or_null(convert: Convert | None) -> Convert:

@@ -31,13 +31,15 @@ from typing import Any, Final, Literal
 import pyarrow as pa
 
 import writetime
+from writetime.cassandra.types.native import NATIVE
 from writetime.cassandra.types.types import CqlType
 from writetime.events.arrow import arrow_type, plain_values
-from writetime.events.converters import JSON, Convert, Form
+from writetime.events.converters import JSON, Convert, Form, has_user_type, key_text
 from writetime.events.naming import from_column, to_column, to_topic
 
 Contract = Literal[1, 2]
 """A version of the event format."""
+TEXT: Final = NATIVE["text"]
 _ASIDE: Final = re.compile(r"_was_\d+_(.+)")
 
 
@@ -85,7 +87,12 @@ class Shape:
     tuples go by place: they keep theirs when they are renamed. Other columns go by name. One that the version
     does not have shows where it has a value: it was dropped, and the event tells what it held. One that was
     made anew with another type has its older values in `_was_<n>_<name>`
-    (spark_jobs.sinks.schema_evolution). `required` are the key columns that no key lacks, by contract 2."""
+    (spark_jobs.sinks.schema_evolution).
+
+    `record_keys` are the fields of a record's key, which stay what they are in the life of a topic, since Kafka knows a
+    row by the bytes of its key (docs/adr/0054). They have the names `key_names`, which the columns had first, and by
+    contract 2 a column of a user type is a text, which no ALTER TYPE changes. `required` are the key columns that no
+    key lacks, by contract 2; here by the names of the fields."""
 
     def __init__(
         self,
@@ -98,22 +105,47 @@ class Shape:
         cells: bool = False,
         contract: Contract = 1,
         required: Collection[str] = (),
+        key_names: Sequence[str] = (),
     ) -> None:
-        self.form, self.cells, self.contract, self.required = form, cells, contract, frozenset(required)
+        self.form, self.cells, self.contract = form, cells, contract
         self.keys, self.columns = keys, columns
+        called = dict(zip(keys, key_names or keys, strict=True))
+        self.required = frozenset(called[name] for name in required)
+        texts = [contract == 2 and has_user_type(kind) for kind in keys.values()]
+        self.record_keys: dict[str, CqlType] = {
+            called[name]: TEXT if is_text else kind for (name, kind), is_text in zip(keys.items(), texts, strict=True)
+        }
+        self._key_texts = {at: key_text(kind) for at, (kind, is_text) in enumerate(zip(keys.values(), texts, strict=True)) if is_text}
         rows = stored.field("after").type
         self._columns = list(_columns(keys, columns, rows, history, form))
         self.shown = [column for column in self._columns if not column.dropped]
         self.dropped = {column.name: column.kind for column in self._columns if column.dropped}
         self.dropped_at = [place for column in self._columns if column.dropped for place, _ in column.places]
-        self._key = form.fields(keys)
+        self._key = form.fields(self.record_keys)
         within = stored.field("bounds").type.field("start").type.num_fields if "bounds" in stored.names else 0
         self.clustering = dict(list(keys.items())[len(keys) - within :])
         self._bound = form.fields(self.clustering)
 
     def key(self, row: Mapping[str, Any]) -> dict[str, Any] | None:
         """The record's key for a changes row; None for events of the whole table."""
-        return None if row["key"] is None else self._key(row["key"])
+        return None if row["key"] is None else self._key(self.key_values(row["key"]))
+
+    def key_values(self, key: Mapping[str, Any]) -> dict[str, Any]:
+        """A stored key's values by field, which the form converts."""
+        values = list(key.values())
+        for at, as_text in self._key_texts.items():
+            values[at] = None if values[at] is None else as_text(values[at])
+        return dict(zip(self.record_keys, values, strict=True))
+
+    def key_columns(self, keys: Any) -> Any:
+        """The same of many keys, an array of structs without nulls."""
+        if not self._key_texts:
+            return keys
+        columns = [keys.field(at) for at in range(keys.type.num_fields)]
+        for at, as_text in self._key_texts.items():
+            values = plain_values(columns[at])
+            columns[at] = pa.array([None if value is None else as_text(value) for value in values], pa.string())
+        return pa.StructArray.from_arrays(columns, list(self.record_keys))
 
     def dropped_fields(self, stored: pa.StructType) -> list[str]:
         """Fields of a stored row for dropped columns."""

@@ -51,9 +51,9 @@ class Records:
             return pa.array(np.zeros(batch.num_rows, bool))
         key = batch["key"]
         left = [key.is_null()]
-        left += [batch[name].is_valid() for name in ("bounds", "former") if name in batch.schema.names]
-        left += [pc.fill_null(batch["alone"], False)] if "alone" in batch.schema.names else []
-        required = [(key.field(at), kind) for at, (name, kind) in enumerate(self.shape.keys.items()) if name in self.shape.required]
+        left += [batch["bounds"].is_valid()] if "bounds" in batch.schema.names else []
+        fields = enumerate(self.shape.record_keys.items())
+        required = [(key.field(at), kind) for at, (name, kind) in fields if name in self.shape.required]
         left += [column.is_null() for column, _ in required]
         left += [pc.equal(column, "").fill_null(True) for column, kind in required if self._is_null_if_empty(kind)]
         for part in (batch["before"], batch["after"]):
@@ -164,7 +164,7 @@ class JsonRecords(Records):
     def _page(self, batch: pa.RecordBatch) -> tuple[Any, Any]:
         assert isinstance(self.shape.form, JsonForm)
         columns, plain = json_columns.Columns(self.shape.form), json_columns.plain
-        key = columns.fields(self.shape.keys, batch["key"])
+        key = columns.fields(self.shape.record_keys, self.shape.key_columns(batch["key"]))
         source = {name: plain(fact) for name, fact in self._source(batch).items()}
         value = columns.record(
             {
@@ -201,7 +201,7 @@ class AvroRecords(Records):
         assert isinstance(self.shape.form, AvroForm)
         assert self.heads is not None
         columns, plain = avro_columns.Columns(self.shape.form), avro_columns.plain
-        key = columns.fields(self.shape.keys, batch["key"], self.shape.required)
+        key = columns.fields(self.shape.record_keys, self.shape.key_columns(batch["key"]), self.shape.required)
         source, times = self._source(batch), self._times(batch["processed_at"])
         value = [
             *self._row(columns, batch["before"]),

@@ -17,6 +17,7 @@ from writetime.cassandra.merge.liveness import ByColumn, ShownCell, VisibleRow, 
 from writetime.cassandra.schema.model import Column, Table, UserType
 from writetime.cassandra.types.types import CollectionType, CqlType, assemble, parse_type
 from writetime.errors import MalformedMutation
+from writetime.events.key_spelling import one_spelling
 
 Op = Literal["c", "u", "d"]
 Cells = tuple[ByColumn, ByColumn]
@@ -32,6 +33,11 @@ class _Typed:
     name: str
     type: CqlType
     counter: bool
+
+    def key_value(self, part: bytes) -> Any:
+        """The value of a clustering column."""
+        change, value = one_spelling(self.type), self.type.decode(part)
+        return value if change is None else change(value)
 
     def value(self, cells: Sequence[ShownCell]) -> Any:
         if self.counter:
@@ -60,19 +66,15 @@ class TableView:
     ) -> dict[str, Any]:
         """The change of a row, with at least one of `before` and `after`, as plain values: `key`, `before`,
         `after` (rows by column name, or None), `op`, `changed` (column names), `writetime` (µs) and
-        `expires_at` (s) of what is in `after`, by column, `ts_micro`, `reason`.
-
-        The key is the row's current one. The old key may differ in bytes (decimals 1.0 and 1.00 are equal in
-        Cassandra): one update can delete a row and insert it again."""
+        `expires_at` (s) of what is in `after`, by column, `ts_micro`, `reason`."""
         last = after or before
         assert last is not None
         key = self.key_values(partition_key, last[0])
-        old_key = key if before is None or before[0] == last[0] else self.key_values(partition_key, before[0])
         old, new = self._cells(before), self._cells(after)
         facts = self._facts(new)
         return {
             "key": key,
-            "before": None if before is None else old_key | self._values(old),
+            "before": None if before is None else key | self._values(old),
             "after": None if after is None else key | self._values(new),
             "op": operation(before, after),
             "changed": self._changed(old, new),
@@ -90,12 +92,12 @@ class TableView:
 
     def key_values(self, partition_key: bytes, clustering: Clustering | None) -> dict[str, Any]:
         """The primary key's columns by name; the clustering ones are None for static content without a
-        row."""
+        row. Equal clusterings have one spelling, whichever write was the last (`key_spelling`)."""
         parts = split_partition_key(partition_key, len(self._partition_key))
         values = {column.name: column.type.decode(part) for column, part in zip(self._partition_key, parts, strict=True)}
         for at, column in enumerate(self._clustering):
             part = clustering[at] if clustering is not None else None
-            values[column.name] = None if part is None else column.type.decode(part)
+            values[column.name] = None if part is None else column.key_value(part)
         return values
 
     def changed(self, before: VisibleRow | None, after: VisibleRow | None) -> tuple[str, ...]:

@@ -156,7 +156,7 @@ class _Connect:
         self.times = shape.form.times if isinstance(shape.form, JsonForm) else "isostring"
 
     def key(self) -> dict[str, Any]:
-        fields = {name: {**self.type(kind), "optional": name not in self.shape.required} for name, kind in self.shape.keys.items()}
+        fields = {name: {**self.type(kind), "optional": name not in self.shape.required} for name, kind in self.shape.record_keys.items()}
         return {**_connect_struct(f"{self.topic}.Key", fields), "optional": self.shape.contract == 1}
 
     def value(self, wide: bool) -> dict[str, Any]:
@@ -271,7 +271,7 @@ def avro_schemas(shape: Shape, about: About, *, wide: bool) -> Schemas:
     names = Names(shape.form.number_mode)
     key_fields = [
         {field: held for field, held in {**each, "type": each["type"][1]}.items() if field != "default"} if name in shape.required else each
-        for name, each in zip(shape.keys, names.fields(shape.keys), strict=True)
+        for name, each in zip(shape.record_keys, names.fields(shape.record_keys), strict=True)
     ]
     key = {"type": "record", "name": "Key", "namespace": space, "fields": key_fields}
     names = Names(shape.form.number_mode)

@@ -48,6 +48,15 @@ def fields_of(kind: TupleType | UdtType) -> dict[str, CqlType]:
     return {f"field_{i}": field for i, field in enumerate(kind.fields, start=1)}
 
 
+def parts_of(kind: CqlType) -> tuple[CqlType, ...]:
+    """The types that a type is made of."""
+    if isinstance(kind, CollectionType):
+        return kind.elements
+    if isinstance(kind, VectorType):
+        return (kind.element,)
+    return tuple(fields_of(kind).values()) if isinstance(kind, TupleType | UdtType) else ()
+
+
 def taken_apart(kind: CqlType, value: Any, convert: Convert, named: Named = str) -> Any:
     """The value of a type made of others, with `convert` applied to its parts; structs become dicts, maps
     lists of pairs."""

@@ -34,7 +34,7 @@ from __future__ import annotations
 
 from bisect import bisect_left, bisect_right
 from collections.abc import Callable, Generator, Hashable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from heapq import merge
 from itertools import groupby
 from typing import Any, Final, Generic, Literal, NamedTuple, Protocol, TypedDict, TypeVar
@@ -52,6 +52,11 @@ Versions = Literal["each", "last"]
 Deletes = Literal["rows", "one", "placed"]
 T = TypeVar("T")
 
+Moment = tuple[int, int, int, bytes]
+Place = tuple[Moment, Any]
+"""A moment, and the source of what takes effect at it."""
+_FIRST: Final[Moment] = (-(2**63), -1, 0, b"")
+_LAST: Final[Moment] = (2**63, 0, 0, b"")
 FIRST_ROW: Final = b"\x01"
 PAST_ROWS: Final = b"\x02"
 """Row keys are between these two; the key of a head is empty."""
@@ -109,7 +114,10 @@ class Settings:
     before all others.
 
     `deletes`: whether a deletion of many rows produces an event for each of them, or one `Deleted` that
-    precedes all events of the partition, or one at the place of its writetime among them."""
+    precedes all events of the partition, or one at the place of its writetime among them.
+
+    `like_alone`: the key of a row that is published under the key of static content alone, because its clustering
+    has no bytes. The events of both are one chain, in the order of their moments."""
 
     order: ClusteringOrder
     keys: Keys
@@ -120,6 +128,7 @@ class Settings:
     dropped_before: Mapping[str, int] | None = None
     policy: Policy = POLICY
     deletes: Deletes = "rows"
+    like_alone: bytes | None = None
 
 
 class Shown(NamedTuple):
@@ -137,7 +146,8 @@ class Event:
 
     `ts_micro` is the greatest timestamp of the update, or the second of expiry. `source` is None if no write
     caused the change. `reason` is None if the row's own cells or liveness were written. `taken`: the change
-    is covered by a `Deleted` and is not published."""
+    is covered by a `Deleted` and is not published. `more`: other events of this row follow those of another
+    one."""
 
     key: bytes
     before: Shown
@@ -146,6 +156,8 @@ class Event:
     ts_micro: int
     reason: Reason | None
     taken: bool = False
+    more: bool = False
+    moment: Moment = field(default=_FIRST, compare=False)
 
 
 @dataclass(frozen=True, slots=True)
@@ -189,11 +201,6 @@ class Applied:
 
 Output = Event | Deleted | RowRecord | HeadRecord | Applied
 
-Moment = tuple[int, int, int, bytes]
-Place = tuple[Moment, Any]
-"""A moment, and the source of what takes effect at it."""
-_FIRST: Final[Moment] = (-(2**63), -1, 0, b"")
-_LAST: Final[Moment] = (2**63, 0, 0, b"")
 _WRITTEN: Final = 1
 _UNWRITTEN: Final[Mapping[int, Reason]] = {-1: "alter", 0: "expiry"}
 """The reason of changes at moments without a write."""
@@ -277,6 +284,7 @@ class Partition:
         self._everything = False
         self._partition_deletions: set[Moment] = set()
         self._showed = self._shows = 0
+        self._like_alone: list[Event] = []
 
     def run(
         self, head_items: Iterable[Item], row_groups: Iterable[tuple[bytes, Iterable[Item]]], rows: Rows, due: Iterable[bytes]
@@ -308,9 +316,10 @@ class Partition:
             whole = [span for span in self.news if span.step.what.tombstone is None]
             taking = _Sweep(whole if self.settings.deletes == "one" else ())
             placed = [span.step for span in whole if self.settings.deletes == "placed"]
-            yield from self._taken(
+            alone = self._taken(
                 b"", self._alone_at_start(self.coverage), taking, self.net(self._statics_alone(self.coverage, placed), placed[:1])
             )
+            yield from _one_chain(self._like_alone, alone)
         yield from self._head_record(self._update, shown)
 
     # --- rows that are folded by the column
@@ -452,11 +461,23 @@ class Partition:
         """Fold one row, `old` in the state, through all its moments."""
         folding = _RowFolding(self, key, old)
         self._showed += folding.shows
-        yield from self._taken(key, folding.shown, self._taking, self.net(folding.run(items), folding.taken_first))
+        outputs = self._taken(key, folding.shown, self._taking, self.net(folding.run(items), folding.taken_first))
+        yield from self._kept_back(outputs) if self.is_like_alone(key) else outputs
         self._shows += folding.shows
         if folding.row != old or self._falls_due(old):
             expires_at = row_codec.next_expiry(folding.row, self.settings.now, engine=self.engine)
             yield RowRecord(key, folding.row, expires_at, self._ties(old, folding.row))
+
+    def is_like_alone(self, key: bytes) -> bool:
+        """Whether the row's events have to be ordered among those of static content alone."""
+        return self.coverage is not None and key == self.settings.like_alone
+
+    def _kept_back(self, outputs: Iterable[Output]) -> Iterator[Output]:
+        for output in outputs:
+            if isinstance(output, Event):
+                self._like_alone.append(output)
+            else:
+                yield output
 
     def _taken(self, key: bytes, shown: Shown, taking: _Sweep, outputs: Iterable[Output]) -> Iterator[Output]:
         """The outputs of one row if a preceding deletion removes it; `shown` is the row when the batch
@@ -466,7 +487,8 @@ class Partition:
             yield from outputs
             return
         waiting = True
-        gone = Event(key, shown, Shown(), by.source, by.moment[2], by.what.reason, taken=True)
+        about = by.source, by.moment[2], by.what.reason
+        gone = Event(key, shown, Shown(), *about, taken=True, moment=by.moment)
         for output in outputs:
             if waiting and isinstance(output, Event):
                 waiting = False
@@ -478,7 +500,7 @@ class Partition:
             yield output
         if waiting:
             yield gone
-            yield Event(key, Shown(), shown, by.source, by.moment[2], by.what.reason)
+            yield Event(key, Shown(), shown, *about, moment=by.moment)
 
     def net(self, outputs: Iterable[Output], taken_first: Sequence[_Step] = ()) -> Iterator[Output]:
         """The outputs of one row. If only the last version is wanted, its events become one, from first to
@@ -542,7 +564,7 @@ class Partition:
             if by is not None and before.row:
                 yield from _taken_by(by, b"", before, after)
             elif moment > self.start and before != after:
-                yield Event(b"", before, after, source, moment[2], self._alone_reason(moment))
+                yield Event(b"", before, after, source, moment[2], self._alone_reason(moment), moment=moment)
             before = after
 
     def _alone_at_start(self, coverage: _Coverage) -> Shown:
@@ -573,9 +595,19 @@ def _together(steps: Sequence[HeadStep]) -> HeadStep:
 def _taken_by(by: _Step, key: bytes, before: Shown, after: Shown) -> Iterator[Event]:
     """The events of a visible row at the moment of a deletion that is an event itself."""
     about = by.source, by.moment[2], by.what.reason
-    yield Event(key, before, Shown(), *about, taken=True)
+    yield Event(key, before, Shown(), *about, taken=True, moment=by.moment)
     if after.row:
-        yield Event(key, Shown(), after, *about)
+        yield Event(key, Shown(), after, *about, moment=by.moment)
+
+
+def _one_chain(row: Sequence[Event], alone: Iterable[Output]) -> Iterator[Output]:
+    """The events of static content alone and those of a row that is published under its key. No moment shows both: what
+    goes comes before what is there then."""
+    if not row:
+        return (each for each in alone)
+    events: list[Any] = sorted([*row, *alone], key=lambda event: (event.moment, bool(event.after.row)))
+    last = {event.key: at for at, event in enumerate(events)}
+    return (replace(event, more=at < last[event.key]) for at, event in enumerate(events))
 
 
 class _Statics:
@@ -689,7 +721,7 @@ class _RowFolding:
             yield from _taken_by(by_many, self.key, before, after)
         elif before != after:
             reason = _UNWRITTEN.get(moment[1]) or _reason(written, after, deleted, self.partition.engine)
-            yield Event(self.key, before, after, source, moment[2], reason)
+            yield Event(self.key, before, after, source, moment[2], reason, moment=moment)
 
     def _settle(self, moment: Moment) -> tuple[Any, Reason | None]:
         """Apply the head's changes up to the moment. Returns the source and the deletion reason of the change
