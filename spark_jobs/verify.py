@@ -55,6 +55,7 @@ from writetime.config.pipeline import PipelineConfig, load
 from writetime.config.warehouse import WarehouseConfig
 from writetime.errors import BatchError, ConfigError
 from writetime.events.arrow import from_arrow_value, plain_values
+from writetime.events.key_spelling import one_spelling
 from writetime.events.masking import Rules, TableRules
 from writetime.events.naming import to_column
 from writetime.events.number_rules import Digits
@@ -526,7 +527,8 @@ class Rows:
         self.clustering = [column.name for column in table.clustering]
         # A masked key does not identify a record of the state.
         self.keys = None if {*self.key, *self.clustering} & found.hidden else RowKeys(table, types.types)
-        self.numbers = {column.name for column in table.clustering if column.type == "decimal"}
+        # To Cassandra decimals 1.0 and 1.00 are one clustering, and replicas may show either.
+        self.spelled = {name: change for name in self.clustering if (change := one_spelling(self.shape.columns[name])) is not None}
         layout = warehouse or WarehouseConfig()
         self.digits, self.overflow = layout.numbers.of(found.shown()), layout.overflow
         values = [*table.static_columns, *table.regular_columns]
@@ -575,7 +577,8 @@ class Rows:
         # CQL returns a counter's value; only a log has its shards.
         if name in self.counters:
             return int.from_bytes(raw, "big", signed=True)
-        return self.shape.columns[name].decode(self.paths.whole(name, raw))
+        value = self.shape.columns[name].decode(self.paths.whole(name, raw))
+        return self.spelled[name](value) if name in self.spelled else value
 
     # --- the warehouse's side
 
@@ -622,7 +625,7 @@ class Rows:
     def _plain(self, name: str, value: Any) -> verification.Json:
         if name in self.digits and value is not None:
             return self._number(self.digits[name], str(value))
-        return verification.one_spelling(value) if name in self.numbers and value else plain(value)
+        return plain(value)
 
     def _number(self, digits: Digits, text: str) -> verification.Json:
         """A number as current rows hold it: of no bytes, or one that does not fit, it is null."""

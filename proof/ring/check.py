@@ -3,6 +3,7 @@ to debug it.
 
 table       current rows equal the cluster's: values, writetimes, expiries
 fold        the events, folded by ordinal, give the current rows
+consumer    who takes the last value of each record key ends with the cluster's rows
 before      `before` of each event equals `after` of the previous event of the same key
 event       op and changed columns of each event are correct
 duplicate   no event twice, no gap in a batch's ordinals
@@ -22,7 +23,7 @@ from collections.abc import Collection, Container, Iterable, Iterator
 from dataclasses import asdict, dataclass, field
 from typing import Any
 
-from proof.ring.answer import Answer, Row, TableAnswer
+from proof.ring.answer import Answer, Row, TableAnswer, key_of
 from proof.ring.lake import Event, Lake, cql_name
 from writetime.pipeline.documents import Sealed, total
 from writetime.storage import layout
@@ -77,7 +78,7 @@ def check_table(table: TableAnswer, lake: Lake, where: str) -> list[Mismatch]:
         history.setdefault(event.key, []).append(event)
     reporter = _Reporter(where, table.label, history)
     mismatches = [*_no_twins(found or [], reporter), *_rows(table, current, reporter), *_feed(events, current, reporter)]
-    return [*mismatches, *_numbers(lake.numbers(table.keyspace, table.name), reporter)]
+    return [*mismatches, *_consumer(table, events, reporter), *_numbers(lake.numbers(table.keyspace, table.name), reporter)]
 
 
 def check_history(points: Iterable[tuple[int, Answer]], lake: Lake, where: str) -> tuple[int, list[Mismatch]]:
@@ -197,6 +198,29 @@ def _feed(events: list[Event], current: dict[str, Row], reporter: _Reporter) -> 
         ours = current[key].values if key in current else None
         if not same(ours, folded.get(key)):
             yield reporter.mismatch("fold", key, "", ours, folded.get(key))
+
+
+def _consumer(table: TableAnswer, events: list[Event], reporter: _Reporter) -> Iterator[Mismatch]:
+    """Upsert by record key: the last value wins, null deletes."""
+    held: dict[bytes | None, Event] = {}
+    for event in events:
+        if event.op == "t":
+            held.clear()
+        elif event.after is None:
+            held.pop(event.record, None)
+        else:
+            held[event.record] = event
+    rows: dict[str, list[dict[str, Any]]] = defaultdict(list)
+    for event in held.values():
+        rows[key_of(event.after or {}, table.keys)].append(event.after or {})
+    for key in sorted(table.rows.keys() | rows.keys()):
+        ring, found = table.rows.get(key), rows.get(key, [])
+        if ring is None or len(found) != 1:
+            yield reporter.mismatch("consumer", key, "", ring and ring.values, found)
+            continue
+        for name, value in ring.values.items():
+            if not same(value, found[0].get(name)):
+                yield reporter.mismatch("consumer", key, cql_name(name), value, found[0].get(name))
 
 
 def _event(event: Event, reporter: _Reporter) -> Iterator[Mismatch]:

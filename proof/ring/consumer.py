@@ -1,8 +1,7 @@
-"""An upsert consumer of a table's topic: it knows a row by the bytes of its record's key, takes the last value of each,
-and null deletes. It ends with the rows that the cluster has, or with more or fewer of them.
+"""The record keys of a table's topic, for an upsert consumer, who knows a row by the bytes of its key (`check`).
 
 Strategy: there is no broker. Each event of the changes table gets the key that publishing gives it, with its schema in
-it (`json-schema`), so that a key whose schema changes is another one. Values are those of `lake`.
+it (`json-schema`), so that a key whose schema changes is another one.
 """
 
 from __future__ import annotations
@@ -12,6 +11,7 @@ from collections.abc import Iterator, Mapping
 from typing import Any
 
 import pyarrow as pa
+import pyarrow.compute as pc
 
 from proof.ring.answer import TableAnswer
 from spark_jobs.sinks.kafka_records import Encoder
@@ -35,7 +35,7 @@ def record_keys(table: TableAnswer, found: pa.Table, properties: Mapping[str, st
     for version in found["schema_version"].unique().to_pylist():
         of_version, types = described(versions[version], table.keyspace, table.name)
         keys = RowShape.of(of_version, Schema(types=types)).key_type
-        mine = found.filter(pa.compute.equal(found["schema_version"], version))
+        mine = found.filter(pc.equal(found["schema_version"], version))
         stored = pa.schema([("after", keys)])
         encoder = Encoder({version: versions[version]}, about, TOPIC, "json-schema", "string", events, stored, key_names=names)
         shape = encoder.shapes(stored)(version)
@@ -60,7 +60,7 @@ def _as(array: Any, kind: pa.DataType) -> Any:
         entries = [_as(array.keys, kind.key_type), _as(array.items, kind.item_type)]
         return pa.MapArray.from_arrays(array.offsets, *entries, type=kind)
     if pa.types.is_list(kind):
-        offsets = pa.array([None if not there else at for at, there in zip(array.offsets.to_pylist(), [*array.is_valid().to_pylist(), True],
-                                                                          strict=True)], pa.int32())  # fmt: skip
+        there = [*array.is_valid().to_pylist(), True]
+        offsets = pa.array([at if valid else None for at, valid in zip(array.offsets.to_pylist(), there, strict=True)], pa.int32())
         return pa.ListArray.from_arrays(offsets, _as(array.values, kind.value_type), type=kind)
     return array.cast(kind)

@@ -1,6 +1,6 @@
 """Reads the warehouse with pyiceberg: current rows and change events, in the form of `values`.
 
-Knows the tables' documented schemas, and none of the product's code except names.
+Knows the tables' documented schemas, and none of the product's code except names and, by `consumer`, record keys.
 """
 
 from __future__ import annotations
@@ -19,6 +19,7 @@ from pyiceberg.table import Table
 from pyiceberg.types import ListType, MapType
 
 from proof.ring.answer import Row, TableAnswer, key_of, with_numbers
+from proof.ring.consumer import record_keys
 from proof.ring.values import Json, from_lake
 from writetime.events.naming import from_column, to_changes_namespace, to_column, to_namespace
 
@@ -55,7 +56,8 @@ BATCH = "writetime.batch"
 
 @dataclass(frozen=True)
 class Event:
-    """A change; `key`, `before` and `after` by column of the warehouse, `id` the table incarnation."""
+    """A change; `key`, `before` and `after` by column of the warehouse, `id` the table incarnation, `record` the key that
+    it has in Kafka."""
 
     batch: int
     ordinal: int
@@ -68,6 +70,7 @@ class Event:
     ts_micro: int
     id: str
     more: dict[str, Json]
+    record: bytes | None = b""
 
     def __str__(self) -> str:
         place = f"batch {self.batch} ordinal {self.ordinal}"
@@ -97,8 +100,13 @@ class Lake:
 
     def changes(self, table: TableAnswer) -> list[Event]:
         """The events of this table incarnation, in fold order."""
-        rows = self._columns((to_changes_namespace(table.keyspace), to_column(table.name)), table.id) or []
-        events = [_event(row, table) for row in rows if row["table_id"] == table.id]
+        held = self._held((to_changes_namespace(table.keyspace), to_column(table.name)), table.id)
+        if held is None:
+            return []
+        found = held.scan().to_arrow()
+        found = found.filter(pc.equal(found["table_id"], table.id))
+        records = {(batch, ordinal): key for batch, ordinal, key in record_keys(table, found, held.properties)}
+        events = [_event(row, table, records) for row in _rows_of(found)]
         return sorted(events, key=lambda event: (event.batch, event.ordinal))
 
     def numbers(self, keyspace: str, name: str) -> list[tuple[int, int]]:
@@ -154,13 +162,20 @@ def _row(row: dict[str, Json], table: TableAnswer) -> Row:
     return Row(key_of(values, table.keys), values, *facts)
 
 
-def _event(row: dict[str, Any], table: TableAnswer) -> Event:
+def _event(row: dict[str, Any], table: TableAnswer, records: Mapping[tuple[int, int], bytes | None]) -> Event:
     taken = ("batch", "ordinal", "op", "reason", "before", "after", "ts_micro")
     row = {**row, **{part: row[part] and with_numbers(row[part], table.numbers) for part in ("key", "before", "after")}}
     key = key_of(row["key"], table.keys) if row["key"] is not None else ""
     changed = [to_column(name) for name in row["changed"] or []]
     more = {name: row[name] for name in ("nodes", "replicas_expected", "file", "pos") if name in row}
-    return Event(**{name: row[name] for name in taken}, key=key, changed=changed, id=row["table_id"], more=more)
+    return Event(
+        **{name: row[name] for name in taken},
+        key=key,
+        changed=changed,
+        id=row["table_id"],
+        more=more,
+        record=records[row["batch"], row["ordinal"]],
+    )
 
 
 def cql_name(column: str) -> str:

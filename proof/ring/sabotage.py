@@ -25,6 +25,7 @@ _MODULES = (
     *(f"spark_jobs.stages.{name}" for name in ("scan", "explode", "merge_stream", "typed_events")),
     "spark_jobs.state.shards",
     "spark_jobs.sinks.iceberg",
+    "spark_jobs.sinks.kafka_records",
 )
 
 
@@ -322,6 +323,28 @@ def _schema_by_clock() -> None:
     _put("writetime.cassandra.schema.snapshot", "epoch", lambda _: lambda document: None)
 
 
+def _clusterings_as_written() -> None:
+    _put("writetime.events.key_spelling", "one_spelling", lambda _: lambda kind: None)
+
+
+def _without_statics(table: Any) -> list[str]:
+    return [] if table.static_columns else [column.name for column in table.clustering]
+
+
+def _record_keys_of_the_day() -> None:
+    """Each has the names that the columns have by then, and a field is required as long as the table has no static
+    columns."""
+
+    def make(honest: Any) -> Any:
+        def init(self: Any, keys: Any, columns: Any, stored: Any, **options: Any) -> None:
+            honest(self, keys, columns, stored, **{**options, "key_names": ()})
+
+        return init
+
+    _put("writetime.events.envelope:Shape", "__init__", make)
+    _put("spark_jobs.sinks.kafka_records", "required_keys", lambda honest: lambda table: [*honest(table), *_without_statics(table)])
+
+
 SINCE_6_0 = ("schema-clock",)
 """Rules that earlier versions of Cassandra give no occasion to break."""
 _ALL = [
@@ -353,6 +376,8 @@ _ALL = [
     Rule("one-replica", "what one replica alone holds is not believed", _one_replica_is_not_enough),
     Rule("late", "segments that come after younger ones are left out", _late_segments_ignored),
     Rule("schema-clock", "schema changes of 6.0 are ordered by the nodes' clocks", _schema_by_clock),
+    Rule("key-spelling", "a clustering is published as it was written last", _clusterings_as_written),
+    Rule("record-key", "record keys change with the table", _record_keys_of_the_day),
     Rule("counter", "of two states of a counter's shard the first stays", _counters_keep_the_first),
 ]
 RULES = {rule.name: rule for rule in _ALL}

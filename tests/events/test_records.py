@@ -168,6 +168,31 @@ def test_tables_with_clustering_and_required_keys(format: Any, contract: Any) ->
     expect_same(Shape(contracts.KEYS, contracts.COLUMNS, contracts.SCHEMA, form=form, contract=contract, required=required), format, batch)
 
 
+@pytest.mark.parametrize("format", ["json", "json-schema", "avro"])
+@pytest.mark.parametrize("contract", [1, 2])
+def test_keys_of_user_types_have_the_first_names(format: Any, contract: Any) -> None:
+    keys = {"id": kind_of("frozen<addr>"), "renamed": kind_of("frozen<map<int, frozen<addr>>>")}
+    batch, key = rows(kind_of("int"), [1, 2]), pa.struct([(name, arrow_type(kind)) for name, kind in keys.items()])
+    addresses = [
+        {"street": "ü", "zip": 7, "tags": None},
+        {"street": None, "zip": 7, "tags": ["a"]},
+        {"street": "x", "zip": None, "tags": None},
+    ]
+    held = [{"id": each, "renamed": [(1, each), (2, None)] if at else None} for at, each in enumerate(addresses)]
+    schema = batch.schema.set(batch.schema.get_field_index("key"), pa.field("key", key))
+    made = [{**row, "key": value} for row, value in zip(batch.to_pylist(), held, strict=True)]
+    batch = pa.RecordBatch.from_pylist(made, schema=schema)
+    columns = {**kinds(id="int", renamed="text"), "v": kind_of("int")}
+    shape = Shape(keys, columns, schema, form=form_of(format, "string"), contract=contract, required=["id"], key_names=["id", "line"])
+    expect_same(shape, format, batch)
+    expect_same(shape, format, batch.slice(1))
+    found = [shape.key(row) for row in rows_of(batch)]
+    assert [list(each or {}) for each in found] == [["id", "line"]] * 3
+    if contract == 2:
+        assert [(each or {})["id"] for each in found] == ['["ü",7]', '[null,7,["a"]]', '["x"]']
+        assert [(each or {})["line"] for each in found][1] == '[{"key":1,"value":[null,7,["a"]]},{"key":2,"value":null}]'
+
+
 REFUSED = [("json", "decimal", "precise"), ("json", "decimal", "double"), ("avro", "decimal", "double"), ("avro", "uuid", "string")]
 
 

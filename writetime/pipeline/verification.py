@@ -85,8 +85,7 @@ def plain(value: Any) -> Json:
 
 
 def one_spelling(number: str) -> str:
-    """The same text for decimals of equal value: clusterings 1.0 and 1.00 are one row, and replicas may show
-    either."""
+    """The same text for decimals of equal value: a column of numbers has one scale for all."""
     sign, digits, exponent = Decimal(number).as_tuple()
     significant = "".join(map(str, digits)).rstrip("0")
     return f"{'-' * sign}{significant}e{int(exponent) + len(digits) - len(significant)}" if significant else "0"

@@ -275,9 +275,11 @@ class FakeLake:
         return sorted((event.batch, event.ordinal) for event in self.events)
 
 
-def event(ordinal: int, before: Any, after: Any, changed: Sequence[str] = ("v",), op: str | None = None) -> Event:
+def event(
+    ordinal: int, before: Any, after: Any, changed: Sequence[str] = ("v",), op: str | None = None, record: bytes = b'{"p":1}'
+) -> Event:
     op = op or ("c" if before is None else "d" if after is None else "u")
-    return Event(1, ordinal, op, None, "[1]", before, after, list(changed), 5, "id", {})
+    return Event(1, ordinal, op, None, "[1]", before, after, list(changed), 5, "id", {}, record)
 
 
 RING = Row("[1]", TWO, {"v": 5}, {"v": 1000})
@@ -308,6 +310,8 @@ def test_what_is_right_is_right() -> None:
         ([RING], [event(1, None, TWO), event(2, TWO, TWO)], {"event"}),
         ([RING], [event(1, None, TWO, op="u")], {"event"}),
         ([RING], [event(1, None, ONE), event(2, ONE, TWO, changed=())], {"event"}),
+        ([RING], [event(1, None, ONE), event(2, ONE, TWO, record=b'{"q":1}')], {"consumer"}),
+        ([RING], [event(1, None, TWO), event(2, TWO, None), event(3, None, TWO), event(4, TWO, None)], {"consumer"}),
         ([RING], [event(1, None, ONE), event(3, ONE, TWO)], {"duplicate"}),
         ([RING], [event(1, None, ONE), event(1, ONE, TWO)], {"duplicate"}),
     ],
