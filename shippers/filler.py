@@ -21,7 +21,7 @@ from typing import Any
 
 from shippers.disk_space import Level
 from shippers.metrics import Metrics, Pulse
-from writetime.cassandra.token_ring import token
+from writetime.cassandra.token_ring import MURMUR3, partitioner_name, token
 from writetime.config.node import FillerConfig
 from writetime.errors import ConfigError, WritetimeError
 
@@ -29,7 +29,6 @@ WRITE_BYTES = 128 << 10
 """Size of one write: far below any max_mutation_size, and large enough to fill 32 MiB in few writes."""
 _KEYS = 100_000
 """How many keys are tried: enough for a node that owns a ten-thousandth of the ring."""
-_MURMUR3 = "org.apache.cassandra.dht.Murmur3Partitioner"
 
 
 class Filler:
@@ -115,8 +114,8 @@ def _tokens(session: Any) -> tuple[str, list[int], list[int]]:
     """The node's datacenter, its own tokens, and all of its datacenter."""
     local = session.execute("SELECT data_center, partitioner, tokens FROM system.local").one()
     datacenter, partitioner, texts = local
-    if partitioner != _MURMUR3:
-        raise ConfigError(f"unsupported partitioner {partitioner}", operation="fill a segment", hint="Remove ship.filler.")
+    if (name := partitioner_name(partitioner)) != MURMUR3:
+        raise ConfigError(f"unsupported partitioner {name}", operation="fill a segment", hint="Remove ship.filler.")
     mine = [int(text) for text in texts]
     others = [
         int(text)

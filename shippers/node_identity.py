@@ -24,6 +24,7 @@ from shippers.schema_snapshot import plain, schema_version, take_snapshot
 from shippers.sign_off import Ring, take_ring
 from shippers.truncations import take_truncations
 from writetime.cassandra.cdc_settings import CdcSettings
+from writetime.cassandra.token_ring import MURMUR3, partitioner_name
 from writetime.config.node import FillerConfig, NodeConfig
 from writetime.config.pipeline import PipelineConfig
 from writetime.errors import ConfigError, ShipError
@@ -37,7 +38,8 @@ _REQUEST_SECONDS = 30.0
 
 @dataclass(frozen=True, slots=True)
 class NodeFacts:
-    """A node's identity and other facts; None: unknown. `tokens` are decimal strings."""
+    """A node's identity and other facts; None: unknown. `tokens` are decimal strings, if the `partitioner` is
+    Murmur3Partitioner; nothing that is shipped depends on them."""
 
     cluster: str
     datacenter: str
@@ -45,6 +47,7 @@ class NodeFacts:
     address: str | None = None
     rack: str | None = None
     release_version: str | None = None
+    partitioner: str | None = None
     tokens: list[str] | None = None
 
     @property
@@ -312,8 +315,10 @@ def _same_node(written: Mapping[str, Any], remembered: Mapping[str, Any]) -> boo
 
 
 def _facts(session: Any) -> dict[str, Any]:
-    row = session.execute("SELECT cluster_name, data_center, host_id, rpc_address, rack, release_version, tokens FROM system.local").one()
-    cluster, datacenter, host_id, address, rack, release, tokens = row
+    columns = "cluster_name, data_center, host_id, rpc_address, rack, release_version, partitioner, tokens"
+    row = session.execute(f"SELECT {columns} FROM system.local").one()  # noqa: S608 - constant columns
+    cluster, datacenter, host_id, address, rack, release, partitioner, tokens = row
+    name = partitioner_name(partitioner or "")
     return {
         "cluster": cluster,
         "datacenter": datacenter,
@@ -321,7 +326,8 @@ def _facts(session: Any) -> dict[str, Any]:
         "address": str(address),
         "rack": rack,
         "release_version": release,
-        "tokens": sorted(plain(tokens or []), key=int),
+        "partitioner": name,
+        "tokens": sorted(plain(tokens or []), key=int) if name == MURMUR3 else None,
     }
 
 

@@ -49,9 +49,9 @@ from writetime.cassandra.commitlog.system_mutations import decode_own
 from writetime.cassandra.schema.model import Schema
 from writetime.cassandra.schema.node_metadata import PEERS, LocalFacts
 from writetime.cassandra.schema.system_tables import LOCAL, TABLES
-from writetime.cassandra.token_ring import Member, Ownership, token
+from writetime.cassandra.token_ring import MURMUR3, Member, Ownership, partitioner_name, token
 from writetime.config.pipeline import PipelineConfig, load
-from writetime.errors import ConfigError, DecodeError, NotASegment, ObjectNotFound, SegmentError
+from writetime.errors import BatchError, ConfigError, DecodeError, NotASegment, ObjectNotFound, SegmentError
 from writetime.kernels import mutation_columns, mutation_decoder
 from writetime.pipeline import audit
 from writetime.pipeline.audit import (
@@ -260,16 +260,18 @@ class Audit:
         """The cluster's nodes, by the shippers' reports, by their own logs, and by what these contain about
         other nodes."""
         facts: dict[str, LocalFacts] = defaultdict(LocalFacts)
+        reported = read_facts(self.store, self.cluster)
         for row in rows:
             version = segments[row["segment"]].ref.segment.version
             facts[row["node"]].apply(decode_own(bytes(row["digest"]), version=version).mutation)
+        _expect_murmur3({*(str(local.node.get("partitioner") or "") for local in facts.values()), *(fact.partitioner for fact in reported)})
         members: dict[str, Member] = {}
         for local in facts.values():
             for peer in local.peers:
                 _add(members, str(peer.get("host_id") or ""), peer)
         for host_id, local in facts.items():
             _add(members, host_id, local.node)
-        for fact in read_facts(self.store, self.cluster):
+        for fact in reported:
             node = fact.node
             _add(members, node.host_id, {"tokens": fact.tokens, "rack": fact.rack, "data_center": node.datacenter})
         return list(members.values())
@@ -293,6 +295,14 @@ class Audit:
             )
             for member in sorted(shipping, key=lambda member: (member.datacenter, addresses.get(member.host_id, ""), member.host_id))
         ]
+
+
+def _expect_murmur3(partitioners: Iterable[str]) -> None:
+    """BatchError if a node has another partitioner: who owns a token is not known then."""
+    names = sorted({partitioner_name(each) for each in partitioners} - {"", MURMUR3})
+    if names:
+        hint = f"Replicas' logs are compared only in clusters with {MURMUR3}."
+        raise BatchError(f"unsupported partitioner {', '.join(names)}", operation="find the replicas of tokens", hint=hint)
 
 
 def _of_nodes(found: Iterable[ObjectInfo]) -> Iterator[SegmentInput]:

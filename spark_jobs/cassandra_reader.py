@@ -23,6 +23,7 @@ from cassandra.protocol import ResultMessage, SyntaxException, _ProtocolHandler
 from cassandra.query import BoundStatement
 from tenacity import Retrying, retry_if_exception, stop_after_attempt, wait_exponential_jitter
 
+from writetime.cassandra.token_ring import MURMUR3, partitioner_name
 from writetime.config.cluster import CqlConfig
 from writetime.errors import BatchError, ConfigError
 from writetime.pipeline.bootstrap.rows import MICROSECONDS, Answer, Reading
@@ -133,10 +134,15 @@ class Ring:
 
     def tokens(self) -> list[int]:
         """Tokens of all nodes. BatchError for a partitioner other than Murmur3."""
-        found = self._cluster.metadata.token_map
+        found, partitioner = self._cluster.metadata.token_map, partitioner_name(self._cluster.metadata.partitioner or "")
         ring = found.ring if found else []
         if not ring or not all(isinstance(token, Murmur3Token) for token in ring):
-            raise BatchError("its partitioner is not Murmur3Partitioner", operation="ask for the ring's tokens", obj=self._address)
+            raise BatchError(
+                f"unsupported partitioner {partitioner or '(unknown)'}",
+                operation="ask for the ring's tokens",
+                obj=self._address,
+                hint=f"Tables are read and compared only in clusters with {MURMUR3}; their logs are ingested all the same.",
+            )
         return [int(token.value) for token in ring]
 
     def table_id(self, keyspace: str, table: str) -> bytes | None:

@@ -48,6 +48,15 @@ def test_the_newest_counts_by_the_clock_of_the_store() -> None:
     assert (second.node, second.object, second.address, second.space) == (OTHER, layout.node_facts(OTHER), "10.0.0.2", None)
 
 
+@pytest.mark.parametrize("tokens", [None, ["85070591730234615865843651857942052864"], ["0a"], [7]])
+def test_tokens_of_another_partitioner_reject_no_status(tokens: Any) -> None:
+    """All that does not need them goes on: space, sign-offs, addresses."""
+    store = MemoryStore()
+    put(store, {**STATUS, "partitioner": "RandomPartitioner", "tokens": tokens})
+    (found,) = read_facts(store, NODE.cluster)
+    assert (found.rejected, found.partitioner, found.tokens, found.address) == (None, "RandomPartitioner", (), "10.0.0.1")
+
+
 @pytest.mark.parametrize(
     "news",
     [

@@ -76,6 +76,7 @@ class FakeLink:
             "address": "192.0.2.1",
             "rack": "r1",
             "release_version": "5.0.6",
+            "partitioner": "Murmur3Partitioner",
             "tokens": ["-1", "5"],
         }
     )

@@ -156,13 +156,3 @@ def test_notes_on_segments_are_optional_and_more_of_them_changes_nothing(shipped
     manifest = plan_ingest(shipped, CLUSTER, now=datetime.now(UTC))
     assert manifest is not None
     assert {segment.object.split("/")[0] for segment in manifest.segments} == SEGMENTS
-
-
-def test_the_note_of_who_the_node_is_is_one_that_an_earlier_version_reads(shipped: Store, settings: PipelineConfig) -> None:
-    """Earlier ones take a note with a field that they do not know for none, and a node that is down has
-    nobody else to say who it is.
-    """
-    assert settings.node is not None
-    noted = json.loads((settings.node.state / "node.json").read_text(encoding="utf-8"))
-    assert noted.keys() == {"cluster", "datacenter", "host_id", "address", "rack", "release_version", "tokens"}
-    assert layout.NodeName(CLUSTER, "dc1", "host-1").path in next(info.name for info in shipped.list("nodes/"))

@@ -98,7 +98,7 @@ def test_a_row_that_is_none_of_ours(tmp_path: Path, monkeypatch: pytest.MonkeyPa
 
 def test_a_new_connection_has_not_said_who_it_is(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     link = Link(NodeConfig(cdc_raw=tmp_path, address="127.0.0.1"))
-    row: Any = ("ring", "dc1", "h", "127.0.0.1", "r", "5.0.6", [])
+    row: Any = ("ring", "dc1", "h", "127.0.0.1", "r", "5.0.6", None, [])
     session = SimpleNamespace(execute=lambda _: SimpleNamespace(one=lambda: row))
     monkeypatch.setattr(link, "_connected", lambda: session)
     assert not link.introduced
@@ -108,3 +108,20 @@ def test_a_new_connection_has_not_said_who_it_is(tmp_path: Path, monkeypatch: py
     with pytest.raises(ShipError):
         link.facts()
     assert not link.introduced
+
+
+@pytest.mark.parametrize(
+    ("partitioner", "tokens", "reported"),
+    [
+        ("org.apache.cassandra.dht.Murmur3Partitioner", ["7", "-1"], ["-1", "7"]),
+        ("org.apache.cassandra.dht.RandomPartitioner", ["85070591730234615865843651857942052864"], None),
+        ("org.apache.cassandra.dht.ByteOrderedPartitioner", ["0a"], None),
+        ("org.apache.cassandra.dht.OrderPreservingPartitioner", ["m"], None),
+        ("com.example.Own", ["\\x"], None),
+    ],
+)
+def test_a_node_is_identified_whatever_its_partitioner(partitioner: str, tokens: list[str], reported: list[str] | None) -> None:
+    """Otherwise nothing would be shipped, and its disk would fill."""
+    row = ("ring", "dc1", "host-1", "192.0.2.1", "r1", "5.0.6", partitioner, tokens)
+    found = node_identity._facts(SimpleNamespace(execute=lambda _: SimpleNamespace(one=lambda: row)))
+    assert (found["host_id"], found["partitioner"], found["tokens"]) == ("host-1", partitioner.rpartition(".")[2], reported)

@@ -19,8 +19,15 @@ from writetime.errors import ConfigError
 _MASK: Final = 2**64 - 1
 _C1: Final = 0x87C37B91114253D5
 _C2: Final = 0x4CF5AD432745937F
+MURMUR3: Final = "Murmur3Partitioner"
+"""The only partitioner whose tokens this module knows. What needs tokens names any other as unsupported."""
 LOWEST: Final = -(2**63)
 HIGHEST: Final = 2**63 - 1
+
+
+def partitioner_name(class_name: str) -> str:
+    """`RandomPartitioner`, of the name of its class."""
+    return class_name.rpartition(".")[2]
 
 
 def token(key: bytes) -> int:

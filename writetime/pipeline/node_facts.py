@@ -19,6 +19,7 @@ from typing import Any, Final
 
 from writetime import untrusted
 from writetime.cassandra.cdc_settings import CdcSettings
+from writetime.cassandra.token_ring import MURMUR3
 from writetime.errors import ObjectNotFound
 from writetime.storage import layout, untrusted_objects
 from writetime.storage.concurrency import at_once
@@ -74,7 +75,8 @@ class SignedOff:
 
 @dataclass(frozen=True, slots=True)
 class NodeFacts:
-    """A node's status and its object. `rejected`: why its content is not used; then only the name shows that
+    """A node's status and its object. `tokens`: of Murmur3Partitioner only; `partitioner`: "" if the shipper does
+    not report it. `rejected`: why its content is not used; then only the name shows that
     the node exists."""
 
     node: layout.NodeName
@@ -82,6 +84,7 @@ class NodeFacts:
     address: str = ""
     rack: str = ""
     release: str = ""
+    partitioner: str = ""
     tokens: tuple[int, ...] = ()
     space: NodeSpace | None = None
     signed_off: SignedOff | None = None
@@ -194,13 +197,15 @@ def _read(store: Store, node: layout.NodeName, info: Listed, together: _Together
         host_id = untrusted.text(document.get("host_id"), "host_id")
         if host_id not in ("", node.host_id):
             raise Untrusted("host_id belongs to another node")
+        partitioner = untrusted.text(document.get("partitioner"), "partitioner")
         return NodeFacts(
             node,
             info.name,
             address=untrusted.text(document.get("address"), "address"),
             rack=untrusted.text(document.get("rack"), "rack"),
             release=untrusted.text(document.get("release_version"), "release_version"),
-            tokens=_tokens(document.get("tokens")),
+            partitioner=partitioner,
+            tokens=_tokens(document.get("tokens")) if partitioner in ("", MURMUR3) else (),
             space=_space(document, info),
             signed_off=_signed_off(document.get("signed_off"), node, info),
         )
