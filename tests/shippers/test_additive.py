@@ -28,7 +28,6 @@ from writetime.pipeline.documents import SegmentInput
 from writetime.pipeline.node_facts import read_facts
 from writetime.pipeline.planner import plan_ingest
 from writetime.pipeline.truncation_reports import read_answers
-from writetime.storage import layout
 from writetime.storage.local import LocalStore
 from writetime.storage.store import ObjectInfo, Store
 
