@@ -124,7 +124,7 @@ def _shown(pipeline: Pipeline, *, several: bool) -> Shown:
         lambda: pipeline.config.columns.rules,
         dag_id(INGEST, name),
         dag_id(REPLAY, name),
-        lambda: Expected.of(pipeline.config),
+        lambda: Expected.of(pipeline.config, str(pipeline.path)),
     )
 
 

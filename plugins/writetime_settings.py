@@ -26,12 +26,13 @@ from writetime.errors import ConfigError
 @dataclass(frozen=True, slots=True)
 class Settings:
     """Settings of one pipeline. `config`: path of its YAML, empty if there is none; `several`: whether DAG
-    ids end in its name."""
+    ids end in its name; `reads_cluster`: whether it has `cluster.cql`."""
 
     pipeline: str
     config: str
     several: bool
     airflow: AirflowConfig
+    reads_cluster: bool = False
     start_date: datetime = datetime(2020, 1, 1, tzinfo=UTC)
 
     def dag_id(self, name: str) -> str:
@@ -88,6 +89,10 @@ class Settings:
         return None if self.is_session else self.airflow.ingest_schedule
 
     @property
+    def verify_schedule(self) -> str | None:
+        return self.airflow.verify_schedule if self.reads_cluster else None
+
+    @property
     def publish_schedule(self) -> AssetOrTimeSchedule | list[Asset] | None:
         """Every seal, and a cron schedule as a fallback, since Airflow may lose an asset event."""
         if self.is_session:
@@ -102,7 +107,7 @@ def settings() -> Iterator[Settings]:
     `unconfigured`, so that the UI can show what is missing."""
     known = _known()
     for pipeline in known.found:
-        yield Settings(pipeline.name, str(pipeline.path), known.several, pipeline.config.airflow)
+        yield Settings(pipeline.name, str(pipeline.path), known.several, pipeline.config.airflow, pipeline.config.cluster.cql is not None)
     if not known.found and not known.problems:
         yield Settings("unconfigured", "", False, AirflowConfig())
 

@@ -152,7 +152,11 @@ def verify_tables(
     share: Annotated[float, typer.Option("--share", help="Share of the token ranges to compare.")] = 1.0,
     seed: Annotated[int, typer.Option("--seed", help="Seed for the selection of ranges.")] = 0,
     token_range: Annotated[str, typer.Option("--token-range", help="Only tokens > A and <= B.", metavar="A:B")] = "",
-    wait: Annotated[float, typer.Option("--wait", help="Seconds to wait for the batch that settles what differs.")] = 0.0,
+    due: Annotated[
+        bool,
+        typer.Option("--due", help="Tables that were never compared completely, and the next share of the others (snapshot.verify_share)."),
+    ] = False,
+    wait: Annotated[float, typer.Option("--wait", help="Seconds to wait until what differs can be judged.")] = 0.0,
     at_rest: Annotated[
         bool, typer.Option("--at-rest", help="No writes are in progress and all segments are ingested: every difference is drift.")
     ] = False,
@@ -171,8 +175,9 @@ def verify_tables(
     from writetime.pipeline.bootstrap.run import parse_part
 
     part = parse_part(token_range) if token_range else None
-    report = job.run(load(config), job.Options(table or [], share, seed, part, wait, at_rest, values, topics))
-    _print_report(report.model_dump_json() if as_json else verification.report_text(report), report.name, ok=report.ok)
+    report = job.run(load(config), job.Options(table or [], share, seed, part, wait, at_rest, values, topics, due))
+    text = report.model_dump_json() if as_json else verification.report_text(report, str(config))
+    _print_report(text, report.name, ok=report.ok)
 
 
 def audit(

@@ -1,14 +1,16 @@
 """The verification job: read token ranges of tables from the cluster, and compare them with the current-row
 tables.
 
-    spark-submit verify.py --config FILE [--table ks.t …] [--share 0.1 [--seed N] | --token-range A:B] [--wait SECONDS]
+    spark-submit verify.py --config FILE [--table ks.t …] [--due | --share 0.1 [--seed N] | --token-range A:B] [--wait SECONDS]
 
 Strategy: a table's snapshot is pinned first and the cluster is read after it, so that the cluster is never
 behind. Rows of both sides become documents by token range and key (`writetime.pipeline.verification.Shown`),
 are sorted, and are compared as a stream: neither side has to fit in memory. Differences that cannot be called
 drift yet are checked again once the table is complete up to the first check (on a quiet cluster without any
 batch), as long as `--wait` allows. Columns and rows that the pipeline excludes, masks or filters (`writetime.events.masking`)
-are treated the same on both sides. The job only reads; the report goes into the bucket.
+are treated the same on both sides. The job only reads; the report goes into the bucket, and how far each table was
+compared is recorded (`writetime.pipeline.comparisons`). With `--due` it compares what is due by this record, in
+rounds: after each one, report and record are written, and no round begins after half of `airflow.job_hours`.
 
 Exit code: 0 no drift; 1 drift, or something could not be compared.
 """
@@ -20,7 +22,7 @@ import json
 import sys
 import time
 from bisect import bisect_left
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence, Set
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
 from itertools import groupby
@@ -59,9 +61,9 @@ from writetime.events.key_spelling import one_spelling
 from writetime.events.masking import Rules, TableRules
 from writetime.events.naming import to_column
 from writetime.events.number_rules import Digits
-from writetime.pipeline import verification, watermark
+from writetime.pipeline import comparisons, verification, watermark
 from writetime.pipeline.bootstrap.rows import Selection
-from writetime.pipeline.bootstrap.run import parse_part, split
+from writetime.pipeline.bootstrap.run import parse_part, split, split_parts
 from writetime.pipeline.job_result import leave
 from writetime.pipeline.planner import history
 from writetime.pipeline.segment_check import known_schema
@@ -119,7 +121,7 @@ passed in a task."""
 class Options:
     """What is compared, and for how long. `at_rest`: nobody writes and all segments are ingested, so every
     difference is drift. `topics`: topics are compared with the tables, too; then the cluster need not be
-    configured."""
+    configured. `due`: what is due by the record of comparisons, instead of a share or a part."""
 
     tables: Sequence[str] = ()
     share: float = 1.0
@@ -129,6 +131,7 @@ class Options:
     at_rest: bool = False
     values: bool = False
     topics: bool = False
+    due: bool = False
 
 
 @reports_failure("the verification")
@@ -136,6 +139,11 @@ def main(arguments: list[str] | None = None) -> int:
     parser = argparse.ArgumentParser(description="Compare the tables of current rows with the ring.")
     parser.add_argument("--config", required=True, help="the pipeline's YAML")
     parser.add_argument("--table", action="append", default=[], help="keyspace.table; may be given several times; default: all")
+    parser.add_argument(
+        "--due",
+        action="store_true",
+        help="tables that were never compared completely; the next share of others (snapshot.verify_share)",
+    )
     parser.add_argument("--share", type=float, default=1.0, help="share of the token ranges to compare (default: 1, all)")
     parser.add_argument("--seed", type=int, default=0, help="seed for the selection of ranges (default: 0)")
     parser.add_argument("--token-range", default="", help="A:B: only tokens > A and <= B")
@@ -152,11 +160,11 @@ def main(arguments: list[str] | None = None) -> int:
     parser.add_argument("--json", action="store_true", help="print the report as JSON")
     given = parser.parse_args(arguments)
     part = parse_part(given.token_range) if given.token_range else None
-    options = Options(given.table, given.share, given.seed, part, given.wait, given.at_rest, given.values, given.topics)
+    options = Options(given.table, given.share, given.seed, part, given.wait, given.at_rest, given.values, given.topics, given.due)
     report = run(load(given.config), options)
-    print(report.model_dump_json() if given.json else verification.report_text(report))  # noqa: T201
+    print(report.model_dump_json() if given.json else verification.report_text(report, given.config))  # noqa: T201
     print(f"report: {report.name}", file=sys.stderr)  # noqa: T201
-    leave("" if report.ok else verification.in_short(report), report=report.name)
+    leave("" if report.ok else verification.in_short(report, given.config), report=report.name)
     return 0 if report.ok else 1
 
 
@@ -168,11 +176,9 @@ def run(config: PipelineConfig, options: Options) -> VerifyReport:
         raise ConfigError("`kafka` is missing", operation="compare topics", hint="The pipeline publishes to no topics: leave out --topics.")
     spark = spark_session(config, f"writetime verify {config.pipeline}")
     try:
-        report = Verification(config, config.cluster.cql, spark, options).report()
+        return Verification(config, config.cluster.cql, spark, options).report()
     finally:
         spark.stop()
-    verification.write_report(open_store(config.bucket), report)
-    return report
 
 
 # --- driver
@@ -223,38 +229,91 @@ class Verification:
         assert config.catalog is not None
         self.catalog = config.catalog.name
         self._written: tuple[int, datetime | None] | None = None
+        self._logged = verification.EVER
 
     def report(self) -> VerifyReport:
-        started = datetime.now(UTC)
+        """Compare, and write report and record after each round; returns the report."""
+        started, done = datetime.now(UTC), dict[UUID, TableResult]()
+        read = comparisons.read_and_ingested(self.store, self.cluster) if self.cql is not None else set()
+        for wanted in self._rounds(read, done):
+            began = datetime.now(UTC)
+            results = self._compared(wanted)
+            done |= {each.table_id: verification.both(done.get(each.table_id), each, MOST_FINDINGS) for each in results}
+            report = self._report(started, done.values(), [])
+            verification.write_report(self.store, report)
+            self._record(results, report, began, read)
+        report = self._report(started, done.values(), self._topics())
+        verification.write_report(self.store, report)
+        return report
+
+    def _rounds(self, read: Set[UUID], done: Mapping[UUID, TableResult]) -> Iterator[list[tuple[Table, list[verification.Range] | None]]]:
+        """The tables to compare and the parts of each (None: all), round by round. A table that could not be compared
+        (`done`) is left alone."""
+        if self.cql is None:
+            return
+        if not self.options.due:
+            yield [(table, None if self.options.part is None else [self.options.part]) for table in self._tables()]
+            return
+        tables, sealed = self._tables(), history(self.store, self.cluster).sealed
+        whole = {table.id for table in tables if hides_tokens(self.config.columns.rules.of(table, self.schema.types))}
+        known, rows = comparisons.read(self.store, self.cluster), sealed.rows if sealed else {}
+        due = comparisons.due(known, tables, self.config.snapshot, datetime.now(UTC), read=read, rows=rows, whole=whole)
+        until = time.monotonic() + self.config.airflow.job_hours * 3600 / 2
+        for number in range(max((len(each.slices) for each in due), default=0)):
+            if number and time.monotonic() > until:
+                log.info("the next run continues", slices=number)
+                return
+            failed = {table_id for table_id, each in done.items() if each.trouble}
+            wanted = [(each.table, each.slices[number]) for each in due if number < len(each.slices) and each.table.id not in failed]
+            if wanted:
+                yield wanted
+
+    def _compared(self, wanted: Iterable[tuple[Table, list[verification.Range] | None]]) -> list[TableResult]:
         subjects: list[Subject] = []
         refused: list[TableResult] = []
-        for table in self._tables() if self.cql is not None else ():
+        for table, parts in wanted:
             try:
-                subjects.append(self._subject(table))
+                subjects.append(self._subject(table, parts))
             except BatchError as error:
                 log.error("table not compared", table=table.full_name, **error.as_dict())
                 refused.append(TableResult(table=table.full_name, table_id=table.id, trouble=str(error)))
         self._settle(subjects)
+        for each in subjects:
+            self._logged = min(self._logged, each.looks[-1].horizon.logged)
+        return [*refused, *map(self._result, subjects)]
+
+    def _record(self, results: list[TableResult], report: VerifyReport, began: datetime, read: Set[UUID]) -> None:
+        tables = self.schema.tables.values()
+        existing = {table.id for table in tables if not table.dropped}
+        # A table that is never read by itself lacks what its log lacks.
+        counted = existing if self.config.snapshot.mode == "never" else read
+        comparisons.record(
+            self.store, self.cluster, results, report=report.name, began=began, at=report.finished_at, read=counted, existing=existing
+        )
+
+    def _report(self, started: datetime, tables: Iterable[TableResult], topics: list[TopicResult]) -> VerifyReport:
         sealed = history(self.store, self.cluster).sealed
+        results = sorted(tables, key=lambda each: each.table)
         return VerifyReport(
             cluster=self.cluster,
             started_at=started,
             finished_at=datetime.now(UTC),
             batch=sealed.number if sealed else 0,
-            horizon=min((at for each in subjects if (at := verification.moment(each.looks[-1].horizon.logged))), default=None),
+            horizon=verification.moment(self._logged),
             consistency=self.config.snapshot.consistency,
-            share=self.options.share,
+            share=verification.share_of(results) if self.options.due else self.options.share,
             seed=self.options.seed,
             at_rest=self.options.at_rest,
             waiting=sealed.held if sealed else [],
-            tables=sorted([*refused, *map(self._result, subjects)], key=lambda each: each.table),
-            topics=self._topics(),
+            tables=results,
+            topics=topics,
         )
 
     def _topics(self) -> list[TopicResult]:
         if not self.options.topics:
             return []
-        checks = TopicChecks(self.config, self.spark, self.schema, self.options.share, self.options.seed, values=self.options.values)
+        share = self.config.snapshot.verify_share if self.options.due else self.options.share
+        checks = TopicChecks(self.config, self.spark, self.schema, share, self.options.seed, values=self.options.values)
         return checks.results(sorted(self._tables(), key=lambda table: table.full_name))
 
     def _tables(self) -> list[Table]:
@@ -265,8 +324,8 @@ class Verification:
         ids = [UUID(name) for name, versions in (sealed.state if sealed else {}).items() if versions.behind is None and not versions.ended]
         return [table for each in ids if (table := self.schema.tables.get(each)) is not None and not table.dropped]
 
-    def _subject(self, table: Table) -> Subject:
-        """The table after its first pass. BatchError if it cannot be compared."""
+    def _subject(self, table: Table, parts: list[verification.Range] | None) -> Subject:
+        """The table, or those parts of it, after a first pass. BatchError if it cannot be compared."""
         name = Warehouse(self.spark, self.catalog).current_of(table)
         if name is None:
             raise BatchError("the table does not exist in the warehouse", operation="compare a table", obj=table.full_name)
@@ -276,15 +335,22 @@ class Verification:
                 raise BatchError(
                     "the cluster has another table with this name", operation="compare a table", obj=table.full_name, hint=hint
                 )
-            ranges = split(ring.tokens(), self.options.part, self.config.snapshot.ranges)
+            ranges = self._ranges(ring.tokens(), parts)
             of_elements = ring.has_element_times
         chosen = verification.sampled(ranges, self.options.share, self.options.seed)
         assert self.cql is not None
         plan = Plan(self.config, self.cql, table, Schema(types=self.schema.types), chosen, of_elements)
-        if hides_tokens(plan.rules) and (self.options.part is not None or self.options.share < 1):
+        if hides_tokens(plan.rules) and (parts not in (None, [comparisons.WHOLE]) or self.options.share < 1):
             hint = "Compare all of it: share 1, no token range."
             raise BatchError("its partition key is hashed, which hides tokens", operation="compare a part", obj=table.full_name, hint=hint)
         return Subject(table, name, plan, [self._look(name, plan, range(len(chosen)))])
+
+    def _ranges(self, tokens: Sequence[int], parts: list[verification.Range] | None) -> list[verification.Range]:
+        wanted = self.config.snapshot.ranges
+        if parts is None or not self.options.due:
+            return split(tokens, None if parts is None else parts[0], wanted)
+        share = sum(end - start for start, end in parts) / comparisons.TOKENS
+        return split_parts(tokens, parts, max(self.config.snapshot.readers, round(wanted * share)))
 
     def _settle(self, subjects: Sequence[Subject]) -> None:
         """Compare differing rows of a table again once its horizon has passed its last pass, while there is
@@ -356,7 +422,10 @@ class Verification:
     def _result(self, subject: Subject) -> TableResult:
         first, last = subject.looks[0], subject.looks[-1]
         findings: list[Finding] = []
-        ranges = [RangeResult(start=start, end=end, rows=first.rows.get(at, 0)) for at, (start, end) in enumerate(subject.plan.ranges)]
+        places = subject.plan.ranges
+        if hides_tokens(subject.plan.rules):
+            places = [(places[0][0], places[-1][1])]
+        ranges = [RangeResult(start=start, end=end, rows=first.rows.get(at, 0)) for at, (start, end) in enumerate(places)]
         ties = self._ties(subject, last)
         for key, (number, suspect) in sorted(last.suspects.items()):
             verdict = "tie" if key in ties else verification.verdict(suspect.differences, suspect.since, last.horizon)

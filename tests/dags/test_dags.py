@@ -565,7 +565,7 @@ def test_batches_run_in_one_of_two_modes(loaded: dict[str, Any], tmp_path: Path)
     itself."""
     config = tmp_path / "pipeline.yaml"
     config.write_text(
-        "pipeline: orders\ncluster: {name: c, datacenters: [dc1]}\nbucket: bucket\n"
+        "pipeline: orders\ncluster: {name: c, datacenters: [dc1], cql: {contact_points: [10.0.0.1]}}\nbucket: bucket\n"
         "airflow: {mode: session, pool: cdc, spark_pool: spark}\n",
         encoding="utf-8",
     )
@@ -575,6 +575,8 @@ def test_batches_run_in_one_of_two_modes(loaded: dict[str, Any], tmp_path: Path)
     assert [session[dag]["schedule"] for dag in dags] == ["NullTimetable", "NullTimetable", "ContinuousTimetable", "NullTimetable"]
     assert [batch[dag]["schedule"] for dag in dags[2:]] == ["NullTimetable", "NullTimetable"]
     assert "NullTimetable" not in [batch[dag]["schedule"] for dag in dags[:2]]
+    # Tables are compared with the cluster by themselves where it can be read.
+    assert [found["cdc_verify"]["schedule"] for found in (batch, session)] == ["NullTimetable", "CronTriggerTimetable"]
     # A session runs all the time: it takes no slot of the jobs.
     task = session["cdc_stream"]["tasks"]["session"]
     assert task["pool"] == "default_pool"
@@ -609,9 +611,9 @@ def test_the_archive_is_cared_for_after_the_seal(loaded: dict[str, Any]) -> None
 def test_checks_are_told_what_was_asked_for(loaded: dict[str, Any]) -> None:
     assert {name: found for name, found in loaded["commands"].items() if name != "params"} == {
         "cdc_verify": [
-            ["--share=0.1", "--seed=20260504", "--wait=900"],
+            ["--due", "--seed=20260504", "--wait=900"],
             [
-                "--share=0.1",
+                "--share=1",
                 "--seed=20260504",
                 "--wait=900",
                 "--table=shop.orders",

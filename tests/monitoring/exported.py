@@ -56,6 +56,7 @@ PIPELINE = {
     "writetime_growing_segments": f"gauge {NODE}",
     "writetime_verify_finished_timestamp_seconds": "gauge",
     "writetime_verify_drift_rows": "gauge table",
+    "writetime_verify_complete_timestamp_seconds": "gauge table",
     "writetime_verify_unsettled_rows": "gauge table",
     "writetime_verify_tie_rows": "gauge table",
     "writetime_verify_failed_tables": "gauge",

@@ -14,12 +14,14 @@ import pytest
 from tests.monitoring import bucket
 from writetime.config.airflow import WatchConfig
 from writetime.config.pipeline import PipelineConfig
+from writetime.monitoring import metrics
 from writetime.monitoring.health import CHECKS, LEVELS, Expected, Health, TableHealth, health
 from writetime.monitoring.overview import overview
 from writetime.monitoring.status import as_document, as_text
-from writetime.pipeline import verification
+from writetime.pipeline import comparisons, verification
 from writetime.pipeline.audit import AuditReport, Gap, TableAudit
 from writetime.pipeline.batch_history import Batches
+from writetime.pipeline.bootstrap.run import HIGHEST, LOWEST
 from writetime.pipeline.documents import Accounting, HeldTable, RefusedTable, Sealed, ShardVersions, Watermark
 from writetime.pipeline.publish_progress import Published
 from writetime.pipeline.verification import RangeResult, TableResult, VerifyReport
@@ -28,7 +30,8 @@ from writetime.storage.local import LocalStore
 
 NOW = bucket.minute(12)
 ORDERS, CUSTOMERS, THIRD = bucket.TABLES
-CHECKED = Expected(verify=True, audit=True)
+CHECKED = Expected(cql=True, verify=True, audit=True)
+IDS = dict(zip(bucket.TABLES, (bucket.ORDERS, UUID(int=1), UUID(int=2)), strict=True))
 
 
 @pytest.fixture
@@ -55,12 +58,14 @@ def complete(store: LocalStore, held: dict[UUID, HeldTable] | None = None) -> No
 
 
 def verified(store: LocalStore, at: datetime = NOW - timedelta(hours=1), tables: tuple[str, ...] = bucket.TABLES, **bad: Any) -> str:
-    results = [TableResult(table=name, table_id=UUID(int=1), ranges=[RangeResult(start=0, end=9, rows=9)]) for name in tables]
+    results = [TableResult(table=name, table_id=IDS[name], ranges=[RangeResult(start=LOWEST, end=HIGHEST, rows=9)]) for name in tables]
     if bad:
         results[0] = results[0].model_copy(update=bad)
     about: dict[str, Any] = {"batch": 8, "horizon": None, "consistency": "ALL", "share": 1, "seed": 0}
     report = VerifyReport(cluster=bucket.CLUSTER, started_at=at, finished_at=at, tables=results, **about)
     verification.write_report(store, report)
+    ids = set(IDS.values())
+    comparisons.record(store, bucket.CLUSTER, results, report=report.name, began=at, at=at, read=ids, existing=ids)
     return report.name
 
 
@@ -122,7 +127,7 @@ def hold(store: LocalStore) -> None:
 
 
 def drift(store: LocalStore) -> str:
-    return verified(store, NOW, ranges=[RangeResult(start=0, end=9, rows=9, drift=2)])
+    return verified(store, NOW, ranges=[RangeResult(start=-5, end=9, rows=9, drift=2)])
 
 
 @pytest.mark.parametrize(
@@ -134,11 +139,11 @@ def drift(store: LocalStore) -> str:
         (quarantine, "batch", "warning", "3 updates of batch 8 are in quarantine", "batches/8"),
         (hold, "lag", "warning", "31.0 min ago; held by cdc/", "segment?name=cdc%2F"),
         (
-            lambda store: verified(store, NOW, ranges=[RangeResult(start=0, end=9, rows=9, drift=2)]),
+            lambda store: verified(store, NOW, ranges=[RangeResult(start=-5, end=9, rows=9, drift=2)]),
             "verify",
             "critical",
-            "2 rows",
-            "checks/",
+            "2 rows differ from the cluster; to repair: writetime bootstrap --config … --table shop.orders --token-range=-5:9",
+            "checks/report?name=verify%2F",
         ),
         (lambda store: verified(store, NOW, trouble="no SELECT"), "verify", "warning", "no SELECT", "checks/report?name=verify%2F"),
         (lambda store: audited(store, NOW, ORDERS), "audit", "warning", "1 gaps in the logs", "checks/report?name=audit%2F"),
@@ -165,7 +170,7 @@ def test_the_worst_finding_is_the_one_shown(store: LocalStore) -> None:
     assert of(seen(store)).worst == of(seen(store)).findings["lag"], "of equal ones the first"
     name = drift(store)
     worst = of(seen(store)).worst
-    assert (worst.level, worst.text) == ("critical", "2 rows differ from the cluster")
+    assert (worst.level, worst.text.partition(";")[0]) == ("critical", "2 rows differ from the cluster")
     assert name.rpartition("/")[2] in worst.view
     assert list(LEVELS) == ["none", "ok", "unknown", "warning", "critical"]
 
@@ -175,24 +180,57 @@ def test_limits_are_those_of_cdc_watch(store: LocalStore) -> None:
     assert [table.findings["lag"].level for table in seen(store, now=later).tables] == ["warning"] * 3
     (problem,) = seen(store, now=later).problems
     assert problem.text.startswith("completeness: ")
-    unlimited = Expected(WatchConfig(complete_minutes=None, late_minutes=None), verify=True, audit=True)
+    unlimited = Expected(WatchConfig(complete_minutes=None, late_minutes=None), cql=True, verify=True, audit=True)
     assert seen(store, unlimited, now=later).level == "ok"
     store.put(layout.published(bucket.CLUSTER), Published(batch=5, events=0).to_bytes())
     assert of(seen(store)).level == "ok"
-    few = Expected(WatchConfig(unpublished_batches=2), verify=True, audit=True)
+    few = Expected(WatchConfig(unpublished_batches=2), cql=True, verify=True, audit=True)
     assert of(seen(store, few)).worst.text == "events of 3 batches are not in Kafka"
     assert seen(store, Expected(few.limits, publishes=False)).level == "ok"
 
 
 def test_a_check_that_never_ran_counts_where_it_is_scheduled(store: LocalStore) -> None:
-    for prefix in (layout.verify_prefix(bucket.CLUSTER), layout.audit_prefix(bucket.CLUSTER)):
+    for prefix in (layout.verify_prefix(bucket.CLUSTER), layout.comparisons(bucket.CLUSTER), layout.audit_prefix(bucket.CLUSTER)):
         for info in list(store.list(prefix)):
             store.delete(info.name)
     found = of(seen(store))
     assert (found.findings["verify"].level, found.findings["audit"].level, found.level) == ("unknown", "unknown", "unknown")
-    assert found.worst.text == "never compared with the cluster: trigger cdc_verify"
+    assert found.worst.text.startswith("never compared with the cluster: the next run of cdc_verify")
+    found = of(seen(store, Expected(cql=True)))
+    assert found.findings["verify"].text == "never compared with the cluster: trigger cdc_verify"
+    assert found.level == "unknown", "whether or not anything is scheduled"
     found = of(seen(store, Expected()))
     assert (found.findings["verify"].level, found.findings["audit"].level, found.level) == ("none", "none", "ok")
+    assert found.findings["verify"].text == "not compared: cluster.cql is not configured"
+
+
+@pytest.mark.parametrize(
+    ("ranges", "read", "level", "text"),
+    [
+        ([(LOWEST, 0)], True, "unknown", "never compared with the cluster completely, 50% so far"),
+        ([(0, HIGHEST)], True, "unknown", "never compared with the cluster: "),
+        ([(LOWEST, 0), (0, HIGHEST)], True, "ok", "equal to the cluster, completely compared 2026-05-04"),
+        # Before its first reading is ingested, it proves nothing.
+        ([(LOWEST, HIGHEST)], False, "unknown", "never compared with the cluster: "),
+    ],
+)
+def test_a_table_counts_as_compared_once_all_of_it_was(
+    store: LocalStore, ranges: list[tuple[int, int]], read: bool, level: str, text: str
+) -> None:
+    store.delete(layout.comparisons(bucket.CLUSTER))
+    for start, end in ranges:
+        result = TableResult(table=ORDERS, table_id=bucket.ORDERS, ranges=[RangeResult(start=start, end=end, rows=5)])
+        known = {bucket.ORDERS}
+        about: dict[str, Any] = {"report": "verify/x.json", "began": NOW, "at": NOW, "read": known if read else (), "existing": known}
+        comparisons.record(store, bucket.CLUSTER, [result], **about)
+    found = of(seen(store)).findings["verify"]
+    assert (found.level, found.text[: len(text)]) == (level, text)
+    batches = Batches(store, bucket.CLUSTER)
+    assert text in of(seen(store)).worst.text or level == "ok"
+    (orders,) = [each for each in json.loads(json.dumps(as_document(batches, 60, CHECKED)))["tables"] if each["table"] == ORDERS]
+    assert (orders["compared"]["complete"] is not None) == (level == "ok")
+    samples = {name: value for name, labels, value in metrics.samples(batches) if labels.get("table") == ORDERS}
+    assert (samples["writetime_verify_complete_timestamp_seconds"] > 0) == (level == "ok")
 
 
 def test_reports_age_and_an_older_one_may_cover_more_tables(store: LocalStore) -> None:
@@ -269,4 +307,6 @@ def test_what_a_pipeline_is_held_to(tmp_path: Path) -> None:
     assert Expected.of(PipelineConfig.model_validate(about)) == Expected(publishes=False)
     airflow = {"mode": "session", "verify_schedule": "0 0 * * *", "audit_schedule": "0 0 * * *", "watch": {"complete_minutes": 5}}
     more = PipelineConfig.model_validate({**about, "airflow": airflow, "kafka": {"bootstrap.servers": "127.0.0.1:1", "topic.prefix": "t"}})
-    assert Expected.of(more) == Expected(WatchConfig(complete_minutes=5), session=True, verify=True, audit=True)
+    assert Expected.of(more) == Expected(WatchConfig(complete_minutes=5), session=True, audit=True)
+    reading = PipelineConfig.model_validate({**about, "cluster": {**about["cluster"], "cql": {"contact_points": ["10.0.0.1"]}}})
+    assert Expected.of(reading, "p.yaml") == Expected(publishes=False, cql=True, verify=True, config="p.yaml")

@@ -8,7 +8,6 @@ import time
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
-from uuid import UUID
 
 import pytest
 import yaml
@@ -20,7 +19,7 @@ from tests.monitoring.exported import PIPELINE, SHIPPER
 from writetime.cassandra.cdc_settings import CdcSettings
 from writetime.cli import main
 from writetime.monitoring import metrics
-from writetime.pipeline import verification
+from writetime.pipeline import comparisons, verification
 from writetime.pipeline.audit import AuditReport
 from writetime.pipeline.batch_history import Batches
 from writetime.pipeline.bootstrap.run import RangeDone, Run, begin, finish_range, note_failure, split, update
@@ -41,11 +40,12 @@ RULES = ROOT / "deploy" / "prometheus" / "rules.yml"
 def folder(tmp_path: Path) -> Path:
     bucket.small(tmp_path)
     ranges = [RangeResult(start=0, end=9, rows=9, drift=2, unsettled=1)]
-    tables = [TableResult(table="shop.orders", table_id=UUID(int=1), ranges=ranges)]
+    tables = [TableResult(table="shop.orders", table_id=bucket.ORDERS, ranges=ranges)]
     about: dict[str, Any] = {"batch": 3, "horizon": None, "consistency": "ALL", "share": 1, "seed": 0, "tables": tables}
     for hour in (1, 2):
         when = bucket.START + timedelta(hours=hour)
         verification.write_report(LocalStore(tmp_path), VerifyReport(cluster=bucket.CLUSTER, started_at=when, finished_at=when, **about))
+    comparisons.record(LocalStore(tmp_path), bucket.CLUSTER, tables, report="verify/x.json", began=when, at=when, read=())
     finish_range(LocalStore(tmp_path), reading := read_from_ring(tmp_path), 0, RangeDone(rows=10, frames=3, objects=[]))
     update(LocalStore(tmp_path), reading, bucket.START + timedelta(seconds=90))
     return tmp_path
@@ -92,7 +92,10 @@ def test_what_the_bucket_tells(folder: Path) -> None:
     assert number[1] > 3
     assert found["writetime_held_segments"][0][1] == 1
     assert {labels["host_id"] for labels, _ in found["writetime_waiting_segments"]} == {node.host_id for node in bucket.NODES}
-    assert found["writetime_verify_drift_rows"] == [({"cluster": bucket.CLUSTER, "table": "shop.orders"}, 2)]
+    of_orders = {"cluster": bucket.CLUSTER, "table": "shop.orders"}
+    assert [labels for labels, rows in found["writetime_verify_drift_rows"] if rows] == [of_orders]
+    assert (of_orders, 2) in found["writetime_verify_drift_rows"]
+    assert (of_orders, 0) in found["writetime_verify_complete_timestamp_seconds"], "never"
     assert found["writetime_verify_finished_timestamp_seconds"][0][1] == (bucket.START + timedelta(hours=2)).timestamp()
     assert "writetime_audit_alarms" not in found
     (table,) = found["writetime_bootstrap_remaining_ranges"]

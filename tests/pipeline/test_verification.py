@@ -179,8 +179,11 @@ def test_the_report_and_its_picture(tmp_path: Path) -> None:
     assert "written up to 2026-05-04 12:00:00Z" in text
     assert "no writes, everything is ingested" in verification.report_text(report.model_copy(update={"at_rest": True, "horizon": None}))
     # What people are told of it names no row.
-    short = verification.in_short(report)
-    assert short == "1 rows differ from the cluster\nshop.<orders>: drift in 1 of 10 rows\nReport and chart: verify/c/20260504T120000Z.json"
+    command = f"writetime bootstrap --config p.yaml --table 'shop.<orders>' --token-range={-(2**63)}:0"
+    assert f"to repair: {command}" in verification.report_text(report, "p.yaml")
+    short = verification.in_short(report, "p.yaml")
+    told = f"1 rows differ from the cluster\nshop.<orders>: drift in 1 of 10 rows. To repair:\n{command}\n"
+    assert short == f"{told}Report and chart: verify/c/20260504T120000Z.json"
 
 
 def test_topics_are_part_of_the_report() -> None:

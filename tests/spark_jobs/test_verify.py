@@ -28,7 +28,11 @@ from writetime.config.node import NodeConfig, ShipConfig
 from writetime.config.pipeline import PipelineConfig
 from writetime.config.tables import TablesConfig
 from writetime.config.warehouse import CatalogConfig
+from writetime.pipeline import comparisons
+from writetime.pipeline.bootstrap.run import RangeDone, begin, finish_range, table_named, update
+from writetime.pipeline.comparisons import WHOLE
 from writetime.pipeline.planner import plan_ingest
+from writetime.pipeline.segment_check import known_schema
 from writetime.pipeline.verification import TableResult, VerifyReport
 from writetime.storage import open_store
 
@@ -126,6 +130,22 @@ def ship(session: Any, config: PipelineConfig, link: Link, cdc_raw: Path) -> Non
 
 def of(report: VerifyReport, name: str) -> TableResult:
     return next(table for table in report.tables if table.table == f"{KEYSPACE}.{name}")
+
+
+def test_what_is_due_is_compared_completely_once_and_then_by_shares(bench: Bench) -> None:
+    store, cluster = open_store(bench.config.bucket), bench.config.cluster.name
+    assert bench.verify(due=True).tables == [], "nothing was read from the cluster yet"
+    for name in ("orders", "hits"):
+        table = table_named(known_schema(store, cluster).schema(), f"{KEYSPACE}.{name}")
+        run = begin(store, cluster, table, part=None, ranges=[WHOLE], consistency="ALL", now=datetime.now(UTC))
+        finish_range(store, run, 0, RangeDone(rows=0, frames=0, objects=[]))
+        update(store, run, datetime.now(UTC))
+    report = bench.verify(due=True)
+    assert (report.ok, report.share, of(report, "orders").rows) == (True, pytest.approx(1), ROWS)
+    known = comparisons.read(store, cluster).tables.values()
+    assert [each.complete.rows if each.complete else None for each in known] == [ROWS, 1]
+    again = bench.verify(due=True)
+    assert (again.ok, again.share, len(again.tables)) == (True, pytest.approx(0.01), 2)
 
 
 def test_the_tables_are_the_ring_until_somebody_touches_them(bench: Bench) -> None:

@@ -28,7 +28,7 @@ def status(config: _Config, last: _Last = 60, as_json: _AsJson = False) -> None:
     from writetime.monitoring.status import as_document, as_text
 
     pipeline = load(config)
-    batches, expected = batches_of(pipeline), Expected.of(pipeline)
+    batches, expected = batches_of(pipeline), Expected.of(pipeline, str(config))
     typer.echo(json.dumps(as_document(batches, last, expected), indent=1) if as_json else as_text(batches, last, expected))
 
 

@@ -115,7 +115,8 @@ class AirflowConfig(Model):
         default="17 3 * * *", description="Cron expression of cdc_maintain (UTC); null: only when triggered."
     )
     verify_schedule: str | None = Field(
-        default=None, description="Cron expression of cdc_verify (UTC), which requires cluster.cql; null: only when triggered."
+        default="47 4 * * *",
+        description="Cron expression (UTC) of cdc_verify; without cluster.cql it has no schedule; null: only when triggered.",
     )
     audit_schedule: str | None = Field(default=None, description="Cron expression of cdc_audit (UTC); null: only when triggered.")
     watch: WatchConfig = WatchConfig()

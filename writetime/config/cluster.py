@@ -80,6 +80,13 @@ class SnapshotConfig(Model):
         description="Maximum rows per second that a reading or a comparison of tables reads from the cluster, over all workers; null: no "
         "limit.",
     )
+    verify_share: float = Field(
+        default=0.01,
+        gt=0,
+        le=1,
+        description="Share of a table's tokens that a scheduled run of cdc_verify compares with the cluster, continuing where the last one "
+        "stopped: with the default, once a day, all of a table in 100 days. A table that was never compared is compared completely.",
+    )
     readers: int = Field(default=2, ge=1, description="Maximum number of ranges read in parallel.")
     attempts: int = Field(default=8, ge=1, description="Attempts per page before its range fails.")
     margin_seconds: float = Field(

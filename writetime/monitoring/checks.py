@@ -44,13 +44,11 @@ class Check:
 
 @dataclass(frozen=True, slots=True)
 class TableCheck:
-    """What the last report that covers a table says of it. `name`: the report; `bad`: rows with drift, or gaps
-    that nothing explains; `trouble`: why the table could not be compared."""
+    """What the last audit says of a table. `name`: the report; `bad`: gaps that nothing explains."""
 
     name: str
     finished_at: datetime
     bad: int
-    trouble: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -79,20 +77,6 @@ def checks(batches: Batches) -> list[Check]:
     wanted = [*_last(batches, "verify", SHOWN), *_last(batches, "audit", SHOWN)]
     found = at_once(lambda name: _in_short(batches, name), wanted)
     return sorted(found, key=lambda check: check.name.rpartition("/")[2], reverse=True)
-
-
-def verified(batches: Batches, wanted: Iterable[str]) -> dict[str, TableCheck]:
-    """For each of the tables, what the last comparison with the cluster that covers it found; missing if none of
-    the last reports does."""
-    found: dict[str, TableCheck] = {}
-    missing = set(wanted)
-    for name in sorted(_last(batches, "verify", SHOWN), reverse=True):
-        if not missing:
-            break
-        compared = _compared_in(batches, name)
-        found |= {table: compared[table] for table in missing & compared.keys()}
-        missing -= compared.keys()
-    return found
 
 
 def audited(batches: Batches, wanted: Iterable[str]) -> dict[str, TableCheck]:
@@ -171,17 +155,6 @@ def _in_short(batches: Batches, name: str) -> Check:
     again = sum(each.frames for each in found.reread)
     says += f"; read again: {again} rows were missing" if found.reread else ""
     return Check("audit", name, found.finished_at, found.ok, f"{found.start:%m-%d %H:%M}Z to {found.end:%m-%d %H:%M}Z", says)
-
-
-@lru_cache(maxsize=64)
-def _compared_in(batches: Batches, name: str) -> dict[str, TableCheck]:
-    """What a report of verification says of each table; empty if it cannot be read."""
-    try:
-        found = VerifyReport.read(batches.store, name)
-    except ValidationError:
-        return {}
-    compared = found.tables if found else ()
-    return {each.table: TableCheck(name, found.finished_at, each.drift, each.trouble) for each in compared if found}
 
 
 @lru_cache(maxsize=64)

@@ -1,7 +1,7 @@
 """The health of a pipeline at a glance: one level per table, and the problems that concern all of them.
 
-Strategy: four checks per table (its last batch, how far it is complete, the last comparison with the cluster,
-the last audit), each with a finding: a level, a text, and the view of the page that shows the reason. The worst
+Strategy: four checks per table (its last batch, how far it is complete, the comparisons with the cluster, the last
+audit), each with a finding: a level, a text, and the view of the page that shows the reason. The worst
 finding is the table's. What exceeds a limit is decided by `watch`, so that the page, `writetime status` and
 `cdc_watch` agree. Levels have the severities of the alert rules."""
 
@@ -24,6 +24,8 @@ from writetime.monitoring.overview import Overview
 from writetime.monitoring.tables import TablesStatus, TableStatus
 from writetime.monitoring.watch import Trouble, troubles
 from writetime.pipeline.batch_history import Batches
+from writetime.pipeline.comparisons import Comparison
+from writetime.pipeline.verification import UNNAMED, repairs
 
 Level = Literal["none", "ok", "unknown", "warning", "critical"]
 """`none`: not checked; `unknown`: nothing is known, although it should be checked."""
@@ -36,23 +38,28 @@ STALE: Final = timedelta(days=3)
 
 @dataclass(frozen=True, slots=True)
 class Expected:
-    """What a pipeline is held to: its limits, and whether it publishes, runs a session, and schedules checks."""
+    """What a pipeline is held to: its limits, and whether it publishes, runs a session, reads the cluster, and
+    schedules checks. `config`: its YAML, as commands name it."""
 
     limits: WatchConfig = field(default_factory=WatchConfig)
     publishes: bool = True
     session: bool = False
+    cql: bool = False
     verify: bool = False
     audit: bool = False
+    config: str = UNNAMED
 
     @classmethod
-    def of(cls, config: PipelineConfig) -> Self:
-        airflow = config.airflow
+    def of(cls, config: PipelineConfig, path: str = UNNAMED) -> Self:
+        airflow, cql = config.airflow, config.cluster.cql is not None
         return cls(
             limits=airflow.watch,
             publishes=config.kafka is not None or config.files is not None,
             session=airflow.mode == "session",
-            verify=airflow.verify_schedule is not None,
+            cql=cql,
+            verify=cql and airflow.verify_schedule is not None,
             audit=airflow.audit_schedule is not None,
+            config=path,
         )
 
 
@@ -120,7 +127,7 @@ def health(batches: Batches, seen: Overview, expected: Expected) -> Health:
     """The health by one look at the bucket and the last reports of the checks."""
     found = troubles(batches, seen.with_late_nodes(batches), expected.limits, publishes=expected.publishes, session=expected.session)
     names = [table.name for table in seen.tables.captured]
-    compared, audited = checks.verified(batches, names), checks.audited(batches, names)
+    compared, audited = seen.tables.compared, checks.audited(batches, names)
     late = [trouble for trouble in found if trouble.key.startswith("late ")]
     of_tables = [
         TableHealth(
@@ -128,7 +135,7 @@ def health(batches: Batches, seen: Overview, expected: Expected) -> Health:
             {
                 "batch": _batch(table, seen.tables, seen.ring, found),
                 "lag": _lag(table.name, seen.until, seen.ring.now, expected.limits, late),
-                "verify": _verified(compared.get(table.name), seen.ring.now, scheduled=expected.verify),
+                "verify": _verified(table.name, compared.get(table.name), seen, expected),
                 "audit": _audited(audited.get(table.name), seen.ring.now, scheduled=expected.audit),
             },
             None if seen.until is None else _until(table.name, seen.until),
@@ -197,33 +204,49 @@ def _lag(name: str, until: CompleteUntil | None, now: datetime, limits: WatchCon
     return Finding("ok", text)
 
 
-def _verified(found: TableCheck | None, now: datetime, *, scheduled: bool) -> Finding:
-    if found is None:
-        return Finding("unknown" if scheduled else "none", "never compared with the cluster: trigger cdc_verify", "checks")
-    if found.bad:
-        return Finding("critical", f"{found.bad} rows differ from the cluster", _report(found))
-    if found.trouble:
-        return Finding("warning", f"could not be compared: {found.trouble}", _report(found))
-    return _age("equal to the cluster", "compared", found, now)
+def _verified(name: str, found: Comparison | None, seen: Overview, expected: Expected) -> Finding:
+    view = "checks" if found is None else _report(found.report)
+    if found is not None and found.drift:
+        command, *more = repairs(name, ((each.start, each.end) for each in found.drift), expected.config)
+        text = f"{found.drift_rows} rows differ from the cluster; to repair: {command}"
+        return Finding("critical", text + (f" (and {len(more)} more token ranges)" if more else ""), view)
+    if found is not None and found.trouble:
+        return Finding("warning", f"could not be compared: {found.trouble}", view)
+    if found is None or found.complete is None:
+        return _never_compared(name, found, seen.tables, expected, view)
+    good = f"equal to the cluster, completely compared {found.complete.finished_at:%Y-%m-%d}"
+    return _age(good, "compared", found.at, view, seen.ring.now)
+
+
+def _never_compared(name: str, found: Comparison | None, tables: TablesStatus, expected: Expected, view: str) -> Finding:
+    if not expected.cql:
+        return Finding("none", "not compared: cluster.cql is not configured", view)
+    if name in tables.apart:
+        return Finding("none", "not compared: its writes reach no commit log", view)
+    text = "never compared with the cluster"
+    if found is not None and found.share:
+        text += f" completely, {found.share:.0%} so far"
+    remedy = "the next run of cdc_verify compares it once its first reading is ingested" if expected.verify else "trigger cdc_verify"
+    return Finding("unknown", f"{text}: {remedy}", view)
 
 
 def _audited(found: TableCheck | None, now: datetime, *, scheduled: bool) -> Finding:
     if found is None:
         return Finding("unknown" if scheduled else "none", "the logs of the replicas were never compared: trigger cdc_audit", "checks")
     if found.bad:
-        return Finding("warning", f"{found.bad} gaps in the logs of replicas that nothing explains", _report(found))
-    return _age("no unexplained gap", "audited", found, now)
+        return Finding("warning", f"{found.bad} gaps in the logs of replicas that nothing explains", _report(found.name))
+    return _age("no unexplained gap", "audited", found.finished_at, _report(found.name), now)
 
 
-def _age(good: str, done: str, found: TableCheck, now: datetime) -> Finding:
-    age = now - found.finished_at
+def _age(good: str, done: str, at: datetime, view: str, now: datetime) -> Finding:
+    age = now - at
     if age > STALE:
-        return Finding("warning", f"last {done} {span(age.total_seconds())} ago", _report(found))
-    return Finding("ok", f"{good}, {done} {span(age.total_seconds())} ago", _report(found))
+        return Finding("warning", f"last {done} {span(age.total_seconds())} ago", view)
+    return Finding("ok", f"{good}, {done} {span(age.total_seconds())} ago", view)
 
 
-def _report(found: TableCheck) -> str:
-    return "checks/report?" + urlencode({"name": found.name})
+def _report(name: str) -> str:
+    return "checks/report?" + urlencode({"name": name})
 
 
 def _document(finding: Finding) -> dict[str, str]:

@@ -73,10 +73,11 @@ METRICS: Final[Mapping[str, str]] = {
     "writetime_unreadable_segments": "By node and commit log version: waiting segments that only a later release of writetime can read.",
     "writetime_growing_segments": "By node: its growing segments with parts in the bucket.",
     "writetime_verify_finished_timestamp_seconds": "When cdc_verify last finished.",
-    "writetime_verify_drift_rows": "Rows with drift in its last report.",
+    "writetime_verify_drift_rows": "By table: rows that differ from the cluster, by the last comparison of each token range.",
+    "writetime_verify_complete_timestamp_seconds": "By table: when all of it was last compared with the cluster; 0: never.",
     "writetime_verify_unsettled_rows": "Rows that differed in the last report, but may be in flight.",
     "writetime_verify_tie_rows": "Rows that differed in the last report because Cassandra 3.11 resolves a tie by its clock.",
-    "writetime_verify_failed_tables": "Tables that could not be compared in the last report.",
+    "writetime_verify_failed_tables": "Tables whose last comparison failed.",
     "writetime_bootstrap_started_timestamp_seconds": "By table: start of its last bootstrap run.",
     "writetime_bootstrap_finished_timestamp_seconds": "By table: end of the run; 0: it is not finished.",
     "writetime_bootstrap_duration_seconds": "From its start to its end, or to its last report.",
@@ -111,6 +112,7 @@ def samples(batches: Batches, *, session: bool = False) -> list[Sample]:
         *_of_pace(batches),
     ]
     about = tables(batches)
+    found_samples += _of_comparisons(about)
     found_samples.append(("writetime_refused_tables", {}, len(about.refused)))
     found_samples.append(("writetime_not_in_log_tables", {}, len(about.not_in_log)))
     if about.published is not None:
@@ -312,15 +314,22 @@ def _of_reports(store: Store, cluster: str) -> Iterator[Sample]:
     if verified is not None:
         yield "writetime_verify_finished_timestamp_seconds", {}, _seconds(verified.finished_at)
         for table in verified.tables:
-            yield "writetime_verify_drift_rows", {"table": table.table}, table.drift
             yield "writetime_verify_unsettled_rows", {"table": table.table}, table.unsettled
             yield "writetime_verify_tie_rows", {"table": table.table}, table.ties
-        yield "writetime_verify_failed_tables", {}, sum(bool(table.trouble) for table in verified.tables)
     audited = _last(store, layout.audit_prefix(cluster), AuditReport)
     if audited is not None:
         yield "writetime_audit_finished_timestamp_seconds", {}, _seconds(audited.finished_at)
         yield "writetime_audit_alarms", {}, audited.alarms
         yield "writetime_audit_gaps", {}, len(audited.gaps)
+
+
+def _of_comparisons(about: TablesStatus) -> Iterator[Sample]:
+    known = {table.name: about.compared.get(table.name) for table in about.captured}
+    for name, found in known.items():
+        complete = None if found is None else found.complete
+        yield "writetime_verify_drift_rows", {"table": name}, 0 if found is None else found.drift_rows
+        yield "writetime_verify_complete_timestamp_seconds", {"table": name}, 0 if complete is None else complete.finished_at.timestamp()
+    yield "writetime_verify_failed_tables", {}, sum(found is not None and bool(found.trouble) for found in known.values())
 
 
 def _last(store: Store, prefix: str, kind: type[Report]) -> Report | None:

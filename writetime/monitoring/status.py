@@ -19,6 +19,7 @@ from writetime.pipeline.archive_packing import Shelved, read_shelved
 from writetime.pipeline.batch_history import Batches
 from writetime.pipeline.batch_report import void_text
 from writetime.pipeline.chains import Rebuild, current
+from writetime.pipeline.comparisons import Comparison
 from writetime.pipeline.external_tables import ExternalTable, read_external_tables
 from writetime.pipeline.maintenance_report import Maintained, read_maintained
 from writetime.pipeline.pace import Pace, read_pace
@@ -145,6 +146,7 @@ def as_document(batches: Batches, last: int, expected: Expected = EXPECTED) -> d
                 "unpublished": table.unpublished,
                 "rows": table.rows,
                 "captured": table.is_captured,
+                "compared": None if (known := of_tables.compared.get(table.name)) is None else _compared(known),
             }
             for table in of_tables.tables
         ],
@@ -263,6 +265,12 @@ def _node(node: NodeStatus, now: datetime) -> dict[str, Any]:
     age = None if node.newest is None else (now - node.newest).total_seconds()
     since = {"age": age, "late_after_seconds": node.late_after.total_seconds()}
     return {"datacenter": node.node.datacenter, "host_id": node.node.host_id, **about, **times, **since}
+
+
+def _compared(found: Comparison) -> dict[str, Any]:
+    """`complete`: the last complete comparison; `share`: how much of the ring the one under way has compared."""
+    about = found.model_dump(mode="json", include={"at", "report", "trouble", "complete"})
+    return {**about, "share": found.share, "drift": found.drift_rows}
 
 
 def _iso(moment: datetime | None) -> str | None:

@@ -11,8 +11,10 @@ from uuid import UUID
 
 from writetime.cassandra.schema.model import Table
 from writetime.errors import ObjectNotFound
+from writetime.pipeline import comparisons
 from writetime.pipeline.batch_history import Batches, BatchFacts
 from writetime.pipeline.bootstrap.run import runs
+from writetime.pipeline.comparisons import Comparison
 from writetime.pipeline.documents import CDC_OFF, Accounting, Sealed, total
 from writetime.pipeline.planner import read_schema
 from writetime.pipeline.publish_progress import read_published
@@ -50,7 +52,8 @@ class Waiting:
 class TablesStatus:
     """All captured tables, and those with updates. `published`: the last batch whose events are all known
     to be in Kafka, None if there is none. `refused`: tables rejected as of the last seal, with the reason.
-    `waiting`: tables whose events cannot be published. `not_in_log`: captured tables whose writes bypass the
+    `waiting`: tables whose events cannot be published. `compared`: how far tables were compared with the cluster.
+    `not_in_log`: captured tables whose writes bypass the
     commit log, as in the seal, unless that is by choice; `apart`: those."""
 
     tables: tuple[TableStatus, ...]
@@ -60,6 +63,7 @@ class TablesStatus:
     waiting: dict[str, Waiting]
     not_in_log: dict[str, str]
     apart: dict[str, ApartStatus] = field(default_factory=dict)
+    compared: dict[str, Comparison] = field(default_factory=dict)
 
     @property
     def captured(self) -> list[TableStatus]:
@@ -160,7 +164,8 @@ def tables(batches: Batches, *, last: int = 60, now: datetime | None = None) -> 
                 status.last_event = batch.sealed_at
                 status.unpublished += batch.number > sent
         done.append(status)
-    return TablesStatus(tuple(done), tuple(facts), published.batch if published else None, refused, waiting, not_in_log, apart)
+    compared = _compared(batches, sealed) if sealed else {}
+    return TablesStatus(tuple(done), tuple(facts), published.batch if published else None, refused, waiting, not_in_log, apart, compared)
 
 
 def _apart(batches: Batches, sealed: Sealed, now: datetime) -> dict[str, ApartStatus]:
@@ -177,6 +182,12 @@ def _captured_now(batches: Batches, sealed: Sealed) -> set[str] | None:
     known = known_tables(batches, sealed.number)
     now = (UUID(table_id) for table_id, versions in sealed.state.items() if versions.behind is None and not versions.ended)
     return {known[table_id].label for table_id in now if table_id in known} if known else None
+
+
+def _compared(batches: Batches, sealed: Sealed) -> dict[str, Comparison]:
+    """By name, what is known of all tables but dropped ones, whose names others may have by now."""
+    found, known = comparisons.read(batches.store, batches.cluster).tables, known_tables(batches, sealed.number)
+    return {each.table: each for table_id, each in found.items() if table_id not in known or not known[table_id].dropped}
 
 
 def known_tables(batches: Batches, number: int) -> Mapping[UUID, Table]:

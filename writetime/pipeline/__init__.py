@@ -15,7 +15,7 @@ repeats it exactly, because the manifest pins its input; rerunning a sealed batc
     void, rebuild, erase, erasures, conflicts   decisions of operators
     quarantine               rejected frames and segments, and their release
     bootstrap                reading tables from the cluster
-    verification, audit      comparisons with the cluster and between replicas' logs
+    verification, comparisons, audit   comparisons with the cluster, how far they have come, and between replicas' logs
     batch_history, batch_report, maintenance_report, publish_progress, job_result   reports for the page, the metrics and Airflow
 
 Does not know Spark or Airflow.

@@ -21,7 +21,8 @@ from __future__ import annotations
 import hashlib
 import json
 import random
-from collections.abc import Iterator, Sequence
+import shlex
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from decimal import Decimal
@@ -34,13 +35,12 @@ from writetime.cassandra.merge.liveness import is_live, is_live_cell
 from writetime.cassandra.model import Row
 from writetime.charts import Cell, Line, State, svg, text_table
 from writetime.errors import ConfigError
+from writetime.pipeline.bootstrap.run import HIGHEST, LOWEST, Range, joined
 from writetime.pipeline.completeness import node_ends
 from writetime.pipeline.documents import Document, Sealed, Watermark
 from writetime.storage import layout
 from writetime.storage.store import Store
 
-Range = tuple[int, int]
-"""Tokens > start and <= end."""
 Json = Any
 Verdict = Literal["drift", "unsettled", "tie"]
 Kind = Literal["row missing", "row too many", "row twice", "value", "writetime", "expiry"]
@@ -50,7 +50,10 @@ CLOCKS: Final = 10
 """Seconds by which two equal expiries may differ: the cluster reports the remaining time, not the moment."""
 EVER: Final = 2**63 - 1
 """A horizon for a cluster without writes of which everything is ingested."""
-_LOWEST: Final = -(2**63)
+UNNAMED: Final = "…"
+"""In a command, where the pipeline's YAML is not known."""
+_MOST_COMMANDS: Final = 5
+"""Token ranges that are repaired one by one; of more, the whole table is read."""
 _RING: Final = 2**64
 
 
@@ -258,12 +261,31 @@ class TableResult(Document):
         return sum(each.drift for each in self.ranges)
 
     @property
+    def drifting(self) -> list[Range]:
+        """The ranges with drift."""
+        return [(each.start, each.end) for each in self.ranges if each.drift]
+
+    @property
     def unsettled(self) -> int:
         return sum(each.unsettled for each in self.ranges)
 
     @property
     def ties(self) -> int:
         return sum(each.tie for each in self.ranges)
+
+
+def both(earlier: TableResult | None, later: TableResult, most_findings: int) -> TableResult:
+    """The results of two comparisons of one table."""
+    if earlier is None:
+        return later
+    found = [*earlier.findings, *later.findings][:most_findings]
+    return later.model_copy(update={"ranges": sorted([*earlier.ranges, *later.ranges], key=lambda each: each.start), "findings": found})
+
+
+def share_of(results: Sequence[TableResult]) -> float:
+    """The share of the ring that was compared, on an average."""
+    compared = sum(each.end - each.start for result in results for each in result.ranges)
+    return compared / (_RING * len(results)) if results else 0.0
 
 
 class TopicFinding(Document):
@@ -333,14 +355,24 @@ def write_report(store: Store, report: VerifyReport) -> str:
     return report.name
 
 
-def in_short(report: VerifyReport) -> str:
+def repairs(table: str, drift: Iterable[Range], config: str = UNNAMED) -> list[str]:
+    """The commands that read token ranges of a table again, for a shell. `config`: the pipeline's YAML."""
+    command = f"writetime bootstrap --config {config if config == UNNAMED else shlex.quote(config)} --table {shlex.quote(table)}"
+    ranges = joined(drift)
+    if len(ranges) > _MOST_COMMANDS or ranges == [(LOWEST, HIGHEST)]:
+        return [command]
+    return [f"{command} --token-range={start}:{end}" for start, end in ranges]
+
+
+def in_short(report: VerifyReport, config: str = UNNAMED) -> str:
     """A short summary for notifications, without the key of any row, and the name of the report."""
     lines = []
     for table in report.tables:
         if table.trouble:
             lines.append(f"{table.table} could not be compared: {table.trouble}")
         elif table.drift:
-            lines.append(f"{table.table}: drift in {table.drift} of {table.rows} rows")
+            lines.append(f"{table.table}: drift in {table.drift} of {table.rows} rows. To repair:")
+            lines += repairs(table.table, table.drifting, config)
     for topic in report.topics:
         if topic.trouble:
             lines.append(f"topic {topic.topic} could not be compared: {topic.trouble}")
@@ -350,8 +382,8 @@ def in_short(report: VerifyReport) -> str:
     return "\n".join((f"{differ} rows differ from the cluster", *lines, f"Report and chart: {report.name}"))
 
 
-def report_text(report: VerifyReport) -> str:
-    """The report as text: a table, then rows that differ."""
+def report_text(report: VerifyReport, config: str = UNNAMED) -> str:
+    """The report as text: a table, rows that differ, and the commands that repair the tables."""
     rows = [
         (
             table.table,
@@ -370,14 +402,15 @@ def report_text(report: VerifyReport) -> str:
         for topic in report.topics
     ]
     of_topics = [text_table(("topic", "keys", "drift", "unsettled", ""), topics)] if topics else []
-    return "\n".join([*([grid] if rows or not topics else []), *of_topics, *_about(report), *_lines(report)])
+    repair = [f"to repair: {command}" for table in report.tables for command in repairs(table.table, table.drifting, config)]
+    return "\n".join([*([grid] if rows or not topics else []), *of_topics, *_about(report), *_lines(report), *repair])
 
 
 def picture(report: VerifyReport, *, styled: bool = True) -> str:
     """An SVG chart: one line per table, with its token ranges from left to right."""
     lines = []
     for table in report.tables:
-        cells = [Cell((r.start - _LOWEST) / _RING, (r.end - r.start) / _RING, _state(r), _title(r)) for r in table.ranges]
+        cells = [Cell((r.start - LOWEST) / _RING, (r.end - r.start) / _RING, _state(r), _title(r)) for r in table.ranges]
         lines.append(Line(table.table, cells, table.trouble))
     title = f"{report.cluster}, {report.started_at:%Y-%m-%d %H:%M:%S}Z: tables compared with the cluster, by token"
     return svg(title, lines, styled=styled)

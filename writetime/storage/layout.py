@@ -47,6 +47,7 @@
     erasures/<cluster>/salt                                               the key of these hashes
     erasures/<cluster>/requests/<batch id>.json                           the key itself, until its batch is sealed
     verify/<cluster>/<utc time>.{json,svg}                                tables compared with the cluster: report and chart
+    verify/<cluster>.json                                                 how far each table was compared with the cluster
     audit/<cluster>/<utc time>.{json,svg}                                 the replicas' logs compared: report and chart
 
 <node> is the node's host id. External names (cluster, datacenter, keyspace, table) are percent-escaped, so
@@ -412,6 +413,11 @@ def verify_prefix(cluster: str) -> str:
 def verify_report(cluster: str, when: datetime) -> str:
     """The report; the chart's name ends with .svg."""
     return f"{verify_prefix(cluster)}{_second(when)}.json"
+
+
+def comparisons(cluster: str) -> str:
+    """How far each table was compared (`writetime.pipeline.comparisons`)."""
+    return f"verify/{part(cluster)}.json"
 
 
 def audit_prefix(cluster: str) -> str:
