@@ -18,7 +18,7 @@ not in flight are **drift**, and the task fails.
 |---|---|---|
 | `drift …` | rows in the table differ from the cluster | run the commands that the message names, then see the report (docs/runbook.md, `cdc_verify is red`) |
 | `tie …` | if one of two cells with equal timestamps expires, Cassandra 3.11 picks one depending on its clock; not a failure | nothing, or `cdc_bootstrap` of the table |
-| `unsettled …` | the row changed recently, and the table is not complete up to then; not a failure | compare again, with *At rest* if there are no writes |
+| `unsettled …` | the row changed recently, and the table is not complete up to then, or it is to be read from the cluster again; not a failure | compare again, with *At rest* if there are no writes |
 | `waits for a person: …` | a segment is held, and its data is missing | resolve its failed task in `cdc_ingest` first |
 | `in the ring it is another table by now` | a DROP, CREATE or TRUNCATE has not been processed yet | compare again after the next batch |
 | `topic …: drift of …` | the last record of a key is not the row of the table | was the topic written to, or its progress? `cdc_publish`, *Send all of a table again* |

@@ -23,6 +23,7 @@ import sys
 import time
 from bisect import bisect_left
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence, Set
+from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
 from itertools import groupby
@@ -55,7 +56,7 @@ from writetime.cassandra.types.types import CqlType, parse_type
 from writetime.config.cluster import CqlConfig
 from writetime.config.pipeline import PipelineConfig, load
 from writetime.config.warehouse import WarehouseConfig
-from writetime.errors import BatchError, ConfigError
+from writetime.errors import BatchError, ConfigError, ObjectNotFound
 from writetime.events.arrow import from_arrow_value, plain_values
 from writetime.events.key_spelling import one_spelling
 from writetime.events.masking import Rules, TableRules
@@ -77,7 +78,7 @@ from writetime.pipeline.verification import (
     VerifyReport,
     plain,
 )
-from writetime.storage import open_store
+from writetime.storage import layout, open_store
 
 log = structlog.get_logger()
 
@@ -211,12 +212,14 @@ class Look:
 
 @dataclass(frozen=True)
 class Subject:
-    """A table to compare, with its ranges and columns."""
+    """A table to compare, with its ranges and columns. `incomplete`: keys of records that are to be read from the
+    cluster again: these may differ until that is ingested."""
 
     table: Table
     name: str
     plan: Plan
     looks: list[Look]
+    incomplete: Set[bytes] = frozenset()
 
 
 class Verification:
@@ -343,7 +346,17 @@ class Verification:
         if hides_tokens(plan.rules) and (parts not in (None, [comparisons.WHOLE]) or self.options.share < 1):
             hint = "Compare all of it: share 1, no token range."
             raise BatchError("its partition key is hashed, which hides tokens", operation="compare a part", obj=table.full_name, hint=hint)
-        return Subject(table, name, plan, [self._look(name, plan, range(len(chosen)))])
+        incomplete = self._incomplete(table)
+        return Subject(table, name, plan, [self._look(name, plan, range(len(chosen)))], incomplete)
+
+    def _incomplete(self, table: Table) -> Set[bytes]:
+        names = [info.name for info in self.store.names(layout.incomplete_rows_prefix(self.cluster)) if f"-{table.id}-" in info.name]
+        notes: list[bytes] = []
+        for name in names:
+            # cdc_bootstrap deletes it when the rows are read.
+            with suppress(ObjectNotFound):
+                notes.append(self.store.read(name))
+        return {bytes.fromhex(key) for note in notes for key in json.loads(note)["keys"]}
 
     def _ranges(self, tokens: Sequence[int], parts: list[verification.Range] | None) -> list[verification.Range]:
         wanted = self.config.snapshot.ranges
@@ -426,9 +439,11 @@ class Verification:
         if hides_tokens(subject.plan.rules):
             places = [(places[0][0], places[-1][1])]
         ranges = [RangeResult(start=start, end=end, rows=first.rows.get(at, 0)) for at, (start, end) in enumerate(places)]
-        ties = self._ties(subject, last)
+        ties, incomplete = self._ties(subject, last), subject.incomplete | self._incomplete(subject.table)
         for key, (number, suspect) in sorted(last.suspects.items()):
             verdict = "tie" if key in ties else verification.verdict(suspect.differences, suspect.since, last.horizon)
+            if suspect.record in incomplete:
+                verdict = "unsettled"
             counted = ranges[number]
             ranges[number] = counted.model_copy(update={verdict: getattr(counted, verdict) + 1})
             if len(findings) < MOST_FINDINGS:
