@@ -202,6 +202,9 @@ def test_a_check_that_never_ran_counts_where_it_is_scheduled(store: LocalStore) 
     found = of(seen(store, Expected()))
     assert (found.findings["verify"].level, found.findings["audit"].level, found.level) == ("none", "none", "ok")
     assert found.findings["verify"].text == "not compared: cluster.cql is not configured"
+    batches = Batches(store, bucket.CLUSTER)
+    texts = [as_text(batches, 60, expected) for expected in (Expected(), Expected(cql=True), CHECKED)]
+    assert ["not compared: cluster.cql is not configured" in text for text in texts] == [True, False, False]
 
 
 @pytest.mark.parametrize(

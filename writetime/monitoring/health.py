@@ -32,6 +32,7 @@ Level = Literal["none", "ok", "unknown", "warning", "critical"]
 LEVELS: Final[tuple[Level, ...]] = get_args(Level)
 Check = Literal["batch", "lag", "verify", "audit"]
 CHECKS: Final[tuple[Check, ...]] = get_args(Check)
+NOT_COMPARED: Final = "not compared: cluster.cql is not configured"
 STALE: Final = timedelta(days=3)
 """Age at which a report of a check says nothing any more, as in the alert rules."""
 
@@ -220,7 +221,7 @@ def _verified(name: str, found: Comparison | None, seen: Overview, expected: Exp
 
 def _never_compared(name: str, found: Comparison | None, tables: TablesStatus, expected: Expected, view: str) -> Finding:
     if not expected.cql:
-        return Finding("none", "not compared: cluster.cql is not configured", view)
+        return Finding("none", NOT_COMPARED, view)
     if name in tables.apart:
         return Finding("none", "not compared: its writes reach no commit log", view)
     text = "never compared with the cluster"

@@ -10,7 +10,7 @@ from writetime.cassandra.merge.reconcile import policy_of
 from writetime.monitoring.complete_until import CompleteUntil
 from writetime.monitoring.durations import span
 from writetime.monitoring.grids import as_lines, new_grid
-from writetime.monitoring.health import Expected, Health, health
+from writetime.monitoring.health import NOT_COMPARED, Expected, Health, health
 from writetime.monitoring.ignored import ignored
 from writetime.monitoring.nodes import NodeStatus, RingStatus
 from writetime.monitoring.overview import overview
@@ -47,6 +47,8 @@ def as_text(batches: Batches, last: int, expected: Expected = EXPECTED) -> str:
         lines += _complete(seen.until, found.now)
     lines += _pace(read_pace(batches.store, batches.cluster))
     lines += _health(health(batches, seen, expected), found.now)
+    if of_tables.captured and not expected.cql:
+        lines.append(NOT_COMPARED)
     lines += ["", _nodes(found)] if found.nodes else [NO_NODES]
     if found.batches:
         lines += ["", _batches(found)]
