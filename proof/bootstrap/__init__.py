@@ -1,1 +1,10 @@
-"""Bootstrap at scale: reads tables of a real cluster during writes, with the job killed half-way."""
+"""Proof that tables are read from a cluster correctly while their log is ingested (`make prove NAME=bootstrap`).
+
+__main__   the command line
+run        the acts: cluster, shippers, session, readers, kills, and what is compared at quiet points
+workload   the tables, and what is written to them
+topics     what an upsert consumer of the topics holds
+report     the rows that differ
+child      a job as a process
+live       one node and one pipeline in turns, for tests of tables without a log
+"""

@@ -8,7 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from proof.bootstrap.live import CLUSTER, KEYSPACE, Live
+from proof.bootstrap.live import CLUSTER, Live
+from proof.bootstrap.workload import KEYSPACE
 from proof.harness.cassandra import PRERELEASE, Ring
 from proof.ring.pipeline import Pipeline
 
@@ -23,15 +24,15 @@ def test_tables_of_accord_are_read_again_and_again_and_equal_the_node(tmp_path: 
         live.take_in()
         assert sum(sealed.events for sealed in live.pipeline.sealed) == 0, "the log has the schema and nothing else"
 
-        assert {run.table for run in live.bootstrap(due=True)} == set(MODES)
+        assert {run.table for run in live.bootstrap()} == set(MODES)
         first = compared(live, "after the first reading")
         assert all(set(found) == {("r", "snapshot")} for found in first.values())
 
-        assert live.bootstrap(due=True) == [], "the interval has not passed"
+        assert live.bootstrap() == [], "the interval has not passed"
         execute(live, "UPDATE {} SET v = 'two', m['c'] = 3 WHERE p = 1 AND c = 1", "DELETE m['a'] FROM {} WHERE p = 1 AND c = 1")
         execute(live, "DELETE FROM {} WHERE p = 3", "DELETE s FROM {} WHERE p = 2", "INSERT INTO {} (p, c) VALUES (5, 5)")
         read_every(live, 1)
-        assert {run.table for run in live.bootstrap(due=True)} == set(MODES)
+        assert {run.table for run in live.bootstrap()} == set(MODES)
         for name, found in compared(live, "after the second reading").items():
             later = found[len(first[name]) :]
             assert {reason for _, reason in later} == {"snapshot"}
@@ -46,7 +47,7 @@ def accord(folder: Path) -> Iterator[Live]:
         Ring(folder / "ring", version=PRERELEASE, cluster_name=CLUSTER, segment_mb=1, heap="768M", settings=settings) as ring,
         Pipeline.create(folder / "run") as pipeline,
     ):
-        live = Live(ring, pipeline, rows=0)
+        live = Live(ring, pipeline)
         snapshot = live.pipeline.config.snapshot.model_copy(update={"mode": "never"})
         live.pipeline.config = live.pipeline.config.model_copy(update={"snapshot": snapshot})
         read_every(live, 3600)

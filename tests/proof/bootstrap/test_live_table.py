@@ -1,5 +1,6 @@
-"""A table of a real ring is read while it is written to, and equals the ring in the end. `make
-bootstrap-proof` takes larger ones."""
+"""Tables of a real node are read while they are written to and their log is ingested, with readers and sessions
+killed: tables and topics equal the node. `make prove NAME=bootstrap` takes three nodes and longer.
+"""
 
 from __future__ import annotations
 
@@ -7,21 +8,22 @@ from pathlib import Path
 
 import pytest
 
-from proof.bootstrap.live import CLUSTER, Live, prove
+from proof.bootstrap.run import CLUSTER, Act, Run
 from proof.harness.cassandra import Ring
-from proof.ring.pipeline import Pipeline
+from tools.services.kafka import Kafka
 
 pytestmark = [pytest.mark.cassandra, pytest.mark.spark, pytest.mark.timeout(900), pytest.mark.thorough]
 
 
-def test_a_living_table_is_read_and_equals_the_ring(tmp_path: Path) -> None:
+def test_tables_that_are_read_while_their_log_is_ingested_equal_the_node(tmp_path: Path) -> None:
     settings = {"auto_snapshot": False}
     with (
-        Ring(tmp_path / "ring", spares=4, cluster_name=CLUSTER, segment_mb=1, settings=settings) as ring,
-        Pipeline.create(tmp_path / "run") as pipeline,
+        Ring(tmp_path / "ring", cluster_name=CLUSTER, segment_mb=1, settings=settings) as ring,
+        Kafka(tmp_path / "kafka", port=0) as kafka,
     ):
-        live = Live(ring, pipeline, rows=400)
-        prove(live)
-    assert [str(mismatch) for mismatch in live.mismatches] == []
-    assert live.done["read again"]
-    assert live.done["frames of the second run"] == 0
+        result = Run(tmp_path / "run", ring, kafka, rows=200, seed=1).play([Act("first", kills=2)])
+    assert [str(mismatch) for mismatch in result.mismatches] == []
+    assert result.troubles == []
+    assert result.kills.total() == 2
+    assert result.done["readings"]
+    assert result.rows
