@@ -10,7 +10,6 @@ from proof.ring.check import Mismatch
 from tools.console import say
 
 _SHOWN: Final = 30
-_SAME: Final = "the same"
 _NEEDED: Final = ("frames before their log", "readings during which batches were sealed", "readings of incomplete rows")
 """What a run that is large enough has to have done."""
 _LARGE: Final = 20
@@ -45,7 +44,7 @@ def differences(mismatches: list[Mismatch]) -> list[str]:
             lines.append(str(each)[:600])
     for (where, table, key, column), found in by_place.items():
         cluster = next(iter(found.values())).ring
-        ours = {name: found[name].ours if name in found else _SAME for name in ("table", "topic")}
+        in_table, consumer = (repr(found[name].ours) if name in found else "equal" for name in ("table", "topic"))
         place = f"{table} {key}{f' {column}' if column else ''}"
-        lines.insert(0, f"✗ {where}: {place}: cluster {cluster!r}, table {ours['table']!r}, consumer {ours['topic']!r}"[:600])
+        lines.insert(0, f"✗ {where}: {place}: cluster {cluster!r}, table {in_table}, consumer {consumer}"[:600])
     return lines

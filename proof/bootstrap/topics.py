@@ -30,7 +30,7 @@ def check_topics(answer: Answer, bootstrap: str, prefix: str, where: str) -> lis
     for table in answer.tables:
         topic = envelope.topic(prefix, table.keyspace, table.name)
         held = consumed(bootstrap, topic) if topic in there else {}
-        found += _compared(table, held, where)
+        found += compared(table, held, where)
     return found
 
 
@@ -55,7 +55,7 @@ def consumed(bootstrap: str, topic: str) -> dict[bytes, dict[str, Any]]:
     return held
 
 
-def _compared(table: TableAnswer, held: dict[bytes, dict[str, Any]], where: str) -> list[Mismatch]:
+def compared(table: TableAnswer, held: dict[bytes, dict[str, Any]], where: str) -> list[Mismatch]:
     rows: dict[str, Row] = {}
     found = []
     for after in held.values():
