@@ -5,6 +5,7 @@ run        the acts: cluster, shippers, session, readers, kills, and what is com
 workload   the tables, and what is written to them
 topics     what an upsert consumer of the topics holds
 report     the rows that differ
-child      a job as a process
+sabotage   a rule that can be broken, and must be noticed
+child      a job as a process; daemon: Spark's workers under a sabotage
 live       one node and one pipeline in turns, for tests of tables without a log
 """

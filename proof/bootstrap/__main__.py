@@ -12,8 +12,10 @@ from pathlib import Path
 
 import structlog
 
+from proof.bootstrap import sabotage
 from proof.bootstrap.report import report
 from proof.bootstrap.run import CLUSTER, Act, Run
+from proof.bootstrap.workload import EARLY, KEYSPACE
 from proof.harness.cassandra import VERSIONS, Ring, version_of
 from tools.console import say
 from tools.services.kafka import Kafka
@@ -28,6 +30,7 @@ def main() -> int:
     parser.add_argument("--version", type=version_of, default=VERSIONS[0], help="of Cassandra")
     parser.add_argument("--acts", default="first,again,unseen", help="which acts (default: all)")
     parser.add_argument("--folder", type=Path, help="keep everything in this new folder")
+    parser.add_argument("--sabotage", default="", choices=["", *sabotage.RULES], help="break this rule: the run has to notice")
     options = parser.parse_args()
     names = options.acts.split(",")
     acts = [Act(name, (options.kills + at) // len(names), elements=name == "again") for at, name in enumerate(reversed(names))][::-1]
@@ -50,8 +53,12 @@ def main() -> int:
             Kafka(folder / "kafka", port=0) as kafka,
         ):
             structlog.configure(logger_factory=structlog.PrintLoggerFactory(log))
-            result = Run(folder / "run", ring, kafka, options.rows, options.seed).play(acts)
+            result = Run(folder / "run", ring, kafka, options.rows, options.seed, rule=options.sabotage).play(acts)
     wrong = report(result, options.kills)
+    if options.sabotage:
+        early = [each for each in result.mismatches if each.table.removeprefix(f"{KEYSPACE}.") in EARLY]
+        say(f"{options.sabotage}: {'noticed' if early else 'NOT NOTICED'}, {len(early)} mismatches")
+        wrong = not early
     say(f"seed {options.seed}, {options.rows} rows, {time.monotonic() - begun:.0f} s")
     return int(wrong)
 

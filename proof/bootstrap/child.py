@@ -7,11 +7,13 @@ from __future__ import annotations
 import sys
 from functools import partial
 
+from proof.bootstrap import sabotage
 from spark_jobs import bootstrap, stream
 from writetime.storage.lease import Lease
 
 
 def main(job: str, *arguments: str) -> int:
+    sabotage.apply_of_environment()
     # Killed sessions follow one another: the next one does not wait for half a minute.
     stream.Lease = partial(Lease, seconds=8.0, skew=1.0)  # type: ignore[misc]
     return {"session": stream.main, "read": bootstrap.main}[job](list(arguments))

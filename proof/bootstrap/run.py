@@ -25,7 +25,7 @@ import sys
 import threading
 import time
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -34,7 +34,7 @@ from typing import Final
 
 import yaml
 
-from proof.bootstrap import topics
+from proof.bootstrap import sabotage, topics
 from proof.bootstrap.workload import KEYSPACE, LATE, MARKS, TABLES, Workload
 from proof.harness.cassandra import Ring
 from proof.harness.node import Node
@@ -104,9 +104,12 @@ class Result:
     troubles: list[str] = field(default_factory=list)
 
 
-def configured(folder: Path, ring: Ring, kafka: Kafka, rows: int) -> Path:
+def configured(folder: Path, ring: Ring, kafka: Kafka, rows: int, rule: str = "") -> Path:
     """The pipeline's YAML."""
     (folder / "lake").mkdir(parents=True)
+    conf = spark_conf(folder) | {"spark.driver.memory": "1g", "spark.executorEnv.PYTHONPATH": str(ROOT)}
+    if rule:
+        conf |= {"spark.python.daemon.module": "proof.bootstrap.daemon", f"spark.executorEnv.{sabotage.VARIABLE}": rule}
     document = {
         "pipeline": CLUSTER,
         "cluster": {
@@ -126,10 +129,7 @@ def configured(folder: Path, ring: Ring, kafka: Kafka, rows: int) -> Path:
             "margin_seconds": MARGIN,
         },
         "airflow": {"mode": "session", "session_poll_seconds": 0.5},
-        "spark": {
-            "conf": spark_conf(folder) | {"spark.driver.memory": "1g", "spark.executorEnv.PYTHONPATH": str(ROOT)},
-            "shuffle_partitions": 2,
-        },
+        "spark": {"conf": conf, "shuffle_partitions": 2},
         "buckets": 2,
     }
     path = folder / "pipeline.yaml"
@@ -140,9 +140,10 @@ def configured(folder: Path, ring: Ring, kafka: Kafka, rows: int) -> Path:
 class Run:
     """One cluster, one pipeline. `seed` decides what is written, read, held back and killed, and when."""
 
-    def __init__(self, folder: Path, ring: Ring, kafka: Kafka, rows: int, seed: int) -> None:
-        self.folder, self.ring, self.kafka = folder, ring, kafka
-        self._yaml = configured(folder, ring, kafka, rows)
+    def __init__(self, folder: Path, ring: Ring, kafka: Kafka, rows: int, seed: int, *, rule: str = "") -> None:
+        """`rule`: the sabotage that the jobs run under."""
+        self.folder, self.ring, self.kafka, self._rule = folder, ring, kafka, rule
+        self._yaml = configured(folder, ring, kafka, rows, rule)
         self.config: PipelineConfig = load(self._yaml)
         self.store: Store = open_store(self.config.bucket)
         self.lake = Lake(folder / "lake" / "catalog.db", {})
@@ -154,9 +155,11 @@ class Run:
         self._random = Random(f"{seed} actions")
         self._begun = time.monotonic()
         self._shippers = {node.number: Shipper(self.config, node, folder) for node in ring.nodes}
-        self._session = Job(self._command("session", "--minutes", "60"), folder / "session.log")
+        self._session = self._job("session", "--minutes", "60")
         self._checked = 0
         self._first_read = _FIRST_READ
+        self._frames = False
+        """Whether the last reading has written frames."""
 
     # --- the whole
 
@@ -226,18 +229,16 @@ class Run:
         moment = self._random.uniform(*MOMENTS) * self._first_read
         before, incomplete = self._sealed(), self._waits(layout.incomplete_rows_prefix(CLUSTER))
         self._hold(*nodes)
-        reader = Job(self._command("read", *what), self.folder / "reader.log")
+        reader = self._job("read", *what)
         try:
             self._watch(reader, what, victim, moment)
         finally:
             reader.kill()
         done = self._ended(reader, what)
-        if nodes:
-            frames = self._frames_waiting()
-            if done and held == "all":
-                self._until(lambda: not self._frames_waiting(), "frames that came before their log are ingested")
-                self.result.done["frames before their log"] += bool(frames)
-            self._release(*nodes)
+        if done and held == "all":
+            self._until(lambda: not self._frames_waiting(), "frames that came before their log are ingested")
+            self.result.done["frames before their log"] += self._frames
+        self._release(*nodes)
         meanwhile = self._sealed() - before
         self.result.done["readings"] += done
         self.result.done["readings of incomplete rows"] += done and incomplete and what == _TOUCHED
@@ -248,10 +249,11 @@ class Run:
     def _watch(self, reader: Job, what: Read, victim: str, moment: float) -> None:
         """Start a reader and wait for its end; kill the victim at its moment."""
         reader.start()
-        begun, reads = time.monotonic(), False
+        begun, reads, self._frames = time.monotonic(), False, False
         while reader.running:
             now = time.monotonic() - begun
             self._keep_session()
+            self._frames = self._frames or self._frames_waiting()
             if not reads and reader.said("reading a table"):
                 self._first_read, reads = now, True
             if victim != "none" and now >= moment:
@@ -405,8 +407,9 @@ class Run:
         for node in nodes:
             self._shippers[node.number].start()
 
-    def _command(self, job: str, *arguments: str) -> list[str]:
-        return [sys.executable, "-m", "proof.bootstrap.child", job, "--config", str(self._yaml), *arguments]
+    def _job(self, name: str, *arguments: str) -> Job:
+        command = [sys.executable, "-m", "proof.bootstrap.child", name, "--config", str(self._yaml), *arguments]
+        return Job(command, self.folder / f"{name}.log", {sabotage.VARIABLE: self._rule})
 
     def _tell(self, text: str) -> None:
         say(f"{time.monotonic() - self._begun:6.0f} s  {text}")
@@ -462,15 +465,15 @@ class Shipper:
 class Job:
     """A job as a process group, which is killed as a whole."""
 
-    def __init__(self, command: list[str], log: Path) -> None:
-        self._command, self._log = command, log
+    def __init__(self, command: list[str], log: Path, environment: Mapping[str, str]) -> None:
+        self._command, self._log, self._environment = command, log, {**os.environ, **environment}
         self._process: subprocess.Popen[bytes] | None = None
         self._from = 0
 
     def start(self) -> None:
         with self._log.open("ab") as log:
             self._from = log.tell()
-            self._process = subprocess.Popen(self._command, cwd=ROOT, stdout=log, stderr=log, start_new_session=True)
+            self._process = subprocess.Popen(self._command, cwd=ROOT, env=self._environment, stdout=log, stderr=log, start_new_session=True)
 
     @property
     def running(self) -> bool:
