@@ -363,6 +363,11 @@ class Batch:
         return frozenset(index for index, segment in enumerate(self.segments) if segment.ref.node.origin in origins)
 
     @property
+    def _readings(self) -> frozenset[int]:
+        """Indexes of the segments that a reader of the cluster has written, not a node."""
+        return frozenset(index for index, segment in enumerate(self.segments) if segment.ref.node.is_reading)
+
+    @property
     def _apart(self) -> frozenset[bytes]:
         return frozenset(table_id.bytes for table_id in self.apart)
 
@@ -617,7 +622,9 @@ class Batch:
         """Explode the mutations of each shard and merge the items into its state."""
         segments, events = self.segments, self.config.events
         cuts = node_logs.cuts(self.local, segments, self._purged(captured))
-        explode = exploder(ExplodePlan(schema, _versions(segments), cuts, erased=self._erased(), apart=self._apart))
+        explode = exploder(
+            ExplodePlan(schema, _versions(segments), cuts, erased=self._erased(), apart=self._apart, readings=self._readings)
+        )
         shards = {key: place for table in captured for key, place in self._shards(table).items()}
         plan = FoldPlan(
             schema=schema,
@@ -977,6 +984,7 @@ class Batch:
         number, bucket_url = self.manifest.number, self.config.bucket
         noted = self.config.cluster.cql is not None
         cluster, now = self.manifest.cluster, self.manifest.now
+        counters = frozenset(table.id.bytes for table in captured if table.is_counter)
         places = {key: (*place, self._lease(table, key[1])) for table in captured for key, place in self._shards(table).items()}
 
         def write(batches: Batches) -> Batches:
@@ -985,7 +993,7 @@ class Batch:
                 assert table_id is not None
                 assert bucket is not None
                 uri, base, lease = places[table_id, bucket]
-                notes = IncompleteRows(now)
+                notes = IncompleteRows(now, counter=table_id in counters)
                 after = upsert(uri, base, number, notes.of(records(run)) if noted else records(run), store, lease)
                 notes.put(store, layout.incomplete_rows(cluster, number, str(UUID(bytes=table_id)), bucket), number, table_id)
                 row = {"table_id": table_id, "bucket": bucket, **after._asdict()}

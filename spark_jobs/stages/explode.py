@@ -53,6 +53,7 @@ from writetime.cassandra.merge import row_codec
 from writetime.cassandra.merge.reconcile import max_timestamp
 from writetime.cassandra.merge.row_codec import Engine
 from writetime.cassandra.merge.tombstone_gc import newer_than
+from writetime.cassandra.merge.unknown_marker import PATH_MARK, STATED, UNKNOWN_LIVENESS
 from writetime.cassandra.model import NO_TIMESTAMP, NO_TTL, PartitionUpdate
 from writetime.cassandra.schema.model import Schema
 from writetime.cassandra.types.byte_comparable import HEAD, Clustering, record_key
@@ -105,6 +106,8 @@ class ExplodePlan:
     """Keys that were erased, by table id (16 bytes)."""
     apart: frozenset[bytes] = frozenset()
     """Tables (ids) whose writes reach no log: what read repair leaves there of them is a random part."""
+    readings: frozenset[int] = frozenset()
+    """Indexes of segments that hold what was read from the cluster: only they may hold stand-ins."""
 
 
 def exploder(plan: ExplodePlan) -> Callable[[Batches], Batches]:
@@ -203,6 +206,7 @@ class _Explosion:
         slow[of_mutation[mine & heads]] = True
         asked = mine[of_update] & ~slow[of_mutation[of_update]]
         suspects = self._suspects(decoded, asked)
+        suspects |= asked & self._of_nodes(mutations["copies"])[of_mutation[of_update]] & self._with_stand_ins(decoded)
         slow[of_mutation[of_update[suspects]]] = True
         keys = decoded.updates["key"]
         slow[of_mutation[mine & self._odd_keys(keys)]] = True
@@ -212,6 +216,24 @@ class _Explosion:
         if not kept.any():
             return
         yield from self._fast_items(mutations, decoded, kept, names)
+
+    def _of_nodes(self, copies: Any) -> Bools:
+        """Which mutations a node's log has."""
+        if not self.plan.readings:
+            return np.ones(len(copies), bool)
+        owners = np.repeat(np.arange(len(copies)), pc.list_value_length(copies).to_numpy())
+        segments = pc.struct_field(copies.flatten(), "segment").to_numpy()
+        found = np.zeros(len(copies), bool)
+        found[owners[~np.isin(segments, list(self.plan.readings))]] = True
+        return found
+
+    def _with_stand_ins(self, decoded: mutation_columns.Decoded) -> Bools:
+        """Which rows may hold what only a reading of the cluster writes."""
+        found: Bools = np.isin(decoded.rows["liveness_ttl"].to_numpy(), UNKNOWN_LIVENESS)
+        cells = decoded.cells["value"] if self.table.is_counter else decoded.cells["path"]
+        at = pc.find_substring(cells, STATED if self.table.is_counter else PATH_MARK).fill_null(-1).to_numpy(zero_copy_only=False)
+        found[decoded.cells["row"].to_numpy()[at >= 0]] = True
+        return found
 
     def _suspects(self, decoded: mutation_columns.Decoded, asked: Bools) -> Bools:
         """Which of the given rows may hold something that cannot be used."""
@@ -418,6 +440,8 @@ class _Explosion:
         if left is None:
             return
         self.checks.update(left)
+        if any(copy["segment"] not in self.plan.readings for copy in copies):
+            self.checks.of_node(left)
         update = self.paths.update(left)
         if self.purged is not None and self.purged.keeps_out(copy["segment"] for copy in copies):
             if max_timestamp(update) <= self.purged.until:

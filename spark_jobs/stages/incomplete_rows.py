@@ -20,10 +20,10 @@ from writetime.storage.store import Store
 
 
 class IncompleteRows:
-    """Collects the keys of incomplete rows of one shard, at `now` (s)."""
+    """Collects the keys of incomplete rows of one shard, at `now` (s). `counter`: of a table of counters."""
 
-    def __init__(self, now: int) -> None:
-        self._now = now
+    def __init__(self, now: int, *, counter: bool) -> None:
+        self._now, self._counter = now, counter
         self._keys: list[str] = []
 
     def of(self, records: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
@@ -36,7 +36,7 @@ class IncompleteRows:
 
     def _is_incomplete(self, key: bytes, state: bytes) -> bool:
         row = static_row_of(state) if split_record_key(key)[1] == HEAD else state
-        return bool(row) and is_unknown(row_codec.decode(row), self._now)
+        return bool(row) and is_unknown(row_codec.decode(row), self._now, counter=self._counter)
 
     def put(self, store: Store, name: str, batch: int, table_id: bytes) -> None:
         """Write the keys to the store, if there are any."""

@@ -12,6 +12,7 @@ from uuid import UUID
 from spark_jobs.stages.table_rows import RowShape
 from writetime.cassandra.merge.counters import total
 from writetime.cassandra.merge.liveness import VisibleRow
+from writetime.cassandra.merge.stand_ins import holds_any
 from writetime.cassandra.model import Bound, Cell, PartitionUpdate, Row
 from writetime.cassandra.schema.model import Schema
 from writetime.cassandra.types.byte_comparable import Clustering, RowKeys
@@ -59,6 +60,17 @@ class Checks:
             if part is not None and not is_distinct(self.shape.keys[column.name], part, by_type=True):
                 why = f"clustering column {column.name} holds a part of no bytes, which reads as null"
                 raise _indistinct(f"clustering {part.hex()}", why, "Write the row again with a value that a driver encodes.")
+
+    def of_node(self, update: PartitionUpdate) -> None:
+        """Raise MalformedMutation if an update that a node has logged says what only a reading of the cluster says."""
+        for row in update.rows if update.static_row is None else (update.static_row, *update.rows):
+            if holds_any(row, counter=self.table.is_counter):
+                raise MalformedMutation(
+                    "a ttl, a counter id or a path of a list that no node writes",
+                    operation="check an update",
+                    obj=self.table.label,
+                    hint="The node, or its copy of the log, is not to be trusted.",
+                )
 
     def _row(self, key: bytes, row: VisibleRow) -> None:
         if self.table.is_counter:

@@ -3,8 +3,8 @@
 Strategy: numba, as in `mutation_kernel`. Rows are in one byte array and read entry by entry through cursors:
 blocks of numbers in `cur`, at A and B for the two rows, at W for the winning cell and at LAST for the last
 written entry. Nothing outside of a row is read. If a row is damaged, or a counter is not as Cassandra writes
-it (shards and header in order), the result is ODD, and the caller uses the readable twin. So it is where a stand-in
-of a reading (`unknown_marker`) meets what it may yield to. If room lacks, the
+it (shards and header in order), the result is ODD, and the caller uses the readable twin. So it is where counters
+or elements of lists that were read from the cluster (`stand_ins`) meet others. If room lacks, the
 result is LACKING, and the caller makes room and repeats the call.
 
 Cassandra's rules are documented in `reconcile`; functions here have the names of their twins there. `merge`
@@ -19,7 +19,7 @@ import numpy as np
 
 from writetime.cassandra.merge import row_codec
 from writetime.cassandra.merge.unknown_marker import ALONE, PATH_MARK, STATED, WITH_CELLS
-from writetime.cassandra.model import EXPIRED_LIVENESS_TTL, NO_DELETION_TIME, NO_TIMESTAMP, NO_TTL
+from writetime.cassandra.model import EXPIRED_LIVENESS_TTL, MICROSECONDS, NO_DELETION_TIME, NO_TIMESTAMP, NO_TTL
 from writetime.kernels.compiled import Bytes, Ints, compiled
 from writetime.kernels.mutation_kernel import _copy, _length, _vint
 
@@ -508,8 +508,19 @@ def _is_unknown_liveness(ttl: int) -> bool:
 
 
 @compiled
+def _yields(cur: Ints, stand_in: int, real: int) -> bool:
+    """Whether the liveness at a cursor takes the place of its stand-in."""
+    if cur[stand_in + TTL] == _WITH_CELLS or cur[real + TIMESTAMP] > cur[stand_in + TIMESTAMP] or cur[real + TTL] == _NO_TTL:
+        return True
+    return cur[real + TTL] != _EXPIRED and cur[real + TIME] > cur[stand_in + TIMESTAMP] // MICROSECONDS  # type: ignore[no-any-return]
+
+
+@compiled
 def _liveness_stays(cur: Ints, o: int, legacy: int) -> bool:
     """Whether the winning liveness supersedes or equals the one at a cursor."""
+    stands_in = _is_unknown_liveness(cur[W + TTL])
+    if stands_in != _is_unknown_liveness(cur[o + TTL]):
+        return not _yields(cur, W, o) if stands_in else _yields(cur, o, W)
     if cur[W + TIMESTAMP] != cur[o + TIMESTAMP]:
         return cur[W + TIMESTAMP] > cur[o + TIMESTAMP]  # type: ignore[no-any-return]
     mine, its = cur[W + TTL] == _EXPIRED, cur[o + TTL] == _EXPIRED
@@ -567,11 +578,12 @@ def merge_rows(
         _take(cur, A)
         _next(buf, cur, A, rules)
         if cur[B + RANK] == _LIVE:
-            if _is_unknown_liveness(cur[W + TTL]) != _is_unknown_liveness(cur[B + TTL]):
-                return ODD
+            stands_in = _is_unknown_liveness(cur[W + TTL]) != _is_unknown_liveness(cur[B + TTL])
             if not _liveness_stays(cur, B, rules.legacy):
                 _take(cur, B)
             _next(buf, cur, B, rules)
+            if stands_in and (rules.covered or cur[A + RANK] == _DELETED or cur[B + RANK] == _DELETED):
+                return ODD
     elif cur[B + RANK] == _LIVE:
         _take(cur, B)
         _next(buf, cur, B, rules)

@@ -145,6 +145,12 @@ class NodeName:
         return cast(Origin, match[1]) if match else "log"
 
     @property
+    def is_reading(self) -> bool:
+        """Whether its frames, or those that are retried, were read from tables."""
+        match = _MADE.fullmatch(self.ring_host or self.host_id) if self.datacenter == FRAMES else None
+        return match is not None and match[1] in ("snapshot", "reread")
+
+    @property
     def ring_host(self) -> str | None:
         """The node that logged the frames, also for retried ones; None for other frames."""
         origin = self.origin

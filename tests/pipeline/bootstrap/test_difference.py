@@ -176,7 +176,7 @@ def test_a_counter_that_sums_up_is_left_alone() -> None:
 
 def test_a_counter_that_is_uncertain_is_stated_again_even_if_it_sums_up() -> None:
     state = merge_rows(logged(replace(LEADER, clock=NEW + 9)), Row(KEY, cells=(count(10),)), counter=True)
-    assert is_unknown(state, NOW)
+    assert is_unknown(state, NOW, counter=True)
     fix = COUNTS.row(state, Row(KEY, cells=(count(10, NEW + 10, NEW + 20),)), READING)
     assert fix is not None
-    assert not is_unknown(merge_rows(state, fix, counter=True), NOW)
+    assert not is_unknown(merge_rows(state, fix, counter=True), NOW, counter=True)

@@ -18,7 +18,7 @@ from writetime.cassandra.merge.counters import Shard, encode_context, statement,
 from writetime.cassandra.merge.liveness import is_live, live_cells
 from writetime.cassandra.merge.row_codec import Engine
 from writetime.cassandra.merge.stand_ins import is_unknown, place
-from writetime.cassandra.merge.unknown_marker import list_path, may_hold_one, unsure
+from writetime.cassandra.merge.unknown_marker import UNKNOWN_TTL, list_path, may_hold_one
 from writetime.cassandra.model import Cell, DeletionTime, Liveness, Row
 from writetime.pipeline.bootstrap.difference import Comparison
 from writetime.pipeline.bootstrap.rows import Reading
@@ -112,7 +112,7 @@ def _answer(row: Row, story: Story, second: int) -> Row | None:
     if row.is_static or live_cells(row, now=now) or is_live(row.liveness, now):
         cells, elements = [], 0
         for cell in sorted(live_cells(row, now=now), key=lambda cell: (cell.column, *place(cell))):
-            told = unsure(cell) if cell.is_expiring else cell
+            told = replace(cell, ttl=UNKNOWN_TTL) if cell.is_expiring else cell
             if cell.path is not None and not story.element_times:
                 told = Cell(cell.column, reading.as_of, cell.value, cell.path)
             if cell.column == COUNTER:
@@ -157,7 +157,7 @@ class Pipeline:
         self.noted |= self._is_unknown(second)
 
     def _is_unknown(self, second: int) -> bool:
-        return may_hold_one(self.state) and is_unknown(self.row, START + second)
+        return may_hold_one(self.state) and is_unknown(self.row, START + second, counter=self.story.is_counter)
 
     @property
     def row(self) -> Row:

@@ -169,6 +169,11 @@ def statement(total: int, since: int, until: int) -> bytes:
     return encode_context(tuple(_stated(_Statement(since, max(since, until), total), ())))
 
 
+def is_stated(context: bytes) -> bool:
+    """Whether a context (b"": none) has shards of a reading."""
+    return STATED in context and any(shard.counter_id.startswith(STATED) for shard in decode_context(context))
+
+
 def is_uncertain(context: bytes) -> bool:
     """Whether increments may be missing in a counter that was read, or counted twice."""
     found = _Context.of(decode_context(context))

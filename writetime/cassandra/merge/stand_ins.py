@@ -21,9 +21,9 @@ from collections import defaultdict, deque
 from collections.abc import Iterable, Iterator, Sequence
 from typing import Final
 
-from writetime.cassandra.merge.counters import is_uncertain
+from writetime.cassandra.merge.counters import is_stated, is_uncertain
 from writetime.cassandra.merge.liveness import is_live, is_live_cell, live_cells
-from writetime.cassandra.merge.unknown_marker import REFERENCE, STATED, WITH_CELLS, is_list_path, read_at
+from writetime.cassandra.merge.unknown_marker import REFERENCE, STATED, WITH_CELLS, is_list_path, is_unknown_liveness, read_at
 from writetime.cassandra.model import EXPIRED_LIVENESS_TTL, MICROSECONDS, NO_TTL, Cell, Liveness, Row
 
 _EPOCH: Final = 12_219_292_800_000
@@ -138,15 +138,22 @@ def _is_unknown_list(cells: Sequence[Cell], now: int) -> bool:
 # --- rows to read again
 
 
-def is_unknown(row: Row, now: int) -> bool:
+def is_unknown(row: Row, now: int, *, counter: bool = False) -> bool:
     """Whether a row has a stand-in that the log has contradicted, or has left as the only reason (at `now`, s) why the
-    row exists although it was read with cells: the cluster has to be asked."""
-    if any(cell.path is None and STATED in cell.value and is_uncertain(cell.value) for cell in row.cells):
-        return True
+    row exists although it was read with cells: the cluster has to be asked. `counter`: its cells are counters."""
+    if counter:
+        return any(STATED in cell.value and is_uncertain(cell.value) for cell in row.cells)
     if any(_is_unknown_list([cell for cell in row.cells if cell.column == name], now) for name in _lists(row)):
         return True
     found = row.liveness
     return found is not None and found.ttl == WITH_CELLS and is_live(found, now) and not live_cells(row, now=now)
+
+
+def holds_any(row: Row, *, counter: bool) -> bool:
+    """Whether there is a stand-in in a row, which no node's log has."""
+    if is_unknown_liveness(row.liveness):
+        return True
+    return any(is_list_path(cell.path) or (counter and is_stated(cell.value)) for cell in row.cells)
 
 
 def _lists(row: Row) -> set[str]:

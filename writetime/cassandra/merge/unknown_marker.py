@@ -18,7 +18,7 @@ from __future__ import annotations
 
 from typing import Final
 
-from writetime.cassandra.model import Cell, Liveness
+from writetime.cassandra.model import Liveness
 from writetime.cassandra.types.vint import write_unsigned
 
 UNKNOWN_TTL: Final = 20 * 365 * 86_400
@@ -27,6 +27,7 @@ UNKNOWN_TTL: Final = 20 * 365 * 86_400
 WITH_CELLS: Final = 0x7FFFFFFE
 ALONE: Final = 0x7FFFFFFD
 """Ttls of the liveness of a row that was read: with cells, or without any."""
+UNKNOWN_LIVENESS: Final = (WITH_CELLS, ALONE)
 _LIVENESS_EXPIRY: Final = 0xFFFFFFF0
 """s since the epoch: in 2106. One less than what a segment of version 8 can say."""
 _EXPIRY_MARK: Final = write_unsigned(_LIVENESS_EXPIRY)
@@ -50,7 +51,7 @@ def liveness(as_of: int, *, alone: bool = False) -> Liveness:
 
 
 def is_unknown_liveness(found: Liveness | None) -> bool:
-    return found is not None and found.ttl in (WITH_CELLS, ALONE)
+    return found is not None and found.ttl in UNKNOWN_LIVENESS
 
 
 def list_path(place: int, as_of: int) -> bytes:
@@ -65,11 +66,6 @@ def is_list_path(path: bytes | None) -> bool:
 def read_at(path: bytes | None) -> int:
     """When the element with the path of a stand-in was read (ms)."""
     return int.from_bytes((path or b"")[10:], "big")
-
-
-def unsure(cell: Cell) -> Cell:
-    """The cell with the ttl that means "unknown"."""
-    return Cell(cell.column, cell.timestamp, cell.value, cell.path, UNKNOWN_TTL, cell.local_deletion_time)
 
 
 def may_hold_one(state: bytes) -> bool:
