@@ -22,7 +22,7 @@ import importlib
 import json
 from array import array
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from functools import cache
 from typing import Any, Final, NamedTuple
@@ -351,22 +351,24 @@ class _Explosion:
 
     def _spelled(self, decoded: mutation_columns.Decoded, kept: Bools) -> mutation_columns.Decoded:
         """The chunk with the paths of equal elements alike, in rows of the updates `kept`."""
-        cells = decoded.cells
-        column = cells["column"]
-        names = [column_name(raw) for raw in column.dictionary.to_pylist()]
-        codes = [code for code, name in enumerate(names) if name in self.paths.columns]
-        at = np.flatnonzero(np.isin(column.indices.to_numpy(), codes)) if codes else np.zeros(0, np.int64)
-        at = at[kept[decoded.rows["update"].to_numpy()[cells["row"].to_numpy()[at]]]]
-        if not len(at):
+        cells, codes = decoded.cells, decoded.cells["column"].indices.to_numpy()
+        names = [column_name(raw) for raw in decoded.cells["column"].dictionary.to_pylist()]
+        other: dict[int, bytes] = {}
+        for code, name in enumerate(names):
+            spell = self.paths.columns.get(name)
+            if spell is not None:
+                at = np.flatnonzero(codes == code)
+                at = at[kept[decoded.rows["update"].to_numpy()[cells["row"].to_numpy()[at]]]]
+                paths = Values.of(cells["path"]).some(at).slices()
+                # Elements recur.
+                known = {path: spell(path) for path in set(paths)}
+                other |= {cell: known[path] for cell, path in zip(at.tolist(), paths, strict=True) if known[path] != path}
+        if not other:
             return decoded
-        paths = Values.of(cells["path"]).some(at).slices()
-        spelled = _each_once(self.paths.path, (names[code] for code in column.indices.to_numpy()[at]), paths)
-        if spelled == paths:
-            return decoded
-        mask = np.zeros(cells.num_rows, bool)
-        mask[at] = True
-        place = cells.schema.get_field_index("path")
-        path = pc.replace_with_mask(cells["path"], pa.array(mask), pa.array(spelled, pa.binary()))
+        mask, place = np.zeros(cells.num_rows, bool), cells.schema.get_field_index("path")
+        mask[list(other)] = True
+        spelled = pa.array([other[cell] for cell in sorted(other)], pa.binary())
+        path = pc.replace_with_mask(cells["path"], pa.array(mask), spelled)
         return replace(decoded, cells=cells.set_column(place, cells.schema.field(place), path))
 
     # --- one by one
@@ -534,17 +536,6 @@ def _united(copies: Any, owners: Ints, size: int) -> Any:
     ends = np.concatenate(([0], np.cumsum(np.bincount(of[new], minlength=size))))
     places = pa.StructArray.from_arrays([pa.array(segments[new]), pa.array(positions[new])], fields=list(COPIES.value_type))
     return pa.ListArray.from_arrays(pa.array(ends, pa.int32()), places, type=COPIES)
-
-
-def _each_once(spell: Callable[[str, bytes], bytes], columns: Iterable[str], paths: list[bytes]) -> list[bytes]:
-    """The spelling of the columns' paths, each found once: elements recur."""
-    known: dict[tuple[str, bytes], bytes] = {}
-    spelled = []
-    for element in zip(columns, paths, strict=True):
-        if element not in known:
-            known[element] = spell(*element)
-        spelled.append(known[element])
-    return spelled
 
 
 def _first_segments(copies: Any) -> Any:

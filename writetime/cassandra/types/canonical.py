@@ -141,7 +141,10 @@ def _decimal(data: bytes) -> bytes:
     if not data:
         return data
     (scale,) = struct.unpack_from(">i", data)
-    number, zeros = _without_zeros(int.from_bytes(data[4:], "big", signed=True), scale - _LEAST_SCALE)
+    number = int.from_bytes(data[4:], "big", signed=True)
+    if scale >= 0 and number % 10:
+        return data[:4] + _varint(data[4:])
+    number, zeros = _without_zeros(number, scale - _LEAST_SCALE)
     scale = scale - zeros if number else 0
     if -_PLAIN <= scale < 0:
         number, scale = number * 10**-scale, 0
