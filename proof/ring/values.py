@@ -70,14 +70,14 @@ def _made_of_others(kind: Any, raw: bytes, elements: bool, element: bool) -> Jso
 
 def one_spelling(text: str) -> str:
     """A decimal as it is written where it identifies an element (ADR 53): without zeros at the end of its fraction,
-    a whole number in full up to a hundred of them.
+    a whole number in full up to 38 digits.
     """
     sign, digits, scale = Decimal(text).as_tuple()
     significant = "".join(map(str, digits)).rstrip("0")
     exponent = int(scale) + len(digits) - len(significant)
     if not significant:
         return "0"
-    if 0 < exponent <= 100:
+    if 0 < exponent <= 38 - len(significant):
         significant, exponent = significant + "0" * exponent, 0
     return str(Decimal((sign, tuple(map(int, significant)), exponent)))
 

@@ -23,6 +23,7 @@ from writetime.cassandra.types.compound import read_value
 from writetime.cassandra.types.native import NATIVE, CqlType, NativeType
 from writetime.cassandra.types.types import CollectionType, TupleType, UdtType, VectorType, read_values
 from writetime.cassandra.types.vint import write_unsigned
+from writetime.events.key_spelling import decimal_text
 
 
 def spell(kind: CqlType, data: bytes) -> bytes:
@@ -150,11 +151,21 @@ def test_unusual_values_are_spelled_alike_exactly_if_they_are_equal(text: str) -
 
 @pytest.mark.parametrize(
     ("unscaled", "scale", "shown"),
-    [(1050, 2, "10.5"), (100, 0, "100"), (1, -2, "100"), (-2000, 3, "-2"), (1, -100, "1" + "0" * 100), (1, -101, "1E+101"), (0, 5, "0")],
+    [
+        (1050, 2, "10.5"),
+        (100, 0, "100"),
+        (1, -2, "100"),
+        (-2000, 3, "-2"),
+        (1, -37, "1" + "0" * 37),
+        (1, -38, "1E+38"),
+        (12, -37, "1.2E+38"),
+        (0, 5, "0"),
+    ],
 )
 def test_a_decimal_reads_as_people_write_it(unscaled: int, scale: int, shown: str) -> None:
     data = struct.pack(">i", scale) + unscaled.to_bytes(4, "big", signed=True)
     assert str(NATIVE["decimal"].decode(spell(NATIVE["decimal"], data))) == shown
+    assert decimal_text(str(NATIVE["decimal"].decode(data))) == shown, "as in keys"
 
 
 def test_types_of_one_spelling_cost_nothing() -> None:

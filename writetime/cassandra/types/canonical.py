@@ -9,7 +9,7 @@ types.
 Strategy: two values have the same spelling exactly if `byte_comparable.encoder` encodes them alike, and the
 spelling is itself a value of the type:
 
-    decimal            no zeros at the end of a fraction; whole numbers of up to `_PLAIN` zeros are written out
+    decimal            no zeros at the end of a fraction; whole numbers of up to `_PLAIN` digits are written out
     varint             as few bytes as possible
     boolean, floats    true is 01; one NaN. -0.0 is not 0.0
     tuples, UDTs       up to the last field that is not null, at least one field; so it stays when a type gets fields
@@ -41,8 +41,9 @@ from writetime.errors import MalformedMutation
 
 Spell = Callable[[bytes], bytes]
 
-_PLAIN: Final = 100
-"""Whole decimals with up to that many zeros at the end are written out: 100, not 1E+2."""
+_PLAIN: Final = 38
+"""Whole decimals of up to that many digits are written out: 100, not 1E+2. So it is in published keys
+(`writetime.events.key_spelling`)."""
 _LEAST_SCALE: Final = -(2**31)
 _INVALID: Final = (struct.error, IndexError, ValueError, ArithmeticError, MalformedMutation)
 
@@ -146,7 +147,7 @@ def _decimal(data: bytes) -> bytes:
         return data[:4] + _varint(data[4:])
     number, zeros = _without_zeros(number, scale - _LEAST_SCALE)
     scale = scale - zeros if number else 0
-    if -_PLAIN <= scale < 0:
+    if -_PLAIN <= scale < 0 and abs(number) < 10 ** (_PLAIN + scale):
         number, scale = number * 10**-scale, 0
     size = (number if number >= 0 else ~number).bit_length() // 8 + 1
     return struct.pack(">i", scale) + number.to_bytes(size, "big", signed=True)
