@@ -116,6 +116,22 @@ def test_tokens_come_from_the_warehouse() -> None:
     assert list(rows.of_lake(lake("s"), ranges, {0, 2})) == []
 
 
+def test_elements_are_compared_by_type() -> None:
+    """1.0 of the cluster is the 1 that the tables have, and a list's 1.0 is itself."""
+    kinds: dict[str, tuple[ColumnKind, str]] = {
+        "id": ("partition_key", "int"),
+        "m": ("regular", "map<decimal, decimal>"),
+        "n": ("regular", "set<frozen<list<decimal>>>"),
+    }
+    table = Table("shop", "numbers", UUID(int=2), {n: Column(n, kind, type_, 0) for n, (kind, type_) in kinds.items()})
+    one = i32(1) + b"\x0a"
+    pair = i32(1) + i32(len(one)) + one + i32(len(one)) + one
+    answered = (i32(3), pair, listed(i64(5)), listed(), listed(listed(one)), listed(i64(6)), listed(), i64(0))
+    found = Rows(table, Schema(types={}), of_elements=True).answered(answered, 1000)
+    assert found is not None
+    assert found[2].values == {"m": [["1", "1.0"]], "n": [["1"]]}
+
+
 def test_masked_hashed_and_left_out() -> None:
     ring, ours = both(Rules(masks={4: ["shop.orders.secret"]}), lake("****"))
     assert ring == ours

@@ -92,6 +92,13 @@ def test_elements_have_writetimes_and_expiries_of_their_own() -> None:
     assert udt == (Cell("v", 3, i32(1), b"\0\0"),)
 
 
+def test_elements_have_the_spelling_that_they_have_in_the_state() -> None:
+    one = b"\0\0\0\2\0\0\x64"
+    assert cells("set<decimal>", listed(one), listed(i64(3)), listed(None)) == (Cell("v", 3, b"", b"\0\0\0\0\1"),)
+    found = cells("map<frozen<list<varint>>, decimal>", listed(listed(b"\0\1"), one, count=1), listed(i64(3)), listed(None))
+    assert found == (Cell("v", 3, one, listed(b"\1")),)
+
+
 def test_elements_of_lists_get_paths_in_their_order() -> None:
     first, second = cells("list<int>", listed(i32(7), i32(7)), listed(i64(3), i64(3)), listed(None, None))
     assert first.path == unknown_marker.list_path(0, READING.as_of)
