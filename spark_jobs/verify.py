@@ -58,7 +58,7 @@ from writetime.config.pipeline import PipelineConfig, load
 from writetime.config.warehouse import WarehouseConfig
 from writetime.errors import BatchError, ConfigError, ObjectNotFound
 from writetime.events.arrow import from_arrow_value, plain_values
-from writetime.events.key_spelling import one_spelling
+from writetime.events.key_spelling import clustering_spelling
 from writetime.events.masking import Rules, TableRules
 from writetime.events.naming import to_column
 from writetime.events.number_rules import Digits
@@ -612,7 +612,7 @@ class Rows:
         # A masked key does not identify a record of the state.
         self.keys = None if {*self.key, *self.clustering} & found.hidden else RowKeys(table, types.types)
         # To Cassandra decimals 1.0 and 1.00 are one clustering, and replicas may show either.
-        self.spelled = {name: change for name in self.clustering if (change := one_spelling(self.shape.columns[name])) is not None}
+        self.spelled = {name: spell for name in self.clustering if (spell := clustering_spelling(self.shape.columns[name])) is not None}
         layout = warehouse or WarehouseConfig()
         self.digits, self.overflow = layout.numbers.of(found.shown()), layout.overflow
         values = [*table.static_columns, *table.regular_columns]
@@ -661,8 +661,8 @@ class Rows:
         # CQL returns a counter's value; only a log has its shards.
         if name in self.counters:
             return int.from_bytes(raw, "big", signed=True)
-        value = self.shape.columns[name].decode(self.paths.whole(name, raw))
-        return self.spelled[name](value) if name in self.spelled else value
+        raw = self.spelled[name](raw) if name in self.spelled else self.paths.whole(name, raw)
+        return self.shape.columns[name].decode(raw)
 
     # --- the warehouse's side
 

@@ -324,7 +324,7 @@ def _schema_by_clock() -> None:
 
 
 def _clusterings_as_written() -> None:
-    _put("writetime.events.key_spelling", "one_spelling", lambda _: lambda kind: None)
+    _put("writetime.events.key_spelling", "clustering_spelling", lambda _: lambda kind: None)
 
 
 def _without_statics(table: Any) -> list[str]:

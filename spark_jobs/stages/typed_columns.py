@@ -27,7 +27,7 @@ from writetime.events import arrow_columns as cql_columns
 from writetime.events.arrow import arrow_converter, plain_values
 from writetime.events.arrow_columns import arrow_type
 from writetime.events.envelope import encode
-from writetime.events.key_spelling import one_spelling
+from writetime.events.key_spelling import clustering_spelling
 from writetime.events.naming import to_column
 from writetime.kernels.projection import (
     Flags,
@@ -41,6 +41,8 @@ from writetime.kernels.projection import (
 
 _IN_BYTE_ORDER: Final = frozenset({"ascii", "text", "varchar", "blob", "date", "time"})
 _DISTINGUISHED: Final = frozenset({*cql_columns.INJECTIVE, "float", "double"})
+_READ_AS_ONE: Final = frozenset({"boolean", "varint"})
+"""Types of which all spellings of a value are one value when they are read."""
 _IN_ORDER_OF_NUMBERS: Final = frozenset({"tinyint", "smallint", "int", "bigint", "timestamp"})
 
 
@@ -159,12 +161,10 @@ class EventColumns:
 
     def _clustering(self, kind: CqlType, data: Any, places: Places) -> Any:
         """Values of a clustering column, in the spelling that equal ones share."""
-        change = one_spelling(kind)
-        if change is None:
+        spell = clustering_spelling(kind)
+        if spell is None or str(kind) in _READ_AS_ONE:
             return self._values(kind, data, places)
-        if isinstance(kind, NativeType):
-            return cql_columns.with_one_spelling(self._values(kind, data, places))
-        return self._one_by_one(kind, lambda raw: change(kind.decode(raw)), data, places, {})
+        return self._one_by_one(kind, lambda raw: kind.decode(spell(raw)), data, places, {})
 
     # --- values
 

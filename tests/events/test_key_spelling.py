@@ -4,53 +4,26 @@ from __future__ import annotations
 
 import json
 import struct
-from decimal import Decimal
 from typing import Any
 
 import pyarrow as pa
 import pytest
-from hypothesis import given, settings
+from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
-from tests.cassandra.types.typed import exact, kind_of, values_of
+from tests.cassandra.types.typed import kind_of, values_of
 from tests.examples import examples
 from tests.spark_jobs.examples import table
 from writetime.cassandra.types.byte_comparable import encoder
-from writetime.cassandra.types.types import EMPTY
+from writetime.errors import DecodeError
 from writetime.events.arrow import arrow_type, to_arrow_value
-from writetime.events.arrow_columns import with_one_spelling
 from writetime.events.json import to_json_value
-from writetime.events.key_spelling import decimal_text, is_distinct, like_alone, one_spelling
+from writetime.events.key_spelling import clustering_spelling, is_distinct, like_alone
 
 TEN = b"\0\0\0\1\x0a"
 HUNDRED = b"\0\0\0\2\x64"
 INT = struct.pack(">ii", 4, 7)
 NULL = b"\xff\xff\xff\xff"
-
-
-@pytest.mark.parametrize(
-    ("text", "spelled"),
-    [
-        ("1.0", "1"),
-        ("1.00", "1"),
-        ("10.50", "10.5"),
-        ("100", "100"),
-        ("1E+2", "100"),
-        ("-1.20E+3", "-1200"),
-        ("0.00", "0"),
-        ("0E-8", "0"),
-        ("0E+9", "0"),
-        ("1E-10", "1E-10"),
-        ("10E-11", "1E-10"),
-        ("1E+50", "1E+50"),
-        ("10E+49", "1E+50"),
-        ("0.10", "0.1"),
-        ("", ""),
-    ],
-)
-def test_a_decimal_has_one_spelling(text: str, spelled: str) -> None:
-    assert decimal_text(text) == spelled
-    assert with_one_spelling(pa.array([text, None, "7"])).to_pylist() == [spelled, None, "7"]
 
 
 @pytest.mark.parametrize(
@@ -120,30 +93,27 @@ def test_one_published_value_is_one_key(data: st.DataObject) -> None:
     }
     first = kind.encode(data.draw(values_of(text, {**limits, "float": st.floats(width=32), "double": st.floats()})))
     second = respelled(data.draw, text, first if data.draw(st.booleans()) else kind.encode(data.draw(values_of(text, limits))))
-    if not first or not second:
-        return
-    change, order = one_spelling(kind) or (lambda value: value), encoder(kind)
+    assume(first and second)
+    spell, order = clustering_spelling(kind) or bytes, encoder(kind)
 
     def shown(value: Any) -> tuple[str, str]:
         return repr(pa.array([to_arrow_value(kind, value)], arrow_type(kind)).to_pylist()), json.dumps(to_json_value(kind, value))
 
-    clusterings = [shown(change(kind.decode(each))) for each in (first, second)]
+    try:
+        for each in (first, second):
+            shown(kind.decode(each))
+    except DecodeError:
+        # Arrow has no map with such a key: it is refused before.
+        return
+    clusterings = [shown(kind.decode(spell(each))) for each in (first, second)]
     if order(first) == order(second):
         assert clusterings[0] == clusterings[1]
-        assert exact(change(change(kind.decode(first)))) == exact(change(kind.decode(first)))
     elif all(is_distinct(kind, each, by_type=True) for each in (first, second)):
         assert clusterings[0][0] != clusterings[1][0]
     keys = [shown(kind.decode(each)) for each in (first, second)]
     if first != second and all(is_distinct(kind, each, by_type=False) for each in (first, second)):
         assert keys[0][0] != keys[1][0]
         assert keys[0][1] != keys[1][1]
-
-
-def test_no_bytes_stay_no_bytes() -> None:
-    for kind in KINDS:
-        assert (one_spelling(kind_of(kind)) or (lambda value: value))(EMPTY) is EMPTY
-    assert one_spelling(kind_of("frozen<map<decimal, int>>"))([(Decimal("1.0"), 1)]) == [(Decimal(1), 1)]  # type: ignore[misc]
-    assert one_spelling(kind_of("int")) is None
 
 
 @pytest.mark.parametrize(

@@ -27,7 +27,6 @@ from writetime.cassandra.types.types import (
 )
 from writetime.events.arrow import _MAX_ARROW_MS
 from writetime.events.arrow import arrow_type as _arrow_type
-from writetime.events.key_spelling import decimal_text
 
 Ints = npt.NDArray[np.int64]
 Data = npt.NDArray[np.uint8]
@@ -50,9 +49,6 @@ TEXTS: Final = ("uuid", "timeuuid", "inet", "decimal")
 INJECTIVE: Final = frozenset({*BYTES, "tinyint", "smallint", "int", "bigint", "timestamp", "date", "time", "uuid", "timeuuid"})
 """Types whose values stay distinct in every output format, except zero-length ones: safe as map keys."""
 
-
-_ANOTHER_SPELLING: Final = r"[.]\d*0$|E|^-?0"
-"""Finds decimals, in their texts, that may have a shorter one."""
 
 arrow_type: Final = lru_cache(maxsize=4096)(_arrow_type)
 """Cached: few types are requested often."""
@@ -78,16 +74,6 @@ def column(kind: CqlType, data: Data, at: Ints, length: Ints) -> Any:
     if isinstance(kind, VectorType):
         return _vectors(kind, data, at, length)
     return _texts(NATIVE["blob"], data, at, length)
-
-
-def with_one_spelling(values: Any) -> Any:
-    """Decimals, floats or doubles in the spelling that equal ones share (`key_spelling.one_spelling`)."""
-    if pa.types.is_floating(values.type):
-        return pc.if_else(pc.is_nan(values), pa.scalar(float("nan"), values.type), values)
-    others = pc.fill_null(pc.match_substring_regex(values, _ANOTHER_SPELLING), False)
-    if not others.true_count:
-        return values
-    return pc.replace_with_mask(values, others, pa.array(map(decimal_text, values.filter(others).to_pylist()), values.type))
 
 
 def numbers(width: int, data: Data, at: Ints, length: Ints) -> tuple[Ints, Data] | None:

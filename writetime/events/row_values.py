@@ -17,7 +17,7 @@ from writetime.cassandra.merge.liveness import ByColumn, ShownCell, VisibleRow, 
 from writetime.cassandra.schema.model import Column, Table, UserType
 from writetime.cassandra.types.types import CollectionType, CqlType, assemble, parse_type
 from writetime.errors import MalformedMutation
-from writetime.events.key_spelling import one_spelling
+from writetime.events.key_spelling import clustering_spelling
 
 Op = Literal["c", "u", "d"]
 Cells = tuple[ByColumn, ByColumn]
@@ -36,8 +36,8 @@ class _Typed:
 
     def key_value(self, part: bytes) -> Any:
         """The value of a clustering column."""
-        change, value = one_spelling(self.type), self.type.decode(part)
-        return value if change is None else change(value)
+        value, spell = self.type.decode(part), clustering_spelling(self.type)
+        return value if spell is None else self.type.decode(spell(part))
 
     def value(self, cells: Sequence[ShownCell]) -> Any:
         if self.counter:
