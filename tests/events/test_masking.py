@@ -14,8 +14,9 @@ import pytest
 from pydantic import ValidationError
 
 from writetime.cassandra.schema.model import Column, Table, UserType
+from writetime.cassandra.types.types import EMPTY, parse_type
 from writetime.config.tables import ColumnsConfig
-from writetime.events.masking import Rules, algorithm, parse_filter
+from writetime.events.masking import Mask, Rules, algorithm, parse_filter
 
 COLUMNS = {"Id": "uuid", "at": "timestamp", "name": "text", "Total": "decimal", "tags": "set<text>", "n": "int", "a.b": "blob"}
 TABLE = Table(
@@ -110,6 +111,18 @@ def test_what_a_table_cannot_do(given: dict[str, Any], said: str) -> None:
 def test_what_a_configuration_cannot_say(given: dict[str, Any], said: str) -> None:
     with pytest.raises(ValidationError, match=said):
         ColumnsConfig.model_validate(given)
+
+
+def test_the_hash_of_a_user_type_outlives_alter_type() -> None:
+    """It may be that of a key."""
+    mask, hashed = Mask("hash", algorithm="sha256", salt="pepper"), set()
+    for fields, kinds in ((("a", "b"), ("int", "text")), (("x", "b"), ("int", "text")), (("a", "b", "c"), ("int", "text", "int"))):
+        types = {("shop", "pair"): UserType("shop", "pair", fields, kinds)}
+        for kind in ("frozen<pair>", "frozen<list<frozen<pair>>>"):
+            pair = {**dict.fromkeys(fields), fields[0]: 7, "b": "x"}
+            hashed.add(mask.value(parse_type(kind, "shop", types), [pair] if "list" in kind else pair))
+    assert len(hashed) == 2
+    assert mask.value(parse_type("frozen<pair>", "shop", types), EMPTY) not in hashed
 
 
 @pytest.mark.parametrize("name", ["sha256", "SHA-512", "sha3-256", "blake2b"])

@@ -46,6 +46,8 @@ from writetime.cassandra.types.types import (
     parse_type,
 )
 from writetime.errors import SchemaError
+from writetime.events.arrow import to_arrow_value
+from writetime.events.converters import has_user_type, key_text
 from writetime.events.json import to_json_value
 from writetime.events.row_values import TableView
 
@@ -262,7 +264,11 @@ def _fits(patterns: Sequence[str], label: str) -> bool:
 
 
 def _text(kind: CqlType, value: Any) -> bytes:
-    """What stands for a value in its hash: a text itself, anything else as its JSON."""
+    """What stands for a value in its hash: a text itself, anything else as its JSON, of user types in the form that no ALTER
+    TYPE changes: the hash of a key would be another one."""
+    if has_user_type(kind):
+        held = to_arrow_value(kind, value)
+        return b"" if held is None else key_text(kind)(held).encode("utf-8", "surrogatepass")
     shown = to_json_value(kind, value)
     return (shown if isinstance(shown, str) else json.dumps(shown, separators=(",", ":"))).encode("utf-8", "surrogatepass")
 
