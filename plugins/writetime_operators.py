@@ -49,7 +49,13 @@ from writetime.pipeline.planner import (
     store_clock,
 )
 from writetime.pipeline.publish_progress import already_notified, publish_due, read_published
-from writetime.pipeline.quarantine.rejected_tables import failed_tables, release_table, remaining_reason, waiting_segments
+from writetime.pipeline.quarantine.rejected_tables import (
+    failed_tables,
+    release_table,
+    remaining_reason,
+    task_arguments,
+    waiting_segments,
+)
 from writetime.pipeline.quarantine.retry import release
 from writetime.pipeline.segment_check import check_segment
 from writetime.storage import open_store
@@ -593,7 +599,10 @@ class FailedTablesOperator(PipelineOperator):
             found = failed_tables(store, config.cluster.name, int(self.batch))
         except WritetimeError as error:
             raise failure(error) from error
-        return [{"table": refused.table, "table_id": str(refused.table_id), "reason": refused.reason} for refused in found]
+        most = conf.getint("core", "max_map_length")
+        if len(found) > most:
+            self.log.warning("%s tables are rejected, tasks exist for %s of them", len(found), most)
+        return task_arguments(found, most)
 
 
 class TableLink(BaseOperatorLink):

@@ -49,9 +49,9 @@ from writetime.cassandra.commitlog.system_mutations import decode_own
 from writetime.cassandra.schema.model import Schema
 from writetime.cassandra.schema.node_metadata import PEERS, LocalFacts
 from writetime.cassandra.schema.system_tables import LOCAL, TABLES
-from writetime.cassandra.token_ring import MURMUR3, Member, Ownership, partitioner_name, token
+from writetime.cassandra.token_ring import HIGHEST, LOWEST, MURMUR3, Member, Ownership, expect_replication, partitioner_name, token
 from writetime.config.pipeline import PipelineConfig, load
-from writetime.errors import BatchError, ConfigError, DecodeError, NotASegment, ObjectNotFound, SegmentError
+from writetime.errors import BatchError, ConfigError, DecodeError, NotASegment, ObjectNotFound, SchemaError, SegmentError
 from writetime.kernels import mutation_columns, mutation_decoder
 from writetime.pipeline import audit
 from writetime.pipeline.audit import (
@@ -238,6 +238,11 @@ class Audit:
 
     def _replication(self, keyspace: str) -> dict[str, str]:
         found = self.schema.keyspaces.get(keyspace)
+        try:
+            expect_replication(found.replication if found else {})
+        except SchemaError:
+            # Its tables are rejected.
+            found = None
         return dict(found.replication) if found else {"class": "LocalStrategy"}
 
     def _segments(self) -> Iterator[SegmentInput]:
@@ -316,8 +321,13 @@ def _of_nodes(found: Iterable[ObjectInfo]) -> Iterator[SegmentInput]:
 
 
 def _add(members: dict[str, Member], host_id: str, node: Mapping[str, Any]) -> None:
-    """Add a node's report, unless it is incomplete."""
-    tokens = tuple(int(each) for each in node.get("tokens") or ())
+    """Add a node's report, unless it is incomplete, or has a token that is none."""
+    try:
+        tokens = tuple(int(each) for each in node.get("tokens") or ())
+    except (TypeError, ValueError):
+        return
+    if not all(LOWEST <= each <= HIGHEST for each in tokens):
+        return
     if host_id and tokens and node.get("data_center"):
         members[host_id] = Member(host_id, str(node["data_center"]), str(node.get("rack") or ""), tokens)
 

@@ -82,6 +82,7 @@ from writetime.cassandra.schema.model import Schema, Table
 from writetime.cassandra.schema.node_metadata import Truncation
 from writetime.cassandra.schema.snapshot import read as read_snapshot
 from writetime.cassandra.schema.system_tables import SCHEMA_TABLES
+from writetime.cassandra.token_ring import expected_replicas
 from writetime.config.pipeline import PipelineConfig, load
 from writetime.errors import (
     AccountingMismatch,
@@ -657,10 +658,7 @@ class Batch:
         """How many nodes of the shipping datacenters should hold each row; nodes of other datacenters do not
         count."""
         keyspace = schema.keyspaces.get(table.keyspace)
-        replication = keyspace.replication if keyspace else {}
-        asked = ["replication_factor"] if "replication_factor" in replication else self.config.cluster.datacenters
-        # "3/1" is three replicas, one of them transient.
-        return sum(int(replication.get(name, "0").split("/")[0]) for name in asked)
+        return expected_replicas(keyspace.replication if keyspace else {}, self.config.cluster.datacenters)
 
     # --- accounting
 

@@ -8,13 +8,15 @@ tail as signed, unlike the original), locator/{SimpleStrategy, NetworkTopologySt
 
 from __future__ import annotations
 
+import re
 from bisect import bisect_left
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 from typing import Final
 
-from writetime.errors import ConfigError
+from writetime.cassandra.types.compound import shortened
+from writetime.errors import ConfigError, SchemaError
 
 _MASK: Final = 2**64 - 1
 _C1: Final = 0x87C37B91114253D5
@@ -23,6 +25,7 @@ MURMUR3: Final = "Murmur3Partitioner"
 """The only partitioner whose tokens this module knows. What needs tokens names any other as unsupported."""
 LOWEST: Final = -(2**63)
 HIGHEST: Final = 2**63 - 1
+_FACTOR: Final = re.compile(r"([0-9]{1,4})(?:/[0-9]{1,4})?")
 
 
 def partitioner_name(class_name: str) -> str:
@@ -119,7 +122,8 @@ class Ownership:
 
     def _found(self, replication: tuple[tuple[str, str], ...], place: int) -> frozenset[str]:
         options = dict(replication)
-        strategy = options.pop("class", "").rpartition(".")[2]
+        strategy = strategy_of(options)
+        options.pop("class", None)
         around = list(dict.fromkeys(self._owners[place:] + self._owners[:place]))
         if strategy == "SimpleStrategy":
             chosen = around[: _factor(options.get("replication_factor", "0"))]
@@ -155,5 +159,26 @@ class Ownership:
 
 def _factor(text: str) -> int:
     """`3/1` means three replicas, one of them transient. A transient replica is counted because it logs
-    writes."""
-    return int(text.split("/")[0])
+    writes. Raises SchemaError if it is no number of replicas."""
+    if (found := _FACTOR.fullmatch(text)) is None:
+        raise SchemaError(f"{shortened(text, 40)!r} is no number of replicas", operation="read the replication of a keyspace")
+    return int(found[1])
+
+
+def expect_replication(replication: Mapping[str, str]) -> None:
+    """Raises SchemaError if a number of replicas is none, in a strategy that has such numbers."""
+    if strategy_of(replication) in ("SimpleStrategy", "NetworkTopologyStrategy"):
+        for factor in (factor for name, factor in replication.items() if name != "class"):
+            _factor(factor)
+
+
+def strategy_of(replication: Mapping[str, str]) -> str:
+    """The simple name of the strategy."""
+    return replication.get("class", "").rpartition(".")[2]
+
+
+def expected_replicas(replication: Mapping[str, str], datacenters: Collection[str]) -> int:
+    """How many nodes of these datacenters should hold each row. Raises SchemaError if a number of replicas is
+    none."""
+    asked = ["replication_factor"] if "replication_factor" in replication else datacenters
+    return sum(_factor(replication.get(name, "0")) for name in asked)

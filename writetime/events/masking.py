@@ -34,16 +34,20 @@ from writetime.cassandra.model import Mutation, PartitionUpdate, Row
 from writetime.cassandra.schema.create_statements import identifier
 from writetime.cassandra.schema.fingerprint import describe
 from writetime.cassandra.schema.model import Column, Schema, Table, View
+from writetime.cassandra.token_ring import expect_replication
+from writetime.cassandra.types.compound import MAX_PARTS
 from writetime.cassandra.types.types import (
     EMPTY,
     CollectionType,
     CqlType,
+    CustomType,
     NativeType,
     TupleType,
     Types,
     UdtType,
     VectorType,
     parse_type,
+    parts,
 )
 from writetime.errors import SchemaError
 from writetime.events.arrow import to_arrow_value
@@ -54,6 +58,8 @@ from writetime.events.row_values import TableView
 Values = Mapping[str, Any]
 Path = tuple[str, ...]
 """Names of fields in lower case, from the outermost."""
+_PUBLISHED: Final = (NativeType, CollectionType, CustomType, TupleType, UdtType, VectorType)
+"""The types that have a form in all outputs; the order of a clustering is no type here."""
 _TEXTS: Final = frozenset({"text", "varchar", "ascii"})
 _NUMBERS: Final = frozenset({"varint", "decimal"})
 _COMPARED: Final[dict[type[ast.cmpop], Callable[[Any, Any], bool]]] = {
@@ -114,11 +120,30 @@ def rejection_reason(table: Table, schema: Schema, rules: Rules | None = None) -
     if table.view is not None and table.cdc and not table.dropped:
         return _of_view(table, table.view)
     try:
+        _expect_bounded(table, schema.types)
+        expect_replication(schema.keyspaces[table.keyspace].replication if table.keyspace in schema.keyspaces else {})
         TableView(table, schema.types)
         describe(table, schema.types)
         return None if rules is None else rules.of(table, schema.types).rejection_reason()
     except SchemaError as error:
         return str(error)
+    except Exception as error:  # noqa: BLE001 - nothing here but what a node says of this table can be the cause
+        return f"its definition is not usable: {type(error).__name__}: {error}"
+
+
+def _expect_bounded(table: Table, types: Types) -> None:
+    """Raises SchemaError for a type whose values cannot be published, and for more columns and fields than a table of
+    the warehouse can have."""
+    found = 0
+    for column in table.columns.values():
+        kinds = [*parts(parse_type(column.type, table.keyspace, types))]
+        found += len(kinds)
+        if odd := next((kind for kind in kinds if not isinstance(kind, _PUBLISHED)), None):
+            raise SchemaError(
+                f"column {column.name}: values of {odd} cannot be published", operation="read a table's types", obj=table.full_name
+            )
+        if found > MAX_PARTS:
+            raise SchemaError(f"more than {MAX_PARTS} columns and fields", operation="read a table's types", obj=table.full_name)
 
 
 def _of_view(table: Table, view: View) -> str:

@@ -72,6 +72,14 @@ def test_the_node_by_last_write() -> None:
     assert LocalFacts().node == {}
 
 
+def test_a_peer_whose_key_is_no_address_is_none() -> None:
+    """Anything can be in a log: it concerns no other peer."""
+    rack = Row((), Liveness(T), cells=(Cell("rack", T, b"r1"),))
+    keys = (b"abc", b"", b"\xff" * 17, bytes([10, 0, 0, 1]))
+    facts = learnt(*(Mutation((PartitionUpdate(PEERS[0].id, key, rows=(rack,)),)) for key in keys))
+    assert [(peer["peer"], peer["rack"]) for peer in facts.peers] == [("10.0.0.1", "r1")]
+
+
 def test_peers_of_both_tables_and_those_that_left() -> None:
     old, new = PEERS
     rack = Cell("rack", T, b"r1")

@@ -23,7 +23,13 @@ from writetime.pipeline.documents import (
     SegmentOutcome,
 )
 from writetime.pipeline.planner import plan_ingest, read_sealed
-from writetime.pipeline.quarantine.rejected_tables import failed_tables, release_table, remaining_reason, waiting_segments
+from writetime.pipeline.quarantine.rejected_tables import (
+    failed_tables,
+    release_table,
+    remaining_reason,
+    task_arguments,
+    waiting_segments,
+)
 from writetime.storage import layout
 from writetime.storage.store import Store
 
@@ -123,3 +129,12 @@ def test_why_a_table_still_waits(rules: Rules, reason: str | None) -> None:
     assert (found is None) == (reason is None)
     assert (reason or "") in (found or "")
     assert remaining_reason(store, bucket.CLUSTER, OTHER, rules) is None
+
+
+def test_more_rejected_tables_than_airflow_has_tasks_for() -> None:
+    found = [RefusedTable(table=f"k.t{at}", table_id=UUID(int=at), reason="why") for at in range(1100)]
+    assert task_arguments(found[:3], 3) == [{"table": f"k.t{at}", "table_id": str(UUID(int=at)), "reason": "why"} for at in range(3)]
+    shown = task_arguments(found, 1024)
+    assert (len(shown), {each["reason"] for each in shown[:-1]}) == (1024, {"why"})
+    assert shown[-1]["reason"].startswith("why\n76 more tables are rejected and have no task: k.t1024, k.t1025, ")
+    assert task_arguments([], 1024) == []

@@ -64,9 +64,10 @@ from writetime.cassandra.schema.model import (
     UserType,
     View,
 )
+from writetime.cassandra.types.compound import shortened
 from writetime.cassandra.types.marshal import class_text
 from writetime.cassandra.types.types import CqlType, Types, UdtType, names_user_types, parse_type, parts, same_layout, wire_shape
-from writetime.errors import DecodeError, SchemaError, WritetimeError
+from writetime.errors import SchemaError, WritetimeError
 
 _TABLE_COLUMNS = frozenset({"id", "flags", "cdc", "default_time_to_live", "gc_grace_seconds"})
 TRACKED: Final[dict[str, frozenset[str]]] = {
@@ -93,6 +94,9 @@ DEFAULT_GC_GRACE_SECONDS: Final = 864_000
 _SETTLED: Final = 60_000_000
 """How much older (µs) than a snapshot a row must be for its absence to count as a drop: node clocks
 differ."""
+_LONGEST_NAME: Final = 1024
+"""In bytes, of a table, type or column. Cassandra allows 48, 222 since 5.0, and 65,535 of columns of Thrift, which no
+warehouse has."""
 _WHOLES: Final = 100
 """Number of complete snapshots that are kept, the latest ones: a row missing in one is missing in later
 ones."""
@@ -383,7 +387,8 @@ class SchemaLearner:
             learnt = self._of(name)
             if learnt.keyspace is not None:
                 schema.keyspaces[name] = learnt.keyspace
-            schema.tables.update(learnt.tables)
+            # No keyspace can take the tables of another, or those that are built in, by their ids.
+            schema.tables.update({id_: table for id_, table in learnt.tables.items() if _may_have(schema.tables.get(id_), table)})
             schema.types.update(learnt.types)
         for table_id in self._modes.keys() & schema.tables.keys():
             schema.tables[table_id] = replace(schema.tables[table_id], transactional_mode=self._modes[table_id][1])
@@ -624,6 +629,11 @@ class SchemaLearner:
         return frozenset().union(*(_changes_of_id(facts.rows[(name,)].cells) for facts in parts if (name,) in facts.rows))
 
 
+def _may_have(known: Table | None, table: Table) -> bool:
+    """Whether a table can have its id, given the table of another keyspace that has it, too."""
+    return known is None or (known.id not in system_tables.TABLES and known.dropped and not table.dropped)
+
+
 @lru_cache(maxsize=65_536)
 def _shared(facts: frozenset[_T]) -> frozenset[_T]:
     """The same object for equal sets."""
@@ -830,10 +840,19 @@ def _back(switches: Sequence[tuple[int, bool]]) -> int | None:
 @contextmanager
 def _or_left_out(left_out: dict[str, WritetimeError], keyspace: str, clustering: Clustering) -> Iterator[None]:
     """Record the error of one table or type and continue with the rest."""
+    name = shortened(".".join((keyspace, *_text(clustering))))
     try:
         yield
-    except (SchemaError, DecodeError) as error:
-        left_out[".".join((keyspace, *_text(clustering)))] = error
+    except WritetimeError as error:
+        left_out[name] = error
+    except Exception as error:  # noqa: BLE001 - facts are what nodes have written, and this object may be anything
+        left_out[name] = SchemaError(f"{type(error).__name__}: {shortened(str(error))}", operation="learn the schema", obj=name)
+
+
+def _expect_name(name: bytes | None) -> None:
+    """Raises SchemaError for a name that no object of Cassandra has."""
+    if len(name or b"") > _LONGEST_NAME:
+        raise SchemaError(f"a name has more than {_LONGEST_NAME} bytes", operation="learn the schema", obj=shortened(_part(name)))
 
 
 def _incarnations(partition: _Facts, clustering: Clustering, living: UUID | None) -> Iterator[_Incarnation]:
@@ -884,6 +903,7 @@ def _ends_of_columns(columns: _Facts, clustering: Clustering, incarnation: _Inca
 def _table(keyspace: str, source: str, clustering: Clustering, incarnation: _Incarnation, view: _View) -> Table:
     """The table of that incarnation. Raises SchemaError if its definition is incomplete."""
     (name,) = _text(clustering)
+    _expect_name(clustering[0])
     options = view.row(source, clustering)
     columns = _columns(view, clustering)
     if incarnation.last is not None:
@@ -928,6 +948,7 @@ def _columns(view: _View, clustering: Clustering) -> dict[str, Column]:
     places: dict[tuple[ColumnKind, int], tuple[int, str]] = {}
     for ck in view.facts["columns"].with_prefix(clustering):
         values = view.row("columns", ck)
+        _expect_name(ck[1])
         if "kind" not in values or "type" not in values:
             continue
         name = _part(ck[1])
@@ -1002,7 +1023,8 @@ def _dropped(keyspace: str, view: _View, clustering: tuple[str, ...], values: Ma
     pinned = _pinned(known, keyspace, _TypesAt(keyspace, view.facts["types"], said_at))
     # 3.11 records a non-frozen user type as a tuple, whose cells have another layout than those in the log.
     is_pinned = _have_same_layout(pinned, recorded) or (_is_multicell(known) and not _is_multicell(recorded))
-    return DroppedColumn(name, _kind(name, kind), pinned if is_pinned else recorded, (values.get("dropped_time") or 0) * 1000, said_at)
+    dropped_at = min(max((values.get("dropped_time") or 0) * 1000, NO_TIMESTAMP), -NO_TIMESTAMP - 1)
+    return DroppedColumn(name, _kind(name, kind), pinned if is_pinned else recorded, dropped_at, said_at)
 
 
 @lru_cache(maxsize=4096)
@@ -1075,13 +1097,15 @@ class _TypesAt(Mapping[tuple[str, str], UserType]):
 def _kind(name: str, text: str) -> ColumnKind:
     kind = _KINDS.get(text.lower())
     if kind is None:
-        raise SchemaError(f"column {name!r} has unknown kind {text!r}", operation="learn the schema")
+        raise SchemaError(f"column {name!r} has unknown kind {shortened(text)!r}", operation="learn the schema")
     return kind
 
 
 def _keyspace(name: str, view: _View) -> Keyspace | None:
     for _, values in view.rows("keyspaces"):
         replication = dict(values.get("replication") or ())
+        if not all(isinstance(text, str) for pair in replication.items() for text in pair):
+            raise SchemaError("the replication is not a map of texts", operation="learn the schema", obj=name)
         return Keyspace(name, replication, values.get("durable_writes", True), values.get("replication_type") or "untracked")
     return None
 
@@ -1089,6 +1113,7 @@ def _keyspace(name: str, view: _View) -> Keyspace | None:
 def _user_type(keyspace: str, view: _View, clustering: Clustering) -> dict[tuple[str, str], UserType]:
     """The user type of that row; its last form if it was dropped; {} if it is unknown."""
     (name,) = _text(clustering)
+    _expect_name(clustering[0])
     whole = {"field_names", "field_types"}
     values = view.row("types", clustering)
     dropped = not whole <= values.keys()
@@ -1099,7 +1124,7 @@ def _user_type(keyspace: str, view: _View, clustering: Clustering) -> dict[tuple
 
 def _defined(keyspace: str, name: str, values: Mapping[str, Any], *, dropped: bool) -> UserType:
     names, kinds = values["field_names"], values["field_types"]
-    if len(names) != len(kinds) or not all(isinstance(text, str) for text in (*names, *kinds)):
+    if len(names) != len(kinds) or len(set(names)) < len(names) or not all(isinstance(text, str) for text in (*names, *kinds)):
         raise SchemaError("field names and field types do not match", operation="learn the schema", obj=f"{keyspace}.{name}")
     return UserType(keyspace, name, tuple(names), tuple(kinds), dropped)
 

@@ -74,8 +74,7 @@ class LocalFacts:
         for table in PEERS:
             for (table_id, key, _), row in sorted(self._rows.items(), key=lambda item: item[0][:2]):
                 values = _values(table, row) if table_id == table.id else {}
-                if values:
-                    address = str(parse_type("inet", "system", {}).decode(key))
+                if values and (address := _address(key)) is not None:
                     found[address] = {**found.get(address, {}), "peer": address, **values}
         return [found[address] for address in sorted(found)]
 
@@ -94,6 +93,14 @@ class LocalFacts:
             self._rows[*partition, clustering] = merge_rows(known, more.get(clustering, nothing), active=active)
         if update.table_id == LOCAL.id:
             self._truncations.update(each for row in update.rows for each in _truncations(row))
+
+
+def _address(key: bytes) -> str | None:
+    """The address that is a peer's key. None if it is none: nothing depends on it."""
+    try:
+        return str(parse_type("inet", "system", {}).decode(key)) if key else None
+    except DecodeError:
+        return None
 
 
 def _truncations(row: Row) -> set[Truncation]:

@@ -33,7 +33,7 @@ from writetime.errors import SchemaError, WritetimeError
 WRITETIME = "writetime"
 LATEST: Final = untrusted.I64
 _LONGEST_NAME: Final = 256
-"""In characters. Cassandra allows 48, and 222 since 5.0."""
+"""In characters, of a keyspace. Cassandra allows 48, and 222 since 5.0."""
 _TABLES = {table.name: table for table in SCHEMA_TABLES.values()}
 _FROM_JSON: dict[str, Callable[[Any], Any]] = {
     "uuid": UUID,

@@ -333,7 +333,7 @@ class _ClassParser:
         element = self.type(frozen=True)
         self._expect(",")
         dimension = int(self._next())
-        if not 0 < dimension <= MAX_DIMENSION:
+        if not 0 < dimension <= MAX_DIMENSION or element.fixed_length == 0:
             raise ValueError(f"{dimension} is not a valid dimension")
         self._expect(")")
         return VectorType(element, dimension)
@@ -362,6 +362,8 @@ class _ClassParser:
             self._expect(",")
             field = bytes.fromhex(self._next()).decode()
             self._expect(":")
+            if field in fields:
+                raise ValueError("a user type has two fields of one name")
             fields[field] = self.type(frozen=True)
         self._expect(")")
         return UdtType(keyspace, name, fields, multicell=not frozen)

@@ -208,6 +208,8 @@ class _Parser:
 
     def _vector(self, element: CqlType) -> VectorType:
         dimension = self._next()
+        if element.fixed_length == 0:
+            raise self._error(f"vectors of {element} have no elements")
         if not dimension.isdecimal() or len(dimension) > len(str(MAX_DIMENSION)) or not 0 < int(dimension) <= MAX_DIMENSION:
             raise self._error(f"{dimension!r} is not a valid dimension")
         self._expect(">")

@@ -9,7 +9,8 @@ are held again, and data merged before changes nothing.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
+from typing import Final
 from uuid import UUID
 
 from writetime.events.masking import Rules, rejection_reason
@@ -20,6 +21,8 @@ from writetime.pipeline.segment_check import known_schema
 from writetime.storage.concurrency import at_once
 from writetime.storage.layout import SegmentRef
 from writetime.storage.store import Store
+
+_NAMED: Final = 20
 
 
 def failed_tables(store: Store, cluster: str, number: int) -> list[RefusedTable]:
@@ -32,6 +35,15 @@ def failed_tables(store: Store, cluster: str, number: int) -> list[RefusedTable]
     known = {(table.table_id, table.reason) for table in before.refused} if before else set()
     changed = {account.table for account in sealed.accounting if account.quarantined}
     return [table for table in sealed.refused if table.table in changed or (table.table_id, table.reason) not in known]
+
+
+def task_arguments(found: Sequence[RefusedTable], most: int) -> list[dict[str, str]]:
+    """The arguments of a task for each table, of at most so many: the last one names tables that have none."""
+    shown = [{"table": each.table, "table_id": str(each.table_id), "reason": each.reason} for each in found[:most]]
+    if rest := found[most:]:
+        names = ", ".join(each.table for each in rest[:_NAMED]) + (", …" if len(rest) > _NAMED else "")
+        shown[-1]["reason"] += f"\n{len(rest)} more tables are rejected and have no task: {names}"
+    return shown
 
 
 def remaining_reason(store: Store, cluster: str, table_id: UUID, rules: Rules) -> str | None:
