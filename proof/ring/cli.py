@@ -210,7 +210,8 @@ def _rules(options: argparse.Namespace) -> list[str]:
     if options.sabotage != "all":
         return list(options.sabotage.split(","))
     version = options.version if options.replay is None else Kept(options.replay).about()["version"]
-    return [rule for rule in sabotage.RULES if rule not in sabotage.SINCE_6_0 or version >= "6"]
+    known = [rule for rule in sabotage.RULES if rule not in sabotage.BY_STORIES]
+    return [rule for rule in known if rule not in sabotage.SINCE_6_0 or version >= "6"]
 
 
 def noticed(rule: str, kept: Path, temporary: Path, honest: set[tuple[str, ...]], store: str = "folder") -> str:

@@ -216,6 +216,22 @@ def _dropped_columns_come_back() -> None:
     _put("writetime.cassandra.merge.clustering:ClusteringOrder", "__init__", make)
 
 
+def _types_of_today() -> None:
+    """A dropped column has the types that there are when it is read."""
+
+    def make(honest: Any) -> Any:
+        def init(self: Any, keyspace: str, facts: Any, at: int) -> None:
+            honest(self, keyspace, facts, 1 << 63)
+
+        return init
+
+    _put("writetime.cassandra.schema.history:_TypesAt", "__init__", make)
+
+
+def _views_as_tables() -> None:
+    _put("writetime.events.masking", "_of_view", lambda _: lambda table, view: None)
+
+
 def _digests_of_a_byte() -> None:
     _put("spark_jobs.stages.scan", "_digest", lambda _: lambda body, version: hashlib.blake2b(body, digest_size=1).digest() * 16)
 
@@ -347,6 +363,8 @@ def _record_keys_of_the_day() -> None:
 
 SINCE_6_0 = ("schema-clock",)
 """Rules that earlier versions of Cassandra give no occasion to break."""
+BY_STORIES = ("views",)
+"""Rules that no operation of a run breaks, and a story does: `SABOTAGE=RULE pytest tests/stories`."""
 _ALL = [
     Rule("tie-break", "of equal timestamps the smaller value wins", _tie_by_smaller_value),
     Rule("tie-tombstone", "of equal timestamps the living cell wins", _tie_for_the_living),
@@ -364,6 +382,8 @@ _ALL = [
     Rule("liveness", "a row without cells does not show", _no_liveness),
     Rule("static-row", "static cells do not show on rows", _no_statics),
     Rule("dropped-column", "what was written before a column was dropped comes back with it", _dropped_columns_come_back),
+    Rule("dropped-type", "a dropped column is read by the types of today", _types_of_today),
+    Rule("views", "materialized views are captured as tables are", _views_as_tables),
     Rule("truncate", "a truncate takes nothing of what comes late", _truncates_take_nothing),
     Rule("truncate-position", "a truncate takes what was written after it", _truncates_take_everything),
     Rule("truncation-answers", "what nodes answer of their TRUNCATEs is ignored", _answers_ignored),

@@ -59,6 +59,23 @@ def _droppable(table: Table) -> list[Column]:
     return [column for column in columns if column not in table.made_of("udt") + table.made_of("udt", static=True)]
 
 
+def type_made_again(world: World) -> list[Operation]:
+    """A column is dropped, and its type made again with the fields in another order: what the column held is as long as
+    a value of the new type."""
+    table = world.random.choice([table for table in world.tables if table.cdc and not table.fleeting and not table.id])
+    column, of = world.name("typed_"), f"{quoted(table.keyspace.name)}.{world.name('again_')}"
+    where = world.where(table)
+    value = f"{{left: {world.random.randrange(100)}, right: {100 + world.random.randrange(100)}}}"
+    return [
+        *_operation("create a type to make again", f"CREATE TYPE {of} (left int, right int)", needs_all_up=True),
+        *_operation("add a column of that type", f"ALTER TABLE {table.cql} ADD {column} frozen<{of}>", needs_all_up=True),
+        operation("update of that column", update(table, [(f"{column} = {value}", ())], where)),
+        *_operation("drop that column", f"ALTER TABLE {table.cql} DROP {column}", needs_all_up=True, flush=True, after_batch=True),
+        *_operation("drop that type", f"DROP TYPE {of}", needs_all_up=True),
+        *_operation("make that type again", f"CREATE TYPE {of} (right int, left int)", needs_all_up=True),
+    ]
+
+
 def add_again(world: World) -> list[Operation]:
     """A column that was dropped, of the same type: what it had before stays away."""
     dropped: list[Operation] = []

@@ -205,8 +205,19 @@ CARDS: Final[list[tuple[int, Card]]] = [
 _CROWD: Final = _script(
     together.crowd, *["crowd: insert"] * together.CROWD_BATCHES, "crowd: static", "crowd: delete range", "crowd: delete range"
 )
+_TYPE_MADE_AGAIN: Final = _script(
+    ddl.type_made_again,
+    "create a type to make again",
+    "add a column of that type",
+    "update of that column",
+    "drop that column",
+    "drop that type",
+    "make that type again",
+    all_up=True,
+)
 _SELDOM: Final = [
     _CROWD,
+    _TYPE_MADE_AGAIN,
     _unkept("truncate in one node's kept segment", 1),
     *(_same_id(changed=changed, after_batch=True) for changed in (False, True)),
 ]
