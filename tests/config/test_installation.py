@@ -4,11 +4,14 @@ thing."""
 from __future__ import annotations
 
 import os
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
+from writetime.config import installation
 from writetime.config.installation import files, pipelines
+from writetime.config.pipeline import PipelineConfig
 
 
 def write(folder: Path, file: str, name: str, *, cluster: str = "", bucket: str = "", more: str = "") -> Path:
@@ -102,3 +105,59 @@ def test_rings_of_one_name_in_two_buckets_are_two(tmp_path: Path) -> None:
 
 def test_files_are_named_whether_they_are_there_or_not(tmp_path: Path) -> None:
     assert files(str(tmp_path / "lost.yaml")) == (tmp_path / "lost.yaml",)
+
+
+UNREADABLE = {
+    "not UTF-8": b"pipeline: bad # gr\xf6sse\n",
+    "an impossible date": b"pipeline: bad\nsnapshot: {mode: 2026-02-30}\n",
+    "an alias that contains itself": b"pipeline: &a\n  x: *a\n",
+    "nested too deeply": b"pipeline: " + b"[" * 5000,
+    "no YAML": b"pipeline: [\n",
+    "a NUL": b"pipeline: a\0\n",
+    "no mapping": b"7\n",
+    "a key that is a list": b"[a, b]: 7\n",
+    "a value of another type": b"pipeline: !!binary AAAA\nbucket: !!set {a}\n",
+    "a tag that nobody knows": b"pipeline: !own x\n",
+}
+
+
+@pytest.mark.parametrize("content", UNREADABLE.values(), ids=UNREADABLE.keys())
+def test_a_file_that_cannot_be_read_takes_only_its_own_pipeline_away(tmp_path: Path, content: bytes) -> None:
+    write(tmp_path, "orders.yaml", "orders")
+    bad = tmp_path / "bad.yaml"
+    bad.write_bytes(content)
+    found = pipelines(str(tmp_path))
+    assert [each.name for each in found.found] == ["orders"]
+    (problem,) = found.problems
+    assert str(bad) in str(problem)
+
+
+def test_an_error_that_nobody_thought_of_takes_only_its_own_pipeline_away(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    good, bad = write(tmp_path, "orders.yaml", "orders"), write(tmp_path, "bets.yaml", "bets")
+    load = installation.load
+
+    def raises(path: Path) -> PipelineConfig:
+        if path == bad:
+            raise MemoryError("no room")
+        return load(path)
+
+    monkeypatch.setattr(installation, "load", raises)
+    found = pipelines(str(tmp_path))
+    assert [each.path for each in found.found] == [good]
+    assert [f"{bad}: MemoryError: no room" in str(problem) for problem in found.problems] == [True]
+
+
+def test_a_folder_that_cannot_be_listed_takes_no_other_away(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    good, closed = write(tmp_path, "orders.yaml", "orders"), tmp_path / "closed"
+    closed.mkdir()
+    iterdir = Path.iterdir
+
+    def refused(path: Path) -> Iterator[Path]:
+        if path == closed:
+            raise PermissionError(13, "Permission denied")
+        return iterdir(path)
+
+    monkeypatch.setattr(Path, "iterdir", refused)
+    found = pipelines(f"{closed}{os.pathsep}{good}")
+    assert [each.path for each in found.found] == [good]
+    assert str(closed) in str(found.problems[0])

@@ -4,9 +4,9 @@
     /etc/writetime/orders.yaml:/etc/writetime/bets.yaml  several, separated as in PATH
     /etc/writetime/pipelines                             several: all *.yaml and *.yml files of the folder, even if there is only one
 
-Strategy: each file is loaded separately. An invalid one is reported and left out; the others stay. Two
-pipelines that use the same resource are both left out, because either may be the wrong one. Must not know a
-store or Airflow.
+Strategy: each file is loaded separately. An invalid one, or one that cannot be loaded for any reason, is reported
+and left out; the others stay. Two pipelines that use the same resource are both left out, because either may be the
+wrong one. Must not know a store or Airflow.
 """
 
 from __future__ import annotations
@@ -64,6 +64,8 @@ def pipelines(setting: str | None) -> Pipelines:
             found.append(Pipeline(path, load(path)))
         except ConfigError as error:
             problems.append(error)
+        except Exception as error:  # noqa: BLE001 - whatever it is, the other pipelines stay
+            problems.append(ConfigError(f"{type(error).__name__}: {error}", operation="read the configuration", obj=str(path)))
     clashes = list(_clashes(found))
     taken_out = {path for path, _ in clashes}
     kept = tuple(pipeline for pipeline in found if pipeline.path not in taken_out)
@@ -71,13 +73,16 @@ def pipelines(setting: str | None) -> Pipelines:
 
 
 def files(setting: str | None) -> tuple[Path, ...]:
-    """The files in a value of WRITETIME_CONFIG without duplicates, existing or not."""
-    named: dict[Path, None] = {}
-    for part in _parts(setting):
-        path = Path(part)
-        for each in sorted(p for p in path.iterdir() if p.suffix in _SUFFIXES and p.is_file()) if path.is_dir() else (path,):
-            named[each] = None
-    return tuple(named)
+    """The files in a value of WRITETIME_CONFIG without duplicates, existing or not; a folder that cannot be read
+    counts as one."""
+    return tuple(dict.fromkeys(path for part in _parts(setting) for path in _files(Path(part))))
+
+
+def _files(path: Path) -> list[Path]:
+    try:
+        return sorted(p for p in path.iterdir() if p.suffix in _SUFFIXES and p.is_file()) if path.is_dir() else [path]
+    except OSError:
+        return [path]
 
 
 def _parts(setting: str | None) -> list[str]:

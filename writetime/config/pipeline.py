@@ -119,17 +119,22 @@ def load(path: str | Path) -> PipelineConfig:
     """Read and validate a pipeline's YAML. ConfigError states the file, the key and the reason."""
     path = Path(path)
     try:
-        text = path.read_text(encoding="utf-8")
+        raw = yaml.safe_load(path.read_text(encoding="utf-8"))
+        if not isinstance(raw, dict):
+            raise ConfigError("not a mapping of keys", operation="read the configuration", obj=str(path))
+        values = _substitute(raw, str(path), "")
     except OSError as error:
         raise ConfigError(f"cannot be read: {error.strerror}", operation="read the configuration", obj=str(path)) from error
-    try:
-        raw = yaml.safe_load(text)
-    except yaml.YAMLError as error:
+    except UnicodeDecodeError as error:
+        hint = "Save the file as UTF-8."
+        raise ConfigError(f"not UTF-8: {error}", operation="read the configuration", obj=str(path), hint=hint) from error
+    except RecursionError as error:
+        raise ConfigError("not valid YAML: nested too deeply", operation="read the configuration", obj=str(path)) from error
+    except (yaml.YAMLError, ValueError) as error:
+        # ValueError: a value looks like a date or a number, and is none.
         raise ConfigError(f"not valid YAML: {error}", operation="read the configuration", obj=str(path)) from error
-    if not isinstance(raw, dict):
-        raise ConfigError("not a mapping of keys", operation="read the configuration", obj=str(path))
     try:
-        config = PipelineConfig.model_validate(_substitute(raw, str(path), ""))
+        config = PipelineConfig.model_validate(values)
     except ValidationError as error:
         raise ConfigError(explain(error), operation="check the configuration", obj=str(path)) from error
     return _absolute(config, path.resolve().parent)
