@@ -21,7 +21,7 @@ from pyiceberg.types import ListType, MapType
 from proof.ring.answer import Row, TableAnswer, key_of, with_numbers
 from proof.ring.consumer import record_keys
 from proof.ring.values import Json, from_lake
-from writetime.events.naming import from_column, to_changes_namespace, to_column, to_namespace
+from writetime.events.naming import from_column, to_changes_namespace, to_column, to_namespace, to_table
 
 WRITETIME, EXPIRES_AT = "_writetime", "_expires_at"
 
@@ -87,20 +87,20 @@ class Lake:
 
     def current(self, table: TableAnswer) -> list[Row] | None:
         """The rows of this table incarnation; None if the warehouse has no such table."""
-        columns = self._columns((to_namespace(table.keyspace), to_column(table.name)), table.id)
+        columns = self._columns((to_namespace(table.keyspace), to_table(table.name)), table.id)
         return None if columns is None else [_row(row, table) for row in columns]
 
     def current_after(self, table: TableAnswer, batch: int) -> list[Row] | None:
         """The rows as they were after that batch, as docs/history.md finds them; None if no snapshot has
         them."""
-        held = self._held((to_namespace(table.keyspace), to_column(table.name)), table.id)
+        held = self._held((to_namespace(table.keyspace), to_table(table.name)), table.id)
         if held is None or (snapshot := _snapshot_after(held, batch)) is None:
             return None
         return [_row(row, table) for row in _rows_of(held.scan(snapshot_id=snapshot).to_arrow())]
 
     def changes(self, table: TableAnswer) -> list[Event]:
         """The events of this table incarnation, in fold order."""
-        held = self._held((to_changes_namespace(table.keyspace), to_column(table.name)), table.id)
+        held = self._held((to_changes_namespace(table.keyspace), to_table(table.name)), table.id)
         if held is None:
             return []
         found = held.scan().to_arrow()
@@ -111,7 +111,7 @@ class Lake:
 
     def numbers(self, keyspace: str, name: str) -> list[tuple[int, int]]:
         """(batch, ordinal) of every event of all incarnations of the table's name."""
-        namespace, plain = to_changes_namespace(keyspace), to_column(name)
+        namespace, plain = to_changes_namespace(keyspace), to_table(name)
         if not self._catalog.namespace_exists(namespace):
             return []
         found: list[tuple[int, int]] = []

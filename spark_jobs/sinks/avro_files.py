@@ -39,7 +39,7 @@ from writetime.pipeline.documents import Document, Sealed
 from writetime.pipeline.planner import read_manifest, read_schema
 from writetime.pipeline.publish_progress import CompleteBefore
 from writetime.storage import open_store
-from writetime.storage.layout import part as part_of
+from writetime.storage.layout import table_folder
 from writetime.storage.store import Store
 
 log = structlog.get_logger()
@@ -115,7 +115,7 @@ class FileWriter:
         for (batch, version, part), rows in groupby(_rows(batches), key=lambda row: (row["batch"], row["schema_version"], row["part"])):
             events = list(rows)
             about = self.encoder.about
-            name = f"{part_of(about.keyspace)}.{part_of(about.table)}/{batch:010d}-{events[0]['table_id']}-{version}-{part:05d}.avro"
+            name = f"{table_folder(about.keyspace, about.table)}/{batch:010d}-{events[0]['table_id']}-{version}-{part:05d}.avro"
             store.put(name, self._content(version, events, name))
             yield pa.RecordBatch.from_pylist([{"name": name, "events": len(events)}], schema=WRITTEN)
 
@@ -139,7 +139,7 @@ def files_with(store: Store, table: Table, places: Iterable[tuple[int, int]]) ->
     """Names of the files in the store of `files.url` that hold events of the table at these positions (batch,
     ordinal)."""
     wanted = set(places)
-    folder = f"{part_of(table.keyspace)}.{part_of(table.name)}"
+    folder = table_folder(table.keyspace, table.name)
     listed = (info.name for batch in sorted({batch for batch, _ in wanted}) for info in store.list(f"{folder}/{batch:010d}-"))
     return [name for name in listed if any(_place(event) in wanted for event in _events(store.read(name)))]
 

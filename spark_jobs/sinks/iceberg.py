@@ -68,7 +68,7 @@ from writetime.cassandra.schema.model import Schema, Table
 from writetime.config.pipeline import PipelineConfig
 from writetime.config.warehouse import WarehouseConfig
 from writetime.errors import BatchBusy, BatchError
-from writetime.events.naming import OWN_NAMESPACE, to_changes_namespace, to_column, to_namespace
+from writetime.events.naming import OWN_NAMESPACE, to_changes_namespace, to_column, to_namespace, to_table
 from writetime.events.number_rules import Digits
 from writetime.pipeline.complete_tables import CompleteTable
 from writetime.pipeline.documents import Chain, StageCost, TableFiles, WarehouseFiles, Watermark
@@ -397,14 +397,14 @@ class Warehouse:
 
     def changes_of(self, table: Table) -> str | None:
         """Name of the table with this incarnation's changes; None if it does not exist."""
-        plain = to_column(table.name)
+        plain = to_table(table.name)
         names = [self._name(self._changes_in(table), called) for called in (plain, _incarnation_name(plain, table.id))]
         held = ((name, self._held(name)) for name in names)
         return next((name for name, found in held if found is not None and found.properties.get(_ID_PROPERTY) == str(table.id)), None)
 
     def current_of(self, table: Table) -> str | None:
         """Name of the table with this incarnation's current rows; None if it does not exist."""
-        name = self._name(self._current_in(table), to_column(table.name))
+        name = self._name(self._current_in(table), to_table(table.name))
         held = self._held(name)
         return name if held is not None and held.properties.get(_ID_PROPERTY) == str(table.id) else None
 
@@ -423,7 +423,7 @@ class Warehouse:
         namespaces = (self._current_in(table), self._changes_in(table))
         try:
             for namespace in namespaces:
-                self._incarnation(self._name(namespace, to_column(table.name)))
+                self._incarnation(self._name(namespace, to_table(table.name)))
         except BatchError as error:
             return str(error)
         return self.layout.numbers.rejection_reason(table)
@@ -670,7 +670,7 @@ class Warehouse:
     def _places_of(self, namespace: str, table: Table) -> list[str]:
         """Names of the tables in a namespace that hold this incarnation's rows: under the plain name, or
         under the name that it was moved to."""
-        plain = to_column(table.name)
+        plain = to_table(table.name)
         found = []
         for name in (self._name(namespace, called) for called in (plain, _incarnation_name(plain, table.id))):
             properties = {} if (held := self._held(name)) is None else held.properties
@@ -914,7 +914,7 @@ class Warehouse:
             shape = RowShape.of(table, schema)
             if self.changes_of(table) is not None:
                 self._changes(shape, schema, batch)
-            if not table.dropped and self._incarnation(self._name(self._current_in(table), to_column(table.name))) is not None:
+            if not table.dropped and self._incarnation(self._name(self._current_in(table), to_table(table.name))) is not None:
                 self._current(shape, schema, batch)
 
     def quarantine(self) -> str | None:
@@ -1244,7 +1244,7 @@ class Warehouse:
         """Name of the table for this incarnation, and the table if it exists. The plain name belongs to the
         existing incarnation. If a table was created again, the content under the plain name moves to a name
         with the old id: its columns may have other types, and its history stays readable."""
-        called = to_column(table.name)
+        called = to_table(table.name)
         plain = self._name(namespace, called)
         held = self._held(plain)
         incarnation = None if held is None else self._incarnation_of(held)

@@ -6,6 +6,7 @@ import re
 import unicodedata
 from collections import defaultdict
 from collections.abc import Callable
+from uuid import UUID
 
 import pytest
 from hypothesis import example, given, settings
@@ -15,6 +16,7 @@ from spark_jobs.sinks.kafka import clashes
 from tests.examples import examples
 from writetime.errors import SchemaError
 from writetime.events.naming import (
+    MAX_FOLDER,
     MAX_TOPIC,
     OWN_NAMESPACE,
     from_avro,
@@ -26,9 +28,11 @@ from writetime.events.naming import (
     to_changes_namespace,
     to_column,
     to_namespace,
+    to_table,
     to_topic,
     topic_clashes,
 )
+from writetime.storage.layout import table_folder
 
 NAMES = (
     st.text(max_size=12)
@@ -132,6 +136,34 @@ def test_namespaces() -> None:
     with pytest.raises(SchemaError):
         from_column(OWN_NAMESPACE)
     assert not OWN_NAMESPACE.endswith("__changes")
+
+
+LONGEST = "U" * 48
+"""CQL allows no longer name of a keyspace or a table before 6.0, where a table may have 222 characters."""
+
+
+@pytest.mark.parametrize("name", [LONGEST, "Ü" * 48, "A" * 222, "a" * 222, LONGEST[:-1] + "V"])
+def test_long_names_fit_a_folder(name: str) -> None:
+    """Iceberg adds a UUID, and a table that was created anew its id."""
+    assert len(f"{to_table(name)}__01234567-{UUID(int=0)}".encode()) <= 255
+    assert len(to_changes_namespace(name, "a_shadow_of_thirty_characters_").encode()) <= 255
+    assert len(table_folder(name, name).encode()) <= 255
+
+
+@given(NAMES | st.text("Aa_U", min_size=30, max_size=60), NAMES | st.text("Aa_U", min_size=30, max_size=60))
+def test_names_of_tables_stay_distinct(one: str, other: str) -> None:
+    assert (to_table(one) == to_table(other)) == (one == other)
+    assert (to_namespace(one) == to_namespace(other)) == (one == other)
+    assert to_table(one) == to_column(one) or len(to_column(one).encode()) > MAX_FOLDER
+    if to_table(one) != to_column(one):
+        with pytest.raises(SchemaError):
+            from_column(to_table(one))
+
+
+@given(st.text("Aa_U%~é", max_size=300), st.text("Aa_U%~é", max_size=300))
+def test_folders_of_tables_stay_distinct(one: str, other: str) -> None:
+    assert (table_folder("k", one) == table_folder("k", other)) == (one == other)
+    assert len(table_folder(one, other).encode()) <= 255
 
 
 HIDDEN = ["_file", "_pos", "_deleted", "_spec_id", "_partition", "_change_type", "_change_ordinal", "_commit_snapshot_id", "_row_id"]

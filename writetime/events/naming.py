@@ -20,12 +20,16 @@ Spark and many catalogs do not tell upper from lower case; so capitals, and what
 take for another letter, are escaped there, and "Name" and name never meet in one table, whenever either was
 added. A name depends on nothing but itself.
 
+Namespaces and tables are folders, whose names have at most 255 bytes, and Iceberg, generations and shadow replays
+add to them. A name that would be longer than `MAX_FOLDER` becomes `__x61_<hash>_<its beginning>`: 40 capitals do.
+
 Sources: the Avro 1.12 specification (Names); Kafka, internals/Topic; Spark, caseInsensitiveResolution (Java's
 equalsIgnoreCase). This module knows no schema and no sink.
 """
 
 from __future__ import annotations
 
+import hashlib
 import re
 from collections import defaultdict
 from collections.abc import Callable, Iterable
@@ -36,6 +40,12 @@ from writetime.errors import SchemaError
 
 MAX_TOPIC: Final = 249
 """Characters that Kafka allows in a topic's name."""
+
+MAX_FOLDER: Final = 200
+"""Bytes that a namespace or a table may have before more is added: the id of an incarnation, and a UUID by Iceberg."""
+_HASHED: Final = "__x61_"
+"""How a hashed name begins: no other name does, since `a` is never escaped."""
+_SHOWN: Final = 64
 
 OWN_NAMESPACE: Final = "_writetime"
 """The namespace of writetime's own tables in the warehouse; `to_column` never returns this name."""
@@ -60,7 +70,7 @@ def from_avro(name: str) -> str:
 
 @lru_cache(maxsize=4096)
 def to_column(name: str) -> str:
-    """The name of a namespace, table, column or field in Spark and Iceberg: letters that have no other case,
+    """The name of a column or field in Spark and Iceberg: letters that have no other case,
     digits and `_`."""
     return _escaped(name, _in_column)
 
@@ -71,18 +81,29 @@ def from_column(name: str) -> str:
     return _unescaped(name, _in_column, "a column's name")
 
 
+@lru_cache(maxsize=4096)
+def to_table(name: str) -> str:
+    """The name of a table in Spark and Iceberg: `to_column`'s, or a hash and the beginning if it is too long for a
+    folder."""
+    called = to_column(name)
+    if len(called.encode()) <= MAX_FOLDER:
+        return called
+    digest = hashlib.blake2b(name.encode(errors="surrogatepass"), digest_size=16).hexdigest()
+    return f"{_HASHED}{digest}_{re.sub('[^a-z0-9]', '_', name.lower())[:_SHOWN]}"
+
+
 def to_namespace(keyspace: str, shadow: str | None = None) -> str:
-    """The namespace of a keyspace's current rows: `to_column`'s name, kept apart from the namespaces of
+    """The namespace of a keyspace's current rows: `to_table`'s name, kept apart from the namespaces of
     changes. `shadow`: the shadow namespace of a replay, `<keyspace>__<shadow>`; a keyspace may have that name
     (`namespace_clash`)."""
-    called = to_column(keyspace)
+    called = to_table(keyspace)
     called = f"{called}_" if _LIKE_CHANGES.search(called) else called
     return called if shadow is None else f"{called}__{shadow}"
 
 
 def to_changes_namespace(keyspace: str, shadow: str | None = None) -> str:
     """The namespace of a keyspace's changes, distinct from every keyspace's; `shadow` as above."""
-    return f"{to_column(keyspace) if shadow is None else to_namespace(keyspace, shadow)}{_CHANGES}"
+    return f"{to_table(keyspace) if shadow is None else to_namespace(keyspace, shadow)}{_CHANGES}"
 
 
 def is_shadow_name(text: str) -> bool:

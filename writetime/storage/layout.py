@@ -56,6 +56,7 @@ that none can add a path part; `unpart` is the inverse of `part`. Must not know 
 
 from __future__ import annotations
 
+import hashlib
 import re
 from dataclasses import dataclass
 from datetime import UTC, date, datetime
@@ -75,6 +76,8 @@ _BATCH = re.compile(r"batches/[^/]+/([0-9]{10,18})/[^/]+")
 _LARGEST_ID: Final = 2**63 - 1
 """Segment ids in Cassandra are signed 64-bit integers."""
 _MADE = re.compile(r"(snapshot|reread|retry)-(.+)")
+_LONGEST: Final = 200
+"""Bytes of a table's path part. A file system allows 255, of which a sink may need some."""
 ARCHIVE: Final = "cdc_archive"
 _PACKED: Final = ".zst"
 FRAMES: Final = "frames"
@@ -90,6 +93,15 @@ def part(text: str) -> str:
     if escaped.strip(".") == "":
         escaped = escaped.replace(".", "%2E") or "%"
     return escaped.replace("~", "%7E")
+
+
+def table_folder(keyspace: str, table: str) -> str:
+    """`<keyspace>.<table>` as one path part; the end of one that is too long for a folder is hashed."""
+    folder = f"{part(keyspace)}.{part(table)}"
+    if len(folder) <= _LONGEST:
+        return folder
+    digest = hashlib.blake2b(folder.encode(), digest_size=16).hexdigest()
+    return f"{folder[: _LONGEST - len(digest) - 1]}~{digest}"
 
 
 def unpart(text: str) -> str:
@@ -362,7 +374,7 @@ def frames_prefix(cluster: str) -> str:
 
 def bootstrap_prefix(cluster: str, keyspace: str = "", table: str = "") -> str:
     """Prefix for all tables, or for one."""
-    return f"bootstrap/{part(cluster)}/" + (f"{part(keyspace)}.{part(table)}/" if table else "")
+    return f"bootstrap/{part(cluster)}/" + (f"{table_folder(keyspace, table)}/" if table else "")
 
 
 def bootstrap_run(cluster: str, keyspace: str, table: str, run: str) -> str:
