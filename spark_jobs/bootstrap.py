@@ -249,7 +249,15 @@ class Bootstrap:
     # --- planning
 
     def _plan(self, table: Table) -> ReadPlan:
-        """The read plan of a table. BatchError if the cluster has another table under its name."""
+        """The read plan of a table. BatchError if the cluster has another table under its name, or if CQL does not
+        show all of its columns: what is missing in an answer would be deleted."""
+        if len(table.cql_columns) < len(table.columns):
+            raise BatchError(
+                "CQL does not show all columns of the table WITH COMPACT STORAGE",
+                operation="read a table from the ring",
+                obj=table.full_name,
+                hint="Its log is ingested all the same; ALTER TABLE … DROP COMPACT STORAGE shows all of them.",
+            )
         snapshot, datacenter = self.config.snapshot, self.config.cluster.read_in
         first = table.id not in runs.read_to_the_end(runs.runs(self.store, self.cluster, table.keyspace, table.name))
         plan = ReadPlan(self.config.bucket, self.cql, datacenter, snapshot, self.schema, table.id, first, self._policy)

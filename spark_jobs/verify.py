@@ -23,7 +23,7 @@ import sys
 import time
 from bisect import bisect_left
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence, Set
-from contextlib import suppress
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
 from itertools import groupby
@@ -41,6 +41,7 @@ from spark_jobs.session import spark_session
 from spark_jobs.sinks.iceberg import Warehouse
 from spark_jobs.sinks.iceberg_table import IcebergTable
 from spark_jobs.sinks.schema_evolution import quoted
+from spark_jobs.spark_errors import why
 from spark_jobs.stages.scan import Batches, chunked
 from spark_jobs.stages.table_rows import EXPIRES_AT, WRITETIME, RowShape
 from spark_jobs.state.shards import Shard, shards_of
@@ -56,7 +57,7 @@ from writetime.cassandra.types.types import CqlType, parse_type
 from writetime.config.cluster import CqlConfig
 from writetime.config.pipeline import PipelineConfig, load
 from writetime.config.warehouse import WarehouseConfig
-from writetime.errors import BatchError, ConfigError, ObjectNotFound
+from writetime.errors import BatchError, ConfigError, ObjectNotFound, StoreError
 from writetime.events.arrow import from_arrow_value, plain_values
 from writetime.events.key_spelling import clustering_spelling
 from writetime.events.masking import Rules, TableRules
@@ -213,13 +214,14 @@ class Look:
 @dataclass(frozen=True)
 class Subject:
     """A table to compare, with its ranges and columns. `incomplete`: keys of records that are to be read from the
-    cluster again: these may differ until that is ingested."""
+    cluster again: these may differ until that is ingested. `trouble`: why it could not be compared to the end."""
 
     table: Table
     name: str
     plan: Plan
     looks: list[Look]
     incomplete: Set[bytes] = frozenset()
+    trouble: list[str] = field(default_factory=list)
 
 
 class Verification:
@@ -276,7 +278,8 @@ class Verification:
         refused: list[TableResult] = []
         for table, parts in wanted:
             try:
-                subjects.append(self._subject(table, parts))
+                with table_failures(table):
+                    subjects.append(self._subject(table, parts))
             except BatchError as error:
                 log.error("table not compared", table=table.full_name, **error.as_dict())
                 refused.append(TableResult(table=table.full_name, table_id=table.id, trouble=str(error)))
@@ -374,7 +377,8 @@ class Verification:
                 break
             ready = [each for each in doubtful if self._horizon(each.table).logged >= each.looks[-1].at]
             for subject in ready:
-                subject.looks.append(self._again(subject))
+                with _failing_alone(subject):
+                    subject.looks.append(self._again(subject))
             if not ready:
                 time.sleep(min(_LOOK_EVERY, max(0.0, deadline - time.monotonic())))
 
@@ -433,6 +437,12 @@ class Verification:
         return ring_of(self.config, self.cql)
 
     def _result(self, subject: Subject) -> TableResult:
+        with _failing_alone(subject):
+            if not subject.trouble:
+                return self._counted(subject)
+        return TableResult(table=subject.table.full_name, table_id=subject.table.id, trouble=subject.trouble[0])
+
+    def _counted(self, subject: Subject) -> TableResult:
         first, last = subject.looks[0], subject.looks[-1]
         findings: list[Finding] = []
         places = subject.plan.ranges
@@ -501,8 +511,32 @@ def _head_of(record: bytes) -> bytes:
     return record_key(split_record_key(record)[0])
 
 
+@contextmanager
+def table_failures(table: Table) -> Iterator[None]:
+    """Whatever is raised about one table becomes a BatchError with its name, so that the others are compared. What
+    concerns all is raised as it is: an outage of the store."""
+    try:
+        yield
+    except Exception as error:
+        if isinstance(error, BatchError) or (isinstance(error, StoreError) and error.retriable):
+            raise
+        raise BatchError(why(error), operation="compare a table", obj=table.full_name) from error
+
+
+@contextmanager
+def _failing_alone(subject: Subject) -> Iterator[None]:
+    try:
+        with table_failures(subject.table):
+            yield
+    except BatchError as error:
+        log.error("table not compared", table=subject.table.full_name, **error.as_dict())
+        subject.trouble.append(str(error))
+
+
 def _doubtful(subject: Subject) -> bool:
     """Whether another pass could change the result."""
+    if subject.trouble:
+        return False
     last = subject.looks[-1]
     return any(verification.verdict(each.differences, each.since, last.horizon) == "unsettled" for _, each in last.suspects.values())
 
@@ -548,12 +582,13 @@ class Plan:
     def columns(self, stored: Sequence[str]) -> list[str]:
         """Columns of the warehouse's table that are read: one that the ring has dropped stays there, and is
         nobody's business here."""
-        wanted = {to_column(name) for name in self.rules.shown().columns} | {WRITETIME, EXPIRES_AT}
+        hidden = _internal_columns(self.table)
+        wanted = {to_column(name) for name in self.rules.shown().columns if name not in hidden} | {WRITETIME, EXPIRES_AT}
         return [name for name in stored if name in wanted]
 
     def compared(self, columns: Sequence[str]) -> Compared:
         """The columns that are compared; `columns` are those read from the warehouse's table."""
-        shown = self.rules.shown().columns
+        shown = self.rules.shown().columns.keys() - _internal_columns(self.table)
         values = [column for column in self.table.columns.values() if column.kind in ("static", "regular") and column.name in shown]
         elements = self.elements & {column.name for column in values}
         timed = WRITETIME in columns
@@ -615,7 +650,8 @@ class Rows:
         self.spelled = {name: spell for name in self.clustering if (spell := clustering_spelling(self.shape.columns[name])) is not None}
         layout = warehouse or WarehouseConfig()
         self.digits, self.overflow = layout.numbers.of(found.shown()), layout.overflow
-        values = [*table.static_columns, *table.regular_columns]
+        values = [column for column in self.selection.selected if column.kind in ("static", "regular")]
+        self.asked = {column.name for column in self.selection.selected}
         self.facts = {column.name: of_elements or not self.shape.columns[column.name].multicell for column in values}
         self.counters = {column.name for column in values if column.type == "counter"}
 
@@ -635,7 +671,7 @@ class Rows:
     def answered(self, answer: Sequence[bytes | None], now: int) -> tuple[str, int, Shown] | None:
         """Key, token and document of a row of the cluster; None if the pipeline's filter excludes it."""
         fields = iter(answer)
-        raw = {name: next(fields) for name in self.shape.keys}
+        raw = {name: next(fields) if name in self.asked else None for name in self.shape.keys}
         writetime: dict[str, int] = {}
         expires_at: dict[str, int] = {}
         for name, cells in self.facts.items():
@@ -647,6 +683,8 @@ class Rows:
                 written, left = _facts(next(fields), 8, elements), _facts(next(fields), 4, elements)
                 writetime |= {name: max(written)} if written else {}
                 expires_at |= {name: now + min(left)} if left else {}
+        # Filters and masks may name what CQL does not show.
+        raw = dict.fromkeys(self.shape.columns) | raw
         typed = {name: self._value(name, each) for name, each in raw.items()}
         if not self.keeps(typed):
             return None
@@ -716,6 +754,12 @@ class Rows:
         if not text or (self.overflow == "null" and digits.fitted(text) is None):
             return None
         return verification.one_spelling(text)
+
+
+def _internal_columns(table: Table) -> set[str]:
+    """Columns with values that CQL does not show, of a table WITH COMPACT STORAGE."""
+    values = {column.name for column in (*table.static_columns, *table.regular_columns)}
+    return values - {column.name for column in table.cql_columns}
 
 
 def hides_tokens(rules: TableRules) -> bool:

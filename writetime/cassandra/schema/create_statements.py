@@ -104,7 +104,7 @@ def _notes(table: Table) -> Iterator[str]:
         yield f"dropped column {identifier(column.name)} {kind} at {_moment(column.dropped_at)}{again}"
     if "super" in table.flags:
         yield "a Thrift super column family: CQL cannot create it"
-    elif _is_compact(table):
+    elif table.is_compact:
         yield "requires enable_compact_storage in 4.0 and later"
 
 
@@ -118,16 +118,16 @@ def _type_shown(table: Table, column: DroppedColumn) -> str:
 
 def create_cql(table: Table) -> str:
     """CREATE TABLE without comments."""
-    columns = [f"    {identifier(column.name)} {column.type}{_static(table, column)}" for column in _shown(table)]
+    columns = [f"    {identifier(column.name)} {column.type}{_static(table, column)}" for column in table.cql_columns]
     body = ",\n".join([*columns, f"    {_primary_key(table)}"])
-    options = [*(["COMPACT STORAGE"] if _is_compact(table) else []), *_order(table), *_options(table)]
+    options = [*(["COMPACT STORAGE"] if table.is_compact else []), *_order(table), *_options(table)]
     return f"CREATE TABLE {_name(table)} (\n{body}\n) WITH {_joined(options)};"
 
 
 def _view(table: Table) -> str:
     view = table.view
     assert view is not None
-    columns = "*" if view.all_columns else ", ".join(identifier(column.name) for column in _shown(table))
+    columns = "*" if view.all_columns else ", ".join(identifier(column.name) for column in table.cql_columns)
     source = f"{identifier(table.keyspace)}.{identifier(view.base_table)}"
     options = [*_order(table), *(["cdc = true"] if table.cdc else []), f"gc_grace_seconds = {table.gc_grace_seconds}"]
     lines = [f"SELECT {columns}", f"FROM {source}", f"WHERE {view.where_clause}", _primary_key(table), f"WITH {_joined(options)};"]
@@ -138,42 +138,18 @@ def _name(table: Table) -> str:
     return f"{identifier(table.keyspace)}.{identifier(table.name)}"
 
 
-def _is_compact(table: Table) -> bool:
-    return "compound" not in table.flags or "dense" in table.flags
-
-
-def _is_static_compact(table: Table) -> bool:
-    """No clustering in CQL: the regular columns of CQL are static internally (Cassandra 3.0,
-    CompactTables)."""
-    return not {"compound", "dense", "super"} & table.flags
-
-
-def _shown(table: Table) -> Iterator[Column]:
-    """The columns that CQL shows: compact tables also have internal ones."""
-    yield from table.partition_key
-    if _is_static_compact(table):
-        yield from table.static_columns
-        return
-    yield from (*table.clustering, *table.static_columns)
-    yield from (column for column in table.regular_columns if not (_is_compact(table) and _is_nothing(column)))
-
-
-def _is_nothing(column: Column) -> bool:
-    return column.type == "empty" or column.type.strip("'").endswith("EmptyType")
-
-
 def _static(table: Table, column: Column) -> str:
-    return " static" if column.kind == "static" and not _is_static_compact(table) else ""
+    return " static" if column.kind == "static" and not table.is_static_compact else ""
 
 
 def _primary_key(table: Table) -> str:
     partition = ", ".join(identifier(column.name) for column in table.partition_key)
-    clustering = [] if _is_static_compact(table) else [identifier(column.name) for column in table.clustering]
+    clustering = [] if table.is_static_compact else [identifier(column.name) for column in table.clustering]
     return f"PRIMARY KEY ({', '.join([f'({partition})', *clustering])})"
 
 
 def _order(table: Table) -> list[str]:
-    if _is_static_compact(table) or not table.clustering:
+    if table.is_static_compact or not table.clustering:
         return []
     columns = ", ".join(f"{identifier(column.name)} {'DESC' if column.descending else 'ASC'}" for column in table.clustering)
     return [f"CLUSTERING ORDER BY ({columns})"]

@@ -28,6 +28,11 @@ class Column:
     position: int = -1
     descending: bool = False
 
+    @property
+    def is_nothing(self) -> bool:
+        """Whether its values have no bytes: it stands for the value of a compact table that has none."""
+        return self.type == "empty" or self.type.strip("'").endswith("EmptyType")
+
 
 @dataclass(frozen=True, slots=True)
 class DroppedColumn:
@@ -137,6 +142,25 @@ class Table:
     def bypass(self) -> str:
         """How writes bypass the commit log: the transactional mode, or `tracked`; `off` if they do not."""
         return "tracked" if self.tracked and self.transactional_mode == "off" else self.transactional_mode
+
+    @property
+    def is_compact(self) -> bool:
+        """Whether it was created WITH COMPACT STORAGE, or by Thrift."""
+        return "compound" not in self.flags or "dense" in self.flags
+
+    @property
+    def is_static_compact(self) -> bool:
+        """Whether CQL shows no clustering, and as regular columns what is static internally (Cassandra 3.0,
+        CompactTables)."""
+        return not {"compound", "dense", "super"} & self.flags
+
+    @property
+    def cql_columns(self) -> tuple[Column, ...]:
+        """The columns that CQL shows, keys first: compact tables also have internal ones."""
+        if self.is_static_compact:
+            return *self.partition_key, *self.static_columns
+        regular = (column for column in self.regular_columns if not (self.is_compact and column.is_nothing))
+        return *self.partition_key, *self.clustering, *self.static_columns, *regular
 
     @property
     def is_counter(self) -> bool:

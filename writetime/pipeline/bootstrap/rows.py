@@ -61,17 +61,19 @@ class Selection:
 
     def __init__(self, table: Table, types: Mapping[tuple[str, str], UserType], *, of_elements: bool) -> None:
         self.table = table
-        self._values = [*table.static_columns, *table.regular_columns]
+        self.selected = table.cql_columns
+        """The columns that are asked for, without those of compact tables that CQL does not show."""
+        self._values = [column for column in self.selected if column.kind in ("static", "regular")]
         self._kinds = [parse_type(column.type, table.keyspace, types) for column in self._values]
         self._paths = ElementPaths(table, types)
         self._timed = [of_elements or not kind.multicell for kind in self._kinds]
         self._keys = len(table.partition_key)
-        self._clustering = len(table.clustering)
+        self._clustering = 0 if table.is_static_compact else len(table.clustering)
 
     @property
     def columns(self) -> str:
         """The columns between SELECT and FROM; the coordinator's clock (ms) is last."""
-        keys = [quoted(column.name) for column in (*self.table.partition_key, *self.table.clustering)]
+        keys = [quoted(column.name) for column in self.selected if column.kind in ("partition_key", "clustering")]
         values = []
         for column, timed in zip(self._values, self._timed, strict=True):
             name = quoted(column.name)
@@ -110,7 +112,7 @@ class Selection:
             if value is not None:
                 cells[column.kind == "static"] += self._cells(column, kind, value, _Facts(written, left, reading))
         # Only a partition without rows answers with a row without clustering.
-        alone = self._clustering > 0 and all(value is None for value in clustering)
+        alone = self.table.is_static_compact or (self._clustering > 0 and all(value is None for value in clustering))
         return RingRow(key, None if alone else clustering, tuple(cells[False]), tuple(cells[True]))
 
     def _cells(self, column: Column, kind: CqlType, value: bytes, facts: _Facts) -> Iterator[Cell]:
