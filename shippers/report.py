@@ -2,7 +2,8 @@
 positions.
 
     nodes/<cluster>/<dc>/<node>/<utc time>-<crc32c>.json
-    {"at": "2026-05-04T12:05:01+00:00", "host_id": …, "address": …, "release_version": …, "tokens": [decimal text, …],
+    {"at": "2026-05-04T12:05:01+00:00", "host_id": …, "address": …, "release_version": …, "partitioner": …,
+     "tokens": [decimal text, …],
      "settings": {"cdc_enabled": true, "cdc_block_writes": true, …},
      "space": {"level": "alarm", "used": bytes, "limit": bytes, "share": 0.92, "disk_free": bytes},
      "log": {"to_ship": segments, "to_ship_bytes": bytes, "oldest": s since the epoch or null, "spilled": segments,
