@@ -45,19 +45,19 @@ def verification_of(monkeypatch: pytest.MonkeyPatch) -> Any:
         found.store, found.cluster, found.options, found.cql = MemoryStore(), "c", Options(wait=1), CqlConfig(contact_points=["h"])
         found.schema = Schema(tables={GOOD.id: GOOD, BAD.id: BAD})
         done: dict[str, Any] = {
-            "_subject": lambda table: Subject(table, table.name, SimpleNamespace(ranges=[]), [look]),  # type: ignore[arg-type]
+            "_subject": lambda table, _: Subject(table, table.name, SimpleNamespace(ranges=[]), [look]),  # type: ignore[arg-type]
             "_again": lambda subject: look,
-            "_compared": lambda subject: TableResult(table=subject.table.full_name, table_id=subject.table.id, snapshot=1),
+            "_counted": lambda subject: TableResult(table=subject.table.full_name, table_id=subject.table.id, snapshot=1),
         }
         for name, works in done.items():
 
-            def raising(about: Any, name: str = name, works: Any = works) -> Any:
+            def raising(about: Any, *rest: Any, name: str = name, works: Any = works) -> Any:
                 if name == step and (about == BAD or getattr(about, "table", None) == BAD):
                     raise error
-                return works(about)
+                return works(about, *rest)
 
             monkeypatch.setattr(found, name, raising, raising=False)
-        monkeypatch.setattr(found, "_tables", lambda: [BAD, GOOD])
+        found._logged = 0
         monkeypatch.setattr(found, "_horizon", lambda table: SimpleNamespace(logged=9))
         again: list[UUID] = []
         doubtful = lambda subject: not subject.trouble and again.count(subject.table.id) == 0 and not again.append(subject.table.id)  # noqa: E731
@@ -67,18 +67,18 @@ def verification_of(monkeypatch: pytest.MonkeyPatch) -> Any:
     return made
 
 
-@pytest.mark.parametrize("step", ["_subject", "_again", "_compared"])
+@pytest.mark.parametrize("step", ["_subject", "_again", "_counted"])
 @pytest.mark.parametrize("error", FAILURES, ids=lambda error: type(error).__name__)
 def test_a_table_that_cannot_be_compared_leaves_the_others(verification_of: Any, step: str, error: Exception) -> None:
-    bad, good = verification_of(step, error).report().tables
+    bad, good = verification_of(step, error)._compared([(BAD, None), (GOOD, None)])
     assert (bad.table, bool(bad.trouble), bad.snapshot) == ("k.bad", True, None)
     assert (good.table, good.trouble, good.snapshot) == ("k.good", "", 1)
 
 
-@pytest.mark.parametrize("step", ["_subject", "_again", "_compared"])
+@pytest.mark.parametrize("step", ["_subject", "_again", "_counted"])
 def test_an_outage_of_the_store_is_no_tables_fault(verification_of: Any, step: str) -> None:
     with pytest.raises(StoreUnavailable):
-        verification_of(step, StoreUnavailable("no route", operation="read an object")).report()
+        verification_of(step, StoreUnavailable("no route", operation="read an object"))._compared([(BAD, None), (GOOD, None)])
 
 
 # --- tables WITH COMPACT STORAGE
