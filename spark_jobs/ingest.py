@@ -429,7 +429,10 @@ class Batch:
             again = False
         schema = learner.schema()
         wanted = [*learner.captured(self.config.tables.captures), *learner.views_with_cdc(self.config.tables.captures)]
-        self.refused = self._refused(wanted, schema)
+        unusable = learner.unusable(self.config.tables.captures)
+        self.refused = self._refused(wanted, schema) | {
+            table_id: RefusedTable(table=name, table_id=table_id, reason=reason) for table_id, (name, reason) in unusable.items()
+        }
         captured = [table for table in wanted if table.id not in self.refused]
         bypassing = [table for table in wanted if not table.dropped and table.bypasses_log]
         self.not_in_log = {table.label: CDC_OFF for table in wanted if not table.dropped and not table.cdc}

@@ -187,6 +187,26 @@ def test_many_columns_and_fields_reject_a_table() -> None:
     assert f"more than {MAX_PARTS} columns and fields" in (rejection_reason(schema.tables[EVIL], schema) or "")
 
 
+@pytest.mark.parametrize(
+    ("column_name", "change", "reason"),
+    [("w", {"kind": "odd"}, "unknown kind 'odd'"), ("n" * 2000, {}, "more than 1024 bytes"), ("w", {"type": "x"}, None)],
+    ids=["kind", "name", "type"],
+)
+def test_a_table_whose_definition_means_nothing_is_rejected_by_name(column_name: str, change: dict[str, Any], reason: str | None) -> None:
+    found = document()
+    found["columns"].append(column(column_name, "evil", "regular", "int") | change | {"writetime": T + 1})
+    learner = SchemaLearner()
+    learner.apply_snapshot(found)
+    names = dict(learner.unusable().values())
+    assert names.keys() == ({"evil.t"} if reason else set())
+    assert (reason or "") in names.get("evil.t", "")
+    assert learner.unusable(lambda name: name != "evil.t") == {}
+    # One whose CREATE is not known waits for it.
+    learner = SchemaLearner()
+    learner.apply_snapshot(document() | {"columns": [*columns_of("good"), *columns_of("evil")[1:]]})
+    assert (learner.unusable(), EVIL in learner.schema().tables) == ({}, False)
+
+
 # --- by chance
 
 TEXTS = st.one_of(
@@ -307,6 +327,7 @@ def check(learner: SchemaLearner) -> Schema:
     assert GOOD in {table.id for table in captured}
     assert rejection_reason(schema.tables[GOOD], schema) is None
     assert schema.tables[GOOD].full_name == "good.t"
+    assert all(reason and name != "good.t" for name, reason in learner.unusable().values())
     for table in captured:
         if rejection_reason(table, schema) is None:
             _use(table, schema)

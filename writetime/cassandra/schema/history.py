@@ -94,6 +94,7 @@ DEFAULT_GC_GRACE_SECONDS: Final = 864_000
 _SETTLED: Final = 60_000_000
 """How much older (µs) than a snapshot a row must be for its absence to count as a drop: node clocks
 differ."""
+_INCOMPLETE: Final = "primary key columns are missing"
 _LONGEST_NAME: Final = 1024
 """In bytes, of a table, type or column. Cassandra allows 48, 222 since 5.0, and 65,535 of columns of Thrift, which no
 warehouse has."""
@@ -246,6 +247,7 @@ class _Learnt:
     cdc_ever: frozenset[UUID]
     cdc_back: dict[UUID, int]
     left_out: dict[str, WritetimeError]
+    unusable: dict[UUID, tuple[str, WritetimeError]]
 
 
 class SchemaLearner:
@@ -540,6 +542,17 @@ class SchemaLearner:
             name: error for keyspace in sorted({name for _, name in self._facts}) for name, error in self._of(keyspace).left_out.items()
         }
 
+    def unusable(self, accepts: Callable[[str], bool] = lambda full_name: True) -> dict[UUID, tuple[str, str]]:
+        """Existing tables with cdc=true whose definition is complete, but means nothing: id -> (full name, reason). They
+        are not in the schema."""
+        found = {id_: each for _, keyspace in self._facts for id_, each in self._of(keyspace).unusable.items()}
+        known = self.schema().tables
+        return {
+            id_: (name, str(error))
+            for id_, (name, error) in sorted(found.items())
+            if id_ not in known and accepts(name) and getattr(error, "message", "") != _INCOMPLETE
+        }
+
     def to_json(self) -> str:
         """All facts, for `from_json`. The same facts give the same text."""
         partitions = [_partition_to_json(table, keyspace, facts) for (table, keyspace), facts in sorted(self._facts.items())]
@@ -795,7 +808,7 @@ class _Incarnation:
 
 def _learn(keyspace: str, facts: Mapping[str, _Facts]) -> _Learnt:
     now = _View(facts)
-    found = _Learnt(None, {}, {}, frozenset(), {}, {})
+    found = _Learnt(None, {}, {}, frozenset(), {}, {}, {})
     cdc_ever: set[UUID] = set()
     for source in ("tables", "views"):
         for clustering, of_row in facts[source].rows.items():
@@ -803,17 +816,21 @@ def _learn(keyspace: str, facts: Mapping[str, _Facts]) -> _Learnt:
             with _or_left_out(found.left_out, keyspace, clustering):
                 living = now.row(source, clustering).get("id")
             for incarnation in _incarnations(facts[source], clustering, living):
+                values = sorted((cell.timestamp, cell.value == b"\1") for cell in of_row.cells if cell.column == "cdc")
+                switches = [(at, on) for at, on in values if incarnation.holds(at)]
+                has_cdc, table = any(on for _, on in switches), None
                 with _or_left_out(found.left_out, keyspace, clustering):
                     table = _whole_table(keyspace, source, clustering, incarnation, facts)
                     if table.id in found.tables and table.dropped:
                         continue
                     found.tables[table.id] = table
-                    values = sorted((cell.timestamp, cell.value == b"\1") for cell in of_row.cells if cell.column == "cdc")
-                    switches = [(at, on) for at, on in values if incarnation.holds(at)]
-                    if any(on for _, on in switches):
+                    if has_cdc:
                         cdc_ever.add(table.id)
                     if (back := _back(switches)) is not None:
                         found.cdc_back[table.id] = back
+                if table is None and has_cdc and incarnation.last is None:
+                    name = _label(keyspace, clustering)
+                    found.unusable[incarnation.id] = name, found.left_out[name]
     for clustering in facts["types"].rows:
         with _or_left_out(found.left_out, keyspace, clustering):
             found.types.update(_user_type(keyspace, now, clustering))
@@ -840,13 +857,17 @@ def _back(switches: Sequence[tuple[int, bool]]) -> int | None:
 @contextmanager
 def _or_left_out(left_out: dict[str, WritetimeError], keyspace: str, clustering: Clustering) -> Iterator[None]:
     """Record the error of one table or type and continue with the rest."""
-    name = shortened(".".join((keyspace, *_text(clustering))))
+    name = _label(keyspace, clustering)
     try:
         yield
     except WritetimeError as error:
         left_out[name] = error
     except Exception as error:  # noqa: BLE001 - facts are what nodes have written, and this object may be anything
         left_out[name] = SchemaError(f"{type(error).__name__}: {shortened(str(error))}", operation="learn the schema", obj=name)
+
+
+def _label(keyspace: str, clustering: Clustering) -> str:
+    return shortened(".".join((keyspace, *_text(clustering))))
 
 
 def _expect_name(name: bytes | None) -> None:
@@ -932,7 +953,7 @@ def _table(keyspace: str, source: str, clustering: Clustering, incarnation: _Inc
     )
     if not table.partition_key or not all(_contiguous(part) for part in (table.partition_key, table.clustering)):
         raise SchemaError(
-            "primary key columns are missing",
+            _INCOMPLETE,
             operation="learn the schema",
             obj=table.full_name,
             hint="Its CREATE TABLE is in a segment that was not read: provide a schema snapshot",

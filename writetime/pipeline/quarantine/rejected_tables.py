@@ -49,9 +49,10 @@ def task_arguments(found: Sequence[RefusedTable], most: int) -> list[dict[str, s
 def remaining_reason(store: Store, cluster: str, table_id: UUID, rules: Rules) -> str | None:
     """Why the table is still rejected, by its schema and the rules. None if no reason is known: a name clash
     in the warehouse is only seen by a batch."""
-    schema = known_schema(store, cluster).schema()
+    learner = known_schema(store, cluster)
+    schema = learner.schema()
     table = schema.tables.get(table_id)
-    return None if table is None else rejection_reason(table, schema, rules)
+    return learner.unusable().get(table_id, ("", None))[1] if table is None else rejection_reason(table, schema, rules)
 
 
 def waiting_segments(store: Store, cluster: str, table_id: UUID) -> list[str]:
