@@ -65,7 +65,7 @@ from writetime.events.naming import to_column
 from writetime.events.number_rules import Digits
 from writetime.pipeline import comparisons, verification, watermark
 from writetime.pipeline.bootstrap.rows import Selection
-from writetime.pipeline.bootstrap.run import parse_part, split, split_parts
+from writetime.pipeline.bootstrap.run import Range, parse_part, split, split_parts
 from writetime.pipeline.job_result import leave
 from writetime.pipeline.planner import history
 from writetime.pipeline.segment_check import known_schema
@@ -128,7 +128,7 @@ class Options:
     tables: Sequence[str] = ()
     share: float = 1.0
     seed: int = 0
-    part: verification.Range | None = None
+    part: Range | None = None
     wait: float = 0.0
     at_rest: bool = False
     values: bool = False
@@ -251,13 +251,14 @@ class Verification:
         verification.write_report(self.store, report)
         return report
 
-    def _rounds(self, read: Set[UUID], done: Mapping[UUID, TableResult]) -> Iterator[list[tuple[Table, list[verification.Range] | None]]]:
+    def _rounds(self, read: Set[UUID], done: Mapping[UUID, TableResult]) -> Iterator[Sequence[tuple[Table, list[Range] | None]]]:
         """The tables to compare and the parts of each (None: all), round by round. A table that could not be compared
         (`done`) is left alone."""
         if self.cql is None:
             return
         if not self.options.due:
-            yield [(table, None if self.options.part is None else [self.options.part]) for table in self._tables()]
+            parts = None if self.options.part is None else [self.options.part]
+            yield [(table, parts) for table in self._tables()]
             return
         tables, sealed = self._tables(), history(self.store, self.cluster).sealed
         whole = {table.id for table in tables if hides_tokens(self.config.columns.rules.of(table, self.schema.types))}
@@ -273,7 +274,7 @@ class Verification:
             if wanted:
                 yield wanted
 
-    def _compared(self, wanted: Iterable[tuple[Table, list[verification.Range] | None]]) -> list[TableResult]:
+    def _compared(self, wanted: Iterable[tuple[Table, list[Range] | None]]) -> list[TableResult]:
         subjects: list[Subject] = []
         refused: list[TableResult] = []
         for table, parts in wanted:
@@ -330,7 +331,7 @@ class Verification:
         ids = [UUID(name) for name, versions in (sealed.state if sealed else {}).items() if versions.behind is None and not versions.ended]
         return [table for each in ids if (table := self.schema.tables.get(each)) is not None and not table.dropped]
 
-    def _subject(self, table: Table, parts: list[verification.Range] | None) -> Subject:
+    def _subject(self, table: Table, parts: list[Range] | None) -> Subject:
         """The table, or those parts of it, after a first pass. BatchError if it cannot be compared."""
         name = Warehouse(self.spark, self.catalog).current_of(table)
         if name is None:
@@ -361,7 +362,7 @@ class Verification:
                 notes.append(self.store.read(name))
         return {bytes.fromhex(key) for note in notes for key in json.loads(note)["keys"]}
 
-    def _ranges(self, tokens: Sequence[int], parts: list[verification.Range] | None) -> list[verification.Range]:
+    def _ranges(self, tokens: Sequence[int], parts: list[Range] | None) -> list[Range]:
         wanted = self.config.snapshot.ranges
         if parts is None or not self.options.due:
             return split(tokens, None if parts is None else parts[0], wanted)
@@ -574,7 +575,7 @@ class Plan:
     """What a worker needs to build the rows of either side."""
 
     def __init__(
-        self, config: PipelineConfig, cql: CqlConfig, table: Table, types: Schema, ranges: Sequence[verification.Range], of_elements: bool
+        self, config: PipelineConfig, cql: CqlConfig, table: Table, types: Schema, ranges: Sequence[Range], of_elements: bool
     ) -> None:
         self.config, self.cql, self.table, self.types, self.ranges, self.of_elements = config, cql, table, types, list(ranges), of_elements
         self.rules = config.columns.rules.of(table, types.types)
@@ -657,7 +658,7 @@ class Rows:
 
     # --- the cluster's side
 
-    def of_ring(self, ring: Ring, number: int, tokens: verification.Range, rate: RowRate) -> Iterator[dict[str, Any]]:
+    def of_ring(self, ring: Ring, number: int, tokens: Range, rate: RowRate) -> Iterator[dict[str, Any]]:
         bounds = [token.to_bytes(8, "big", signed=True) for token in tokens]
         for page in ring.pages(self.selection.of_range(), bounds, 0):
             for answer in page.rows:
@@ -704,7 +705,7 @@ class Rows:
 
     # --- the warehouse's side
 
-    def of_lake(self, batch: pa.RecordBatch, ranges: Sequence[verification.Range], wanted: set[int]) -> Iterator[dict[str, Any]]:
+    def of_lake(self, batch: pa.RecordBatch, ranges: Sequence[Range], wanted: set[int]) -> Iterator[dict[str, Any]]:
         ends = [end for _, end in ranges]
         columns = {name: plain_values(batch.column(name)) for name in batch.schema.names}
         for at in range(batch.num_rows):

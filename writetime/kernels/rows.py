@@ -164,7 +164,7 @@ def _u16(buf: Bytes, pos: int) -> int:
 def _is_stand_in(buf: Bytes, path: int) -> bool:
     """Whether this is the path of a list's element that was read from the cluster."""
     low = (_u16(buf, path + 6) << 16) | _u16(buf, path + 8)
-    return low == _PATH_MARK_LOW and _u16(buf, path + 4) == _PATH_MARK_HIGH  # type: ignore[no-any-return]
+    return low == _PATH_MARK_LOW and _u16(buf, path + 4) == _PATH_MARK_HIGH
 
 
 @compiled
