@@ -270,7 +270,9 @@ class Verification:
                 log.info("the next run continues", slices=number)
                 return
             failed = {table_id for table_id, each in done.items() if each.trouble}
-            wanted = [(each.table, each.slices[number]) for each in due if number < len(each.slices) and each.table.id not in failed]
+            wanted: list[tuple[Table, list[Range] | None]] = [
+                (each.table, each.slices[number]) for each in due if number < len(each.slices) and each.table.id not in failed
+            ]
             if wanted:
                 yield wanted
 
