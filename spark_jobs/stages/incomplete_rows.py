@@ -14,7 +14,7 @@ import pyarrow as pa
 from writetime.cassandra.merge import row_codec
 from writetime.cassandra.merge.partition_head import static_row_of
 from writetime.cassandra.merge.stand_ins import is_unknown
-from writetime.cassandra.merge.unknown_marker import may_hold_one
+from writetime.cassandra.merge.unknown_marker import may_be_unknown
 from writetime.cassandra.types.byte_comparable import HEAD, split_record_key
 from writetime.storage.store import Store
 
@@ -30,7 +30,7 @@ class IncompleteRows:
         """Yield the records (`shards.SCHEMA`) unchanged, and remember those that are incomplete."""
         for batch in records:
             for key, state in zip(batch["key"].to_pylist(), batch["state"].to_pylist(), strict=True):
-                if state and may_hold_one(state) and self._is_incomplete(key, state):
+                if state and may_be_unknown(state) and self._is_incomplete(key, state):
                     self._keys.append(key.hex())
             yield batch
 

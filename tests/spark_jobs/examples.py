@@ -178,15 +178,17 @@ def folded(
     shards: Mapping[UUID, tuple[str, int]] | None = None,
     cuts: Cuts | None = None,
     engine: Engine = "auto",
+    readings: frozenset[int] = frozenset(),
     **options: Any,
 ) -> list[dict[str, Any]]:
-    """Rows of FOLDED, from ROUTED by way of ITEMS, sorted as Spark does. `payload` is an event as the sinks
+    """Rows of FOLDED, from ROUTED by way of ITEMS, sorted as Spark does. `readings`: segments that were read from the
+    cluster. `payload` is an event as the sinks
     take it, a record, an account or the place of what is quarantined, pickled."""
     places = {(table_id.bytes, 0): (shards or {}).get(table_id, ("", 0)) for table_id in schema.tables}
     nothing = {**dict.fromkeys(ROUTED.names), "kind": "shard", "bucket": 0}
     found = [*({**nothing, "table_id": table_id.bytes} for table_id in shards or {}), *routed(frames, schema)]
     found.sort(key=lambda row: row["table_id"])
-    items = staged(exploder(ExplodePlan(schema, [7] * len(HOSTS), cuts or Cuts(), engine)), found, ROUTED, ITEMS)
+    items = staged(exploder(ExplodePlan(schema, [7] * len(HOSTS), cuts or Cuts(), engine, readings=readings)), found, ROUTED, ITEMS)
     items.sort(key=lambda row: [row[name] for name in ORDER])
     rows = staged(joiner(FoldPlan(schema, now, since, places, engine=engine, **options)), items, ITEMS, FOLDED)
     return list(_with_payloads(rows, EventPlan(schema, now, [f"{host}.log" for host in HOSTS], HOSTS, dict.fromkeys(_ids(schema), 3))))

@@ -4,8 +4,8 @@ Strategy: numba, as in `mutation_kernel`. Rows are in one byte array and read en
 blocks of numbers in `cur`, at A and B for the two rows, at W for the winning cell and at LAST for the last
 written entry. Nothing outside of a row is read. If a row is damaged, or a counter is not as Cassandra writes
 it (shards and header in order), the result is ODD, and the caller uses the readable twin. So it is where counters
-or elements of lists that were read from the cluster (`stand_ins`) meet others. If room lacks, the
-result is LACKING, and the caller makes room and repeats the call.
+or elements of lists that were read from the cluster (`stand_ins`) meet others. If room lacks, the result is
+LACKING, and the caller makes room and repeats the call.
 
 Cassandra's rules are documented in `reconcile`; functions here have the names of their twins there. `merge`
 calls them.

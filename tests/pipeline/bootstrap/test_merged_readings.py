@@ -18,7 +18,7 @@ from writetime.cassandra.merge.counters import Shard, encode_context, statement,
 from writetime.cassandra.merge.liveness import is_live, live_cells
 from writetime.cassandra.merge.row_codec import Engine
 from writetime.cassandra.merge.stand_ins import is_unknown, place
-from writetime.cassandra.merge.unknown_marker import UNKNOWN_TTL, list_path, may_hold_one
+from writetime.cassandra.merge.unknown_marker import UNKNOWN_TTL, list_path, may_be_unknown
 from writetime.cassandra.model import Cell, DeletionTime, Liveness, Row
 from writetime.pipeline.bootstrap.difference import Comparison
 from writetime.pipeline.bootstrap.rows import Reading
@@ -138,17 +138,19 @@ def frame(story: Story, pinned: bytes, second: int, ring: Row | None) -> bytes:
 
 @dataclass
 class Pipeline:
-    """The state of the row. `noted`: the batch that last changed it has noted its key."""
+    """The state of the row. `noted`: the batch that last changed it has noted its key; `twin`: an engine that has to
+    agree."""
 
     story: Story
-    engine: Engine = "python"
+    twin: Engine = "python"
     state: bytes = b""
     noted: bool = False
 
     def merge(self, item: bytes, second: int) -> None:
         before = self.state
         if item:
-            self.state = self.story.merged(before, item, self.engine)
+            self.state = self.story.merged(before, item, "python")
+            assert self.twin == "python" or self.story.merged(before, item, self.twin) == self.state
         if self.state != before:
             self.noted = self._is_unknown(second)
 
@@ -157,7 +159,7 @@ class Pipeline:
         self.noted |= self._is_unknown(second)
 
     def _is_unknown(self, second: int) -> bool:
-        return may_hold_one(self.state) and is_unknown(self.row, START + second, counter=self.story.is_counter)
+        return may_be_unknown(self.state) and is_unknown(self.row, START + second, counter=self.story.is_counter)
 
     @property
     def row(self) -> Row:
@@ -413,7 +415,7 @@ def test_whatever_is_written_and_read_in_whatever_order(
         items.append(frame(story, random.choice(list(pinned_states(story, second))), second, answer(story, second)))
     items += random.sample(items, len(items) // 2)
     random.shuffle(items)
-    pipeline = Pipeline(story)
+    pipeline = Pipeline(story, "auto")
     for item in items:
         pipeline.merge(item, story.ends)
     settled(pipeline)

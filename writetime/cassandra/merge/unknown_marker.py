@@ -30,7 +30,7 @@ ALONE: Final = 0x7FFFFFFD
 UNKNOWN_LIVENESS: Final = (WITH_CELLS, ALONE)
 _LIVENESS_EXPIRY: Final = 0xFFFFFFF0
 """s since the epoch: in 2106. One less than what a segment of version 8 can say."""
-_EXPIRY_MARK: Final = write_unsigned(_LIVENESS_EXPIRY)
+_LIVENESS_MARK: Final = write_unsigned(WITH_CELLS)
 
 REFERENCE: Final = (1_262_304_000 + 12_219_292_800) * 10_000_000
 """2010-01-01 in the clock of UUIDs: paths of prepended elements are before it, those of appended ones after
@@ -68,6 +68,6 @@ def read_at(path: bytes | None) -> int:
     return int.from_bytes((path or b"")[10:], "big")
 
 
-def may_hold_one(state: bytes) -> bool:
-    """Whether bytes that contain a flat row may contain a stand-in; False is certain."""
-    return PATH_MARK in state or _EXPIRY_MARK in state or STATED in state
+def may_be_unknown(state: bytes) -> bool:
+    """Whether bytes that contain a flat row may contain a stand-in that can be in doubt; False is certain."""
+    return PATH_MARK in state or _LIVENESS_MARK in state or STATED in state
