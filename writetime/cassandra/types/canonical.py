@@ -33,6 +33,7 @@ from typing import Final
 from writetime.cassandra.model import PartitionUpdate, Row
 from writetime.cassandra.schema.model import Table, UserType
 from writetime.cassandra.types.compound import read_value, write_value
+from writetime.cassandra.types.integers import EXACT, to_decimal, to_integer
 from writetime.cassandra.types.marshal import Component, CompositeType, DynamicCompositeType, ReversedType, class_name
 from writetime.cassandra.types.native import CqlType, NativeType
 from writetime.cassandra.types.types import CollectionType, TupleType, UdtType, VectorType, parse_type, read_values
@@ -155,15 +156,12 @@ def _decimal(data: bytes) -> bytes:
 
 def _without_zeros(number: int, most: int) -> tuple[int, int]:
     """A number without the zeros at its decimal end, and how many these were; `most` of them are taken."""
-    # Not more of them than of zeros at its binary end.
-    most = min(most, (number & -number).bit_length() - 1)
-    zeros = 0
-    for power in reversed(range(max(most, 0).bit_length())):
-        if zeros + (1 << power) <= most:
-            quotient, rest = divmod(number, 10 ** (1 << power))
-            if not rest:
-                number, zeros = quotient, zeros + (1 << power)
-    return number, zeros
+    if number % 10 or not number:
+        return number, 0
+    decimal = to_decimal(number)
+    digits = bytes(decimal.as_tuple().digits)
+    zeros = min(most, len(digits) - len(digits.rstrip(b"\x00")))
+    return to_integer(decimal.scaleb(-zeros, EXACT)), zeros
 
 
 _NATIVE: Final[dict[str, Spell]] = {
