@@ -59,7 +59,7 @@ from writetime.config.pipeline import PipelineConfig, load
 from writetime.config.warehouse import WarehouseConfig
 from writetime.errors import BatchError, ConfigError, ObjectNotFound, StoreError
 from writetime.events.arrow import from_arrow_value, plain_values
-from writetime.events.key_spelling import clustering_spelling
+from writetime.events.key_spelling import clustering_spelling, has_spellings, is_distinct
 from writetime.events.masking import Rules, TableRules
 from writetime.events.naming import to_column
 from writetime.events.number_rules import Digits
@@ -651,6 +651,7 @@ class Rows:
         self.keys = None if {*self.key, *self.clustering} & found.hidden else RowKeys(table, types.types)
         # To Cassandra decimals 1.0 and 1.00 are one clustering, and replicas may show either.
         self.spelled = {name: spell for name in self.clustering if (spell := clustering_spelling(self.shape.columns[name])) is not None}
+        self.respelled = {name: kind for name, kind in self.shape.keys.items() if has_spellings(kind)}
         layout = warehouse or WarehouseConfig()
         self.digits, self.overflow = layout.numbers.of(found.shown()), layout.overflow
         values = [column for column in self.selection.selected if column.kind in ("static", "regular")]
@@ -672,9 +673,12 @@ class Rows:
             rate.wait(len(page.rows))
 
     def answered(self, answer: Sequence[bytes | None], now: int) -> tuple[str, int, Shown] | None:
-        """Key, token and document of a row of the cluster; None if the pipeline's filter excludes it."""
+        """Key, token and document of a row of the cluster; None if the pipeline's filter excludes it, or if it reads as
+        another row: its mutations are in quarantine, which reports them."""
         fields = iter(answer)
         raw = {name: next(fields) if name in self.asked else None for name in self.shape.keys}
+        if not all(is_distinct(kind, raw[name] or b"", by_type=name in self.clustering) for name, kind in self.respelled.items()):
+            return None
         writetime: dict[str, int] = {}
         expires_at: dict[str, int] = {}
         for name, cells in self.facts.items():

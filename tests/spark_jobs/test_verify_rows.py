@@ -154,6 +154,14 @@ def test_filtered() -> None:
     assert rows.answered(answer(3, 10), 1000) is not None
 
 
+def test_a_partition_that_reads_as_another_is_left_to_the_quarantine() -> None:
+    kinds: dict[str, tuple[ColumnKind, str]] = {"id": ("partition_key", "varint"), "v": ("regular", "int")}
+    padded = Table("shop", "padded", UUID(int=2), {n: Column(n, kind, type_, 0) for n, (kind, type_) in kinds.items()})
+    rows = Rows(padded, Schema(), True)
+    answers = [rows.answered((key, i32(7), i64(5), None, i64(0)), 1000) for key in (b"\1", b"\0\1", b"\0\x80")]
+    assert [found and json.loads(found[0]) for found in answers] == [{"id": "1"}, None, {"id": "128"}]
+
+
 def test_a_row_that_the_table_has_twice_differs() -> None:
     row = Shown({"v": 1}, {"v": 5}).to_bytes()
     side = {"range": 0, "key": "k", "token": 1, "now": 9, "row": row, "record": None}
