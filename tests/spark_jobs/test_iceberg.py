@@ -195,9 +195,9 @@ def test_a_row_of_which_the_key_holds_nan_is_updated(warehouse: Warehouse) -> No
     assert rows(warehouse, "shop.odd") == []
 
 
-def test_partitions_whose_keys_read_alike_are_one_row_and_hold_up_nothing(warehouse: Warehouse) -> None:
+def test_a_partition_whose_key_reads_as_anothers_changes_no_row_of_it(warehouse: Warehouse) -> None:
     """The varint 1 in one byte and in two: two partitions to Cassandra, of which nobody who reads their rows
-    can tell which is which."""
+    could tell which is which. The second one is in quarantine."""
     alike = table("alike", 49, {"id": "varint", "v": "text"})
     schema = schema_of(alike)
 
@@ -206,10 +206,10 @@ def test_partitions_whose_keys_read_alike_are_one_row_and_hold_up_nothing(wareho
 
     first = [put(b"\1", "a", THEN), put(b"\0\1", "b", THEN)]
     write(warehouse, alike, 1, *first, schema=schema)
-    assert [row["v"] in ("a", "b") for row in rows(warehouse, "shop.alike")] == [True]
+    assert [row["v"] for row in rows(warehouse, "shop.alike")] == ["a"]
     write(warehouse, alike, 2, *first, put(b"\1", "c", THEN + 1), put(b"\0\1", "d", THEN + 1), schema=schema)
-    assert [row["v"] in ("c", "d") for row in rows(warehouse, "shop.alike")] == [True]
-    assert Counter(row["op"] for row in rows(warehouse, "shop__changes.alike")) == {"c": 2 + 2, "u": 2}
+    assert [row["v"] for row in rows(warehouse, "shop.alike")] == ["c"]
+    assert Counter(row["op"] for row in rows(warehouse, "shop__changes.alike")) == {"c": 1 + 1, "u": 1}
 
 
 @pytest.mark.thorough
