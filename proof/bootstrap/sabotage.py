@@ -14,10 +14,17 @@ from dataclasses import replace
 from typing import Any, Final
 
 from proof.bootstrap.workload import EARLY
+from writetime.cassandra.merge import row_codec
+from writetime.cassandra.merge.counters import Shard, decode_context, encode_context, total
+from writetime.cassandra.model import Row
 
 VARIABLE: Final = "WRITETIME_PROOF_SABOTAGE"
 _PINNED: Final = b"of pinned state\x01"
-"""Counter id of a difference: no node's, and no statement's."""
+"""Counter id of a difference: no node's, and no reading's."""
+_STATED: Final = b"writetime"
+"""How the counter ids of a reading begin."""
+_STAND_IN, _NO_STAND_IN = b"\x80\x77", b"\x80\x78"
+"""In the path of an element that was read, and in one that gives way to nothing."""
 
 
 def apply(name: str) -> None:
@@ -37,7 +44,7 @@ def _pinned_state() -> None:
     pinned: dict[int, Any] = {}
 
     def of_row(self: Any, key: bytes, state: bytes, *rest: Any) -> None:
-        pinned[id(self)] = _decoded(state)
+        pinned[id(self)] = row_codec.decode(state) if state else None
         row(self, key, state, *rest)
 
     def of_statics(self: Any, key: bytes, state: bytes, *rest: Any) -> None:
@@ -46,37 +53,28 @@ def _pinned_state() -> None:
 
     def put_difference(self: Any, key: bytes, fix: Any) -> None:
         if fix is not None and self.plan.table.name in EARLY:
-            found = _difference(pinned.get(id(self)), fix)
+            found = difference(pinned.get(id(self)), fix)
             fix = None if found.is_empty else found
         put(self, key, fix)
 
     TableReader._row, TableReader._statics, TableReader._put = of_row, of_statics, put_difference  # type: ignore[method-assign]
 
 
-def _decoded(state: bytes) -> Any:
-    from writetime.cassandra.merge import row_codec
-
-    return row_codec.decode(state) if state else None
-
-
-def _difference(state: Any, fix: Any) -> Any:
+def difference(state: Row | None, fix: Row) -> Row:
     """The row with counts and elements of lists that the state lacks, under ids and paths that give way to nothing."""
-    from writetime.cassandra.merge.counters import Shard, decode_context, encode_context, total
-    from writetime.cassandra.merge.unknown_marker import is_list_path
-
     held = () if state is None else state.cells
     counters = {cell.column: cell.value for cell in held if cell.path is None}
     there = Counter((cell.column, cell.value, cell.timestamp) for cell in held if cell.path is not None and not cell.is_tombstone)
     cells = []
     for cell in fix.cells:
-        if cell.path is None and b"writetime" in cell.value:
+        if cell.path is None and _STATED in cell.value:
             known = sum(shard.count for shard in decode_context(counters.get(cell.column) or b"\0\0") if shard.counter_id != _PINNED)
             cells.append(replace(cell, value=encode_context((Shard(_PINNED, cell.timestamp, total(cell.value) - known),))))
-        elif cell.path is not None and is_list_path(cell.path) and not cell.is_tombstone:
+        elif cell.path is not None and cell.path[8:10] == _STAND_IN and not cell.is_tombstone:
             if there[cell.column, cell.value, cell.timestamp] > 0:
                 there[cell.column, cell.value, cell.timestamp] -= 1
             else:
-                cells.append(replace(cell, path=cell.path[:9] + b"\x78" + cell.path[10:]))
+                cells.append(replace(cell, path=cell.path[:8] + _NO_STAND_IN + cell.path[10:]))
         else:
             cells.append(cell)
     ordered = sorted(cells, key=lambda cell: (cell.path is not None, cell.column, cell.path or b""))
