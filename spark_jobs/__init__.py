@@ -5,6 +5,7 @@
     sinks/    what is written to: Iceberg tables, Kafka, Avro files, the quarantine
     state/    state shards in Lance
     session, daemon, job_exit, spark_errors   how a job runs and how it ends
+    failures, rejected_tables   whose failure an error is, and a batch without the tables that fail
     data_source   segments as a Spark data source, for notebooks
     commands      the jobs as commands of `writetime`
 

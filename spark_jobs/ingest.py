@@ -16,7 +16,7 @@ import json
 import sys
 import time
 from collections import Counter, defaultdict
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
 from functools import cached_property, lru_cache
@@ -27,23 +27,23 @@ from uuid import UUID
 
 import pyarrow as pa
 import structlog
-from pyspark.errors import PySparkException
 from pyspark.sql import DataFrame, Row, SparkSession
 from pyspark.sql import functions as F
 from pyspark.sql.pandas.types import from_arrow_schema
 
 from spark_jobs.completeness import CompletenessWriter
+from spark_jobs.failures import COMMITTERS, TablesFailed, concerning, kind_of, of_each, reason_of, telling
 from spark_jobs.job_exit import reports_failure
-from spark_jobs.maintain import maintain
+from spark_jobs.maintain import TablesUnmaintained, maintain
 from spark_jobs.meter import Meter
 from spark_jobs.publish import publish_at_once
+from spark_jobs.rejected_tables import Attempts, without_rejected
 from spark_jobs.session import spark_session
 from spark_jobs.sinks import voids
 from spark_jobs.sinks.batch_files import Events, tasks_of
 from spark_jobs.sinks.bigquery import ExternalTablesWriter
 from spark_jobs.sinks.iceberg import Fence, Rows, TableWrite, Warehouse
 from spark_jobs.sinks.quarantine import STORED, QuarantineWriter, Wanted, frame_writer
-from spark_jobs.sinks.unwritable_tables import COMMITTERS, commit_each, why_never, without_unwritable
 from spark_jobs.stages import table_events
 from spark_jobs.stages.arrow_runs import by_shard
 from spark_jobs.stages.erase_key import erase
@@ -55,6 +55,7 @@ from spark_jobs.stages.row_packs import (
     EVENTS,
     PACKED,
     RECORDS,
+    REJECTED,
     folding,
     packed,
     packing,
@@ -195,7 +196,7 @@ def run(
         return sealed
     except WritetimeError as error:
         done = read_sealed(store, config.cluster.name, number)
-        if done is None:
+        if done is None or isinstance(error, TablesUnmaintained):
             raise
         not_voided(done)
         log.warning("another driver has sealed the batch", batch=number, **error.as_dict())
@@ -222,7 +223,13 @@ def _run(config: PipelineConfig, store: Store, spark: SparkSession, manifest: Ma
         return erase(config, store, spark, manifest, base)
     voided = voided_before(store, manifest, base)
     meter = Meter(spark.sparkContext, whole=whole)
-    return without_unwritable(lambda: Batch(config, store, spark, manifest, base, meter, voided=voided).run(), store, manifest, spark)
+    attempts = Attempts()
+
+    def batch(only: Collection[Table] | None = None) -> Batch:
+        ids = None if only is None else frozenset(table.id for table in only)
+        return Batch(config, store, spark, manifest, base, meter, voided=voided, attempts=attempts, only=ids)
+
+    return without_rejected(lambda: batch().run(), lambda tables: batch(tables).try_out(), attempts, store, manifest, spark)
 
 
 @dataclass(frozen=True)
@@ -289,7 +296,8 @@ class Batch:
     are there by choice, and `additions` the
     number of verdicts found after the first run (`writetime.pipeline.pinned`).
     `logged` are the places at which nodes' logs drop tables and create them again. `voided` are the earlier batches
-    without effect, with their ids."""
+    without effect, with their ids. `attempts`: what is known of runs before this one; `only`: the tables that are
+    tried out, None: all."""
 
     config: PipelineConfig
     store: Store
@@ -319,20 +327,11 @@ class Batch:
     local: LocalDocument = field(default_factory=LocalDocument)
     logged: node_logs.SchemaPlaces | None = None
     voided: dict[int, UUID | None] = field(default_factory=dict)
+    attempts: Attempts = field(default_factory=Attempts)
+    only: frozenset[UUID] | None = None
 
     def run(self) -> Sealed:
-        surveyed = Survey.of(self._survey())
-        self._pin_absent(surveyed)
-        schema, captured = self._learn(surveyed)
-        # Another driver may have moved segments that are read again.
-        self._expect_open()
-        self.local = node_logs.settle(self.store, self.manifest, self.base, self._node_records(surveyed), captured, self.logged)
-        self.ending = {table.id for table in captured if table.dropped and not self._shard_versions(table).ended}
-        for reason in self.local.not_understood:
-            log.error("node log could not be decoded", batch=self.manifest.number, reason=reason)
-        # Bodies of mutations are read once; only their results are cached.
-        folded = self._fold(self._route(schema, captured), schema, captured).persist()
-        self._account(surveyed, folded, schema)
+        surveyed, folded, schema, captured = self._merged()
         self._expect_open()
         self._note_problems(surveyed, folded, schema)
         events, of_no_rows = self._typed_events(folded, schema, captured)
@@ -340,6 +339,7 @@ class Batch:
         written = self._write_files(events, of_no_rows, schema, captured)
         try:
             self._account_events(written.emitted, schema, captured)
+            self.attempts.has_committed = True
             self._commit_quarantine()
             self._commit_changes(written, schema, captured)
             state = self._commit_state(folded, captured)
@@ -351,6 +351,32 @@ class Batch:
         voids.expect_settled(self._warehouse(), self.manifest, self.voided, captured)
         self._expect_open()
         return self._seal(state)
+
+    def try_out(self) -> None:
+        """All that a run does for its tables before it commits. Nothing remains of it."""
+        try:
+            _, folded, schema, captured = self._merged()
+            events, of_no_rows = self._typed_events(folded, schema, captured)
+            self._write_files(events, of_no_rows, schema, captured).discard()
+        finally:
+            self.spark.catalog.clearCache()
+
+    def _merged(self) -> tuple[Survey, DataFrame, Schema, list[Table]]:
+        """What the segments hold, and it merged with the state; the schema and the captured tables."""
+        surveyed = Survey.of(self._survey())
+        self._pin_absent(surveyed)
+        schema, captured = self._learn(surveyed)
+        # Another driver may have moved segments that are read again.
+        self._expect_open()
+        self.local = node_logs.settle(self.store, self.manifest, self.base, self._node_records(surveyed), captured, self.logged)
+        ended = of_each(captured, lambda table: self._shard_versions(table).ended)
+        self.ending = {table.id for table, is_over in zip(captured, ended, strict=True) if table.dropped and not is_over}
+        for reason in self.local.not_understood:
+            log.error("node log could not be decoded", batch=self.manifest.number, reason=reason)
+        # Bodies of mutations are read once; only their results are cached.
+        folded = self._fold(self._route(schema, captured), schema, captured).persist()
+        self._account(surveyed, folded, schema)
+        return surveyed, folded, schema, captured
 
     # --- reading
 
@@ -433,6 +459,8 @@ class Batch:
         self.refused = self._refused(wanted, schema) | {
             table_id: RefusedTable(table=name, table_id=table_id, reason=reason) for table_id, (name, reason) in unusable.items()
         }
+        if self.only is not None:
+            self.refused |= {table.id: _not_tried(table) for table in wanted if table.id not in {*self.only, *self.refused}}
         captured = [table for table in wanted if table.id not in self.refused]
         bypassing = [table for table in wanted if not table.dropped and table.bypasses_log]
         self.not_in_log = {table.label: CDC_OFF for table in wanted if not table.dropped and not table.cdc}
@@ -442,9 +470,15 @@ class Batch:
             self.apart = {table.id: table for table in bypassing}
             captured = [table for table in captured if not self._is_left_out(table)]
         if again:
-            self.earlier = learner.captured()
+            untouched = pinned.verdicts(self.store, self.manifest).untouched
+            self.earlier = [table for table in learner.captured() if table.id not in untouched]
+        captured.sort(key=lambda table: (table.full_name, str(table.id)))
+        if self.attempts.is_first is None:
+            self.attempts.is_first = not again
+        if self.only is None:
+            self.attempts.tables = captured
         self._compare(known, schema, captured)
-        return schema, sorted(captured, key=lambda table: (table.full_name, str(table.id)))
+        return schema, captured
 
     def _follow(self, surveyed: Survey, learner: SchemaLearner) -> list[tuple[layout.SegmentRef, SchemaMutation]]:
         """The schema changes in the logs of all nodes, in the order of each log, ordered by epoch where there are
@@ -487,9 +521,16 @@ class Batch:
         warehouse, rules = self._warehouse(), self.config.columns.rules
         known = pinned.verdicts(self.store, self.manifest).refused
         asked = [table for table in wanted if table.id not in known]
-        reasons = at_once(
-            lambda table: rejection_reason(table, schema, rules) or warehouse.rejection_reason(table), asked, workers=COMMITTERS
-        )
+
+        def reason(table: Table) -> str | None:
+            try:
+                return rejection_reason(table, schema, rules) or warehouse.rejection_reason(table)
+            except Exception as error:
+                if kind_of(error) != "table":
+                    raise
+                return reason_of(error)
+
+        reasons = at_once(reason, asked, workers=COMMITTERS)
         found = [
             RefusedTable(table=table.label, table_id=table.id, reason=reason)
             for table, reason in zip(asked, reasons, strict=True)
@@ -513,7 +554,8 @@ class Batch:
         `known`."""
         cluster, last = self.manifest.cluster, self.manifest.base
         schemas, clocks = {last: known}, {}
-        for table in captured:
+
+        def compare(table: Table) -> None:
             number = self.base.captured_by(table.id) if self.base else last
             if number not in schemas:
                 schemas[number] = read_schema(self.store, cluster, number).schema()
@@ -524,6 +566,8 @@ class Batch:
                 self.reshaped.add(table.id)
             if (old := _altered(schemas[number], schema, table)) is not None:
                 self.altered[table.id.bytes] = old
+
+        of_each(captured, compare)
 
     def _apply_snapshot(self, learner: SchemaLearner, name: str) -> None:
         try:
@@ -544,7 +588,7 @@ class Batch:
     def _route(self, schema: Schema, captured: list[Table]) -> DataFrame:
         """Mutations of captured tables, and one row for each shard in which something may have expired."""
         segments = self.segments
-        buckets = {table.id: len(self._shard_versions(table).buckets) for table in captured}
+        buckets = dict(of_each(captured, lambda table: (table.id, len(self._shard_versions(table).buckets))))
         shards_before = accumulate(buckets.values(), initial=0)
         first = {table_id.bytes: number for table_id, number in zip(buckets, shards_before, strict=False)}
         route = router(
@@ -553,7 +597,7 @@ class Batch:
                 buckets,
                 _versions(segments),
                 {table_id: table.reason for table_id, table in self.refused.items()},
-                keeps=self.manifest.namespace is None,
+                keeps=self.manifest.namespace is None and self.only is None,
             ),
             self.config.bucket,
             self.config.cluster.commitlog_keystore,
@@ -562,17 +606,19 @@ class Batch:
         routed = tasks(
             self.spark, pinned.as_pinned(segments, self.absent), groups(segments), self.meter.stage("scan")(packing(route, first)), PACKED
         )
-        due = [packed(*shard, pa.RecordBatch.from_pylist([_marker(*shard)], schema=ROUTED), first) for shard in self._due(captured)]
+        shards = [shard for some in of_each(captured, self._due) for shard in some]
+        due = [packed(*shard, pa.RecordBatch.from_pylist([_marker(*shard)], schema=ROUTED), first) for shard in shards]
         return routed.unionByName(self.spark.createDataFrame(due, schema=from_arrow_schema(PACKED)))
 
-    def _due(self, captured: list[Table]) -> Iterator[tuple[bytes, int]]:
+    def _due(self, table: Table) -> list[tuple[bytes, int]]:
         # All rows of a dropped incarnation were deleted at once.
-        for table in (table for table in captured if not table.dropped):
-            known = self._shard_versions(table)
-            expires = known.expires or [self.manifest.now] * len(known.buckets)
-            for bucket, (version, at) in enumerate(zip(known.buckets, expires, strict=True)):
-                if version and (table.id.bytes in self.altered or (at is not None and at <= self.manifest.now)):
-                    yield table.id.bytes, bucket
+        known = self._shard_versions(table)
+        expires = known.expires or [self.manifest.now] * len(known.buckets)
+        return [
+            (table.id.bytes, bucket)
+            for bucket, (version, at) in enumerate(zip(known.buckets, expires, strict=True))
+            if not table.dropped and version and (table.id.bytes in self.altered or (at is not None and at <= self.manifest.now))
+        ]
 
     def _shard_versions(self, table: Table) -> ShardVersions:
         new = ShardVersions(generation=node_logs.first_generation(self.manifest), buckets=[0] * self.config.buckets)
@@ -588,7 +634,8 @@ class Batch:
         purged since."""
         late, again = self._late(), self.manifest.kind == "replay"
         found = {}
-        for table in captured:
+
+        def look(table: Table) -> None:
             behind = frozenset(
                 index
                 for index, segment in enumerate(self.segments)
@@ -596,6 +643,8 @@ class Batch:
             )
             if behind and (until := self._shard_versions(table).purged) is not None:
                 found[table.id.bytes] = Purged(until, behind)
+
+        of_each(captured, look)
         return found
 
     def _erased(self) -> dict[bytes, Erased]:
@@ -629,7 +678,8 @@ class Batch:
         explode = exploder(
             ExplodePlan(schema, _versions(segments), cuts, erased=self._erased(), apart=self._apart, readings=self._readings)
         )
-        shards = {key: place for table in captured for key, place in self._shards(table).items()}
+        shards = {key: place for shards in of_each(captured, self._shards) for key, place in shards.items()}
+        before = of_each([table for table in captured if table.id.bytes in self.altered], self._dropped_before)
         plan = FoldPlan(
             schema=schema,
             now=self.manifest.now,
@@ -638,7 +688,7 @@ class Batch:
             shards=shards,
             versions=events.versions,
             deletes="placed" if events.deletes == "one" and self.config.partition_by == "partition_key" else events.deletes,
-            dropped_before={table_id: dropped_columns(table) for table_id, table in self.altered.items()},
+            dropped_before=dict(before),
             untold=self._of_origin("snapshot") if self.config.snapshot.events == "none" else frozenset(),
             policy=self.manifest.merge_rule,
         )
@@ -646,6 +696,9 @@ class Batch:
         gathered = routed.repartitionById(partitions, "partition").drop("partition").sortWithinPartitions("table_id", "bucket")
         fold = self.meter.stage("merge")(folding(explode, joiner(plan), self.config.partition_by))
         return gathered.mapInArrow(fold, schema=from_arrow_schema(FOLDED))
+
+    def _dropped_before(self, table: Table) -> tuple[bytes, Mapping[str, int]]:
+        return table.id.bytes, dropped_columns(self.altered[table.id.bytes])
 
     def _shards(self, table: Table) -> dict[tuple[bytes, int], tuple[str, int]]:
         versions = self._shard_versions(table)
@@ -672,6 +725,8 @@ class Batch:
         scanned = sum(each["updates"] for each in done)
         read = _single_updates(done, schema)
         counted = _counted(folded)
+        if rejected := [row for row in counted if row.kind == REJECTED]:
+            raise TablesFailed([_rejected(schema.tables[UUID(bytes=bytes(row.table_id))], row.detail) for row in rejected])
         for row in counted:
             if row.updates is None:
                 continue
@@ -844,18 +899,19 @@ class Batch:
             start = 0
             # The existing incarnation comes last: its events are newer.
             for table in sorted(incarnations, key=lambda table: (not table.dropped, table.dropped_at or 0, str(table.id))):
-                if table.id in self.local.opened:
-                    start += 1
-                    of_tables.append(of_no_row(self._shown(table, schema), schema, start, self._truncation(schema, table)))
-                    self.accounts[table.label]["events"] += 1
-                for bucket in range(len(self._shard_versions(table).buckets)):
-                    starts[table.id.bytes, bucket] = start
-                    start += self.events.get((table.id.bytes, bucket), 0)
-                if table.id in self.ending:
-                    start += 1
-                    of_tables.append(of_no_row(self._shown(table, schema), schema, start, self._drop(schema, table)))
-                    self.accounts[table.label]["events"] += 1
-        expected = {table.id.bytes: self._expected_replicas(schema, table) for table in captured}
+                with concerning(table):
+                    if table.id in self.local.opened:
+                        start += 1
+                        of_tables.append(of_no_row(self._shown(table, schema), schema, start, self._truncation(schema, table)))
+                        self.accounts[table.label]["events"] += 1
+                    for bucket in range(len(self._shard_versions(table).buckets)):
+                        starts[table.id.bytes, bucket] = start
+                        start += self.events.get((table.id.bytes, bucket), 0)
+                    if table.id in self.ending:
+                        start += 1
+                        of_tables.append(of_no_row(self._shown(table, schema), schema, start, self._drop(schema, table)))
+                        self.accounts[table.label]["events"] += 1
+        expected = dict(of_each(captured, lambda table: (table.id.bytes, self._expected_replicas(schema, table))))
         if unreached := sorted(table.full_name for table in captured if not expected[table.id.bytes]):
             # Nothing of them ever arrives; no check of segments can notice.
             log.warning("captured tables have no replica in a datacenter that ships", tables=unreached, batch=self.manifest.number)
@@ -890,20 +946,12 @@ class Batch:
                     self._shown(table, schema), schema, number, changes=bool(self._emitted(table)), current=current
                 )
 
-        commit_each(captured, look_at)
+        of_each(captured, look_at, workers=COMMITTERS)
         by_tasks = {table_id: write for table_id, write in writes.items() if write.is_by_tasks}
         counts = {write.table.id.bytes: self._emitted(write.table) for write in by_tasks.values()}
         shares = events.shared_by_tables(counts, self.spark.sparkContext.defaultParallelism)
-        try:
-            with warehouse.fenced(number):
-                emitted = warehouse.write_files([*by_tasks.values()], shares, number)
-        except PySparkException as error:
-            if (reason := why_never(error)) is None:
-                raise
-            # Which table it is about is found when each is written alone.
-            log.warning("files of all tables not written together", batch=number, reason=reason)
-            writes = {table_id: write for table_id, write in writes.items() if table_id not in by_tasks}
-            by_tasks, emitted = {}, {}
+        with warehouse.fenced(number):
+            emitted = warehouse.write_files([*by_tasks.values()], shares, number)
         apart = [table for table in captured if table.id not in by_tasks and self._writes(table)]
         if not apart:
             return WrittenFiles(writes, dict.fromkeys(by_tasks, events), emitted)
@@ -928,12 +976,15 @@ class Batch:
         """Compare the number of emitted events with the shards' counts; AccountingMismatch if they differ.
         Events hidden by a filter are subtracted."""
         wrong = []
-        for table in captured:
+
+        def compare(table: Table) -> None:
             number, counted = emitted.get(table.id.bytes, 0), self.accounts.get(table.label, {}).get("events", 0)
             if number < counted and self.config.columns.rules.of(table, schema.types).filter is not None:
                 self.accounts[table.label]["events"] = number
             elif number != counted:
                 wrong.append(f"{table.label}: {number} events were made, {counted} were counted")
+
+        of_each(captured, compare)
         if wrong:
             raise self._mismatch(wrong)
 
@@ -967,7 +1018,7 @@ class Batch:
         # A name may be taken or the configuration may have changed since: the events come again with a later
         # batch.
         for table in (table for table in self.earlier if table.id not in with_events):
-            warehouse.take_back(table, number)
+            self._take_back(warehouse, table)
 
         def commit(table: Table) -> None:
             if table.id in with_events:
@@ -978,7 +1029,16 @@ class Batch:
                     self.changes_files[table.label] = files
                 log.info("changes committed", table=table.label, batch=number)
 
-        commit_each(captured, commit)
+        of_each(captured, commit, workers=COMMITTERS)
+
+    def _take_back(self, warehouse: Warehouse, table: Table) -> None:
+        """Remove what earlier attempts committed of the table. Where they cannot have, it does not have to be readable."""
+        try:
+            warehouse.take_back(table, self.manifest.number, rows=table.id in self.refused)
+        except Exception as error:
+            if table.id not in self.refused or not self.attempts.left_nothing or kind_of(error) != "table":
+                raise
+            log.warning("rejected table not looked at", table=table.label, batch=self.manifest.number, reason=reason_of(error))
 
     def _commit_state(self, folded: DataFrame, captured: list[Table]) -> dict[str, ShardVersions]:
         """Upsert each changed shard, in the tasks that hold its records, and collect the versions for the next batch."""
@@ -986,7 +1046,11 @@ class Batch:
         noted = self.config.cluster.cql is not None
         cluster, now = self.manifest.cluster, self.manifest.now
         counters = frozenset(table.id.bytes for table in captured if table.is_counter)
-        places = {key: (*place, self._lease(table, key[1])) for table in captured for key, place in self._shards(table).items()}
+
+        def places_of(table: Table) -> dict[tuple[bytes, int], tuple[str, int, str]]:
+            return {key: (*place, self._lease(table, key[1])) for key, place in self._shards(table).items()}
+
+        places = {key: place for some in of_each(captured, places_of) for key, place in some.items()}
 
         def write(batches: Batches) -> Batches:
             store = open_store(bucket_url)
@@ -994,10 +1058,11 @@ class Batch:
                 assert table_id is not None
                 assert bucket is not None
                 uri, base, lease = places[table_id, bucket]
-                notes = IncompleteRows(now, counter=table_id in counters)
-                after = upsert(uri, base, number, notes.of(records(run)) if noted else records(run), store, lease)
-                notes.put(store, layout.incomplete_rows(cluster, number, str(UUID(bytes=table_id)), bucket), number, table_id)
-                row = {"table_id": table_id, "bucket": bucket, **after._asdict()}
+                with telling(table_id):
+                    notes = IncompleteRows(now, counter=table_id in counters)
+                    after = upsert(uri, base, number, notes.of(records(run)) if noted else records(run), store, lease)
+                    notes.put(store, layout.incomplete_rows(cluster, number, str(UUID(bytes=table_id)), bucket), number, table_id)
+                    row = {"table_id": table_id, "bucket": bucket, **after._asdict()}
                 yield pa.RecordBatch.from_pylist([row], schema=_WRITTEN)
 
         # The fold leaves all rows of a shard in one partition, one after the other.
@@ -1007,10 +1072,12 @@ class Batch:
         for row in done:
             written[bytes(row.table_id)][row.bucket] = Written(row.version, row.earliest_expiry)
         state = {name: versions.captured_up_to(self.base.number) for name, versions in self.base.state.items()} if self.base else {}
-        for table in captured:
+
+        def after_batch(table: Table) -> ShardVersions:
             after = self._shard_versions(table).after(written.get(table.id.bytes, {}))
-            state[str(table.id)] = after.model_copy(update={"behind": None, "ended": table.dropped})
-        return state
+            return after.model_copy(update={"behind": None, "ended": table.dropped})
+
+        return state | dict(zip((str(table.id) for table in captured), of_each(captured, after_batch), strict=True))
 
     def _note_undecided(self, folded: DataFrame) -> None:
         """Record the rows for which no record says whether a TRUNCATE removed them, so that they are read
@@ -1024,8 +1091,9 @@ class Batch:
             for row in rows:
                 keys[bytes(row.table_id), row.bucket].add(bytes(row.state))
             for (table_id, bucket), found in keys.items():
-                name = layout.undecided(cluster, number, str(UUID(bytes=table_id)), bucket)
-                put_keys(open_store(bucket_url), name, number, table_id, sorted(key.hex() for key in found), whole=True)
+                with telling(table_id):
+                    name = layout.undecided(cluster, number, str(UUID(bytes=table_id)), bucket)
+                    put_keys(open_store(bucket_url), name, number, table_id, sorted(key.hex() for key in found), whole=True)
 
         found = folded.filter("kind = 'undecided'").select("table_id", "bucket", "state")
         found.repartition("table_id", "bucket").foreachPartition(note)
@@ -1055,7 +1123,7 @@ class Batch:
             elif table.id in self.reshaped:
                 warehouse.follow(self._shown(table, schema), schema, number)
 
-        commit_each(captured, commit)
+        of_each(captured, commit, workers=COMMITTERS)
 
     def _seal(self, state: dict[str, ShardVersions]) -> Sealed:
         accounting = self._accounting()
@@ -1197,8 +1265,8 @@ def _counted(folded: DataFrame) -> list[Row]:
     """Updates by kind, table and shard; accounts of shards (`detail`, and how many `rows` have it); how many
     updates of several items a shard has applied (`keys`). One job, because each reads all merged rows while the
     driver waits."""
-    counts = folded.filter("updates is not null or kind in ('account', 'applied')")
-    detail = F.when(F.col("kind") == "account", F.col("detail")).alias("detail")
+    counts = folded.filter(f"updates is not null or kind in ('account', 'applied', '{REJECTED}')")
+    detail = F.when(F.col("kind").isin("account", REJECTED), F.col("detail")).alias("detail")
     update = F.when(F.col("kind") == "applied", F.col("key"))
     by = counts.groupBy("kind", "table", "table_id", "bucket", detail)
     return by.agg(F.sum("updates").alias("updates"), F.countDistinct(update).alias("keys"), F.count("*").alias("rows")).collect()
@@ -1229,6 +1297,14 @@ def _emitted_by(pages: DataFrame) -> dict[bytes, int]:
 def _marker(table_id: bytes, bucket: int) -> dict[str, Any]:
     """A row of ROUTED without a mutation, so that the shard is visited."""
     return {"kind": "shard", "table_id": table_id, "bucket": bucket}
+
+
+def _rejected(table: Table, reason: str) -> RefusedTable:
+    return RefusedTable(table=table.label, table_id=table.id, reason=reason)
+
+
+def _not_tried(table: Table) -> RefusedTable:
+    return _rejected(table, "other tables are tried without it")
 
 
 def _reshaped(before: Schema, schema: Schema, table: Table) -> bool:

@@ -8,9 +8,11 @@ written. The seal's `horizon` records the purge
 time and, for each table, the newest writetime that was purged: a replay respects both. The warehouse tables
 are maintained too (`tidy`). Then versions that no batch starts from any more are removed: shard versions, the
 generations before a TRUNCATE, and parts of segments whose whole files are archived. None of these steps has
-to succeed: a failure is logged, and the next maintenance tries again.
+to succeed: a failure is logged, and the next maintenance tries again. A table of which a step fails stops no other;
+it is named at the end.
 
-Exit code: 0 sealed (or was already), 1 not. The ingest job also finishes an unsealed batch of this kind.
+Exit code: 0 sealed (or was already), 1 not, or a table could not be maintained. The ingest job also finishes an
+unsealed batch of this kind.
 """
 
 from __future__ import annotations
@@ -30,11 +32,10 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 import structlog
-from py4j.protocol import Py4JError  # type: ignore[import-untyped]
 from pyspark import SparkContext
-from pyspark.errors import PySparkException
 from pyspark.sql import SparkSession
 
+from spark_jobs.failures import going_on, kind_of, reason_of
 from spark_jobs.job_exit import reports_failure
 from spark_jobs.meter import MAINTENANCE, Meter
 from spark_jobs.session import spark_session
@@ -42,7 +43,6 @@ from spark_jobs.sinks import voids
 from spark_jobs.sinks.bigquery import ExternalTablesWriter
 from spark_jobs.sinks.iceberg import Fence, Warehouse
 from spark_jobs.sinks.table_maintenance import tidy
-from spark_jobs.spark_errors import why
 from spark_jobs.stages.scan import key_bucket
 from spark_jobs.state.shards import Record, Shard, Written, cleanup, fill, in_batches, upsert
 from writetime.cassandra.merge import row_codec
@@ -101,8 +101,16 @@ def run(config: PipelineConfig, number: int) -> Sealed:
         sealed = maintain(config, store, spark, manifest, base, whole=True)
         ExternalTablesWriter(config, store, spark).write(sealed)
         return sealed
+    except TablesUnmaintained:
+        if (sealed_with_less := read_sealed(store, config.cluster.name, number)) is not None:
+            ExternalTablesWriter(config, store, spark).write(sealed_with_less)
+        raise
     finally:
         spark.stop()
+
+
+class TablesUnmaintained(BatchError):
+    """The batch is sealed; some tables could not be maintained in it."""
 
 
 class Task(NamedTuple):
@@ -122,17 +130,18 @@ def maintain(config: PipelineConfig, store: Store, spark: SparkSession, manifest
     meter = Meter(spark.sparkContext, whole=whole, driver=MAINTENANCE, jvm=MAINTENANCE)
     cluster, number = manifest.cluster, manifest.number
     schema = read_schema(store, cluster, base.number).schema()
-    tasks = list(tasks_of(config, manifest, base, schema))
+    failed: dict[str, str] = {}
+    tasks = list(tasks_of(config, manifest, base, schema, failed))
     before = size_of_state(open_store(config.state or config.bucket), cluster)
     bucket_url, now = config.bucket, manifest.now
 
     def purge(task: Task) -> tuple[Task, Purged | None, str]:
         try:
             return task, purge_shard(open_store(bucket_url), task, schema, number, now), ""
-        except WritetimeError as error:
-            if error.retriable:
+        except Exception as error:
+            if kind_of(error) != "table":
                 raise
-            return task, None, str(error)
+            return task, None, reason_of(error)
 
     done = spark.sparkContext.parallelize(tasks, max(1, len(tasks))).map(purge).collect()
     written: dict[UUID, dict[int, Written]] = defaultdict(dict)
@@ -140,6 +149,7 @@ def maintain(config: PipelineConfig, store: Store, spark: SparkSession, manifest
     for task, after, trouble in done:
         if trouble:
             log.error("state not purged", batch=number, shard=task.uri, error=trouble)
+            failed.setdefault(schema.tables[task.table_id].label, trouble)
         if after is not None:
             written[task.table_id][task.bucket] = after.written
             newest[task.table_id] = max(after.newest, newest.get(task.table_id, after.newest))
@@ -148,7 +158,7 @@ def maintain(config: PipelineConfig, store: Store, spark: SparkSession, manifest
         table_id: versions.after(written.get(UUID(table_id), {})).purged_up_to(newest.get(UUID(table_id)))
         for table_id, versions in base.state.items()
     }
-    state = distribute(config, spark.sparkContext, manifest, state)
+    state = distribute(config, spark.sparkContext, manifest, state, failed)
     voided, tidied, files = voided_before(store, manifest, base), list[Tidied](), base.files
     if (warehouse := _warehouse(config, store, spark, manifest)) is not None:
         # First, because the snapshots to roll back to may expire.
@@ -195,21 +205,37 @@ def maintain(config: PipelineConfig, store: Store, spark: SparkSession, manifest
         held_back=held_back([schema.tables[UUID(name)] for name in base.state if UUID(name) in schema.tables], manifest),
     )
     store.put(layout.maintained(cluster), came_to.to_bytes())
+    failed |= {each.name: each.trouble for each in tidied if each.trouble}
+    if failed:
+        raise _unmaintained(number, failed)
     return outcome
 
 
-def tasks_of(config: PipelineConfig, manifest: Manifest, base: Sealed, schema: Schema) -> Iterator[Task]:
+def _unmaintained(number: int, failed: Mapping[str, str]) -> TablesUnmaintained:
+    name, reason = next(iter(failed.items()))
+    others = f"; {len(failed) - 1} more tables, see the log" if len(failed) > 1 else ""
+    hint = "The batch is sealed, all other tables are maintained; the next maintenance tries again."
+    return TablesUnmaintained(f"{reason}{others}", operation=f"maintain tables in batch {number}", obj=name, hint=hint)
+
+
+def tasks_of(config: PipelineConfig, manifest: Manifest, base: Sealed, schema: Schema, failed: dict[str, str]) -> Iterator[Task]:
     """The existing shards, each with its purge time. A table without a known schema is left unchanged, and so
-    is a table that is not captured now: its expiries have not been emitted."""
+    is a table that is not captured now: its expiries have not been emitted. `failed` receives what fails, by label."""
     for name, versions in sorted(base.state.items()):
-        table_id = UUID(name)
-        table = schema.tables.get(table_id) if versions.behind is None else None
-        for bucket, version in enumerate(versions.buckets if table is not None else ()):
-            if table is not None and version:
-                place = manifest.cluster, name, versions.generation, bucket, versions.of
-                uri = config.state_url(layout.state_shard(*place))
-                clock = purge_clock(table, manifest.now, manifest.holds)
-                yield Task(table_id, bucket, uri, version, layout.state_lease(*place), clock.before)
+        table = schema.tables.get(UUID(name)) if versions.behind is None else None
+        if table is not None:
+            with going_on(table.label, failed):
+                yield from _tasks_of_table(config, manifest, table, versions)
+
+
+def _tasks_of_table(config: PipelineConfig, manifest: Manifest, table: Table, versions: ShardVersions) -> list[Task]:
+    found, clock = [], purge_clock(table, manifest.now, manifest.holds)
+    for bucket, version in enumerate(versions.buckets):
+        if version:
+            place = manifest.cluster, str(table.id), versions.generation, bucket, versions.of
+            uri = config.state_url(layout.state_shard(*place))
+            found.append(Task(table.id, bucket, uri, version, layout.state_lease(*place), clock.before))
+    return found
 
 
 def _warehouse(config: PipelineConfig, store: Store, spark: SparkSession, manifest: Manifest) -> Warehouse | None:
@@ -232,10 +258,8 @@ def files_of(warehouse: Warehouse, tables: Iterable[Table], before: Mapping[str,
     """The files of the live tables now; those of `before` for a table that cannot be read."""
     found = dict(before)
     for table in (table for table in tables if not table.dropped):
-        try:
+        with going_on(table.label, {}):
             found[table.label] = warehouse.files(table)
-        except (PySparkException, Py4JError) as error:
-            log.warning("files not counted", table=table.label, error=why(error))
     return found
 
 
@@ -252,11 +276,11 @@ class Filling(NamedTuple):
 
 
 def distribute(
-    config: PipelineConfig, spark: SparkContext, manifest: Manifest, state: dict[str, ShardVersions]
+    config: PipelineConfig, spark: SparkContext, manifest: Manifest, state: dict[str, ShardVersions], failed: dict[str, str]
 ) -> dict[str, ShardVersions]:
     """The state after the keys of each table with fewer than `buckets` shards were distributed among so many: each
     shard is written in a folder of its own, and nothing refers to it before the seal. A table of which that fails
-    stays as it is. A table that is not captured now waits until it is."""
+    stays as it is, and is added to `failed`. A table that is not captured now waits until it is."""
     growing = {
         name: versions
         for name, versions in state.items()
@@ -270,15 +294,16 @@ def distribute(
     def work(task: Filling) -> tuple[Filling, Written | None, str]:
         try:
             return task, fill_shard(open_store(bucket_url), task, number), ""
-        except WritetimeError as error:
-            if error.retriable:
+        except Exception as error:
+            if kind_of(error) != "table":
                 raise
-            return task, None, str(error)
+            return task, None, reason_of(error)
 
     written: dict[str, dict[int, Written]] = defaultdict(dict)
     for task, done, trouble in spark.parallelize(tasks, len(tasks)).map(work).collect():
         if done is None:
             log.error("state not distributed", batch=number, shard=task.uri, error=trouble)
+            failed.setdefault(task.table_id, trouble)
         else:
             written[task.table_id][task.bucket] = done
     after = dict(state)

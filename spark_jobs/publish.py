@@ -26,11 +26,13 @@ from uuid import UUID
 import pyarrow as pa
 import pyarrow.compute as pc
 import structlog
+from pyspark.errors import PySparkException
 from pyspark.sql import Column, DataFrame, Row, SparkSession
 from pyspark.sql import functions as F
 from pyspark.sql.pandas.types import from_arrow_schema
 from pyspark.sql.types import ArrayType, DataType, MapType, StructType
 
+from spark_jobs.failures import COMMITTERS, concerning, of_each, telling, told_by
 from spark_jobs.job_exit import reports_failure
 from spark_jobs.meter import PUBLISH, Made, Meter
 from spark_jobs.session import spark_session
@@ -57,7 +59,6 @@ from spark_jobs.sinks.kafka import (
 )
 from spark_jobs.sinks.kafka_records import PUT_ASIDE, Encoder, Incarnation, Oversized, QuarantineTopic
 from spark_jobs.sinks.schema_registry import Registry
-from spark_jobs.sinks.unwritable_tables import COMMITTERS
 from spark_jobs.spark_errors import spark_failures
 from spark_jobs.stages.scan import Batches
 from writetime import __version__
@@ -80,7 +81,6 @@ from writetime.pipeline.quarantine.published import of_batch, unsent, with_bytes
 from writetime.pipeline.quarantine.record import QuarantineRecord
 from writetime.pipeline.segment_check import known_schema
 from writetime.storage import layout, open_store
-from writetime.storage.concurrency import at_once
 from writetime.storage.store import Store
 
 log = structlog.get_logger()
@@ -90,6 +90,7 @@ _FEW_FILES = 32
 _FEW_PUBLISHERS = 3
 """So many read all files, each for itself: to read a row once more costs a quarter of what it costs to shuffle its event."""
 _FEW_SEALS = 16
+_TABLE_WAITS = "Its events stay in the changes table, and are tried again with each run; other tables do not wait."
 _AGAIN = "all its events are to be sent again"
 
 
@@ -360,6 +361,7 @@ class Outbox:
         self.owner = owner(store, config.cluster.name, config.pipeline)
         self._seals: dict[int, Sealed] = {}
         self._spans: dict[Wanted, list[Span]] = {}
+        self._failed: dict[str, WritetimeError] = {}
         sealed = self._sealed(upto)
         self.rules = sealed.partition_by if sealed is not None else []
 
@@ -412,7 +414,23 @@ class Outbox:
         return reached
 
     def _send(self, known: Published, part: Part) -> Published:
-        """The same for a part of the batches."""
+        """The same for a part of the batches: again without the tables that fail alone, in the driver or in a publisher,
+        as after a crash. They wait."""
+        while True:
+            try:
+                return self._send_tables(known, part)
+            except (WritetimeError, PySparkException) as error:
+                told = told_by(error) or told_by(error.__cause__ or error)
+                found = {self._full_name(each.table_id): each for each in told}
+                if not found.keys() - self._failed.keys():
+                    raise
+                for name, each in found.items():
+                    self._failed[name] = PublishError(each.reason, operation="publish events", obj=name, hint=_TABLE_WAITS)
+
+    def _full_name(self, table_id: UUID) -> str:
+        return read_schema(self.store, self.config.cluster.name, self.upto).schema().tables[table_id].full_name
+
+    def _send_tables(self, known: Published, part: Part) -> Published:
         cluster = self.config.cluster.name
         records, refused = self._records(known, part)
         with spark_failures():
@@ -462,11 +480,12 @@ class Outbox:
         addresses = read_manifest(self.store, self.config.cluster.name, self.upto).nodes
         warehouse = Warehouse(self.spark, self.config.catalog.name if self.config.catalog else "")
         found: dict[str, list[Incarnation]] = defaultdict(list)
-        refused: dict[str, WritetimeError] = {}
+        refused: dict[str, WritetimeError] = dict(self._failed)
         batches = range(known.sent_by_all + 1, part.last + 1) if self.config.events.contract == 2 else ()
         complete = CompleteBefore(self.store, self.config.cluster.name, batches)
         has_events = self._with_events(known, part)
-        tables = [table for table in learner.captured() if table.full_name not in part.held and has_events(table)]
+        left_out = part.held | self._failed.keys()
+        tables = [table for table in learner.captured() if table.full_name not in left_out and has_events(table)]
 
         def opened(table: Table) -> Incarnation | WritetimeError | None:
             try:
@@ -479,7 +498,7 @@ class Outbox:
             except WritetimeError as error:
                 return error
 
-        for table, each in zip(tables, at_once(opened, tables, workers=COMMITTERS), strict=True):
+        for table, each in zip(tables, of_each(tables, opened, workers=COMMITTERS), strict=True):
             if isinstance(each, Incarnation):
                 found[table.full_name].append(each)
             elif each is not None:
@@ -663,11 +682,12 @@ class Outbox:
         with Registry(self.kafka) if self.kafka.format == "avro" else nullcontext() as registry:
             for incarnation, used in self._used(found, known, part):
                 name = incarnation.table.full_name
-                encoder = Encoder.of(self.kafka, self.config.events, incarnation, part.by or "primary_key")
-                encoder = encoders.setdefault(incarnation.table.id, encoder)
                 try:
-                    for version, wide in used if name not in refused else ():
-                        encoder.learn(version, wide, registry)
+                    with concerning(incarnation.table):
+                        encoder = Encoder.of(self.kafka, self.config.events, incarnation, part.by or "primary_key")
+                        encoder = encoders.setdefault(incarnation.table.id, encoder)
+                        for version, wide in used if name not in refused else ():
+                            encoder.learn(version, wide, registry)
                 except (PublishError, SchemaError) as error:
                     if error.retriable:
                         raise
@@ -710,21 +730,23 @@ class Outbox:
         files = incarnation.files
         if files is None or len(files.files) > _FEW_FILES:
             return None
-        wanted = self._wanted(incarnation, since, part)
-        if wanted not in self._spans:
-            self._spans[wanted] = files.spans(wanted)
-        return self._spans[wanted]
+        with concerning(incarnation.table):
+            wanted = self._wanted(incarnation, since, part)
+            if wanted not in self._spans:
+                self._spans[wanted] = files.spans(wanted)
+            return self._spans[wanted]
 
     def _table_records(self, tables: Iterable[tuple[Incarnation, Encoder, int]], part: Part) -> list[Unsent]:
         """The events of these tables after the batch that is given with each. What tasks read themselves, they read
         together."""
         found, together = list[Unsent](), list[tuple[Reading, Encoder]]()
         for incarnation, encoder, since in tables:
-            reading = self._reading(incarnation, encoder, since, part)
-            if reading is None:
-                found.append(self._read_by_spark(incarnation, encoder, since, part))
-            else:
-                together.append((reading, encoder))
+            with concerning(incarnation.table):
+                reading = self._reading(incarnation, encoder, since, part)
+                if reading is None:
+                    found.append(self._read_by_spark(incarnation, encoder, since, part))
+                else:
+                    together.append((reading, encoder))
         if together:
             rows, encode = read_together(self.spark, [reading for reading, _ in together])
             stretches = None
@@ -735,7 +757,8 @@ class Outbox:
 
     def _stretches(self, reading: Reading, encoder: Encoder) -> Iterator[Stretch]:
         label = f"{encoder.about.keyspace}.{encoder.about.table}"
-        made = encoder if self.meter is None else self.meter.share(PUBLISH, label)(encoder)
+        made = _told(UUID(reading.wanted.table_id), encoder)
+        made = made if self.meter is None else self.meter.share(PUBLISH, label)(made)
         for span in reading.spans or ():
             first, last = (sending_key(batch, encoder.topic, ordinal) for batch, ordinal in (span.first, span.last))
             yield Stretch(first, last, span.in_order, partial(_events_of, reading.files, span.path, reading.wanted, made))
@@ -745,7 +768,7 @@ class Outbox:
         if incarnation.files is None or self._needs_spark(incarnation, incarnation.files, part):
             return None
         wanted, spans = self._wanted(incarnation, since, part), self._spans_of(incarnation, since, part)
-        return Reading(incarnation.files, wanted, self._metered(incarnation.table.label, encoder), spans)
+        return Reading(incarnation.files, wanted, self._metered(incarnation.table.label, _told(incarnation.table.id, encoder)), spans)
 
     def _wanted(self, incarnation: Incarnation, since: int, part: Part) -> Wanted:
         owned = len(_key_columns(incarnation, part).fields)
@@ -768,7 +791,7 @@ class Outbox:
             # incarnation by then.
             end = changes.rows.filter("op = 't' AND reason = 'drop'").agg(F.min(F.struct("batch", "ordinal")).alias("end"))
             rows = rows.crossJoin(F.broadcast(end)).filter("end IS NULL OR struct(batch, ordinal) <= end").drop("end")
-        return Unsent(rows, self._metered(incarnation.table.label, encoder))
+        return Unsent(rows, self._metered(incarnation.table.label, _told(incarnation.table.id, encoder)))
 
     def _share(self, key: Column, owned: StructType) -> Column:
         """The publisher of a key, which owns these columns of it."""
@@ -776,6 +799,16 @@ class Outbox:
 
     def _topic(self, table: Table) -> str:
         return envelope.topic(self.kafka.topic_prefix, table.keyspace, table.name)
+
+
+def _told(table_id: UUID, encode: Made) -> Made:
+    """Encodes the rows of one table; if it is the table that fails, with their reading, the driver learns of it."""
+
+    def encoded(batches: Batches) -> Batches:
+        with telling(table_id.bytes):
+            yield from encode(batches)
+
+    return encoded
 
 
 def _as_they_are(batches: Batches) -> Batches:

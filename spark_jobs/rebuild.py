@@ -19,12 +19,12 @@ import structlog
 from pyspark.sql import SparkSession
 
 from spark_jobs import ingest
+from spark_jobs.failures import COMMITTERS, of_each
 from spark_jobs.publish import Outbox
 from spark_jobs.session import spark_session
 from spark_jobs.sinks import kafka
 from spark_jobs.sinks.avro_files import last_filed
 from spark_jobs.sinks.iceberg import Fence, Warehouse
-from spark_jobs.sinks.unwritable_tables import commit_each
 from writetime.config.kafka import KafkaConfig
 from writetime.config.pipeline import PipelineConfig
 from writetime.errors import BatchBusy, ConfigError
@@ -179,7 +179,7 @@ class Job:
         )
 
         in_order = sorted(tables, key=lambda table: (table.full_name, str(table.id)))
-        commit_each(in_order, lambda table: warehouse.clear_former(table, last))
+        of_each(in_order, lambda table: warehouse.clear_former(table, last), workers=COMMITTERS)
 
     def _publish(self, last: int) -> dict[str, str]:
         """Publish all events under the requested prefix; returns, by table, the errors that need an

@@ -23,6 +23,8 @@
     ├── SchemaError                    the schema cannot be read or parsed
     ├── BatchError
     │   ├── BatchBusy                  retriable: another batch is not sealed, or another run works on this one
+    │   ├── BatchClosed                the batch is sealed or voided: nothing may be written for it any more
+    │   ├── ChainMismatch              the warehouse holds another chain of batches than the bucket
     │   └── AccountingMismatch         partition updates read != the sum of their outcomes
     ├── ShipError                      the shipper cannot continue, with one file or at all
     └── PublishError                   events cannot be written to a sink
@@ -196,6 +198,14 @@ class BatchBusy(BatchError):
     """Another batch is not sealed, or another run works on this one."""
 
     retriable = True
+
+
+class BatchClosed(BatchError):
+    """The batch is sealed or voided: nothing may be written for it any more."""
+
+
+class ChainMismatch(BatchError):
+    """The warehouse holds another chain of batches than the bucket."""
 
 
 class AccountingMismatch(BatchError):

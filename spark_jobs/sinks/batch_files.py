@@ -22,6 +22,7 @@ from pyspark.sql import functions as F
 from pyspark.sql.pandas.types import from_arrow_schema
 from pyspark.sql.types import StructType
 
+from spark_jobs.failures import TablesFailed, concerning, telling
 from spark_jobs.meter import Made
 from spark_jobs.sinks.data_files import FileTarget
 from spark_jobs.sinks.row_positions import DELETES, KEYED, HeldFile, Lookup
@@ -32,8 +33,10 @@ from spark_jobs.stages.scan import Batches
 CHANGES: Final = "changes"
 CURRENT: Final = "current"
 EMITTED: Final = "emitted"
+REJECTED: Final = "rejected"
 WRITTEN: Final = pa.schema([("table_id", pa.binary()), ("part", pa.string()), *KEYED])
-"""A row of KEYED of a table's CHANGES or CURRENT rows; or, EMITTED: how many of its events the stream tells (`rows`)."""
+"""A row of KEYED of a table's CHANGES or CURRENT rows; or, EMITTED: how many of its events the stream tells (`rows`);
+or, REJECTED: why the table's files cannot be written (`path`)."""
 FOUND: Final = pa.schema([("table_id", pa.binary()), *DELETES])
 """A row of DELETES of a table."""
 EVENTS_PER_TASK: Final = 20_000
@@ -77,8 +80,9 @@ class Events:
 
         def packed(batches: Batches) -> Batches:
             for table_id, run in by_table(batches):
-                for page in made(run):
-                    yield pa.RecordBatch.from_pylist([page_row(table_id, page)], schema=PAGES)
+                with telling(table_id):
+                    for page in made(run):
+                        yield pa.RecordBatch.from_pylist([page_row(table_id, page)], schema=PAGES)
 
         return self.mapped(metered(packed), from_arrow_schema(PAGES))
 
@@ -160,7 +164,12 @@ def writing(tables: Mapping[bytes, TaskFiles], made: Callable[[Batches], Pages])
 
     def write(batches: Batches) -> Batches:
         for table_id, run in by_table(batches):
-            yield from _of_table(tables.get(table_id, TaskFiles()), table_id, made)(run)
+            try:
+                with concerning(table_id):
+                    yield from _of_table(tables.get(table_id, TaskFiles()), table_id, made)(run)
+            except TablesFailed as error:
+                reasons = [{"path": each.reason} for each in error.refused]
+                yield _noted(table_id, REJECTED, pa.RecordBatch.from_pylist(reasons, schema=KEYED))
 
     return write
 
@@ -205,6 +214,7 @@ def looking_up(lookups: Mapping[bytes, KeyLookup], shares: Sequence[Sequence[tup
     def look_up(numbers: Batches) -> Batches:
         for number in (number for batch in numbers for number in batch["id"].to_pylist()):
             for table_id, file in shares[number]:
-                yield from lookups[table_id].found(table_id, file)
+                with telling(table_id):
+                    yield from lookups[table_id].found(table_id, file)
 
     return look_up

@@ -31,12 +31,14 @@ from pyspark.sql import functions as F
 from pyspark.sql.pandas.types import from_arrow_schema, to_arrow_schema
 from pyspark.sql.types import DecimalType, StructType
 
+from spark_jobs.failures import TablesFailed, of_each
 from spark_jobs.meter import Made, Meter
 from spark_jobs.sinks.batch_files import (
     CHANGES,
     CURRENT,
     EMITTED,
     FOUND,
+    REJECTED,
     WRITTEN,
     Events,
     KeyLookup,
@@ -67,11 +69,11 @@ from writetime.cassandra.schema.fingerprint import describe, schema_version
 from writetime.cassandra.schema.model import Schema, Table
 from writetime.config.pipeline import PipelineConfig
 from writetime.config.warehouse import WarehouseConfig
-from writetime.errors import BatchBusy, BatchError
+from writetime.errors import BatchBusy, BatchClosed, BatchError, ChainMismatch
 from writetime.events.naming import OWN_NAMESPACE, to_changes_namespace, to_column, to_namespace, to_table
 from writetime.events.number_rules import Digits
 from writetime.pipeline.complete_tables import CompleteTable
-from writetime.pipeline.documents import Chain, StageCost, TableFiles, WarehouseFiles, Watermark
+from writetime.pipeline.documents import Chain, RefusedTable, StageCost, TableFiles, WarehouseFiles, Watermark
 from writetime.pipeline.identity import Owner, owner
 from writetime.pipeline.pinned import VerdictAdded, addition
 from writetime.pipeline.planner import not_voided, read_sealed
@@ -215,7 +217,7 @@ class Fence:
     def check(self, batch: int) -> None:
         if (sealed := read_sealed(self.store, self.cluster, batch)) is not None:
             not_voided(sealed)
-            raise BatchError("another driver has sealed it", operation="commit a batch", obj=str(batch), hint="Nothing is left to do.")
+            raise BatchClosed("another driver has sealed it", operation="commit a batch", obj=str(batch), hint="Nothing is left to do.")
         if self.store.head(addition(self.cluster, batch, self.additions + 1)) is not None:
             raise VerdictAdded(
                 "another run has found a table that cannot be written", operation="commit a batch", obj=str(batch), hint="Run it again."
@@ -495,18 +497,25 @@ class Warehouse:
         return emitted
 
     def _write_rows(self, writes: Mapping[bytes, TableWrite], events: Sequence[Events], batch: int) -> dict[bytes, int]:
-        tables = {table_id: self._task_files(write) for table_id, write in writes.items()}
+        of_tables = of_each((write.table for write in writes.values()), lambda table: self._task_files(writes[table.id.bytes]))
+        tables = dict(zip(writes, of_tables, strict=True))
         for each in (each for write in writes.values() for each in write.parts.values()):
             each.files = None if each.target is None else []
         columns = from_arrow_schema(WRITTEN)
         jobs = [some.mapped(_passed(self.fence, batch, writing(some.among(tables), some.made)), columns) for some in events]
         emitted: Counter[bytes] = Counter()
+        rejected: dict[bytes, str] = {}
         for row in reduce(DataFrame.union, jobs).collect():
             table_id = bytes(row.table_id)
-            if row.part == EMITTED:
+            if row.part == REJECTED:
+                rejected[table_id] = row.path
+            elif row.part == EMITTED:
                 emitted[table_id] += row.rows
             else:
                 writes[table_id].parts[row.part].take(row)
+        if rejected:
+            named = {table_id: writes[table_id].table for table_id in rejected}
+            raise TablesFailed([RefusedTable(table=named[i].label, table_id=named[i].id, reason=why) for i, why in rejected.items()])
         return dict(emitted)
 
     def _task_files(self, write: TableWrite) -> TaskFiles:
@@ -598,9 +607,11 @@ class Warehouse:
             self._note_written("changes", to.held, table, batch)
             return to.held.files
 
-    def take_back(self, table: Table, batch: int) -> None:
-        """Remove the changes that an earlier attempt of the batch wrote for this incarnation."""
+    def take_back(self, table: Table, batch: int, *, rows: bool = False) -> None:
+        """Remove the changes that an earlier attempt of the batch wrote for this incarnation, and its current `rows`."""
         with self.fenced(batch):
+            for place in self._places_of(self._current_in(table), table) if rows else ():
+                self._take_back_rows(IcebergTable(self.spark, place), {batch: self.batch_id}, batch)
             name = self.changes_of(table)
             held = None if name is None else IcebergTable(self.spark, name)
             if held is None:
@@ -713,7 +724,7 @@ class Warehouse:
                 "again from the archive.",
             )
         held.roll_back(lineage[0].id, first.parent, _undone(gone), lambda: self._expect_open(batch))
-        log.info("current rows of a voided batch taken back", table=held.name, batch=batch, voided=number)
+        log.info("current rows taken back", table=held.name, batch=batch, of=number)
         return True
 
     def _about_void(self, number: int, batch: int) -> dict[str, str]:
@@ -1131,7 +1142,7 @@ class Warehouse:
         return seen
 
     def _expect_own_chain(self, name: str, summaries: list[dict[str, str]], batch: int) -> None:
-        """BatchError if the table holds a batch of a chain that this one does not succeed: a batch above the
+        """ChainMismatch if the table holds a batch of a chain that this one does not succeed: a batch above the
         open one, one of its number with another id, or one at or above the first batch of this chain that is
         not part of it."""
         first, mine = (self.chain.first, str(self.chain.id)) if self.chain else (1, None)
@@ -1139,7 +1150,7 @@ class Warehouse:
             number, batch_id = int(each.get(_BATCH_PROPERTY, 0)), each.get(_BATCH_ID_PROPERTY)
             other = number >= first and each.get(_CHAIN_PROPERTY) != mine
             if other or number > batch or (number == batch and batch_id not in (None, str(self.batch_id))):
-                raise BatchError(
+                raise ChainMismatch(
                     f"it holds batch {number} of another chain of batches, and this one is at {batch}",
                     operation="commit a batch",
                     obj=name,
@@ -1150,7 +1161,7 @@ class Warehouse:
         """The same check by the properties of the table, which outlive its snapshots."""
         found, first = _chain_of(held), self.chain.first if self.chain else 0
         if found and found["first"] >= max(first, 1) and (self.chain is None or found["id"] != str(self.chain.id)):
-            raise BatchError(
+            raise ChainMismatch(
                 f"it holds the chain of batches that began with {found['first']}, and this one is at {batch}",
                 operation="commit a batch",
                 obj=held.name,

@@ -26,16 +26,14 @@ from datetime import UTC, datetime, timedelta
 from typing import NamedTuple
 
 import structlog
-from py4j.protocol import Py4JError  # type: ignore[import-untyped]
-from pyspark.errors import PySparkException
 from pyspark.sql import SparkSession
 from pyspark.sql import functions as F
 
+from spark_jobs.failures import kind_of, reason_of
 from spark_jobs.sinks.file_merge import merge_files
 from spark_jobs.sinks.iceberg import Warehouse
 from spark_jobs.sinks.iceberg_table import IcebergTable
 from spark_jobs.sinks.schema_evolution import quoted
-from spark_jobs.spark_errors import why
 from writetime.cassandra.schema.model import Table
 from writetime.config.warehouse import WarehouseConfig
 from writetime.events.naming import to_column
@@ -57,8 +55,8 @@ rewrites depends on what it has written, not on the size of the table."""
 
 def tidy(warehouse: Warehouse, tables: Iterable[Table], *, now: datetime | None = None) -> list[Tidied]:
     """Maintain the current rows and the changes of the existing tables as configured; returns the results."""
-    layout, found = warehouse.layout, []
-    for label, name, order in _places(warehouse, tables):
+    layout, found = warehouse.layout, list[Tidied]()
+    for label, name, order in _places(warehouse, tables, found):
         try:
             held = IcebergTable(warehouse.spark, name)
             held.refresh()
@@ -73,8 +71,10 @@ def tidy(warehouse: Warehouse, tables: Iterable[Table], *, now: datetime | None 
             if layout.keep_orphans_days is not None:
                 _delete_orphans(warehouse.spark, held, datetime.now(UTC) - timedelta(days=layout.keep_orphans_days))
             found.append(Tidied(name=_plain(name), before=before, after=count(held)))
-        except (PySparkException, Py4JError) as error:
-            trouble = why(error)
+        except Exception as error:
+            if kind_of(error) == "driver":
+                raise
+            trouble = reason_of(error)
             log.warning("table maintenance failed", table=label, name=name, error=trouble)
             found.append(Tidied(name=_plain(name), trouble=trouble))
     return found
@@ -87,14 +87,22 @@ def count(held: IcebergTable) -> Files | None:
     return None if files is None else Files(data=files.data, bytes=files.bytes, deletes=files.deletes, snapshots=len(held.kept))
 
 
-def _places(warehouse: Warehouse, tables: Iterable[Table]) -> Iterator[tuple[str, str, list[str]]]:
-    """The existing tables: display name, name, and the columns by which their rows are sorted."""
+def _places(warehouse: Warehouse, tables: Iterable[Table], failed: list[Tidied]) -> Iterator[tuple[str, str, list[str]]]:
+    """The existing tables: display name, name, and the columns by which their rows are sorted. `failed` receives those
+    that cannot be looked at."""
     for table in tables:
-        if (name := warehouse.current_of(table)) is not None:
-            keys = [column.name for column in (*table.partition_key, *table.clustering)]
-            yield table.label, name, list(map(to_column, keys))
-        if (name := warehouse.changes_of(table)) is not None:
-            yield table.label, name, []
+        try:
+            current, changes = warehouse.current_of(table), warehouse.changes_of(table)
+        except Exception as error:
+            if kind_of(error) == "driver":
+                raise
+            log.warning("table maintenance failed", table=table.label, error=reason_of(error))
+            failed.append(Tidied(name=table.label, trouble=reason_of(error)))
+            continue
+        if current is not None:
+            yield table.label, current, [to_column(column.name) for column in (*table.partition_key, *table.clustering)]
+        if changes is not None:
+            yield table.label, changes, []
     if (name := warehouse.quarantine()) is not None:
         yield "quarantine", name, []
     if (name := warehouse.completeness()) is not None:

@@ -12,8 +12,8 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from uuid import UUID
 
+from spark_jobs.failures import COMMITTERS
 from spark_jobs.sinks.iceberg import Warehouse
-from spark_jobs.sinks.unwritable_tables import COMMITTERS
 from writetime.cassandra.schema.model import Table
 from writetime.errors import BatchBusy
 from writetime.pipeline.documents import Manifest

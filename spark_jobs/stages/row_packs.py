@@ -25,6 +25,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from spark_jobs.failures import TablesFailed, concerning
 from spark_jobs.stages.arrow_runs import (
     Ints,
     by_shard,
@@ -46,7 +47,9 @@ PACKED: Final = pa.schema([("table_id", pa.binary()), ("bucket", pa.int32()), ("
 do so by chance: of four in four partitions, all are apart in one case of ten."""
 EVENTS: Final = "events"
 RECORDS: Final = "records"
-"""Kinds of FOLDED rows that stand for many: their `state` is the batch."""
+REJECTED: Final = "rejected"
+"""Kinds of FOLDED rows: those that stand for many, whose `state` is the batch; and of a shard whose table cannot be
+merged, with the reason in `detail`."""
 BYTES_PER_PACK: Final = 4 << 20
 SORTED_BYTES: Final = 64 << 20
 """Bytes of rows that are sorted in memory. More are sorted by so many."""
@@ -119,15 +122,24 @@ def folding(
     FOLDED."""
 
     def fold_batches(batches: Batches) -> Batches:
-        for (_, bucket), run in by_shard(batches):
+        for (table_id, bucket), run in by_shard(batches):
             routed = unpacked(value for batch in run for value in batch["rows"].to_pylist())
-            if bucket is None:
+            if table_id is None or bucket is None:
                 yield from join(explode(routed))
-            else:
-                folded = join(in_order(explode(in_order(routed, by_digest)), by_place))
-                yield from _packed(folded if order == "primary_key" else by_writetime(folded))
+                continue
+            try:
+                with concerning(table_id):
+                    folded = join(in_order(explode(in_order(routed, by_digest)), by_place))
+                    yield from _packed(folded if order == "primary_key" else by_writetime(folded))
+            except TablesFailed as error:
+                yield from (_rejected(table_id, bucket, each.reason) for each in error.refused)
 
     return fold_batches
+
+
+def _rejected(table_id: bytes, bucket: int, reason: str) -> pa.RecordBatch:
+    row = {**dict.fromkeys(FOLDED.names), "kind": REJECTED, "table_id": table_id, "bucket": bucket, "detail": reason}
+    return pa.RecordBatch.from_pylist([row], schema=FOLDED)
 
 
 def _packed(batches: Batches) -> Batches:

@@ -38,7 +38,7 @@ from xxhash import xxh3_64_intdigest, xxh3_128_intdigest
 
 from spark_jobs.state.places import reached
 from writetime.config.pipeline import PipelineConfig
-from writetime.errors import BatchError, LeaseLost
+from writetime.errors import BatchError, ChainMismatch, LeaseLost
 from writetime.pipeline.documents import Sealed
 from writetime.storage import layout
 from writetime.storage.lease import Lease, notes
@@ -339,7 +339,7 @@ def _rewritten(found: dict[str, Any], uri: str, base: int, batch: int) -> Writte
         return None
     if last > batch or found["base"] != base:
         why = f"batch {last} has written it, from version {found['base']}"
-        raise BatchError(why, operation=f"rewrite a shard in batch {batch}", obj=uri)
+        raise ChainMismatch(why, operation=f"rewrite a shard in batch {batch}", obj=uri)
     return Written(found["version"], found["earliest_expiry"])
 
 
@@ -379,7 +379,7 @@ def _written(found: dict[str, Any], uri: str, base: int, batch: int, records: _S
     if last < batch:
         return None
     if last > batch or found["base"] != base:
-        raise BatchError(
+        raise ChainMismatch(
             f"batch {last} has written it, from version {found['base']}",
             operation=f"write batch {batch} from version {base}",
             obj=uri,

@@ -79,11 +79,11 @@ def test_no_secret_is_pinned_and_without_it_the_batch_says_what_it_needs(
 def test_everybody_goes_by_the_verdicts_of_the_first_run(store: MemoryStore) -> None:
     assert pinned.verdicts(store, MANIFEST) == pinned.Known(False, {}, 0)
     first = pinned.pin_verdicts(store, MANIFEST, [ORDERS])
-    assert first == pinned.Known(True, {ORDERS.table_id: ORDERS}, 0)
+    assert first == pinned.Known(True, {ORDERS.table_id: ORDERS}, 0, frozenset({ORDERS.table_id}))
     other = ORDERS.model_copy(update={"reason": "another reason"})
     assert pinned.pin_verdicts(store, MANIFEST, [other]) == first, "what is refused stays refused, for the reason of the first run"
     second = pinned.pin_verdicts(store, MANIFEST, [CARTS])
-    assert second == pinned.Known(True, {ORDERS.table_id: ORDERS, CARTS.table_id: CARTS}, 1)
+    assert second == pinned.Known(True, {ORDERS.table_id: ORDERS, CARTS.table_id: CARTS}, 1, frozenset({ORDERS.table_id}))
     pinned.add_verdict(store, MANIFEST, CARTS)
     assert pinned.verdicts(store, MANIFEST) == second
 

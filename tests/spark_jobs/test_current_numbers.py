@@ -14,10 +14,10 @@ import pytest
 from pyspark.sql import DataFrame, SparkSession
 from structlog.testing import capture_logs
 
+from spark_jobs.failures import TablesFailed, of_each
 from spark_jobs.session import spark_session
 from spark_jobs.sinks.iceberg import Warehouse
 from spark_jobs.sinks.table_maintenance import merge_small
-from spark_jobs.sinks.unwritable_tables import UnwritableTable, commit_each
 from tests.spark_jobs.examples import insert, schema_of, table
 from tests.spark_jobs.pipeline import Pipeline
 from tests.spark_jobs.test_iceberg import events, rows
@@ -58,10 +58,10 @@ def price(of: Table, key: int, amount: str | bytes, total: int = 7) -> Mutation:
 
 
 def write(target: Warehouse, of: Table, batch: int, *mutations: Mutation) -> None:
-    """As a batch commits: UnwritableTable if the rows would be rejected again."""
+    """As a batch commits: TablesFailed if the rows would be rejected again."""
     found = events(target.spark, mutations, schema_of(of))
     target.write_changes(of, schema_of(of), found, batch)
-    commit_each([of], lambda each: target.merge_current(each, schema_of(of), found, batch))
+    of_each([of], lambda each: target.merge_current(each, schema_of(of), found, batch))
 
 
 def committed(commit: Callable[[Table, Schema, DataFrame, int], None], found: DataFrame, of: Table) -> None:
@@ -115,10 +115,10 @@ def test_a_number_that_does_not_fit_rejects_the_table_or_is_null(spark: SparkSes
     write(target, of, 1, price(of, 1, "1.5"))
     found = events(spark, [price(of, 2, "1.505")], schema_of(of))
     for commit in (target.merge_current, target.replace_current):
-        with pytest.raises(UnwritableTable, match=r"column amount is DECIMAL\(12, 2\), and a value needs 1 digits before") as raised:
-            commit_each([of], partial(committed, commit, found))
-        assert "1.505" not in raised.value.refused.reason
-        assert "Set a wider type in `warehouse.decimal`" in raised.value.refused.reason
+        with pytest.raises(TablesFailed, match=r"column amount is DECIMAL\(12, 2\), and a value needs 1 digits before") as raised:
+            of_each([of], partial(committed, commit, found))
+        assert "1.505" not in raised.value.refused[0].reason
+        assert "Set a wider type in `warehouse.decimal`" in raised.value.refused[0].reason
         assert amounts(target, of) == {1: "1.50"}
     write(warehouse(spark, **BY_RULE, overflow="null"), of, 2, price(of, 2, "1.505"), price(of, 3, "2"))
     assert amounts(target, of) == {1: "1.50", 2: None, 3: "2.00"}
@@ -132,7 +132,7 @@ def test_a_table_that_exists_adopts_a_rule_and_a_wider_one(spark: SparkSession) 
     assert kind(plain, of) == "string"
     # A value that does not fit leaves the table as it was.
     narrow, wider = ({**BY_RULE, "decimal": {"shop.*.*": text}} for text in ("decimal(12, 2)", "decimal(12, 3)"))
-    with pytest.raises(UnwritableTable, match="1 digits before the point and 3 after"):
+    with pytest.raises(TablesFailed, match="1 digits before the point and 3 after"):
         write(warehouse(spark, **narrow), of, 2, price(of, 4, "4"))
     assert (kind(plain, of), amounts(plain, of)) == ("string", {1: "1.5", 2: "1.505", 3: ""})
 
@@ -146,14 +146,14 @@ def test_a_table_that_exists_adopts_a_rule_and_a_wider_one(spark: SparkSession) 
     wide = {**BY_RULE, "decimal": {"shop.*.*": "decimal(14, 3)"}}
     write(warehouse(spark, **wide), of, 3, price(of, 5, "12345678901.125"))
     assert (kind(plain, of), amounts(plain, of)) == ("decimal(14,3)", expected | {5: "12345678901.125"})
-    with pytest.raises(UnwritableTable, match="11 digits before the point and 3 after"):
+    with pytest.raises(TablesFailed, match="11 digits before the point and 3 after"):
         write(warehouse(spark, **narrow), of, 4, price(of, 6, "6"))
     scaled = {**BY_RULE, "decimal": {"shop.*.*": "decimal(20, 5)"}}
     write(warehouse(spark, **scaled), of, 4, price(of, 6, "6"))
     assert amounts(plain, of) == {1: "1.50000", 2: "1.50500", 3: None, 4: "4.00000", 5: "12345678901.12500", 6: "6.00000"}
 
     # Back to text: the spelling is not known any more.
-    with pytest.raises(UnwritableTable, match="Restore the rule; or drop the table") as raised:
+    with pytest.raises(TablesFailed, match="Restore the rule; or drop the table") as raised:
         write(plain, of, 5, price(of, 7, "7"))
     assert "lake" in str(raised.value)
     assert kind(plain, of) == "decimal(20,5)"

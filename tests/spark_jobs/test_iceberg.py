@@ -23,12 +23,12 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.pandas.types import from_arrow_schema
 from structlog.testing import capture_logs
 
+from spark_jobs.failures import of_each
 from spark_jobs.session import spark_session
 from spark_jobs.sinks.compaction import compact_if_due
 from spark_jobs.sinks.iceberg import CurrentWrite, Fence, Warehouse, _Notes
 from spark_jobs.sinks.iceberg_table import IcebergTable
 from spark_jobs.sinks.table_maintenance import count, tidy
-from spark_jobs.sinks.unwritable_tables import commit_each
 from spark_jobs.stages.event_pages import PAGES
 from tests.spark_jobs.examples import (
     COUNTS,
@@ -576,7 +576,7 @@ def test_of_two_that_make_a_table_the_slower_may_try_again(warehouse: Warehouse,
     slower = Warehouse(warehouse.spark, "lake")
     monkeypatch.setattr(slower, "_held", lambda name: None)
     with pytest.raises(BatchBusy, match=r"concurrent write to the table: .*made_by_two.*already exists.*a retry"):
-        commit_each([made], lambda table: slower.write_changes(table, schema, given, 1))
+        of_each([made], lambda table: slower.write_changes(table, schema, given, 1))
     monkeypatch.undo()
     slower.write_changes(made, schema, given, 1)
     assert len(rows(warehouse, "shop__changes.made_by_two")) == 1

@@ -108,11 +108,12 @@ class VerdictAdded(BatchBusy):
 @dataclass(frozen=True, slots=True)
 class Known:
     """All verdicts of a batch. `begun`: the first run has created them. `additions`: number of those found
-    later."""
+    later. `untouched`: the tables rejected before any run could commit something of them."""
 
     begun: bool
     refused: dict[UUID, RefusedTable]
     additions: int
+    untouched: frozenset[UUID] = frozenset()
 
 
 def configuration(store: Store, manifest: Manifest, config: PipelineConfig) -> PipelineConfig:
@@ -175,7 +176,8 @@ def verdicts(store: Store, manifest: Manifest) -> Known:
     while (added := Verdicts.read(store, addition(manifest.cluster, manifest.number, number + 1))) is not None:
         number += 1
         found += added.refused
-    return Known(first is not None, {table.table_id: table for table in reversed(found)}, number)
+    untouched = frozenset(table.table_id for table in first.refused) if first else frozenset[UUID]()
+    return Known(first is not None, {table.table_id: table for table in reversed(found)}, number, untouched)
 
 
 def pin_verdicts(store: Store, manifest: Manifest, refused: list[RefusedTable]) -> Known:

@@ -25,7 +25,7 @@ from uuid import UUID, uuid4
 from writetime.cassandra.commitlog.descriptor import waits_for_reader
 from writetime.cassandra.merge.reconcile import Policy, policy_of
 from writetime.cassandra.schema.history import SchemaLearner
-from writetime.errors import BatchBusy, BatchError, ObjectNotFound, PreconditionFailed
+from writetime.errors import BatchBusy, BatchClosed, BatchError, ObjectNotFound, PreconditionFailed
 from writetime.events.naming import is_shadow_name, namespace_clash
 from writetime.pipeline import chains, watermark
 from writetime.pipeline.completeness import holds
@@ -117,9 +117,9 @@ def effective(store: Store, cluster: str, sealed: Sealed) -> Sealed | None:
 
 
 def not_voided(sealed: Sealed) -> Sealed:
-    """The given seal if the batch takes effect; BatchError if it was voided."""
+    """The given seal if the batch takes effect; BatchClosed if it was voided."""
     if sealed.void is not None:
-        raise BatchError(
+        raise BatchClosed(
             f"it was voided by {sealed.void.by}: {sealed.void.reason}",
             operation="run a batch",
             obj=str(sealed.number),

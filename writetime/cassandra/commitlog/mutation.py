@@ -41,7 +41,7 @@ from writetime.cassandra.model import (
 from writetime.cassandra.schema.model import Column, DroppedColumn, Schema, Table
 from writetime.cassandra.types.types import wire_shape
 from writetime.cassandra.types.vint import MASK32, as_int32, as_int64, read_unsigned
-from writetime.errors import DecodeError, MalformedMutation, UnknownColumn, UnknownTable
+from writetime.errors import DecodeError, MalformedMutation, SchemaError, UnknownColumn, UnknownTable
 
 IS_EMPTY: Final = 0x01
 IS_REVERSED: Final = 0x02
@@ -156,18 +156,29 @@ _SHAPES: dict[UUID, TableShape] = {}
 
 
 def table_shape(table: Table) -> TableShape:
-    """The shape of a table. Raises SchemaError if a column's type cannot be parsed."""
+    """The shape of a table. Raises SchemaError if a column's type cannot be parsed, for whatever reason: decoders read
+    frames of all tables."""
     shape = _SHAPES.get(table.id)
     if shape is None or shape.table is not table:
-        columns: dict[tuple[bool, str], ColumnShape] = {}
-        known: tuple[Column | DroppedColumn, ...] = (*table.dropped_columns.values(), *table.columns.values())
-        for column in known:
-            if column.kind in ("static", "regular"):
-                place = column.kind == "static", column.name
-                columns[place] = _column_shape(column, columns.get(place), table)
-        shape = TableShape(table, tuple(wire_shape(column.type)[0] for column in table.clustering), columns)
-        _SHAPES[table.id] = shape
+        try:
+            shape = _SHAPES[table.id] = _shape_of(table)
+        except SchemaError:
+            raise
+        except Exception as error:
+            raise SchemaError(
+                f"a type cannot be read: {type(error).__name__}: {error}", operation="read a table", obj=table.label
+            ) from error
     return shape
+
+
+def _shape_of(table: Table) -> TableShape:
+    columns: dict[tuple[bool, str], ColumnShape] = {}
+    known: tuple[Column | DroppedColumn, ...] = (*table.dropped_columns.values(), *table.columns.values())
+    for column in known:
+        if column.kind in ("static", "regular"):
+            place = column.kind == "static", column.name
+            columns[place] = _column_shape(column, columns.get(place), table)
+    return TableShape(table, tuple(wire_shape(column.type)[0] for column in table.clustering), columns)
 
 
 def _column_shape(column: Column | DroppedColumn, before: ColumnShape | None, table: Table) -> ColumnShape:

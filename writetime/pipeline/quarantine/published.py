@@ -16,6 +16,8 @@ from dataclasses import dataclass, replace
 from typing import Any, Final
 from uuid import UUID
 
+import structlog
+
 from writetime.cassandra.schema.history import SchemaLearner
 from writetime.cassandra.schema.model import Schema
 from writetime.config.pipeline import PipelineConfig
@@ -25,6 +27,8 @@ from writetime.pipeline.quarantine.kinds import QuarantineKind
 from writetime.pipeline.quarantine.record import QuarantineRecord
 from writetime.storage import layout
 from writetime.storage.store import Store
+
+log = structlog.get_logger()
 
 MOST_BYTES: Final = 64 << 10
 """Records with more bytes are published without them, because sinks may reject large values."""
@@ -113,10 +117,18 @@ def with_bytes(records: Sequence[QuarantineRecord], store: Store, schema: Schema
         single = record.segment is not None and record.kind.is_mutation and record.frames == 1
         if record.settled_in is None and single and record.size <= MOST_BYTES:
             data = store.read(record.name)
-            if look_at(data, _Known(known, captured), config.columns.rules, version=record.version, values=True).hex:
+            if _may_be_shown(record, data, _Known(known, captured), config):
                 record = replace(record, bytes=data)
         found.append(record)
     return found
+
+
+def _may_be_shown(record: QuarantineRecord, data: bytes, known: _Known, config: PipelineConfig) -> bool:
+    try:
+        return bool(look_at(data, known, config.columns.rules, version=record.version, values=True).hex)
+    except Exception as error:  # noqa: BLE001 - what cannot be looked at is not shown; the bytes are in the bucket
+        log.warning("quarantined frame cannot be shown", record=record.name, error=f"{type(error).__name__}: {error}")
+        return False
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,0 +1,108 @@
+"""A batch without the tables that fail in it: it goes on for the others, and each of these waits for an operator.
+
+Strategy: what fails for tables alone (`failures.TablesFailed`, from the driver or from a worker) is recorded for all runs of
+the batch (`pinned.add_verdict`), and the batch begins anew without them: their updates are quarantined, and what an
+earlier attempt committed of them is taken back. A worker that dies says nothing about why. If it dies twice, halves
+of the tables are tried without a commit until the table that kills it is alone; if no half does, it is the machine.
+
+Must not know what a batch consists of."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Sequence
+from dataclasses import dataclass
+from uuid import UUID
+
+import structlog
+from pyspark.sql import SparkSession
+
+from spark_jobs.failures import is_lost_worker, told_by
+from writetime.cassandra.schema.model import Table
+from writetime.pipeline.documents import Manifest, RefusedTable, Sealed
+from writetime.pipeline.pinned import VerdictAdded, add_verdict
+from writetime.storage.store import Store
+
+log = structlog.get_logger()
+
+_DEATHS = 2
+_KILLS = "a worker that works on it dies, each time: it runs out of memory or crashes"
+
+
+@dataclass(slots=True)
+class Attempts:
+    """What this process knows of the attempts at a batch. `is_first`: none was made before its own; `has_committed`: one
+    of its own may have committed something; `tables`: those that the last one captured."""
+
+    is_first: bool | None = None
+    has_committed: bool = False
+    tables: Sequence[Table] = ()
+
+    @property
+    def left_nothing(self) -> bool:
+        """Whether no attempt can have committed anything."""
+        return bool(self.is_first) and not self.has_committed
+
+    def named(self, rejected: RefusedTable) -> RefusedTable:
+        """The same with the table's label: a worker may only know its id."""
+        labels = {table.id: table.label for table in self.tables}
+        return rejected.model_copy(update={"table": labels.get(rejected.table_id, rejected.table)})
+
+
+def without_rejected(
+    run: Callable[[], Sealed],
+    attempt: Callable[[Collection[Table]], None],
+    attempts: Attempts,
+    store: Store,
+    manifest: Manifest,
+    spark: SparkSession,
+) -> Sealed:
+    """Run the batch, and again without the tables that fail, which are recorded for all its runs. `attempt` does the
+    same work for some of the tables, without commits."""
+    found: set[UUID] = set()
+    deaths = 0
+    while True:
+        try:
+            return run()
+        except VerdictAdded as error:
+            log.warning("another run rejected a table, this run rejects it too", batch=manifest.number, **error.as_dict())
+        except Exception as error:
+            rejected = told_by(error)
+            if is_lost_worker(error):
+                deaths += 1
+                if deaths < _DEATHS:
+                    log.warning("a worker died, the batch begins anew", batch=manifest.number, error=str(error)[:200])
+                elif (killer := _killer(attempt, attempts.tables)) is not None:
+                    rejected, deaths = [RefusedTable(table=killer.label, table_id=killer.id, reason=_KILLS)], 0
+                else:
+                    raise
+            elif not rejected or found.issuperset(table.table_id for table in rejected):
+                raise
+            found.update(table.table_id for table in rejected)
+            for table in map(attempts.named, rejected):
+                log.error("table rejected, the batch goes on without it", batch=manifest.number, **table.model_dump(mode="json"))
+                add_verdict(store, manifest, table)
+        spark.catalog.clearCache()
+
+
+def _killer(attempt: Callable[[Collection[Table]], None], tables: Sequence[Table]) -> Table | None:
+    """The table of which alone a worker dies, by halves; None if there is none: together they may be too much for
+    the machine."""
+    if not tables or not _kills(attempt, tables):
+        return None
+    if len(tables) == 1:
+        return tables[0]
+    middle = len(tables) // 2
+    return _killer(attempt, tables[:middle]) or _killer(attempt, tables[middle:])
+
+
+def _kills(attempt: Callable[[Collection[Table]], None], tables: Sequence[Table]) -> bool:
+    """Whether a worker dies of the work for these tables. What else fails is found when the batch runs."""
+    log.warning("tables tried without others", tables=[table.label for table in tables])
+    try:
+        attempt(tables)
+    except Exception as error:
+        if is_lost_worker(error):
+            return True
+        if not told_by(error):
+            raise
+    return False
