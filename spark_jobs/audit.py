@@ -39,6 +39,7 @@ from pyspark.sql import SparkSession
 from pyspark.sql.pandas.types import from_arrow_schema
 
 from spark_jobs import bootstrap
+from spark_jobs.failures import kind_of, reason_of
 from spark_jobs.job_exit import reports_failure
 from spark_jobs.session import spark_session
 from spark_jobs.stages.scan import Batches, chunked, content, tasks
@@ -93,7 +94,8 @@ _FOUND: Final = pa.schema(
 )
 """`segment` comes once a segment: in `minute` the first that it holds, in `token` whether it could be read
 whole. The `digest` of `topology` is a mutation of system.local or of system.peers*."""
-_GROUPS: Final = pa.schema([("group", pa.string())])
+_GROUPS: Final = pa.schema([("group", pa.string()), ("table", pa.string()), ("trouble", pa.string())])
+"""A group; or a table of which none can be made, and why."""
 
 
 @reports_failure("the audit")
@@ -212,7 +214,12 @@ class Audit:
                 found.filter("kind = 'update'").repartition("table", "range", "minute").sortWithinPartitions("table", "range", "minute")
             )
             rows = updates.mapInArrow(grouping(ownership, replication), schema=from_arrow_schema(_GROUPS)).toLocalIterator()
-            groups = [Group.model_validate_json(row["group"]) for row in rows]
+            groups, trouble = list[Group](), dict[str, str]()
+            for row in rows:
+                if row["trouble"] is None:
+                    groups.append(Group.model_validate_json(row["group"]))
+                elif trouble.setdefault(row["table"], row["trouble"]) is row["trouble"]:
+                    log.error("table not audited", table=row["table"], error=row["trouble"])
         finally:
             found.unpersist()
         groups.sort(key=lambda group: (group.complete, group.table, group.minute, group.range))
@@ -231,6 +238,7 @@ class Audit:
             gaps=audit.gaps(groups, came, now, self.late * 60),
             groups=groups[:MOST_GROUPS],
             step=step,
+            trouble=trouble,
         )
 
     def _tables(self) -> list[Any]:
@@ -455,11 +463,17 @@ def grouping(ownership: Ownership, replication: Mapping[str, Mapping[str, str]])
 
     def group(batches: Batches) -> Batches:
         rows = (row for batch in batches for row in batch.to_pylist())
-        found = (
-            {"group": _group(ownership, replication[table], table, number, minute, some).model_dump_json()}
-            for (table, number, minute), some in groupby(rows, key=itemgetter("table", "range", "minute"))
-        )
-        yield from chunked(found, _GROUPS)
+        places = groupby(rows, key=itemgetter("table", "range", "minute"))
+        yield from chunked((of_place(*place, rows=some) for place, some in places), _GROUPS)
+
+    def of_place(table: str, number: int, minute: int, *, rows: Iterable[Mapping[str, Any]]) -> dict[str, Any]:
+        try:
+            made = _group(ownership, replication[table], table, number, minute, rows)
+        except Exception as error:
+            if kind_of(error) != "table":
+                raise
+            return {"group": None, "table": table, "trouble": reason_of(error)}
+        return {"group": made.model_dump_json(), "table": table, "trouble": None}
 
     return group
 

@@ -39,6 +39,7 @@ from pyspark.sql import SparkSession
 from pyspark.sql.pandas.types import from_arrow_schema
 
 from spark_jobs.cassandra_reader import Page, Ring, as_of, token_of
+from spark_jobs.failures import kind_of, reason_of
 from spark_jobs.job_exit import reports_failure
 from spark_jobs.session import spark_session
 from spark_jobs.spark_errors import OURS, why
@@ -142,8 +143,10 @@ def _going_on(name: str, failed: list[WritetimeError]) -> Iterator[None]:
     """Log why a table cannot be read, and record it in `failed`, so that others continue."""
     try:
         yield
-    except (WritetimeError, PySparkException) as error:
-        found = error if isinstance(error, WritetimeError) else _of_worker(error, name)
+    except Exception as error:
+        if kind_of(error) == "driver" and not isinstance(error, BatchError):
+            raise
+        found = _as_ours(error, name)
         log.error("table not read", table=name, **found.as_dict())
         failed.append(found)
 
@@ -162,11 +165,13 @@ def read_again(config: PipelineConfig, spark: SparkSession, parts: Mapping[str, 
         yield from failed
 
 
-def _of_worker(error: PySparkException, name: str) -> WritetimeError:
-    """The error in a Spark worker, in its own class if it is one of writetime's."""
-    reason = why(error)
+def _as_ours(error: Exception, name: str) -> WritetimeError:
+    """The error of a table as one of writetime's; of one in a Spark worker, what that said."""
+    if isinstance(error, WritetimeError):
+        return error
+    reason = why(error) if isinstance(error, PySparkException) else reason_of(error)
     reason = reason.partition(": ")[2] if reason.startswith(OURS) else reason
-    return BatchError(reason, operation="read a table from the ring", obj=name, retriable=True)
+    return BatchError(reason, operation="read a table from the ring", obj=name, retriable=kind_of(error) != "table")
 
 
 # --- driver
@@ -211,9 +216,8 @@ class Bootstrap:
         try:
             with self._reporting(run):
                 self._read(plan, run, wanted)
-        except (WritetimeError, PySparkException) as error:
-            found = error if isinstance(error, WritetimeError) else _of_worker(error, table.full_name)
-            runs.note_failure(self.store, run, str(found), datetime.now(UTC))
+        except Exception as error:
+            runs.note_failure(self.store, run, str(_as_ours(error, table.full_name)), datetime.now(UTC))
             raise
         run = runs.update(self.store, run, datetime.now(UTC))
         if run.finished_at is not None and parts is None:

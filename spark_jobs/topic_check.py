@@ -29,6 +29,7 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 from pyspark.sql.pandas.types import from_arrow_schema, to_arrow_schema
 
+from spark_jobs.failures import kind_of, reason_of
 from spark_jobs.sinks.iceberg import Warehouse
 from spark_jobs.sinks.iceberg_table import IcebergTable
 from spark_jobs.sinks.kafka import client_options
@@ -39,7 +40,7 @@ from writetime.cassandra.schema.model import Schema, Table
 from writetime.cassandra.types.types import Types
 from writetime.config.kafka import KafkaConfig
 from writetime.config.pipeline import PipelineConfig
-from writetime.errors import BatchError, PublishError, WritetimeError
+from writetime.errors import BatchError, PublishError
 from writetime.events.arrow import plain_values
 from writetime.events.avro import Avro, without_calendar
 from writetime.events.envelope import Contract, Shape, topic
@@ -261,9 +262,11 @@ class TopicChecks:
             name = topic(self.config.kafka.topic_prefix, table.keyspace, table.name)
             try:
                 found.append(self._result(name, table, self.config.kafka))
-            except WritetimeError as error:
-                log.error("topic not compared", topic=name, **error.as_dict())
-                found.append(TopicResult(topic=name, table=table.full_name, trouble=str(error)))
+            except Exception as error:
+                if kind_of(error) == "driver":
+                    raise
+                log.error("topic not compared", topic=name, error=reason_of(error))
+                found.append(TopicResult(topic=name, table=table.full_name, trouble=reason_of(error)))
         return found
 
     def _result(self, name: str, table: Table, kafka: KafkaConfig) -> TopicResult:

@@ -36,12 +36,12 @@ from pyspark.sql import SparkSession
 from pyspark.sql.pandas.types import from_arrow_schema
 
 from spark_jobs.cassandra_reader import Ring, RowRate, as_of, token_of
+from spark_jobs.failures import kind_of, reason_of
 from spark_jobs.job_exit import reports_failure
 from spark_jobs.session import spark_session
 from spark_jobs.sinks.iceberg import Warehouse
 from spark_jobs.sinks.iceberg_table import IcebergTable
 from spark_jobs.sinks.schema_evolution import quoted
-from spark_jobs.spark_errors import why
 from spark_jobs.stages.scan import Batches, chunked
 from spark_jobs.stages.table_rows import EXPIRES_AT, WRITETIME, RowShape
 from spark_jobs.state.shards import Shard, shards_of
@@ -521,9 +521,9 @@ def table_failures(table: Table) -> Iterator[None]:
     try:
         yield
     except Exception as error:
-        if isinstance(error, BatchError) or (isinstance(error, StoreError) and error.retriable):
+        if isinstance(error, BatchError) or kind_of(error) == "driver" or (isinstance(error, StoreError) and error.retriable):
             raise
-        raise BatchError(why(error), operation="compare a table", obj=table.full_name) from error
+        raise BatchError(reason_of(error), operation="compare a table", obj=table.full_name) from error
 
 
 @contextmanager

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import pickle
 from datetime import UTC, datetime
 from pathlib import Path
 from types import SimpleNamespace
@@ -12,9 +13,10 @@ import pytest
 from pyspark.errors import PySparkException
 
 from spark_jobs import publish
+from spark_jobs.failures import failed
 from spark_jobs.publish import Outbox, _Sinks
 from spark_jobs.sinks.avro_files import last_filed
-from spark_jobs.sinks.kafka import Chain, Position
+from spark_jobs.sinks.kafka import Chain, Position, Sent
 from spark_jobs.spark_errors import spark_failures
 from tests.cassandra.schema.examples import create_table
 from tests.spark_jobs.examples import table
@@ -70,6 +72,34 @@ def test_a_table_whose_changes_are_not_found_waits(tmp_path: Path, monkeypatch: 
         ("shop.old", True),
         ("shop.sold", True),
     ]
+
+
+@pytest.mark.parametrize("in_publisher", [False, True])
+def test_a_table_that_fails_alone_waits_and_the_others_are_sent(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, in_publisher: bool
+) -> None:
+    box, sold = outbox(tmp_path, 1), table("sold", 50, {"id": "int"})
+    learner = SchemaLearner()
+    learner.apply(create_table(sold, 1))
+    monkeypatch.setattr(publish, "read_schema", lambda *_: learner)
+    monkeypatch.setattr(publish, "read_manifest", lambda *_: SimpleNamespace(id=None))
+    error = failed(next(each for each in learner.schema().tables.values() if each.name == sold.name), RecursionError("too deep"))
+
+    def records(*_: Any) -> Any:
+        if box._failed or in_publisher:
+            return [SimpleNamespace()], dict(box._failed)
+        raise error
+
+    def sent(*_: Any) -> Any:
+        if in_publisher and not box._failed:
+            raise PySparkException(f"Job aborted\n  Traceback\nspark_jobs.failures.FailedInWorker: {error.told()}\n at java")
+        return [SimpleNamespace(sent=pickle.dumps(Sent(7)))]
+
+    monkeypatch.setattr(Outbox, "_records", records)
+    monkeypatch.setattr(Outbox, "_sent", sent)
+    drained = box.drain(everything=False)
+    assert (drained.batch, drained.events, drained.waiting) == (1, 7, {"shop.sold": 0})
+    assert "RecursionError: too deep" in drained.reasons["shop.sold"]
 
 
 def test_what_is_to_be_sent_again_waits_from_the_beginning_until_it_is(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -278,6 +278,7 @@ class AuditReport(Document):
     step: int = Field(default=0, description="Minutes of the steps of each node's totals; 0: no totals by step.")
     reread: list[TableReread] = Field(default=[], description="Ranges with gaps that were read again from the cluster, if requested.")
     not_reread: int = Field(default=0, description="Number of ranges that were not read again because of the limit.")
+    trouble: dict[str, str] = Field(default={}, description="Tables that could not be audited, with the reason.")
 
     @property
     def alarms(self) -> int:
@@ -285,7 +286,7 @@ class AuditReport(Document):
 
     @property
     def ok(self) -> bool:
-        return not self.alarms and not any(each.trouble for each in self.reread)
+        return not self.alarms and not self.trouble and not any(each.trouble for each in self.reread)
 
     @property
     def name(self) -> str:
@@ -387,6 +388,7 @@ def report_text(report: AuditReport) -> str:
 
 
 def _lines(report: AuditReport) -> Iterator[str]:
+    yield from (f"{table} could not be audited: {reason}" for table, reason in sorted(report.trouble.items()))
     addresses = {node.host_id: node.address for node in report.nodes}
     ordered = sorted(report.gaps, key=lambda gap: (gap.verdict, gap.table, gap.host_id, gap.first))
     yield from (gap.line(addresses.get(gap.host_id, "")) for gap in ordered[:_LISTED])
