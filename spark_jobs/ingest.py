@@ -948,11 +948,12 @@ class Batch:
 
         of_each(captured, look_at, workers=COMMITTERS)
         by_tasks = {table_id: write for table_id, write in writes.items() if write.is_by_tasks}
-        counts = {write.table.id.bytes: self._emitted(write.table) for write in by_tasks.values()}
+        counts = dict(of_each([write.table for write in by_tasks.values()], lambda table: (table.id.bytes, self._emitted(table))))
         shares = events.shared_by_tables(counts, self.spark.sparkContext.defaultParallelism)
         with warehouse.fenced(number):
             emitted = warehouse.write_files([*by_tasks.values()], shares, number)
-        apart = [table for table in captured if table.id not in by_tasks and self._writes(table)]
+        writing = of_each(captured, self._writes)
+        apart = [table for table, writes_it in zip(captured, writing, strict=True) if writes_it and table.id not in by_tasks]
         if not apart:
             return WrittenFiles(writes, dict.fromkeys(by_tasks, events), emitted)
         pages = self._pages(events, of_no_rows, apart)
@@ -1014,7 +1015,8 @@ class Batch:
 
     def _commit_changes(self, written: WrittenFiles, schema: Schema, captured: list[Table]) -> None:
         warehouse, number = self._warehouse(), self.manifest.number
-        with_events = {table.id for table in captured if self._emitted(table)}
+        emitted = of_each(captured, self._emitted)
+        with_events = {table.id for table, events in zip(captured, emitted, strict=True) if events}
         # A name may be taken or the configuration may have changed since: the events come again with a later
         # batch.
         for table in (table for table in self.earlier if table.id not in with_events):
