@@ -1,4 +1,4 @@
-"""Whose failure an error is, told apart in one place: `kind_of`.
+"""Whose failure an error is, reported apart in one place: `kind_of`.
 
     driver   the lease or the batch is another driver's now, or the process is to end: this driver stops
     world    store, catalog, broker, network, disk or a worker failed: the run fails, a retry may succeed, no table is to blame
@@ -7,7 +7,7 @@
 Strategy: `concerning` and `of_each` surround work for one table. They turn a failure of the kind `table` into TablesFailed,
 which names the table and the reason; anything else passes through them. The class of an error decides, of an error of
 Spark the classes of its causes and, of one in a Python worker, the last line of the traceback. TablesFailed in a worker
-reaches the driver as such a line (`told_by`), or as a row, where a stage has rows for what it rejects. Must not know what
+reaches the driver as such a line (`reported_by`), or as a row, where a stage has rows for what it rejects. Must not know what
 becomes of the table."""
 
 from __future__ import annotations
@@ -79,8 +79,8 @@ class TablesFailed(WritetimeError):
     def __str__(self) -> str:
         return self.message
 
-    def told(self) -> str:
-        """All of it in one line, which `told_by` finds in the text of another error."""
+    def as_line(self) -> str:
+        """All of it in one line, which `reported_by` finds in the text of another error."""
         return _TAG + json.dumps([table.model_dump(mode="json") for table in self.refused])
 
 
@@ -88,7 +88,7 @@ class FailedInWorker(Exception):
     """TablesFailed on its way to the driver: Spark passes on the text of an error only."""
 
 
-# --- telling apart
+# --- reporting apart
 
 
 def kind_of(error: BaseException) -> Kind:
@@ -109,7 +109,7 @@ def kind_of(error: BaseException) -> Kind:
 
 
 def _kind_of_spark(error: PySparkException | Py4JJavaError) -> Kind:
-    if isinstance(error, AnalysisException) or told_by(error):
+    if isinstance(error, AnalysisException) or reported_by(error):
         return "table"
     causes = list(_causes(error))
     if any(_sql_state(cause).startswith(_OF_THE_ROWS) for cause in causes):
@@ -179,9 +179,9 @@ def reason_of(error: BaseException) -> str:
     if isinstance(error, PySparkException | Py4JJavaError):
         return _first_line(_reason_of_spark(error))
     # An exception with a message of its own speaks for itself.
-    told = str(error).strip()
+    reported = str(error).strip()
     named = type(error).__module__.startswith(("spark_jobs.", "writetime."))
-    return _first_line(told if named and told else f"{type(error).__name__}: {told}" if told else type(error).__name__)
+    return _first_line(reported if named and reported else f"{type(error).__name__}: {reported}" if reported else type(error).__name__)
 
 
 def _reason_of_spark(error: PySparkException | Py4JJavaError) -> str:
@@ -215,9 +215,9 @@ def concerning(table: Table | bytes) -> Iterator[None]:
 
 
 def failed(table: Table | bytes, error: BaseException) -> TablesFailed:
-    """The error as one of this table, or as a worker has told it."""
+    """The error as one of this table, or as a worker has reported it."""
     label, table_id = (table.label, table.id) if isinstance(table, Table) else (str(UUID(bytes=table)), UUID(bytes=table))
-    return TablesFailed(told_by(error) or [RefusedTable(table=label, table_id=table_id, reason=reason_of(error))])
+    return TablesFailed(reported_by(error) or [RefusedTable(table=label, table_id=table_id, reason=reason_of(error))])
 
 
 def of_each(tables: Iterable[Table], work: Callable[[Table], T], *, workers: int = 1) -> list[T]:
@@ -258,16 +258,16 @@ def going_on(name: str, failed: dict[str, str]) -> Iterator[None]:
 
 
 @contextmanager
-def telling(table_id: bytes) -> Iterator[None]:
+def reporting(table_id: bytes) -> Iterator[None]:
     """As `concerning`, in a task of Spark without rows for what it rejects."""
     try:
         with concerning(table_id):
             yield
     except TablesFailed as error:
-        raise FailedInWorker(error.told()) from error
+        raise FailedInWorker(error.as_line()) from error
 
 
-def told_by(error: BaseException) -> list[RefusedTable]:
+def reported_by(error: BaseException) -> list[RefusedTable]:
     """The tables that failed in the workers, according to an error of Spark."""
     if isinstance(error, TablesFailed):
         return error.refused

@@ -32,7 +32,7 @@ from pyspark.sql import functions as F
 from pyspark.sql.pandas.types import from_arrow_schema
 
 from spark_jobs.completeness import CompletenessWriter
-from spark_jobs.failures import COMMITTERS, TablesFailed, concerning, kind_of, of_each, reason_of, telling
+from spark_jobs.failures import COMMITTERS, TablesFailed, concerning, kind_of, of_each, reason_of, reporting
 from spark_jobs.job_exit import reports_failure
 from spark_jobs.maintain import TablesUnmaintained, maintain
 from spark_jobs.meter import Meter
@@ -1060,7 +1060,7 @@ class Batch:
                 assert table_id is not None
                 assert bucket is not None
                 uri, base, lease = places[table_id, bucket]
-                with telling(table_id):
+                with reporting(table_id):
                     notes = IncompleteRows(now, counter=table_id in counters)
                     after = upsert(uri, base, number, notes.of(records(run)) if noted else records(run), store, lease)
                     notes.put(store, layout.incomplete_rows(cluster, number, str(UUID(bytes=table_id)), bucket), number, table_id)
@@ -1093,7 +1093,7 @@ class Batch:
             for row in rows:
                 keys[bytes(row.table_id), row.bucket].add(bytes(row.state))
             for (table_id, bucket), found in keys.items():
-                with telling(table_id):
+                with reporting(table_id):
                     name = layout.undecided(cluster, number, str(UUID(bytes=table_id)), bucket)
                     put_keys(open_store(bucket_url), name, number, table_id, sorted(key.hex() for key in found), whole=True)
 

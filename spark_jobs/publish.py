@@ -32,7 +32,7 @@ from pyspark.sql import functions as F
 from pyspark.sql.pandas.types import from_arrow_schema
 from pyspark.sql.types import ArrayType, DataType, MapType, StructType
 
-from spark_jobs.failures import COMMITTERS, concerning, of_each, telling, told_by
+from spark_jobs.failures import COMMITTERS, concerning, of_each, reported_by, reporting
 from spark_jobs.job_exit import reports_failure
 from spark_jobs.meter import PUBLISH, Made, Meter
 from spark_jobs.session import spark_session
@@ -420,8 +420,8 @@ class Outbox:
             try:
                 return self._send_tables(known, part)
             except (WritetimeError, PySparkException) as error:
-                told = told_by(error) or told_by(error.__cause__ or error)
-                found = {self._full_name(each.table_id): each for each in told}
+                reported = reported_by(error) or reported_by(error.__cause__ or error)
+                found = {self._full_name(each.table_id): each for each in reported}
                 if not found.keys() - self._failed.keys():
                     raise
                 for name, each in found.items():
@@ -757,7 +757,7 @@ class Outbox:
 
     def _stretches(self, reading: Reading, encoder: Encoder) -> Iterator[Stretch]:
         label = f"{encoder.about.keyspace}.{encoder.about.table}"
-        made = _told(UUID(reading.wanted.table_id), encoder)
+        made = _reporting(UUID(reading.wanted.table_id), encoder)
         made = made if self.meter is None else self.meter.share(PUBLISH, label)(made)
         for span in reading.spans or ():
             first, last = (sending_key(batch, encoder.topic, ordinal) for batch, ordinal in (span.first, span.last))
@@ -768,7 +768,7 @@ class Outbox:
         if incarnation.files is None or self._needs_spark(incarnation, incarnation.files, part):
             return None
         wanted, spans = self._wanted(incarnation, since, part), self._spans_of(incarnation, since, part)
-        return Reading(incarnation.files, wanted, self._metered(incarnation.table.label, _told(incarnation.table.id, encoder)), spans)
+        return Reading(incarnation.files, wanted, self._metered(incarnation.table.label, _reporting(incarnation.table.id, encoder)), spans)
 
     def _wanted(self, incarnation: Incarnation, since: int, part: Part) -> Wanted:
         owned = len(_key_columns(incarnation, part).fields)
@@ -791,7 +791,7 @@ class Outbox:
             # incarnation by then.
             end = changes.rows.filter("op = 't' AND reason = 'drop'").agg(F.min(F.struct("batch", "ordinal")).alias("end"))
             rows = rows.crossJoin(F.broadcast(end)).filter("end IS NULL OR struct(batch, ordinal) <= end").drop("end")
-        return Unsent(rows, self._metered(incarnation.table.label, _told(incarnation.table.id, encoder)))
+        return Unsent(rows, self._metered(incarnation.table.label, _reporting(incarnation.table.id, encoder)))
 
     def _share(self, key: Column, owned: StructType) -> Column:
         """The publisher of a key, which owns these columns of it."""
@@ -801,11 +801,11 @@ class Outbox:
         return envelope.topic(self.kafka.topic_prefix, table.keyspace, table.name)
 
 
-def _told(table_id: UUID, encode: Made) -> Made:
+def _reporting(table_id: UUID, encode: Made) -> Made:
     """Encodes the rows of one table; if it is the table that fails, with their reading, the driver learns of it."""
 
     def encoded(batches: Batches) -> Batches:
-        with telling(table_id.bytes):
+        with reporting(table_id.bytes):
             yield from encode(batches)
 
     return encoded

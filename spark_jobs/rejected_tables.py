@@ -16,7 +16,7 @@ from uuid import UUID
 import structlog
 from pyspark.sql import SparkSession
 
-from spark_jobs.failures import is_lost_worker, told_by
+from spark_jobs.failures import is_lost_worker, reported_by
 from writetime.cassandra.schema.model import Table
 from writetime.pipeline.documents import Manifest, RefusedTable, Sealed
 from writetime.pipeline.pinned import VerdictAdded, add_verdict
@@ -66,7 +66,7 @@ def without_rejected(
         except VerdictAdded as error:
             log.warning("another run rejected a table, this run rejects it too", batch=manifest.number, **error.as_dict())
         except Exception as error:
-            rejected = told_by(error)
+            rejected = reported_by(error)
             if is_lost_worker(error):
                 deaths += 1
                 if deaths < _DEATHS:
@@ -103,6 +103,6 @@ def _kills(attempt: Callable[[Collection[Table]], None], tables: Sequence[Table]
     except Exception as error:
         if is_lost_worker(error):
             return True
-        if not told_by(error):
+        if not reported_by(error):
             raise
     return False

@@ -22,7 +22,7 @@ from pyspark.sql import functions as F
 from pyspark.sql.pandas.types import from_arrow_schema
 from pyspark.sql.types import StructType
 
-from spark_jobs.failures import TablesFailed, concerning, telling
+from spark_jobs.failures import TablesFailed, concerning, reporting
 from spark_jobs.meter import Made
 from spark_jobs.sinks.data_files import FileTarget
 from spark_jobs.sinks.row_positions import DELETES, KEYED, HeldFile, Lookup
@@ -80,7 +80,7 @@ class Events:
 
         def packed(batches: Batches) -> Batches:
             for table_id, run in by_table(batches):
-                with telling(table_id):
+                with reporting(table_id):
                     for page in made(run):
                         yield pa.RecordBatch.from_pylist([page_row(table_id, page)], schema=PAGES)
 
@@ -214,7 +214,7 @@ def looking_up(lookups: Mapping[bytes, KeyLookup], shares: Sequence[Sequence[tup
     def look_up(numbers: Batches) -> Batches:
         for number in (number for batch in numbers for number in batch["id"].to_pylist()):
             for table_id, file in shares[number]:
-                with telling(table_id):
+                with reporting(table_id):
                     yield from lookups[table_id].found(table_id, file)
 
     return look_up

@@ -24,8 +24,8 @@ from spark_jobs.failures import (
     kind_of,
     of_each,
     reason_of,
-    telling,
-    told_by,
+    reported_by,
+    reporting,
 )
 from spark_jobs.rejected_tables import Attempts, without_rejected
 from spark_jobs.stages.number_columns import NumberTooLong
@@ -195,13 +195,13 @@ def test_what_is_not_of_the_table_passes(error: BaseException) -> None:
 
 
 def test_a_worker_tells_which_table_failed() -> None:
-    with pytest.raises(FailedInWorker) as raised, telling(ONE.id.bytes):
+    with pytest.raises(FailedInWorker) as raised, reporting(ONE.id.bytes):
         raise ValueError("with: colons, [brackets] and\nlines")
     arrived = of_python(f"spark_jobs.failures.FailedInWorker: {raised.value}")
-    (told,) = told_by(arrived)
-    assert (told.table_id, told.reason) == (ONE.id, "ValueError: with: colons, [brackets] and")
+    (reported,) = reported_by(arrived)
+    assert (reported.table_id, reported.reason) == (ONE.id, "ValueError: with: colons, [brackets] and")
     assert kind_of(arrived) == "table"
-    assert Attempts(tables=[ONE]).named(told).table == ONE.label
+    assert Attempts(tables=[ONE]).named(reported).table == ONE.label
 
 
 # --- batches

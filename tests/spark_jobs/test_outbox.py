@@ -92,7 +92,7 @@ def test_a_table_that_fails_alone_waits_and_the_others_are_sent(
 
     def sent(*_: Any) -> Any:
         if in_publisher and not box._failed:
-            raise PySparkException(f"Job aborted\n  Traceback\nspark_jobs.failures.FailedInWorker: {error.told()}\n at java")
+            raise PySparkException(f"Job aborted\n  Traceback\nspark_jobs.failures.FailedInWorker: {error.as_line()}\n at java")
         return [SimpleNamespace(sent=pickle.dumps(Sent(7)))]
 
     monkeypatch.setattr(Outbox, "_records", records)
