@@ -141,7 +141,7 @@ def read(session: Session, *, page_rows: int | None = None) -> Answer:
 @dataclass(frozen=True)
 class Captured:
     """A table whose cdc is on: its columns with their kinds, clustering columns of type decimal, and columns
-    that have elements.
+    that have elements. `hidden`: columns that cannot be selected, of a table WITH COMPACT STORAGE.
     """
 
     keyspace: str
@@ -150,6 +150,7 @@ class Captured:
     columns: list[tuple[str, str]]
     numbers: list[str]
     multicell: list[str]
+    hidden: list[str]
 
 
 def _captured(session: Session) -> Iterator[Captured]:
@@ -157,17 +158,19 @@ def _captured(session: Session) -> Iterator[Captured]:
         if not row.cdc or row.keyspace_name.startswith("system") or row.keyspace_name == SINGLE_KEYSPACE:
             continue
         query = "SELECT column_name, kind, position, type FROM system_schema.columns WHERE keyspace_name = %s AND table_name = %s"
-        columns = session.execute(query, (row.keyspace_name, row.table_name))
+        columns = list(session.execute(query, (row.keyspace_name, row.table_name)))
         shown = _shown(session, row.keyspace_name, row.table_name)
-        columns = [column for column in columns if column.column_name in shown]
-        ordered = sorted(columns, key=lambda column: (_RANK[column.kind], column.position, column.column_name))
+        hidden = [column.column_name for column in columns if column.column_name not in shown]
+        ordered = sorted(
+            (column for column in columns if column.column_name in shown),
+            key=lambda column: (_RANK[column.kind], column.position, column.column_name),
+        )
         numbers = [column.column_name for column in ordered if (column.kind, column.type) == ("clustering", "decimal")]
         found = session.execute("SELECT type_name FROM system_schema.types WHERE keyspace_name = %s", (row.keyspace_name,))
         user_types = {name for each in found for name in (each.type_name, quoted(each.type_name))}
         multicell = [c.column_name for c in ordered if c.type in user_types or c.type.startswith(("list<", "set<", "map<"))]
-        yield Captured(
-            row.keyspace_name, row.table_name, str(row.id), [(column.column_name, column.kind) for column in ordered], numbers, multicell
-        )
+        kinds = [(column.column_name, column.kind) for column in ordered]
+        yield Captured(row.keyspace_name, row.table_name, str(row.id), kinds, numbers, multicell, hidden)
 
 
 def _shown(session: Session, keyspace: str, name: str) -> set[str]:
@@ -181,7 +184,7 @@ _RANK = {"partition_key": 0, "clustering": 1, "static": 2, "regular": 3}
 
 def _read_table(session: Session, about: Captured, page_rows: int | None, *, of_elements: bool) -> TableAnswer:
     numbers = [to_column(column) for column in about.numbers]
-    untold = [] if of_elements else about.multicell
+    untold = about.hidden if of_elements else [*about.hidden, *about.multicell]
     keys = [column for column, kind in about.columns if _RANK[kind] < 2]
     others = [column for column, kind in about.columns if _RANK[kind] >= 2 and column not in untold]
     selected = [quoted(column) for column, _ in about.columns]

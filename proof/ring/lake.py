@@ -49,6 +49,7 @@ def _with_nulls(found: pa.Array | None, stored: pa.Array | None) -> pa.Array | N
 
 
 pyiceberg_pyarrow.ArrowProjectionVisitor = _Projection  # type: ignore[misc]
+_FORMER = re.compile(r"_was_\d+_(.+)")
 TABLE_ID = "writetime.table-id"
 BATCH = "writetime.batch"
 """Property of a snapshot: the batch that committed it."""
@@ -157,14 +158,15 @@ def _snapshot_after(table: Table, batch: int) -> int | None:
 
 
 def _row(row: dict[str, Json], table: TableAnswer) -> Row:
-    values = with_numbers({name: value for name, value in row.items() if name not in (WRITETIME, EXPIRES_AT)}, table.numbers)
+    values = {name: value for name, value in row.items() if name not in (WRITETIME, EXPIRES_AT) and not _FORMER.fullmatch(name)}
+    values = with_numbers(values, table.numbers)
     facts = (dict(row[column] or []) for column in (WRITETIME, EXPIRES_AT))
     return Row(key_of(values, table.keys), values, *facts)
 
 
 def _event(row: dict[str, Any], table: TableAnswer, records: Mapping[tuple[int, int], bytes | None]) -> Event:
     taken = ("batch", "ordinal", "op", "reason", "before", "after", "ts_micro")
-    row = {**row, **{part: row[part] and with_numbers(row[part], table.numbers) for part in ("key", "before", "after")}}
+    row = {**row, **{part: row[part] and with_numbers(_joined(row[part]), table.numbers) for part in ("key", "before", "after")}}
     key = key_of(row["key"], table.keys) if row["key"] is not None else ""
     changed = [to_column(name) for name in row["changed"] or []]
     more = {name: row[name] for name in ("nodes", "replicas_expected", "file", "pos") if name in row}
@@ -176,6 +178,17 @@ def _event(row: dict[str, Any], table: TableAnswer, records: Mapping[tuple[int, 
         more=more,
         record=records[row["batch"], row["ordinal"]],
     )
+
+
+def _joined(values: dict[str, Json]) -> dict[str, Json]:
+    """The values with maps under their own names that are in former columns, because the type of their keys has got a
+    field since (docs/types.md)."""
+    former = {found[1]: value for name, value in values.items() if (found := _FORMER.fullmatch(name)) and _has_struct_keys(value)}
+    return {name: former.get(name) if value is None else value for name, value in values.items() if not _FORMER.fullmatch(name)}
+
+
+def _has_struct_keys(value: Json) -> bool:
+    return isinstance(value, list) and bool(value) and isinstance(value[0], list) and isinstance(value[0][0], dict)
 
 
 def cql_name(column: str) -> str:

@@ -25,6 +25,9 @@ from writetime.events.naming import to_column
 Json = Any
 
 
+_EMPTY_TYPE: Final = "org.apache.cassandra.db.marshal.EmptyType"
+"""Of a column that DROP COMPACT STORAGE has brought to light: its values have no bytes."""
+
 # --- the ring's bytes
 
 
@@ -41,6 +44,8 @@ def from_ring(kind: Any, raw: bytes | None, elements: bool = False, *, element: 
         return one_spelling(_decimal(raw))
     if name in _LEAVES:
         return _LEAVES[name](raw) if raw or name in ("text", "varchar", "ascii", "blob") else _EMPTY.get(name)
+    if _EMPTY_TYPE in name:
+        return raw.hex()
     raise ValueError(f"unsupported type {kind.cql_parameterized_type()}")
 
 
