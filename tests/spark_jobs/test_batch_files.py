@@ -10,9 +10,9 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from pyspark.errors import PySparkException
 from pyspark.sql import SparkSession
 
+from spark_jobs.failures import TablesFailed
 from spark_jobs.session import spark_session
 from spark_jobs.sinks.batch_files import EVENTS_PER_TASK, Events
 from spark_jobs.sinks.iceberg import TableWrite, Warehouse
@@ -102,7 +102,7 @@ def test_what_is_not_committed_leaves_no_files(spark: SparkSession, pipeline: Pi
     together = Events.of_pages(pages(spark, [page for mutation in mutations for page in pages_of(mutation, schema)]))
     before = files(pipeline)
     writes = [warehouse.open(each, schema, 1, changes=True, current="merged") for each in (of, other)]
-    with pytest.raises(PySparkException, match="column price is DECIMAL"):
+    with pytest.raises(TablesFailed, match="column price is DECIMAL"):
         warehouse.write_files(writes, [together], 1)
     assert files(pipeline) == before
     # A batch that goes no further deletes its files.

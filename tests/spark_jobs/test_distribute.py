@@ -136,7 +136,7 @@ def test_a_table_of_which_it_fails_stays_as_it_is(
         return real(store, task, batch)
 
     monkeypatch.setattr(maintain, "fill_shard", fails)
-    after = test_horizon.maintained(tmp_path, monkeypatch, test_horizon.sealed(1, versions, None), None)
+    after = test_horizon.maintained_in_part(tmp_path, monkeypatch, test_horizon.sealed(1, versions, None), None)
     assert (after.state[TABLE].buckets, after.state[TABLE].of) == (versions.buckets, None)
     assert stored(raised, after) == [records]
 
