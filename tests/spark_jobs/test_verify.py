@@ -143,7 +143,7 @@ def test_what_is_due_is_compared_completely_once_and_then_by_shares(bench: Bench
     report = bench.verify(due=True)
     assert (report.ok, report.share, of(report, "orders").rows) == (True, pytest.approx(1), ROWS)
     known = comparisons.read(store, cluster).tables.values()
-    assert [each.complete.rows if each.complete else None for each in known] == [ROWS, 1]
+    assert sorted(each.complete.rows if each.complete else 0 for each in known) == [1, ROWS]
     again = bench.verify(due=True)
     assert (again.ok, again.share, len(again.tables)) == (True, pytest.approx(0.01), 2)
 
