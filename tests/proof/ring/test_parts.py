@@ -46,7 +46,7 @@ def test_a_table_that_cassandra_itself_cannot_read_is_named_and_the_others_are_r
             raise ReadFailure("Replica(s) failed to execute read")
         return TableAnswer(about.keyspace, about.name, "id", [], {}, untold=[] if of_elements else about.multicell)
 
-    captured = [Captured("proof", name, "id", [], [], ["l"]) for name in ("a", "broken", "b")]
+    captured = [Captured("proof", name, "id", [], [], ["l"], hidden=[]) for name in ("a", "broken", "b")]
     monkeypatch.setattr(answer, "_captured", lambda _: iter(captured))
     monkeypatch.setattr(answer, "_read_table", read_table)
     session = Mock()
