@@ -74,6 +74,7 @@ MOMENTS: Final = (0.5, 3.0)
 """When something is killed: so many times the seconds after which a reader begins to read on this machine."""
 _FIRST_READ: Final = 8.0
 """Those seconds, until they are measured."""
+_SHOWN: Final = 5
 _DRAINS: Final = 12
 """At most so many times incomplete rows are read again at the end of an act."""
 
@@ -327,6 +328,8 @@ class Run:
         self._tell(f"{where}: {sum(len(table.rows) for table in found.tables)} rows, {len(mismatches)} mismatches")
         for kind, count in kinds.most_common(40):
             say(f"          {count:5} {kind}")
+        for each in [each for each in mismatches if each.check not in ("table", "topic")][:_SHOWN]:
+            say(str(each)[:2000])
 
     def _settle(self) -> None:
         """Wait until everything written so far is in the tables and in Kafka, and all frames are."""
