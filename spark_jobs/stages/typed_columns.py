@@ -29,6 +29,7 @@ from writetime.events.arrow_columns import arrow_type
 from writetime.events.envelope import encode
 from writetime.events.key_spelling import clustering_spelling
 from writetime.events.naming import to_column
+from writetime.events.row_values import content
 from writetime.kernels.projection import (
     Flags,
     Ints,
@@ -271,8 +272,10 @@ class EventColumns:
         a, b = before.of(column), after.of(column)
         if not (a.count[column.at].any() or b.count[column.at].any()):
             return np.zeros(len(a.there), np.bool_)
-        paths = not (isinstance(kind, CollectionType) and kind.kind == "list")
-        other = differing(a, b, column.at, whole=kind.multicell, paths=kind.multicell and paths)
+        other = differing(a, b, column.at, whole=kind.multicell)
+        if isinstance(kind, CollectionType) and kind.kind == "list":
+            for row in np.flatnonzero(other):
+                other[row] = content(kind, a.of_row(column.at, row)) != content(kind, b.of_row(column.at, row))
         had, has = (side.is_valid().to_numpy(zero_copy_only=False) for side in (old, new))
         shows: Flags = other & ((had | has) if column.is_distinguished else (had != has))
         both = np.flatnonzero(other & had & has)

@@ -86,6 +86,18 @@ def test_an_equal_list_with_new_elements_has_not_changed() -> None:
     assert view.changed(lists(1), VisibleRow(PLACE, ())) == ("l",)
 
 
+def test_a_list_in_another_order_has_changed_although_the_bytes_of_its_ids_are_in_the_same() -> None:
+    """A timeuuid begins with the low half of its time: the order of bytes is not that of time."""
+    view = TableView(make_table(*KEYS, Column("l", "regular", "list<int>")), {})
+
+    def row(*times: int) -> VisibleRow:
+        paths = [UUID(fields=(time & 0xFFFFFFFF, time >> 32, 0x1000, 0x80, 0, 0)).bytes for time in times]
+        return VisibleRow(PLACE, tuple(Cell("l", 1, i32(at), path=path) for at, path in enumerate(paths)))
+
+    assert view.changed(row(1, 2), row(1 << 32 | 1, 2)) == ("l",)
+    assert view.changed(row(1, 2), row(1 << 32 | 1, 1 << 32 | 2)) == ()
+
+
 @pytest.mark.parametrize("kind", ["list<double>", "set<double>", "map<int, double>", "map<double, int>", "double", "frozen<list<double>>"])
 def test_a_zero_that_changes_its_sign_has_changed(kind: str) -> None:
     """To Python the two are equal; to Cassandra, and to who reads them, they are not."""
@@ -93,7 +105,7 @@ def test_a_zero_that_changes_its_sign_has_changed(kind: str) -> None:
 
     def row(zero: float) -> VisibleRow:
         double = struct.pack(">d", zero)
-        path = {"set<double>": double, "map<double, int>": double}.get(kind, i32(1))
+        path = {"set<double>": double, "map<double, int>": double, "map<int, double>": i32(1)}.get(kind, bytes(16))
         value = {"set<double>": b"", "map<double, int>": i32(1), "frozen<list<double>>": i32(1) + i32(8) + double}.get(kind, double)
         return VisibleRow(PLACE, (Cell("z", 1, value, path=path if "<" in kind and "frozen" not in kind else None),))
 

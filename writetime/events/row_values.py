@@ -15,6 +15,7 @@ from writetime.cassandra.merge.clustering import Clustering, ClusteringOrder
 from writetime.cassandra.merge.counters import total
 from writetime.cassandra.merge.liveness import ByColumn, ShownCell, VisibleRow, by_column
 from writetime.cassandra.schema.model import Column, Table, UserType
+from writetime.cassandra.types.native import NATIVE
 from writetime.cassandra.types.types import CollectionType, CqlType, assemble, parse_type
 from writetime.errors import MalformedMutation
 from writetime.events.key_spelling import clustering_spelling
@@ -167,13 +168,13 @@ def _differ(column: _Typed, old: Sequence[ShownCell], new: Sequence[ShownCell]) 
         # Its bytes hold the shards, of which many make one sum.
         return bool(column.value(old) != column.value(new))
     if column.type.multicell:
-        return _content(column.type, old) != _content(column.type, new)
+        return content(column.type, old) != content(column.type, new)
     return not (old and new) or old[0].value != new[0].value
 
 
-def _content(kind: CqlType, cells: Sequence[ShownCell]) -> list[Any]:
-    """What of the cells is the value: the paths of a list are ids of its elements, which tell their order and
-    no more."""
+def content(kind: CqlType, cells: Sequence[ShownCell]) -> list[Any]:
+    """The value of a collection or user type as bytes. The paths of a list are ids of its elements: only their order
+    (`assemble`) counts, which is not that of their bytes."""
     if isinstance(kind, CollectionType) and kind.kind == "list":
-        return [cell.value for cell in cells]
+        return [cell.value for cell in sorted(cells, key=lambda cell: NATIVE["timeuuid"].sort_key(cell.path or b""))]
     return [(cell.path, cell.value) for cell in cells]

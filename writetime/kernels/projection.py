@@ -131,11 +131,11 @@ def split_keys(kernel: ModuleType, keys: Any, columns: int) -> tuple[npt.NDArray
     return None if n[kernel.IS_ODD] else (data, list(zip(part_at, part_length, strict=True)))
 
 
-def differing(before: ShownRows, after: ShownRows, column: int, *, whole: bool, paths: bool) -> Flags:
-    """For each row whether the cells of a column differ. `whole`: compare all cells, `paths`: with their
-    paths; otherwise only the first value."""
+def differing(before: ShownRows, after: ShownRows, column: int, *, whole: bool) -> Flags:
+    """For each row whether the cells of a column differ. `whole`: compare all cells with their paths, otherwise only
+    the first value."""
     kernel = before.kernel
     out = np.zeros(len(before.there), np.uint8)
     held = (kernel.Held(side.data, side.cells, side.first[column], side.count[column]) for side in (before, after))
-    kernel.call(kernel.run, kernel.Differing(kernel.DIFFER, len(out), int(whole), int(paths), *held, out))
+    kernel.call(kernel.run, kernel.Differing(kernel.DIFFER, len(out), int(whole), *held, out))
     return out.view(np.bool_)

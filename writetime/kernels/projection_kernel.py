@@ -209,12 +209,11 @@ class Held(NamedTuple):
 
 
 class Differing(NamedTuple):
-    """`whole`: compare all cells, not only the first. `paths`: compare their paths too."""
+    """`whole`: compare all cells with their paths, not only the first value."""
 
     task: int
     rows: int
     whole: int
-    paths: int
     before: Held
     after: Held
     out: Bytes
@@ -238,6 +237,6 @@ def differ(arguments: Ints) -> None:
                 break
             x, y = a.first[row] + i, b.first[row] + i
             same = equal(a.data, a.cells.value_at[x], a.cells.value_length[x], b.data, b.cells.value_at[y], b.cells.value_length[y])
-            if same and this.paths:
+            if same and this.whole:
                 same = equal(a.data, a.cells.path_at[x], a.cells.path_length[x], b.data, b.cells.path_at[y], b.cells.path_length[y])
         this.out[row] = not same
