@@ -55,6 +55,7 @@ from spark_jobs.sinks.schema_evolution import (
     Path,
     Steps,
     converted,
+    literal,
     quoted,
     steps,
     type_ddl,
@@ -1289,7 +1290,7 @@ class Warehouse:
         with self._making:
             self.spark.sql(f"CREATE NAMESPACE IF NOT EXISTS {name.rsplit('.', 1)[0]}")
         listed = ", ".join(f"{quoted(field.name)} {type_ddl(field.dataType)}" for field in columns)
-        listed_properties = ", ".join(f"'{key}'='{value}'" for key, value in {**_PROPERTIES, **about}.items())
+        listed_properties = ", ".join(f"{literal(key)}={literal(value)}" for key, value in {**_PROPERTIES, **about}.items())
         partitions = f"PARTITIONED BY ({partitioning})" if partitioning else ""
         self.spark.sql(f"CREATE TABLE {name} ({listed}) USING iceberg {partitions} TBLPROPERTIES ({listed_properties})")
         return IcebergTable(self.spark, name)

@@ -184,3 +184,8 @@ def type_ddl(kind: DataType) -> str:
 
 def quoted(name: str) -> str:
     return "`" + name.replace("`", "``") + "`"
+
+
+def literal(text: str) -> str:
+    """A text as a literal of Spark SQL, which reads backslashes as escapes, and `${…}` as a variable of its environment."""
+    return "'" + text.replace("\\", "\\\\").replace("'", "\\'").replace("$", "\\u0024") + "'"

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import math
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator
@@ -350,6 +351,15 @@ def test_all_types_and_names_that_need_quoting(warehouse: Warehouse) -> None:
         warehouse.spark.table("lake.shop__changes.__x45_verything").where("batch = 2").select("after.__x4e_ame", "after.name").collect()
     )
     assert [tuple(row) for row in changes] == [("upper", 1)]
+
+
+def test_key_columns_of_any_name(warehouse: Warehouse) -> None:
+    names = ["it's", 'a "key"', "back\\slash\\n", "a\nline", "${env:HOME}", "${spark.app.name}", "'); DROP"]
+    odd = table("odd", 71, {**dict.fromkeys(names, "int"), "v": "int"}, clustering=len(names) - 1)
+    schema = schema_of(odd)
+    write(warehouse, odd, 1, insert(odd, 0, {"v": 1}, *range(1, len(names)), schema=schema), schema=schema)
+    (found,) = warehouse.spark.sql("SHOW TBLPROPERTIES lake.shop__changes.odd ('writetime.keys.first')").select("value").collect()
+    assert json.loads(found.value) == names
 
 
 def test_names_that_differ_in_case_only_are_two_for_every_reader(warehouse: Warehouse) -> None:
