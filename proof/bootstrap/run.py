@@ -3,7 +3,7 @@ writes, and a reader that is started again and again, all at the same time.
 
     first      tables that were full before cdc was enabled, and tables captured from their first write on, are read
     again      they are read again, wholly or in parts, while elements and counters are written for the most part
-    unseen     cdc is disabled, rows, cells and elements are deleted, cdc is enabled, and the tables are read
+    unseen     cdc is disabled, rows, cells and elements are deleted, cdc is enabled, and the tables are due again
 
 Strategy: all parts are the product's: shippers that send parts of growing segments, `spark_jobs.stream` and
 `spark_jobs.bootstrap` as processes. Readings are slow, so that log batches are sealed while a reading lasts, and
@@ -28,6 +28,7 @@ from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, suppress
 from dataclasses import dataclass, field
+from datetime import UTC, datetime
 from pathlib import Path
 from random import Random
 from typing import Final
@@ -50,7 +51,7 @@ from tools.console import say
 from tools.services.kafka import Kafka
 from writetime.config.node import NodeConfig, ShipConfig
 from writetime.config.pipeline import PipelineConfig, load
-from writetime.pipeline.bootstrap.run import runs
+from writetime.pipeline.bootstrap import run as bootstrap
 from writetime.pipeline.documents import Watermark
 from writetime.pipeline.planner import history, read_sealed
 from writetime.pipeline.publish_progress import publish_due
@@ -75,6 +76,7 @@ MOMENTS: Final = (0.5, 3.0)
 _FIRST_READ: Final = 8.0
 """Those seconds, until they are measured."""
 _SHOWN: Final = 5
+_EVER: Final = datetime.min.replace(tzinfo=UTC)
 _DRAINS: Final = 12
 """At most so many times incomplete rows are read again at the end of an act."""
 
@@ -123,6 +125,7 @@ def configured(folder: Path, ring: Ring, kafka: Kafka, rows: int, rule: str = ""
         "catalog": {"uri": f"jdbc:sqlite:{folder / 'lake' / 'catalog.db'}", "warehouse": str(folder / "lake" / "warehouse")},
         "kafka": {"bootstrap.servers": kafka.bootstrap, "topic.prefix": PREFIX},
         "snapshot": {
+            "mode": "always",
             "ranges": 8,
             "page_rows": max(20, rows // 40),
             # A table takes some seconds, in which batches are sealed.
@@ -209,9 +212,9 @@ class Run:
         time.sleep(MARGIN)
         self.workload.cdc(True)
         self._tell("cdc is on")
-        kills, left = self._kills(act), True
-        while (kill := next(kills)) or left:
-            left = not self._read(_tables(LATE), kill=kill) and left
+        since, kills = datetime.now(UTC), self._kills(act)
+        while (kill := next(kills)) or not self._all_read(LATE, since):
+            self._read(self._random.choice((_DUE, _DUE, _TOUCHED)), kill=kill)
 
     def _kills(self, act: Act) -> Iterator[bool]:
         """Before each reading of an act, whether something is to be killed during it."""
@@ -382,8 +385,13 @@ class Run:
         tables = {each.full_name: each.cdc for each in known_schema(self.store, CLUSTER).schema().tables.values() if not each.dropped}
         return all(tables.get(f"{KEYSPACE}.{name}") for name in TABLES)
 
-    def _all_read(self) -> bool:
-        return all(any(run.finished_at and run.part is None for run in runs(self.store, CLUSTER, KEYSPACE, name)) for name in TABLES)
+    def _all_read(self, tables: Sequence[str] = TABLES, since: datetime = _EVER) -> bool:
+        """Whether each table was read completely since then."""
+
+        def is_read(run: bootstrap.Run) -> bool:
+            return run.part is None and run.finished_at is not None and run.started_at >= since
+
+        return all(any(map(is_read, bootstrap.runs(self.store, CLUSTER, KEYSPACE, name))) for name in tables)
 
     def _until(self, holds: Callable[[], bool], what: str) -> None:
         deadline = time.monotonic() + PATIENCE

@@ -28,7 +28,7 @@ def test_what_all_logs_have_lost_comes_back_from_the_ring(tmp_path: Path) -> Non
         Ring(tmp_path / "ring", nodes=2, cluster_name=CLUSTER, segment_mb=1, heap="384M", options=OPTIONS) as ring,
         Pipeline.create(tmp_path / "run") as pipeline,
     ):
-        live = Live(ring, pipeline, rows=0)
+        live = Live(ring, pipeline)
         live.session.execute(f"CREATE KEYSPACE {KEYSPACE} WITH replication = {{'class': 'NetworkTopologyStrategy', 'dc1': 2}}")
         live.session.execute(f"CREATE TABLE {KEYSPACE}.orders (id int PRIMARY KEY, note text) WITH cdc = true")
         ship(live)

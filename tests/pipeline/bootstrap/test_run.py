@@ -28,6 +28,7 @@ from writetime.pipeline.bootstrap.run import (
     parse_part,
     split,
 )
+from writetime.pipeline.documents import Watermark
 from writetime.storage import layout
 from writetime.storage.local import LocalStore
 from writetime.storage.store import Store
@@ -170,6 +171,10 @@ def due(store: Store, settings: PipelineConfig) -> list[str]:
     return [each.name for each in runs.due(store, settings)]
 
 
+def completed(store: Store, until: datetime) -> None:
+    store.put(layout.complete(CLUSTER), Watermark(until=until).to_bytes())
+
+
 def test_tables_that_were_never_read_are_due_until_they_are(store: MemoryStore) -> None:
     assert due(store, config()) == ["notes", "orders"]
     run = begun(store)
@@ -197,6 +202,10 @@ def test_by_always_a_table_is_read_again_when_its_cdc_is_switched_on_again(store
     report_schema(store, cdc=False, at=2)
     assert due(store, always) == []
     report_schema(store, cdc=True, at=3)
+    assert due(store, always) == [], "the log from before may still bring rows that were deleted since"
+    completed(store, datetime.now(UTC) - timedelta(hours=1))
+    assert due(store, always) == []
+    completed(store, datetime.now(UTC))
     assert due(store, always) == ["notes", "orders"]
     assert due(store, config("initial")) == []
 
@@ -232,6 +241,7 @@ def test_what_was_off_and_on_between_two_looks_is_noticed(store: MemoryStore) ->
     later = int((NOW + timedelta(minutes=5)).timestamp() * 1_000_000)
     report_schema(store, cdc=False, at=later)
     report_schema(store, cdc=True, at=later + 1)
+    completed(store, NOW + timedelta(minutes=6))
     assert due(store, always) == ["notes", "orders"]
     assert runs.unfinished(store, CLUSTER, table(store), None, "ALL") is None, half_way
     for name in ("shop.orders", "shop.notes"):

@@ -21,7 +21,7 @@ from pydantic import Field
 from writetime.cassandra.schema.model import Schema, Table
 from writetime.config.pipeline import PipelineConfig
 from writetime.errors import ConfigError, PreconditionFailed
-from writetime.pipeline.documents import Document
+from writetime.pipeline.documents import Document, Watermark
 from writetime.pipeline.segment_check import known_schema
 from writetime.storage import layout
 from writetime.storage.store import Store
@@ -269,9 +269,9 @@ def _captured(cluster: str) -> str:
 
 def due(store: Store, config: PipelineConfig, now: datetime | None = None) -> list[Table]:
     """The tables that have to be read automatically: in mode `initial` captured tables that were never read
-    completely; in mode `always` also those whose cdc was switched on again. In any mode those whose writes reach
-    no log, each time their interval has passed, if the configuration says so. Records which tables are captured
-    now."""
+    completely; in mode `always` also those whose cdc was switched on again, as soon as the log from before that is
+    complete: what it brings late a reading could not delete. In any mode those whose writes reach no log, each time
+    their interval has passed, if the configuration says so. Records which tables are captured now."""
     cluster, mode, choice = config.cluster.name, config.snapshot.mode, config.tables.not_in_log
     if config.cluster.cql is None or (mode == "never" and choice != "read"):
         return []
@@ -302,9 +302,14 @@ def due(store: Store, config: PipelineConfig, now: datetime | None = None) -> li
     )
     if after != before:
         store.put(_captured(cluster), after.to_bytes())
-    again = set(after.due) if mode == "always" else set()
+    complete = Watermark.read(store, layout.complete(cluster)) or Watermark()
+    again = {table_id for table_id in after.due if table_id not in after.since or _reaches(complete.of(table_id), after.since[table_id])}
     wanted = [table for table in captured if table.id not in finished or table.id in open_runs | again | at_intervals]
     return sorted(wanted, key=lambda table: table.full_name)
+
+
+def _reaches(complete: datetime | None, since: datetime) -> bool:
+    return complete is not None and complete >= since
 
 
 def _stale(captured: Iterable[Table], found: Iterable[Run], now: datetime, interval: timedelta) -> set[UUID]:
