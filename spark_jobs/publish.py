@@ -60,6 +60,7 @@ from spark_jobs.sinks.kafka import (
 from spark_jobs.sinks.kafka_records import PUT_ASIDE, Encoder, Incarnation, Oversized, QuarantineTopic
 from spark_jobs.sinks.schema_registry import Registry
 from spark_jobs.spark_errors import spark_failures
+from spark_jobs.stages.jvm_batches import made_whole
 from spark_jobs.stages.scan import Batches
 from writetime import __version__
 from writetime.cassandra.schema.ddl import Ddl, ddl
@@ -791,7 +792,8 @@ class Outbox:
             # incarnation by then.
             end = changes.rows.filter("op = 't' AND reason = 'drop'").agg(F.min(F.struct("batch", "ordinal")).alias("end"))
             rows = rows.crossJoin(F.broadcast(end)).filter("end IS NULL OR struct(batch, ordinal) <= end").drop("end")
-        return Unsent(rows, self._metered(incarnation.table.label, _reporting(incarnation.table.id, encoder)))
+        made = _reporting(incarnation.table.id, lambda batches: encoder(made_whole(batches)))
+        return Unsent(rows, self._metered(incarnation.table.label, made))
 
     def _share(self, key: Column, owned: StructType) -> Column:
         """The publisher of a key, which owns these columns of it."""

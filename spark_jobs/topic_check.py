@@ -34,6 +34,7 @@ from spark_jobs.sinks.iceberg import Warehouse
 from spark_jobs.sinks.iceberg_table import IcebergTable
 from spark_jobs.sinks.kafka import client_options
 from spark_jobs.sinks.schema_registry import Registry
+from spark_jobs.stages.jvm_batches import made_whole
 from spark_jobs.stages.scan import Batches, chunked
 from spark_jobs.stages.table_rows import RowShape
 from writetime.cassandra.schema.model import Schema, Table
@@ -156,11 +157,11 @@ class Sides:
 
     def of_table(self, batches: Batches) -> Batches:
         """Rows of the table to _RECORDS."""
-        yield from chunked((each for batch in batches for each in self._rows_of(batch)), _RECORDS)
+        yield from chunked((each for batch in made_whole(batches) for each in self._rows_of(batch)), _RECORDS)
 
     def of_due(self, batches: Batches) -> Batches:
         """Keys of changes to _RECORDS."""
-        keys = (key for batch in batches for key in plain_values(batch["key"]) if key is not None)
+        keys = (key for batch in made_whole(batches) for key in plain_values(batch["key"]) if key is not None)
         texts = (_canonical(self.shape.key({"key": key})) for key in keys)
         yield from chunked(({"key": text, "side": "due"} for text in texts if self._is_sampled(text)), _RECORDS)
 

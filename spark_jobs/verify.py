@@ -42,6 +42,7 @@ from spark_jobs.session import spark_session
 from spark_jobs.sinks.iceberg import Warehouse
 from spark_jobs.sinks.iceberg_table import IcebergTable
 from spark_jobs.sinks.schema_evolution import quoted
+from spark_jobs.stages.jvm_batches import made_whole
 from spark_jobs.stages.scan import Batches, chunked
 from spark_jobs.stages.table_rows import EXPIRES_AT, WRITETIME, RowShape
 from spark_jobs.state.shards import Shard, shards_of
@@ -624,7 +625,7 @@ class Plan:
 
         def read(batches: Batches) -> Batches:
             rows = Rows(table, types, of_elements, rules, warehouse)
-            for batch in batches:
+            for batch in made_whole(batches):
                 yield from chunked(rows.of_lake(batch, ranges, wanted), _SIDES)
 
         return read

@@ -28,6 +28,7 @@ from pyspark.sql.pandas.types import from_arrow_schema
 from spark_jobs.sinks.iceberg import Warehouse
 from spark_jobs.sinks.kafka_records import Encoder, Incarnation
 from spark_jobs.spark_errors import spark_failures
+from spark_jobs.stages.jvm_batches import made_whole
 from spark_jobs.stages.scan import Batches
 from writetime.cassandra.schema.model import Table
 from writetime.config.kafka import EventsConfig, FilesConfig
@@ -165,7 +166,7 @@ def _place(event: Any) -> tuple[int, int]:
 
 
 def _rows(batches: Batches) -> Iterator[dict[str, Any]]:
-    for batch in batches:
+    for batch in made_whole(batches):
         yield from rows_of(batch)
 
 
