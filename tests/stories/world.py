@@ -20,8 +20,9 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Final, Self
 
-from cassandra import RequestValidationException
+from cassandra import RequestExecutionException, RequestValidationException
 from cassandra.cluster import Session
+from cassandra.protocol import ErrorMessage
 from confluent_kafka import Consumer, KafkaError, TopicPartition
 
 from proof.harness.cassandra import Ring
@@ -94,7 +95,7 @@ class World:
             if isinstance(statement, str):
                 try:
                     self.session.execute(statement)
-                except RequestValidationException as error:
+                except (RequestValidationException, RequestExecutionException, ErrorMessage) as error:
                     self.differences[story.name].append(f"✗ the node refuses {statement!r}: {error}")
         return sum(each for each in step if isinstance(each, int))
 
