@@ -163,26 +163,33 @@ class World:
         consumer = Consumer({"bootstrap.servers": kafka.bootstrap_servers, **options})
         try:
             for name in sorted(consumer.list_topics(timeout=30).topics):
-                if name.startswith(f"{self._prefix}.") and "__" not in name.removeprefix(f"{self._prefix}."):
+                if name.startswith(f"{self._prefix}.") and not name.startswith(f"{self._prefix}.__"):
                     yield name, _latest(consumer, name)
         finally:
             consumer.close()
 
 
 def _latest(consumer: Consumer, topic: str) -> dict[bytes, Any]:
-    """The topic has one partition."""
+    """The topic has one partition. Its events come from several publishers, so only `source.sequence` says which of them were
+    before a TRUNCATE or a DROP TABLE."""
     consumer.assign([TopicPartition(topic, 0, 0)])
     latest: dict[bytes, Any] = {}
+    truncated = (0, 0)
     while True:
         message = consumer.poll(30)
         assert message is not None, "the broker does not answer"
         if (error := message.error()) is not None:
             assert error.code() == KafkaError._PARTITION_EOF, error
-            return latest
+            return {key: value for key, value in latest.items() if _sequence(value) > truncated}
         value = json.loads(message.value()) if message.value() is not None else None
         if value is not None and value["op"] == "t":
-            latest.clear()
+            truncated = max(truncated, _sequence(value))
         elif value is None or value["after"] is None:
             latest.pop(message.key(), None)
         else:
             latest[message.key()] = value
+
+
+def _sequence(value: Any) -> tuple[int, int]:
+    batch, ordinal = json.loads(value["source"]["sequence"])
+    return int(batch), int(ordinal)
