@@ -147,8 +147,10 @@ def _last_line(text: str) -> tuple[str, str]:
 
 
 def is_lost_worker(error: BaseException) -> bool:
-    """Whether a worker died: of its input, perhaps, or because the machine is out of memory."""
-    return isinstance(error, PySparkException | Py4JJavaError) and bool(_LOST_WORKER.search(str(error)))
+    """Whether a worker died: of its input, perhaps, or because the machine is out of memory. An error of ours may tell
+    of that of Spark."""
+    told = error.__cause__ if isinstance(error, WritetimeError) else error
+    return isinstance(told, PySparkException | Py4JJavaError) and bool(_LOST_WORKER.search(str(told)))
 
 
 def _causes(error: PySparkException | Py4JJavaError) -> Iterator[Any]:

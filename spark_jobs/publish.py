@@ -32,9 +32,10 @@ from pyspark.sql import functions as F
 from pyspark.sql.pandas.types import from_arrow_schema
 from pyspark.sql.types import ArrayType, DataType, MapType, StructType
 
-from spark_jobs.failures import COMMITTERS, concerning, of_each, reported_by, reporting
+from spark_jobs.failures import COMMITTERS, concerning, is_lost_worker, of_each, reported_by, reporting
 from spark_jobs.job_exit import reports_failure
 from spark_jobs.meter import PUBLISH, Made, Meter
+from spark_jobs.rejected_tables import DEATHS, killing
 from spark_jobs.session import spark_session
 from spark_jobs.sinks.avro_files import files_up_to, to_files
 from spark_jobs.sinks.changes_files import ChangesFiles, Reading, Span, Wanted, read_together
@@ -73,7 +74,7 @@ from writetime.events.envelope import quarantine_topic
 from writetime.events.naming import from_topic
 from writetime.events.serialization import DDL, HEARTBEAT, QUARANTINED, Plain
 from writetime.pipeline import chains
-from writetime.pipeline.documents import PartitionedFrom, Sealed
+from writetime.pipeline.documents import PartitionedFrom, RefusedTable, Sealed
 from writetime.pipeline.identity import owner
 from writetime.pipeline.job_result import cause
 from writetime.pipeline.planner import history, read_manifest, read_schema, read_sealed
@@ -416,17 +417,36 @@ class Outbox:
 
     def _send(self, known: Published, part: Part) -> Published:
         """The same for a part of the batches: again without the tables that fail alone, in the driver or in a publisher,
-        as after a crash. They wait."""
+        as after a crash, and without those of which a worker dies twice. They wait."""
+        deaths = 0
         while True:
             try:
                 return self._send_tables(known, part)
             except (WritetimeError, PySparkException) as error:
                 reported = reported_by(error) or reported_by(error.__cause__ or error)
+                if not reported and is_lost_worker(error):
+                    deaths += 1
+                    log.warning("a worker died, events are sent again", batch=part.last, error=str(error)[:200])
+                    if deaths < DEATHS:
+                        continue
+                    reported, deaths = self._killing(known, part), 0
                 found = {self._full_name(each.table_id): each for each in reported}
                 if not found.keys() - self._failed.keys():
                     raise
                 for name, each in found.items():
                     self._failed[name] = PublishError(each.reason, operation="publish events", obj=name, hint=_TABLE_WAITS)
+
+    def _killing(self, known: Published, part: Part) -> list[RefusedTable]:
+        """The table of whose events alone a worker dies. Nothing is sent meanwhile."""
+        tables = {table.full_name: table for table in self._tables(known, part)}
+
+        def encode(some: Collection[Table]) -> None:
+            others = tables.keys() - {table.full_name for table in some}
+            records, _ = self._records(known, part._replace(held=part.held | others))
+            for source in records:
+                source.packs().count()
+
+        return killing(encode, list(tables.values()))
 
     def _full_name(self, table_id: UUID) -> str:
         return read_schema(self.store, self.config.cluster.name, self.upto).schema().tables[table_id].full_name
@@ -477,16 +497,13 @@ class Outbox:
         """What becomes the Kafka records of the part's batches that are not known to be sent; and the errors of
         what cannot be sent, by full table name. All incarnations of a name share a topic and are sent in
         order."""
-        learner = read_schema(self.store, self.config.cluster.name, self.upto)
         addresses = read_manifest(self.store, self.config.cluster.name, self.upto).nodes
         warehouse = Warehouse(self.spark, self.config.catalog.name if self.config.catalog else "")
         found: dict[str, list[Incarnation]] = defaultdict(list)
         refused: dict[str, WritetimeError] = dict(self._failed)
         batches = range(known.sent_by_all + 1, part.last + 1) if self.config.events.contract == 2 else ()
         complete = CompleteBefore(self.store, self.config.cluster.name, batches)
-        has_events = self._with_events(known, part)
-        left_out = part.held | self._failed.keys()
-        tables = [table for table in learner.captured() if table.full_name not in left_out and has_events(table)]
+        tables = self._tables(known, part)
 
         def opened(table: Table) -> Incarnation | WritetimeError | None:
             try:
@@ -537,6 +554,12 @@ class Outbox:
             rows = self.spark.createDataFrame(plain, schema=from_arrow_schema(RECORDS))
             sources.append(Unsent(rows, _as_they_are, [_stretch_of(plain)]))
         return sources, refused
+
+    def _tables(self, known: Published, part: Part) -> list[Table]:
+        """The tables, with those of dropped incarnations, that may have events to send."""
+        captured = read_schema(self.store, self.config.cluster.name, self.upto).captured()
+        has_events, left_out = self._with_events(known, part), part.held | self._failed.keys()
+        return [table for table in captured if table.full_name not in left_out and has_events(table)]
 
     def _with_events(self, known: Published, part: Part) -> Callable[[Table], bool]:
         """Whether a table may have events that are not known to be sent, by the seals of the part's batches. Of many

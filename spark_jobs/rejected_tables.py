@@ -4,6 +4,7 @@ Strategy: what fails for tables alone (`failures.TablesFailed`, from the driver 
 the batch (`pinned.add_verdict`), and the batch begins anew without them: their updates are quarantined, and what an
 earlier attempt committed of them is taken back. A worker that dies says nothing about why. If it dies twice, halves
 of the tables are tried without a commit until the table that kills it is alone; if no half does, it is the machine.
+Publishing looks for such a table in the same way.
 
 Must not know what a batch consists of."""
 
@@ -11,6 +12,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass
+from typing import Final
 from uuid import UUID
 
 import structlog
@@ -24,8 +26,9 @@ from writetime.storage.store import Store
 
 log = structlog.get_logger()
 
-_DEATHS = 2
-_KILLS = "a worker that works on it dies, each time: it runs out of memory or crashes"
+DEATHS: Final = 2
+"""After so many deaths of workers a table is looked for."""
+_KILLS: Final = "a worker that works on it dies, each time: it runs out of memory or crashes"
 
 
 @dataclass(slots=True)
@@ -69,10 +72,10 @@ def without_rejected(
             rejected = reported_by(error)
             if is_lost_worker(error):
                 deaths += 1
-                if deaths < _DEATHS:
+                if deaths < DEATHS:
                     log.warning("a worker died, the batch begins anew", batch=manifest.number, error=str(error)[:200])
-                elif (killer := _killer(attempt, attempts.tables)) is not None:
-                    rejected, deaths = [RefusedTable(table=killer.label, table_id=killer.id, reason=_KILLS)], 0
+                elif killer := killing(attempt, attempts.tables):
+                    rejected, deaths = killer, 0
                 else:
                     raise
             elif not rejected or found.issuperset(table.table_id for table in rejected):
@@ -84,15 +87,15 @@ def without_rejected(
         spark.catalog.clearCache()
 
 
-def _killer(attempt: Callable[[Collection[Table]], None], tables: Sequence[Table]) -> Table | None:
-    """The table of which alone a worker dies, by halves; None if there is none: together they may be too much for
+def killing(attempt: Callable[[Collection[Table]], None], tables: Sequence[Table]) -> list[RefusedTable]:
+    """The first table of which alone a worker dies, by halves; none if there is none: together they may be too much for
     the machine."""
     if not tables or not _kills(attempt, tables):
-        return None
+        return []
     if len(tables) == 1:
-        return tables[0]
+        return [RefusedTable(table=tables[0].label, table_id=tables[0].id, reason=_KILLS)]
     middle = len(tables) // 2
-    return _killer(attempt, tables[:middle]) or _killer(attempt, tables[middle:])
+    return killing(attempt, tables[:middle]) or killing(attempt, tables[middle:])
 
 
 def _kills(attempt: Callable[[Collection[Table]], None], tables: Sequence[Table]) -> bool:

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import pickle
+from dataclasses import replace
 from datetime import UTC, datetime
 from pathlib import Path
 from types import SimpleNamespace
-from typing import Any, cast
+from typing import Any, NamedTuple, cast
 from uuid import UUID
 
 import pytest
@@ -14,7 +15,7 @@ from pyspark.errors import PySparkException
 
 from spark_jobs import publish
 from spark_jobs.failures import failed
-from spark_jobs.publish import Outbox, _Sinks
+from spark_jobs.publish import Outbox, Part, _Sinks
 from spark_jobs.sinks.avro_files import last_filed
 from spark_jobs.sinks.kafka import Chain, Position, Sent
 from spark_jobs.spark_errors import spark_failures
@@ -100,6 +101,70 @@ def test_a_table_that_fails_alone_waits_and_the_others_are_sent(
     drained = box.drain(everything=False)
     assert (drained.batch, drained.events, drained.waiting) == (1, 7, {"shop.sold": 0})
     assert "RecursionError: too deep" in drained.reasons["shop.sold"]
+
+
+DEAD = PySparkException("org.apache.spark.SparkException: Python worker exited unexpectedly (crashed)")
+
+
+class Records(NamedTuple):
+    """The events of some tables: those of `victims`, and of more than `most` tables together, kill their worker."""
+
+    names: frozenset[str]
+    victims: frozenset[str]
+    most: int
+
+    def packs(self) -> Records:
+        return self
+
+    def count(self) -> int:
+        if self.names & self.victims or len(self.names) > self.most:
+            raise DEAD
+        return len(self.names)
+
+
+def boxed(folder: Path, monkeypatch: pytest.MonkeyPatch, victims: set[str], most: int = 9, deaths: int = 99) -> tuple[Outbox, list[int]]:
+    """An outbox of four tables, in which sending dies of the `victims`, or of more than `most` tables, so many times."""
+    box, learner, sent = outbox(folder, 1), SchemaLearner(), list[int]()
+    for number, name in enumerate(("a", "b", "c", "d")):
+        learner.apply(create_table(replace(table(name, 50 + number, {"id": "int"}), cdc=True), 1))
+    monkeypatch.setattr(publish, "read_schema", lambda *_: learner)
+    monkeypatch.setattr(publish, "read_manifest", lambda *_: SimpleNamespace(id=None))
+    monkeypatch.setattr(Outbox, "_with_events", lambda *_: lambda _: True)
+
+    def records(self: Outbox, known: Published, part: Part) -> Any:
+        names = frozenset(each.full_name for each in self._tables(known, part))
+        return [Records(names, frozenset(victims), most)], dict(self._failed)
+
+    def send(_: Outbox, found: list[Records]) -> list[Any]:
+        sent.append(len(found[0].names))
+        if len(sent) <= deaths:
+            found[0].count()
+        return [SimpleNamespace(sent=pickle.dumps(Sent(7)))]
+
+    monkeypatch.setattr(Outbox, "_records", records)
+    monkeypatch.setattr(Outbox, "_sent", send)
+    return box, sent
+
+
+@pytest.mark.parametrize("victims", [set[str](), {"shop.a"}, {"shop.c"}, {"shop.b", "shop.d"}, {"shop.a", "shop.b", "shop.c", "shop.d"}])
+def test_a_table_whose_events_kill_workers_waits_and_the_others_are_sent(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, victims: set[str]
+) -> None:
+    box, sent = boxed(tmp_path, monkeypatch, victims)
+    drained = box.drain(everything=False)
+    assert drained.waiting == dict.fromkeys(victims, 0)
+    assert all("dies, each time" in reason for reason in drained.reasons.values())
+    # Each is looked for after two deaths.
+    assert len(sent) == 2 * len(victims) + 1
+
+
+def test_no_table_waits_for_a_machine_that_is_too_small_or_a_worker_that_dies_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    box, _ = boxed(tmp_path, monkeypatch, set(), most=2)
+    with pytest.raises(PublishError) as raised:
+        box.drain(everything=False)
+    assert raised.value.retriable
+    box, sent = boxed(tmp_path, monkeypatch, {"shop.a"}, deaths=1)
+    assert (box.drain(everything=False).waiting, sent) == ({}, [4, 4])
 
 
 def test_what_is_to_be_sent_again_waits_from_the_beginning_until_it_is(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
