@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import os
+import signal
 import uuid
 from collections import Counter
 from dataclasses import replace
@@ -134,6 +136,48 @@ def test_each_event_goes_out_once_whatever_died_and_was_renamed(
     write_published(pipeline.store, pipeline.cluster, noted.model_copy(update={"heartbeat": 0}))
     publish._with_heartbeat(config, marking, pipeline.store, noted)
     assert [(key, value) for _, key, value in consume(kafka, sold)].count((None, None)) == kafka.partitions
+
+
+def test_a_table_whose_events_kill_workers_does_not_hold_up_another(
+    tmp_path_factory: pytest.TempPathFactory, kafka_broker: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    pipeline = Pipeline.create(tmp_path_factory.mktemp("killed"))
+    assert pipeline.config.kafka is not None
+    kafka = pipeline.config.kafka.model_copy(update={"bootstrap_servers": kafka_broker, "topic_prefix": f"p{uuid.uuid4().hex[:8]}"})
+    killer, other = table("sold", 50, {"id": "int", "v": "int"}), table("kept", 51, {"id": "int", "v": "int"})
+    schema, learner = schema_of(killer, other), SchemaLearner()
+    for each in (killer, other):
+        learner.apply(create_table(each, THEN))
+    pipeline.store.put(batch_object(pipeline.cluster, 1, "schema"), learner.to_json().encode())
+    monkeypatch.setattr(publish, "read_schema", lambda _, __, number: learner if number else SchemaLearner())
+    monkeypatch.setattr(publish, "read_manifest", lambda *_: SimpleNamespace(nodes={}, now=NOW, id=None))
+    reported = publish._reporting
+
+    def dying(table_id: uuid.UUID, encode: Any) -> Any:
+        def die(_: Any) -> Any:
+            os.kill(os.getpid(), signal.SIGKILL)
+            yield
+
+        return die if table_id == killer.id else reported(table_id, encode)
+
+    spark = spark_session(pipeline.config, "tests of publishing")
+    try:
+        for of in (killer, other):
+            told = events(spark, [insert(of, key, {"v": 1}, schema=schema) for key in KEYS], schema)
+            Warehouse(spark, "lake").write_changes(of, schema, told, 1)
+
+        def drained() -> Published:
+            return Outbox(pipeline.config, kafka, pipeline.store, spark, 1).drain(everything=False)
+
+        with monkeypatch.context() as patch:
+            patch.setattr(publish, "_reporting", dying)
+            assert drained().waiting == {"shop.sold": 0}
+        topics = [f"{kafka.topic_prefix}.shop.{name}" for name in ("sold", "kept")]
+        assert [len(consume(kafka, topic)) for topic in topics] == [0, len(KEYS)]
+        assert drained().waiting == {}
+        assert [len(consume(kafka, topic)) for topic in topics] == [len(KEYS), len(KEYS)]
+    finally:
+        spark.stop()
 
 
 def test_a_switch_to_partition_keys_loses_and_doubles_nothing_and_is_marked(
