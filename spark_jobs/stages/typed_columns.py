@@ -274,7 +274,7 @@ class EventColumns:
             return np.zeros(len(a.there), np.bool_)
         other = differing(a, b, column.at, whole=kind.multicell)
         if isinstance(kind, CollectionType) and kind.kind == "list":
-            for row in np.flatnonzero(other):
+            for row in np.flatnonzero(other).tolist():
                 other[row] = content(kind, a.of_row(column.at, row)) != content(kind, b.of_row(column.at, row))
         had, has = (side.is_valid().to_numpy(zero_copy_only=False) for side in (old, new))
         shows: Flags = other & ((had | has) if column.is_distinguished else (had != has))
