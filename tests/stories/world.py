@@ -32,6 +32,7 @@ from proof.ring.pipeline import CLUSTER, Pipeline, _Replaced
 from spark_jobs import publish
 from tests.stories.story import Story
 from writetime.config.kafka import EventsConfig, KafkaConfig
+from writetime.events.naming import to_topic
 from writetime.pipeline.documents import Sealed
 
 SEALING: Final = "writetime_sealing"
@@ -115,7 +116,7 @@ class World:
         for table in (table for table in found.tables if table.keyspace in names):
             if table.label not in self.reasons:
                 self.compared[table.label] += 1
-                self._compare(table, records.get(f"{self._prefix}.{table.label}", {}), where)
+                self._compare(table, records.get(to_topic(self._prefix, table.keyspace, table.name), {}), where)
 
     def _seal_segment(self) -> None:
         """A DROP makes the node complete its segment."""
