@@ -61,14 +61,15 @@ class World:
     _sealed_with: int = 0
 
     @classmethod
-    def create(cls, folder: Path, broker: str, **settings: Any) -> Self:
-        """A node that runs, and a pipeline that publishes JSON; `close` stops them."""
+    def create(cls, folder: Path, broker: str, *, rule: str | None = None, **settings: Any) -> Self:
+        """A node that runs, and a pipeline that publishes JSON; `close` stops them. `rule`: the sabotage that the pipeline
+        runs under."""
         options = ["-XX:TieredStopAtLevel=1", "-XX:ReservedCodeCacheSize=128m"]
         about = {"cluster_name": CLUSTER, "segment_mb": 1, "compatibility": "NONE", "options": options}
         ring = Ring(folder / "ring", nodes=1, settings={**SETTINGS, **settings}, **about).start()
         session = ring.session("ONE")
         session.execute(f"CREATE KEYSPACE {SEALING} WITH replication = {{'class': 'SimpleStrategy', 'replication_factor': 1}}")
-        pipeline = Pipeline.create(folder)
+        pipeline = Pipeline.create(folder, rule=rule)
         kafka = KafkaConfig.model_validate({"bootstrap.servers": broker, "topic.prefix": f"{_PREFIX}{time.time_ns()}", "partitions": 1})
         pipeline.config = pipeline.config.model_copy(update={"kafka": kafka, "events": EventsConfig(contract=2)})
         return cls(ring, pipeline, session)
