@@ -147,10 +147,10 @@ def _last_line(text: str) -> tuple[str, str]:
 
 
 def is_lost_worker(error: BaseException) -> bool:
-    """Whether a worker died: of its input, perhaps, or because the machine is out of memory. An error of ours may tell
-    of that of Spark."""
-    told = error.__cause__ if isinstance(error, WritetimeError) else error
-    return isinstance(told, PySparkException | Py4JJavaError) and bool(_LOST_WORKER.search(str(told)))
+    """Whether a worker died: of its input, perhaps, or because the machine is out of memory. An error of ours may have
+    that of Spark as its cause."""
+    of_spark = error.__cause__ if isinstance(error, WritetimeError) else error
+    return isinstance(of_spark, PySparkException | Py4JJavaError) and bool(_LOST_WORKER.search(str(of_spark)))
 
 
 def _causes(error: PySparkException | Py4JJavaError) -> Iterator[Any]:
