@@ -355,10 +355,10 @@ def test_all_types_and_names_that_need_quoting(warehouse: Warehouse) -> None:
 
 def test_key_columns_of_any_name(warehouse: Warehouse) -> None:
     names = ["it's", 'a "key"', "back\\slash\\n", "a\nline", "${env:HOME}", "${spark.app.name}", "'); DROP"]
-    odd = table("odd", 71, {**dict.fromkeys(names, "int"), "v": "int"}, clustering=len(names) - 1)
-    schema = schema_of(odd)
-    write(warehouse, odd, 1, insert(odd, 0, {"v": 1}, *range(1, len(names)), schema=schema), schema=schema)
-    (found,) = warehouse.spark.sql("SHOW TBLPROPERTIES lake.shop__changes.odd ('writetime.keys.first')").select("value").collect()
+    named = table("named", 71, {**dict.fromkeys(names, "int"), "v": "int"}, clustering=len(names) - 1)
+    schema = schema_of(named)
+    write(warehouse, named, 1, insert(named, 0, {"v": 1}, *range(1, len(names)), schema=schema), schema=schema)
+    (found,) = warehouse.spark.sql("SHOW TBLPROPERTIES lake.shop__changes.named ('writetime.keys.first')").select("value").collect()
     assert json.loads(found.value) == names
 
 
