@@ -426,8 +426,8 @@ class Outbox:
                 reported = reported_by(error) or reported_by(error.__cause__ or error)
                 if not reported and is_lost_worker(error):
                     deaths += 1
-                    log.warning("a worker died, events are sent again", batch=part.last, error=str(error)[:200])
                     if deaths < DEATHS:
+                        log.warning("a worker died, events are sent again", batch=part.last, error=str(error)[:200])
                         continue
                     reported, deaths = self._killing(known, part), 0
                 found = {self._full_name(each.table_id): each for each in reported}

@@ -20,7 +20,8 @@ CHOSEN = [story for story in stories() if not story.thorough or os.environ.get("
 def world(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory, kafka_broker: str) -> Iterator[World]:
     """A node and a pipeline on which the selected stories have run."""
     # One of `proof.ring.sabotage.BY_STORIES`: its stories are to fail.
-    if rule := os.environ.get("SABOTAGE"):
+    rule = os.environ.get("SABOTAGE") or None
+    if rule is not None:
         sabotage.apply(rule)
     world = World.create(tmp_path_factory.mktemp("stories"), kafka_broker, rule=rule)
     here = (item for item in request.session.items if item.path == request.path and isinstance(item, pytest.Function))

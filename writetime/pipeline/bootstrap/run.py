@@ -302,14 +302,22 @@ def due(store: Store, config: PipelineConfig, now: datetime | None = None) -> li
     )
     if after != before:
         store.put(_captured(cluster), after.to_bytes())
-    complete = Watermark.read(store, layout.complete(cluster)) or Watermark()
-    again = {table_id for table_id in after.due if table_id not in after.since or _reaches(complete.of(table_id), after.since[table_id])}
-    wanted = [table for table in captured if table.id not in finished or table.id in open_runs | again | at_intervals]
+    due_again = open_runs | at_intervals | _with_complete_log(store, cluster, after)
+    wanted = [table for table in captured if table.id not in finished or table.id in due_again]
     return sorted(wanted, key=lambda table: table.full_name)
 
 
-def _reaches(complete: datetime | None, since: datetime) -> bool:
-    return complete is not None and complete >= since
+def _with_complete_log(store: Store, cluster: str, captured: Captured) -> set[UUID]:
+    """Of the tables in `due`, those whose log from before they were captured again is complete."""
+    if not captured.due:
+        return set()
+    complete = Watermark.read(store, layout.complete(cluster)) or Watermark()
+
+    def is_complete(table_id: UUID) -> bool:
+        since, until = captured.since.get(table_id), complete.of(table_id)
+        return since is None or (until is not None and until >= since)
+
+    return set(filter(is_complete, captured.due))
 
 
 def _stale(captured: Iterable[Table], found: Iterable[Run], now: datetime, interval: timedelta) -> set[UUID]:
