@@ -9,6 +9,7 @@ import uuid
 from collections import Counter
 from dataclasses import replace
 from datetime import UTC, datetime
+from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
@@ -28,7 +29,8 @@ from tests.spark_jobs.test_iceberg import events
 from tests.spark_jobs.test_kafka import consume
 from writetime.cassandra.schema.fingerprint import schema_version
 from writetime.cassandra.schema.history import SchemaLearner
-from writetime.config.kafka import PartitionBy
+from writetime.cassandra.schema.model import Table
+from writetime.config.kafka import KafkaConfig, PartitionBy
 from writetime.pipeline.documents import PartitionedFrom
 from writetime.pipeline.publish_progress import Published, read_published, write_published
 from writetime.storage.layout import batch_object
@@ -36,6 +38,23 @@ from writetime.storage.layout import batch_object
 pytestmark = [pytest.mark.spark, pytest.mark.kafka, pytest.mark.timeout(900)]
 
 KEYS = range(1, 13)
+
+
+def publishing(folder: Path, broker: str) -> tuple[Pipeline, KafkaConfig]:
+    """A pipeline, and the settings by which it publishes to topics of its own."""
+    pipeline = Pipeline.create(folder)
+    assert pipeline.config.kafka is not None
+    return pipeline, pipeline.config.kafka.model_copy(update={"bootstrap_servers": broker, "topic_prefix": f"p{uuid.uuid4().hex[:8]}"})
+
+
+def knows(monkeypatch: pytest.MonkeyPatch, *tables: Table) -> SchemaLearner:
+    """All batches know these tables; no manifest is there."""
+    learner = SchemaLearner()
+    for each in tables:
+        learner.apply(create_table(each, THEN))
+    monkeypatch.setattr(publish, "read_schema", lambda _, __, number: learner if number else SchemaLearner())
+    monkeypatch.setattr(publish, "read_manifest", lambda *_: SimpleNamespace(nodes={}, now=NOW, id=None))
+    return learner
 
 
 def share_of(publisher: int, unsent: list[Unsent]) -> list[Any]:
@@ -47,19 +66,14 @@ def share_of(publisher: int, unsent: list[Unsent]) -> list[Any]:
 def test_each_event_goes_out_once_whatever_died_and_was_renamed(
     tmp_path_factory: pytest.TempPathFactory, kafka_broker: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    pipeline = Pipeline.create(tmp_path_factory.mktemp("publish"))
-    assert pipeline.config.kafka is not None
-    kafka = pipeline.config.kafka.model_copy(update={"bootstrap_servers": kafka_broker, "topic_prefix": f"p{uuid.uuid4().hex[:8]}"})
+    pipeline, kafka = publishing(tmp_path_factory.mktemp("publish"), kafka_broker)
     assert kafka.publishers == 2
     before = table("sold", 50, {"id": "int", "v": "int"})
     columns = {"key": replace(before.columns["id"], name="key"), "v": before.columns["v"]}
     after = replace(before, columns=columns)
-    learner = SchemaLearner()
-    learner.apply(create_table(before, THEN))
+    learner = knows(monkeypatch, before)
     kafka = kafka.model_copy(update={"heartbeat_interval_ms": 3_600_000})
     pipeline.store.put(batch_object(pipeline.cluster, 1, "schema"), learner.to_json().encode())
-    monkeypatch.setattr(publish, "read_schema", lambda _, __, number: learner if number else SchemaLearner())
-    monkeypatch.setattr(publish, "read_manifest", lambda *_: SimpleNamespace(nodes={}, now=NOW, id=None))
     spark = spark_session(pipeline.config, "tests of publishing")
     try:
         warehouse = Warehouse(spark, "lake")
@@ -141,16 +155,10 @@ def test_each_event_goes_out_once_whatever_died_and_was_renamed(
 def test_a_table_whose_events_kill_workers_does_not_hold_up_another(
     tmp_path_factory: pytest.TempPathFactory, kafka_broker: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    pipeline = Pipeline.create(tmp_path_factory.mktemp("killed"))
-    assert pipeline.config.kafka is not None
-    kafka = pipeline.config.kafka.model_copy(update={"bootstrap_servers": kafka_broker, "topic_prefix": f"p{uuid.uuid4().hex[:8]}"})
+    pipeline, kafka = publishing(tmp_path_factory.mktemp("killed"), kafka_broker)
     killer, other = table("sold", 50, {"id": "int", "v": "int"}), table("kept", 51, {"id": "int", "v": "int"})
-    schema, learner = schema_of(killer, other), SchemaLearner()
-    for each in (killer, other):
-        learner.apply(create_table(each, THEN))
+    schema, learner = schema_of(killer, other), knows(monkeypatch, killer, other)
     pipeline.store.put(batch_object(pipeline.cluster, 1, "schema"), learner.to_json().encode())
-    monkeypatch.setattr(publish, "read_schema", lambda _, __, number: learner if number else SchemaLearner())
-    monkeypatch.setattr(publish, "read_manifest", lambda *_: SimpleNamespace(nodes={}, now=NOW, id=None))
     reported = publish._reporting
 
     def dying(table_id: uuid.UUID, encode: Any) -> Any:
@@ -185,15 +193,10 @@ def test_a_switch_to_partition_keys_loses_and_doubles_nothing_and_is_marked(
 ) -> None:
     """Batches 1 and 2 of an earlier version, whose publishers own primary keys; partition keys from batch 3,
     by which records are placed from batch 4 on. A publisher was killed in batch 2."""
-    pipeline = Pipeline.create(tmp_path_factory.mktemp("switch"))
-    assert pipeline.config.kafka is not None
-    kafka = pipeline.config.kafka.model_copy(update={"bootstrap_servers": kafka_broker, "topic_prefix": f"p{uuid.uuid4().hex[:8]}"})
+    pipeline, kafka = publishing(tmp_path_factory.mktemp("switch"), kafka_broker)
     lines = table("lines", 60, {"id": "int", "line": "int", "v": "int"}, clustering=1)
     schema = schema_of(lines)
-    learner = SchemaLearner()
-    learner.apply(create_table(lines, THEN))
-    monkeypatch.setattr(publish, "read_schema", lambda _, __, number: learner if number else SchemaLearner())
-    monkeypatch.setattr(publish, "read_manifest", lambda *_: SimpleNamespace(nodes={}, now=NOW, id=None))
+    knows(monkeypatch, lines)
     spark = spark_session(pipeline.config, "tests of a switch")
     rules = [PartitionedFrom(batch=3, by="primary_key"), PartitionedFrom(batch=4, by="partition_key")]
     rows = [(key, line) for key in range(1, 7) for line in range(1, 5)]
