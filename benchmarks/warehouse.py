@@ -25,7 +25,8 @@ from rich.console import Console
 from rich.table import Table as Grid
 
 from spark_jobs.session import spark_session
-from spark_jobs.sinks.iceberg import Warehouse, current_schema, merge_statement
+from spark_jobs.sinks.iceberg import Warehouse, current_schema
+from spark_jobs.sinks.spark_catalog import merge_statement
 from spark_jobs.stages.table_rows import RowShape
 from tools import ROOT
 from writetime.cassandra.schema.model import Column, Schema, Table

@@ -17,16 +17,15 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
-from functools import reduce
-from threading import Condition, Lock
+from functools import lru_cache, reduce
 from typing import Any, Literal, NamedTuple
-from uuid import UUID, uuid4
+from uuid import UUID
 
 import pyarrow as pa
 import structlog
 from py4j.protocol import Py4JJavaError  # type: ignore[import-untyped]
 from pyspark.errors import PySparkException
-from pyspark.sql import Column, DataFrame, Row, SparkSession
+from pyspark.sql import DataFrame, Row, SparkSession
 from pyspark.sql import functions as F
 from pyspark.sql.pandas.types import from_arrow_schema, to_arrow_schema
 from pyspark.sql.types import DecimalType, StructType
@@ -58,8 +57,8 @@ from spark_jobs.sinks.schema_evolution import (
     literal,
     quoted,
     steps,
-    type_ddl,
 )
+from spark_jobs.sinks.spark_catalog import SparkCatalog
 from spark_jobs.spark_errors import why
 from spark_jobs.stages.event_pages import change_rows, kept_rows, last_rows, one_of_each_key
 from spark_jobs.stages.number_columns import NumberTooLong, lacking, number_or_null, too_long
@@ -98,7 +97,6 @@ _VOID_PROPERTY = "writetime.void"
 """Of a snapshot: the batch that made it, its id, its chain's id, and whether it brought `rows`, took the
 values of `dropped` columns, as `refill` moved values to a column of another type, or took back what `void`
 batches had committed, of which it names the numbers."""
-_SETTING = "spark.sql.iceberg.snapshot-property."
 _ID_PROPERTY = "writetime.table-id"
 _OWNER_PROPERTY = "writetime.pipeline"
 _FACTS_PROPERTY = "writetime.cell-facts"
@@ -228,18 +226,21 @@ class Fence:
 @dataclass(frozen=True, slots=True)
 class Changes:
     """The changes of one incarnation at one snapshot, and the definition of each schema version in them (see
-    `writetime.cassandra.schema.fingerprint`). `held`: the table, for its files at that snapshot. `key_names`: what the
-    key's columns were called when the table was made; records of Kafka call them so for ever."""
+    `writetime.cassandra.schema.fingerprint`). `held`, `seen`: the table, and that snapshot, for its files. `key_names`: what
+    the key's columns were called when the table was made; records of Kafka call them so for ever."""
 
     rows: DataFrame
     versions: dict[str, dict[str, Any]]
     held: IcebergTable | None = None
+    seen: int | None = None
     key_names: tuple[str, ...] = ()
 
     def files(self, since: int, upto: int) -> ChangesFiles | None:
         """The files with the events of the batches after `since`, up to `upto`, among others; None if only Spark's
         reader can read them."""
-        return None if self.held is None else self.held.changes_files(to_arrow_schema(self.rows.schema), since, upto)
+        if self.held is None or self.seen is None:
+            return None
+        return self.held.changes_files(self.seen, to_arrow_schema(self.rows.schema), since, upto)
 
 
 class Size(NamedTuple):
@@ -324,37 +325,6 @@ class TableWrite:
                 each.target.discard()
 
 
-class _Notes:
-    """Summary properties of snapshots that SQL creates are a setting of the Spark session: statements with
-    equal properties run at the same time, others wait."""
-
-    def __init__(self, spark: SparkSession) -> None:
-        self._spark = spark
-        self._changed = Condition()
-        self._in_force: Mapping[str, str] = {}
-        self._users = 0
-
-    @contextmanager
-    def applied(self, about: Mapping[str, str]) -> Iterator[None]:
-        with self._changed:
-            self._changed.wait_for(lambda: not self._users or self._in_force == about)
-            for key, value in about.items():
-                self._spark.conf.set(_SETTING + key, value)
-            # Who fails so far is no user: nobody has to wait for it.
-            self._in_force = about
-            self._users += 1
-        try:
-            yield
-        finally:
-            with self._changed:
-                self._users -= 1
-                # First, because the next steps may fail; no other driver continues before it is done.
-                self._changed.notify_all()
-                if not self._users:
-                    for key in about:
-                        self._spark.conf.unset(_SETTING + key)
-
-
 class Warehouse:
     """The tables of one catalog. Writers of a batch that other drivers may run too pass a `fence`. Several
     threads may write, each to tables of another name. `cells`: changes include writetimes and expiries.
@@ -389,8 +359,7 @@ class Warehouse:
         self.chain = chain
         self.complete = complete
         self.meter = meter
-        self._notes = _Notes(spark)
-        self._making = Lock()
+        self.tables = SparkCatalog(spark, catalog)
 
     @classmethod
     def of(cls, config: PipelineConfig, store: Store, spark: SparkSession) -> Warehouse:
@@ -402,18 +371,18 @@ class Warehouse:
         """Name of the table with this incarnation's changes; None if it does not exist."""
         plain = to_table(table.name)
         names = [self._name(self._changes_in(table), called) for called in (plain, _incarnation_name(plain, table.id))]
-        held = ((name, self._held(name)) for name in names)
+        held = ((name, self.tables.find(name)) for name in names)
         return next((name for name, found in held if found is not None and found.properties.get(_ID_PROPERTY) == str(table.id)), None)
 
     def current_of(self, table: Table) -> str | None:
         """Name of the table with this incarnation's current rows; None if it does not exist."""
         name = self._name(self._current_in(table), to_table(table.name))
-        held = self._held(name)
+        held = self.tables.find(name)
         return name if held is not None and held.properties.get(_ID_PROPERTY) == str(table.id) else None
 
     def files(self, table: Table) -> WarehouseFiles:
         """Files of this incarnation's current rows and changes."""
-        found = [None if name is None else self._held(name) for name in (self.current_of(table), self.changes_of(table))]
+        found = [None if name is None else self.tables.find(name) for name in (self.current_of(table), self.changes_of(table))]
         current, changes = (None if held is None else held.files for held in found)
         return WarehouseFiles(current=current, changes=changes)
 
@@ -435,8 +404,8 @@ class Warehouse:
         """This incarnation's current changes without those of `voided` batches; None if there are none.
         BatchError (retriable) if another incarnation took the name in the meantime."""
         name = self.changes_of(table)
-        held = None if name is None else IcebergTable(self.spark, name)
-        if held is None or held.snapshot is None:
+        held = None if name is None else self.tables.load(name)
+        if held is None or (seen := held.snapshot) is None:
             return None
         properties = held.properties
         moved = BatchError("the table was created again under another id", operation="open a warehouse table", obj=name, retriable=True)
@@ -444,18 +413,16 @@ class Warehouse:
             raise moved
         try:
             # A snapshot belongs to one table: the table of this name must still be that one.
-            rows = self.spark.sql(f"SELECT * FROM {name} VERSION AS OF {held.snapshot}")
+            rows = self.tables.changes_at(held.name, seen, voided)
         except PySparkException as error:
             raise moved from error
-        if without := sorted(voided):
-            rows = rows.filter(~F.col("batch").isin(without))
         texts = {key.removeprefix(_SCHEMA_PROPERTY): text for key, text in properties.items() if key.startswith(_SCHEMA_PROPERTY)}
-        return Changes(rows, {version: json.loads(text) for version, text in texts.items()}, held, _key_names(held))
+        return Changes(rows, {version: json.loads(text) for version, text in texts.items()}, held, seen, _key_names(held))
 
     def key_names(self, table: Table) -> tuple[str, ...]:
         """What records of Kafka call the columns of the incarnation's key; empty if it has no changes."""
         name = self.changes_of(table)
-        held = None if name is None else self._held(name)
+        held = None if name is None else self.tables.find(name)
         return () if held is None else _key_names(held)
 
     # --- a batch's files
@@ -498,15 +465,11 @@ class Warehouse:
         return emitted
 
     def _write_rows(self, writes: Mapping[bytes, TableWrite], events: Sequence[Events], batch: int) -> dict[bytes, int]:
-        of_tables = of_each((write.table for write in writes.values()), lambda table: self._task_files(writes[table.id.bytes]))
-        tables = dict(zip(writes, of_tables, strict=True))
         for each in (each for write in writes.values() for each in write.parts.values()):
             each.files = None if each.target is None else []
-        columns = from_arrow_schema(WRITTEN)
-        jobs = [some.mapped(_passed(self.fence, batch, writing(some.among(tables), some.made)), columns) for some in events]
         emitted: Counter[bytes] = Counter()
         rejected: dict[bytes, str] = {}
-        for row in reduce(DataFrame.union, jobs).collect():
+        for row in self._written(writes, events, batch):
             table_id = bytes(row.table_id)
             if row.part == REJECTED:
                 rejected[table_id] = row.path
@@ -518,6 +481,14 @@ class Warehouse:
             named = {table_id: writes[table_id].table for table_id in rejected}
             raise TablesFailed([RefusedTable(table=named[i].label, table_id=named[i].id, reason=why) for i, why in rejected.items()])
         return dict(emitted)
+
+    def _written(self, writes: Mapping[bytes, TableWrite], events: Sequence[Events], batch: int) -> Iterable[Row]:
+        """Let tasks write rows; rows of WRITTEN."""
+        of_tables = of_each((write.table for write in writes.values()), lambda table: self._task_files(writes[table.id.bytes]))
+        tables = dict(zip(writes, of_tables, strict=True))
+        columns = from_arrow_schema(WRITTEN)
+        jobs = [some.mapped(passed(self.fence, batch, writing(some.among(tables), some.made)), columns) for some in events]
+        return reduce(DataFrame.union, jobs).collect()
 
     def _task_files(self, write: TableWrite) -> TaskFiles:
         changes, current = write.changes, write.current
@@ -574,10 +545,13 @@ class Warehouse:
             held=held,
             columns=columns,
             seen=seen,
-            made=change_rows(as_arrow, about, cells=self.cells),
+            made=self._change_rows(as_arrow, about),
             target=held.file_target(as_arrow),
             replaced=replaced,
         )
+
+    def _change_rows(self, columns: pa.Schema, about: Mapping[str, Any]) -> PageRows:
+        return change_rows(columns, about, cells=self.cells)
 
     def write_changes(self, table: Table, schema: Schema, events: DataFrame, batch: int) -> TableFiles | None:
         """Write the batch's events of the table, PAGES; they replace those of an earlier attempt of the
@@ -603,7 +577,8 @@ class Warehouse:
                 if _MIXED not in str(error):
                     raise
                 # Compaction has merged an earlier attempt's events into a file with events of other batches.
-                self._exchange_events(to.held, rows(), batch)
+                self._expect_open(batch)
+                self.tables.exchange_events(to.held.name, rows(), batch, self._about(batch))
             to.held.refresh()
             self._note_written("changes", to.held, table, batch)
             return to.held.files
@@ -612,9 +587,9 @@ class Warehouse:
         """Remove the changes that an earlier attempt of the batch wrote for this incarnation, and its current `rows`."""
         with self.fenced(batch):
             for place in self._places_of(self._current_in(table), table) if rows else ():
-                self._take_back_rows(IcebergTable(self.spark, place), {batch: self.batch_id}, batch)
+                self._take_back_rows(self.tables.load(place), {batch: self.batch_id}, batch)
             name = self.changes_of(table)
-            held = None if name is None else IcebergTable(self.spark, name)
+            held = None if name is None else self.tables.load(name)
             if held is None:
                 return
             seen, _ = self._look_at(held, batch)
@@ -625,15 +600,13 @@ class Warehouse:
     def _remove_events(self, held: IcebergTable, seen: int, gone: int, batch: int, about: Mapping[str, str]) -> None:
         """Remove the events of batch `gone` from a changes table, unless it was written since snapshot
         `seen`."""
-        nothing = self.spark.createDataFrame([], held.columns)
         try:
-            self._overwrite(held.name, seen, nothing, F.col("batch") == gone, about)
+            self.tables.remove(held, seen, gone, about)
         except Py4JJavaError as error:
             if _MIXED not in str(error):
                 raise
             self._expect_open(batch)
-            with self._notes.applied(about):
-                self.spark.sql(f"DELETE FROM {held.name} WHERE batch = {gone}")
+            self.tables.delete_events(held.name, gone, about)
 
     # --- reverting voided batches
 
@@ -645,10 +618,10 @@ class Warehouse:
         with self.fenced(batch):
             done = []
             for name in self._places_of(self._changes_in(table), table):
-                held = IcebergTable(self.spark, name)
+                held = self.tables.load(name)
                 done += [name for number in _left_by(held.lineage, voided) if self._take_back_events(held, number, batch)]
             for name in self._places_of(self._current_in(table), table):
-                done += [name] if self._take_back_rows(IcebergTable(self.spark, name), voided, batch) else []
+                done += [name] if self._take_back_rows(self.tables.load(name), voided, batch) else []
             return done
 
     def is_settled(self, table: Table, voided: Mapping[int, UUID | None], batch: int) -> bool:
@@ -656,7 +629,7 @@ class Warehouse:
         batch were rolled back with such rows."""
         mine = {batch: self.batch_id}
         for name in self._places_of(self._current_in(table), table):
-            held = IcebergTable(self.spark, name)
+            held = self.tables.load(name)
             held.refresh()
             summaries, lineage = held.summaries, held.lineage
             there = [each.summary for each in lineage]
@@ -669,14 +642,13 @@ class Warehouse:
         """Revert voided batches of the cluster in the quarantine table: their records are removed, and
         records that they settled wait again."""
         name = self.quarantine()
-        held = None if name is None else self._held(name)
-        found = _left_by(held.lineage, voided) if held is not None else []
-        for number in found:
-            where, about = f"cluster = {_text(cluster)}", self._about_void(number, batch)
-            with self.fenced(batch), self._notes.applied(about):
+        held = None if name is None else self.tables.find(name)
+        if held is None:
+            return
+        for number in _left_by(held.lineage, voided):
+            with self.fenced(batch):
                 self._expect_open(batch)
-                self.spark.sql(f"UPDATE {name} SET settled_in = NULL WHERE {where} AND settled_in = {number}")
-                self.spark.sql(f"DELETE FROM {name} WHERE {where} AND batch = {number} AND segment IS NOT NULL")
+                self.tables.take_back_records(held.name, cluster, number, self._about_void(number, batch))
             log.info("quarantine of a voided batch taken back", batch=batch, voided=number)
 
     def _places_of(self, namespace: str, table: Table) -> list[str]:
@@ -685,7 +657,7 @@ class Warehouse:
         plain = to_table(table.name)
         found = []
         for name in (self._name(namespace, called) for called in (plain, _incarnation_name(plain, table.id))):
-            properties = {} if (held := self._held(name)) is None else held.properties
+            properties = {} if (held := self.tables.find(name)) is None else held.properties
             # A table of another pipeline is left alone.
             theirs = self.owner is not None and self.owner.other(properties.get(_OWNER_PROPERTY)) is not None
             if properties.get(_ID_PROPERTY) == str(table.id) and not theirs:
@@ -817,7 +789,8 @@ class Warehouse:
                 files, to.files = to.files, None
                 held.replace_rows(to.target, files, to.deletes, to.seen, about)
             else:
-                self._merge(to, self._actions(to, events, batch), batch)
+                columns = [name for name in to.rows.names if name != OP]
+                self.tables.merge(held.name, self._actions(to, events, batch), to.shape, columns, about)
             self._take_over(held, batch)
             held.refresh()
             self._note_written("current", held, table, batch)
@@ -826,11 +799,11 @@ class Warehouse:
     def _actions(self, to: CurrentWrite, events: Events, batch: int) -> DataFrame:
         """Rows for a MERGE. They are produced while the commit's job runs, after the table was loaded, and only after
         the fence was checked."""
-        made = _passed(self.fence, batch, to.made)
+        made = passed(self.fence, batch, to.made)
         return events.rows(to.shape.table.id.bytes, made, to.rows, self._metered("current", to.shape.table))
 
     def _kept_rows(self, to: CurrentWrite, events: Events, batch: int) -> DataFrame:
-        return _as_stored(self._actions(to, events, batch).filter(F.col(OP) != "d"), to.columns)
+        return self.tables.as_stored(self._actions(to, events, batch), to.columns)
 
     def _note_written(self, stage: str, held: IcebergTable, table: Table, batch: int) -> None:
         """Report the files of the batch's last commit to the meter."""
@@ -844,13 +817,12 @@ class Warehouse:
         up to `batch`, its last one."""
         with self.fenced(batch):
             for name in (self.changes_of(table), self.current_of(table)):
-                held = None if name is None else self._held(name)
+                held = None if name is None else self.tables.find(name)
                 if held is None:
                     continue
                 seen, _ = self._look_at(held, batch)
                 if seen is not None and self._succeeds(held):
-                    nothing = self.spark.createDataFrame([], held.columns)
-                    self._overwrite(held.name, seen, nothing, F.lit(True), self._about(batch))
+                    self.tables.remove(held, seen, "everything", self._about(batch))
                 self._take_over(held, batch)
 
     def seen(self) -> int:
@@ -858,67 +830,39 @@ class Warehouse:
         changes."""
         highest = 0
         for name in self._own_tables():
-            held = self._held(name)
+            held = self.tables.find(name)
             if held is None:
                 continue
             highest = max([highest, *(int(each.get(_BATCH_PROPERTY, 0)) for each in held.summaries)])
             if {"batch", "ordinal"} <= set(held.columns.names) and held.snapshot is not None:
                 # Snapshots expire; the batch numbers in the rows of changes do not.
-                ((last,),) = self.spark.sql(f"SELECT max(batch) FROM {name}").collect()
-                highest = max(highest, last or 0)
+                highest = max(highest, self.tables.last_batch(name) or 0)
         return highest
 
     def _own_tables(self) -> Iterator[str]:
         """Names of the tables in the catalog that belong to the pipeline or have no owner."""
-        for (namespace,) in self.spark.sql(f"SHOW NAMESPACES IN {quoted(self.catalog)}").collect():
-            if namespace == OWN_NAMESPACE or "." in namespace:
-                # Of all pipelines; of none.
+        for namespace, name in self.tables.all_tables():
+            if namespace == OWN_NAMESPACE:
+                # Of all pipelines.
                 continue
-            inside = f"{quoted(self.catalog)}.{quoted(namespace)}"
-            for row in self.spark.sql(f"SHOW TABLES IN {inside}").collect():
-                name = f"{inside}.{quoted(row.tableName)}"
-                try:
-                    held = self._held(name)
-                except (PySparkException, Py4JJavaError) as error:
-                    log.warning("table cannot be loaded, skipped", table=name, error=why(error)[:_LONGEST])
-                    continue
-                properties = {} if held is None else held.properties
-                if _ID_PROPERTY in properties and (self.owner is None or not self.owner.other(properties.get(_OWNER_PROPERTY))):
-                    yield name
-
-    def _overwrite(self, name: str, seen: int | None, rows: DataFrame, where: Column, properties: Mapping[str, str]) -> None:
-        """Replace the rows that match, unless they were written since snapshot `seen`."""
-        writer = rows.writeTo(name).option("isolation-level", "serializable")
-        if seen is not None:
-            writer = writer.option("validate-from-snapshot-id", str(seen))
-        for key, value in properties.items():
-            writer = writer.option(f"snapshot-property.{key}", value)
-        writer.overwrite(where)
+            try:
+                held = self.tables.find(name)
+            except (PySparkException, Py4JJavaError) as error:
+                log.warning("table cannot be loaded, skipped", table=name, error=why(error)[:_LONGEST])
+                continue
+            properties = {} if held is None else held.properties
+            if _ID_PROPERTY in properties and (self.owner is None or not self.owner.other(properties.get(_OWNER_PROPERTY))):
+                yield name
 
     def _replace(self, to: Write, replaced: Replaced, rows: Callable[[], DataFrame], properties: Mapping[str, str]) -> None:
         """Put the files that tasks have written in place of the `replaced` rows, or else let Spark's writer put these
         rows there, unless such rows were written since snapshot `seen`."""
         if to.files is None or to.target is None:
             log.info("files written by Spark's writer", table=to.held.name)
-            self._overwrite(to.held.name, to.seen, rows(), _condition(replaced), properties)
+            self.tables.overwrite(to.held.name, to.seen, rows(), replaced, properties)
             return
         files, to.files = to.files, None
         to.held.overwrite(to.target, files, replaced, to.seen, properties)
-
-    def _exchange_events(self, held: IcebergTable, rows: DataFrame, batch: int) -> None:
-        """Replace a batch's events one by one. A crash between the two steps loses nothing."""
-        self._expect_open(batch)
-        with self._viewed(rows) as view, self._notes.applied(self._about(batch)):
-            self.spark.sql(
-                f"MERGE INTO {held.name} t USING {view} s ON t.batch = {batch} AND t.ordinal = s.ordinal "
-                "WHEN MATCHED THEN UPDATE SET * WHEN NOT MATCHED THEN INSERT *"
-            )
-            self.spark.sql(f"DELETE FROM {held.name} WHERE batch = {batch} AND ordinal NOT IN (SELECT ordinal FROM {view})")
-
-    def _merge(self, to: CurrentWrite, rows: DataFrame, batch: int) -> None:
-        columns = [name for name in to.rows.names if name != OP]
-        with self._viewed(rows) as view, self._notes.applied(self._about(batch, "rows", to.shape.table)):
-            self.spark.sql(merge_statement(to.held.name, view, to.shape, columns))
 
     def follow(self, table: Table, schema: Schema, batch: int) -> None:
         """Evolve the existing tables to the cluster's table if the batch writes none of its rows."""
@@ -939,16 +883,16 @@ class Warehouse:
 
     def _existing(self, called: str) -> str | None:
         name = self._name(OWN_NAMESPACE, called)
-        held = self._held(name)
+        held = self.tables.find(name)
         return name if held is not None and held.properties.get(_ID_PROPERTY) == called else None
 
     def _of_all_pipelines(self, called: str, columns: StructType) -> IcebergTable | None:
         """The table of all pipelines of that name, created if needed; None if it was not created by
         writetime."""
         name = self._name(OWN_NAMESPACE, called)
-        held = self._held(name)
+        held = self.tables.find(name)
         if held is None:
-            return self._create(name, columns, {_ID_PROPERTY: called}, "cluster")
+            return self.tables.create(name, columns, {**_PROPERTIES, _ID_PROPERTY: called}, "cluster")
         return held if held.properties.get(_ID_PROPERTY) == called else None
 
     def write_quarantine(self, quarantined: Sequence[QuarantineRecord], batch: int) -> None:
@@ -968,19 +912,13 @@ class Warehouse:
             return
         seen, _ = self._look_at(held, batch, shared=True)
         rows = [table_row(record) | {"at": datetime.fromtimestamp(record.at or 0, UTC)} for record in quarantined]
-        given = self.spark.createDataFrame(pa.Table.from_pylist(rows, schema=QUARANTINE), schema=columns)
+        given = self.tables.frame(pa.Table.from_pylist(rows, schema=QUARANTINE), columns)
         # As in `_last_rows`: the fence is checked after the table that the MERGE reads was loaded.
-        given = given.mapInArrow(_passed(self.fence, batch, lambda batches: batches), schema=columns)
+        given = given.mapInArrow(passed(self.fence, batch, lambda batches: batches), schema=columns)
         if seen is None:
-            self._overwrite(name, seen, given, F.lit(True), self._about(batch))
-            return
-        # The cluster as a literal, so that rows of other clusters, written by other pipelines, are no
-        # conflict.
-        with self._viewed(given) as view, self._notes.applied(self._about(batch)):
-            self.spark.sql(
-                f"MERGE INTO {name} t USING {view} s ON t.cluster = {_text(quarantined[0].cluster)} AND t.name = s.name "
-                "WHEN MATCHED THEN UPDATE SET * WHEN NOT MATCHED THEN INSERT *"
-            )
+            self.tables.overwrite(name, seen, given, "everything", self._about(batch))
+        else:
+            self.tables.merge_records(name, given, quarantined[0].cluster, self._about(batch))
 
     def write_completeness(self, tables: Sequence[CompleteTable]) -> None:
         """Write up to when these tables are complete: all captured ones of one cluster. No value goes back,
@@ -994,17 +932,17 @@ class Warehouse:
         if held is None:
             log.error("completeness not written: the table was not created by writetime", table=name, tables=len(tables))
             return
-        seen, mine = held.snapshot, F.col("cluster") == tables[0].cluster
+        seen, cluster = held.snapshot, tables[0].cluster
         # A cluster has few rows, in one file. Read, merged and replaced they cost less than a MERGE; the
         # commit fails if somebody else has written rows of the cluster since `seen`.
-        stored = [] if seen is None else self.spark.table(name).filter(mine).drop("updated_at").toArrow().to_pylist()
-        before = {row["table_id"]: row for row in stored}
+        stored = [] if seen is None else self.tables.rows_of(name, cluster)
+        before = {row["table_id"]: {key: row[key] for key in row if key != "updated_at"} for row in stored}
         after = {table.table_id: table.not_before(before.get(table.table_id))._asdict() for table in tables}
         if after == before:
             return
         now = datetime.now(UTC)
         rows = pa.Table.from_pylist([row | {"updated_at": now} for row in after.values()], schema=COMPLETENESS)
-        self._overwrite(name, seen, self.spark.createDataFrame(rows, schema=columns).coalesce(1), mine, {})
+        self.tables.replace_rows_of(name, seen, self.tables.frame(rows, columns), cluster)
 
     # --- shapes
 
@@ -1013,10 +951,10 @@ class Warehouse:
         table = shape.table
         name, held = self._place(self._changes_in(table), table, batch)
         wanted = {f"{_SCHEMA_PROPERTY}{schema_version(table, schema.types)}": json.dumps(describe(table, schema.types))}
-        columns = from_arrow_schema(changes_schema(shape))
+        columns = _as_spark(changes_schema(shape))
         if held is None:
             first = {_KEY_NAMES_PROPERTY: json.dumps(list(shape.keys))}
-            held = self._create(name, columns, {_ID_PROPERTY: str(table.id), **first}, "days(changed_at)")
+            held = self.tables.create(name, columns, {**_PROPERTIES, _ID_PROPERTY: str(table.id), **first}, "days(changed_at)")
         self._evolve(held, columns, changes_rows(shape), {**wanted, **_keys(shape), **self._claim()}, batch)
         return held
 
@@ -1027,10 +965,10 @@ class Warehouse:
         name, held = self._place(self._current_in(table), table, batch)
         facts: Any = self.layout.cell_facts if held is None else held.properties.get(_FACTS_PROPERTY, "map")
         digits = self.layout.numbers.of(table)
-        columns = from_arrow_schema(current_schema(shape, facts, digits))
+        columns = _as_spark(current_schema(shape, facts, digits))
         dropped = {column: gone.dropped_at for column, gone in table.dropped_columns.items()}
         if held is None:
-            held = self._create(name, columns, {_ID_PROPERTY: str(table.id), _FACTS_PROPERTY: facts}, None)
+            held = self.tables.create(name, columns, {**_PROPERTIES, _ID_PROPERTY: str(table.id), _FACTS_PROPERTY: facts}, None)
         else:
             known = json.loads(held.properties.get(_DROPPED_PROPERTY, "{}"))
             news = {column: at for column, at in dropped.items() if at > known.get(column, at - 1)}
@@ -1066,7 +1004,7 @@ class Warehouse:
     def _expect_fitting(self, held: IcebergTable, column: str, digits: Digits) -> None:
         """NumberTooLong if the table's column has values that do not fit."""
         needs = F.udf(lambda text: lacking(text, digits), "struct<before: bigint, after: bigint>")
-        found = self.spark.table(held.name).select(needs(F.col(quoted(column)).cast("string")).alias("needs"))
+        found = self.tables.rows(held.name).select(needs(F.col(quoted(column)).cast("string")).alias("needs"))
         ((before, after),) = found.agg(F.max("needs.before"), F.max("needs.after")).collect()
         if before is not None:
             raise NumberTooLong(too_long(column, digits, before, after))
@@ -1104,8 +1042,8 @@ class Warehouse:
         sets = ", ".join(f"{quoted(new)} = {value(new, old)}" for new, old in columns.items())
         lacking = " OR ".join(f"({quoted(new)} IS NULL AND {quoted(old)} IS NOT NULL)" for new, old in columns.items())
         self._expect_open(batch)
-        with self._notes.applied({**self._about(batch, "refill"), _REFILL_PROPERTY: json.dumps(dict(columns))}):
-            self.spark.sql(f"UPDATE {held.name} SET {sets} WHERE {lacking}")
+        about = {**self._about(batch, "refill"), _REFILL_PROPERTY: json.dumps(dict(columns))}
+        self.tables.execute(f"UPDATE {held.name} SET {sets} WHERE {lacking}", about)
         held.evolve(Steps(), {_REFILL_PROPERTY: "{}"}, lambda: self._expect_open(batch))
 
     def _take_dropped(self, held: IcebergTable, facts: Facts, dropped: Mapping[str, int], batch: int) -> None:
@@ -1116,13 +1054,12 @@ class Warehouse:
         gone = {column: at for column, at in dropped.items() if to_column(column) in stored}
         if gone:
             self._expect_open(batch)
-            with self._notes.applied(self._about(batch, "dropped")):
-                self.spark.sql(_drop_statement(held.name, facts, gone))
+            self.tables.execute(_drop_statement(held.name, facts, gone), self._about(batch, "dropped"))
 
     def adopt_properties(self, name: str) -> None:
         """Set the properties that new tables have and this one, made by an earlier version, has not. A value
         that somebody has set stays."""
-        held = IcebergTable(self.spark, name)
+        held = self.tables.load(name)
         held.refresh()
         if missing := {key: value for key, value in _ADOPTED.items() if key not in held.properties}:
             held.evolve(Steps(), missing, lambda: None)
@@ -1233,16 +1170,6 @@ class Warehouse:
                 hint="If another run of this batch is at it, a retry finds what that one has done. Nobody else writes to these tables.",
             ) from error
 
-    @contextmanager
-    def _viewed(self, rows: DataFrame) -> Iterator[str]:
-        """A temporary view of the rows for SQL."""
-        view = f"rows_{uuid4().hex}"
-        rows.createOrReplaceTempView(view)
-        try:
-            yield view
-        finally:
-            self.spark.catalog.dropTempView(view)
-
     def _current_in(self, table: Table) -> str:
         return to_namespace(table.keyspace, self.namespace)
 
@@ -1258,42 +1185,23 @@ class Warehouse:
         with the old id: its columns may have other types, and its history stays readable."""
         called = to_table(table.name)
         plain = self._name(namespace, called)
-        held = self._held(plain)
+        held = self.tables.find(plain)
         incarnation = None if held is None else self._incarnation_of(held)
         if incarnation != str(table.id) and table.dropped:
             plain = self._name(namespace, _incarnation_name(called, table.id))
-            held = self._held(plain)
+            held = self.tables.find(plain)
             incarnation = None if held is None else self._incarnation_of(held)
         elif incarnation not in (None, str(table.id)):
-            # The new name is given without the catalog, which Spark would take for a namespace.
-            aside = f"{quoted(namespace)}.{quoted(_incarnation_name(called, UUID(incarnation)))}"
             # If another driver has renamed it in the meantime, the name is taken.
             self._expect_open(batch)
-            self.spark.sql(f"ALTER TABLE {plain} RENAME TO {aside}")
+            self.tables.rename(plain, namespace, _incarnation_name(called, UUID(incarnation)))
             held = None
         return plain, held
 
-    def _held(self, name: str) -> IcebergTable | None:
-        """The table of that name, if it exists."""
-        if not self.spark.catalog.tableExists(name):
-            return None
-        held = IcebergTable(self.spark, name)
-        held.refresh()
-        return held
-
     def _incarnation(self, name: str) -> str | None:
         """Id of the Cassandra table whose rows the table holds; None if there is no such table."""
-        held = self._held(name)
+        held = self.tables.find(name)
         return None if held is None else self._incarnation_of(held)
-
-    def _create(self, name: str, columns: StructType, about: Mapping[str, str], partitioning: str | None) -> IcebergTable:
-        with self._making:
-            self.spark.sql(f"CREATE NAMESPACE IF NOT EXISTS {name.rsplit('.', 1)[0]}")
-        listed = ", ".join(f"{quoted(field.name)} {type_ddl(field.dataType)}" for field in columns)
-        listed_properties = ", ".join(f"{literal(key)}={literal(value)}" for key, value in {**_PROPERTIES, **about}.items())
-        partitions = f"PARTITIONED BY ({partitioning})" if partitioning else ""
-        self.spark.sql(f"CREATE TABLE {name} ({listed}) USING iceberg {partitions} TBLPROPERTIES ({listed_properties})")
-        return IcebergTable(self.spark, name)
 
 
 def _despite_conflicts(write: Callable[[], None]) -> None:
@@ -1306,16 +1214,6 @@ def _despite_conflicts(write: Callable[[], None]) -> None:
         except (PySparkException, Py4JJavaError) as error:
             if attempt == _ATTEMPTS or not is_conflict(error):
                 raise
-
-
-def _as_stored(rows: DataFrame, columns: StructType) -> DataFrame:
-    """The rows with exactly these columns; missing ones (dropped columns) are null. If a column is missing or
-    at another position, Spark builds all values again field by field, which fails for a map whose keys
-    contain maps."""
-    here = set(rows.columns)
-    return rows.select(
-        [F.col(quoted(field.name)) if field.name in here else F.lit(None).cast(field.dataType).alias(field.name) for field in columns]
-    )
 
 
 def _incarnation(held: IcebergTable) -> str:
@@ -1351,10 +1249,6 @@ def _earlier_attempt(held: IcebergTable, batch: int) -> Replaced:
     attempted = any(each.get(_BATCH_PROPERTY) == str(batch) for each in summaries)
     follows = any(0 < int(each.summary.get(_BATCH_PROPERTY, 0)) < batch for each in lineage)
     return "nothing" if follows and not attempted else batch
-
-
-def _condition(replaced: Replaced) -> Column:
-    return F.col("batch") == replaced if isinstance(replaced, int) else F.lit(replaced == "everything")
 
 
 def _batch_of(summary: Mapping[str, str], batches: Mapping[int, UUID | None]) -> int | None:
@@ -1395,6 +1289,12 @@ def _undone(gone: Sequence[Kept]) -> dict[str, str]:
     return properties
 
 
+@lru_cache(maxsize=1024)
+def _as_spark(columns: pa.Schema) -> StructType:
+    """The columns as Spark's, which nobody changes."""
+    return from_arrow_schema(columns)
+
+
 def _names(columns: Iterable[model.Column]) -> list[str]:
     return [to_column(column.name) for column in columns]
 
@@ -1411,67 +1311,19 @@ def _incarnation_name(name: str, incarnation: UUID) -> str:
     return f"{name}__{model.short_id(incarnation)}"
 
 
-def merge_statement(name: str, view: str, shape: RowShape, stored: Sequence[str]) -> str:
-    # Static content alone has null clusterings, which need the null-safe comparison.
-    same = " AND ".join(f"{comparable('t', key)} <=> {comparable('s', key)}" for key in shape.key_type)
-    columns = [quoted(column) for column in stored]
-    updates = ", ".join(f"t.{column} = s.{column}" for column in columns)
-    values = ", ".join(f"s.{column}" for column in columns)
-    return (
-        f"MERGE INTO {name} t USING {view} s ON {same} "
-        f"WHEN MATCHED AND s.{OP} = 'd' THEN DELETE "
-        f"WHEN MATCHED THEN UPDATE SET {updates} "
-        f"WHEN NOT MATCHED AND s.{OP} <> 'd' THEN INSERT ({', '.join(columns)}) VALUES ({values})"
-    )
-
-
-def comparable(side: str, key: pa.Field) -> str:
-    """A key column in a form that Spark compares as Cassandra does: Spark does not compare maps, and treats
-    0.0 and -0.0 as equal. Maps become lists of their entries, because the JSON of a map has keys as Java prints
-    them: of bytes or a collection, that is the identity of an object."""
-    column = f"{side}.{quoted(key.name)}"
-    if not _holds(key.type, pa.types.is_map, pa.types.is_floating):
-        return column
-    return f"to_json(struct({_with_entries(column, key.type)}), map('ignoreNullFields', 'false'))"
-
-
-def _with_entries(value: str, kind: pa.DataType, depth: int = 0) -> str:
-    """An expression of the value with a list of entries in the place of each map."""
-    if not _holds(kind, pa.types.is_map):
-        return value
-    each = f"e{depth}"
-    if pa.types.is_map(kind):
-        parts = ", ".join(
-            f"'{name}', {_with_entries(f'{each}.{name}', part, depth + 1)}"
-            for name, part in (("key", kind.key_type), ("value", kind.item_type))
-        )
-        return f"transform(map_entries({value}), {each} -> named_struct({parts}))"
-    if pa.types.is_list(kind):
-        return f"transform({value}, {each} -> {_with_entries(each, kind.value_type, depth + 1)})"
-    fields = [kind.field(at) for at in range(kind.num_fields)]
-    parts = ", ".join(f"{_text(field.name)}, {_with_entries(f'{value}.{quoted(field.name)}', field.type, depth + 1)}" for field in fields)
-    return f"IF({value} IS NULL, NULL, named_struct({parts}))"
-
-
-def _holds(kind: pa.DataType, *wanted: Callable[[pa.DataType], bool]) -> bool:
-    """Whether a type is one of those or contains one."""
-    inner = (kind.field(at).type for at in range(kind.num_fields))
-    return any(is_it(kind) for is_it in wanted) or any(_holds(each, *wanted) for each in inner)
-
-
 def _drop_statement(name: str, facts: Facts, dropped: Mapping[str, int]) -> str:
     """`dropped`: the writetime (µs) up to which values are removed, by CQL name."""
 
     def goes(column: str, at: int) -> str:
         if facts == "none":
             return f"{quoted(to_column(column))} IS NOT NULL"
-        found = f"{WRITETIME}[{_text(column)}]" if facts == "map" else f"{WRITETIME}.{quoted(to_column(column))}"
+        found = f"{WRITETIME}[{literal(column)}]" if facts == "map" else f"{WRITETIME}.{quoted(to_column(column))}"
         return f"coalesce({found} <= {at}, false)"
 
     tests = {column: goes(column, at) for column, at in dropped.items()}
     sets = {quoted(to_column(c)): f"IF({test}, NULL, {quoted(to_column(c))})" for c, test in tests.items()}
     for fact in (WRITETIME, EXPIRES_AT) if facts == "map" else ():
-        kept = " AND ".join(f"NOT (k = {_text(column)} AND {test})" for column, test in tests.items())
+        kept = " AND ".join(f"NOT (k = {literal(column)} AND {test})" for column, test in tests.items())
         sets[fact] = f"map_filter({fact}, (k, v) -> {kept})"
     if facts == "struct":
         sets |= {
@@ -1483,12 +1335,7 @@ def _drop_statement(name: str, facts: Facts, dropped: Mapping[str, int]) -> str:
     return f"UPDATE {name} SET {listed} WHERE {' OR '.join(tests.values())}"
 
 
-def _text(value: str) -> str:
-    """The text as an SQL literal."""
-    return "'" + value.replace("\\", "\\\\").replace("'", "\\'") + "'"
-
-
-def _passed(fence: Fence | None, batch: int, made: Made) -> Made:
+def passed(fence: Fence | None, batch: int, made: Made) -> Made:
     """The rows, produced after the fence has been checked."""
 
     def rows(batches: Batches) -> Batches:

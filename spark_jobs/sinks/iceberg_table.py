@@ -239,8 +239,8 @@ class IcebergTable:
         transaction.commitTransaction()
         self._spark.catalog.refreshTable(self.name)
 
-    def changes_files(self, columns: pa.Schema, since: int, upto: int) -> ChangesFiles | None:
-        """The files of the loaded snapshot that may hold rows of the batches after `since`, up to `upto`. `columns`: the
+    def changes_files(self, seen: int, columns: pa.Schema, since: int, upto: int) -> ChangesFiles | None:
+        """The files of snapshot `seen` that may hold rows of the batches after `since`, up to `upto`. `columns`: the
         snapshot's, as Spark reads them. None if reading them with Arrow may give other rows than Spark's reader, or they
         are out of a task's reach."""
         if self._has_derived_columns():
@@ -249,14 +249,14 @@ class IcebergTable:
         expressions = self._java("org.apache.iceberg.expressions.Expressions")
         batches = getattr(expressions, "and")(expressions.greaterThan("batch", since), expressions.lessThanOrEqual("batch", upto))
         found = list[DataFile]()
-        with closing(self._planned(self._table.newScan().useSnapshot(self.snapshot).filter(batches))) as planned:
+        with closing(self._planned(self._table.newScan().useSnapshot(seen).filter(batches))) as planned:
             for each in planned:
                 path, size = each.data["file-path"], each.data["file-size-in-bytes"]
                 is_plain = not each.deletes and each.data["file-format"] == "parquet" and size <= MAX_FILE_BYTES
                 if not is_plain or not path.startswith(reachable):
                     return None
                 found.append(DataFile(path, size))
-        return ChangesFiles(found, self._with_ids(columns, self._table.currentSnapshot().schemaId()))
+        return ChangesFiles(found, self._with_ids(columns, self._table.snapshot(seen).schemaId()))
 
     def rows_by_file(self, seen: int) -> list[HeldFile] | None:
         """The data files of snapshot `seen`, with their position deletes; None if rows cannot be replaced by their

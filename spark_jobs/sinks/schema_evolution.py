@@ -74,6 +74,8 @@ class _Clash(Exception):
 def steps(wanted: StructType, stored: StructType, rows: Mapping[Path, int]) -> Steps:
     """The steps after which `stored` can hold rows of `wanted`. `rows`: the structs that are rows of the
     table, by path (`()` is the top), with the number of their first columns that are matched by position."""
+    if wanted == stored:
+        return Steps()
     return _of_row(wanted, stored, rows, (), ())
 
 

@@ -30,7 +30,8 @@ from pyspark.sql.pandas.types import from_arrow_schema
 from spark_jobs.maintain import carry_over, remove_before
 from spark_jobs.sinks import voids
 from spark_jobs.sinks.avro_files import files_up_to, files_with, without_events
-from spark_jobs.sinks.iceberg import Fence, Warehouse, comparable
+from spark_jobs.sinks.iceberg import Fence, Warehouse
+from spark_jobs.sinks.spark_catalog import comparable
 from spark_jobs.sinks.table_maintenance import scrub
 from spark_jobs.stages.scan import key_bucket
 from spark_jobs.stages.table_rows import RowShape

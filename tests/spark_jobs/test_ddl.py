@@ -360,7 +360,7 @@ def test_a_table_made_anew_is_empty_until_it_is_written_to(warehouse: Warehouse,
     assert [row["after"]["v"] for row in changes.rows.collect()] == [1]
     monkeypatch.setattr(warehouse, "changes_of", lambda _: "lake.shop__changes.anew")
     for name, loads in (("when the name is known", IcebergTable), ("when the table is loaded", lambda *_: held)):
-        monkeypatch.setattr("spark_jobs.sinks.iceberg.IcebergTable", loads)
+        monkeypatch.setattr("spark_jobs.sinks.spark_catalog.IcebergTable", loads)
         with pytest.raises(BatchError, match="created again under another id") as raised:
             warehouse.open_changes(old)
         assert raised.value.retriable, name

@@ -27,8 +27,9 @@ from structlog.testing import capture_logs
 from spark_jobs.failures import of_each
 from spark_jobs.session import spark_session
 from spark_jobs.sinks.compaction import compact_if_due
-from spark_jobs.sinks.iceberg import CurrentWrite, Fence, Warehouse, _Notes
+from spark_jobs.sinks.iceberg import Fence, Warehouse
 from spark_jobs.sinks.iceberg_table import IcebergTable
+from spark_jobs.sinks.spark_catalog import SparkCatalog, _Notes
 from spark_jobs.sinks.table_maintenance import count, tidy
 from spark_jobs.stages.event_pages import PAGES
 from tests.spark_jobs.examples import (
@@ -523,6 +524,7 @@ class _Late(Warehouse):
         super().__init__(spark, "lake", WarehouseConfig(writes="copy-on-write" if at == "merge" else "merge-on-read"), fence=fence)
         self.others: list[Callable[[], None]] = [others]
         self.at = at
+        self.tables.merge = self._merge  # type: ignore[method-assign]
 
     def _meanwhile(self, at: str) -> None:
         if at == self.at and self.others:
@@ -533,9 +535,9 @@ class _Late(Warehouse):
         self._meanwhile("commit")
         return seen
 
-    def _merge(self, to: CurrentWrite, rows: DataFrame, batch: int) -> None:
+    def _merge(self, *arguments: Any) -> None:
         self._meanwhile("merge")
-        super()._merge(to, rows, batch)
+        SparkCatalog.merge(self.tables, *arguments)
 
     def write_files(self, *arguments: Any) -> dict[bytes, int]:
         self._meanwhile("rows")
@@ -584,7 +586,7 @@ def test_of_two_that_make_a_table_the_slower_may_try_again(warehouse: Warehouse,
     given = events(warehouse.spark, [insert(made, 1, {"v": 1}, schema=schema)], schema)
     warehouse.write_changes(made, schema, given, 1)
     slower = Warehouse(warehouse.spark, "lake")
-    monkeypatch.setattr(slower, "_held", lambda name: None)
+    monkeypatch.setattr(slower.tables, "find", lambda name: None)
     with pytest.raises(BatchBusy, match=r"concurrent write to the table: .*made_by_two.*already exists.*a retry"):
         of_each([made], lambda table: slower.write_changes(table, schema, given, 1))
     monkeypatch.undo()
