@@ -39,6 +39,8 @@ _CONFLICTS: Final = (
     *("TABLE_OR_VIEW_ALREADY_EXISTS", "SCHEMA_ALREADY_EXISTS", "TABLE_OR_VIEW_NOT_FOUND"),
     # The table was rolled back to before the snapshot that a commit is based on.
     "is not an ancestor of",
+    # The table was renamed, and perhaps another one created under its name (BaseMetastoreTableOperations, JdbcTableOperations).
+    *("Table UUID does not match", "dropped by another process"),
 )
 """How Iceberg and Spark say that somebody else was faster."""
 _UNKNOWN: Final = "CommitStateUnknownException"
