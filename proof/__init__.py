@@ -11,6 +11,7 @@ prove NAME=…`
     bootstrap      tables read from a ring while it is written to
     orders         one input, in many orders and batches: the same tables
     recording      makes the recorded ring that tests read
+    doubles        broker and warehouse in memory, whose requests a scheduler orders; tests compare them with the real ones
     harness        Cassandra nodes and drivers, which all of these share
 
 Short runs of each are tests (tests/proof). Proofs may use what tests have; the product knows neither.
