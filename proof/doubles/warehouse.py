@@ -696,7 +696,7 @@ class DoubleCatalog:
         self._exchange(held, lambda row: _key(row, keys) in actions, new, about)
 
     def replace_rows_of(self, name: str, seen: int | None, rows: DoubleFrame, cluster: str) -> None:
-        """As Spark's writer does, the files of a cluster: nobody writes another cluster's rows to them."""
+        """Refused for rows of other clusters that came since the table was loaded, too, which Iceberg would let pass."""
         held = self.load(name)
         if any(row["cluster"] == cluster for each in held._metadata.since(seen) for file in each.added for row in file.rows):
             raise _invalid("Found conflicting files that can contain records matching the filter")

@@ -28,6 +28,7 @@ from spark_jobs.session import spark_session
 from spark_jobs.sinks.batch_files import Events
 from spark_jobs.sinks.changes_files import Wanted
 from spark_jobs.sinks.iceberg import Fence, TableWrite, Warehouse
+from spark_jobs.sinks.schema_evolution import Steps
 from spark_jobs.stages.event_pages import PAGES
 from tests.spark_jobs.examples import NOW, THEN, delete, folded, frame, insert, of_kind, paged, schema_of, table
 from tests.spark_jobs.pipeline import Pipeline
@@ -717,6 +718,14 @@ def test_columns_are_added_by_two(place: Place) -> None:
     assert outcome(late.open) == "BatchBusy"
     Driver(place, rival.table, 2, {1: 11}).run()
     assert [(row["id"], row["v"], row["w"]) for row in place.rows(f"`shop`.`{of.name}`")] == [(1, 11, None)]
+
+
+def test_properties_are_set_on_top_of_a_commit_that_came_between(place: Place) -> None:
+    of = made()
+    Driver(place, of, 1, {1: 10}).run()
+    rival = Driver(place, of, 2, {2: 20}, only="current").ready()
+    place.held(f"`shop`.`{of.name}`").evolve(Steps(), {"comment": "ours"}, rival.commit)
+    assert (place.held(f"`shop`.`{of.name}`").properties["comment"], place.current(of)) == ("ours", {1: 10, 2: 20})
 
 
 # --- tables of all pipelines
