@@ -11,7 +11,8 @@ prove NAME=…`
     bootstrap      tables read from a ring while it is written to
     orders         one input, in many orders and batches: the same tables
     recording      makes the recorded ring that tests read
-    doubles        broker and warehouse in memory, whose requests a scheduler orders; tests compare them with the real ones
+    interleavings  drivers beside each other, in every order of their requests
+    doubles        broker and warehouse in memory, which pass the cases that the real ones pass
     harness        Cassandra nodes and drivers, which all of these share
 
 Short runs of each are tests (tests/proof). Proofs may use what tests have; the product knows neither.
