@@ -5,6 +5,7 @@ from __future__ import annotations
 from functools import partial
 from typing import Any
 
+import pytest
 from confluent_kafka import TopicPartition
 from confluent_kafka.admin import ConfigResource, ResourceType
 from confluent_kafka.cimpl import NewTopic
@@ -12,12 +13,13 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from proof.doubles.broker import AdminClient, Broker, Consumer, Fault, Producer, installed
-from spark_jobs.sinks.kafka import Publisher, Sent, ensure_topics
+from spark_jobs.sinks.kafka import Publisher, Sent, ensure_topics, read_progress
 from tests.examples import examples
 from tests.proof.doubles.conftest import outcome
 from tests.proof.doubles.test_broker import Reports, play
 from tests.proof.doubles.test_broker_product import rows, topics_of
 from writetime.config.kafka import KafkaConfig
+from writetime.errors import PublishError
 
 
 class Killed(BaseException):
@@ -166,6 +168,22 @@ def test_the_answer_to_a_commit_is_lost_and_the_next_producer_is_there() -> None
     producer_of(broker, "p")
     assert play(producer, "t", "commit") == "_FENCED!"
     assert broker.committed("t")[0] == [(None, b"produce")]
+
+
+def test_what_the_product_makes_of_faults() -> None:
+    kafka, broker = config(), Broker(lambda: 1_777_900_000.0)
+    with installed(lambda: broker):
+        ensure_topics(kafka, topics_of(kafka))
+        everything = rows(kafka, range(1, 11))
+        for fault in Fault:
+            for on in ("list_topics", "init", "produce", "fetch", "commit"):
+                broker.fail(fault, on=on)
+                with pytest.raises(PublishError, match="a retry may help"):
+                    list(Publisher(kafka).send_all(everything))
+        assert list(Publisher(kafka).send_all(everything)) == [Sent(0)]
+        broker.is_down = True
+        with pytest.raises(PublishError, match="no answer within 60 s"):
+            read_progress(kafka, 0)
 
 
 # --- late markers, copies, compaction
