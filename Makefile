@@ -11,7 +11,7 @@ UV := .venv/share/uv/bin/uv
 .PHONY: help setup demo up down test test-all test-gcs test-s3 prove bench record lint types lock lock-jars clean ci
 
 # NAME of a proof and its target; the targets have variables of their own.
-PROOFS := ring upgrade complete decoder fuzz fuzz-java kill-shipper kill-batch kill pressure bootstrap orders airflow engines
+PROOFS := ring upgrade complete decoder fuzz fuzz-java kill-shipper kill-batch kill interleavings pressure bootstrap orders airflow engines
 TARGET_OF_decoder := test-decoder
 TARGET_OF_bootstrap := bootstrap-proof
 TARGET_OF_airflow := test-airflow
@@ -104,6 +104,9 @@ kill: #: as kill-batch; with MASTER=standalone, executors, machines and drivers 
 kill-cluster: setup
 	@$(PYTHON) -m tools.s3_server
 	@$(PYTHON) -m proof.kill_cluster --seed $(or $(SEED),1) --kills $(or $(KILLS),6) $(ARGS)
+
+interleavings: setup #: planner, archiver, ingest, publisher, rebuild and sessions as two or three drivers, SCHEDULES=10000 orders of their requests by SEED=1, who stalls and who is killed; SABOTAGE=rule or all leaves a fence out: some order has to notice
+	@$(PYTHON) -m proof.interleavings --seed $(or $(SEED),1) --schedules $(or $(SCHEDULES),10000) $(if $(SABOTAGE),--sabotage $(SABOTAGE)) $(ARGS)
 
 ring: setup #: OPS=2000 by SEED=1 on a real ring, of VERSION=5.0.6, under chaos: tables and events equal it; DATACENTERS=2: two nodes in each, of which SHIPPING=1 or both ship; STORE=s3: bucket, state and tables on an S3 server; SABOTAGE=rule or all breaks the product, and shows
 	@$(if $(filter s3,$(STORE)),$(PYTHON) -m tools.s3_server)

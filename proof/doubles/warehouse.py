@@ -206,6 +206,12 @@ class Catalog:
         self._tables: dict[str, Metadata] = {}
         self._last = 0
 
+    def copied(self, now: Callable[[], datetime], step: Callable[[str], None] = nothing) -> Catalog:
+        """The same tables, which go their own way from here on."""
+        other = Catalog(now, step, by_tasks=self.by_tasks)
+        other._tables, other._last = dict(self._tables), self._last
+        return other
+
     def number(self) -> int:
         """A number that no snapshot, file or table has."""
         self._last += 1

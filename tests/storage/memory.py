@@ -15,7 +15,7 @@ import threading
 import uuid
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import suppress
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
 from enum import Enum
 from pathlib import Path
@@ -42,6 +42,7 @@ class Fault(Enum):
     GONE = "the object was written, and somebody deletes it at once"
 
 
+_BEGIN = 1_767_225_600
 _WRITES = frozenset({"put", "copy", "delete"})
 _OF_PUTS = frozenset({Fault.DAMAGED, Fault.DAMAGED_UNSEEN, Fault.GONE})
 _OF_WRITES = frozenset({Fault.LOST_ANSWER, Fault.PRECONDITION, Fault.LOST_AND_REPEATED})
@@ -92,6 +93,10 @@ class MemoryStore:
     @property
     def struck(self) -> list[tuple[Fault, str, str]]:
         return self._memory.struck
+
+    def forget(self) -> None:
+        """Nothing of it is needed any more."""
+        _MEMORIES.pop(self.url, None)
 
     # --- faults
 
@@ -196,7 +201,7 @@ class MemoryStore:
         _after(fault, "write an object", name)
         if fault is Fault.DAMAGED:
             raise ChecksumMismatch("the store holds other bytes", operation="verify an object", obj=name)
-        return _info(name, sent, info.generation, info.metadata)
+        return replace(_info(name, sent, info.generation, info.metadata), created=info.created)
 
     def copy(self, source: str, target: str, *, if_generation: int | None = 0) -> ObjectInfo:
         require_name(source, "copy an object")
@@ -225,6 +230,10 @@ class MemoryStore:
             with suppress(ObjectNotFound):
                 self.delete(name)
 
+    def _created(self, generation: int) -> datetime:
+        """The time of a write by the store's clock, which moves with each."""
+        return datetime.fromtimestamp(_BEGIN + generation, UTC)
+
     def _held(self, name: str, operation: str) -> tuple[ObjectInfo, bytes]:
         if name not in self._memory.objects:
             raise ObjectNotFound("the object does not exist", operation=operation, obj=name)
@@ -237,13 +246,13 @@ class MemoryStore:
 
     def _keep(self, name: str, data: bytes, metadata: Mapping[str, str]) -> ObjectInfo:
         self._memory.last += 1
-        info = _info(name, data, self._memory.last, metadata)
+        info = replace(_info(name, data, self._memory.last, metadata), created=self._created(self._memory.last))
         self._memory.objects[name] = info, data
         return info
 
 
 def _info(name: str, data: bytes, generation: int, metadata: Mapping[str, str]) -> ObjectInfo:
-    return ObjectInfo(name, len(data), generation, crc32c(data), datetime.fromtimestamp(1_767_225_600 + generation, UTC), dict(metadata))
+    return ObjectInfo(name, len(data), generation, crc32c(data), datetime.fromtimestamp(_BEGIN + generation, UTC), dict(metadata))
 
 
 def _before(fault: Fault | None, operation: str, name: str) -> None:

@@ -1,0 +1,164 @@
+"""The drivers, as Airflow's tasks, a session and people start them: the product's own calls, in their order.
+
+Strategy: a driver is a function of the place where it runs. Airflow tries a failed task twice more, and people run a
+command again whose error says that a retry helps. What a driver raises after that is its outcome, and the scenario
+judges it. Knows no schedule."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any, Final, TypeVar
+
+from proof.interleavings.jobs import CLUSTER, Mutation, Place
+from spark_jobs import ingest, publish, rebuild, stream
+from writetime.errors import BatchBusy, BatchClosed, WritetimeError
+from writetime.pipeline.archiver import archive, archive_last
+from writetime.pipeline.documents import Manifest
+from writetime.pipeline.planner import OWNERS_TURN, history, plan_ingest, plan_replay, read_sealed, store_clock
+from writetime.pipeline.publish_progress import publish_due
+from writetime.pipeline.void import void
+
+T = TypeVar("T")
+_RETRIES: Final = 2
+_SECONDS: Final = 12.0
+
+
+def retrying(place: Place, work: Callable[[], T], *, tries: int = _RETRIES + 1) -> T:
+    """As Airflow tries a task, or a person a command whose error is retriable."""
+    for left in reversed(range(tries)):
+        try:
+            return work()
+        except WritetimeError as error:
+            if not left:
+                raise
+            place.world.note(f"    failed: {type(error).__name__}: {error.message}")
+            place.world.block(lambda: False, 30.0)
+    raise AssertionError
+
+
+# --- Airflow
+
+
+def ingest_run(place: Place) -> int | None:
+    """A run of cdc_ingest."""
+    store = place.store
+    try:
+        retrying(place, lambda: archive_last(store, CLUSTER))
+    except WritetimeError:
+        place.world.note("    archive_last failed; the run goes on")
+    manifest = retrying(place, lambda: _planned(place))
+    if manifest is None:
+        return None
+    if manifest.kind != "ingest" and store_clock(store, CLUSTER) - manifest.created_at < OWNERS_TURN:
+        # Its own DAG runs it.
+        return None
+    return run_batch(place, manifest)
+
+
+def _planned(place: Place) -> Manifest | None:
+    try:
+        return plan_ingest(place.store, CLUSTER, now=store_clock(place.store, CLUSTER), max_segments=place.config.segments_per_batch)
+    except BatchBusy as error:
+        place.world.note(f"    busy: {error.message}")
+        return None
+
+
+def run_batch(place: Place, manifest: Manifest) -> int | None:
+    def task() -> None:
+        config = place.config if manifest.namespace is None else place.config.shadow(manifest.namespace)
+        ingest.run(config, manifest.number, session=place.spark())
+
+    try:
+        retrying(place, task)
+    except BatchClosed as error:
+        sealed = read_sealed(place.store, manifest.cluster, manifest.number)
+        if sealed is None or sealed.void is None:
+            raise
+        place.world.note(f"    voided: {error.message}")
+        return None
+    retrying(place, lambda: archive(place.store, manifest.cluster, manifest.number))
+    return manifest.number
+
+
+def ingest_until_idle(place: Place, most: int = 20) -> int:
+    done = 0
+    while ingest_run(place) is not None:
+        done += 1
+        assert done < most, "batches without an end"
+    return done
+
+
+def publish_run(place: Place, *, again: Sequence[str] = (), everything: bool = False) -> Any:
+    """A run of cdc_publish."""
+    return retrying(place, lambda: publish.run(place.config, again=again, request="manual", everything=everything))
+
+
+def publish_if_due(place: Place) -> Any:
+    return publish_run(place) if publish_due(place.store, CLUSTER) else None
+
+
+def again(place: Place) -> Any:
+    """*Send all of a table again*: each try of the task is the same request."""
+    return publish_run(place, again=["shop.orders"], everything=True)
+
+
+def replay(place: Place) -> int | None:
+    """A run of cdc_replay over all hours: it waits for its turn."""
+    now = store_clock(place.store, CLUSTER)
+
+    def planned() -> Manifest | None:
+        archive_last(place.store, CLUSTER)
+        return plan_replay(place.store, CLUSTER, start=place.begin, end=now, now=now)
+
+    for _ in range(10):
+        try:
+            manifest = planned()
+            break
+        except BatchBusy as error:
+            place.world.note(f"    waits: {error.message}")
+            place.world.block(lambda: False, 15.0)
+    else:
+        return None
+    return None if manifest is None else run_batch(place, manifest)
+
+
+# --- a session
+
+
+class _Unchanged:
+    def changed(self) -> str:
+        return ""
+
+
+def session(place: Place, *, seconds: float = _SECONDS) -> str:
+    """A session of cdc_stream, whose successor begins when it fails."""
+
+    def run() -> str:
+        stop = stream.threading.Event()  # the world's
+        return stream.run(place.config, source=_Unchanged(), seconds=seconds, stop=stop, session=place.spark())  # type: ignore[arg-type]
+
+    return retrying(place, run)
+
+
+# --- people
+
+
+def rebuild_run(place: Place, *, topics: str | None = None) -> Any:
+    """`writetime rebuild`, again if it says so."""
+    return retrying(place, lambda: rebuild.run(place.config, topics=topics), tries=4)
+
+
+def void_open(place: Place) -> int | None:
+    """A person voids the open batch that they see."""
+    past = history(place.store, CLUSTER)
+    if not past.open:
+        return None
+    void(place.store, CLUSTER, past.last, reason="it hangs", by="somebody")
+    return past.last
+
+
+def ship(place: Place, segments: Sequence[Sequence[Mutation]]) -> int:
+    """A shipper uploads segments, one after the other."""
+    for mutations in segments:
+        place.ship(mutations)
+    return len(segments)

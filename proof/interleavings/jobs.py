@@ -1,0 +1,585 @@
+"""What stands in for Spark: batches and publishing of a few small mutations, around the same commits.
+
+Strategy: a segment is a JSON list of mutations, [table, key, writetime, value], value null for a delete. `SmallBatch` and
+`SmallOutbox` replace the stages that Spark runs, reading, merging, and encoding; planning, pinned decisions, fences,
+commits, seals, progress and leases are the product's. `installed` puts them, and the doubles, in their places. Knows
+no schedule, and no driver."""
+
+from __future__ import annotations
+
+import json
+import logging
+import pickle
+import re
+from collections import defaultdict
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass, field, replace
+from datetime import UTC, datetime
+from types import SimpleNamespace
+from typing import Any, Final, NamedTuple
+from unittest import mock
+from uuid import UUID
+
+import structlog
+
+from proof.doubles.broker import Broker
+from proof.doubles.broker import installed as broker_installed
+from proof.doubles.warehouse import Catalog, DoubleEvents, DoubleWarehouse
+from proof.interleavings.world import Current, World
+from proof.interleavings.world import installed as world_installed
+from spark_jobs import ingest, publish, rebuild, stream
+from spark_jobs.sinks.kafka import RECORDS
+from spark_jobs.state import shards
+from spark_jobs.state.shards import Written
+from tests.cassandra.schema.examples import create_keyspace, create_table
+from tests.storage.memory import MemoryStore
+from writetime import storage
+from writetime.cassandra.commitlog.encode import encode_mutation
+from writetime.cassandra.schema.model import Column, Schema, Table
+from writetime.cassandra.schema.system_tables import TABLES
+from writetime.config.pipeline import PipelineConfig
+from writetime.errors import LeaseLost, ObjectNotFound
+from writetime.pipeline import node_logs, pinned
+from writetime.pipeline.documents import Problem, SegmentOutcome, ShardVersions
+from writetime.pipeline.quarantine.kinds import QuarantineKind
+from writetime.storage import layout
+
+CLUSTER: Final = "ring"
+PREFIX: Final = "t"
+
+
+def _table(name: str, table_id: str) -> Table:
+    columns = {"id": Column("id", "partition_key", "text", 0), "value": Column("value", "regular", "text")}
+    return Table("shop", name, UUID(table_id), columns, cdc=True)
+
+
+ORDERS: Final = _table("orders", "6cbda380-e583-11f1-817f-f173fd8e050e")
+USERS: Final = _table("users", "7cbda380-e583-11f1-817f-f173fd8e050e")
+_LONG_AGO: Final = 1_700_000_000_000_000
+_DDL: Final = [
+    encode_mutation(each, Schema(tables=TABLES))
+    for each in (create_keyspace("shop", _LONG_AGO), create_table(ORDERS, _LONG_AGO + 1), create_table(USERS, _LONG_AGO + 2))
+]
+
+
+class Mutation(NamedTuple):
+    table: str
+    key: str
+    at: int
+    value: str | None
+
+
+def segment(mutations: Iterable[Mutation], *, with_schema: bool = False) -> bytes:
+    return json.dumps({"schema": with_schema, "mutations": [list(each) for each in mutations]}).encode()
+
+
+def mutations_of(data: bytes) -> list[Mutation]:
+    return [Mutation(*each) for each in json.loads(data)["mutations"]]
+
+
+def newer(one: Mutation, other: Mutation | None) -> bool:
+    """Whether the first wins: by writetime, then a delete, then the greater value, as cells do."""
+    if other is None:
+        return True
+    return (one.at, one.value is None, one.value or "") > (other.at, other.value is None, other.value or "")
+
+
+# --- the state
+
+
+class Shards:
+    """All versions of all shards: records by key."""
+
+    def __init__(self, step: Callable[[str], None]) -> None:
+        self.step = step
+        self.versions: dict[str, dict[int, dict[bytes, bytes]]] = defaultdict(dict)
+
+    def of(self, uri: str) -> dict[int, dict[bytes, bytes]]:
+        """The versions of a shard, wherever its bucket is."""
+        return self.versions[uri.partition("/")[2]]
+
+    def newest(self, uri: str) -> int:
+        return max(self.of(uri), default=0)
+
+    def at(self, uri: str, version: int) -> dict[bytes, bytes]:
+        self.step(f"state: read {_short(uri)}")
+        return dict(self.of(uri)[version]) if version else {}
+
+
+def chain_over(of: Callable[[], Shards]) -> type:
+    """What stands in for Lance in `shards.upsert`: each commit is the very next version, on top of a base."""
+
+    class Chain:
+        def __init__(self, uri: str, base: int, lease: Any) -> None:
+            self.uri, self.base, self.version, self._lease = uri, base, base, lease
+
+        def write(self, records: Iterable[Any]) -> None:
+            held = of()
+            found = held.at(self.uri, self.base)
+            for batch in records:
+                for key, state in zip(batch["key"].to_pylist(), batch["state"].to_pylist(), strict=True):
+                    if state:
+                        found[key] = state
+                    else:
+                        found.pop(key, None)
+            # What an attempt has left on top of the base is restored first.
+            before = held.newest(self.uri)
+            self._lease.check()
+            held.step(f"state: commit {_short(self.uri)}")
+            if held.newest(self.uri) != before:
+                raise LeaseLost("another process has written to the shard", operation="write a state shard", obj=self.uri)
+            self.version = before + 1
+            held.of(self.uri)[self.version] = found
+
+        def tidy(self) -> None:
+            """There are no files."""
+
+    return Chain
+
+
+def _short(uri: str) -> str:
+    return "/".join(uri.rsplit("/", 3)[-3:])
+
+
+# --- ingest
+
+
+@dataclass
+class SmallSurvey:
+    """What the batch's segments hold, by index; None: a segment that is not there."""
+
+    found: dict[int, bytes | None]
+
+    @property
+    def counts(self) -> Mapping[str, int]:
+        return {"problem": 0}
+
+    def rows(self, kind: str, *_: str) -> Iterator[Any]:
+        for index, data in self.found.items():
+            if kind == "schema" and data is not None and json.loads(data)["schema"]:
+                yield from (SimpleNamespace(segment=index, position=at, body=body) for at, body in enumerate(_DDL, start=1))
+
+    @property
+    def absent(self) -> list[int]:
+        return [index for index, data in self.found.items() if data is None]
+
+
+@dataclass
+class SmallFolded:
+    """By table id and bucket: the records that change, and the events in their order."""
+
+    records: dict[UUIDBucket, list[tuple[bytes, bytes]]] = field(default_factory=dict)
+    events: dict[Any, list[dict[str, Any]]] = field(default_factory=dict)
+
+
+UUIDBucket = tuple[Any, int]
+
+
+class SmallFiles(ingest.WrittenFiles):
+    def events_of(self, table: Table, count: int) -> Any:
+        return self.events[table.id]
+
+
+def _row(key: str, value: str | None) -> dict[str, str] | None:
+    return None if value is None else {"id": key, "value": value}
+
+
+class SmallBatch(ingest.Batch):
+    """A batch whose stages run in the driver."""
+
+    def _merged(self) -> Any:
+        self.absent = pinned.absent(self.store, self.manifest)
+        surveyed = SmallSurvey(dict(self._read()))
+        self._pin_absent(surveyed)
+        schema, captured = self._learn(surveyed)  # type: ignore[arg-type]
+        self._expect_open()
+        self.local = node_logs.settle(self.store, self.manifest, self.base, (), captured, self.logged)
+        return surveyed, self._small_merge(surveyed, captured), schema, captured
+
+    def _read(self) -> Iterator[tuple[int, bytes | None]]:
+        for index, each in enumerate(pinned.as_pinned(self.manifest.segments, self.absent)):
+            try:
+                yield index, None if self.absent and each.object in self.absent else self._content(each)
+            except ObjectNotFound:
+                yield index, None
+
+    def _content(self, each: Any) -> bytes:
+        """Where it was, or where another driver has archived it, as a scan looks for it."""
+        try:
+            return self.store.read(each.object)
+        except ObjectNotFound:
+            return self.store.read(each.ref.archived(each.sealed_at))
+
+    def _pin_absent(self, surveyed: Any) -> None:
+        gone = {self.manifest.segments[index].object for index in surveyed.absent}
+        if gone:
+            self._expect_open()
+        pinned.pin_absent(self.store, self.manifest, gone)
+        self.absent = frozenset(gone)
+
+    def _small_merge(self, surveyed: SmallSurvey, captured: list[Table]) -> SmallFolded:
+        news: dict[str, dict[str, Mutation]] = defaultdict(dict)
+        came: dict[str, int] = defaultdict(int)
+        for data in surveyed.found.values():
+            for each in mutations_of(data) if data is not None else ():
+                came[each.table] += 1
+                if newer(each, news[each.table].get(each.key)):
+                    news[each.table][each.key] = each
+        folded = SmallFolded()
+        for table in captured:
+            self._merge_table(table, news.get(table.full_name, {}), folded)
+            self.accounts[table.label]["duplicate"] = came[table.full_name] - len(news.get(table.full_name, {}))
+        return folded
+
+    def _merge_table(self, table: Table, news: Mapping[str, Mutation], folded: SmallFolded) -> None:
+        (place,) = self._shards(table).items()
+        (_, bucket), (uri, version) = place
+        before = {key.decode(): Mutation(*json.loads(state)) for key, state in held_shards(self.spark).at(uri, version).items()}
+        records, events = [], []
+        for key, each in sorted(news.items()):
+            old = before.get(key)
+            if not newer(each, old):
+                self.accounts[table.label]["superseded"] += 1
+                continue
+            self.accounts[table.label]["applied"] += 1
+            records.append((key.encode(), json.dumps(list(each)).encode()))
+            was = old.value if old is not None else None
+            if was is not None or each.value is not None:
+                op = "d" if each.value is None else "c" if was is None else "u"
+                about = {"op": op, "key": {"id": key}, "before": _row(key, was), "after": _row(key, each.value), "ts_micro": each.at}
+                events.append({**about, "last": True, "writetime": {}, "expires_at": {}})
+        if records:
+            folded.records[table.id, bucket] = records
+        if events:
+            folded.events[table.id] = events
+        self.accounts[table.label]["events"] += len(events)
+
+    def _note_problems(self, surveyed: Any, folded: Any, schema: Any) -> None:
+        for index, each in enumerate(self.manifest.segments):
+            data = surveyed.found[index]
+            count = 0 if data is None else len(mutations_of(data))
+            gone = Problem(kind=QuarantineKind.GONE, position=0, size=each.size, message="missing")
+            self.outcomes[index] = SegmentOutcome(object=each.object, frames=count, updates=count, problems=[gone] if data is None else [])
+
+    def _typed_events(self, folded: Any, schema: Any, captured: Any) -> Any:
+        events = {}
+        for table in captured:
+            rows = folded.events.get(table.id, ())
+            events[table.id.bytes] = [{"ordinal": at, **row} for at, row in enumerate(rows, start=1)]
+        return DoubleEvents(events), []
+
+    def _write_files(self, events: Any, of_no_rows: Any, schema: Any, captured: Any) -> Any:
+        written = super()._write_files(events, of_no_rows, schema, captured)
+        return SmallFiles(written.writes, written.events, written.emitted)
+
+    def _commit_state(self, folded: Any, captured: Any) -> dict[str, ShardVersions]:
+        written: dict[Any, dict[int, Written]] = defaultdict(dict)
+        for table in captured:
+            for (_, bucket), (uri, base) in self._shards(table).items():
+                records = folded.records.get((table.id, bucket))
+                if not records:
+                    continue
+                batch = shards.in_batches(shards.Record(key, state, None) for key, state in records)
+                after = shards.upsert(uri, base, self.manifest.number, batch, self.store, self._lease(table, bucket))
+                written[table.id][bucket] = after
+        state = {name: versions.captured_up_to(self.base.number) for name, versions in self.base.state.items()} if self.base else {}
+
+        def after_batch(table: Table) -> ShardVersions:
+            after = self._shard_versions(table).after(written.get(table.id, {}))
+            return after.model_copy(update={"behind": None, "ended": table.dropped})
+
+        return state | {str(table.id): after_batch(table) for table in captured}
+
+    def _note_undecided(self, folded: Any) -> None:
+        """No TRUNCATE is undecided."""
+
+
+# --- publishing
+
+
+class SmallOutbox(publish.Outbox):
+    """An outbox whose events are encoded and sent in the driver."""
+
+    def _encoders(self, found: Any, known: Any, part: Any) -> Any:
+        each = ((incarnation.table.id, SimpleNamespace(topic=incarnation.topic)) for some in found.values() for incarnation in some)
+        return dict(each), {}
+
+    def _table_records(self, tables: Any, part: Any) -> Any:
+        found: list[tuple[Any, ...]] = []
+        for incarnation, encoder, since in tables:
+            for row in incarnation.changes.rows.collect():
+                if since < row["batch"] <= part.last and row["batch"] not in self.voided:
+                    found.append(record_of(encoder.topic, row, self.kafka.publishers))
+        return found
+
+    def _sent(self, records: Any) -> Any:
+        ordered = sorted(records, key=lambda row: (row[0], row[3], row[1], row[4]))
+        return [SimpleNamespace(sent=pickle.dumps(sent)) for sent in self._publisher.send_all(ordered)]
+
+
+def record_of(topic: str, row: Mapping[str, Any], publishers: int) -> tuple[Any, ...]:
+    value = {name: row[name] for name in ("batch", "ordinal", "op", "before", "after", "ts_micro")}
+    key = row["key"]["id"].encode()
+    about = {
+        "publisher": sum(key) % publishers,
+        "stream": topic,
+        "topic": topic,
+        "batch": row["batch"],
+        "ordinal": row["ordinal"],
+        "key": key,
+        "value": json.dumps(value).encode(),
+        "op": row["op"],
+        "deletes": row["op"] == "d",
+        "refused": None,
+        "placed_by": None,
+    }
+    return tuple(about[name] for name in RECORDS.names)
+
+
+# --- the place
+
+
+class SteppingStore(MemoryStore):
+    """A store each of whose requests is a step, and whose clock is the world's. `unconditional`: names of objects that are written
+    without a condition, as a sabotage has it."""
+
+    unconditional: re.Pattern[str] | None = None
+
+    def __init__(self, world: World) -> None:
+        super().__init__()
+        self._world = world
+
+    def take(self, other: SteppingStore) -> None:
+        """Hold what another one holds."""
+        self._memory.objects, self._memory.last = dict(other._memory.objects), other._memory.last
+
+    def _require(self, name: str, wanted: int | None, operation: str) -> None:
+        if self.unconditional is None or not self.unconditional.match(name):
+            super()._require(name, wanted, operation)
+
+    def _strike(self, method: str, name: str) -> Any:
+        self._world.step(f"store: {method} {name}")
+        return super()._strike(method, name)
+
+    def _created(self, generation: int) -> datetime:
+        return datetime.fromtimestamp(self._world.now, UTC)
+
+
+class NoSpark:
+    """What is left of a Spark session: its parallelism, and what is closed at the end."""
+
+    def __init__(self, place: Place) -> None:
+        self.place = place
+        self.tables = place.catalog
+        self.sparkContext = SimpleNamespace(defaultParallelism=1, setJobGroup=lambda *_: None)
+        self.catalog = SimpleNamespace(clearCache=lambda: None)
+
+    def stop(self) -> None:
+        """There is nothing to stop."""
+
+
+class NoMeter:
+    def __init__(self, *_: object, **__: object) -> None:
+        pass
+
+    def stage(self, *_: object) -> Callable[[Any], Any]:
+        return lambda made: made
+
+    share = stage
+
+    def note(self, *_: object) -> None:
+        pass
+
+    def costs(self, **_: object) -> list[Any]:
+        return []
+
+
+class Nothing:
+    """A part of a session that needs Spark, and concerns no other driver."""
+
+    def __init__(self, *_: object, **__: object) -> None:
+        pass
+
+    def __getattr__(self, name: str) -> Callable[..., Any]:
+        return lambda *_, **__: None
+
+    @contextmanager
+    def watching(self) -> Iterator[None]:
+        yield
+
+
+def held_shards(spark: Any) -> Shards:
+    return spark.place.shards
+
+
+@dataclass
+class Place:
+    """Where drivers run: one store, broker, warehouse, state and clock. `shipped`: all mutations so far; `logged`: errors."""
+
+    world: World
+    store: SteppingStore
+    broker: Broker
+    catalog: Catalog
+    shards: Shards
+    config: PipelineConfig
+    begin: datetime
+    segments: int = 0
+    shipped: list[Mutation] = field(default_factory=list)
+    logged: list[dict[str, Any]] = field(default_factory=list)
+
+    @classmethod
+    def create(cls, world: World) -> Place:
+        store = SteppingStore(world)
+        config = PipelineConfig.model_validate(
+            {
+                "pipeline": "small",
+                "cluster": {"name": CLUSTER, "datacenters": ["dc1"]},
+                "bucket": "bucket",
+                "catalog": {"uri": "jdbc:sqlite:none", "warehouse": "none"},
+                "kafka": {
+                    "bootstrap.servers": "broker:1",
+                    "topic.prefix": PREFIX,
+                    "publishers": 2,
+                    "heartbeat.interval.ms": 0,
+                    "include.schema.changes": False,
+                },
+                "quarantine": {"topic": False},
+                "airflow": {"session_poll_seconds": 1},
+            }
+        ).model_copy(update={"bucket": store.url})
+        broker, catalog = Broker(world.clock, step=world.step), Catalog(world.date, step=world.step)
+        return cls(world, store, broker, catalog, Shards(world.step), config, world.date())
+
+    def copied(self, world: World) -> Place:
+        """The same in another world."""
+        world.now = self.world.now
+        world.random.setstate(self.world.random.getstate())
+        store = SteppingStore(world)
+        store.take(self.store)
+        shards_ = Shards(world.step)
+        shards_.versions.update({uri: dict(versions) for uri, versions in self.shards.versions.items()})
+        return replace(
+            self,
+            world=world,
+            store=store,
+            broker=self.broker.copied(world.clock, world.step),
+            catalog=self.catalog.copied(world.date, world.step),
+            shards=shards_,
+            config=self.config.model_copy(update={"bucket": store.url}),
+            shipped=list(self.shipped),
+            logged=[],
+        )
+
+    def spark(self) -> Any:
+        return NoSpark(self)
+
+    def ship(self, mutations: Iterable[Mutation], *, with_schema: bool = False) -> str:
+        """Put the next segment where shippers put them."""
+        some = [Mutation(*each) for each in mutations]
+        ref = layout.SegmentRef(NODE, layout.SegmentName(id=self.segments + 1, version=7))
+        about = {"sealed_at": self.world.date().isoformat(), "ending": "completed"}
+        self.store.put(ref.incoming, segment(some, with_schema=with_schema), if_generation=0, metadata=about)
+        self.segments += 1
+        self.shipped += some
+        return ref.incoming
+
+    def changes_rows(self) -> list[dict[str, Any]]:
+        """All rows of the changes tables."""
+        return self._rows("shop__changes")
+
+    def current_rows(self) -> list[dict[str, Any]]:
+        return self._rows("shop")
+
+    def _rows(self, namespace: str) -> list[dict[str, Any]]:
+        found = []
+        for table in (ORDERS, USERS):
+            metadata = self.catalog.metadata(".".join(f"`{piece}`" for piece in ("lake", namespace, table.name)))
+            snapshot = None if metadata is None else metadata.snapshot
+            found += [{**row, "of": table.full_name} for row in (snapshot.rows if snapshot is not None else ())]
+        return found
+
+    def expected(self) -> dict[str, dict[str, Mutation]]:
+        """By table and key, the mutation that wins, deletes too."""
+        found: dict[str, dict[str, Mutation]] = defaultdict(dict)
+        for each in self.shipped:
+            if newer(each, found[each.table].get(each.key)):
+                found[each.table][each.key] = each
+        return found
+
+
+NODE: Final = layout.NodeName(CLUSTER, "dc1", "7b1c0a52-0c43-4f0a-8a57-0242ac120002")
+
+
+class Here:
+    """Where the product runs now."""
+
+    def __init__(self) -> None:
+        self.current = Current()
+        self._place: Place | None = None
+
+    @property
+    def has_place(self) -> bool:
+        return self._place is not None
+
+    @property
+    def place(self) -> Place:
+        assert self._place is not None
+        return self._place
+
+    @place.setter
+    def place(self, place: Place) -> None:
+        self._place, self.current.world = place, place.world
+
+
+@contextmanager
+def _heard(here: Here) -> Iterator[None]:
+    """Errors that the product logs are kept with the place; nothing else is logged."""
+
+    def keep(_: object, __: str, event: Mapping[str, Any]) -> Any:
+        if here.has_place:
+            here.place.logged.append(dict(event))
+        raise structlog.DropEvent
+
+    before = structlog.get_config()
+    structlog.configure(
+        processors=[keep], wrapper_class=structlog.make_filtering_bound_logger(logging.ERROR), cache_logger_on_first_use=False
+    )
+    try:
+        yield
+    finally:
+        structlog.configure(**before)
+
+
+@contextmanager
+def installed() -> Iterator[Here]:
+    """The product runs at a place, which is set for each schedule."""
+    here = Here()
+
+    def warehouse(spark: Any, *given: Any, **named: Any) -> DoubleWarehouse:
+        return DoubleWarehouse(spark.tables, *given, **named)
+
+    def spark_session(*_: object) -> Any:
+        here.place.world.step("spark: start")
+        return here.place.spark()
+
+    of_jobs = {"Meter": NoMeter, "Warehouse": warehouse, "spark_session": spark_session}
+    changed: dict[Any, dict[str, Any]] = {
+        ingest: {"Batch": SmallBatch, **of_jobs},
+        publish: {"Outbox": SmallOutbox, **of_jobs},
+        rebuild: {"Outbox": SmallOutbox, "Warehouse": warehouse, "spark_session": spark_session},
+        stream: {
+            **dict.fromkeys(("CompletenessWriter", "Compaction", "ExternalTablesWriter", "Watchdog"), Nothing),
+            "second_session": lambda spark: spark,
+            "spark_session": spark_session,
+        },
+        shards: {"_Chain": chain_over(lambda: here.place.shards), "_earliest_expiry": lambda *_: None},
+    }
+    with ExitStack() as stack:
+        stack.enter_context(_heard(here))
+        stack.enter_context(world_installed(here.current, [(storage.open_store, lambda _: here.place.store)]))
+        stack.enter_context(broker_installed(lambda: here.place.broker))
+        for module, attributes in changed.items():
+            for name, value in attributes.items():
+                stack.enter_context(mock.patch.object(module, name, value))
+        yield here

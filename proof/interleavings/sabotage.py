@@ -1,0 +1,73 @@
+"""The fences, one of which is left out at a time: some schedule has to notice.
+
+Strategy: a rule either replaces a function of the product, or lets the store forget a condition of writes to some objects.
+Knows where the product keeps its fences, and nothing of schedules."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass
+from typing import Any, Final
+from unittest import mock
+
+from proof.interleavings.jobs import SteppingStore
+from spark_jobs import publish, rebuild
+from spark_jobs.sinks import kafka, voids
+from spark_jobs.sinks.iceberg import Fence, Warehouse
+from writetime.pipeline import planner
+from writetime.storage.lease import Lease
+
+
+@dataclass(frozen=True)
+class Rule:
+    """`what` is left out. `unconditional`: objects whose writes have no condition; `instead`: by object and name, what stands in."""
+
+    what: str
+    unconditional: str | None = None
+    instead: tuple[tuple[Any, str, Any], ...] = ()
+
+
+def _nothing(*_: Any, **__: Any) -> None:
+    pass
+
+
+RULES: Final = {
+    "fence": Rule("a driver commits although its batch is sealed", instead=((Fence, "check", _nothing),)),
+    "own-chain": Rule(
+        "a driver commits on top of later batches",
+        instead=((Warehouse, "_expect_own_chain", _nothing), (Warehouse, "_expect_no_later_chain", _nothing), (Fence, "check", _nothing)),
+    ),
+    "take-over": Rule("the rows of an earlier chain stay", instead=((Warehouse, "_succeeds", lambda *_: False),)),
+    "manifest": Rule("a manifest is written over", unconditional=r"batches/.*/manifest\.json"),
+    "seal": Rule("a seal is written over", unconditional=r"batches/.*/sealed\.json"),
+    "schema": Rule("a batch's schema is written over", unconditional=r"batches/.*/schema\.json"),
+    "absent": Rule("each run of a batch reads what it finds", unconditional=r"batches/.*/absent\.json"),
+    "lease": Rule("leases are taken and renewed without a condition", unconditional=r"(leases/|.*/archiver|.*/lease)"),
+    "state": Rule("shards are written without their lease", instead=((Lease, "check", _nothing), (Lease, "finish", _nothing))),
+    "archived-first": Rule("a batch is planned while the last one is not archived", instead=((planner, "_expect_archived", _nothing),)),
+    "settled-first": Rule("batches are planned during a rebuild", instead=((planner, "expect_settled", _nothing),)),
+    "paused-publisher": Rule("events are published during a rebuild", instead=((publish.chains, "unfinished", _nothing),)),
+    "one-transactional-id": Rule(
+        "publishers do not fence each other",
+        instead=((kafka.Publisher, "_transactional_id", lambda self, publisher: f"{id(object())}.{publisher}"),),
+    ),
+    "progress-first": Rule("a publisher relies on the recorded progress", instead=((kafka, "_beyond", lambda rows, *_: iter(rows)),)),
+    "take-back": Rule("commits of voided batches stay", instead=((voids, "take_back", _nothing), (voids, "expect_settled", _nothing))),
+    "settled-tables": Rule("rows of a voided batch are not looked for before the seal", instead=((voids, "expect_settled", _nothing),)),
+    "closing": Rule("a late driver of a rebuild empties tables", instead=((rebuild.Closing, "check", _nothing),)),
+    "current-rebuild": Rule("a late driver of a rebuild plans on", instead=((rebuild.Job, "_expect_current", _nothing),)),
+    "archive": Rule("the archive is written over", unconditional=r"archive/"),
+}
+
+
+@contextmanager
+def applied(rule: str | None) -> Iterator[None]:
+    with ExitStack() as stack:
+        if rule is not None:
+            found = RULES[rule]
+            for of, name, value in found.instead:
+                stack.enter_context(mock.patch.object(of, name, value))
+            stack.enter_context(mock.patch.object(SteppingStore, "unconditional", found.unconditional and re.compile(found.unconditional)))
+        yield

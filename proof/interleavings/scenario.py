@@ -1,0 +1,343 @@
+"""Which drivers run beside each other, and what has to hold when all have ended and are let alone.
+
+Strategy: a scenario begins with batches that are ingested and published. Its drivers run as a schedule says. Then whoever
+is on call does what the docs say, without deviations: an unfinished rebuild goes on, a request that was interrupted is
+made again, batches and publishing run until they are idle. After that, tables, state, topics and archive hold each
+mutation once, whatever happened before; and no driver has ended with anything but an honest error."""
+
+from __future__ import annotations
+
+import json
+from collections import Counter, defaultdict
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, field
+from functools import partial
+from typing import Any, Final
+
+from proof.interleavings import drivers
+from proof.interleavings.jobs import CLUSTER, PREFIX, Here, Mutation, Place
+from proof.interleavings.world import Choice, Driver, Endless, Schedule, Task, World
+from writetime.errors import ChainMismatch, WritetimeError
+from writetime.pipeline import chains
+from writetime.pipeline.documents import LedgerEntry
+from writetime.pipeline.planner import history, read_sealed
+from writetime.pipeline.publish_progress import read_published
+from writetime.storage import layout
+
+ORDERS: Final = "shop.orders"
+USERS: Final = "shop.users"
+Work = Callable[[Place], Any]
+
+
+def put(key: str, at: int, value: str | None, table: str = ORDERS) -> Mutation:
+    return Mutation(table, key, at, value)
+
+
+BEFORE: Final = [[put("a", 1, "a1"), put("b", 1, "b1"), put("u", 1, "u1", USERS)], [put("a", 2, "a2"), put("c", 2, "c2")]]
+"""Segments that are ingested and published, a batch each, before the drivers begin."""
+NEWS: Final = [
+    [put("a", 3, "a3"), put("b", 3, None), put("d", 3, "d3")],
+    [put("u", 4, "u4", USERS), put("a", 4, "a4"), put("c", 1, "c1")],
+    [put("e", 5, "e5"), put("v", 5, "v5", USERS)],
+]
+"""Segments that come in meanwhile."""
+
+
+@dataclass(frozen=True)
+class Scenario:
+    """`rivals`: drivers by name, in the order in which they begin. `there`: how many of `NEWS` have come in before; `afterwards`: what
+    is asked for again when it was interrupted, by the name of its driver. `rebuilds`, `sends_again`: what of the rules
+    does not hold then."""
+
+    name: str
+    rivals: Sequence[tuple[str, Work]]
+    there: int = 1
+    afterwards: Sequence[str] = ()
+    rebuilds: bool = False
+    sends_again: bool = False
+
+
+ALL: Final = {
+    each.name: each
+    for each in (
+        Scenario("two-ingests", [("ingest 1", drivers.ingest_run), ("ingest 2", drivers.ingest_run)]),
+        Scenario(
+            "two-publishers", [("ingest", drivers.ingest_run), ("publish 1", drivers.publish_run), ("publish 2", drivers.publish_run)]
+        ),
+        Scenario(
+            "ingest-publish",
+            [
+                ("ingest", drivers.ingest_until_idle),
+                ("publish", drivers.publish_run),
+                ("shipper", partial(drivers.ship, segments=NEWS[1:])),
+            ],
+        ),
+        Scenario(
+            "session-publish",
+            [("session", drivers.session), ("publish", drivers.publish_run), ("shipper", partial(drivers.ship, segments=NEWS[1:]))],
+        ),
+        Scenario("two-sessions", [("session 1", drivers.session), ("session 2", drivers.session)]),
+        Scenario(
+            "session-again",
+            [("session", drivers.session), ("again", drivers.again), ("shipper", partial(drivers.ship, segments=NEWS[1:]))],
+            afterwards=["again"],
+            sends_again=True,
+        ),
+        Scenario(
+            "session-rebuild",
+            [("session", drivers.session), ("rebuild", drivers.rebuild_run), ("shipper", partial(drivers.ship, segments=NEWS[1:]))],
+            rebuilds=True,
+        ),
+        Scenario(
+            "two-rebuilds",
+            [("rebuild 1", drivers.rebuild_run), ("rebuild 2", drivers.rebuild_run)],
+            rebuilds=True,
+        ),
+        Scenario(
+            "rebuild-publish",
+            [("ingest", drivers.ingest_run), ("rebuild", drivers.rebuild_run), ("publish", drivers.publish_run)],
+            rebuilds=True,
+        ),
+        Scenario("void", [("ingest", drivers.ingest_run), ("void", drivers.void_open), ("publish", drivers.publish_run)]),
+        Scenario("session-void", [("session", drivers.session), ("void", drivers.void_open)]),
+        Scenario("replay", [("ingest", drivers.ingest_run), ("replay", drivers.replay), ("publish", drivers.publish_run)]),
+        Scenario(
+            "session-replay-again",
+            [("session", drivers.session), ("replay", drivers.replay), ("again", drivers.again)],
+            afterwards=["again"],
+            sends_again=True,
+        ),
+    )
+}
+
+
+@dataclass
+class Result:
+    """What a schedule has come to. `violations`: what does not hold, none if all is well."""
+
+    violations: list[str] = field(default_factory=list)
+    steps: int = 0
+    trace: list[str] = field(default_factory=list)
+
+
+class Stage:
+    """Where scenarios are played: what they have in common is made once."""
+
+    def __init__(self, here: Here) -> None:
+        self._here = here
+        self._begun: dict[int, Place] = {}
+
+    def play(self, scenario: Scenario, schedule: Schedule, *, keep: bool = False) -> Result:
+        """Run the scenario as the schedule says, and look at what it has come to."""
+        begun = self._begun.get(scenario.there) or self._begun.setdefault(scenario.there, self._begin(scenario))
+        world = World(keep=keep)
+        place = self._here.place = begun.copied(world)
+        result = Result()
+        try:
+            rivals = world.run([(name, partial(work, place)) for name, work in scenario.rivals], schedule)
+            result.steps = world.steps
+            world.note("--- all have ended, and are let alone")
+            settled = _settle(place, scenario, rivals)
+            result.violations += [*_honest(scenario, [*rivals, *settled]), *_advice(place, scenario), *_holds(place, scenario)]
+        except Endless as error:
+            result.violations.append(f"no end: {error}")
+        result.trace = world.trace or []
+        place.store.forget()
+        return result
+
+    def _begin(self, scenario: Scenario) -> Place:
+        place = self._here.place = Place.create(World())
+        for at, some in enumerate(BEFORE):
+            place.ship(some, with_schema=not at)
+            _alone(place, "before", drivers.ingest_until_idle)
+            _alone(place, "before", drivers.publish_if_due)
+        for some in NEWS[: scenario.there]:
+            place.ship(some)
+        return place
+
+
+class _InOrder:
+    """No deviation."""
+
+    def choose(self, current: Task | None, others: list[Task], world: World) -> Choice:
+        return Choice(current)
+
+
+def _alone(place: Place, name: str, work: Work) -> Driver:
+    (driver,) = place.world.run([(name, partial(work, place))], _InOrder())
+    if name == "before" and driver.error is not None:
+        raise driver.error
+    return driver
+
+
+def _settle(place: Place, scenario: Scenario, rivals: list[Driver]) -> list[Driver]:
+    """What is done by whoever is on call, and by the next runs."""
+    works = dict(scenario.rivals)
+    place.world.block(lambda: False, 3600.0)
+    done = []
+    if chains.unfinished(place.store, CLUSTER) is not None:
+        done.append(_alone(place, "rebuild goes on", drivers.rebuild_run))
+    for each in rivals:
+        if each.name in scenario.afterwards and not _has_succeeded(each):
+            done.append(_alone(place, f"{each.name}, asked for again", works[each.name]))
+        if each.name == "shipper" and not _has_succeeded(each):
+            rest = NEWS[1:][place.segments - len(BEFORE) - scenario.there :]
+            done.append(_alone(place, "shipper goes on", partial(drivers.ship, segments=rest)))
+    for _ in range(2):
+        done.append(_alone(place, "ingest", drivers.ingest_until_idle))
+        done.append(_alone(place, "publish", drivers.publish_if_due))
+    return done
+
+
+def _has_succeeded(driver: Driver) -> bool:
+    return driver.over and driver.error is None
+
+
+# --- what has to hold
+
+
+def _honest(scenario: Scenario, ended: list[Driver]) -> Iterator[str]:
+    """Errors are those of the product, and none advises what destroys."""
+    for driver in ended:
+        error = driver.error
+        if error is None:
+            continue
+        if isinstance(error, Endless):
+            yield f"{driver.name}: no end: {error}"
+        elif not isinstance(error, WritetimeError):
+            yield f"{driver.name}: {type(error).__name__}: {error}"
+        elif isinstance(error, ChainMismatch) or ("writetime rebuild" in (error.hint or "") and not scenario.rebuilds):
+            yield f"{driver.name} advises to rebuild: {error}"
+        elif driver in ended[len(scenario.rivals) :]:
+            yield f"{driver.name} alone fails: {error}"
+
+
+def _advice(place: Place, scenario: Scenario) -> Iterator[str]:
+    """No error that is logged, nor the reason for which a table waits, advises what destroys."""
+    for event in place.logged:
+        if "writetime rebuild" in str(event.get("hint", "")) and not scenario.rebuilds:
+            yield f"logged, and advises to rebuild: {event['event']}: {event.get('error') or event.get('message')}"
+        elif "another chain" in str(event):
+            yield f"logged, and says another chain: {event['event']}: {event.get('error') or event.get('message')}"
+
+
+def _holds(place: Place, scenario: Scenario) -> Iterator[str]:
+    yield from _batches(place)
+    yield from _archive(place)
+    effective = _effective(place)
+    for table in (ORDERS, USERS):
+        expected = place.expected()[table]
+        changes = [row for row in place.changes_rows() if row["of"] == table and row["batch"] in effective]
+        yield from _state(place, table, expected)
+        yield from _tables(place, table, expected, changes)
+        yield from _topic(place, scenario, table, changes)
+
+
+def _batches(place: Place) -> Iterator[str]:
+    past = history(place.store, CLUSTER)
+    if past.open:
+        yield f"batch {past.last} is open"
+    published = read_published(place.store, CLUSTER)
+    if published is None or past.sealed is None or published.batch != past.sealed.number or published.waiting:
+        yield f"published: {published and (published.batch, published.waiting, published.reasons)}, sealed: {past.base}"
+
+
+def _state(place: Place, table: str, expected: dict[str, Mutation]) -> Iterator[str]:
+    sealed = history(place.store, CLUSTER).sealed
+    found: dict[str, Mutation] = {}
+    for table_id, versions in (sealed.state if sealed is not None else {}).items():
+        for bucket, version in enumerate(versions.buckets):
+            uri = place.config.state_url(layout.state_shard(CLUSTER, table_id, versions.generation, bucket, versions.of))
+            some = {key.decode(): Mutation(*json.loads(state)) for key, state in place.shards.at(uri, version).items()}
+            found |= {key: each for key, each in some.items() if each.table == table}
+    yield from _differing(f"{table}: state", dict(expected), found)
+
+
+def _effective(place: Place) -> set[int]:
+    """The sealed batches that take effect."""
+    past = history(place.store, CLUSTER)
+    numbers = set()
+    for number in range(1, past.last + 1):
+        sealed = read_sealed(place.store, CLUSTER, number)
+        if sealed is not None and sealed.void is None:
+            numbers.add(number)
+    return numbers
+
+
+def _tables(place: Place, table: str, expected: dict[str, Mutation], changes: list[dict[str, Any]]) -> Iterator[str]:
+    rows = {row["id"]: row["value"] for row in place.current_rows() if row["of"] == table}
+    wanted = {key: each.value for key, each in expected.items() if each.value is not None}
+    yield from _differing(f"{table}: current rows", wanted, rows)
+    first = chains.first_of(place.store, CLUSTER, history(place.store, CLUSTER).last)
+    if strange := [_place(row) for row in changes if row["batch"] < first]:
+        yield f"{table}: changes of an earlier chain: {strange}"
+    places = sorted(map(_place, changes))
+    if len(places) != len(set(places)):
+        yield f"{table}: changes twice: {places}"
+    now: dict[str, str | None] = {}
+    for row in sorted(changes, key=_place):
+        key = row["key"]["id"]
+        if _value(row["before"]) != now.get(key):
+            yield f"{table}: change {_place(row)} of {key} begins with {_value(row['before'])}, and it was {now.get(key)}"
+        now[key] = _value(row["after"])
+    yield from _differing(f"{table}: changes", wanted, {key: value for key, value in now.items() if value is not None})
+
+
+def _place(row: dict[str, Any]) -> tuple[int, int]:
+    return row["batch"], row["ordinal"]
+
+
+def _value(row: dict[str, Any] | None) -> str | None:
+    return None if row is None else row["value"]
+
+
+def _topic(place: Place, scenario: Scenario, table: str, changes: list[dict[str, Any]]) -> Iterator[str]:
+    by_key: dict[str, list[tuple[int, int]]] = defaultdict(list)
+    for partition in place.broker.committed(f"{PREFIX}.{table}"):
+        for key, value in partition:
+            if key is not None and value is not None:
+                by_key[key.decode()].append(_place(json.loads(value)))
+    again = scenario.sends_again and table == ORDERS
+    for key, places in by_key.items():
+        if len(_runs(places)) > (2 if again else 1):
+            yield f"{table}: events of {key} in the topic are not in order, or are there twice: {places}"
+        if places[-1] != max(places):
+            yield f"{table}: the last event of {key} in the topic is not the newest: {places}"
+    counts = Counter(found for places in by_key.values() for found in places)
+    told = set(map(_place, changes))
+    if lost := sorted(told - counts.keys()) if not scenario.rebuilds else []:
+        yield f"{table}: never sent: {lost}"
+    if strange := sorted(counts.keys() - told) if not scenario.rebuilds else []:
+        yield f"{table}: sent, and not in the changes table: {strange}"
+    if lacking := sorted(found for found in told if again and found[0] <= len(BEFORE) and counts[found] < 2):
+        yield f"{table}: not sent again: {lacking}"
+
+
+def _runs(places: Sequence[tuple[int, int]]) -> list[list[tuple[int, int]]]:
+    """The places in ascending runs."""
+    runs: list[list[tuple[int, int]]] = []
+    for each in places:
+        if runs and runs[-1][-1] < each:
+            runs[-1].append(each)
+        else:
+            runs.append([each])
+    return runs
+
+
+def _archive(place: Place) -> Iterator[str]:
+    left = [info.name for info in place.store.names("cdc/")]
+    if left:
+        yield f"not archived: {left}"
+    archived = [info.name for info in place.store.names(layout.archive_prefix(CLUSTER))]
+    if len(archived) != place.segments:
+        yield f"{place.segments} segments were shipped, the archive has {len(archived)}"
+    for info in place.store.names(layout.ledger_of(CLUSTER)):
+        entry = LedgerEntry.read(place.store, info.name)
+        if entry is not None and entry.state != "archived":
+            yield f"ledger: {entry.object} is {entry.state}"
+
+
+def _differing(what: str, wanted: dict[str, Any], found: dict[str, Any]) -> Iterator[str]:
+    for key in sorted({*wanted, *found}):
+        if wanted.get(key) != found.get(key):
+            yield f"{what}: {key} is {found.get(key)}, not {wanted.get(key)}"

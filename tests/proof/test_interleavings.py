@@ -1,0 +1,36 @@
+"""Some orders of drivers' requests, in each scenario; that fences matter; and that a schedule is the same story each time."""
+
+from __future__ import annotations
+
+import pytest
+
+from proof.interleavings import run
+from proof.interleavings.scenario import ALL
+from proof.interleavings.schedule import Deviation, Deviations, shrunk
+
+_SEEDS = range(1, 13)
+
+
+@pytest.mark.parametrize("name", ALL)
+def test_whatever_the_order_each_mutation_is_everywhere_once(name: str) -> None:
+    found = run.share(name, _SEEDS, None)
+    assert found.schedules == len(_SEEDS)
+    assert found.failed == {}
+
+
+@pytest.mark.parametrize(("rule", "name"), [("progress-first", "two-publishers"), ("take-over", "rebuild-publish")])
+def test_a_fence_that_is_left_out_is_noticed(rule: str, name: str) -> None:
+    assert run.share(name, range(30), rule, first_only=True).failures
+
+
+def test_a_schedule_is_one_story() -> None:
+    text = "20:go:0 60:stall:1 90:kill:0"
+    first, second = (run.story("session-publish", text) for _ in range(2))
+    assert first.trace == second.trace
+    assert any("is killed" in line for line in first.trace)
+
+
+def test_what_a_failure_does_not_need_is_left_out() -> None:
+    given = [Deviation(at, "kill", 3) for at in (3, 5, 8, 13)]
+    assert list(shrunk(given, lambda schedule: any(each.at == 8 for each in schedule.given)).given) == [Deviation(8, "go", 0)]
+    assert str(Deviations([Deviation.parse("8:stall:1")])) == "8:stall:1"
