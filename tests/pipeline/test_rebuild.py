@@ -7,6 +7,7 @@ import os
 import shutil
 from datetime import timedelta
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -24,6 +25,7 @@ from tests.pipeline.test_planner import store as store
 from writetime.cassandra.schema.history import SchemaLearner
 from writetime.errors import BatchBusy, BatchError, ConfigError
 from writetime.pipeline import chains
+from writetime.pipeline import planner as planner_module
 from writetime.pipeline import rebuild as planning
 from writetime.pipeline.archive_packing import let_go, pack
 from writetime.pipeline.archiver import archive
@@ -35,6 +37,9 @@ from writetime.pipeline.publish_progress import Published, write_published
 from writetime.pipeline.void import void
 from writetime.storage import layout
 from writetime.storage.local import LocalStore
+
+NEXT = planning._LEFT_FREE + 1
+"""From the highest number to the first one of a chain."""
 
 
 def taken_in(store: LocalStore, *segments: int, hour: int = 0) -> list[str]:
@@ -124,7 +129,7 @@ def test_nothing_else_is_planned_while_a_rebuild_is_under_way(store: LocalStore)
     chains.finish(store, CLUSTER, rebuild, history(store, CLUSTER).last, NOW, {})
     manifest = planned(store)
     assert [segment.ref for segment in manifest.segments] == [ref(2)]
-    assert manifest.chain == rebuild.chain.model_copy(update={"upto": 2})
+    assert manifest.chain == rebuild.chain.model_copy(update={"upto": rebuild.chain.first})
     seal(store, manifest)
     ship(store, 3)
     assert planned(store).chain == manifest.chain
@@ -133,16 +138,16 @@ def test_nothing_else_is_planned_while_a_rebuild_is_under_way(store: LocalStore)
 def test_batches_from_before_a_rebuild_are_refused(store: LocalStore) -> None:
     taken_in(store, 1)
     shutil.copytree(Path(store.url) / "batches", Path(store.url).parent / "backup")
-    rebuilt(store)
+    first = rebuilt(store).chain.first
     forget(store, "batches")
     shutil.copytree(Path(store.url).parent / "backup", Path(store.url) / "batches")
     ship(store, 2)
-    with pytest.raises(BatchError, match="has no batch of the chain that began with batch 2") as caught:
+    with pytest.raises(BatchError, match=f"has no batch of the chain that began with batch {first}") as caught:
         plan_ingest(store, CLUSTER, now=NOW)
     assert "writetime rebuild" in str(caught.value)
     again = rebuilt(store)
-    assert (again.chain.first, again.chain.upto) == (3, 3)
-    assert planned(store).number == 4
+    assert (again.chain.first, again.chain.upto) == (first + NEXT, first + NEXT)
+    assert planned(store).number == first + NEXT + 1
 
 
 # --- the archive
@@ -216,6 +221,42 @@ def test_a_rebuild_that_goes_partial_half_way_notes_what_is_missing_by_then(stor
 # --- numbers
 
 
+def test_who_looked_before_the_rebuild_was_there_begins_no_batch(store: LocalStore, monkeypatch: pytest.MonkeyPatch) -> None:
+    taken_in(store, 1)
+    ship(store, 2)
+    read_facts, begun = planner_module.read_facts, []
+
+    def slow(*given: Any, **named: Any) -> Any:
+        monkeypatch.setattr(planner_module, "read_facts", read_facts)
+        begun.append(started(store))
+        return read_facts(*given, **named)
+
+    monkeypatch.setattr(planner_module, "read_facts", slow)
+    with pytest.raises(BatchBusy, match="another planner created this batch"):
+        planned(store)
+    assert begun[0].chain.first > history(store, CLUSTER).last
+
+
+def test_a_batch_that_is_sealed_while_a_rebuild_begins_is_of_the_former_chain(store: LocalStore) -> None:
+    taken_in(store, 1)
+    found = planning.look(store, CLUSTER)
+    last = planning.seen(store, CLUSTER, found.last)
+    (place,) = taken_in(store, 2)
+    rebuild = planning.start(store, CLUSTER, found, last, topics=None, partial=False, now=NOW)
+    assert rebuild.chain.first > 3
+    manifest = step(store, planner(store, rebuild))
+    assert manifest is not None
+    assert place in [segment.object for segment in manifest.segments]
+
+
+def test_the_former_chain_is_ended_once(store: LocalStore) -> None:
+    taken_in(store, 1)
+    rebuild = started(store)
+    last = history(store, CLUSTER).last
+    planning.close_former(store, CLUSTER, rebuild, NOW)
+    assert (history(store, CLUSTER).last, history(store, CLUSTER).voided, last) == (2, True, 2)
+
+
 def test_a_chain_begins_above_every_number_in_the_bucket(store: LocalStore) -> None:
     taken_in(store, 1)
     assert planning.seen(store, CLUSTER, 0) == 1
@@ -229,8 +270,8 @@ def test_a_chain_begins_above_every_number_in_the_bucket(store: LocalStore) -> N
     assert planning.seen(store, CLUSTER, 0) == 8
     forget(store, "batches")
     rebuild = started(store, last=41)
-    assert (rebuild.chain.first, rebuild.sealed, rebuild.published) == (42, None, 5)
-    assert planning.seen(store, CLUSTER, 0) == 42
+    assert (rebuild.chain.first, rebuild.sealed, rebuild.published) == (41 + NEXT, None, 5)
+    assert planning.seen(store, CLUSTER, 0) == 41 + NEXT
 
 
 def test_state_begins_where_no_shard_lies(store: LocalStore) -> None:
@@ -256,8 +297,8 @@ def test_batches_go_through_the_archive_by_the_hour_and_build_on_each_other(stor
     manifests = [manifest for manifest in iter(lambda: step(store, made), None) if manifest is not None]
     assert [[segment.object for segment in each.segments] for each in manifests] == [[early[0], late[0]], [late[1]]]
     assert [(each.number, each.base, each.kind, each.chain) for each in manifests] == [
-        (3, 0, "rebuild", rebuild.chain),
-        (4, 3, "rebuild", rebuild.chain),
+        (2 + NEXT, 0, "rebuild", rebuild.chain),
+        (3 + NEXT, 2 + NEXT, "rebuild", rebuild.chain),
     ]
     assert [each.schema_snapshots for each in manifests] == [["schemas/ring%20one/20260504T000000Z-a.json"], []]
     assert all(segment.ref.node.host_id for each in manifests for segment in each.segments)
@@ -292,9 +333,9 @@ def test_a_segment_that_is_packed_meanwhile_comes_in_once(store: LocalStore) -> 
 def test_an_empty_archive_makes_a_chain_too(store: LocalStore) -> None:
     write_published(store, CLUSTER, Published(batch=3, events=0))
     done = rebuilt(store)
-    assert (done.chain.first, done.chain.upto) == (4, 4)
+    assert (done.chain.first, done.chain.upto) == (3 + NEXT, 3 + NEXT)
     ship(store, 1)
-    assert planned(store).base == 4
+    assert planned(store).base == 3 + NEXT
 
 
 def test_an_open_batch_of_the_chain_before_is_given_up(store: LocalStore) -> None:
@@ -302,7 +343,7 @@ def test_an_open_batch_of_the_chain_before_is_given_up(store: LocalStore) -> Non
     name = ship(store, 2)
     open_batch = planned(store)
     rebuild = started(store)
-    assert rebuild.chain.first == 3
+    assert rebuild.chain.first == open_batch.number + NEXT
     given_up = read_sealed(store, CLUSTER, open_batch.number)
     assert given_up is not None
     assert (given_up.segments, given_up.events) == ([], 0)
@@ -311,7 +352,7 @@ def test_an_open_batch_of_the_chain_before_is_given_up(store: LocalStore) -> Non
     made = planner(store, rebuild)
     while step(store, made) is not None:
         pass
-    chains.finish(store, CLUSTER, rebuild, 3, NOW, {})
+    chains.finish(store, CLUSTER, rebuild, rebuild.chain.first, NOW, {})
     assert [segment.object for segment in planned(store).segments] == [name]
 
 
@@ -339,12 +380,13 @@ def test_what_is_published_of_a_chain(store: LocalStore) -> None:
     rebuild = started(store)
     made = planner(store, rebuild)
     assert step(store, made) is not None
-    assert [chains.begins_after(store, CLUSTER, number) for number in (1, 2, 99)] == [0, 2, 0]
-    assert [chains.first_of(store, CLUSTER, number) for number in (1, 2, 99)] == [1, 2, 1]
-    chains.finish(store, CLUSTER, rebuild, 2, NOW, {})
+    first = rebuild.chain.first
+    assert [chains.begins_after(store, CLUSTER, number) for number in (1, first, 99)] == [0, first, 0]
+    assert [chains.first_of(store, CLUSTER, number) for number in (1, first, 99)] == [1, first, 1]
+    chains.finish(store, CLUSTER, rebuild, first, NOW, {})
     ship(store, 2)
     seal(store, planned(store))
-    assert (chains.begins_after(store, CLUSTER, 3), chains.first_of(store, CLUSTER, 3)) == (2, 2)
+    assert (chains.begins_after(store, CLUSTER, first + 1), chains.first_of(store, CLUSTER, first + 1)) == (first, first)
 
 
 def test_a_late_driver_that_plans_when_the_rebuild_is_finished_silences_nothing(store: LocalStore) -> None:
@@ -352,26 +394,27 @@ def test_a_late_driver_that_plans_when_the_rebuild_is_finished_silences_nothing(
     rebuild = started(store)
     late = planner(store, rebuild)
     assert step(store, late) is not None
-    chains.finish(store, CLUSTER, rebuild, 2, NOW, {})
+    first = rebuild.chain.first
+    chains.finish(store, CLUSTER, rebuild, first, NOW, {})
     taken_in(store, 2)
     stray = late.next(NOW)
     assert stray is not None
-    assert (stray.number, stray.kind, chains.begins_after(store, CLUSTER, 4)) == (4, "rebuild", 2)
+    assert (stray.number, stray.kind, chains.begins_after(store, CLUSTER, first + 2)) == (first + 2, "rebuild", first)
     seal(store, stray)
     ship(store, 3)
     later = planned(store).chain
     assert later is not None
-    assert later.upto == 2
+    assert later.upto == first
 
 
 def test_a_chain_goes_on_when_its_document_is_lost(store: LocalStore) -> None:
     taken_in(store, 1)
-    rebuilt(store)
+    first = rebuilt(store).chain.first
     forget(store, "chains")
     ship(store, 2)
     later = planned(store).chain
     assert later is not None
-    assert (later.first, later.upto) == (2, 2)
+    assert (later.first, later.upto) == (first, first)
 
 
 def test_batches_of_before_have_no_chain(store: LocalStore) -> None:

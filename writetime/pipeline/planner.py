@@ -472,6 +472,11 @@ def plan_rebuild(store: Store, cluster: str, chain: Chain, segments: list[Segmen
     return _create(store, cluster, past, "rebuild", segments, snapshots, now, answers=answers, chained=chain)
 
 
+def take_number(store: Store, cluster: str, past: History, chain: Chain, *, now: datetime) -> Manifest:
+    """An empty batch that takes the next number. BatchBusy if another planner has it."""
+    return _create(store, cluster, past, "rebuild", [], [], now, chained=chain)
+
+
 def expect_settled(store: Store, cluster: str, past: History, operation: str) -> None:
     """Raise BatchBusy while a rebuild is under way, and BatchError if the batches in the bucket are not those
     that the ledger, the archive or the last rebuild name: batches numbered from 1 again would be older than

@@ -3,8 +3,9 @@
 Strategy: everything is checked before anything is written. The ledger says which bytes should be archived;
 the store's metadata say whether they are. Each batch then compares its segments with the ledger's size and
 CRC32C. Missing segments stop the rebuild unless it is `partial`. Then a document
-(`writetime.pipeline.chains`) fixes the chain. From there on each step is create-only, so an interrupted
-rebuild continues and a second driver does no harm. Batches read the archive in order, oldest hour first.
+(`writetime.pipeline.chains`) fixes the chain, and the former one is ended: whoever looked before cannot begin a batch any
+more. From there on each step is create-only, so an interrupted rebuild continues and a second driver does no harm. Batches
+read the archive in order, oldest hour first.
 
 The ledger is not changed: its segments stay archived. Segments under cdc/ and frames/ are not part of a
 rebuild; the next ingest reads them. Does not know Spark, the warehouse or Kafka: their highest batch numbers
@@ -14,6 +15,7 @@ are passed in.
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
+from contextlib import suppress
 from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
 from itertools import islice
@@ -22,13 +24,13 @@ from uuid import uuid4
 
 import structlog
 
-from writetime.errors import BatchError
+from writetime.errors import BatchBusy, BatchError
 from writetime.pipeline import chains, erasures
 from writetime.pipeline.archive_packing import read_shelved
 from writetime.pipeline.archiver import archive
 from writetime.pipeline.chains import Rebuild, begin, current
 from writetime.pipeline.documents import Chain, LedgerEntry, Manifest, SegmentInput
-from writetime.pipeline.planner import History, history, plan_rebuild, read_manifest, read_sealed
+from writetime.pipeline.planner import History, history, plan_rebuild, read_manifest, read_sealed, take_number
 from writetime.pipeline.publish_progress import read_published
 from writetime.pipeline.truncation_reports import new_answers
 from writetime.pipeline.void import void
@@ -43,6 +45,8 @@ MOST_SEGMENTS: Final = 1000
 NAMED: Final = 20
 """Maximum number of missing segments that are named."""
 _READ_AT_ONCE: Final = 1000
+_LEFT_FREE: Final = 10
+"""Numbers that are left free below a chain: more than batches begin while its first number is chosen."""
 _HOUR: Final = timedelta(hours=1)
 
 
@@ -169,17 +173,13 @@ def fresh_generation(store: Store, cluster: str, first: int) -> int:
 
 
 def start(store: Store, cluster: str, found: Archive, last: int, *, topics: str | None, partial: bool, now: datetime) -> Rebuild:
-    """Create the new chain: its numbers are above `last`, the highest number found. An open batch of the
-    previous chain is voided."""
+    """Create the new chain: its numbers are above `last`, the highest number found outside of the bucket, and those in it. From
+    then on nothing else is planned, and what others have planned before ends (`close_former`)."""
     past = history(store, cluster)
     note = read_published(store, cluster)
-    if past.open:
-        _give_up(store, cluster, past.last)
-    elif past.sealed is not None:
-        archive(store, cluster, past.sealed.number)
     if past.sealed is not None and past.sealed.kept_from is not None:
         found.raise_kept_from(datetime.fromtimestamp(past.sealed.kept_from, UTC))
-    first = last + 1
+    first = max(last, seen(store, cluster, found.last)) + _LEFT_FREE + 1
     chain = Chain(
         id=uuid4(),
         first=first,
@@ -197,7 +197,29 @@ def start(store: Store, cluster: str, found: Archive, last: int, *, topics: str 
         published=note.batch if note else None,
         sealed=past.sealed.number if past.sealed else None,
     )
-    return begin(store, cluster, made)
+    begun = begin(store, cluster, made)
+    close_former(store, cluster, begun, now)
+    return begun
+
+
+def close_former(store: Store, cluster: str, rebuild: Rebuild, now: datetime) -> None:
+    """End the former chain: its open batch is voided, or archived if a driver has sealed it, and the number after it is taken,
+    with a batch that is voided. So a planner that looked before the rebuild was there finds its number taken. Changes nothing
+    once it is done."""
+    while (past := history(store, cluster)).last < rebuild.chain.first:
+        if past.open:
+            _give_up(store, cluster, past.last)
+        elif past.voided and _is_of(read_manifest(store, cluster, past.last), rebuild):
+            return
+        else:
+            if past.sealed is not None:
+                archive(store, cluster, past.sealed.number)
+            with suppress(BatchBusy):
+                take_number(store, cluster, past, rebuild.chain, now=now)
+
+
+def _is_of(manifest: Manifest, rebuild: Rebuild) -> bool:
+    return manifest.chain is not None and manifest.chain.id == rebuild.chain.id
 
 
 def go_partial(store: Store, cluster: str, rebuild: Rebuild) -> Rebuild:
@@ -246,6 +268,7 @@ class Planner:
 
     def next(self, now: datetime) -> Manifest | None:
         """The next batch: the open one, else a new one; None when the whole archive is read."""
+        close_former(self.store, self.cluster, self.rebuild, now)
         past, chain = self.past, self.rebuild.chain
         if past.last >= chain.first and past.open:
             return read_manifest(self.store, self.cluster, past.last)
