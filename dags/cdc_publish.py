@@ -50,7 +50,9 @@ for pipeline in settings():
         default_args=pipeline.defaults | {"retries": 2, "retry_delay": timedelta(seconds=30)},
     ):
         due = PublishDueOperator(task_id="due", since=LOOK)
-        publish = SparkJobOperator(task_id="publish", job="publish", arguments=["--since", SINCE, "--again", AGAIN])
+        publish = SparkJobOperator(
+            task_id="publish", job="publish", arguments=["--since", SINCE, "--again", AGAIN, "--request", "{{ run_id }}"]
+        )
         waiting = RejectedTablesOperator(task_id="waiting_tables")
         table = RejectedTableOperator.partial(
             task_id="table", retries=0, map_index_template="{{ table }}", doc_md="Failed: this table's events wait. See the runbook."

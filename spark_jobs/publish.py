@@ -15,13 +15,13 @@ import argparse
 import pickle
 import sys
 import time
-from collections import defaultdict
+from collections import Counter, defaultdict
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import nullcontext
 from functools import partial, reduce
 from itertools import pairwise
 from typing import Any, NamedTuple
-from uuid import UUID
+from uuid import UUID, uuid4
 
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -51,10 +51,10 @@ from spark_jobs.sinks.kafka import (
     by_publisher,
     ensure_topics,
     expect_own,
-    forget,
     heartbeat_topic,
     mark_complete,
     message_limits,
+    read_epochs,
     send_heartbeat,
     sending_key,
 )
@@ -78,7 +78,14 @@ from writetime.pipeline.documents import PartitionedFrom, RefusedTable, Sealed
 from writetime.pipeline.identity import owner
 from writetime.pipeline.job_result import cause
 from writetime.pipeline.planner import history, read_manifest, read_schema, read_sealed
-from writetime.pipeline.publish_progress import CompleteBefore, Published, complete_in_kafka, read_published, write_published
+from writetime.pipeline.publish_progress import (
+    CompleteBefore,
+    Published,
+    complete_in_kafka,
+    read_published,
+    update_published,
+    write_published,
+)
 from writetime.pipeline.quarantine.published import of_batch, unsent, with_bytes
 from writetime.pipeline.quarantine.record import QuarantineRecord
 from writetime.pipeline.segment_check import known_schema
@@ -94,6 +101,8 @@ _FEW_PUBLISHERS = 3
 _FEW_SEALS = 16
 _TABLE_WAITS = "Its events stay in the changes table, and are tried again with each run; other tables do not wait."
 _AGAIN = "all its events are to be sent again"
+_REMEMBERED = 20
+"""Requests of a table that are remembered."""
 
 
 @reports_failure("publishing")
@@ -113,17 +122,21 @@ def main(arguments: list[str] | None = None) -> int:
         metavar="KEYSPACE.TABLE",
         help="send all events of this table again, whatever Kafka's progress topic says: its topic was lost, or made anew by hand",
     )
+    parser.add_argument("--request", default="", metavar="ID", help="of `--again`: made again with the same one, it changes nothing")
     options = parser.parse_args(arguments)
-    published = run(load(options.config), everything=options.since == "beginning", again=[name for name in options.again if name])
+    again = [name for name in options.again if name]
+    published = run(load(options.config), everything=options.since == "beginning", again=again, request=options.request)
     waiting = "".join(f"; {name} only up to {batch}, see the log" for name, batch in published.waiting.items())
     print(f"published {published.events} events, up to batch {published.batch}{waiting}")  # noqa: T201
     return 0
 
 
-def run(config: PipelineConfig, *, everything: bool = False, again: Sequence[str] = (), session: SparkSession | None = None) -> Published:
+def run(
+    config: PipelineConfig, *, everything: bool = False, again: Sequence[str] = (), request: str = "", session: SparkSession | None = None
+) -> Published:
     """Publish every event of sealed batches that Kafka or the files lack; for Kafka, events of the tables
-    `again` are published from the beginning. A failure of the files is raised after Kafka has its events. A
-    given `session` stays open."""
+    `again` are published from the beginning: once for a `request`, however often it is made. A failure of the files is raised after
+    Kafka has its events. A given `session` stays open."""
     if config.kafka is None and config.files is None:
         raise ConfigError(
             "neither `kafka` nor `files` is configured", operation="publish", hint="Say in the pipeline's YAML where events go."
@@ -140,7 +153,7 @@ def run(config: PipelineConfig, *, everything: bool = False, again: Sequence[str
         return nothing if config.kafka is None else _with_heartbeat(config, config.kafka, store, nothing)
     if again and config.kafka is not None:
         expect_own(config.kafka, owner(store, config.cluster.name, config.pipeline))
-        _forget(config, config.kafka, store, again, sealed.number)
+        _request_again(config, config.kafka, store, again, request or uuid4().hex, sealed.number)
     sinks = _Sinks(config, store, sealed, everything)
     published = sinks.known or _beginning(store, config.cluster.name, sealed.number)
     published = published.model_copy(update={"events": 0})
@@ -190,7 +203,8 @@ class _Sinks:
     def __init__(self, config: PipelineConfig, store: Store, sealed: Sealed, everything: bool) -> None:
         self.config, self.store, self.sealed = config, store, sealed
         cluster, upto = config.cluster.name, sealed.number
-        self.known = read_published(store, cluster) if config.kafka is None else _known(store, cluster, upto)
+        recorded = read_published(store, cluster)
+        self.known = recorded if config.kafka is None else _known(store, cluster, upto, recorded)
         behind = self.known is None or self.known.batch < upto or bool(self.known.waiting)
         self.kafka_due = config.kafka is not None and (everything or behind)
         self._filed, self.not_filed = self._files_up_to(everything)
@@ -225,12 +239,12 @@ class _Sinks:
         return published, None
 
 
-def _known(store: Store, cluster: str, upto: int) -> Published | None:
-    """The recorded progress of Kafka. None if it was written by runs without Kafka, or belongs to another
+def _known(store: Store, cluster: str, upto: int, known: Published | None) -> Published | None:
+    """The recorded progress, if it is of Kafka. None if it was written by runs without Kafka, or belongs to another
     chain of batches: then Kafka's own progress decides."""
-    known, start = read_published(store, cluster), _beginning(store, cluster, upto)
+    start = _beginning(store, cluster, upto)
     if known is not None and known.kafka and known.batch < start.batch:
-        return start.model_copy(update={"heartbeat": known.heartbeat, "complete": known.complete})
+        return start.model_copy(update=known.model_dump(include={"heartbeat", "complete", "epochs", "requests"}))
     return known if known is not None and known.kafka and known.is_of(store, cluster, upto) else None
 
 
@@ -240,22 +254,40 @@ def _beginning(store: Store, cluster: str, upto: int) -> Published:
     return Published(batch=chains.begins_after(store, cluster, upto), events=0)
 
 
-def _forget(config: PipelineConfig, kafka: KafkaConfig, store: Store, tables: Sequence[str], upto: int) -> None:
-    """Reset the progress of these tables, in Kafka and in the bucket, so that a later run continues even
-    after a crash. What an earlier attempt has reset is left as it is, otherwise the events it sent since
-    would be sent twice."""
+def _request_again(config: PipelineConfig, kafka: KafkaConfig, store: Store, tables: Sequence[str], request: str, upto: int) -> None:
+    """Record that all events of these tables are to be sent again: in a new epoch, in which the publishers' progress does not
+    count. Not if they are being sent again, nor if that was done for this request, by whatever run: they would be sent twice."""
     cluster = config.cluster.name
     found = {table.full_name: table for table in known_schema(store, cluster).schema().tables.values()}
     if unknown := [name for name in tables if name not in found]:
         hint = f"Known are {', '.join(sorted(found))}." if found else ""
         raise ConfigError("unknown table", operation="publish again", obj=", ".join(unknown), hint=hint)
-    known = _known(store, cluster, upto) or _beginning(store, cluster, upto)
-    fresh = [name for name in tables if known.reasons.get(name) != _AGAIN]
-    if not fresh:
-        return
-    forget(kafka, [envelope.topic(kafka.topic_prefix, found[name].keyspace, found[name].name) for name in fresh])
-    waiting, reasons = known.waiting | dict.fromkeys(fresh, 0), known.reasons | dict.fromkeys(fresh, _AGAIN)
-    write_published(store, cluster, known.model_copy(update={"waiting": waiting, "reasons": reasons}))
+    in_kafka = _epochs(kafka, found.values)
+
+    def change(before: Published | None) -> Published | None:
+        known = _known(store, cluster, upto, before) or _beginning(store, cluster, upto)
+        new = [name for name in tables if request not in known.requests.get(name, ())]
+        if not new:
+            return None
+        requests = known.requests | {name: [*known.requests.get(name, ()), request][-_REMEMBERED:] for name in new}
+        fresh = [name for name in new if known.reasons.get(name) != _AGAIN]
+        epochs = known.epochs | {name: max(known.epochs.get(name, 0), in_kafka[name]) + 1 for name in fresh}
+        waiting, reasons = known.waiting | dict.fromkeys(fresh, 0), known.reasons | dict.fromkeys(fresh, _AGAIN)
+        costs = before.costs if before is not None else []
+        about = {"waiting": waiting, "reasons": reasons, "epochs": epochs, "requests": requests, "costs": costs}
+        return known.model_copy(update=about)
+
+    update_published(store, cluster, change)
+
+
+def _epochs(kafka: KafkaConfig, tables: Callable[[], Iterable[Table]]) -> Counter[str]:
+    """By table, how often all its events were to be sent again, by Kafka's own progress."""
+    in_kafka = +Counter(read_epochs(kafka))
+    return Counter({table.full_name: in_kafka[_topic_of(kafka, table)] for table in tables()} if in_kafka else {})
+
+
+def _topic_of(kafka: KafkaConfig, table: Table) -> str:
+    return envelope.topic(kafka.topic_prefix, table.keyspace, table.name)
 
 
 def _with_heartbeat(config: PipelineConfig, kafka: KafkaConfig, store: Store, published: Published) -> Published:
@@ -276,9 +308,9 @@ def _with_heartbeat(config: PipelineConfig, kafka: KafkaConfig, store: Store, pu
     if until is not None and kafka.complete_markers:
         waiting = published.waiting.keys() | (stored.waiting.keys() if stored is not None else set())
         _mark_complete(config, kafka, store, until, waiting)
-    published = published.model_copy(update={"heartbeat": now, "complete": complete})
-    write_published(store, config.cluster.name, published)
-    return published
+    said = {"heartbeat": now, "complete": complete}
+    update_published(store, config.cluster.name, lambda before: (before or published).model_copy(update=said))
+    return published.model_copy(update=said)
 
 
 def _mark_complete(config: PipelineConfig, kafka: KafkaConfig, store: Store, until: int, waiting: Collection[str]) -> None:
@@ -364,6 +396,7 @@ class Outbox:
         self._seals: dict[int, Sealed] = {}
         self._spans: dict[Wanted, list[Span]] = {}
         self._failed: dict[str, WritetimeError] = {}
+        self._epochs: Mapping[str, int] = {}
         sealed = self._sealed(upto)
         self.rules = sealed.partition_by if sealed is not None else []
 
@@ -381,28 +414,29 @@ class Outbox:
         An event that cannot be sent does not delay other tables. If it may be sent by a later run, its error
         is raised after everything else is sent."""
         cluster = self.config.cluster.name
-        known = None if everything else _known(self.store, cluster, self.upto)
-        published = self.send(known or self._from_the_start())
+        recorded = _known(self.store, cluster, self.upto, read_published(self.store, cluster))
+        published = self.send(recorded if recorded is not None and not everything else self._from_the_start(recorded))
         write_published(self.store, cluster, published, self.meter.costs(process=process) if self.meter is not None else ())
         return published
 
     def _metered(self, table: str, made: Made) -> Made:
         return made if self.meter is None else self.meter.stage(PUBLISH, table)(made)
 
-    def _from_the_start(self) -> Published:
+    def _from_the_start(self, recorded: Published | None) -> Published:
         """Progress for sending everything, except batches that are not sent at all; tables that are sent
         again start from their beginning."""
         start = _beginning(self.store, self.config.cluster.name, self.upto)
-        note = _known(self.store, self.config.cluster.name, self.upto) if start.batch else None
-        return (
-            start
-            if note is None
-            else start.model_copy(update={"waiting": note.waiting, "heartbeat": note.heartbeat, "complete": note.complete})
-        )
+        epochs = +_epochs(self.kafka, self._all_tables)
+        if recorded is None:
+            return start.model_copy(update={"epochs": dict(epochs)})
+        # Either record may have been lost.
+        about = recorded.model_dump(include={"heartbeat", "complete", "requests", *(["waiting"] if start.batch else [])})
+        return start.model_copy(update=about | {"epochs": dict(epochs | Counter(recorded.epochs))})
 
     def send(self, known: Published) -> Published:
         """Send what is neither `known` to be in Kafka nor in Kafka's own progress; returns the new progress.
         Raises as `drain`."""
+        self._epochs = known.epochs
         reached, held = known, Published(batch=0, events=0)
         for part in parts(self.rules, known.sent_by_all, self.upto):
             reached = self._send(reached, part._replace(held=frozenset(held.waiting)))
@@ -448,6 +482,9 @@ class Outbox:
 
         return killing(encode, list(tables.values()))
 
+    def _all_tables(self) -> Iterable[Table]:
+        return read_schema(self.store, self.config.cluster.name, self.upto).schema().tables.values()
+
     def _full_name(self, table_id: UUID) -> str:
         return read_schema(self.store, self.config.cluster.name, self.upto).schema().tables[table_id].full_name
 
@@ -472,6 +509,8 @@ class Outbox:
             heartbeat=known.heartbeat,
             complete=known.complete,
             id=read_manifest(self.store, cluster, part.last).id,
+            epochs=known.epochs,
+            requests=known.requests,
         )
 
     def _sent(self, records: Sequence[Unsent]) -> list[Row]:
@@ -486,7 +525,9 @@ class Outbox:
 
     @property
     def _publisher(self) -> Publisher:
-        return Publisher(self.kafka, Chain(self.config.bucket, self.config.cluster.name, self.upto, self.first), self.owner)
+        tables = self._all_tables() if self._epochs else ()
+        epochs = {self._topic(table): self._epochs[table.full_name] for table in tables if table.full_name in self._epochs}
+        return Publisher(self.kafka, Chain(self.config.bucket, self.config.cluster.name, self.upto, self.first), self.owner, epochs)
 
     def _named(self, topic: str) -> str:
         """The full name of the table whose topic it is; the topic itself if it is not a table's."""
@@ -692,7 +733,7 @@ class Outbox:
     def _expected(self, known: Published, part: Part) -> set[str]:
         """Full names of the tables with events that the last run does not know to be sent, by the seals since
         then and by the recorded progress."""
-        note = _known(self.store, self.config.cluster.name, self.upto) or known
+        note = _known(self.store, self.config.cluster.name, self.upto, read_published(self.store, self.config.cluster.name)) or known
         tables = note.waiting.keys() - {self.kafka.topic_prefix, quarantine_topic(self.kafka.topic_prefix)}
         return self._names_with_events(range(note.batch + 1, part.last + 1)) | tables
 
@@ -823,7 +864,7 @@ class Outbox:
         return F.pmod(F.xxhash64(_hashable(key, owned)), F.lit(self.kafka.publishers)).cast("int")
 
     def _topic(self, table: Table) -> str:
-        return envelope.topic(self.kafka.topic_prefix, table.keyspace, table.name)
+        return _topic_of(self.kafka, table)
 
 
 def _reporting(table_id: UUID, encode: Made) -> Made:

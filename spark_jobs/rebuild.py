@@ -35,7 +35,7 @@ from writetime.pipeline.chains import Rebuild
 from writetime.pipeline.documents import Manifest, Sealed
 from writetime.pipeline.identity import owner
 from writetime.pipeline.planner import history, read_manifest, read_schema, read_sealed, store_clock
-from writetime.pipeline.publish_progress import Published, read_published, write_published
+from writetime.pipeline.publish_progress import Published, write_published
 from writetime.storage import open_store
 from writetime.storage.store import Store
 
@@ -196,17 +196,8 @@ class Job:
 
     def _note_published(self, last: int) -> None:
         """Record that nothing up to the last batch is to be sent to the existing topics."""
-        before = read_published(self.store, self.cluster)
-        note = Published(
-            batch=last,
-            events=0,
-            heartbeat=before.heartbeat if before else 0,
-            complete=before.complete if before else None,
-            kafka=self.config.kafka is not None,
-            id=read_manifest(self.store, self.cluster, last).id,
-        )
-        if before is None or before.batch < last:
-            write_published(self.store, self.cluster, note)
+        note = Published(batch=last, events=0, kafka=self.config.kafka is not None, id=read_manifest(self.store, self.cluster, last).id)
+        write_published(self.store, self.cluster, note)
 
 
 def _log(rebuild: Rebuild, done: int, sealed: Sealed) -> None:

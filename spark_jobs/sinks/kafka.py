@@ -125,11 +125,13 @@ _OWNER_KEY = b"__pipeline"
 
 
 class Position(NamedTuple):
-    """The last event of a stream that was sent, and the id of its batch, if it has one."""
+    """The last event of a stream that was sent, the id of its batch, if it has one, and how often all events of the stream
+    were to be sent again before it."""
 
     batch: int
     ordinal: int
     id: str | None = None
+    epoch: int = 0
 
 
 @dataclass(frozen=True)
@@ -147,11 +149,15 @@ class Chain:
         return batch_id(self.bucket, self.cluster, number, self.run)
 
     def rejection_reason(self, stream: str, reached: Position) -> PublishError | None:
-        """Why a stream with that progress cannot go on; None if it can."""
+        """Why a stream with that progress cannot go on; None if it can. Progress beyond the last seal is that of another run,
+        which has begun later, if the batch is there."""
         if reached.batch < self.first:
             return None
-        known = self.id_of(reached.batch) if reached.id is not None and reached.batch <= self.upto else None
-        if reached.batch <= self.upto and known in (None, reached.id):
+        known = None if reached.id is None else self.id_of(reached.batch)
+        if known == reached.id and (known is not None or reached.batch <= self.upto):
+            return None
+        if known is None and reached.batch <= self.upto:
+            # Its documents are deleted.
             return None
         beyond = f"{self.upto} is the last that is sealed" if reached.batch > self.upto else "that batch is another one by now"
         return PublishError(
@@ -345,11 +351,13 @@ class Sent:
 @dataclass(frozen=True)
 class Publisher:
     """Sends the shares of one or more publishers. It is sent to executors, so it holds configuration only.
-    Without a `chain`, progress is not checked; without an `owner`, neither are the owners of topics."""
+    Without a `chain`, progress is not checked; without an `owner`, neither are the owners of topics. `epochs`: by stream, how
+    often all its events were to be sent again, as far as the run knows that has selected the events."""
 
     kafka: KafkaConfig
     chain: Chain | None = None
     owner: Owner | None = None
+    epochs: Mapping[str, int] = field(default_factory=dict)
 
     def send_packs(self, packs: Batches) -> Batches:
         """PACKS, sorted by publisher and first row, to SENT: `send_all` of a partition."""
@@ -428,9 +436,11 @@ class Publisher:
         _expect_own(self.kafka, self.owner, claimed)
         if self.owner is not None and claimed is None:
             self._claim(producer, publisher, self.owner)
-        stuck = self._of_another_chain(done)
+        stuck = self._of_another_chain(done) | self._of_later_epochs(done)
+        # What was sent in an earlier epoch is sent again.
+        sent = {stream: reached[:2] for stream, reached in done.items() if reached.epoch == self.epochs.get(stream, 0)}
         events = 0
-        for chunk in chunks(_beyond(rows, {stream: reached[:2] for stream, reached in done.items()}, stuck)):
+        for chunk in chunks(_beyond(rows, sent, stuck)):
             events += self._send_chunk(producer, publisher, chunk, stuck)
         return Sent(events, stuck)
 
@@ -439,6 +449,21 @@ class Publisher:
             return {}
         found = {stream: self.chain.rejection_reason(stream, reached) for stream, reached in done.items()}
         return {stream: error for stream, error in found.items() if error is not None}
+
+    def _of_later_epochs(self, done: Mapping[str, Position]) -> dict[str, PublishError]:
+        """The streams whose events this run may have selected after those that are to be sent again."""
+        return {
+            stream: PublishError(
+                "all its events are being sent again, as was asked since this run began",
+                operation="publish events",
+                obj=stream,
+                retriable=True,
+                hint="The next run goes on. If the record of publishing (`published/`) was lost or put back from a backup, run cdc_publish "
+                "with `since: beginning`.",
+            )
+            for stream, reached in done.items()
+            if reached.epoch > self.epochs.get(stream, 0)
+        }
 
     def _claim(self, producer: Producer, publisher: int, owner: Owner) -> None:
         """Record the owner of the topics; topics of an earlier version without an owner are adopted."""
@@ -509,7 +534,7 @@ class Publisher:
                     _produce(producer, topic, key, None, delivered, place, headers)
                 reached[stream] = row
             for stream, row in reached.items():
-                value = self._progress(row[_BATCH], row[_ORDINAL])
+                value = self._progress(row[_BATCH], row[_ORDINAL], self.epochs.get(stream, 0))
                 _produce(producer, progress_topic(self.kafka.topic_prefix), stream.encode(), value, delivered, partition=publisher)
         except KafkaException:
             # A transaction with a rejected event accepts no more events: the rejection, which is reported when the
@@ -523,9 +548,9 @@ class Publisher:
         # Aborting adds to these errors.
         return sent, list(failed)
 
-    def _progress(self, batch: int, ordinal: int) -> bytes:
+    def _progress(self, batch: int, ordinal: int, epoch: int) -> bytes:
         found = self.chain.id_of(batch) if self.chain else None
-        return json.dumps([batch, ordinal, *([found] if found else [])]).encode()
+        return json.dumps([batch, ordinal, *([found, epoch] if epoch else [found] if found else [])]).encode()
 
 
 def by_publisher(encode: Callable[[Batches], Batches]) -> Callable[[Batches], Batches]:
@@ -616,19 +641,18 @@ def last_sent(kafka: KafkaConfig, owner: Owner | None = None) -> int:
         raise _failure("read the publishers' progress", progress, error) from error
 
 
-def forget(kafka: KafkaConfig, streams: Iterable[str]) -> None:
-    """Reset every publisher's progress in these streams, so that all their events are sent again."""
-    progress = progress_topic(kafka.topic_prefix)
+def read_epochs(kafka: KafkaConfig) -> dict[str, int]:
+    """By stream, how often all its events were to be sent again, by the publishers' progress."""
+    topic, found = progress_topic(kafka.topic_prefix), dict[str, int]()
     try:
-        for number in range(kafka.publishers):
-            producer = Publisher(kafka)._producer(number)
-            producer.begin_transaction()
-            for stream in streams:
-                _produce(producer, progress, stream.encode(), None, None, partition=number)
-            # It fails if a record was not delivered.
-            producer.commit_transaction(_TIMEOUT_SECONDS)
+        if topic not in AdminClient(client_options(kafka)).list_topics(timeout=_TIMEOUT_SECONDS).topics:
+            return found
+        each = at_once(lambda number: _read_progress(kafka, number, settled=False), range(kafka.publishers))
     except KafkaException as error:
-        raise _failure("forget the publishers' progress", progress, error) from error
+        raise _failure("read the publishers' progress", topic, error) from error
+    for stream, reached in ((stream, reached) for progress, _ in each for stream, reached in progress.items()):
+        found[stream] = max(reached.epoch, found.get(stream, 0))
+    return found
 
 
 def _beyond(rows: Iterable[Any], done: Mapping[str, tuple[int, int]], stuck: Mapping[str, Any]) -> Iterator[Any]:
@@ -776,9 +800,7 @@ def _read_progress(kafka: KafkaConfig, publisher: int, *, settled: bool = True) 
                 stream, value = (message.key() or b"").decode(), message.value()
                 if message.key() == _OWNER_KEY:
                     claimed = value
-                elif value is None:
-                    progress.pop(stream, None)  # `forget`
-                else:
+                elif value is not None:
                     progress[stream] = Position(*json.loads(value))
             elif failure.code() == KafkaError._PARTITION_EOF:
                 if settled:

@@ -5,7 +5,9 @@ from __future__ import annotations
 from datetime import UTC, datetime, timedelta
 from uuid import UUID
 
-from tests.storage.memory import MemoryStore
+import pytest
+
+from tests.storage.memory import Fault, MemoryStore
 from writetime.pipeline.documents import HeldTable, Manifest, StageCost, Watermark
 from writetime.pipeline.publish_progress import CompleteBefore, Published, already_notified, read_published, write_published
 from writetime.storage import layout
@@ -55,3 +57,59 @@ def test_what_publishing_used_adds_up() -> None:
     found = read_published(store, "c")
     assert found is not None
     assert found.costs == [StageCost(stage="publish", cpu_seconds=3), encoding]
+
+
+def recorded(store: MemoryStore) -> Published:
+    found = read_published(store, "c")
+    assert found is not None
+    return found
+
+
+def batch(store: MemoryStore, number: int) -> UUID:
+    """The id of a batch that is there."""
+    about = {"kind": "ingest", "cluster": "c", "created_at": datetime(2026, 5, 4, tzinfo=UTC), "now": 1, "base": 0, "segments": []}
+    made = Manifest.model_validate({**about, "number": number, "id": UUID(int=number)})
+    store.put(layout.batch_object("c", number, "manifest"), made.to_bytes())
+    return UUID(int=number)
+
+
+def test_a_late_run_takes_back_nothing_that_another_one_has_recorded() -> None:
+    store = MemoryStore()
+    further = Published(batch=9, events=4, id=batch(store, 9), heartbeat=7)
+    write_published(store, "c", further, [StageCost(stage="publish", cpu_seconds=2)])
+    write_published(
+        store, "c", Published(batch=8, events=2, id=batch(store, 8), waiting={"shop.a": 3}), [StageCost(stage="publish", cpu_seconds=1)]
+    )
+    assert recorded(store) == further.model_copy(update={"costs": [StageCost(stage="publish", cpu_seconds=3)]})
+    # What is recorded is of batches that were put back from a backup since.
+    store.delete(layout.batch_object("c", 9, "manifest"))
+    write_published(store, "c", Published(batch=8, events=2, id=UUID(int=8)))
+    assert recorded(store).batch == 8
+
+
+def test_a_request_that_came_in_meanwhile_stays() -> None:
+    store = MemoryStore()
+    asked = Published(
+        batch=7, events=0, waiting={"shop.a": 0, "shop.b": 5}, reasons={"shop.a": "again"}, epochs={"shop.a": 1}, requests={"shop.a": ["x"]}
+    )
+    write_published(store, "c", asked)
+    write_published(store, "c", Published(batch=8, events=2, id=batch(store, 8)))
+    found = recorded(store)
+    assert (found.batch, found.waiting, found.reasons, found.epochs, found.requests) == (
+        8,
+        {"shop.a": 0},
+        {"shop.a": "again"},
+        {"shop.a": 1},
+        {"shop.a": ["x"]},
+    )
+    write_published(store, "c", Published(batch=8, events=2, epochs={"shop.a": 1}))
+    assert recorded(store).waiting == {}, "it was met by a run that knew of it"
+
+
+@pytest.mark.parametrize("fault", [Fault.LOST_AND_REPEATED, Fault.PRECONDITION])
+def test_the_record_is_changed_once_whatever_the_store_answers(fault: Fault) -> None:
+    store = MemoryStore()
+    write_published(store, "c", Published(batch=1, events=0), [StageCost(stage="publish", cpu_seconds=1)])
+    store.fail(fault, on="put")
+    write_published(store, "c", Published(batch=2, events=0), [StageCost(stage="publish", cpu_seconds=1)])
+    assert (recorded(store).batch, recorded(store).costs) == (2, [StageCost(stage="publish", cpu_seconds=2)])

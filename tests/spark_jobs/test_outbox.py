@@ -39,6 +39,14 @@ def outbox(folder: Path, upto: int) -> Outbox:
     return Outbox(config, kafka, LocalStore(folder), cast(Any, None), upto)
 
 
+@pytest.fixture(autouse=True)
+def in_kafka(monkeypatch: pytest.MonkeyPatch) -> dict[str, int]:
+    """How often streams were to be sent again, by Kafka's own progress."""
+    found: dict[str, int] = {}
+    monkeypatch.setattr(publish, "read_epochs", lambda _: found)
+    return found
+
+
 def test_what_fails_in_a_task_is_an_error_of_ours(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     def collect() -> None:
         raise PySparkException(
@@ -167,31 +175,42 @@ def test_no_table_waits_for_a_machine_that_is_too_small_or_a_worker_that_dies_on
     assert (box.drain(everything=False).waiting, sent) == ({}, [4, 4])
 
 
-def test_what_is_to_be_sent_again_waits_from_the_beginning_until_it_is(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_what_is_to_be_sent_again_waits_from_the_beginning_until_it_is(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, in_kafka: dict[str, int]
+) -> None:
     box = outbox(tmp_path, 3)
-    learner, forgotten = SchemaLearner(), []
+    learner = SchemaLearner()
     learner.apply(create_table(table("sold", 50, {"id": "int"}), 1))
     monkeypatch.setattr(publish, "known_schema", lambda *_: learner)
-    monkeypatch.setattr(publish, "forget", lambda _, topics: forgotten.extend(topics))
+    in_kafka["t.shop.sold"] = 4
     write_published(box.store, "c", Published(batch=2, events=1, waiting={"shop.old": 1}, reasons={"shop.old": "why"}))
-    publish._forget(box.config, box.kafka, box.store, ["shop.sold"], 3)
-    assert forgotten == ["t.shop.sold"]
-    known = read_published(box.store, "c")
-    assert known is not None
+
+    def requested(request: str) -> Published:
+        publish._request_again(box.config, box.kafka, box.store, ["shop.sold"], request, 3)
+        known = read_published(box.store, "c")
+        assert known is not None
+        return known
+
+    known = requested("first")
     assert (known.batch, known.waiting, sorted(known.reasons)) == (2, {"shop.old": 1, "shop.sold": 0}, ["shop.old", "shop.sold"])
-    # An attempt of the same run, after one that failed: what that one has sent does not go out once more.
-    publish._forget(box.config, box.kafka, box.store, ["shop.sold"], 3)
-    assert forgotten == ["t.shop.sold"]
+    assert known.epochs == {"shop.sold": 5}, "Kafka knows of four times, whatever the record says"
+    # An attempt of the same run, after one that failed, and somebody else: what is being sent does not go out once more.
+    assert requested("first").epochs == requested("second").epochs == {"shop.sold": 5}
+    # Another run has sent it meanwhile.
+    write_published(box.store, "c", known.model_copy(update={"batch": 3, "waiting": {}, "reasons": {}}))
+    assert requested("first").waiting == {}
+    assert requested("second").waiting == {}, "it was asked for while it was being sent"
+    assert requested("third").epochs == {"shop.sold": 6}
     with pytest.raises(ConfigError, match=r"unknown table.*Known are shop\.sold"):
-        publish._forget(box.config, box.kafka, box.store, ["shop.none"], 3)
+        publish._request_again(box.config, box.kafka, box.store, ["shop.none"], "fourth", 3)
 
 
 def test_a_note_of_files_says_nothing_of_a_kafka_that_came_later(tmp_path: Path) -> None:
     store = LocalStore(tmp_path)
     write_published(store, "c", Published(batch=7, events=1, kafka=False))
-    assert publish._known(store, "c", 8) is None
+    assert publish._known(store, "c", 8, read_published(store, "c")) is None
     write_published(store, "c", Published(batch=7, events=1))
-    assert publish._known(store, "c", 8) == Published(batch=7, events=1)
+    assert publish._known(store, "c", 8, read_published(store, "c")) == Published(batch=7, events=1)
 
 
 def test_files_that_cannot_be_written_do_not_hold_up_kafka(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -1,16 +1,21 @@
 """Progress of publishing, as a hint in the bucket that saves idle runs a Spark start. The exact progress is
 in Kafka.
+
+Strategy: several runs may write the record, a session and `cdc_publish`. Each changes what is there, under its generation,
+so that no run takes back what another one has recorded or was asked for since it began.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
+from contextlib import suppress
 from datetime import UTC, datetime, timedelta
 from typing import Final
 from uuid import UUID
 
 from pydantic import Field
 
+from writetime.errors import ObjectNotFound, PreconditionFailed
 from writetime.pipeline import watermark
 from writetime.pipeline.documents import Document, Manifest, StageCost, Watermark, sum_of_costs
 from writetime.pipeline.identity import id_of
@@ -27,7 +32,9 @@ class Published(Document):
     by full name, are an exception: their events are sent only up to the batch given there, because of
     `reasons`. `heartbeat`: time of the last one (ms); `complete`: up to when it said that all topics are
     complete. Without `kafka` the document is about files. `id`: the
-    batch's id (`Manifest.id`), if it has one. `costs`: what publishing has used so far, ever."""
+    batch's id (`Manifest.id`), if it has one. `costs`: what publishing has used so far, ever. `epochs`: by table, how often
+    all its events were to be sent again; publishers' progress of an earlier epoch does not count. `requests`: by table, who has
+    asked for that lately."""
 
     batch: int
     events: int
@@ -38,6 +45,8 @@ class Published(Document):
     kafka: bool = True
     id: UUID | None = None
     costs: list[StageCost] = Field(default_factory=list)
+    epochs: dict[str, int] = Field(default_factory=dict)
+    requests: dict[str, list[str]] = Field(default_factory=dict)
 
     def is_of(self, store: Store, cluster: str, upto: int) -> bool:
         """Whether the document is about existing batches, the last sealed of which is `upto`."""
@@ -57,13 +66,62 @@ def read_published(store: Store, cluster: str) -> Published | None:
     return Published.read(store, layout.published(cluster))
 
 
+def update_published(store: Store, cluster: str, change: Callable[[Published | None], Published | None]) -> None:
+    """Replace the record by what `change` makes of it, None: nothing; again of what is there if another run has written it
+    meanwhile."""
+    name, tried = layout.published(cluster), b""
+    while True:
+        info = store.head(name)
+        try:
+            found = b"" if info is None else store.read(name, generation=info.generation)
+        except ObjectNotFound:
+            continue
+        if tried and found == tried:
+            # The write succeeded, and its answer was lost.
+            return
+        after = change(Published.model_validate_json(found) if found else None)
+        if after is None:
+            return
+        tried = after.to_bytes()
+        with suppress(PreconditionFailed):
+            store.put(name, tried, if_generation=info.generation if info is not None else 0)
+            return
+
+
 def write_published(store: Store, cluster: str, published: Published, costs: Iterable[StageCost] = ()) -> None:
-    """Write the document. What a heartbeat has said stays said, and `costs` are added to those so far."""
-    before = read_published(store, cluster)
-    said = max((each.complete for each in (before, published) if each is not None and each.complete is not None), default=None)
-    so_far = sum_of_costs([*(before.costs if before is not None else ()), *costs])
-    published = published.model_copy(update={"complete": said, "costs": so_far})
-    store.put(layout.published(cluster), published.to_bytes())
+    """Record what a run has reached, and add its `costs` to those so far. What a heartbeat has said stays said. If another run
+    has gone further, its record stays, and so do requests to send a table again that came in since this run began."""
+    used = list(costs)
+
+    def change(before: Published | None) -> Published:
+        mine = published
+        if before is not None and before.kafka == mine.kafka and before.batch > mine.batch and _is_there(store, cluster, before):
+            mine = before
+        said = max((each.complete for each in (before, published) if each is not None and each.complete is not None), default=None)
+        so_far = sum_of_costs([*(before.costs if before is not None else ()), *used])
+        heartbeat = max(published.heartbeat, before.heartbeat if before is not None else 0)
+        mine = mine.model_copy(update={"complete": said, "costs": so_far, "heartbeat": heartbeat})
+        return mine if before is None else _with_requests(mine, before)
+
+    update_published(store, cluster, change)
+
+
+def _is_there(store: Store, cluster: str, published: Published) -> bool:
+    """Whether the record's batch is one of the bucket."""
+    return published.id is not None and id_of(store, cluster, published.batch) == published.id
+
+
+def _with_requests(mine: Published, before: Published) -> Published:
+    """With the tables of a later epoch as they are in the record."""
+    later = [name for name, epoch in before.epochs.items() if epoch > mine.epochs.get(name, 0)]
+    return mine.model_copy(
+        update={
+            "epochs": mine.epochs | {name: before.epochs[name] for name in later},
+            "requests": mine.requests | before.requests,
+            "waiting": mine.waiting | {name: before.waiting[name] for name in later if name in before.waiting},
+            "reasons": mine.reasons | {name: before.reasons[name] for name in later if name in before.reasons},
+        }
+    )
 
 
 def complete_in_kafka(store: Store, cluster: str, published: Published) -> datetime | None:
