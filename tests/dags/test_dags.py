@@ -107,7 +107,7 @@ def asked(dag_id, task_id, **given):
         return [type(error).__name__]
     params = params.dump()
     context = {"params": params, "data_interval_start": moment, "data_interval_end": moment.replace(hour=13)}
-    context |= {"ti": SimpleNamespace(xcom_pull=lambda **how: 7)}
+    context |= {"ti": SimpleNamespace(xcom_pull=lambda **how: 7), "run_id": "manual__1"}
     fields = ("start", "end", "namespace") if hasattr(task, "start") else ("application_args",)
     found = [getattr(task, field) for field in fields]
     lines = found[0][2:] if fields == ("application_args",) else found
@@ -642,7 +642,7 @@ def test_what_people_ask_for_reaches_the_jobs_and_nonsense_is_refused(loaded: di
             ["--table", "", "--token-range=", "--due", "--touched"],
         ],
         "bootstrap wrong": wrong,
-        "publish": [["--since", "beginning", "--again", "shop.orders"], ["ParamValidationError"]],
+        "publish": [["--since", "beginning", "--again", "shop.orders", "--request", "manual__1"], ["ParamValidationError"]],
         "verify wrong": wrong,
         "audit wrong": wrong,
     }
