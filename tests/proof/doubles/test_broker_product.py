@@ -11,7 +11,17 @@ from confluent_kafka import murmur2
 from confluent_kafka.admin import ConfigResource, ResourceType
 
 from spark_jobs.sinks import kafka as jobs
-from spark_jobs.sinks.kafka import Position, Publisher, Sent, ensure_topics, expect_own, forget, last_sent, message_limits, read_progress
+from spark_jobs.sinks.kafka import (
+    Position,
+    Publisher,
+    Sent,
+    ensure_topics,
+    expect_own,
+    last_sent,
+    message_limits,
+    read_epochs,
+    read_progress,
+)
 from spark_jobs.topic_check import messages, partitions_of
 from tests.proof.doubles.conftest import Clients
 from writetime.config.kafka import KafkaConfig
@@ -80,14 +90,17 @@ def test_events_are_sent_once_with_their_progress(clients: Clients, kafka: Kafka
             assert {expected[b"%d" % (int(value.split(b".")[1]) % 3)] for value in partition if value} <= {number}
 
 
-def test_what_is_forgotten_is_sent_again(clients: Clients, kafka: KafkaConfig) -> None:
+def test_what_is_to_be_sent_again_is_sent_again(clients: Clients, kafka: KafkaConfig) -> None:
     ensure_topics(kafka, topics_of(kafka))
     orders, users = topics_of(kafka)
     list(Publisher(kafka).send_all(rows(kafka, range(1, 5))))
-    forget(kafka, [orders])
-    assert read_progress(kafka, 0) == {users: Position(1, 3)}
-    assert list(Publisher(kafka).send_all(rows(kafka, range(1, 5)))) == [Sent(2)]
+    again = Publisher(kafka, epochs={orders: 1})
+    assert list(again.send_all(rows(kafka, range(1, 5)))) == [Sent(2)]
+    assert list(again.send_all(rows(kafka, range(1, 5)))) == [Sent(0)]
+    assert read_epochs(kafka) == {orders: 1, users: 0}
     assert count(clients, kafka) == 6
+    (late,) = Publisher(kafka).send_all(rows(kafka, [6], batch=2))
+    assert (late.events, list(late.stuck)) == (0, [orders])
 
 
 def test_topics_belong_to_one_pipeline(clients: Clients, kafka: KafkaConfig) -> None:
