@@ -54,6 +54,7 @@ def test_proofs_and_benchmarks_are_listed_by_name() -> None:
     new = {
         "prove NAME=complete",
         "prove NAME=engines",
+        "prove NAME=interleavings",
         "prove NAME=kill",
         "prove NAME=upgrade",
         "bench NAME=commits",
