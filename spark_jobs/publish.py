@@ -78,14 +78,7 @@ from writetime.pipeline.documents import PartitionedFrom, RefusedTable, Sealed
 from writetime.pipeline.identity import owner
 from writetime.pipeline.job_result import cause
 from writetime.pipeline.planner import history, read_manifest, read_schema, read_sealed
-from writetime.pipeline.publish_progress import (
-    CompleteBefore,
-    Published,
-    complete_in_kafka,
-    read_published,
-    update_published,
-    write_published,
-)
+from writetime.pipeline.publish_progress import CompleteBefore, Published, complete_in_kafka, read_published, write_published
 from writetime.pipeline.quarantine.published import of_batch, unsent, with_bytes
 from writetime.pipeline.quarantine.record import QuarantineRecord
 from writetime.pipeline.segment_check import known_schema
@@ -277,7 +270,7 @@ def _request_again(config: PipelineConfig, kafka: KafkaConfig, store: Store, tab
         about = {"waiting": waiting, "reasons": reasons, "epochs": epochs, "requests": requests, "costs": costs}
         return known.model_copy(update=about)
 
-    update_published(store, cluster, change)
+    Published.update(store, layout.published(cluster), change)
 
 
 def _epochs(kafka: KafkaConfig, tables: Callable[[], Iterable[Table]]) -> Counter[str]:
@@ -309,7 +302,7 @@ def _with_heartbeat(config: PipelineConfig, kafka: KafkaConfig, store: Store, pu
         waiting = published.waiting.keys() | (stored.waiting.keys() if stored is not None else set())
         _mark_complete(config, kafka, store, until, waiting)
     said = {"heartbeat": now, "complete": complete}
-    update_published(store, config.cluster.name, lambda before: (before or published).model_copy(update=said))
+    Published.update(store, layout.published(config.cluster.name), lambda before: (before or published).model_copy(update=said))
     return published.model_copy(update=said)
 
 

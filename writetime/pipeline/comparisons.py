@@ -22,7 +22,6 @@ from pydantic import Field
 
 from writetime.cassandra.schema.model import Table
 from writetime.config.cluster import SnapshotConfig
-from writetime.errors import PreconditionFailed
 from writetime.pipeline.bootstrap.run import HIGHEST, LOWEST, Range, Run, joined, runs
 from writetime.pipeline.documents import Document
 from writetime.pipeline.verification import TableResult
@@ -100,20 +99,15 @@ def record(
 ) -> None:
     """Add results. `read`: the tables that were read and ingested when the comparison `began`; of all others but the
     `existing` ones what was known is dropped."""
-    name = layout.comparisons(cluster)
-    while True:
-        info = store.head(name)
-        known = Comparisons() if info is None else Comparisons.model_validate_json(store.read(name, generation=info.generation))
-        tables = {table_id: each for table_id, each in known.tables.items() if table_id in existing}
+
+    def change(known: Comparisons | None) -> Comparisons:
+        tables = {table_id: each for table_id, each in (known.tables if known else {}).items() if table_id in existing}
         for each in results:
             before = tables.get(each.table_id) or Comparison(table=each.table, at=at, report=report)
             tables[each.table_id] = _after(before, each, report, began, at, counts=each.table_id in read)
-        try:
-            store.put(name, Comparisons(tables=tables).to_bytes(), if_generation=0 if info is None else info.generation)
-            return
-        except PreconditionFailed:
-            # Another comparison has recorded its result.
-            continue
+        return Comparisons(tables=tables)
+
+    Comparisons.update(store, layout.comparisons(cluster), change)
 
 
 def _after(before: Comparison, result: TableResult, report: str, began: datetime, at: datetime, *, counts: bool) -> Comparison:

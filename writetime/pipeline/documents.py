@@ -7,7 +7,8 @@ bytes.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from contextlib import suppress
 from datetime import datetime
 from typing import Any, Final, Literal, Self
 from uuid import UUID
@@ -18,7 +19,7 @@ from writetime import untrusted
 from writetime.cassandra.commitlog.sections import Place
 from writetime.cassandra.merge.reconcile import Policy
 from writetime.config.kafka import PartitionBy
-from writetime.errors import ObjectNotFound
+from writetime.errors import ObjectNotFound, PreconditionFailed
 from writetime.pipeline.quarantine.kinds import QuarantineKind
 from writetime.storage import layout, segment_object, untrusted_objects
 from writetime.storage.checksum import crc32c
@@ -48,6 +49,28 @@ class Document(BaseModel):
             return cls.model_validate_json(store.read(name))
         except ObjectNotFound:
             return None
+
+    @classmethod
+    def update(cls, store: Store, name: str, change: Callable[[Self | None], Self | None]) -> Self | None:
+        """Replace the document, under its generation, by what `change` makes of it; None: it stays. If another process has
+        written it meanwhile, `change` is called again with that. Returns the document that is there then."""
+        tried: Self | None = None
+        while True:
+            info = store.head(name)
+            try:
+                before = None if info is None else cls.model_validate_json(store.read(name, generation=info.generation))
+            except ObjectNotFound:
+                # Written again since `head`.
+                continue
+            if tried is not None and before == tried:
+                # The write succeeded, and its answer was lost.
+                return before
+            if (after := change(before)) is None:
+                return before
+            tried = after
+            with suppress(PreconditionFailed):
+                store.put(name, after.to_bytes(), if_generation=info.generation if info is not None else 0)
+                return after
 
 
 class Mark(Document):

@@ -7,15 +7,13 @@ so that no run takes back what another one has recorded or was asked for since i
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
-from contextlib import suppress
+from collections.abc import Iterable, Mapping
 from datetime import UTC, datetime, timedelta
 from typing import Final
 from uuid import UUID
 
 from pydantic import Field
 
-from writetime.errors import ObjectNotFound, PreconditionFailed
 from writetime.pipeline import watermark
 from writetime.pipeline.documents import Document, Manifest, StageCost, Watermark, sum_of_costs
 from writetime.pipeline.identity import id_of
@@ -66,28 +64,6 @@ def read_published(store: Store, cluster: str) -> Published | None:
     return Published.read(store, layout.published(cluster))
 
 
-def update_published(store: Store, cluster: str, change: Callable[[Published | None], Published | None]) -> None:
-    """Replace the record by what `change` makes of it, None: nothing; again of what is there if another run has written it
-    meanwhile."""
-    name, tried = layout.published(cluster), b""
-    while True:
-        info = store.head(name)
-        try:
-            found = b"" if info is None else store.read(name, generation=info.generation)
-        except ObjectNotFound:
-            continue
-        if tried and found == tried:
-            # The write succeeded, and its answer was lost.
-            return
-        after = change(Published.model_validate_json(found) if found else None)
-        if after is None:
-            return
-        tried = after.to_bytes()
-        with suppress(PreconditionFailed):
-            store.put(name, tried, if_generation=info.generation if info is not None else 0)
-            return
-
-
 def write_published(store: Store, cluster: str, published: Published, costs: Iterable[StageCost] = ()) -> None:
     """Record what a run has reached, and add its `costs` to those so far. What a heartbeat has said stays said. If another run
     has gone further, its record stays, and so do requests to send a table again that came in since this run began."""
@@ -103,7 +79,7 @@ def write_published(store: Store, cluster: str, published: Published, costs: Ite
         mine = mine.model_copy(update={"complete": said, "costs": so_far, "heartbeat": heartbeat})
         return mine if before is None else _with_requests(mine, before)
 
-    update_published(store, cluster, change)
+    Published.update(store, layout.published(cluster), change)
 
 
 def _is_there(store: Store, cluster: str, published: Published) -> bool:

@@ -26,7 +26,6 @@ from typing import Final
 
 import structlog
 
-from writetime.errors import PreconditionFailed
 from writetime.pipeline.completeness import held_segments
 from writetime.pipeline.documents import HeldTable, Hold, Manifest, Sealed, SegmentOutcome, Watermark, may_contain
 from writetime.pipeline.node_facts import NodeFacts, SignedOff
@@ -144,19 +143,17 @@ def advance(store: Store, cluster: str, found: Watermark | None) -> Watermark | 
     """Merge it into the cluster's document, which other drivers write too; returns the document."""
     if found is None:
         return None
-    name = layout.complete(cluster)
-    while True:
-        info = store.head(name)
-        known = Watermark.model_validate_json(store.read(name, generation=info.generation)) if info is not None else Watermark()
+    known = Watermark()
+
+    def change(before: Watermark | None) -> Watermark | None:
+        nonlocal known
+        known = before or Watermark()
         merged = later(known, found)
-        if merged == known:
-            return known
-        try:
-            store.put(name, merged.to_bytes(), if_generation=info.generation if info is not None else 0)
-        except PreconditionFailed:
-            continue
-        _log_nodes(cluster, known, merged)
-        return merged
+        return None if merged == known else merged
+
+    merged = Watermark.update(store, layout.complete(cluster), change) or known
+    _log_nodes(cluster, known, merged)
+    return merged
 
 
 def later(one: Watermark, other: Watermark) -> Watermark:
