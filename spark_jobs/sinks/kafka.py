@@ -154,10 +154,8 @@ class Chain:
         if reached.batch < self.first:
             return None
         known = None if reached.id is None else self.id_of(reached.batch)
-        if known == reached.id and (known is not None or reached.batch <= self.upto):
-            return None
-        if known is None and reached.batch <= self.upto:
-            # Its documents are deleted.
+        # Of a batch that is not known the documents may be deleted.
+        if (reached.batch <= self.upto) if known is None else (known == reached.id):
             return None
         beyond = f"{self.upto} is the last that is sealed" if reached.batch > self.upto else "that batch is another one by now"
         return PublishError(
@@ -628,31 +626,30 @@ def _expect_own(kafka: KafkaConfig, owner: Owner | None, claimed: bytes | None) 
 def last_sent(kafka: KafkaConfig, owner: Owner | None = None) -> int:
     """The highest batch in any publisher's progress; 0 if nothing was sent. PublishError if progress cannot
     be read completely or belongs to another pipeline."""
-    progress = progress_topic(kafka.topic_prefix)
-    try:
-        topics = AdminClient(client_options(kafka)).list_topics(timeout=_TIMEOUT_SECONDS).topics
-        highest = 0
-        for number in topics[progress].partitions if progress in topics else ():
-            reached, claimed = _read_progress(kafka, number)
-            _expect_own(kafka, owner, claimed)
-            highest = max([highest, *(position.batch for position in reached.values())])
-        return highest
-    except KafkaException as error:
-        raise _failure("read the publishers' progress", progress, error) from error
+    found = _all_progress(kafka)
+    for _, claimed in found:
+        _expect_own(kafka, owner, claimed)
+    return max((reached.batch for progress, _ in found for reached in progress.values()), default=0)
 
 
 def read_epochs(kafka: KafkaConfig) -> dict[str, int]:
     """By stream, how often all its events were to be sent again, by the publishers' progress."""
-    topic, found = progress_topic(kafka.topic_prefix), dict[str, int]()
+    found: dict[str, int] = {}
+    for progress, _ in _all_progress(kafka, settled=False):
+        for stream, reached in progress.items():
+            found[stream] = max(reached.epoch, found.get(stream, 0))
+    return found
+
+
+def _all_progress(kafka: KafkaConfig, *, settled: bool = True) -> list[tuple[dict[str, Position], bytes | None]]:
+    """As `_read_progress`, of all publishers; of none if their topic does not exist."""
+    topic = progress_topic(kafka.topic_prefix)
     try:
-        if topic not in AdminClient(client_options(kafka)).list_topics(timeout=_TIMEOUT_SECONDS).topics:
-            return found
-        each = at_once(lambda number: _read_progress(kafka, number, settled=False), range(kafka.publishers))
+        topics = AdminClient(client_options(kafka)).list_topics(timeout=_TIMEOUT_SECONDS).topics
+        numbers = topics[topic].partitions if topic in topics else ()
+        return at_once(lambda number: _read_progress(kafka, number, settled=settled), numbers)
     except KafkaException as error:
         raise _failure("read the publishers' progress", topic, error) from error
-    for stream, reached in ((stream, reached) for progress, _ in each for stream, reached in progress.items()):
-        found[stream] = max(reached.epoch, found.get(stream, 0))
-    return found
 
 
 def _beyond(rows: Iterable[Any], done: Mapping[str, tuple[int, int]], stuck: Mapping[str, Any]) -> Iterator[Any]:
