@@ -83,7 +83,7 @@ def _begin(config: PipelineConfig, store: Store, spark: SparkSession, topics: st
     found = planning.look(store, cluster)
     if not partial:
         planning.expect_whole(found, cluster)
-    last = max(planning.seen(store, cluster, found.last), *_seen_outside(config, store, spark, topics))
+    last = max(_seen_outside(config, store, spark, topics))
     rebuild = planning.start(store, cluster, found, last, topics=topics, partial=partial, now=store_clock(store, cluster))
     log.info("rebuild begins", first=rebuild.chain.first, segments=rebuild.segments, lacking=rebuild.lacking)
     return rebuild

@@ -202,20 +202,21 @@ def start(store: Store, cluster: str, found: Archive, last: int, *, topics: str 
     return begun
 
 
-def close_former(store: Store, cluster: str, rebuild: Rebuild, now: datetime) -> None:
+def close_former(store: Store, cluster: str, rebuild: Rebuild, now: datetime) -> History:
     """End the former chain: its open batch is voided, or archived if a driver has sealed it, and the number after it is taken,
     with a batch that is voided. So a planner that looked before the rebuild was there finds its number taken. Changes nothing
-    once it is done."""
+    once it is done. Returns the progress then; its last batch is below the chain's first before that has any."""
     while (past := history(store, cluster)).last < rebuild.chain.first:
         if past.open:
             _give_up(store, cluster, past.last)
         elif past.voided and _is_of(read_manifest(store, cluster, past.last), rebuild):
-            return
+            return past
         else:
             if past.sealed is not None:
                 archive(store, cluster, past.sealed.number)
             with suppress(BatchBusy):
                 take_number(store, cluster, past, rebuild.chain, now=now)
+    return past
 
 
 def _is_of(manifest: Manifest, rebuild: Rebuild) -> bool:
@@ -261,15 +262,9 @@ class Planner:
     taken: set[str] = field(default_factory=set)
     _known_upto: int = 0
 
-    @property
-    def past(self) -> History:
-        """The progress of the chain; its last batch is below `first` before it has any."""
-        return history(self.store, self.cluster)
-
     def next(self, now: datetime) -> Manifest | None:
         """The next batch: the open one, else a new one; None when the whole archive is read."""
-        close_former(self.store, self.cluster, self.rebuild, now)
-        past, chain = self.past, self.rebuild.chain
+        past, chain = close_former(self.store, self.cluster, self.rebuild, now), self.rebuild.chain
         if past.last >= chain.first and past.open:
             return read_manifest(self.store, self.cluster, past.last)
         self.learn(past.last)
