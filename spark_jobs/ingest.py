@@ -1043,7 +1043,18 @@ class Batch:
             log.warning("rejected table not looked at", table=table.label, batch=self.manifest.number, reason=reason_of(error))
 
     def _commit_state(self, folded: DataFrame, captured: list[Table]) -> dict[str, ShardVersions]:
-        """Upsert each changed shard, in the tasks that hold its records, and collect the versions for the next batch."""
+        """Upsert each changed shard, and collect the versions for the next batch."""
+        written = self._write_shards(folded, captured)
+        state = {name: versions.captured_up_to(self.base.number) for name, versions in self.base.state.items()} if self.base else {}
+
+        def after_batch(table: Table) -> ShardVersions:
+            after = self._shard_versions(table).after(written.get(table.id.bytes, {}))
+            return after.model_copy(update={"behind": None, "ended": table.dropped})
+
+        return state | dict(zip((str(table.id) for table in captured), of_each(captured, after_batch), strict=True))
+
+    def _write_shards(self, folded: DataFrame, captured: list[Table]) -> Mapping[bytes, Mapping[int, Written]]:
+        """Upsert each changed shard, in the tasks that hold its records; by table id and bucket."""
         number, bucket_url = self.manifest.number, self.config.bucket
         noted = self.config.cluster.cql is not None
         cluster, now = self.manifest.cluster, self.manifest.now
@@ -1073,13 +1084,7 @@ class Batch:
         written: dict[bytes, dict[int, Written]] = defaultdict(dict)
         for row in done:
             written[bytes(row.table_id)][row.bucket] = Written(row.version, row.earliest_expiry)
-        state = {name: versions.captured_up_to(self.base.number) for name, versions in self.base.state.items()} if self.base else {}
-
-        def after_batch(table: Table) -> ShardVersions:
-            after = self._shard_versions(table).after(written.get(table.id.bytes, {}))
-            return after.model_copy(update={"behind": None, "ended": table.dropped})
-
-        return state | dict(zip((str(table.id) for table in captured), of_each(captured, after_batch), strict=True))
+        return written
 
     def _note_undecided(self, folded: DataFrame) -> None:
         """Record the rows for which no record says whether a TRUNCATE removed them, so that they are read

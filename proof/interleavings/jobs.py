@@ -41,7 +41,7 @@ from writetime.cassandra.schema.system_tables import TABLES
 from writetime.config.pipeline import PipelineConfig
 from writetime.errors import LeaseLost, ObjectNotFound
 from writetime.pipeline import node_logs, pinned
-from writetime.pipeline.documents import Problem, SegmentOutcome, ShardVersions
+from writetime.pipeline.documents import Problem, SegmentOutcome
 from writetime.pipeline.quarantine.kinds import QuarantineKind
 from writetime.storage import layout
 
@@ -211,12 +211,8 @@ class SmallBatch(ingest.Batch):
         except ObjectNotFound:
             return self.store.read(each.ref.archived(each.sealed_at))
 
-    def _pin_absent(self, surveyed: Any) -> None:
-        gone = {self.manifest.segments[index].object for index in surveyed.absent}
-        if gone:
-            self._expect_open()
-        pinned.pin_absent(self.store, self.manifest, gone)
-        self.absent = frozenset(gone)
+    def _with_problem(self, surveyed: Any, kind: QuarantineKind, where: str = "true") -> set[str]:
+        return {self.manifest.segments[index].object for index in surveyed.absent} if kind is QuarantineKind.GONE else set()
 
     def _small_merge(self, surveyed: SmallSurvey, captured: list[Table]) -> SmallFolded:
         news: dict[str, dict[str, Mutation]] = defaultdict(dict)
@@ -273,23 +269,15 @@ class SmallBatch(ingest.Batch):
         written = super()._write_files(events, of_no_rows, schema, captured)
         return SmallFiles(written.writes, written.events, written.emitted)
 
-    def _commit_state(self, folded: Any, captured: Any) -> dict[str, ShardVersions]:
-        written: dict[Any, dict[int, Written]] = defaultdict(dict)
+    def _write_shards(self, folded: Any, captured: Any) -> dict[bytes, dict[int, Written]]:
+        written: dict[bytes, dict[int, Written]] = defaultdict(dict)
         for table in captured:
-            for (_, bucket), (uri, base) in self._shards(table).items():
-                records = folded.records.get((table.id, bucket))
-                if not records:
-                    continue
-                batch = shards.in_batches(shards.Record(key, state, None) for key, state in records)
-                after = shards.upsert(uri, base, self.manifest.number, batch, self.store, self._lease(table, bucket))
-                written[table.id][bucket] = after
-        state = {name: versions.captured_up_to(self.base.number) for name, versions in self.base.state.items()} if self.base else {}
-
-        def after_batch(table: Table) -> ShardVersions:
-            after = self._shard_versions(table).after(written.get(table.id, {}))
-            return after.model_copy(update={"behind": None, "ended": table.dropped})
-
-        return state | {str(table.id): after_batch(table) for table in captured}
+            for (table_id, bucket), (uri, base) in self._shards(table).items():
+                if records := folded.records.get((table.id, bucket)):
+                    batch = shards.in_batches(shards.Record(key, state, None) for key, state in records)
+                    after = shards.upsert(uri, base, self.manifest.number, batch, self.store, self._lease(table, bucket))
+                    written[table_id][bucket] = after
+        return written
 
     def _note_undecided(self, folded: Any) -> None:
         """No TRUNCATE is undecided."""

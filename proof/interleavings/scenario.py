@@ -16,7 +16,8 @@ from typing import Any, Final
 
 from proof.interleavings import drivers
 from proof.interleavings.jobs import CLUSTER, PREFIX, Here, Mutation, Place
-from proof.interleavings.world import Choice, Driver, Endless, Schedule, Task, World
+from proof.interleavings.schedule import Deviations
+from proof.interleavings.world import Driver, Endless, Schedule, World
 from writetime.errors import ChainMismatch, WritetimeError
 from writetime.pipeline import chains
 from writetime.pipeline.documents import LedgerEntry
@@ -156,15 +157,8 @@ class Stage:
         return place
 
 
-class _InOrder:
-    """No deviation."""
-
-    def choose(self, current: Task | None, others: list[Task], world: World) -> Choice:
-        return Choice(current)
-
-
 def _alone(place: Place, name: str, work: Work) -> Driver:
-    (driver,) = place.world.run([(name, partial(work, place))], _InOrder())
+    (driver,) = place.world.run([(name, partial(work, place))], Deviations(()))
     if name == "before" and driver.error is not None:
         raise driver.error
     return driver
