@@ -19,6 +19,7 @@ from pyiceberg.catalog.sql import SqlCatalog
 from proof.orders import Order, Orders
 from spark_jobs import ingest, publish, rebuild
 from spark_jobs.sinks.iceberg import Warehouse
+from tests.pipeline.test_rebuild import NEXT
 from tests.spark_jobs.pipeline import Pipeline
 from tests.spark_jobs.synthetic import CLUSTER, START, Ring, delete_row, folded, insert, update
 from tests.spark_jobs.test_kafka import consume
@@ -70,7 +71,7 @@ def test_tables_come_back(tmp_path: Path) -> None:
     (bucket / victim.name).write_bytes(kept)
 
     done = rebuild.run(pipeline.config)
-    assert (done.chain.first, done.chain.upto) == (last.number + 1, last.number + 1)
+    assert (done.chain.first, done.chain.upto) == (last.number + NEXT, last.number + NEXT)
     order = Order(0)
     orders._compare(pipeline, order)
     assert order.problems == []
@@ -150,26 +151,27 @@ def test_a_restored_backup_is_rebuilt_and_nothing_is_sent_twice(tmp_path: Path, 
         rebuild.run(config)
     under_way = chains.unfinished(ring.store, CLUSTER)
     assert under_way is not None
-    assert (under_way.chain.first, under_way.published, under_way.sealed) == (4, 2, 1)
+    first = under_way.chain.first
+    assert (first, under_way.published, under_way.sealed) == (3 + NEXT, 2, 1)
     with pytest.raises(BatchBusy, match="a rebuild is under way"):
         ring.plan(120)
     assert publish.run(config).events == 0
 
     done = rebuild.run(config)
-    assert (done.chain.first, done.chain.upto, done.segments) == (4, 6, 3)
+    assert (done.chain.first, done.chain.upto, done.segments) == (first, first + 2, 3)
     assert ring.current() == {(1, 1): {"name": 3}, (3, 1): {"name": 4}}
     assert folded(ring.events()) == ring.current()
-    assert min(event["batch"] for event in ring.events()) == 4
+    assert min(event["batch"] for event in ring.events()) == first
     assert [publish.run(config).events, publish.run(config, everything=True).events] == [0, 0]
     assert sequences(config) == before
 
     ring.batch(130)
     assert ring.current() == {(1, 1): {"name": 3}, (3, 1): {"name": 4}, (4, 1): {"name": 5}}
     assert [publish.run(config).events, publish.run(config, everything=True).events] == [1, 0]
-    assert sequences(config) == [*before, [7, 1]]
-    later = read_manifest(ring.store, CLUSTER, 7).chain
+    assert sequences(config) == [*before, [first + 3, 1]]
+    later = read_manifest(ring.store, CLUSTER, first + 3).chain
     assert later is not None
-    assert (later.id, later.upto) == (done.chain.id, 6)
+    assert (later.id, later.upto) == (done.chain.id, first + 2)
 
 
 def test_all_events_again_under_another_prefix(tmp_path: Path, kafka_broker: str) -> None:
@@ -184,16 +186,17 @@ def test_all_events_again_under_another_prefix(tmp_path: Path, kafka_broker: str
     lose(tmp_path / "bucket", "batches", "state")
 
     done = rebuild.run(config, topics=f"{prefix}-again")
-    assert (done.chain.first, done.chain.upto, done.waiting) == (3, 3, {})
+    first = 2 + NEXT
+    assert (done.chain.first, done.chain.upto, done.waiting) == (first, first, {})
     assert [batch for batch, _ in sequences(config)] == [1, 2]
     again = with_kafka(ring, kafka_broker, f"{prefix}-again")
-    assert [batch for batch, _ in sequences(again)] == [3, 3]
+    assert [batch for batch, _ in sequences(again)] == [first, first]
 
     shipped(ring, insert(2, 1, 61, name=3), at=70)
     ring.batch(80)
     assert publish.run(again).events == 1
     assert publish.run(again, everything=True).events == 0
-    assert [batch for batch, _ in sequences(again)] == [3, 3, 4]
+    assert [batch for batch, _ in sequences(again)] == [first, first, first + 1]
     assert [batch for batch, _ in sequences(config)] == [1, 2]
 
 
@@ -221,7 +224,7 @@ def test_an_archive_that_lacks_something_is_named_or_left_out_and_flagged(tmp_pa
 
     assert command(ring, "--partial", "--yes") == 0
     shown = capsys.readouterr().out
-    assert "rebuilt from 1 archived segments: batches 4 to 4\nincomplete: 2 segments were missing" in shown
+    assert f"rebuilt from 1 archived segments: batches {3 + NEXT} to {3 + NEXT}\nincomplete: 2 segments were missing" in shown
     done = chains.current(ring.store, CLUSTER)
     assert done is not None
     assert (done.lacking, done.chain.partial, done.missing) == (2, True, [second, third])
