@@ -14,7 +14,7 @@ from spark_jobs import ingest, publish, rebuild, stream
 from writetime.errors import BatchBusy, BatchClosed, WritetimeError
 from writetime.pipeline.archiver import archive, archive_last
 from writetime.pipeline.documents import Manifest
-from writetime.pipeline.planner import OWNERS_TURN, history, plan_ingest, plan_replay, read_sealed, store_clock
+from writetime.pipeline.planner import OWNERS_TURN, history, plan_ingest, plan_maintain, plan_replay, read_sealed, store_clock
 from writetime.pipeline.publish_progress import publish_due
 from writetime.pipeline.void import void
 
@@ -110,16 +110,29 @@ def replay(place: Place) -> int | None:
         archive_last(place.store, CLUSTER)
         return plan_replay(place.store, CLUSTER, start=place.begin, end=now, now=now)
 
+    manifest = _in_turn(place, planned)
+    return None if manifest is None else run_batch(place, manifest)
+
+
+def maintenance(place: Place) -> int | None:
+    """A run of cdc_maintain: it waits for its turn."""
+
+    def planned() -> Manifest | None:
+        archive_last(place.store, CLUSTER)
+        return plan_maintain(place.store, CLUSTER, now=store_clock(place.store, CLUSTER))
+
+    manifest = _in_turn(place, planned)
+    return None if manifest is None else run_batch(place, manifest)
+
+
+def _in_turn(place: Place, planned: Callable[[], Manifest | None]) -> Manifest | None:
     for _ in range(10):
         try:
-            manifest = planned()
-            break
+            return retrying(place, planned, tries=1)
         except BatchBusy as error:
             place.world.note(f"    waits: {error.message}")
             place.world.block(lambda: False, 15.0)
-    else:
-        return None
-    return None if manifest is None else run_batch(place, manifest)
+    return None
 
 
 # --- a session

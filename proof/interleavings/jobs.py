@@ -13,9 +13,9 @@ import pickle
 import re
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass, field, replace
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
 from types import SimpleNamespace
 from typing import Any, Final, NamedTuple
 from unittest import mock
@@ -24,26 +24,28 @@ from uuid import UUID
 import structlog
 
 from proof.doubles.broker import Broker
+from proof.doubles.broker import Fault as BrokerFault
 from proof.doubles.broker import installed as broker_installed
-from proof.doubles.warehouse import Catalog, DoubleEvents, DoubleWarehouse
+from proof.doubles.warehouse import Catalog, DoubleEvents, DoubleWarehouse, IcebergError, state_unknown
 from proof.interleavings.world import Current, World
 from proof.interleavings.world import installed as world_installed
-from spark_jobs import ingest, publish, rebuild, stream
+from spark_jobs import ingest, maintain, publish, rebuild, stream
 from spark_jobs.sinks.kafka import RECORDS
 from spark_jobs.state import shards
 from spark_jobs.state.shards import Written
 from tests.cassandra.schema.examples import create_keyspace, create_table
-from tests.storage.memory import MemoryStore
+from tests.storage.memory import Fault, MemoryStore
 from writetime import storage
 from writetime.cassandra.commitlog.encode import encode_mutation
 from writetime.cassandra.schema.model import Column, Schema, Table
 from writetime.cassandra.schema.system_tables import TABLES
 from writetime.config.pipeline import PipelineConfig
-from writetime.errors import LeaseLost, ObjectNotFound
+from writetime.errors import LeaseLost, ObjectNotFound, StoreError
 from writetime.pipeline import node_logs, pinned
-from writetime.pipeline.documents import Problem, SegmentOutcome
+from writetime.pipeline.documents import Problem, Sealed, SegmentOutcome, Watermark
 from writetime.pipeline.quarantine.kinds import QuarantineKind
 from writetime.storage import layout
+from writetime.storage.lease import Lease
 
 CLUSTER: Final = "ring"
 PREFIX: Final = "t"
@@ -140,6 +142,22 @@ def chain_over(of: Callable[[], Shards]) -> type:
 
 def _short(uri: str) -> str:
     return "/".join(uri.rsplit("/", 3)[-3:])
+
+
+def cleaning(of: Callable[[], Shards]) -> Callable[..., int]:
+    """What stands in for `shards.cleanup`: versions that nobody names are gone."""
+
+    def cleanup(uri: str, keep_versions: Iterable[int], store: Any, lease: str, **timing: float) -> int:
+        held = of()
+        with Lease(store, lease, **timing) as taken:
+            kept = {*keep_versions, taken.notes.get("version"), taken.notes.get("base"), held.newest(uri)}
+            held.step(f"state: clean {_short(uri)}")
+            gone = [version for version in held.of(uri) if version not in kept]
+            for version in gone:
+                del held.of(uri)[version]
+        return len(gone)
+
+    return cleanup
 
 
 # --- ingest
@@ -337,6 +355,7 @@ class SteppingStore(MemoryStore):
     def __init__(self, world: World) -> None:
         super().__init__()
         self._world = world
+        self.watch: Callable[[bytes], None] | None = None
 
     def take(self, other: SteppingStore) -> None:
         """Hold what another one holds."""
@@ -348,7 +367,16 @@ class SteppingStore(MemoryStore):
 
     def _strike(self, method: str, name: str) -> Any:
         self._world.step(f"store: {method} {name}")
+        if method in ("put", "copy", "delete") and self._world.takes_answer():
+            # A client tries again, and may find what it has done itself.
+            return Fault.LOST_ANSWER if self._world.random.random() < 0.5 else Fault.LOST_AND_REPEATED
         return super()._strike(method, name)
+
+    def put(self, name: str, data: Any, **about: Any) -> Any:
+        done = super().put(name, data, **about)
+        if name.startswith("complete/") and self.watch is not None:
+            self.watch(data)
+        return done
 
     def _created(self, generation: int) -> datetime:
         return datetime.fromtimestamp(self._world.now, UTC)
@@ -360,11 +388,28 @@ class NoSpark:
     def __init__(self, place: Place) -> None:
         self.place = place
         self.tables = place.catalog
-        self.sparkContext = SimpleNamespace(defaultParallelism=1, setJobGroup=lambda *_: None)
+        self.sparkContext = SimpleNamespace(defaultParallelism=1, setJobGroup=lambda *_: None, parallelize=_InDriver)
         self.catalog = SimpleNamespace(clearCache=lambda: None)
 
     def stop(self) -> None:
         """There is nothing to stop."""
+
+
+class _InDriver:
+    """Tasks that run one after the other."""
+
+    def __init__(self, wanted: Iterable[Any], _: int) -> None:
+        self._wanted, self._calls = list(wanted), list[Callable[[Any], Any]]()
+
+    def map(self, call: Callable[[Any], Any]) -> _InDriver:
+        self._calls.append(call)
+        return self
+
+    def collect(self) -> list[Any]:
+        found = self._wanted
+        for call in self._calls:
+            found = [call(each) for each in found]
+        return found
 
 
 class NoMeter:
@@ -403,7 +448,8 @@ def held_shards(spark: Any) -> Shards:
 
 @dataclass
 class Place:
-    """Where drivers run: one store, broker, warehouse, state and clock. `shipped`: all mutations so far; `logged`: errors."""
+    """Where drivers run: one store, broker, warehouse, state and clock. `shipped`: all mutations so far; `logged`: errors;
+    `logged_at`: when nodes had logged the segments; `early`: what was said to be complete too early."""
 
     world: World
     store: SteppingStore
@@ -415,6 +461,8 @@ class Place:
     segments: int = 0
     shipped: list[Mutation] = field(default_factory=list)
     logged: list[dict[str, Any]] = field(default_factory=list)
+    logged_at: dict[str, datetime] = field(default_factory=dict)
+    early: list[str] = field(default_factory=list)
 
     @classmethod
     def create(cls, world: World) -> Place:
@@ -436,8 +484,41 @@ class Place:
                 "airflow": {"session_poll_seconds": 1},
             }
         ).model_copy(update={"bucket": store.url})
-        broker, catalog = Broker(world.clock, step=world.step), Catalog(world.date, step=world.step)
-        return cls(world, store, broker, catalog, Shards(world.step), config, world.date())
+        broker, catalog = Broker(world.clock), Catalog(world.date, step=world.step)
+        return cls(world, store, broker, catalog, Shards(world.step), config, world.date())._watched()
+
+    def _watched(self) -> Place:
+        self.store.watch = self._expect_complete
+        self.catalog.answered = self._answer
+        self.broker.step = self._ask_broker
+        return self
+
+    def _ask_broker(self, what: str) -> None:
+        self.world.step(what)
+        if what.startswith(("broker: commit", "broker: init", "broker: produce")) and self.world.takes_answer():
+            self.broker.fail(BrokerFault.LOST_ANSWER)
+
+    def _answer(self, _: str) -> None:
+        if self.world.takes_answer():
+            raise state_unknown()
+
+    def _expect_complete(self, document: bytes) -> None:
+        """Note if the time that is said to be complete is later than that of a segment which no sealed batch has."""
+        until = Watermark.model_validate_json(document).until
+        if until is None:
+            return
+        with self.world.unhindered():
+            known = {layout.plain(name) for name in self._ingested()}
+        for name, at in self.logged_at.items():
+            if at < until and name not in known:
+                self.early.append(f"complete until {until:%H:%M:%S}, and {name} of {at:%H:%M:%S} is in no sealed batch")
+
+    def _ingested(self) -> Iterator[str]:
+        """The segments of the sealed batches that take effect, by their names under cdc/."""
+        for info in list(self.store.names("batches/")):
+            if info.name.endswith("/sealed.json"):
+                found = Sealed.model_validate_json(self.store.read(info.name))
+                yield from (outcome.object for outcome in found.segments if found.void is None)
 
     def copied(self, world: World) -> Place:
         """The same in another world."""
@@ -451,26 +532,42 @@ class Place:
             self,
             world=world,
             store=store,
-            broker=self.broker.copied(world.clock, world.step),
+            broker=self.broker.copied(world.clock),
             catalog=self.catalog.copied(world.date, world.step),
             shards=shards_,
             config=self.config.model_copy(update={"bucket": store.url}),
             shipped=list(self.shipped),
             logged=[],
-        )
+            logged_at=dict(self.logged_at),
+            early=[],
+        )._watched()
 
     def spark(self) -> Any:
         return NoSpark(self)
 
     def ship(self, mutations: Iterable[Mutation], *, with_schema: bool = False) -> str:
         """Put the next segment where shippers put them."""
-        some = [Mutation(*each) for each in mutations]
+        some, logged_at = [Mutation(*each) for each in mutations], self.world.date()
         ref = layout.SegmentRef(NODE, layout.SegmentName(id=self.segments + 1, version=7))
         about = {"sealed_at": self.world.date().isoformat(), "ending": "completed"}
-        self.store.put(ref.incoming, segment(some, with_schema=with_schema), if_generation=0, metadata=about)
+        try:
+            self.store.put(ref.incoming, segment(some, with_schema=with_schema), if_generation=0, metadata=about)
+        except StoreError:
+            # The answer may be lost, and it is there.
+            if self.store.head(ref.incoming) is None:
+                raise
         self.segments += 1
         self.shipped += some
+        self.logged_at[ref.incoming] = logged_at
+        self._sign_off()
         return ref.incoming
+
+    def _sign_off(self) -> None:
+        """The shipper says that it has shipped everything so far."""
+        at = self.world.date()
+        about = {"at": at.isoformat(), "unsynced_ms": 0, "members": {NODE.datacenter: [NODE.host_id]}}
+        status = {"host_id": NODE.host_id, "signed_off": about}
+        self.store.put(layout.node_status(NODE, at, f"{self.segments:08x}"), json.dumps(status).encode())
 
     def changes_rows(self) -> list[dict[str, Any]]:
         """All rows of the changes tables."""
@@ -520,6 +617,18 @@ class Here:
         self._place, self.current.world = place, place.world
 
 
+def _expired(warehouse: DoubleWarehouse, tables: Iterable[Table], _: int) -> list[Any]:
+    """Snapshots but for the last two are gone, as after some days."""
+    for table in tables:
+        for name in (warehouse.changes_of(table), warehouse.current_of(table)):
+            held = None if name is None else warehouse.tables.find(name)
+            if held is not None:
+                # Maintenance goes on if a table fails.
+                with suppress(IcebergError):
+                    held.expire(datetime.fromtimestamp(0, UTC) + timedelta(days=100_000), 2)
+    return []
+
+
 @contextmanager
 def _heard(here: Here) -> Iterator[None]:
     """Errors that the product logs are kept with the place; nothing else is logged."""
@@ -560,6 +669,12 @@ def installed() -> Iterator[Here]:
             **dict.fromkeys(("CompletenessWriter", "Compaction", "ExternalTablesWriter", "Watchdog"), Nothing),
             "second_session": lambda spark: spark,
             "spark_session": spark_session,
+        },
+        maintain: {
+            **of_jobs,
+            "cleanup": cleaning(lambda: here.place.shards),
+            "purge_shard": lambda *_: None,
+            "tidy_warehouse": _expired,
         },
         shards: {"_Chain": chain_over(lambda: here.place.shards), "_earliest_expiry": lambda *_: None},
     }

@@ -102,6 +102,20 @@ ALL: Final = {
         Scenario("void", [("ingest", drivers.ingest_run), ("void", drivers.void_open), ("publish", drivers.publish_run)]),
         Scenario("session-void", [("session", drivers.session), ("void", drivers.void_open)]),
         Scenario("replay", [("ingest", drivers.ingest_run), ("replay", drivers.replay), ("publish", drivers.publish_run)]),
+        Scenario("maintenance", [("ingest", drivers.ingest_until_idle), ("maintenance", drivers.maintenance), ("void", drivers.void_open)]),
+        Scenario("session-maintenance", [("session", drivers.session), ("maintenance", drivers.maintenance)], there=2),
+        Scenario(
+            "session-ingest",
+            [("session", drivers.session), ("ingest", drivers.ingest_run), ("shipper", partial(drivers.ship, segments=NEWS[1:]))],
+        ),
+        Scenario(
+            "late-ingest",
+            [
+                ("ingest 1", drivers.ingest_run),
+                ("ingest 2", drivers.ingest_until_idle),
+                ("shipper", partial(drivers.ship, segments=NEWS[1:])),
+            ],
+        ),
         Scenario(
             "session-replay-again",
             [("session", drivers.session), ("replay", drivers.replay), ("again", drivers.again)],
@@ -216,6 +230,7 @@ def _advice(place: Place, scenario: Scenario) -> Iterator[str]:
 
 
 def _holds(place: Place, scenario: Scenario) -> Iterator[str]:
+    yield from place.early
     yield from _batches(place)
     yield from _archive(place)
     effective = _effective(place)

@@ -14,14 +14,15 @@ from typing import Final, Literal, TypeVar
 from proof.interleavings.world import Choice, Task, World
 
 T = TypeVar("T")
-Kind = Literal["go", "stall", "kill"]
-_WEIGHTS: Final[dict[Kind, int]] = {"go": 6, "stall": 3, "kill": 2}
+Kind = Literal["go", "stall", "kill", "lose"]
+_WEIGHTS: Final[dict[Kind, int]] = {"go": 6, "stall": 3, "kill": 2, "lose": 1}
 MOST: Final = 6
 
 
 @dataclass(frozen=True, slots=True, order=True)
 class Deviation:
-    """At step `at`, another driver goes on, the `other`-th of those that can; the one that was going on may stall or die."""
+    """At step `at`, another driver goes on, the `other`-th of those that can; the one that was going on may stall or die. Or it
+    goes on itself, and the answer to its request is lost."""
 
     at: int
     kind: Kind = "go"
@@ -53,6 +54,8 @@ class Deviations:
         self.at += 1
         if found is None:
             return Choice(current)
+        if found.kind == "lose":
+            return Choice(current, lose=True)
         # Who is not stalled comes first, so that a small number means somebody who is at work.
         able = sorted(others, key=lambda task: task.driver.stalled)
         if current is None:

@@ -81,11 +81,13 @@ class Driver:
 
 @dataclass(frozen=True, slots=True)
 class Choice:
-    """What happens at a step: `to` goes on; the driver of the current task may stall or be killed before that."""
+    """What happens at a step: `to` goes on; the driver of the current task may stall or be killed before that, or the answer to
+    its request may be lost."""
 
     to: Task | None
     stall: bool = False
     kill: bool = False
+    lose: bool = False
 
 
 class Schedule(Protocol):
@@ -96,12 +98,13 @@ class Schedule(Protocol):
 
 class World:
     """See the module's docstring. `trace`: who did what, if it is kept; `effects`: a digest of all requests so far that have changed
-    something, in their order."""
+    something, in their order; `loses`: the answer to the next request is lost, if that changes something."""
 
     def __init__(self, *, most: int = 20_000, keep: bool = False) -> None:
         self.now = BEGIN
         self.random = random.Random(0)
         self.effects = 0
+        self.loses = False
         self.steps = 0
         self.trace: list[str] | None = [] if keep else None
         self._most = most
@@ -139,6 +142,11 @@ class World:
         task.history = hash((task.history, what, self.effects))
         if self.trace is not None:
             self.trace.append(f"{task.driver.name}: {what}")
+
+    def takes_answer(self) -> bool:
+        """Whether the answer to the request that was just made is lost."""
+        lost, self.loses = self.loses, False
+        return lost
 
     def note(self, what: str) -> None:
         if self.trace is not None:
@@ -234,7 +242,10 @@ class World:
             going = current if current in awake else None
             others = [task for task in able if task is not going]
             choice = self._schedule.choose(going, others, self)
-            if going is not None and choice.kill:
+            if going is not None and choice.lose:
+                self.note(f"(the answer to {going.driver.name} is lost)")
+                self.loses = True
+            elif going is not None and choice.kill:
                 self._kill(going.driver)
             elif going is not None and choice.stall:
                 self._stall(going.driver)
@@ -283,6 +294,7 @@ class World:
     def _sleep_until_due(self) -> bool:
         """Move the clock to when somebody goes on by the time; whether there is anybody."""
         waiting = [task for task in self._tasks if not task.over and not task.driver.dead and task.until is not None]
+        waiting = [task for task in waiting if not (task.is_keeper and task.driver.stalled)]
         if not [task for task in waiting if not task.is_keeper]:
             return False
         self.now = max(self.now, min(task.until for task in waiting if task.until is not None))

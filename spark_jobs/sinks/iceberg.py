@@ -30,7 +30,7 @@ from pyspark.sql import functions as F
 from pyspark.sql.pandas.types import from_arrow_schema, to_arrow_schema
 from pyspark.sql.types import DecimalType, StructType
 
-from spark_jobs.failures import TablesFailed, of_each
+from spark_jobs.failures import TablesFailed, kind_of, of_each
 from spark_jobs.meter import Made, Meter
 from spark_jobs.sinks.batch_files import (
     CHANGES,
@@ -1156,12 +1156,15 @@ class Warehouse:
     @contextmanager
     def fenced(self, batch: int) -> Iterator[None]:
         """A batch that another driver has sealed may fail here in many ways: raise the error that says so. If
-        it is not sealed, the other driver may still be running."""
+        it is not sealed, the other driver may still be running. An outage of the catalog or its store, or an answer of theirs
+        that was lost, is an error that a retry may mend."""
         try:
             yield
-        except Exception as error:
+        except (PySparkException, Py4JJavaError) as error:
             self._expect_open(batch)
-            if not isinstance(error, PySparkException | Py4JJavaError) or not is_conflict(error):
+            if not is_conflict(error):
+                if kind_of(error) == "world":
+                    raise _outage(error, batch) from error
                 raise
             raise BatchBusy(
                 f"concurrent write to the table: {why(error)[:_LONGEST]}",
@@ -1169,6 +1172,9 @@ class Warehouse:
                 obj=str(batch),
                 hint="If another run of this batch is at it, a retry finds what that one has done. Nobody else writes to these tables.",
             ) from error
+        except Exception:
+            self._expect_open(batch)
+            raise
 
     def _current_in(self, table: Table) -> str:
         return to_namespace(table.keyspace, self.namespace)
@@ -1202,6 +1208,16 @@ class Warehouse:
         """Id of the Cassandra table whose rows the table holds; None if there is no such table."""
         held = self.tables.find(name)
         return None if held is None else self._incarnation_of(held)
+
+
+def _outage(error: PySparkException | Py4JJavaError, batch: int) -> BatchError:
+    return BatchError(
+        f"catalog, store or worker failed: {why(error)[:_LONGEST]}",
+        operation="commit a batch",
+        obj=str(batch),
+        retriable=True,
+        hint="Run it again: whether or not the commit succeeded, the same rows are there after it.",
+    )
 
 
 def _despite_conflicts(write: Callable[[], None]) -> None:
