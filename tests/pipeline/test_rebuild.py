@@ -318,6 +318,22 @@ def test_a_rebuild_goes_on_where_it_died(store: LocalStore) -> None:
     assert rest == [2, 3, 0]
 
 
+def test_of_two_drivers_that_plan_at_once_one_is_refused(store: LocalStore, monkeypatch: pytest.MonkeyPatch) -> None:
+    taken_in(store, 1)
+    rebuild = started(store)
+    slow, list_answers = planner(store, rebuild), planning.new_answers
+
+    def meanwhile(*given: Any) -> Any:
+        monkeypatch.setattr(planning, "new_answers", list_answers)
+        assert planner(store, rebuild).next(NOW) is not None
+        return list_answers(*given)
+
+    monkeypatch.setattr(planning, "new_answers", meanwhile)
+    with pytest.raises(BatchBusy, match="another planner created this batch"):
+        slow.next(NOW)
+    assert history(store, CLUSTER).last == rebuild.chain.first
+
+
 def test_a_segment_that_is_packed_meanwhile_comes_in_once(store: LocalStore) -> None:
     places = taken_in(store, 1, 2)
     made = planner(store, started(store), 1)

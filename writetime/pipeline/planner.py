@@ -456,12 +456,13 @@ def _busy(store: Store, cluster: str, past: History, operation: str) -> BatchBus
     )
 
 
-def plan_rebuild(store: Store, cluster: str, chain: Chain, segments: list[SegmentInput], *, answers: list[str], now: datetime) -> Manifest:
-    """The next batch of a rebuild: over these segments; the chain's first one takes in all schema snapshots
-    too.
+def plan_rebuild(
+    store: Store, cluster: str, past: History, chain: Chain, segments: list[SegmentInput], *, answers: list[str], now: datetime
+) -> Manifest:
+    """The next batch of a rebuild: over these segments, which no batch up to `past` has; the chain's first one takes in all schema
+    snapshots too.
 
-    BatchBusy if another driver of the rebuild has just created it."""
-    past = history(store, cluster)
+    BatchBusy if another driver of the rebuild has created it meanwhile."""
     snapshots = []
     # Also if its first batches were voided: what they took in comes in again.
     if past.base < chain.first:

@@ -272,7 +272,7 @@ class Planner:
         if not segments and begun:
             return None
         answers = [] if begun else new_answers(self.store, self.cluster, {})
-        return plan_rebuild(self.store, self.cluster, chain, segments, answers=answers, now=now)
+        return plan_rebuild(self.store, self.cluster, past, chain, segments, answers=answers, now=now)
 
     def learn(self, last: int) -> None:
         """Record which segments the chain's batches have read, up to batch `last`. Those of voided batches
