@@ -30,7 +30,7 @@ from pyspark.sql import functions as F
 from pyspark.sql.pandas.types import from_arrow_schema, to_arrow_schema
 from pyspark.sql.types import DecimalType, StructType
 
-from spark_jobs.failures import TablesFailed, kind_of, of_each
+from spark_jobs.failures import TablesFailed, kind_of, of_each, reason_of
 from spark_jobs.meter import Made, Meter
 from spark_jobs.sinks.batch_files import (
     CHANGES,
@@ -1212,7 +1212,7 @@ class Warehouse:
 
 def _outage(error: PySparkException | Py4JJavaError, batch: int) -> BatchError:
     return BatchError(
-        f"catalog, store or worker failed: {why(error)[:_LONGEST]}",
+        f"catalog, store or worker failed: {reason_of(error)}",
         operation="commit a batch",
         obj=str(batch),
         retriable=True,

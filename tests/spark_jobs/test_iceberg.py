@@ -19,7 +19,6 @@ from uuid import UUID
 import pyarrow as pa
 import pytest
 from py4j.protocol import Py4JNetworkError  # type: ignore[import-untyped]
-from pyspark.errors import PySparkException
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.pandas.types import from_arrow_schema
 from structlog.testing import capture_logs
@@ -777,8 +776,9 @@ def test_files_of_a_refused_commit_are_deleted_and_those_of_a_done_one_are_not(
     day = datetime.fromtimestamp(THEN / 1_000_000, UTC) + timedelta(days=1)
     Path(next(iter(seen)).partition("/changed_at_day=")[0], f"changed_at_day={day:%Y-%m-%d}").write_text("in its way", encoding="utf-8")
     both = [insert(named, n, {"v": n}, timestamp=THEN + n * 86_400_000_000, schema=schema) for n in (0, 1)]
-    with pytest.raises(PySparkException, match="FileExistsError"):
+    with pytest.raises(BatchError, match="FileExistsError") as failed:
         warehouse.write_changes(named, schema, events(warehouse.spark, both, schema), 4)
+    assert failed.value.retriable
     assert files_of(warehouse, "leftovers") == (seen, there)
 
 
