@@ -20,10 +20,12 @@ from writetime.cassandra.types.types import parse_type
 from writetime.config.pipeline import PipelineConfig
 from writetime.errors import BatchError, ConfigError, DecodeError
 from writetime.events.json import from_json_value
+from writetime.pipeline import erasures
 from writetime.pipeline.archiver import archive, archive_last
 from writetime.pipeline.erase import Outcome
 from writetime.pipeline.erasures import Request
 from writetime.pipeline.planner import (
+    as_of,
     history,
     plan_erase,
     read_schema,
@@ -102,12 +104,13 @@ def run(config: PipelineConfig, full_name: str, key: str, *, by: str, yes: bool 
     request = Request.of(full_name, asked.pk, asked.clustering, by)
     session = spark or spark_session_of(config)
     try:
-        found = Erasing.reading(config, store, session, request, past.sealed).look()
+        with as_of(store, cluster, past.sealed, _OPERATION):
+            found = Erasing.reading(config, store, session, request, past.sealed).look()
         if not yes:
             return found
         if found.live:
             raise BatchError("; ".join(found.live), operation=_OPERATION, obj=full_name, hint=_HOW_TO_GO_ON)
-        return _run_batch(config, store, session, request)
+        return _run_batch(config, store, session, request, past.sealed.number)
     finally:
         if spark is None:
             session.stop()
@@ -120,10 +123,11 @@ def spark_session_of(config: PipelineConfig) -> SparkSession:
     return spark_session(config, f"writetime erase {config.pipeline}")
 
 
-def _run_batch(config: PipelineConfig, store: Store, spark: SparkSession, request: Request) -> Outcome:
+def _run_batch(config: PipelineConfig, store: Store, spark: SparkSession, request: Request, looked: int) -> Outcome:
     cluster = config.cluster.name
     archive_last(store, cluster)
-    manifest = plan_erase(store, cluster, request, now=store_clock(store, cluster))
+    manifest = plan_erase(store, cluster, request, looked, now=store_clock(store, cluster))
+    erasures.restore_request(store, cluster, manifest.id, request)
     sealed = ingest.run(config, manifest.number, spark)
     archive(store, cluster, sealed.number)
     # Another run of the batch may have sealed it and still be doing this.

@@ -46,7 +46,7 @@ from writetime.pipeline.archive_packing import (
     to_pack,
 )
 from writetime.pipeline.job_result import leave
-from writetime.pipeline.planner import history, store_clock
+from writetime.pipeline.planner import history, read_manifest, store_clock
 from writetime.pipeline.publish_progress import read_published
 from writetime.pipeline.void import voided_by_now
 from writetime.storage import layout, open_store
@@ -143,7 +143,11 @@ class Care:
             )
             # In sequence: the manifest of a batch is deleted first.
             finished &= self._each("batches", documents, self._remove, threads=1)
-        reports = retention.statuses(self.store, cluster, self.now - retention.STATUSES)
+        needed = read_manifest(self.store, cluster, past.last).id if past.open else None
+        reports = chain(
+            retention.statuses(self.store, cluster, self.now - retention.STATUSES),
+            retention.requests(self.store, cluster, needed, self.now - retention.REQUESTS),
+        )
         if settings.keep_reports_days is not None:
             reports = chain(reports, retention.reports(self.store, cluster, self._ago(settings.keep_reports_days)))
         finished &= self._each("reports", reports, self._remove)

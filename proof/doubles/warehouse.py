@@ -723,6 +723,10 @@ class DoubleCatalog:
         self._exchange(held, is_settled, waiting, about)
         self._exchange(name, lambda row: row["cluster"] == cluster and row["batch"] == batch and row["segment"] is not None, [], about)
 
+    def delete(self, name: str, goes: Callable[[Row], bool]) -> None:
+        """What MERGE commits that only deletes."""
+        self._exchange(name, goes, [], {})
+
     def execute(self, statement: str, about: Mapping[str, str]) -> None:
         raise NotImplementedError(f"the warehouse double runs no SQL: {statement}")
 

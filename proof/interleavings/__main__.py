@@ -23,7 +23,9 @@ OUT = Console()
 def main(arguments: list[str] | None = None) -> int:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--seed", type=int, default=1)
-    parser.add_argument("--schedules", type=int, default=1000, help="random ones, shared by the scenarios")
+    parser.add_argument(
+        "--schedules", type=int, default=1000, help="random ones, shared by the scenarios; with --sabotage, at most that of each"
+    )
     parser.add_argument("--scenario", action="append", choices=sorted(ALL), help="only these")
     parser.add_argument("--exhaustive", type=int, metavar="DEVIATIONS", help="all schedules with at most so many deviations")
     parser.add_argument("--replay", metavar="SCHEDULE", help="one schedule of a scenario, as a failure names it, as a story")
@@ -35,7 +37,7 @@ def main(arguments: list[str] | None = None) -> int:
     if options.replay is not None:
         return _replay(names[0], options.replay, options.sabotage)
     if options.sabotage is not None:
-        return _sabotages(list(RULES) if options.sabotage == "all" else [options.sabotage], names, options)
+        return _sabotages(list(RULES) if options.sabotage == "all" else [options.sabotage], options.scenario, options)
     found = _play(names, options)
     if options.json:
         print(json.dumps([each.as_dict() for each in found.values()]))
@@ -75,21 +77,23 @@ def _replay(name: str, schedule: str, rule: str | None) -> int:
     return int(bool(result.violations))
 
 
-def _sabotages(rules: list[str], names: list[str], options: argparse.Namespace) -> int:
-    """Play until each is noticed."""
+def _sabotages(rules: list[str], names: list[str] | None, options: argparse.Namespace) -> int:
+    """Play until each is noticed, at most so many schedules of each scenario."""
     unnoticed = 0
-    table = Table("rule", "what is left out", "noticed by", "what does not hold")
+    table = Table("rule", "what is left out", "noticed by", "schedules", "what does not hold")
+    seeds = range(options.seed * 10_000_000, options.seed * 10_000_000 + options.schedules)
     with run.pool(options.workers) as pool:
         for rule in rules:
-            each = max(1, options.schedules // len(names))
-            seeds = range(options.seed * 10_000_000, options.seed * 10_000_000 + each)
-            found = [done.result() for done in [pool.submit(run.share, name, seeds, rule, first_only=True) for name in names]]
-            noticed = [each for each in found if each.failures]
-            unnoticed += not noticed
-            by = noticed[0] if noticed else None
-            kind, schedule = next(iter(by.failed.items())) if by else ("", "")
-            where = f"{by.scenario}: {schedule} ({by.schedules}th)" if by else "[red]nobody[/red]"
-            table.add_row(rule, RULES[rule].what, where, kind)
+            scenarios = names or RULES[rule].by or list(ALL)
+            done = [pool.submit(run.share, name, seeds, rule, first_only=True) for name in scenarios]
+            found = next((each.result() for each in as_completed(done) if each.result().failures), None)
+            for each in done:
+                each.cancel()
+            unnoticed += found is None
+            kind, schedule = next(iter(found.failed.items())) if found else ("", "")
+            where = f"{found.scenario}: {schedule}" if found else "[red]nobody[/red]"
+            table.add_row(rule, RULES[rule].what, where, str(found.schedules if found else len(seeds)), kind)
+            OUT.print(f"{rule}: {where}")
     OUT.print(table)
     return int(bool(unnoticed))
 

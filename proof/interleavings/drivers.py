@@ -6,11 +6,13 @@ judges it. Knows no schedule."""
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable, Sequence
 from typing import Any, Final, TypeVar
 
 from proof.interleavings.jobs import CLUSTER, Mutation, Place
-from spark_jobs import ingest, publish, rebuild, stream
+from spark_jobs import erase, ingest, publish, rebuild, stream
+from spark_jobs.pack_archive import Care
 from writetime.errors import BatchBusy, BatchClosed, WritetimeError
 from writetime.pipeline.archiver import archive, archive_last
 from writetime.pipeline.documents import Manifest
@@ -125,6 +127,11 @@ def maintenance(place: Place) -> int | None:
     return None if manifest is None else run_batch(place, manifest)
 
 
+def care(place: Place) -> Any:
+    """The archive's part of a run of cdc_maintain, which packs nothing."""
+    return Care(place.config, place.store, place.world.date(), lambda: False).run(lambda: (lambda _: [], 1))
+
+
 def _in_turn(place: Place, planned: Callable[[], Manifest | None]) -> Manifest | None:
     for _ in range(10):
         try:
@@ -159,6 +166,15 @@ def session(place: Place, *, seconds: float = _SECONDS) -> str:
 def rebuild_run(place: Place, *, topics: str | None = None) -> Any:
     """`writetime rebuild`, again if it says so."""
     return retrying(place, lambda: rebuild.run(place.config, topics=topics), tries=4)
+
+
+def erase_run(place: Place, *, key: str) -> Any:
+    """`writetime erase` of a key of shop.orders, again if it says so."""
+
+    def run() -> Any:
+        return erase.run(place.config, "shop.orders", json.dumps({"id": key}), by="somebody", yes=True, spark=place.spark())
+
+    return retrying(place, run, tries=4)
 
 
 def void_open(place: Place) -> int | None:

@@ -26,11 +26,13 @@ import structlog
 from proof.doubles.broker import Broker
 from proof.doubles.broker import Fault as BrokerFault
 from proof.doubles.broker import installed as broker_installed
-from proof.doubles.warehouse import Catalog, DoubleEvents, DoubleWarehouse, IcebergError, state_unknown
+from proof.doubles.warehouse import Catalog, DoubleCatalog, DoubleEvents, DoubleWarehouse, IcebergError, state_unknown
 from proof.interleavings.world import Current, World
 from proof.interleavings.world import installed as world_installed
-from spark_jobs import ingest, maintain, publish, rebuild, stream
+from spark_jobs import erase, ingest, maintain, publish, rebuild, stream
 from spark_jobs.sinks.kafka import RECORDS
+from spark_jobs.stages import erase_key
+from spark_jobs.stages.erase_key import Erasing, ShardOf
 from spark_jobs.state import shards
 from spark_jobs.state.shards import Written
 from tests.cassandra.schema.examples import create_keyspace, create_table
@@ -41,8 +43,11 @@ from writetime.cassandra.schema.model import Column, Schema, Table
 from writetime.cassandra.schema.system_tables import TABLES
 from writetime.config.pipeline import PipelineConfig
 from writetime.errors import LeaseLost, ObjectNotFound, StoreError
-from writetime.pipeline import node_logs, pinned
+from writetime.pipeline import erase as bucket_erase
+from writetime.pipeline import erasures, node_logs, pinned
 from writetime.pipeline.documents import Problem, Sealed, SegmentOutcome, Watermark
+from writetime.pipeline.erase import Found, Search
+from writetime.pipeline.erasures import Erased
 from writetime.pipeline.quarantine.kinds import QuarantineKind
 from writetime.storage import layout
 from writetime.storage.lease import Lease
@@ -58,6 +63,7 @@ def _table(name: str, table_id: str) -> Table:
 
 ORDERS: Final = _table("orders", "6cbda380-e583-11f1-817f-f173fd8e050e")
 USERS: Final = _table("users", "7cbda380-e583-11f1-817f-f173fd8e050e")
+IDS: Final = {table.full_name: table.id for table in (ORDERS, USERS)}
 _LONG_AGO: Final = 1_700_000_000_000_000
 _DDL: Final = [
     encode_mutation(each, Schema(tables=TABLES))
@@ -117,14 +123,20 @@ def chain_over(of: Callable[[], Shards]) -> type:
             self.uri, self.base, self.version, self._lease = uri, base, base, lease
 
         def write(self, records: Iterable[Any]) -> None:
-            held = of()
-            found = held.at(self.uri, self.base)
+            found = of().at(self.uri, self.base)
             for batch in records:
                 for key, state in zip(batch["key"].to_pylist(), batch["state"].to_pylist(), strict=True):
                     if state:
                         found[key] = state
                     else:
                         found.pop(key, None)
+            self._commit(found)
+
+        def rewrite(self, gone: Callable[[bytes, bytes], bool]) -> None:
+            self._commit({key: state for key, state in of().at(self.uri, self.base).items() if not gone(key, state)})
+
+        def _commit(self, found: dict[bytes, bytes]) -> None:
+            held = of()
             # What an attempt has left on top of the base is restored first.
             before = held.newest(self.uri)
             self._lease.check()
@@ -144,6 +156,16 @@ def _short(uri: str) -> str:
     return "/".join(uri.rsplit("/", 3)[-3:])
 
 
+class NoExpiry:
+    """What `shards.rewrite` asks of what it has written."""
+
+    def __init__(self, *_: object) -> None:
+        pass
+
+    def earliest_expiry(self) -> None:
+        """Nothing expires."""
+
+
 def cleaning(of: Callable[[], Shards]) -> Callable[..., int]:
     """What stands in for `shards.cleanup`: versions that nobody names are gone."""
 
@@ -158,6 +180,22 @@ def cleaning(of: Callable[[], Shards]) -> Callable[..., int]:
         return len(gone)
 
     return cleanup
+
+
+def forgetting(of: Callable[[], Shards]) -> Callable[..., int]:
+    """What stands in for `shards.forget`: all versions but one are gone."""
+
+    def forget(uri: str, version: int, store: Any, lease: str, **timing: float) -> int:
+        held = of()
+        with Lease(store, lease, **timing):
+            if held.newest(uri) != version:
+                raise LeaseLost(f"version {held.newest(uri)} came after", operation="forget a shard's past", obj=uri)
+            held.step(f"state: forget {_short(uri)}")
+            for each in [each for each in held.of(uri) if each != version]:
+                del held.of(uri)[each]
+        return 0
+
+    return forget
 
 
 # --- ingest
@@ -235,9 +273,12 @@ class SmallBatch(ingest.Batch):
     def _small_merge(self, surveyed: SmallSurvey, captured: list[Table]) -> SmallFolded:
         news: dict[str, dict[str, Mutation]] = defaultdict(dict)
         came: dict[str, int] = defaultdict(int)
+        erased = self._erased()
         for data in surveyed.found.values():
             for each in mutations_of(data) if data is not None else ():
                 came[each.table] += 1
+                if is_erased(each, erased):
+                    continue
                 if newer(each, news[each.table].get(each.key)):
                     news[each.table][each.key] = each
         folded = SmallFolded()
@@ -299,6 +340,67 @@ class SmallBatch(ingest.Batch):
 
     def _note_undecided(self, folded: Any) -> None:
         """No TRUNCATE is undecided."""
+
+
+# --- an erasure
+
+
+def is_erased(mutation: Mutation, erased: Mapping[bytes, Erased]) -> bool:
+    found = erased.get(IDS[mutation.table].bytes)
+    until = None if found is None else found.partitions.get(erasures.digest(found.salt, mutation.key.encode()))
+    return until is not None and mutation.at <= until
+
+
+def looked(name: str, content: bytes, search: Search, _: object) -> tuple[Found, bytes]:
+    """What the segment holds of the key, and the segment without it: in place of `writetime.pipeline.erase._looked`."""
+    document = json.loads(content)
+    left = [each for each in document["mutations"] if not is_erased(Mutation(*each), search.erased)]
+    gone = len(document["mutations"]) - len(left)
+    return Found(object=name, frames=gone), json.dumps({**document, "mutations": left}).encode() if gone else content
+
+
+class SmallErasing(Erasing):
+    """An erasure whose tasks run in the driver."""
+
+    @property
+    def _key(self) -> str:
+        return self.request.key.decode()
+
+    def _records(self, shard: ShardOf) -> Iterator[tuple[bytes, bytes]]:
+        records = held_shards(self.spark).at(shard.uri, shard.version)
+        return ((key, state) for key, state in records.items() if key == self.request.key)
+
+    def _shows(self, table: Table, record: bytes, state: bytes, now: int) -> bool:
+        return Mutation(*json.loads(state)).value is not None
+
+    def _rewrite_state(self, until: int) -> dict[tuple[str, int], Written]:
+        assert self.manifest is not None
+
+        def gone(record: bytes, state: bytes) -> bool:
+            return record == self.request.key and Mutation(*json.loads(state)).at <= until
+
+        return {
+            (str(shard.table.id), shard.bucket): shards.rewrite(
+                shard.uri, shard.version, self.manifest.number, gone, self.store, shard.lease
+            )
+            for shard in list(self.shards())
+        }
+
+    def _matching(self, name: str, columns: str, where: str = "") -> list[Any]:
+        since = int(where.rpartition(" ")[2]) if where else 0
+        rows = self.spark.tables.load(name).snapshot  # type: ignore[attr-defined]
+        found = [row for row in (rows.rows if rows is not None else ()) if self._is_it(row) and row.get("batch", 1) > since]
+        return [(len(found),)] if columns == "count(*)" else [(row["batch"], row["ordinal"]) for row in found]
+
+    def _is_it(self, row: Mapping[str, Any]) -> bool:
+        return bool((row["key"]["id"] if "key" in row else row["id"]) == self._key)
+
+    @contextmanager
+    def _key_view(self) -> Iterator[str]:
+        yield "key"
+
+    def _is_key(self, name: str) -> str:
+        return self._key
 
 
 # --- publishing
@@ -390,6 +492,12 @@ class NoSpark:
         self.tables = place.catalog
         self.sparkContext = SimpleNamespace(defaultParallelism=1, setJobGroup=lambda *_: None, parallelize=_InDriver)
         self.catalog = SimpleNamespace(clearCache=lambda: None)
+
+    def sql(self, statement: str) -> None:
+        """The statement by which an erasure deletes rows of a key."""
+        found = re.fullmatch(r"MERGE INTO (\S+) t USING key s ON (\S+) WHEN MATCHED THEN DELETE", statement)
+        assert found is not None, statement
+        DoubleCatalog(self.tables).delete(found[1], lambda row: (row["key"]["id"] if "key" in row else row["id"]) == found[2])
 
     def stop(self) -> None:
         """There is nothing to stop."""
@@ -629,6 +737,12 @@ def _expired(warehouse: DoubleWarehouse, tables: Iterable[Table], _: int) -> lis
     return []
 
 
+def _scrubbed(spark: NoSpark, name: str) -> None:
+    held = DoubleCatalog(spark.tables).load(name)
+    held.rewrite_files()
+    held.expire(datetime.fromtimestamp(0, UTC) + timedelta(days=100_000), 1)
+
+
 @contextmanager
 def _heard(here: Here) -> Iterator[None]:
     """Errors that the product logs are kept with the place; nothing else is logged."""
@@ -676,7 +790,15 @@ def installed() -> Iterator[Here]:
             "purge_shard": lambda *_: None,
             "tidy_warehouse": _expired,
         },
-        shards: {"_Chain": chain_over(lambda: here.place.shards), "_earliest_expiry": lambda *_: None},
+        shards: {"_Chain": chain_over(lambda: here.place.shards), "_earliest_expiry": lambda *_: None, "Shard": NoExpiry},
+        erase: {"Erasing": SmallErasing, "spark_session": spark_session},
+        erase_key: {
+            "Erasing": SmallErasing,
+            "Warehouse": warehouse,
+            "forget": forgetting(lambda: here.place.shards),
+            "scrub": lambda spark, name, *_: _scrubbed(spark, name),
+        },
+        bucket_erase: {"_looked": looked},
     }
     with ExitStack() as stack:
         stack.enter_context(_heard(here))

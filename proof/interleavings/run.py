@@ -17,7 +17,7 @@ from typing import Final
 from proof.interleavings import sabotage
 from proof.interleavings.jobs import installed
 from proof.interleavings.scenario import ALL, Result, Stage
-from proof.interleavings.schedule import Deviation, Deviations, every, seeded, shrunk
+from proof.interleavings.schedule import Deviation, Deviations, Seeded, every, shrunk
 
 _SHARE: Final = 250
 """Schedules that a process takes at once."""
@@ -67,16 +67,16 @@ def share(name: str, seeds: Sequence[int], rule: str | None, *, first_only: bool
     with sabotage.applied(rule), installed() as here:
         stage = Stage(here)
         scenario = ALL[name]
-        steps = stage.play(scenario, Deviations([])).steps
+        alone = stage.play(scenario, Deviations([]))
         for seed in seeds:
-            _note(found, stage, name, seeded(seed, steps))
+            _note(found, stage, name, Seeded(seed, alone.steps, alone.writes))
             if first_only and found.failures:
                 break
     found.seconds = time.monotonic() - begun
     return found
 
 
-def _note(found: Found, stage: Stage, name: str, schedule: Deviations) -> Result:
+def _note(found: Found, stage: Stage, name: str, schedule: Deviations | Seeded) -> Result:
     result = stage.play(ALL[name], schedule)
     found.schedules += 1
     found.steps.append(result.steps)

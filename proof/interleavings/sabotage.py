@@ -6,7 +6,7 @@ Knows where the product keeps its fences, and nothing of schedules."""
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from typing import Any, Final
@@ -22,9 +22,11 @@ from writetime.storage.lease import Lease
 
 @dataclass(frozen=True)
 class Rule:
-    """`what` is left out. `unconditional`: objects whose writes have no condition; `instead`: by object and name, what stands in."""
+    """`what` is left out. `by`: the scenarios that have to notice, any if none; `unconditional`: objects whose writes have no
+    condition; `instead`: by object and name, what stands in."""
 
     what: str
+    by: Sequence[str] = ()
     unconditional: str | None = None
     instead: tuple[tuple[Any, str, Any], ...] = ()
 
@@ -34,31 +36,73 @@ def _nothing(*_: Any, **__: Any) -> None:
 
 
 RULES: Final = {
-    "fence": Rule("a driver commits although its batch is sealed", instead=((Fence, "check", _nothing),)),
+    "fence": Rule(
+        "a driver commits although its batch is sealed", by=("void", "late-ingest", "maintenance"), instead=((Fence, "check", _nothing),)
+    ),
     "own-chain": Rule(
         "a driver commits on top of later batches",
+        by=("late-ingest",),
         instead=((Warehouse, "_expect_own_chain", _nothing), (Warehouse, "_expect_no_later_chain", _nothing), (Fence, "check", _nothing)),
     ),
-    "take-over": Rule("the rows of an earlier chain stay", instead=((Warehouse, "_succeeds", lambda *_: False),)),
-    "manifest": Rule("a manifest is written over", unconditional=r"batches/.*/manifest\.json"),
-    "seal": Rule("a seal is written over", unconditional=r"batches/.*/sealed\.json"),
-    "schema": Rule("a batch's schema is written over", unconditional=r"batches/.*/schema\.json"),
-    "absent": Rule("each run of a batch reads what it finds", unconditional=r"batches/.*/absent\.json"),
-    "lease": Rule("leases are taken and renewed without a condition", unconditional=r"(leases/|.*/archiver|.*/lease)"),
-    "state": Rule("shards are written without their lease", instead=((Lease, "check", _nothing), (Lease, "finish", _nothing))),
-    "archived-first": Rule("a batch is planned while the last one is not archived", instead=((planner, "_expect_archived", _nothing),)),
-    "settled-first": Rule("batches are planned during a rebuild", instead=((planner, "expect_settled", _nothing),)),
-    "paused-publisher": Rule("events are published during a rebuild", instead=((publish.chains, "unfinished", _nothing),)),
+    "take-over": Rule("the rows of an earlier chain stay", by=("rebuild-publish",), instead=((Warehouse, "_succeeds", lambda *_: False),)),
+    "manifest": Rule("a manifest is written over", by=("two-ingests", "late-ingest"), unconditional=r"batches/.*/manifest\.json"),
+    "seal": Rule("a seal is written over", by=("void", "session-void"), unconditional=r"batches/.*/sealed\.json"),
+    "schema": Rule("a batch's schema is written over", by=("late-ingest",), unconditional=r"batches/.*/schema\.json"),
+    "absent": Rule("each run of a batch reads what it finds", by=("late-ingest", "two-ingests"), unconditional=r"batches/.*/absent\.json"),
+    "lease": Rule(
+        "leases are taken and renewed without a condition",
+        by=("maintenance", "late-ingest"),
+        unconditional=r"(leases/|.*/archiver|.*/lease)",
+    ),
+    "state": Rule(
+        "shards are written without their lease",
+        by=("maintenance", "session-maintenance"),
+        instead=((Lease, "check", _nothing), (Lease, "finish", _nothing)),
+    ),
+    "archived-first": Rule(
+        "a batch is planned while the last one is not archived",
+        by=("two-ingests", "session-ingest", "late-ingest"),
+        instead=((planner, "_expect_archived", _nothing),),
+    ),
+    "settled-first": Rule(
+        "batches are planned during a rebuild", by=("session-rebuild",), instead=((planner, "expect_settled", _nothing),)
+    ),
+    "paused-publisher": Rule(
+        "events are published during a rebuild", by=("rebuild-publish",), instead=((publish.chains, "unfinished", _nothing),)
+    ),
     "one-transactional-id": Rule(
         "publishers do not fence each other",
-        instead=((kafka.Publisher, "_transactional_id", lambda self, publisher: f"{id(object())}.{publisher}"),),
+        by=("two-publishers",),
+        instead=((kafka.Publisher, "_transactional_id", lambda self, publisher: f"{id(self)}.{publisher}"),),
     ),
-    "progress-first": Rule("a publisher relies on the recorded progress", instead=((kafka, "_beyond", lambda rows, *_: iter(rows)),)),
-    "take-back": Rule("commits of voided batches stay", instead=((voids, "take_back", _nothing), (voids, "expect_settled", _nothing))),
-    "settled-tables": Rule("rows of a voided batch are not looked for before the seal", instead=((voids, "expect_settled", _nothing),)),
-    "closing": Rule("a late driver of a rebuild empties tables", instead=((rebuild.Closing, "check", _nothing),)),
-    "current-rebuild": Rule("a late driver of a rebuild plans on", instead=((rebuild.Job, "_expect_current", _nothing),)),
-    "archive": Rule("the archive is written over", unconditional=r"archive/"),
+    "progress-first": Rule(
+        "a publisher relies on the recorded progress", by=("two-publishers",), instead=((kafka, "_beyond", lambda rows, *_: iter(rows)),)
+    ),
+    "take-back": Rule(
+        "commits of voided batches stay",
+        by=("void", "session-void"),
+        instead=((voids, "take_back", _nothing), (voids, "expect_settled", _nothing)),
+    ),
+    "settled-tables": Rule(
+        "rows of a voided batch are not looked for before the seal",
+        by=("void", "session-void"),
+        instead=((voids, "expect_settled", _nothing),),
+    ),
+    "closing": Rule(
+        "a late driver of a rebuild empties tables", by=("two-rebuilds", "session-rebuild"), instead=((rebuild.Closing, "check", _nothing),)
+    ),
+    "current-rebuild": Rule(
+        "a late driver of a rebuild plans on", by=("two-rebuilds",), instead=((rebuild.Job, "_expect_current", _nothing),)
+    ),
+    "chains": Rule(
+        "who begins and ends a rebuild writes over what is there", by=("two-rebuilds", "session-rebuild"), unconditional=r"chains/"
+    ),
+    "published": Rule(
+        "a publisher writes over what another one has published", by=("session-again", "session-publish"), unconditional=r"published/"
+    ),
+    "complete": Rule("a late driver says an earlier time to be complete", by=("two-sessions", "late-ingest"), unconditional=r"complete/"),
+    "ledger": Rule("entries of segments are written over", by=("late-ingest", "two-ingests"), unconditional=r"ledger/"),
+    "archive": Rule("the archive is written over", by=("late-ingest", "maintenance"), unconditional=r"archive/"),
 }
 
 

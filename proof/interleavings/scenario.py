@@ -9,18 +9,18 @@ from __future__ import annotations
 
 import json
 from collections import Counter, defaultdict
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 from typing import Any, Final
 
 from proof.interleavings import drivers
-from proof.interleavings.jobs import CLUSTER, PREFIX, Here, Mutation, Place
+from proof.interleavings.jobs import CLUSTER, PREFIX, Here, Mutation, Place, mutations_of
 from proof.interleavings.schedule import Deviations
 from proof.interleavings.world import Driver, Endless, Schedule, World
 from writetime.errors import ChainMismatch, WritetimeError
 from writetime.pipeline import chains
-from writetime.pipeline.documents import LedgerEntry
+from writetime.pipeline.documents import LedgerEntry, Sealed
 from writetime.pipeline.planner import history, read_sealed
 from writetime.pipeline.publish_progress import read_published
 from writetime.storage import layout
@@ -42,20 +42,25 @@ NEWS: Final = [
     [put("e", 5, "e5"), put("v", 5, "v5", USERS)],
 ]
 """Segments that come in meanwhile."""
+OF_ERASED: Final = [[*NEWS[0], put("c", 3, None)], [put("b", 1, "b1"), put("f", 4, "f4")], *NEWS[1:]]
+"""After the DELETE of b and c, other replicas' copies of their INSERT."""
 
 
 @dataclass(frozen=True)
 class Scenario:
-    """`rivals`: drivers by name, in the order in which they begin. `there`: how many of `NEWS` have come in before; `afterwards`: what
-    is asked for again when it was interrupted, by the name of its driver. `rebuilds`, `sends_again`: what of the rules
-    does not hold then."""
+    """`rivals`: drivers by name, in the order in which they begin. `there`: how many of the `news` have come in before, `known` of
+    them are ingested and published; `afterwards`: what is asked for again when it was interrupted, by the name of its driver.
+    `rebuilds`, `sends_again`: what of the rules does not hold then; `erases`: the keys of ORDERS that are erased in the end."""
 
     name: str
     rivals: Sequence[tuple[str, Work]]
     there: int = 1
+    known: int = 0
+    news: Sequence[Sequence[Mutation]] = tuple(NEWS)
     afterwards: Sequence[str] = ()
     rebuilds: bool = False
     sends_again: bool = False
+    erases: Sequence[str] = ()
 
 
 ALL: Final = {
@@ -117,6 +122,33 @@ ALL: Final = {
             ],
         ),
         Scenario(
+            "erase",
+            [("erase", partial(drivers.erase_run, key="b")), ("ingest", drivers.ingest_until_idle), ("publish", drivers.publish_run)],
+            there=2,
+            known=1,
+            news=OF_ERASED,
+            erases=["b"],
+        ),
+        Scenario(
+            "two-erases",
+            [("erase b", partial(drivers.erase_run, key="b")), ("erase c", partial(drivers.erase_run, key="c"))],
+            there=2,
+            known=1,
+            news=OF_ERASED,
+            erases=["b", "c"],
+        ),
+        Scenario(
+            "session-erase",
+            [
+                ("session", drivers.session),
+                ("erase", partial(drivers.erase_run, key="b")),
+                ("shipper", partial(drivers.ship, segments=OF_ERASED[1:])),
+            ],
+            known=1,
+            news=OF_ERASED,
+            erases=["b"],
+        ),
+        Scenario(
             "session-replay-again",
             [("session", drivers.session), ("replay", drivers.replay), ("again", drivers.again)],
             afterwards=["again"],
@@ -132,6 +164,7 @@ class Result:
 
     violations: list[str] = field(default_factory=list)
     steps: int = 0
+    writes: int = 0
     trace: list[str] = field(default_factory=list)
 
 
@@ -140,17 +173,19 @@ class Stage:
 
     def __init__(self, here: Here) -> None:
         self._here = here
-        self._begun: dict[int, Place] = {}
+        self._begun: dict[str, Place] = {}
 
     def play(self, scenario: Scenario, schedule: Schedule, *, keep: bool = False) -> Result:
         """Run the scenario as the schedule says, and look at what it has come to."""
-        begun = self._begun.get(scenario.there) or self._begun.setdefault(scenario.there, self._begin(scenario))
+        if scenario.name not in self._begun:
+            self._begun[scenario.name] = self._begin(scenario)
+        begun = self._begun[scenario.name]
         world = World(keep=keep)
         place = self._here.place = begun.copied(world)
         result = Result()
         try:
             rivals = world.run([(name, partial(work, place)) for name, work in scenario.rivals], schedule)
-            result.steps = world.steps
+            result.steps, result.writes = world.steps, world.writes
             world.note("--- all have ended, and are let alone")
             settled = _settle(place, scenario, rivals)
             result.violations += [*_honest(scenario, [*rivals, *settled]), *_advice(place, scenario), *_holds(place, scenario)]
@@ -162,11 +197,11 @@ class Stage:
 
     def _begin(self, scenario: Scenario) -> Place:
         place = self._here.place = Place.create(World())
-        for at, some in enumerate(BEFORE):
+        for at, some in enumerate([*BEFORE, *scenario.news[: scenario.known]]):
             place.ship(some, with_schema=not at)
             _alone(place, "before", drivers.ingest_until_idle)
             _alone(place, "before", drivers.publish_if_due)
-        for some in NEWS[: scenario.there]:
+        for some in scenario.news[scenario.known : scenario.there]:
             place.ship(some)
         return place
 
@@ -189,11 +224,17 @@ def _settle(place: Place, scenario: Scenario, rivals: list[Driver]) -> list[Driv
         if each.name in scenario.afterwards and not _has_succeeded(each):
             done.append(_alone(place, f"{each.name}, asked for again", works[each.name]))
         if each.name == "shipper" and not _has_succeeded(each):
-            rest = NEWS[1:][place.segments - len(BEFORE) - scenario.there :]
+            rest = scenario.news[place.segments - len(BEFORE) :]
             done.append(_alone(place, "shipper goes on", partial(drivers.ship, segments=rest)))
     for _ in range(2):
         done.append(_alone(place, "ingest", drivers.ingest_until_idle))
         done.append(_alone(place, "publish", drivers.publish_if_due))
+    for key in scenario.erases:
+        # What came in later is archived now.
+        done.append(_alone(place, f"erasure of {key}, asked for again", partial(drivers.erase_run, key=key)))
+        done.append(_alone(place, "publish", drivers.publish_if_due))
+    place.world.block(lambda: False, 7200.0)
+    done.append(_alone(place, "care", drivers.care))
     return done
 
 
@@ -234,9 +275,15 @@ def _holds(place: Place, scenario: Scenario) -> Iterator[str]:
     yield from _batches(place)
     yield from _archive(place)
     effective = _effective(place)
+    first = chains.first_of(place.store, CLUSTER, history(place.store, CLUSTER).last)
+    yield from _read_once(sealed for number, sealed in effective.items() if number >= first)
+    yield from _erased(place, scenario)
     for table in (ORDERS, USERS):
-        expected = place.expected()[table]
-        changes = [row for row in place.changes_rows() if row["of"] == table and row["batch"] in effective]
+        expected = {key: each for key, each in place.expected()[table].items() if table != ORDERS or key not in scenario.erases}
+        changes = [row for row in place.changes_rows() if row["of"] == table]
+        if voided := sorted({row["batch"] for row in changes} - effective.keys()):
+            yield f"{table}: changes of batches that have no effect: {voided}"
+        changes = [row for row in changes if row["batch"] in effective]
         yield from _state(place, table, expected)
         yield from _tables(place, table, expected, changes)
         yield from _topic(place, scenario, table, changes)
@@ -262,15 +309,29 @@ def _state(place: Place, table: str, expected: dict[str, Mutation]) -> Iterator[
     yield from _differing(f"{table}: state", dict(expected), found)
 
 
-def _effective(place: Place) -> set[int]:
+def _effective(place: Place) -> dict[int, Sealed]:
     """The sealed batches that take effect."""
     past = history(place.store, CLUSTER)
-    numbers = set()
+    found = {}
     for number in range(1, past.last + 1):
         sealed = read_sealed(place.store, CLUSTER, number)
         if sealed is not None and sealed.void is None:
-            numbers.add(number)
-    return numbers
+            found[number] = sealed
+    return found
+
+
+def _erased(place: Place, scenario: Scenario) -> Iterator[str]:
+    """Nothing of an erased key is left, nor the request that has the key itself. Tables and state are looked at in full."""
+    for info in place.store.names(layout.archive_prefix(CLUSTER)):
+        if any(each.key in scenario.erases and each.table == ORDERS for each in mutations_of(place.store.read(info.name))):
+            yield f"{info.name} holds an erased key"
+    yield from (f"{info.name} is left" for info in place.store.names(layout.erasure_requests(CLUSTER)))
+
+
+def _read_once(sealed: Iterable[Sealed]) -> Iterator[str]:
+    """No segment is read by two batches of a chain, whose accounts would hold it twice; replays read again."""
+    counts = Counter(layout.plain(part.object) for each in sealed if each.kind in ("ingest", "rebuild") for part in each.segments)
+    yield from (f"{name} was ingested by {count} batches" for name, count in counts.items() if count > 1)
 
 
 def _tables(place: Place, table: str, expected: dict[str, Mutation], changes: list[dict[str, Any]]) -> Iterator[str]:
@@ -307,6 +368,9 @@ def _topic(place: Place, scenario: Scenario, table: str, changes: list[dict[str,
             if key is not None and value is not None:
                 by_key[key.decode()].append(_place(json.loads(value)))
     again = scenario.sends_again and table == ORDERS
+    for key in scenario.erases if table == ORDERS else ():
+        # What was sent before stays in the topic.
+        by_key.pop(key, None)
     for key, places in by_key.items():
         if len(_runs(places)) > (2 if again else 1):
             yield f"{table}: events of {key} in the topic are not in order, or are there twice: {places}"

@@ -1,8 +1,9 @@
 """What a schedule does differently, and at which step: otherwise each driver goes on until it ends or waits.
 
 Strategy: a schedule is a few deviations from running the drivers one after the other, so that it can be written down,
-repeated and shrunk. Most faults of concurrent programs need two or three. `Seeded` places them at random, `every`
-lists all small ones, and `shrunk` leaves out whatever a failure does not need. Knows the world, and no driver."""
+repeated and shrunk. Most faults of concurrent programs need two or three. `Seeded` places them at random, mostly right before
+a request that changes something, `every` lists all small ones, and `shrunk` leaves out whatever a failure does not need.
+Knows the world, and no driver."""
 
 from __future__ import annotations
 
@@ -17,6 +18,8 @@ T = TypeVar("T")
 Kind = Literal["go", "stall", "kill", "lose"]
 _WEIGHTS: Final[dict[Kind, int]] = {"go": 6, "stall": 3, "kill": 2, "lose": 1}
 MOST: Final = 6
+_BEFORE_A_READ: Final = 0.15
+"""How likely a deviation is before a request that changes nothing, against one that does."""
 
 
 @dataclass(frozen=True, slots=True, order=True)
@@ -70,13 +73,27 @@ class Deviations:
         return " ".join(map(str, self.given))
 
 
-def seeded(seed: int, steps: int) -> Deviations:
-    """A schedule for drivers that make about so many requests."""
-    made = random.Random(seed)
-    kinds, weights = list(_WEIGHTS), list(_WEIGHTS.values())
-    count = made.randint(1, MOST)
-    places = sorted(made.sample(range(max(steps, count)), count))
-    return Deviations([Deviation(at, made.choices(kinds, weights)[0], made.randrange(4)) for at in places])
+class Seeded:
+    """A schedule by a seed, for drivers that make about so many requests, and so many that change something. `given`: its
+    deviations so far."""
+
+    def __init__(self, seed: int, steps: int, writes: int) -> None:
+        self._random = random.Random(seed)
+        self._most = self._random.randint(1, MOST)
+        self._rate = self._most / max(1.0, writes + _BEFORE_A_READ * (steps - writes))
+        self._played = Deviations([])
+        self.given: list[Deviation] = []
+
+    def choose(self, current: Task | None, others: list[Task], world: World) -> Choice:
+        likely = self._rate * (1 if current is None or current.changes else _BEFORE_A_READ)
+        if len(self.given) < self._most and self._random.random() < likely:
+            (kind,) = self._random.choices(list(_WEIGHTS), list(_WEIGHTS.values()))
+            self.given.append(Deviation(self._played.at, kind, self._random.randrange(4)))
+            self._played.given = self.given
+        return self._played.choose(current, others, world)
+
+    def __str__(self) -> str:
+        return str(self._played)
 
 
 def every(play: Callable[[Deviations], T], most: int, others: int) -> Iterator[tuple[Deviations, T]]:

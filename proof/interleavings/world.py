@@ -33,7 +33,10 @@ STALL: Final = 75.0
 """Seconds that a driver stalls: longer than a lease with its allowance, and than a transaction."""
 _KEEPER: Final = "lease "
 """How the names of threads begin that renew leases."""
-_READS: Final = ("store: list", "store: head", "store: read", "state: read", "warehouse: load", "warehouse: refresh", "warehouse: list")
+_READS: Final = (
+    *("store: list", "store: head", "store: read", "state: read", "warehouse: load", "warehouse: refresh", "warehouse: list"),
+    *("broker: fetch", "broker: list_topics", "broker: describe_configs"),
+)
 """How requests begin that change nothing."""
 _PACKAGES: Final = ("writetime.", "spark_jobs.", "proof.doubles.", "proof.interleavings.")
 
@@ -59,6 +62,11 @@ class Task:
     @property
     def is_keeper(self) -> bool:
         return self.name.startswith(_KEEPER)
+
+    @property
+    def changes(self) -> bool:
+        """Whether the request that it is about to make changes something."""
+        return not self.what.startswith(_READS)
 
     def can_go(self, now: float) -> bool:
         waits = self.ready is not None and not self.ready()
@@ -97,8 +105,9 @@ class Schedule(Protocol):
 
 
 class World:
-    """See the module's docstring. `trace`: who did what, if it is kept; `effects`: a digest of all requests so far that have changed
-    something, in their order; `loses`: the answer to the next request is lost, if that changes something."""
+    """See the module's docstring. `writes`: how many of the steps change something; `trace`: who did what, if it is kept; `effects`: a
+    digest of all requests so far that have changed something, in their order; `loses`: the answer to the next request is lost, if that
+    changes something."""
 
     def __init__(self, *, most: int = 20_000, keep: bool = False) -> None:
         self.now = BEGIN
@@ -106,6 +115,7 @@ class World:
         self.effects = 0
         self.loses = False
         self.steps = 0
+        self.writes = 0
         self.trace: list[str] | None = [] if keep else None
         self._most = most
         self._schedule: Schedule | None = None
@@ -137,7 +147,8 @@ class World:
             raise Endless(f"{self._most} requests, and no end: {task.driver.name}: {what}")
         task.what, task.ready, task.until = what, None, None
         self._to_hub(task)
-        if not what.startswith(_READS):
+        if task.changes:
+            self.writes += 1
             self.effects = hash((self.effects, task.driver.name, what))
         task.history = hash((task.history, what, self.effects))
         if self.trace is not None:

@@ -103,7 +103,7 @@ def after_seal(config: PipelineConfig, store: Store, spark: SparkSession, manife
     for table in work.incarnations:
         if (versions := sealed.state.get(str(table.id))) is not None and (versions.generation or versions.distributed):
             remove_before(state, layout.state_prefix(manifest.cluster, str(table.id)), (versions.generation, versions.of or 0))
-    erasures.forget_requests(store, manifest.cluster)
+    erasures.forget_request(store, manifest.cluster, manifest.id)
 
 
 class ShardOf(NamedTuple):
@@ -252,6 +252,12 @@ class Erasing:
         until = int(self.manifest.created_at.timestamp() * 1_000_000)
         erasure = erasures.note(self.store, self.cluster, self._erasure(salted, until, number))
         search, keys = self.search(erasure.until, number), self.config.cluster.commitlog_keystore
+        with warehouse.fenced(number):
+            return self._run(warehouse, search, erasure.until, keys)
+
+    def _run(self, warehouse: Warehouse, search: Search, until: int, keys: Any) -> tuple[dict[tuple[str, int], Written], Outcome]:
+        assert self.manifest is not None
+        number = self.manifest.number
         voids.take_back(warehouse, self.store, self.manifest, voided_before(self.store, self.manifest, self.base))
         self._expect_open()
         segments = self._in_objects(bucket.archive_objects(self.store, self.cluster), search, bucket.from_segment, keys)
@@ -264,7 +270,7 @@ class Erasing:
         incomplete = bucket.incomplete_rows(self.store, self.cluster, search, erase=True)
         events, not_erased = self._events_outside(warehouse, erase=True)
         records = sum(1 for shard in self.shards() for _ in self._records(shard))
-        state = self._rewrite_state(erasure.until)
+        state = self._rewrite_state(until)
         rows = {name: self._erase_rows(warehouse, name) for name in self._tables(warehouse)}
         troubles = [*self._other_lives(), *not_erased, *(f"{each.object}: {each.trouble}" for each in segments if each.trouble)]
         outcome = Outcome(

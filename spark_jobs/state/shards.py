@@ -577,7 +577,8 @@ def _at(uri: str, version: int) -> lance.LanceDataset:
             f"version {version} is gone",
             operation="open a state shard",
             obj=uri,
-            hint="Versions that a batch may start from must be kept; the state can be built again from the archive.",
+            hint="Run it again if a batch was sealed meanwhile. Versions that a batch may start from must be kept; the state can be built "
+            "again from the archive.",
         ) from error
 
 

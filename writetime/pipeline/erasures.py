@@ -183,10 +183,13 @@ def read_request(store: Store, cluster: str, batch_id: UUID | None) -> Request |
     return Request.read(store, layout.erasure_request(cluster, str(batch_id)))
 
 
-def forget_requests(store: Store, cluster: str, *, but: UUID | None = None) -> None:
-    """Delete the requests of sealed and voided batches; the request of the open batch (`but`) stays."""
-    kept = layout.erasure_request(cluster, str(but))
-    for info in store.list(layout.erasure_requests(cluster)):
-        if info.name != kept:
-            with suppress(ObjectNotFound, PreconditionFailed):
-                store.delete(info.name, if_generation=info.generation)
+def restore_request(store: Store, cluster: str, batch_id: UUID | None, request: Request) -> None:
+    """Store the request again if it is gone: whoever finds its batch open can finish it then."""
+    with suppress(PreconditionFailed):
+        store.put(layout.erasure_request(cluster, str(batch_id)), request.to_bytes(), if_generation=0)
+
+
+def forget_request(store: Store, cluster: str, batch_id: UUID | None) -> None:
+    """Delete the request of a sealed batch. Those of other batches may be needed, also if no batch has their id yet."""
+    with suppress(ObjectNotFound):
+        store.delete(layout.erasure_request(cluster, str(batch_id)))

@@ -14,7 +14,7 @@ has expired, a batch without segments publishes the expiry. Does not know Spark.
 from __future__ import annotations
 
 from collections.abc import Collection, Container, Iterable, Iterator, Mapping
-from contextlib import suppress
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from itertools import groupby, islice
@@ -44,7 +44,7 @@ from writetime.pipeline.documents import (
     Watermark,
     released_objects,
 )
-from writetime.pipeline.erasures import Request, read_request
+from writetime.pipeline.erasures import Request, forget_request, read_request
 from writetime.pipeline.incoming import LeftOut, Most, age, read_incoming, released
 from writetime.pipeline.newest_segments import is_newer
 from writetime.pipeline.node_facts import NodeFacts, read_facts
@@ -107,6 +107,24 @@ def history(store: Store, cluster: str) -> History:
                 sealed = sealed.model_copy(update={"held": held})
             return History(last, sealed, voided=found.void is not None and number == last)
     return History(last, None)
+
+
+@contextmanager
+def as_of(store: Store, cluster: str, sealed: Sealed, operation: str) -> Iterator[None]:
+    """Read as of a seal, outside of a batch. BatchBusy if that fails and another batch was sealed meanwhile: maintenance and
+    erasures remove what only earlier batches needed."""
+    try:
+        yield
+    except Exception as error:
+        now = history(store, cluster).sealed
+        if now is None or now.number == sealed.number:
+            raise
+        raise BatchBusy(
+            f"batch {now.number} was sealed meanwhile",
+            operation=operation,
+            obj=layout.batch_object(cluster, now.number, "sealed"),
+            hint="Run it again.",
+        ) from error
 
 
 def effective(store: Store, cluster: str, sealed: Sealed) -> Sealed | None:
@@ -404,12 +422,12 @@ def plan_maintain(store: Store, cluster: str, *, now: datetime) -> Manifest | No
     return _create(store, cluster, past, "maintain", [], [], now, holding=holds(store, cluster, past.sealed))
 
 
-def plan_erase(store: Store, cluster: str, request: Request, *, now: datetime) -> Manifest:
+def plan_erase(store: Store, cluster: str, request: Request, looked: int, *, now: datetime) -> Manifest:
     """The batch that erases a key: the open batch if it erases the same key, else a new one. It has no input
-    and keeps the clock of the last batch.
+    and keeps the clock of the last batch. `looked`: the batch as of which nothing prevents it.
 
     Raises BatchBusy while another batch is open, including one of a replay into a namespace, which pins
-    archived segments; BatchError if there is no batch yet."""
+    archived segments, and if a batch was sealed after `looked`, because the key may have come back."""
     operation = "plan an erasure"
     past = history(store, cluster)
     expect_settled(store, cluster, past, operation)
@@ -419,14 +437,25 @@ def plan_erase(store: Store, cluster: str, request: Request, *, now: datetime) -
         if found is not None and found.is_of(request):
             return open_batch
         raise _busy(store, cluster, past, operation)
-    if past.sealed is None:
-        raise BatchError("no batch is sealed yet", operation=operation, obj=cluster, hint="Nothing of the key has come in.")
+    if past.base != looked:
+        raise BatchBusy(
+            f"batch {past.base} was sealed after the key was looked for",
+            operation=operation,
+            obj=layout.batch_object(cluster, past.base, "sealed"),
+            hint="Run it again.",
+        )
     _expect_no_open_replay(store, cluster, operation)
     _expect_archived(store, cluster, past, operation)
     batch_id = uuid4()
     # First: whoever finds the batch open can finish it.
     store.put(layout.erasure_request(cluster, str(batch_id)), request.to_bytes(), if_generation=0)
-    return _create(store, cluster, past, "erase", [], [], now, batch_id=batch_id)
+    try:
+        return _create(store, cluster, past, "erase", [], [], now, batch_id=batch_id)
+    except BatchBusy:
+        # It may be this one, whose answer was lost.
+        if read_manifest(store, cluster, past.last + 1).id != batch_id:
+            forget_request(store, cluster, batch_id)
+        raise
 
 
 def _expect_no_open_replay(store: Store, cluster: str, operation: str) -> None:
