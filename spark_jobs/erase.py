@@ -20,7 +20,6 @@ from writetime.cassandra.types.types import parse_type
 from writetime.config.pipeline import PipelineConfig
 from writetime.errors import BatchError, ConfigError, DecodeError
 from writetime.events.json import from_json_value
-from writetime.pipeline import erasures
 from writetime.pipeline.archiver import archive, archive_last
 from writetime.pipeline.erase import Outcome
 from writetime.pipeline.erasures import Request
@@ -127,7 +126,6 @@ def _run_batch(config: PipelineConfig, store: Store, spark: SparkSession, reques
     cluster = config.cluster.name
     archive_last(store, cluster)
     manifest = plan_erase(store, cluster, request, looked, now=store_clock(store, cluster))
-    erasures.restore_request(store, cluster, manifest.id, request)
     sealed = ingest.run(config, manifest.number, spark)
     archive(store, cluster, sealed.number)
     # Another run of the batch may have sealed it and still be doing this.

@@ -33,7 +33,7 @@ from spark_jobs.session import spark_session
 from spark_jobs.sinks.avro_files import files_up_to
 from writetime.config.pipeline import PipelineConfig, load
 from writetime.errors import WritetimeError
-from writetime.pipeline import retention
+from writetime.pipeline import erasures, retention
 from writetime.pipeline.archive_packing import (
     LATE,
     Done,
@@ -46,7 +46,7 @@ from writetime.pipeline.archive_packing import (
     to_pack,
 )
 from writetime.pipeline.job_result import leave
-from writetime.pipeline.planner import history, read_manifest, store_clock
+from writetime.pipeline.planner import history, store_clock
 from writetime.pipeline.publish_progress import read_published
 from writetime.pipeline.void import voided_by_now
 from writetime.storage import layout, open_store
@@ -143,11 +143,7 @@ class Care:
             )
             # In sequence: the manifest of a batch is deleted first.
             finished &= self._each("batches", documents, self._remove, threads=1)
-        needed = read_manifest(self.store, cluster, past.last).id if past.open else None
-        reports = chain(
-            retention.statuses(self.store, cluster, self.now - retention.STATUSES),
-            retention.requests(self.store, cluster, needed, self.now - retention.REQUESTS),
-        )
+        reports = retention.statuses(self.store, cluster, self.now - retention.STATUSES)
         if settings.keep_reports_days is not None:
             reports = chain(reports, retention.reports(self.store, cluster, self._ago(settings.keep_reports_days)))
         finished &= self._each("reports", reports, self._remove)
@@ -159,6 +155,7 @@ class Care:
         if settings.keep_claims_days is not None and self.config.kafka is not None:
             claims = retention.claims(self.store, self.config.kafka.topic_prefix, self._ago(settings.keep_claims_days))
             finished &= self._each("claims", claims, self._remove)
+        erasures.forget_requests(self.store, cluster, past.last - past.open)
         if settings.compress_after_days is not None:
             finished &= self._pack(self._ago(settings.compress_after_days), packing)
         return self._note(finished)

@@ -42,7 +42,7 @@ from writetime.cassandra.commitlog.encode import encode_mutation
 from writetime.cassandra.schema.model import Column, Schema, Table
 from writetime.cassandra.schema.system_tables import TABLES
 from writetime.config.pipeline import PipelineConfig
-from writetime.errors import LeaseLost, ObjectNotFound, StoreError
+from writetime.errors import BatchError, LeaseLost, ObjectNotFound, StoreError
 from writetime.pipeline import erase as bucket_erase
 from writetime.pipeline import erasures, node_logs, pinned
 from writetime.pipeline.documents import Problem, Sealed, SegmentOutcome, Watermark
@@ -112,6 +112,8 @@ class Shards:
 
     def at(self, uri: str, version: int) -> dict[bytes, bytes]:
         self.step(f"state: read {_short(uri)}")
+        if version and version not in self.of(uri):
+            raise BatchError(f"version {version} is gone", operation="open a state shard", obj=uri)
         return dict(self.of(uri)[version]) if version else {}
 
 
@@ -172,9 +174,9 @@ def cleaning(of: Callable[[], Shards]) -> Callable[..., int]:
     def cleanup(uri: str, keep_versions: Iterable[int], store: Any, lease: str, **timing: float) -> int:
         held = of()
         with Lease(store, lease, **timing) as taken:
-            kept = {*keep_versions, taken.notes.get("version"), taken.notes.get("base"), held.newest(uri)}
+            kept = {*keep_versions, *(taken.notes[name] for name in ("version", "base") if name in taken.notes)}
             held.step(f"state: clean {_short(uri)}")
-            gone = [version for version in held.of(uri) if version not in kept]
+            gone = [version for version in held.of(uri) if version not in kept and version < max(kept, default=0)]
             for version in gone:
                 del held.of(uri)[version]
         return len(gone)
@@ -191,7 +193,7 @@ def forgetting(of: Callable[[], Shards]) -> Callable[..., int]:
             if held.newest(uri) != version:
                 raise LeaseLost(f"version {held.newest(uri)} came after", operation="forget a shard's past", obj=uri)
             held.step(f"state: forget {_short(uri)}")
-            for each in [each for each in held.of(uri) if each != version]:
+            for each in [each for each in held.of(uri) if each < version]:
                 del held.of(uri)[each]
         return 0
 

@@ -96,14 +96,14 @@ def erase(config: PipelineConfig, store: Store, spark: SparkSession, manifest: M
 
 
 def after_seal(config: PipelineConfig, store: Store, spark: SparkSession, manifest: Manifest, sealed: Sealed, request: Request) -> None:
-    """Remove what only earlier batches needed: older versions of the shards, and the request with the key."""
+    """Remove what only earlier batches needed: older versions of the shards, and the requests with keys."""
     work = Erasing.reading(config, store, spark, request, sealed)
     work.spread(list(work.shards()), lambda store, shard: forget(shard.uri, shard.version, store, shard.lease))
     state = open_store(config.state or config.bucket)
     for table in work.incarnations:
         if (versions := sealed.state.get(str(table.id))) is not None and (versions.generation or versions.distributed):
             remove_before(state, layout.state_prefix(manifest.cluster, str(table.id)), (versions.generation, versions.of or 0))
-    erasures.forget_request(store, manifest.cluster, manifest.id)
+    erasures.forget_requests(store, manifest.cluster, manifest.number)
 
 
 class ShardOf(NamedTuple):

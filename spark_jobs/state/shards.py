@@ -601,29 +601,38 @@ def _says_absent(error: Exception) -> bool:
 
 # --- maintenance
 
+_ALL_VERSIONS: Final = 1_000_000_000
+
 
 def cleanup(uri: str, keep_versions: Collection[int], store: Store, lease: str, **timing: float) -> int:
     """Remove unneeded versions of a shard and the files that only they use; returns the bytes freed. Kept are
     the version of the last batch, the version that it started from, because it may have to start again if it
-    is not sealed, and Lance's newest version. Files of unfinished writes are removed after a week."""
+    is not sealed, and whatever came after them: a caller that was suspended does not know those. Files of unfinished writes
+    are removed after a week."""
     with Lease(store, lease, **timing) as held:
         if not _newest(uri):
             return 0
         dataset = _open(uri)
-        kept = {*keep_versions, held.notes.get("version"), held.notes.get("base"), dataset.version}
-        gone = [found["version"] for found in dataset.versions() if found["version"] not in kept]
+        kept = {*keep_versions, *(held.notes[name] for name in ("version", "base") if name in held.notes)}
+        gone = [
+            found["version"] for found in dataset.versions() if found["version"] not in kept and found["version"] < max(kept, default=0)
+        ]
+        held.check()
         return int(dataset.cleanup_old_versions(versions=gone).bytes_removed) if gone else 0
 
 
 def forget(uri: str, version: int, store: Store, lease: str, **timing: float) -> int:
-    """Remove everything but that version, including what unfinished writes left; returns the bytes freed.
-    Call it only when the version is sealed and no batch is open."""
-    with Lease(store, lease, **timing):
+    """Remove everything before that version, including what unfinished writes left; returns the bytes freed.
+    Call it only when the version is sealed and no batch is open. A caller that was suspended removes no version that came later."""
+    with Lease(store, lease, **timing) as held:
         newest = _newest(uri)
         if newest != version:
             raise LeaseLost(f"version {newest} came after version {version}", operation="forget a shard's past", obj=uri)
         dataset = _open(uri)
-        gone = [found["version"] for found in dataset.versions() if found["version"] != version]
-        # By age: by number, only versions are removed, not the files of unfinished writes.
+        gone = [found["version"] for found in dataset.versions() if found["version"] < version]
+        held.check()
         freed = dataset.cleanup_old_versions(versions=gone).bytes_removed if gone else 0
-        return int(freed + dataset.cleanup_old_versions(timedelta(0), delete_unverified=True).bytes_removed)
+        held.check()
+        # By number, only versions are removed, not the files of unfinished writes; by age, those, and no version.
+        left = dataset.cleanup_old_versions(timedelta(0), retain_versions=_ALL_VERSIONS, delete_unverified=True)
+        return int(freed + left.bytes_removed)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from dataclasses import replace
-from datetime import UTC, datetime, timedelta
+from datetime import UTC, datetime
 from pathlib import Path
 from uuid import UUID
 
@@ -28,7 +28,7 @@ from writetime.cassandra.model import (
 from writetime.cassandra.schema.model import Column, Schema, Table
 from writetime.cassandra.types.byte_comparable import RowKeys, record_key
 from writetime.errors import BatchBusy
-from writetime.pipeline import archiver, erase, erasures, rebuild, retention
+from writetime.pipeline import archiver, erase, erasures, rebuild
 from writetime.pipeline.documents import LedgerEntry, SegmentInput, SegmentOutcome
 from writetime.pipeline.erasures import Erasure, Request
 from writetime.pipeline.planner import plan_erase
@@ -284,25 +284,14 @@ def test_erasures_of_a_key_add_up_and_say_nothing_of_it(store: Store) -> None:
 def test_a_request_is_forgotten_once_its_batch_is_over(store: Store) -> None:
     request = Request.of("shop.orders", KEY, (None, i32(1)), "a test")
     assert (request.key, request.row) == (KEY, (None, i32(1)))
-    of_others, mine = UUID(int=1), UUID(int=2)
-    for each in (of_others, mine):
-        erasures.restore_request(store, CLUSTER, each, request)
-        erasures.restore_request(store, CLUSTER, each, request)
-    erasures.forget_request(store, CLUSTER, mine)
-    erasures.forget_request(store, CLUSTER, mine)
-    assert erasures.read_request(store, CLUSTER, of_others) == request
-    assert erasures.read_request(store, CLUSTER, mine) is None
-
-
-def test_requests_are_let_go_but_for_the_open_batch_and_young_ones(store: Store) -> None:
-    request = Request.of("shop.orders", KEY, None, "a test")
-    of_open, left = UUID(int=1), UUID(int=2)
-    for each in (of_open, left):
-        erasures.restore_request(store, CLUSTER, each, request)
-    now = datetime.now(UTC)
-    assert list(retention.requests(store, CLUSTER, of_open, now - retention.REQUESTS)) == []
-    (gone,) = retention.requests(store, CLUSTER, of_open, now + timedelta(minutes=1))
-    assert gone.name == layout.erasure_request(CLUSTER, str(left))
+    sealed, of_open = (request.model_copy(update={"number": number}) for number in (4, 5))
+    for each in (sealed, of_open):
+        store.put(layout.erasure_request(CLUSTER, str(UUID(int=each.number))), each.to_bytes())
+    erasures.forget_requests(store, CLUSTER, 4)
+    assert erasures.read_request(store, CLUSTER, UUID(int=4)) is None
+    found = erasures.read_request(store, CLUSTER, UUID(int=5))
+    assert found is not None
+    assert found.is_of(request)
 
 
 def test_a_key_is_erased_as_it_was_when_it_was_looked_for(store: Store) -> None:

@@ -52,12 +52,13 @@ class Erasure(Document):
 
 class Request(Document):
     """The key in raw form; `clustering` is null for a whole partition. It stays in the bucket until its
-    batch is sealed."""
+    batch is sealed, which has this `number` unless another batch is created first."""
 
     table: str
     partition_key: str
     clustering: list[str | None] | None = None
     by: str
+    number: int = 0
 
     @classmethod
     def of(cls, table: str, key: bytes, clustering: tuple[bytes | None, ...] | None, by: str) -> Request:
@@ -183,13 +184,11 @@ def read_request(store: Store, cluster: str, batch_id: UUID | None) -> Request |
     return Request.read(store, layout.erasure_request(cluster, str(batch_id)))
 
 
-def restore_request(store: Store, cluster: str, batch_id: UUID | None, request: Request) -> None:
-    """Store the request again if it is gone: whoever finds its batch open can finish it then."""
-    with suppress(PreconditionFailed):
-        store.put(layout.erasure_request(cluster, str(batch_id)), request.to_bytes(), if_generation=0)
-
-
-def forget_request(store: Store, cluster: str, batch_id: UUID | None) -> None:
-    """Delete the request of a sealed batch. Those of other batches may be needed, also if no batch has their id yet."""
-    with suppress(ObjectNotFound):
-        store.delete(layout.erasure_request(cluster, str(batch_id)))
+def forget_requests(store: Store, cluster: str, upto: int) -> None:
+    """Delete the requests that no batch needs any more, as batch `upto` is sealed or voided: their number is not above it, whether
+    their batch had it or another one."""
+    for info in store.list(layout.erasure_requests(cluster)):
+        request = Request.read(store, info.name)
+        if request is not None and request.number <= upto:
+            with suppress(ObjectNotFound, PreconditionFailed):
+                store.delete(info.name, if_generation=info.generation)

@@ -44,7 +44,7 @@ from writetime.pipeline.documents import (
     Watermark,
     released_objects,
 )
-from writetime.pipeline.erasures import Request, forget_request, read_request
+from writetime.pipeline.erasures import Request, read_request
 from writetime.pipeline.incoming import LeftOut, Most, age, read_incoming, released
 from writetime.pipeline.newest_segments import is_newer
 from writetime.pipeline.node_facts import NodeFacts, read_facts
@@ -448,14 +448,9 @@ def plan_erase(store: Store, cluster: str, request: Request, looked: int, *, now
     _expect_archived(store, cluster, past, operation)
     batch_id = uuid4()
     # First: whoever finds the batch open can finish it.
-    store.put(layout.erasure_request(cluster, str(batch_id)), request.to_bytes(), if_generation=0)
-    try:
-        return _create(store, cluster, past, "erase", [], [], now, batch_id=batch_id)
-    except BatchBusy:
-        # It may be this one, whose answer was lost.
-        if read_manifest(store, cluster, past.last + 1).id != batch_id:
-            forget_request(store, cluster, batch_id)
-        raise
+    numbered = request.model_copy(update={"number": past.last + 1})
+    store.put(layout.erasure_request(cluster, str(batch_id)), numbered.to_bytes(), if_generation=0)
+    return _create(store, cluster, past, "erase", [], [], now, batch_id=batch_id)
 
 
 def _expect_no_open_replay(store: Store, cluster: str, operation: str) -> None:

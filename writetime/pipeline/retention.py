@@ -16,8 +16,6 @@ Strategy: a document is kept if something is known to need it; all others are de
 * The last report of verification and of audit is kept, whatever its age, and so is the last status of each node.
   Earlier statuses are deleted after `STATUSES`. Space reports of shippers up to 0.1 count for two days
   (`writetime.monitoring.nodes`).
-* The request of an erasure, which has the key itself, is deleted when its batch is sealed. One that is left, by a batch that
-  was voided or never created, is deleted after `REQUESTS`.
 * An event that was too large for its topic is kept as long as a consumer may read the record that refers to it.
   Only the operator knows how long that is.
 
@@ -32,7 +30,6 @@ from collections.abc import Collection, Iterator
 from datetime import datetime, timedelta
 from itertools import groupby, takewhile
 from typing import Final
-from uuid import UUID
 
 from writetime.errors import ObjectNotFound, PreconditionFailed
 from writetime.pipeline.documents import LedgerEntry, Sealed
@@ -41,8 +38,6 @@ from writetime.storage.store import Listed, ObjectInfo, Store
 
 STATUSES: Final = timedelta(days=2)
 """How long superseded node statuses are kept for inspection."""
-REQUESTS: Final = timedelta(hours=1)
-"""How long the request of an erasure is kept that no open batch has: one may be about to be created."""
 LAST_BATCHES: Final = 1000
 """Number of batches whose documents are kept regardless of age."""
 _ORDER: Final = {"manifest.json": 0, "sealed.json": 2}
@@ -120,12 +115,6 @@ def statuses(store: Store, cluster: str, before: datetime) -> Iterator[Listed]:
         older = last if newest[node] is info else info
         if older is not None and older.created < before:
             yield older
-
-
-def requests(store: Store, cluster: str, needed: UUID | None, before: datetime) -> Iterator[Listed]:
-    """Requests of erasures written before `before`, except that of the batch with the id `needed`."""
-    kept = layout.erasure_request(cluster, str(needed))
-    yield from (info for info in store.names(layout.erasure_requests(cluster)) if info.created < before and info.name != kept)
 
 
 def settled(store: Store, cluster: str, before: datetime, voided: Collection[int] = ()) -> Iterator[ObjectInfo]:
