@@ -16,9 +16,19 @@ from spark_jobs.pack_archive import Care
 from writetime.errors import BatchBusy, BatchClosed, WritetimeError
 from writetime.pipeline.archiver import archive, archive_last
 from writetime.pipeline.documents import Manifest
-from writetime.pipeline.planner import OWNERS_TURN, history, plan_ingest, plan_maintain, plan_replay, read_sealed, store_clock
+from writetime.pipeline.planner import (
+    OWNERS_TURN,
+    history,
+    plan_ingest,
+    plan_maintain,
+    plan_replay,
+    read_manifest,
+    read_sealed,
+    store_clock,
+)
 from writetime.pipeline.publish_progress import publish_due
 from writetime.pipeline.void import void
+from writetime.storage import layout
 
 T = TypeVar("T")
 _RETRIES: Final = 2
@@ -78,7 +88,8 @@ def run_batch(place: Place, manifest: Manifest) -> int | None:
             raise
         place.world.note(f"    voided: {error.message}")
         return None
-    retrying(place, lambda: archive(place.store, manifest.cluster, manifest.number))
+    if manifest.namespace is None:
+        retrying(place, lambda: archive(place.store, manifest.cluster, manifest.number))
     return manifest.number
 
 
@@ -104,16 +115,25 @@ def again(place: Place) -> Any:
     return publish_run(place, again=["shop.orders"], everything=True)
 
 
-def replay(place: Place) -> int | None:
-    """A run of cdc_replay over all hours: it waits for its turn."""
+def replay(place: Place, *, namespace: str | None = None) -> int | None:
+    """A run of cdc_replay over all hours: it waits for its turn. `namespace`: the shadow namespace that it writes to."""
     now = store_clock(place.store, CLUSTER)
 
     def planned() -> Manifest | None:
         archive_last(place.store, CLUSTER)
-        return plan_replay(place.store, CLUSTER, start=place.begin, end=now, now=now)
+        return plan_replay(place.store, CLUSTER, start=place.begin, end=now, now=now, namespace=namespace)
 
     manifest = _in_turn(place, planned)
     return None if manifest is None else run_batch(place, manifest)
+
+
+def cleared(place: Place, *, namespace: str) -> int | None:
+    """The task `ingest` is cleared of the run whose replay into a namespace was interrupted."""
+    chain = layout.shadow_chain(CLUSTER, namespace)
+    past = history(place.store, chain)
+    if not past.open or past.sealed is None:
+        return None
+    return run_batch(place, read_manifest(place.store, chain, past.last))
 
 
 def maintenance(place: Place) -> int | None:

@@ -679,14 +679,8 @@ class Place:
         status = {"host_id": NODE.host_id, "signed_off": about}
         self.store.put(layout.node_status(NODE, at, f"{self.segments:08x}"), json.dumps(status).encode())
 
-    def changes_rows(self) -> list[dict[str, Any]]:
-        """All rows of the changes tables."""
-        return self._rows("shop__changes")
-
-    def current_rows(self) -> list[dict[str, Any]]:
-        return self._rows("shop")
-
-    def _rows(self, namespace: str) -> list[dict[str, Any]]:
+    def rows(self, namespace: str) -> list[dict[str, Any]]:
+        """All rows of the tables in a namespace of the warehouse, with the table's name as `of`."""
         found = []
         for table in (ORDERS, USERS):
             metadata = self.catalog.metadata(".".join(f"`{piece}`" for piece in ("lake", namespace, table.name)))

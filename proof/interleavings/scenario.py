@@ -25,6 +25,8 @@ from writetime.pipeline.planner import history, read_sealed
 from writetime.pipeline.publish_progress import read_published
 from writetime.storage import layout
 
+BESIDE: Final = "check"
+"""The shadow namespace of replays."""
 ORDERS: Final = "shop.orders"
 USERS: Final = "shop.users"
 Work = Callable[[Place], Any]
@@ -50,7 +52,8 @@ OF_ERASED: Final = [[*NEWS[0], put("c", 3, None)], [put("b", 1, "b1"), put("f", 
 class Scenario:
     """`rivals`: drivers by name, in the order in which they begin. `there`: how many of the `news` have come in before, `known` of
     them are ingested and published; `afterwards`: what is asked for again when it was interrupted, by the name of its driver.
-    `rebuilds`, `sends_again`: what of the rules does not hold then; `erases`: the keys of ORDERS that are erased in the end."""
+    `rebuilds`, `sends_again`: what of the rules does not hold then; `erases`: the keys of ORDERS that are erased in the end;
+    `beside`: all that is archived is replayed into a shadow namespace in the end."""
 
     name: str
     rivals: Sequence[tuple[str, Work]]
@@ -61,6 +64,7 @@ class Scenario:
     rebuilds: bool = False
     sends_again: bool = False
     erases: Sequence[str] = ()
+    beside: bool = False
 
 
 ALL: Final = {
@@ -107,6 +111,15 @@ ALL: Final = {
         Scenario("void", [("ingest", drivers.ingest_run), ("void", drivers.void_open), ("publish", drivers.publish_run)]),
         Scenario("session-void", [("session", drivers.session), ("void", drivers.void_open)]),
         Scenario("replay", [("ingest", drivers.ingest_run), ("replay", drivers.replay), ("publish", drivers.publish_run)]),
+        Scenario(
+            "two-replays-beside",
+            [
+                ("replay 1", partial(drivers.replay, namespace=BESIDE)),
+                ("replay 2", partial(drivers.replay, namespace=BESIDE)),
+                ("ingest", drivers.ingest_run),
+            ],
+            beside=True,
+        ),
         Scenario("maintenance", [("ingest", drivers.ingest_until_idle), ("maintenance", drivers.maintenance), ("void", drivers.void_open)]),
         Scenario("session-maintenance", [("session", drivers.session), ("maintenance", drivers.maintenance)], there=2),
         Scenario(
@@ -233,7 +246,9 @@ def _settle(place: Place, scenario: Scenario, rivals: list[Driver]) -> list[Driv
         # What came in later is archived now.
         done.append(_alone(place, f"erasure of {key}, asked for again", partial(drivers.erase_run, key=key)))
         done.append(_alone(place, "publish", drivers.publish_if_due))
-    place.world.block(lambda: False, 7200.0)
+    if scenario.beside:
+        done.append(_alone(place, "replay, cleared", partial(drivers.cleared, namespace=BESIDE)))
+        done.append(_alone(place, "replay, asked for again", partial(drivers.replay, namespace=BESIDE)))
     done.append(_alone(place, "care", drivers.care))
     return done
 
@@ -280,13 +295,17 @@ def _holds(place: Place, scenario: Scenario) -> Iterator[str]:
     yield from _erased(place, scenario)
     for table in (ORDERS, USERS):
         expected = {key: each for key, each in place.expected()[table].items() if table != ORDERS or key not in scenario.erases}
-        changes = [row for row in place.changes_rows() if row["of"] == table]
+        changes = [row for row in place.rows("shop__changes") if row["of"] == table]
         if voided := sorted({row["batch"] for row in changes} - effective.keys()):
             yield f"{table}: changes of batches that have no effect: {voided}"
         changes = [row for row in changes if row["batch"] in effective]
         yield from _state(place, table, expected)
         yield from _tables(place, table, expected, changes)
         yield from _topic(place, scenario, table, changes)
+        if scenario.beside:
+            rows = {row["id"]: row["value"] for row in place.rows(f"shop__{BESIDE}") if row["of"] == table}
+            wanted = {key: each.value for key, each in expected.items() if each.value is not None}
+            yield from _differing(f"{table}: rows of the shadow namespace", wanted, rows)
 
 
 def _batches(place: Place) -> Iterator[str]:
@@ -338,7 +357,7 @@ def _read_once(sealed: Iterable[Sealed]) -> Iterator[str]:
 
 
 def _tables(place: Place, table: str, expected: dict[str, Mutation], changes: list[dict[str, Any]]) -> Iterator[str]:
-    rows = {row["id"]: row["value"] for row in place.current_rows() if row["of"] == table}
+    rows = {row["id"]: row["value"] for row in place.rows("shop") if row["of"] == table}
     wanted = {key: each.value for key, each in expected.items() if each.value is not None}
     yield from _differing(f"{table}: current rows", wanted, rows)
     first = chains.first_of(place.store, CLUSTER, history(place.store, CLUSTER).last)

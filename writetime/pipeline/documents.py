@@ -50,6 +50,14 @@ class Document(BaseModel):
         except ObjectNotFound:
             return None
 
+    def create(self, store: Store, name: str) -> Self:
+        """Put the document, unless there is one of that name. Returns the one that is there then."""
+        try:
+            store.put(name, self.to_bytes(), if_generation=0)
+        except PreconditionFailed:
+            return type(self).model_validate_json(store.read(name))
+        return self
+
     @classmethod
     def update(cls, store: Store, name: str, change: Callable[[Self | None], Self | None]) -> Self | None:
         """Replace the document, under its generation, by what `change` makes of it; None: it stays. If another process has

@@ -171,12 +171,7 @@ def load(store: Store, cluster: str, *, before: int | None = None) -> dict[bytes
 
 def note(store: Store, cluster: str, erasure: Erasure) -> Erasure:
     """Store the erasure, or return the existing one of an earlier run of its batch."""
-    name = layout.erasure(cluster, erasure.number)
-    try:
-        store.put(name, erasure.to_bytes(), if_generation=0)
-    except PreconditionFailed:
-        return Erasure.read(store, name) or erasure
-    return erasure
+    return erasure.create(store, layout.erasure(cluster, erasure.number))
 
 
 def read_request(store: Store, cluster: str, batch_id: UUID | None) -> Request | None:

@@ -120,7 +120,7 @@ def configuration(store: Store, manifest: Manifest, config: PipelineConfig) -> P
     """The configuration of the batch, as of its first run. BatchError if that needs a salt which is
     missing."""
     mine, name = Deciding.of(config), _object(manifest, "config")
-    pinned = _created(store, name, mine)
+    pinned = mine.create(store, name)
     if pinned == mine:
         return config
     log.warning("batch uses the configuration of its first run", batch=manifest.number, differs=_differing(mine, pinned))
@@ -149,7 +149,7 @@ def pin_absent(store: Store, manifest: Manifest, gone: set[str]) -> None:
     """Record which segments were missing when the batch first read them. BatchError for one that went
     missing since; BatchBusy, after which a rerun uses the record, if another run has recorded others."""
     name = _object(manifest, "absent")
-    noted = set(_created(store, name, Absent(objects=sorted(gone))).objects)
+    noted = set(Absent(objects=sorted(gone)).create(store, name).objects)
     if lost := sorted(gone - noted):
         raise BatchError(
             f"{len(lost)} segments that the batch has read before are missing: {', '.join(lost[:3])}",
@@ -182,7 +182,7 @@ def verdicts(store: Store, manifest: Manifest) -> Known:
 
 def pin_verdicts(store: Store, manifest: Manifest, refused: list[RefusedTable]) -> Known:
     """Record the verdicts of the batch's first run; those of a later run are added if new. Returns all."""
-    _created(store, _object(manifest, "verdicts"), Verdicts(refused=refused))
+    Verdicts(refused=refused).create(store, _object(manifest, "verdicts"))
     for table in refused:
         add_verdict(store, manifest, table)
     return verdicts(store, manifest)
@@ -208,12 +208,3 @@ def addition(cluster: str, number: int, at: int) -> str:
 
 def _object(manifest: Manifest, what: str) -> str:
     return layout.batch_object(manifest.cluster, manifest.number, what)
-
-
-def _created(store: Store, name: str, document: _D) -> _D:
-    """The document, or the existing one."""
-    try:
-        store.put(name, document.to_bytes(), if_generation=0)
-    except PreconditionFailed:
-        return type(document).model_validate_json(store.read(name))
-    return document

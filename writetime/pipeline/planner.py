@@ -370,12 +370,9 @@ def _expect_free(store: Store, cluster: str, namespace: str) -> None:
 
 def _begin_shadow(store: Store, cluster: str, namespace: str, interval: tuple[datetime, datetime]) -> History:
     """Seal an empty first batch of the shadow namespace, with the pipeline's schema and the TRUNCATEs before
-    the interval. If it is interrupted, the batch stays open and is written again."""
+    the interval. If it is interrupted, the batch stays open, and the next replay completes it as it was begun."""
     chain, sealed = layout.shadow_chain(cluster, namespace), history(store, cluster).sealed
     number = sealed.number if sealed else 0
-    local = read_local(store, cluster, number)
-    before = int(interval[0].timestamp() * 1000)
-    truncations = {host: [record for record in noted if record.at < before] for host, noted in local.truncations.items()}
     facts = read_facts(store, cluster)
     manifest = Manifest(
         number=1,
@@ -388,15 +385,19 @@ def _begin_shadow(store: Store, cluster: str, namespace: str, interval: tuple[da
         segments=[],
         nodes=node_addresses(facts),
         merge_rule=merge_rule(facts),
+        interval=interval,
         namespace=namespace,
-    )
-    store.put(layout.batch_object(chain, 1, "schema"), read_schema(store, cluster, number).to_json().encode())
-    store.put(layout.batch_object(chain, 1, "local"), LocalDocument(truncations=truncations).to_bytes())
-    store.put(layout.batch_object(chain, 1, "manifest"), manifest.to_bytes())
+    ).create(store, layout.batch_object(chain, 1, "manifest"))
+    begin, _ = manifest.interval or interval
+    local, before = read_local(store, cluster, number), int(begin.timestamp() * 1000)
+    truncations = {host: [record for record in noted if record.at < before] for host, noted in local.truncations.items()}
+    with suppress(PreconditionFailed):
+        store.put(layout.batch_object(chain, 1, "schema"), read_schema(store, cluster, number).to_json().encode(), if_generation=0)
+    LocalDocument(truncations=truncations).create(store, layout.batch_object(chain, 1, "local"))
     first = Sealed(
         number=1,
         kind="replay",
-        sealed_at=interval[1],
+        sealed_at=manifest.created_at,
         segments=[],
         accounting=[],
         state={},
@@ -472,11 +473,14 @@ def namespaces(store: Store, cluster: str) -> list[str]:
 
 
 def _busy(store: Store, cluster: str, past: History, operation: str) -> BatchBusy:
+    manifest = read_manifest(store, cluster, past.last)
     return BatchBusy(
-        f"batch {past.last} ({read_manifest(store, cluster, past.last).kind}) is not sealed yet",
+        f"batch {past.last} ({manifest.kind}) is not sealed yet",
         operation=operation,
         obj=layout.batch_object(cluster, past.last, "manifest"),
-        hint="It is finished by the next run of cdc_ingest.",
+        hint="It is finished by the next run of cdc_ingest."
+        if manifest.namespace is None
+        else "Clear the task `ingest` of the run of cdc_replay that planned it, or void it.",
     )
 
 
