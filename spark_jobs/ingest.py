@@ -126,7 +126,7 @@ from writetime.pipeline.planner import not_voided, read_manifest, read_schema, r
 from writetime.pipeline.publish_progress import read_published
 from writetime.pipeline.quarantine.kinds import QuarantineKind
 from writetime.pipeline.quarantine.published import of_batch, with_bytes
-from writetime.pipeline.quarantine.record import note_of
+from writetime.pipeline.quarantine.record import change_note, note_of
 from writetime.pipeline.rebuild import expect_readable
 from writetime.pipeline.truncations import Purged
 from writetime.pipeline.void import voided_before
@@ -873,7 +873,7 @@ class Batch:
                 continue
             if about.get("settled_in") in (None, self.manifest.number, *self.voided):
                 found.append(Settled(**{field: about.get(field) for field in Settled.model_fields}))
-                self.store.put(name, json.dumps(about | {"settled_in": self.manifest.number}, indent=1).encode())
+                change_note(self.store, name, settled_in=self.manifest.number)
         return found
 
     def _notes_of(self, segment: SegmentInput) -> list[str]:

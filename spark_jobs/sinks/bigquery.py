@@ -148,8 +148,12 @@ class ExternalTablesWriter:
             return
         service = self._service = self._service or BigQuery(config)
         pointed = at_once(lambda name: _pointed(service, name, due[name], before.tables.get(name)), due, workers=_WORKERS)
-        after = ExternalTables(tables={**before.tables, **dict(zip(due, pointed, strict=True))}, voided=sorted(sealed.voided))
-        self._store.put(layout.external_tables(self._config.cluster.name), after.to_bytes())
+        voided = sorted(sealed.voided)
+
+        def change(known: ExternalTables | None) -> ExternalTables:
+            return ExternalTables(tables={**(known.tables if known else {}), **dict(zip(due, pointed, strict=True))}, voided=voided)
+
+        ExternalTables.update(self._store, layout.external_tables(self._config.cluster.name), change)
 
     def _newest(self, config: BigQueryConfig, sealed: Sealed, before: ExternalTables) -> Iterator[tuple[str, ExternalTable]]:
         """What the tables that may have a new metadata file should be, by their names in BigQuery."""

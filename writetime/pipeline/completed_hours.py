@@ -42,9 +42,11 @@ def completed_hours(store: Store, cluster: str) -> list[datetime]:
 def record_notified(store: Store, cluster: str, hours: Sequence[datetime]) -> None:
     """These hours were notified."""
     until = max(hours) + HOUR
-    notified = NotifiedHours.read(store, layout.complete_hours(cluster))
-    if notified is None or notified.until < until:
-        store.put(layout.complete_hours(cluster), NotifiedHours(until=until).to_bytes())
+
+    def change(before: NotifiedHours | None) -> NotifiedHours | None:
+        return NotifiedHours(until=until) if before is None or before.until < until else None
+
+    NotifiedHours.update(store, layout.complete_hours(cluster), change)
 
 
 def key_of(hour: datetime) -> str:

@@ -135,17 +135,30 @@ def keep(store: Store, cluster: str, name: str, reason: str, *, now: datetime | 
     if name in found:
         kept = segment_object.content_of(found[name])
         if record.kept not in (None, kept):
-            raise BatchError("other bytes were decided for before", operation=operation, obj=ref.conflicts, hint="They come in, or have.")
+            raise _decided_otherwise(ref)
     elif record.kept is None:
         raise ObjectNotFound("the object does not exist", operation=operation, obj=name, hint="`writetime conflicts list` names them.")
     else:
         # Repeated after a crash: it was moved already.
         kept = segment_object.Content(*record.kept)
     decided = record.model_copy(update={"kept": tuple(kept), "reason": reason, "decided_at": now or datetime.now(UTC)})
-    if record.kept is None:
-        store.put(ref.conflicts, decided.to_bytes())
+
+    def change(before: Conflict | None) -> Conflict | None:
+        if before is None or before.kept is None:
+            return decided
+        if before.kept != tuple(kept):
+            raise _decided_otherwise(ref)
+        return None
+
+    Conflict.update(store, ref.conflicts, change)
     _clear(store, ref, kept, in_archive=any(_is(info, kept) for info in found.values() if info.name.startswith(layout.ARCHIVE)))
     return decided
+
+
+def _decided_otherwise(ref: layout.SegmentRef) -> BatchError:
+    return BatchError(
+        "other bytes were decided for before", operation="decide a conflict", obj=ref.conflicts, hint="They come in, or have."
+    )
 
 
 def _clear(store: Store, ref: layout.SegmentRef, kept: segment_object.Content, *, in_archive: bool) -> None:

@@ -18,7 +18,7 @@ import re
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
-from typing import Any, Final, NamedTuple
+from typing import Final, NamedTuple
 from uuid import UUID
 
 from pydantic import Field
@@ -37,7 +37,7 @@ from writetime.errors import DecodeError, ObjectNotFound, PreconditionFailed, Se
 from writetime.pipeline.documents import Contents, Document, LedgerEntry
 from writetime.pipeline.erasures import Erased
 from writetime.pipeline.quarantine import frame_ranges
-from writetime.pipeline.quarantine.record import note_of
+from writetime.pipeline.quarantine.record import change_note, note_of
 from writetime.storage import layout, segment_object
 from writetime.storage.checksum import crc32c
 from writetime.storage.store import ObjectInfo, Store
@@ -344,13 +344,7 @@ def _left_of(name: str, data: bytes, search: Search) -> bytes:
 def erase_record(store: Store, record: ErasableRecord, batch: int) -> None:
     """Remove the key's bytes from a quarantine record; if none are left, its note says that they were
     erased."""
-    note = note_of(record.info.name)
-    try:
-        about: dict[str, Any] = json.loads(store.read(note))
-    except ObjectNotFound:
-        about = {}
-    if about:
-        store.put(note, json.dumps(about | {"erased_in": batch}, indent=1).encode())
+    change_note(store, note_of(record.info.name), erased_in=batch)
     try:
         if record.left:
             store.put(record.info.name, record.left, if_generation=record.info.generation)

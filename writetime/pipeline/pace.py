@@ -84,14 +84,17 @@ def read_pace(store: Store, cluster: str) -> Pace:
 
 
 def note(store: Store, manifest: Manifest, seconds: float, target: float | None) -> None:
-    """Note how long the run that sealed the batch took, if that says something about the limit. Of two drivers that
-    note at once, one is lost."""
+    """Note how long the run that sealed the batch took, if that says something about the limit."""
     total = sum(segment.size for segment in manifest.segments)
     if target is None or manifest.kind != "ingest" or manifest.namespace is not None or not total or seconds <= 0:
         return
-    known = read_pace(store, manifest.cluster)
-    if total < _COUNTS * known.limit(target):
-        return
     found = Measure(batch=manifest.number, segments=len(manifest.segments), bytes=total, seconds=round(seconds, 3) or 0.001)
-    others = [measure for measure in known.measures if measure.batch < found.batch]
-    store.put(layout.pace(manifest.cluster), Pace(measures=[*others, found][-KEPT:], target=target).to_bytes())
+
+    def change(before: Pace | None) -> Pace | None:
+        known = before or Pace()
+        if total < _COUNTS * known.limit(target):
+            return None
+        others = [measure for measure in known.measures if measure.batch < found.batch]
+        return Pace(measures=[*others, found][-KEPT:], target=target)
+
+    Pace.update(store, layout.pace(manifest.cluster), change)

@@ -148,10 +148,15 @@ class NotifiedTables(Document):
 
 def already_notified(store: Store, cluster: str, waiting: Mapping[str, int]) -> set[str]:
     """The waiting tables of which users were notified before. Records all of them."""
-    before = NotifiedTables.read(store, layout.published_notified(cluster)) or NotifiedTables()
-    if before.waiting != waiting:
-        store.put(layout.published_notified(cluster), NotifiedTables(waiting=dict(waiting)).to_bytes())
-    return {name for name, sent in waiting.items() if before.waiting.get(name) == sent}
+    known: dict[str, int] = {}
+
+    def change(before: NotifiedTables | None) -> NotifiedTables | None:
+        known.clear()
+        known.update(before.waiting if before is not None else {})
+        return None if known == waiting else NotifiedTables(waiting=dict(waiting))
+
+    NotifiedTables.update(store, layout.published_notified(cluster), change)
+    return {name for name, sent in waiting.items() if known.get(name) == sent}
 
 
 def publish_due(store: Store, cluster: str, *, heartbeat_ms: int = 0, now: int = 0) -> bool:

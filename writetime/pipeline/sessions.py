@@ -100,7 +100,12 @@ def read_state(store: Store, cluster: str) -> SessionState | None:
 
 
 def write_state(store: Store, cluster: str, state: SessionState) -> None:
-    store.put(layout.session(cluster, "state"), state.to_bytes())
+    """Write the session's state, unless a later session has written its own: this one was suspended then."""
+
+    def change(before: SessionState | None) -> SessionState | None:
+        return None if before is not None and before.id != state.id and before.started_at > state.started_at else state
+
+    SessionState.update(store, layout.session(cluster, "state"), change)
 
 
 def request_stop(store: Store, cluster: str, by: str) -> SessionState | None:
@@ -143,15 +148,18 @@ def read_failures(store: Store, cluster: str) -> Failures:
 
 def note_failure(store: Store, cluster: str, reason: str, *, now: datetime) -> Failures:
     """Record one more failed session."""
-    failures = Failures(count=read_failures(store, cluster).count + 1, at=now, reason=reason)
-    store.put(layout.session(cluster, "failures"), failures.to_bytes())
-    return failures
+    noted = Failures.update(
+        store,
+        layout.session(cluster, "failures"),
+        lambda before: Failures(count=(before or Failures()).count + 1, at=now, reason=reason),
+    )
+    assert noted is not None
+    return noted
 
 
 def forget_failures(store: Store, cluster: str) -> None:
     """A session ended as intended: the next one starts at once."""
-    if read_failures(store, cluster).count:
-        store.put(layout.session(cluster, "failures"), Failures().to_bytes())
+    Failures.update(store, layout.session(cluster, "failures"), lambda before: Failures() if before is not None and before.count else None)
 
 
 class StoreClock:

@@ -215,28 +215,34 @@ def finish_range(store: Store, run: Run, number: int, done: RangeDone) -> None:
 
 def update(store: Store, run: Run, now: datetime) -> Run:
     """Update the run's progress."""
-    done = finished_ranges(store, run)
-    remaining = len(run.ranges) - len(done)
-    after = run.model_copy(
-        update={
-            "rows": sum(each.rows for each in done.values()),
-            "frames": sum(each.frames for each in done.values()),
-            "remaining": remaining,
-            "updated_at": now,
-            "finished_at": run.finished_at or (None if remaining else now),
-            "failed_at": None,
-            "error": "",
-        }
-    )
-    store.put(run.name, after.to_bytes())
-    return after
+
+    def change(before: Run | None) -> Run:
+        done = finished_ranges(store, run)
+        remaining = len(run.ranges) - len(done)
+        return (before or run).model_copy(
+            update={
+                "rows": sum(each.rows for each in done.values()),
+                "frames": sum(each.frames for each in done.values()),
+                "remaining": remaining,
+                "updated_at": now,
+                "finished_at": (before or run).finished_at or (None if remaining else now),
+                "failed_at": None,
+                "error": "",
+            }
+        )
+
+    return Run.update(store, run.name, change) or run
 
 
 def note_failure(store: Store, run: Run, error: str, now: datetime) -> None:
     """Record with the progress that the run's process fails, and why."""
-    failed = update(store, run, now)
-    if failed.finished_at is None:
-        store.put(run.name, failed.model_copy(update={"failed_at": now, "error": error}).to_bytes())
+    update(store, run, now)
+
+    def change(before: Run | None) -> Run | None:
+        found = before or run
+        return None if found.finished_at is not None else found.model_copy(update={"failed_at": now, "error": error})
+
+    Run.update(store, run.name, change)
 
 
 def last_runs(store: Store, cluster: str) -> dict[str, Run]:
@@ -288,21 +294,24 @@ def due(store: Store, config: PipelineConfig, now: datetime | None = None) -> li
         return sorted((table for table in captured if table.id in at_intervals), key=lambda table: table.full_name)
     finished = read_to_the_end(found)
     open_runs = _begun(found)
-    before = Captured.read(store, _captured(cluster)) or Captured()
-    back = _back_since(learner.cdc_back, before, found)
-    switched = {table.id for table in captured if table.id not in before.tables or table.id in back}
-    again = switched | set(before.due)
     known = {table.id for table in schema.tables.values() if not table.dropped}
-    seen = dict.fromkeys(switched & set(before.off), now) | back
-    after = Captured(
-        tables=sorted((table.id for table in captured), key=str),
-        off=sorted((set(before.tables) | set(before.off)) & known - {table.id for table in captured}, key=str),
-        due=sorted(again, key=str) if mode == "always" else [],
-        since={table_id: at for table_id, at in (before.since | seen).items() if table_id in known},
-    )
-    if after != before:
-        store.put(_captured(cluster), after.to_bytes())
-    due_again = open_runs | at_intervals | _with_complete_log(store, cluster, after)
+
+    def change(noted: Captured | None) -> Captured | None:
+        before = noted or Captured()
+        back = _back_since(learner.cdc_back, before, found)
+        switched = {table.id for table in captured if table.id not in before.tables or table.id in back}
+        again = switched | set(before.due)
+        seen = dict.fromkeys(switched & set(before.off), now) | back
+        after = Captured(
+            tables=sorted((table.id for table in captured), key=str),
+            off=sorted((set(before.tables) | set(before.off)) & known - {table.id for table in captured}, key=str),
+            due=sorted(again, key=str) if mode == "always" else [],
+            since={table_id: at for table_id, at in (before.since | seen).items() if table_id in known},
+        )
+        return None if after == before else after
+
+    noted = Captured.update(store, _captured(cluster), change) or Captured()
+    due_again = open_runs | at_intervals | _with_complete_log(store, cluster, noted)
     wanted = [table for table in captured if table.id not in finished or table.id in due_again]
     return sorted(wanted, key=lambda table: table.full_name)
 
@@ -359,9 +368,13 @@ def _back_since(reported: Mapping[UUID, int], before: Captured, found: Iterable[
 
 def no_longer_due(store: Store, cluster: str, table: Table) -> None:
     """Remove the table from `due`: its run is finished."""
-    before = Captured.read(store, _captured(cluster))
-    if before is not None and table.id in before.due:
-        store.put(_captured(cluster), before.model_copy(update={"due": [each for each in before.due if each != table.id]}).to_bytes())
+
+    def change(before: Captured | None) -> Captured | None:
+        if before is None or table.id not in before.due:
+            return None
+        return before.model_copy(update={"due": [each for each in before.due if each != table.id]})
+
+    Captured.update(store, _captured(cluster), change)
 
 
 def table_named(schema: Schema, full_name: str) -> Table:

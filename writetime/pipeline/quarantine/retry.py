@@ -36,7 +36,7 @@ from writetime.pipeline.planner import history, read_schema
 from writetime.pipeline.quarantine import frame_ranges
 from writetime.pipeline.quarantine.contents import body_of
 from writetime.pipeline.quarantine.kinds import QuarantineKind
-from writetime.pipeline.quarantine.record import QuarantineRecord, note_of
+from writetime.pipeline.quarantine.record import QuarantineRecord, change_note, note_of
 from writetime.pipeline.segment_check import check_segment, known_schema
 from writetime.storage.concurrency import at_once
 from writetime.storage.layout import NodeName, SegmentRef, schema_looked_at
@@ -134,7 +134,7 @@ def _release_each(
             mark_for_retry(store, name)
             released.append(name)
         elif about:
-            store.put(note_of(str(entry.problems[0].quarantined_as)), json.dumps({**about, "tried_with": digest}, indent=1).encode())
+            change_note(store, note_of(str(entry.problems[0].quarantined_as)), tried_with=digest)
     return released
 
 
@@ -237,6 +237,4 @@ def _sealed_at(store: Store, record: QuarantineRecord, now: datetime) -> datetim
 
 
 def _note_retry(store: Store, record: QuarantineRecord) -> None:
-    about = json.loads(store.read(record.note))
-    about["retried_at"] = datetime.now(UTC).isoformat()
-    store.put(record.note, json.dumps(about, indent=1).encode())
+    change_note(store, record.note, retried_at=datetime.now(UTC).isoformat())
