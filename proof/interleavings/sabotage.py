@@ -35,14 +35,22 @@ def _nothing(*_: Any, **__: Any) -> None:
     pass
 
 
+def _never_done(warehouse: Warehouse, held: Any, *_: Any, **__: Any) -> tuple[int | None, bool]:
+    held.refresh()
+    return held.snapshot, False
+
+
 RULES: Final = {
-    "fence": Rule(
-        "a driver commits although its batch is sealed", by=("void", "late-ingest", "maintenance"), instead=((Fence, "check", _nothing),)
-    ),
+    "fence": Rule("a driver commits although its batch is sealed", by=("late-void",), instead=((Fence, "check", _nothing),)),
     "own-chain": Rule(
-        "a driver commits on top of later batches",
+        "a driver commits on top of later batches, whatever the table holds",
         by=("late-ingest",),
-        instead=((Warehouse, "_expect_own_chain", _nothing), (Warehouse, "_expect_no_later_chain", _nothing), (Fence, "check", _nothing)),
+        instead=(
+            (Warehouse, "_expect_own_chain", _nothing),
+            (Warehouse, "_expect_no_later_chain", _nothing),
+            (Warehouse, "_look_at", _never_done),
+            (Fence, "check", _nothing),
+        ),
     ),
     "take-over": Rule("the rows of an earlier chain stay", by=("rebuild-publish",), instead=((Warehouse, "_succeeds", lambda *_: False),)),
     "manifest": Rule("a manifest is written over", by=("two-ingests", "late-ingest"), unconditional=r"batches/.*/manifest\.json"),
@@ -85,8 +93,8 @@ RULES: Final = {
     ),
     "settled-tables": Rule(
         "rows of a voided batch are not looked for before the seal",
-        by=("void", "session-void"),
-        instead=((voids, "expect_settled", _nothing),),
+        by=("late-void",),
+        instead=((voids, "expect_settled", _nothing), (Fence, "check", _nothing)),
     ),
     "closing": Rule(
         "a late driver of a rebuild empties tables", by=("two-rebuilds", "session-rebuild"), instead=((rebuild.Closing, "check", _nothing),)

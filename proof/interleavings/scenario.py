@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import json
 from collections import Counter, defaultdict
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Hashable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 from typing import Any, Final
@@ -109,6 +109,11 @@ ALL: Final = {
             rebuilds=True,
         ),
         Scenario("void", [("ingest", drivers.ingest_run), ("void", drivers.void_open), ("publish", drivers.publish_run)]),
+        Scenario(
+            "late-void",
+            [("ingest 1", drivers.ingest_run), ("void", drivers.void_open), ("ingest 2", drivers.ingest_until_idle)],
+            there=2,
+        ),
         Scenario("session-void", [("session", drivers.session), ("void", drivers.void_open)]),
         Scenario("replay", [("ingest", drivers.ingest_run), ("replay", drivers.replay), ("publish", drivers.publish_run)]),
         Scenario(
@@ -130,8 +135,8 @@ ALL: Final = {
             "late-ingest",
             [
                 ("ingest 1", drivers.ingest_run),
-                ("ingest 2", drivers.ingest_until_idle),
                 ("shipper", partial(drivers.ship, segments=NEWS[1:])),
+                ("ingest 2", drivers.ingest_until_idle),
             ],
         ),
         Scenario(
@@ -186,13 +191,14 @@ class Stage:
 
     def __init__(self, here: Here) -> None:
         self._here = here
-        self._begun: dict[str, Place] = {}
+        self._begun: dict[Hashable, Place] = {}
 
     def play(self, scenario: Scenario, schedule: Schedule, *, keep: bool = False) -> Result:
         """Run the scenario as the schedule says, and look at what it has come to."""
-        if scenario.name not in self._begun:
-            self._begun[scenario.name] = self._begin(scenario)
-        begun = self._begun[scenario.name]
+        begins = scenario.there, scenario.known, tuple(map(tuple, scenario.news))
+        if begins not in self._begun:
+            self._begun[begins] = self._begin(scenario)
+        begun = self._begun[begins]
         world = World(keep=keep)
         place = self._here.place = begun.copied(world)
         result = Result()

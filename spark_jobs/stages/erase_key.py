@@ -88,7 +88,8 @@ def erase(config: PipelineConfig, store: Store, spark: SparkSession, manifest: M
         )
     work = Erasing.writing(config, store, spark, request, base, manifest)
     state, outcome = work.run()
-    store.put(layout.erasure_done(cluster, number), outcome.to_bytes())
+    # A run that goes on after another one finds little that is left.
+    outcome.create(store, layout.erasure_done(cluster, number))
     carry_over(store, cluster, base.number, number)
     sealed = seal(store, cluster, work.seal(state))
     after_seal(config, store, spark, manifest, sealed, request)
