@@ -5,13 +5,13 @@ what, and what does not hold then. Knows no driver."""
 
 from __future__ import annotations
 
-import time
 from collections.abc import Iterator, Sequence
 from concurrent.futures import ProcessPoolExecutor
 from dataclasses import dataclass, field
 from functools import partial
 from multiprocessing import get_context
 from statistics import median
+from time import perf_counter
 from typing import Final
 
 from proof.interleavings import sabotage
@@ -63,16 +63,18 @@ def kind_of(violation: str) -> str:
 
 def share(name: str, seeds: Sequence[int], rule: str | None, *, first_only: bool = False) -> Found:
     """Play these seeds of a scenario. `first_only`: until one fails."""
-    begun, found = time.monotonic(), Found(name)
     with sabotage.applied(rule), installed() as here:
-        stage = Stage(here)
-        scenario = ALL[name]
-        alone = stage.play(scenario, Deviations([]))
-        for seed in seeds:
-            _note(found, stage, name, Seeded(seed, alone.steps, alone.writes))
-            if first_only and found.failures:
-                break
-    found.seconds = time.monotonic() - begun
+        return seeds_of(Stage(here), name, seeds, first_only=first_only)
+
+
+def seeds_of(stage: Stage, name: str, seeds: Sequence[int], *, first_only: bool = False) -> Found:
+    begun, found = perf_counter(), Found(name)
+    alone = stage.play(ALL[name], Deviations([]))
+    for seed in seeds:
+        _note(found, stage, name, Seeded(seed, alone.steps, alone.writes))
+        if first_only and found.failures:
+            break
+    found.seconds = perf_counter() - begun
     return found
 
 
@@ -97,12 +99,12 @@ def _still(stage: Stage, name: str, kind: str, schedule: Deviations) -> bool:
 
 def exhausted(name: str, most: int, rule: str | None = None) -> Found:
     """All schedules of a scenario with at most so many deviations."""
-    begun, found = time.monotonic(), Found(name)
+    begun, found = perf_counter(), Found(name)
     with sabotage.applied(rule), installed() as here:
         stage = Stage(here)
         for _ in every(partial(_note, found, stage, name), most, max(1, len(ALL[name].rivals) - 1)):
             pass
-    found.seconds = time.monotonic() - begun
+    found.seconds = perf_counter() - begun
     return found
 
 
