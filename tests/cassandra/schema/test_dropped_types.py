@@ -147,6 +147,19 @@ def test_columns_of_an_id_that_was_created_again_keep_their_types() -> None:
     assert list(kind.known_fields) == ["street", "zip"]
 
 
+@pytest.mark.parametrize("kind", [*VALUES, "addr"])
+def test_columns_of_an_id_that_was_created_again_are_the_same_although_their_types_grow(kind: str) -> None:
+    """What is written to them with an older timestamp than the DROP counts."""
+    types = [define("addr", OLD, T), define("person", {"name": "text", "home": "frozen<addr>"}, T)]
+    gone = change("k", columns=[deleted_row(("t", "home"), T + 10 * S)])
+    created, again = with_home(kind), create_table(learnt([*types, with_home(kind)]).schema().tables[ID], T + 12 * S)
+    grown = define("addr", {**OLD, "city": "text"}, T + 20 * S)
+    assert learnt([*types, created, drop(T + 10 * S), gone, again]).schema().tables[ID].dropped_columns == {}
+    assert learnt([*types, created, drop(T + 10 * S), gone, again, grown]).schema().tables[ID].dropped_columns == {}
+    other = define("addr", {"zip": "int", "street": "text"}, T + 20 * S)
+    assert "home" in learnt([*types, created, drop(T + 10 * S), gone, again, other]).schema().tables[ID].dropped_columns
+
+
 def test_a_column_of_that_name_that_is_back_is_what_it_is_now() -> None:
     back = change("k", columns=[column_row("t", "home", T + 13 * S, "regular", "frozen<addr>")])
     other = [drop_type("addr", T + 11 * S), define("addr", {"a": "text", "b": "int"}, T + 12 * S)]

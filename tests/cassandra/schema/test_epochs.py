@@ -519,3 +519,10 @@ def test_an_entry() -> None:
     assert epochs.entry_of(entry(7, T).updates[0]) == (7, True, T)
     assert epochs.entry_of(entry(7, T, keyspace=None).updates[0]) == (7, True, T)
     assert epochs.entry_of(entry(8, T, kind=36).updates[0]) == (8, False, None)
+
+
+def test_a_timestamp_above_all_stamps_is_that_of_a_clock() -> None:
+    latest = (1 << 63) - 1
+    assert epochs.epoch_of(latest) is None
+    assert epochs.epoch_of(epochs.stamp(epochs.MOST - 1)) == epochs.MOST - 1
+    assert SchemaLearner().time_of(latest) == latest

@@ -66,8 +66,9 @@ def is_as_of(timestamp: int) -> bool:
 
 
 def epoch_of(timestamp: int) -> int | None:
-    """The epoch of a stamp, or of one some microseconds before it; None for a clock's timestamp."""
-    return (timestamp - _FIRST + (1 << _BITS - 1)) >> _BITS if timestamp >= _FIRST - (1 << _BITS - 1) else None
+    """The epoch of a stamp, or of one some microseconds before it; None for a clock's timestamp, and for one above all stamps."""
+    epoch = (timestamp - _FIRST + (1 << _BITS - 1)) >> _BITS
+    return epoch if 0 <= epoch < MOST else None
 
 
 def epoch_of_version(version: UUID) -> int | None:

@@ -932,7 +932,7 @@ def _table(keyspace: str, source: str, clustering: Clustering, incarnation: _Inc
     dropped = {
         column.name: column
         for column in _columns_before(keyspace, view, source, clustering, incarnation)
-        if _is_other(column, columns.get(column.name))
+        if _is_other(column, columns.get(column.name), keyspace, view)
     }
     dropped |= {ck[1]: _dropped(keyspace, view, ck, values) for ck, values in view.rows("dropped_columns", clustering) if "type" in values}
     table = Table(
@@ -1014,8 +1014,12 @@ def _gone_at(view: _View, table: str, clustering: Clustering, at: int) -> Iterat
             yield ck, view.row(table, ck)
 
 
-def _is_other(before: DroppedColumn, column: Column | None) -> bool:
-    return column is None or (before.kind, before.type) != (column.kind, column.type)
+def _is_other(before: DroppedColumn, column: Column | None, keyspace: str, view: _View) -> bool:
+    """Whether the column before the DROP of its table is not the one of that name now, whose user types may have got fields."""
+    if column is None or before.kind != column.kind:
+        return True
+    now = _pinned(column.type, keyspace, _TypesAt(keyspace, view.facts["types"], _NEVER))
+    return _is_multicell(before.type) != _is_multicell(now) or not _have_same_layout(before.type, now, grown=True)
 
 
 def _materialized(options: Mapping[str, Any]) -> View:
@@ -1049,10 +1053,10 @@ def _dropped(keyspace: str, view: _View, clustering: tuple[str, ...], values: Ma
 
 
 @lru_cache(maxsize=4096)
-def _have_same_layout(text: str, recorded: str) -> bool:
-    """Whether a type is the recorded one, whose user types became tuples."""
+def _have_same_layout(text: str, recorded: str, *, grown: bool = False) -> bool:
+    """Whether a type is the recorded one, whose user types became tuples, or have `grown`."""
     try:
-        return text == recorded or same_layout(parse_type(text, "", {}), parse_type(recorded, "", {}))
+        return text == recorded or same_layout(parse_type(text, "", {}), parse_type(recorded, "", {}), grown=grown)
     except SchemaError:
         return False
 

@@ -15,7 +15,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator, Mapping, Sequence
-from functools import lru_cache
+from functools import lru_cache, partial
 from typing import Any, Final, Protocol
 
 from writetime.cassandra.schema.model import UserType
@@ -123,19 +123,24 @@ def parts(kind: CqlType) -> Iterator[CqlType]:
             yield from parts(each)
 
 
-def same_layout(one: CqlType, other: CqlType) -> bool:
-    """Whether two types have equal values as bytes: a user type may be a tuple, and the outermost type frozen."""
+def same_layout(one: CqlType, other: CqlType, *, grown: bool = False) -> bool:
+    """Whether two types have equal values as bytes: a user type may be a tuple, and the outermost type frozen. `grown`: user types
+    of the second one may have more fields, after those of the first one, whose names are the same."""
+    alike = partial(same_layout, grown=grown)
     if isinstance(one, TupleType | UdtType) and isinstance(other, TupleType | UdtType):
         if any(isinstance(each, UdtType) and each.fields is None for each in (one, other)):
             return False
-        return len(elements(one)) == len(elements(other)) and all(map(same_layout, elements(one), elements(other)))
+        if grown and isinstance(one, UdtType) and isinstance(other, UdtType):
+            names = [*one.known_fields]
+            return names == [*other.known_fields][: len(names)] and all(map(alike, elements(one), elements(other)))
+        return len(elements(one)) == len(elements(other)) and all(map(alike, elements(one), elements(other)))
     if type(one) is not type(other) or len(elements(one)) != len(elements(other)):
         return False
     if isinstance(one, CollectionType) and isinstance(other, CollectionType) and one.kind != other.kind:
         return False
     if isinstance(one, VectorType) and isinstance(other, VectorType) and one.dimension != other.dimension:
         return False
-    return all(map(same_layout, elements(one), elements(other))) if elements(one) else str(one) == str(other)
+    return all(map(alike, elements(one), elements(other))) if elements(one) else str(one) == str(other)
 
 
 @lru_cache(maxsize=4096)
