@@ -1,5 +1,6 @@
 """One job as a process: `python -m proof.kill_batch.child CONFIG ingest 3`, `… publish`, or a session until
-batch 3 is archived (`… session 3`) or everything is published (`… session`). CONFIG is a pickled
+batch 3 is archived (`… session 3`) or everything is published (`… session`), or a request to send a table again
+(`… again KEYSPACE.TABLE REQUEST`). CONFIG is a pickled
 PipelineConfig.
 """
 
@@ -31,6 +32,8 @@ def main(config: PipelineConfig, job: str, *number: str) -> int:
             ingest.run(config, int(number[0]))
         elif job == "rebuild":
             rebuild.run(config)
+        elif job == "again":
+            publish.run(config, again=[number[0]], request=number[1], everything=True)
         elif job == "session":
             session(config, int(number[0]) if number else None)
         else:

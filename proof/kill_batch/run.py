@@ -7,14 +7,15 @@ kills lets one finish: at each point in turn, or at a random moment. Sometimes t
 two publishers one outbox; a driver is stopped and resumed after its batch is sealed and archived; segments
 are uploaded again with the same bytes, before or after their batch; the configuration is edited after a batch
 was begun; two processes archive one batch; an incomplete batch is voided, so that the next one reads its
-input, and a driver that was stopped in it is resumed. Once per run `batches/` is restored from a backup of
-before the last batches: the next batch must be rejected, and a rebuild, killed like all jobs, makes state and
-tables again. Sometimes the broker is killed during a publish, for example in a transaction, and restarted
-later; once in a while it is down for several batches. Half-way, `kafka.partition_by` may be switched to
-`partition_key`. At the end, a consumer that reads committed records must have received each event of the
-changes tables once, those of one key in order; after a switch, those of one partition key in one partition of
-the topic, in order, and none of them before the marker; tables must equal the cluster's answers; and the
-changes must fold to the tables.
+input, and a driver that was stopped in it is resumed. All of a table is sent again, by a request that is killed,
+stopped and repeated, beside a publisher or a session. Once per run `batches/` is restored from a backup of
+before the last batches: the next batch must be rejected, and a rebuild, killed like all jobs and beside another
+driver of it or a publisher, makes state and tables again. Sometimes the broker is killed during a publish, for
+example in a transaction, and restarted later; once in a while it is down for several batches. Half-way,
+`kafka.partition_by` may be switched to `partition_key`. At the end, a consumer that reads committed records must have
+received each event of the changes tables once, or once more for each request to send it again, those of one key in
+order each time; after a switch, those of one partition key in one partition of the topic, in order, and none of them
+before the marker; tables must equal the cluster's answers; and the changes must fold to the tables.
 """
 
 from __future__ import annotations
@@ -57,6 +58,7 @@ from writetime.pipeline import chains, pinned
 from writetime.pipeline.archiver import archive
 from writetime.pipeline.documents import Manifest, Sealed
 from writetime.pipeline.planner import history, plan_ingest, plan_replay, read_schema, read_sealed
+from writetime.pipeline.publish_progress import read_published
 from writetime.pipeline.void import void
 
 LONGEST = 600.0
@@ -67,6 +69,8 @@ AWAY = (4.0, 30.0)
 """Between how many seconds after its death the broker is back."""
 VOIDED = 0.4
 """Share of the batches that are voided and planned again."""
+_SENT_AGAIN = 0.2
+"""How often all of a table is sent again after some segments came in."""
 ABSENCE = 3
 """Batches that are ingested while there is no broker for long."""
 
@@ -86,6 +90,7 @@ class Result:
     edited: int = 0
     voids: int = 0
     restored: int = 0
+    requests: int = 0
     failed: int = 0
     batches: int = 0
     events: int = 0
@@ -104,7 +109,8 @@ class Result:
         return (
             f"seed {self.seed}: {self.kills.total()} kills at {len(self.kills)} points; {runs}; two at once {self.rivals} times, late "
             f"{self.late} times, {self.again} segments put again, {self.edited} batches with an edited configuration, "
-            f"{self.voids} voided, batches/ restored {self.restored} times, broker killed {self.outages} times within a job, "
+            f"{self.voids} voided, batches/ restored {self.restored} times, a table sent again {self.requests} times, "
+            f"broker killed {self.outages} times within a job, "
             f"away for {ABSENCE} batches {self.absences} times, {self.failed} jobs failed for it or for "
             f"a rival; {self.batches} batches, {self.events} events, {self.switched} of them since a switch of partitions: "
             f"lost {self.lost}, doubled {self.doubled}, {len(self.problems)} other problems"
@@ -141,6 +147,7 @@ class Kills(Orders):
         self._log_offset = 0
         self._sent: Counter[tuple[str, int, int]] = Counter()
         self._silent_upto = 0
+        self._requests: list[tuple[str, int]] = []
         self._switched: int | None = None
         self._sleepers: list[tuple[str, subprocess.Popen[bytes], Path]] = []
         self._points = {job: cycle(self.random.sample(found, len(found))) for job, found in _POINTS.items()}
@@ -169,6 +176,8 @@ class Kills(Orders):
                     self._be_without_broker(segments)
                 if self.random.random() < 0.7:
                     self._run(self._publisher)
+                if self.rule is None and self.random.random() < _SENT_AGAIN:
+                    self._send_again()
             if restores:
                 self._restore(middle, late)
             while self.result.kills.total() < self.wanted:
@@ -276,6 +285,20 @@ class Kills(Orders):
             self._batch(plan_ingest(self.pipeline.store, self.pipeline.cluster, now=datetime.now(UTC)))
         self._run(self._publisher)
 
+    def _send_again(self) -> None:
+        """Ask that all of a table is sent again, until one attempt at it succeeds: all are the same request."""
+        published = read_published(self.pipeline.store, self.pipeline.cluster)
+        if published is None or not published.batch or self.switches or self._switched is not None:
+            # After a switch, events of before would stand behind the marker.
+            return
+        keyspace, table = self.random.choice(sorted(Recording.open().cdc_tables))
+        assert self.config.kafka is not None
+        topic = envelope.topic(self.config.kafka.topic_prefix, keyspace, table)
+        self._requests.append((topic, published.sent(f"{keyspace}.{table}")))
+        self.result.requests += 1
+        say(f"  {keyspace}.{table} is to be sent again")
+        self._run("again", f"{keyspace}.{table}", f"request-{self.result.requests}")
+
     def _rebuild(self) -> bool:
         """Whether the rebuild finished: nothing else is planned before."""
         if self.rule is None:
@@ -361,8 +384,8 @@ class Kills(Orders):
         """Start the job repeatedly until one attempt finishes. A publisher that was stopped is resumed then;
         a driver of a batch later, when that is archived."""
         self._run_until_done(job, *arguments, config=config)
-        if job == "publish":
-            self._wake("publish")
+        if job in ("publish", "again"):
+            self._wake("publish", "again")
 
     def _run_until_done(self, job: str, *arguments: str, config: Path | None) -> None:
         self._present_config = config or self._config_file
@@ -373,9 +396,12 @@ class Kills(Orders):
                 continue
             if plan == "rivals":
                 self.result.rivals += 1
-                both = [(each, self._start(each, *arguments)) for each in (job, self._rival(job, *arguments))]
+                rival = self._rival(job, *arguments)
+                theirs = arguments if rival == job or job == "session" else ()
+                both = [(job, self._start(job, *arguments)), (rival, self._start(rival, *theirs))]
                 ended = [self._ended(each, process, plan) for each, process in both]
-                if all(ended):
+                # Whoever starts a rebuild that is finished begins another one.
+                if all(ended) or (job == "rebuild" and ended[0]):
                     return
                 continue
             if plan == "outage":
@@ -391,7 +417,9 @@ class Kills(Orders):
         raise AssertionError("plans never end")
 
     def _rival(self, job: str, *arguments: str) -> str:
-        """The job that runs at the same time as `job`: the same, or that of the other mode."""
+        """The job that runs at the same time as `job`: the same, a publisher, or that of the other mode."""
+        if job in ("again", "rebuild") and self.random.random() < 0.5:
+            return self._publisher
         if job == "session" and self.random.random() < 0.5:
             return "ingest" if arguments else "publish"
         return job
@@ -409,9 +437,9 @@ class Kills(Orders):
             yield next(self._points[job])
         while self.rule is None and self.result.kills.total() < self.wanted:
             chance = self.random.random()
-            if chance < 0.08 and job != "rebuild":
+            if chance < 0.08:
                 yield "rivals"
-            elif chance < 0.28 and job in ("publish", "session") and self.kafka.service is not None:
+            elif chance < 0.28 and job in ("publish", "session", "again") and self.kafka.service is not None:
                 yield "outage"
             elif chance < 0.4:
                 yield "moment"
@@ -542,8 +570,12 @@ class Kills(Orders):
         for keyspace, table in Recording.open().cdc_tables:
             assert self.config.kafka is not None
             topic = envelope.topic(self.config.kafka.topic_prefix, keyspace, table)
+            asked = [upto for each, upto in self._requests if each == topic]
             of_topic = ((event, count) for event, count in (self._sent + present).items() if event[0] == topic)
-            expected = Counter({event[1:]: count for event, count in of_topic})
+            once = Counter({event[1:]: count for event, count in of_topic})
+            # What was published meanwhile may be sent again, too.
+            least = Counter({event: count + sum(event[0] <= upto for upto in asked) for event, count in once.items()})
+            most = Counter({event: count + len(asked) for event, count in once.items()})
             of_key: dict[bytes | None, list[tuple[int, int]]] = {}
             received = list(committed(self.kafka.bootstrap, topic))
             for _, key, value in received:
@@ -551,15 +583,15 @@ class Kills(Orders):
                     of_key.setdefault(key, []).append(tuple(json.loads(value)["source"]["sequence"]))
             self.result.problems += self._misplaced(keyspace, table, received)
             found = Counter(sequence for sequences in of_key.values() for sequence in sequences)
-            self.result.events += expected.total()
-            self.result.lost += (expected - found).total()
-            self.result.doubled += (found - expected).total()
-            if expected and max(expected.values()) > 1:
+            self.result.events += least.total()
+            self.result.lost += (least - found).total()
+            self.result.doubled += (found - most).total()
+            if once and max(once.values()) > 1:
                 self.result.problems.append(f"{keyspace}.{table}: an event stands twice in the changes")
             for key, sequences in of_key.items():
                 # By a switch, a row's later events come in another partition.
                 there = [each for each in sequences if self._switched is None or each[0] < self._switched]
-                if there != sorted(there):
+                if ascents(there) > 1 + len(asked):
                     self.result.problems.append(f"{keyspace}.{table}: events of {key!r} are out of order")
 
     def _misplaced(self, keyspace: str, table: str, received: Sequence[tuple[int, bytes | None, bytes | None]]) -> list[str]:
@@ -593,8 +625,14 @@ _POINTS = {
     "publish": points.PUBLISH,
     "rebuild": points.INGEST,
     "session": (*points.INGEST, *points.PUBLISH),
+    "again": points.PUBLISH,
 }
 _EXTRA = (sabotage.BETWEEN,)
+
+
+def ascents(sequences: Sequence[tuple[int, int]]) -> int:
+    """How many times they begin anew."""
+    return sum(before is None or after < before for before, after in zip([None, *sequences], sequences, strict=False))
 
 
 def misplaced(received: Sequence[tuple[int, bytes | None, bytes | None]], switched: int, partition_key: Sequence[str]) -> Iterator[str]:
