@@ -536,3 +536,33 @@ def test_versions_that_nobody_needs_are_removed(place: Place) -> None:
     assert place.upsert(versions[4], 6, numbered([1])).version > versions[4]
     assert notes(place.store, LEASE)["batch"] == 6
     assert cleanup(str(place.uri) + "-none", [], place.store, "leases/none.json") == 0
+
+
+@pytest.mark.parametrize("what", ["forget", "cleanup"])
+def test_who_was_suspended_removes_no_version_that_came_later(place: Place, monkeypatch: pytest.MonkeyPatch, what: str) -> None:
+    records = {batch: list(numbered(range(50), b"batch %d" % batch)) for batch in (1, 2, 3, 4)}
+    first = place.upsert(0, 1, records[1]).version
+    mine = place.upsert(first, 2, records[2]).version
+    later: list[int] = []
+    opened = []
+
+    def late(uri: str) -> lance.LanceDataset:
+        opened.append(uri)
+        if len(opened) == 2:
+            # While it was suspended, others took its lease over.
+            for batch in (3, 4):
+                written = upsert(uri, later[-1] if later else mine, batch, in_batches(records[batch]), place.store, "leases/others.json")
+                later.append(written.version)
+        return real(uri)
+
+    real = shards._open
+    monkeypatch.setattr(shards, "_open", late)
+    if what == "forget":
+        shards.forget(place.uri, mine, place.store, LEASE)
+    else:
+        cleanup(place.uri, [mine], place.store, LEASE)
+    for version, batch in ((mine, 2), *zip(later, (3, 4), strict=True)):
+        assert place.all(version)[b"000001"] == b"batch %d" % batch
+    if what == "forget":
+        with pytest.raises(BatchError, match="gone"):
+            Shard(place.uri, first)
