@@ -217,7 +217,7 @@ class Bootstrap:
             with self._reporting(run):
                 self._read(plan, run, wanted)
         except Exception as error:
-            runs.note_failure(self.store, run, str(_as_ours(error, table.full_name)), datetime.now(UTC))
+            runs.update(self.store, run, datetime.now(UTC), error=str(_as_ours(error, table.full_name)))
             raise
         run = runs.update(self.store, run, datetime.now(UTC))
         if run.finished_at is not None and parts is None:

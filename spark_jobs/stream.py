@@ -144,6 +144,7 @@ class Session:
         self._next_look = self._next_release = self._next_note = 0.0
         self._noting = threading.Lock()
         now = datetime.now(UTC)
+        self._state_generation = 0
         self._state = SessionState(id=uuid4().hex, started_at=now, updated_at=now, until=now + timedelta(seconds=seconds))
         self._publishing = Publishing(config, store, spark, self._note) if config.kafka or config.files else None
         self._completeness = CompletenessWriter(config, store, spark)
@@ -360,7 +361,7 @@ class Session:
             self._state = self._state.model_copy(update={**changes, "updated_at": datetime.now(UTC)})
             self._next_note = time.monotonic() + _STATE_EVERY
             try:
-                sessions.write_state(self._store, self._cluster, self._state)
+                self._state_generation = sessions.write_state(self._store, self._cluster, self._state, self._state_generation)
             except WritetimeError as error:
                 log.warning("failed to write the session's state", **error.as_dict())
 

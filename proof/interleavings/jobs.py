@@ -110,6 +110,13 @@ class Shards:
     def newest(self, uri: str) -> int:
         return max(self.of(uri), default=0)
 
+    def remove(self, uri: str, goes: Callable[[int], bool]) -> int:
+        """Remove versions; how many."""
+        gone = [version for version in self.of(uri) if goes(version)]
+        for version in gone:
+            del self.of(uri)[version]
+        return len(gone)
+
     def at(self, uri: str, version: int) -> dict[bytes, bytes]:
         self.step(f"state: read {_short(uri)}")
         if version and version not in self.of(uri):
@@ -169,23 +176,20 @@ class NoExpiry:
 
 
 def cleaning(of: Callable[[], Shards]) -> Callable[..., int]:
-    """What stands in for `shards.cleanup`: versions that nobody names are gone."""
+    """What stands in for `shards.cleanup`: versions that nobody names are gone, but those after all that are named."""
 
     def cleanup(uri: str, keep_versions: Iterable[int], store: Any, lease: str, **timing: float) -> int:
         held = of()
         with Lease(store, lease, **timing) as taken:
             kept = {*keep_versions, *(taken.notes[name] for name in ("version", "base") if name in taken.notes)}
             held.step(f"state: clean {_short(uri)}")
-            gone = [version for version in held.of(uri) if version not in kept and version < max(kept, default=0)]
-            for version in gone:
-                del held.of(uri)[version]
-        return len(gone)
+            return held.remove(uri, lambda version: version not in kept and version < max(kept, default=0))
 
     return cleanup
 
 
 def forgetting(of: Callable[[], Shards]) -> Callable[..., int]:
-    """What stands in for `shards.forget`: all versions but one are gone."""
+    """What stands in for `shards.forget`: the versions before that one are gone."""
 
     def forget(uri: str, version: int, store: Any, lease: str, **timing: float) -> int:
         held = of()
@@ -193,9 +197,7 @@ def forgetting(of: Callable[[], Shards]) -> Callable[..., int]:
             if held.newest(uri) != version:
                 raise LeaseLost(f"version {held.newest(uri)} came after", operation="forget a shard's past", obj=uri)
             held.step(f"state: forget {_short(uri)}")
-            for each in [each for each in held.of(uri) if each < version]:
-                del held.of(uri)[each]
-        return 0
+            return held.remove(uri, lambda each: each < version)
 
     return forget
 

@@ -1160,20 +1160,13 @@ class Warehouse:
         that was lost, is an error that a retry may mend."""
         try:
             yield
-        except (PySparkException, Py4JJavaError) as error:
+        except Exception as error:
             self._expect_open(batch)
-            if not is_conflict(error):
+            if isinstance(error, PySparkException | Py4JJavaError):
+                if is_conflict(error):
+                    raise _concurrent(error, batch) from error
                 if kind_of(error) == "world":
                     raise _outage(error, batch) from error
-                raise
-            raise BatchBusy(
-                f"concurrent write to the table: {why(error)[:_LONGEST]}",
-                operation="commit a batch",
-                obj=str(batch),
-                hint="If another run of this batch is at it, a retry finds what that one has done. Nobody else writes to these tables.",
-            ) from error
-        except Exception:
-            self._expect_open(batch)
             raise
 
     def _current_in(self, table: Table) -> str:
@@ -1208,6 +1201,15 @@ class Warehouse:
         """Id of the Cassandra table whose rows the table holds; None if there is no such table."""
         held = self.tables.find(name)
         return None if held is None else self._incarnation_of(held)
+
+
+def _concurrent(error: PySparkException | Py4JJavaError, batch: int) -> BatchBusy:
+    return BatchBusy(
+        f"concurrent write to the table: {why(error)[:_LONGEST]}",
+        operation="commit a batch",
+        obj=str(batch),
+        hint="If another run of this batch is at it, a retry finds what that one has done. Nobody else writes to these tables.",
+    )
 
 
 def _outage(error: PySparkException | Py4JJavaError, batch: int) -> BatchError:

@@ -46,6 +46,8 @@ from writetime.storage.store import Store
 
 SCHEMA: Final = pa.schema([("key", pa.binary()), ("state", pa.binary()), ("expires_at", pa.int64())])
 
+_ALL_VERSIONS: Final = 1_000_000_000
+"""More versions than a shard can have."""
 ASKED: Final = 128
 """Intervals in one question to the index."""
 LOOKED_UP: Final = 16_384
@@ -600,8 +602,6 @@ def _says_absent(error: Exception) -> bool:
 
 
 # --- maintenance
-
-_ALL_VERSIONS: Final = 1_000_000_000
 
 
 def cleanup(uri: str, keep_versions: Collection[int], store: Store, lease: str, **timing: float) -> int:

@@ -31,6 +31,19 @@ def test_a_stop_is_for_the_session_that_runs(tmp_path: Path) -> None:
     assert sessions.stop_requested(store, CLUSTER, "three") is None
 
 
+def test_a_suspended_session_does_not_write_over_its_successor(tmp_path: Path) -> None:
+    store = LocalStore(tmp_path)
+    first = state("one")
+    second = first.model_copy(update={"id": "two", "started_at": NOW + timedelta(minutes=1)})
+    known = sessions.write_state(store, CLUSTER, first)
+    known = sessions.write_state(store, CLUSTER, first, known)
+    assert sessions.read_state(store, CLUSTER) == first
+    sessions.write_state(store, CLUSTER, second)
+    for generation in (known, 0):
+        sessions.write_state(store, CLUSTER, first, generation)
+        assert sessions.read_state(store, CLUSTER) == second
+
+
 def test_a_turn_expires_unless_it_is_asked_for_again(tmp_path: Path) -> None:
     store = LocalStore(tmp_path)
     now = datetime.now(UTC)

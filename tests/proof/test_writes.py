@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator
+from functools import cache
 from itertools import product
 from pathlib import Path
 from typing import Any
@@ -18,8 +19,13 @@ _TABLE = Path(__file__).parents[2] / "docs" / "bucket.md"
 _RULES = {"once", "generation", "own", "last"}
 
 
-def rows() -> Iterator[tuple[re.Pattern[str], set[str]]]:
+@cache
+def rows() -> list[tuple[re.Pattern[str], set[str]]]:
     """Patterns of names, each with the rules of its row."""
+    return list(_rows())
+
+
+def _rows() -> Iterator[tuple[re.Pattern[str], set[str]]]:
     for line in _TABLE.read_text(encoding="utf-8").splitlines():
         if line.startswith("| `"):
             names, _, rules = (cell.strip() for cell in line.strip("|").split(" | "))
@@ -75,7 +81,6 @@ def test_drivers_write_as_the_table_says(monkeypatch: pytest.MonkeyPatch) -> Non
         for scenario in ALL.values():
             stage.play(scenario, Deviations([]))
     assert len({name.partition("/")[0] for name in found}) > 10
-    wrong = {
-        name: (rules_of(name), each) for name, generations in found.items() for each in generations if not allowed(rules_of(name), each)
-    }
+    rules = {name: rules_of(name) for name in found}
+    wrong = {name: (rules[name], each) for name, generations in found.items() for each in generations if not allowed(rules[name], each)}
     assert wrong == {}

@@ -63,12 +63,7 @@ def unfinished(store: Store, cluster: str) -> Rebuild | None:
 
 def begin(store: Store, cluster: str, rebuild: Rebuild) -> Rebuild:
     """Create the document, or return the existing one if another driver was first."""
-    name = layout.chain(cluster, rebuild.chain.first)
-    try:
-        store.put(name, rebuild.to_bytes(), if_generation=0)
-    except PreconditionFailed:
-        return Rebuild.model_validate_json(store.read(name))
-    return rebuild
+    return rebuild.create(store, layout.chain(cluster, rebuild.chain.first))
 
 
 def go_partial(store: Store, cluster: str, rebuild: Rebuild, *, missing: list[str], lacking: int, kept_from: int | None) -> Rebuild:

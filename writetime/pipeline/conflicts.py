@@ -134,8 +134,6 @@ def keep(store: Store, cluster: str, name: str, reason: str, *, now: datetime | 
         )
     if name in found:
         kept = segment_object.content_of(found[name])
-        if record.kept not in (None, kept):
-            raise _decided_otherwise(ref)
     elif record.kept is None:
         raise ObjectNotFound("the object does not exist", operation=operation, obj=name, hint="`writetime conflicts list` names them.")
     else:
@@ -147,18 +145,12 @@ def keep(store: Store, cluster: str, name: str, reason: str, *, now: datetime | 
         if before is None or before.kept is None:
             return decided
         if before.kept != tuple(kept):
-            raise _decided_otherwise(ref)
+            raise BatchError("other bytes were decided for before", operation=operation, obj=ref.conflicts, hint="They come in, or have.")
         return None
 
     Conflict.update(store, ref.conflicts, change)
     _clear(store, ref, kept, in_archive=any(_is(info, kept) for info in found.values() if info.name.startswith(layout.ARCHIVE)))
     return decided
-
-
-def _decided_otherwise(ref: layout.SegmentRef) -> BatchError:
-    return BatchError(
-        "other bytes were decided for before", operation="decide a conflict", obj=ref.conflicts, hint="They come in, or have."
-    )
 
 
 def _clear(store: Store, ref: layout.SegmentRef, kept: segment_object.Content, *, in_archive: bool) -> None:

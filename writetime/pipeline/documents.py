@@ -8,7 +8,6 @@ bytes.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from contextlib import suppress
 from datetime import datetime
 from typing import Any, Final, Literal, Self
 from uuid import UUID
@@ -25,7 +24,7 @@ from writetime.storage import layout, segment_object, untrusted_objects
 from writetime.storage.checksum import crc32c
 from writetime.storage.concurrency import at_once
 from writetime.storage.segment_parts import Part
-from writetime.storage.store import ObjectInfo, Store
+from writetime.storage.store import ObjectInfo, Store, change_object
 
 HELD_HERE: Final = 100
 """Maximum number of held segments that are listed in the seal itself."""
@@ -62,23 +61,19 @@ class Document(BaseModel):
     def update(cls, store: Store, name: str, change: Callable[[Self | None], Self | None]) -> Self | None:
         """Replace the document, under its generation, by what `change` makes of it; None: it stays. If another process has
         written it meanwhile, `change` is called again with that. Returns the document that is there then."""
-        tried: Self | None = None
-        while True:
-            info = store.head(name)
-            try:
-                before = None if info is None else cls.model_validate_json(store.read(name, generation=info.generation))
-            except ObjectNotFound:
-                # Written again since `head`.
-                continue
-            if tried is not None and before == tried:
-                # The write succeeded, and its answer was lost.
-                return before
-            if (after := change(before)) is None:
-                return before
-            tried = after
-            with suppress(PreconditionFailed):
-                store.put(name, after.to_bytes(), if_generation=info.generation if info is not None else 0)
-                return after
+        latest: Self | None = None
+
+        def changed(data: bytes | None) -> bytes | None:
+            nonlocal latest
+            latest = None if data is None else cls.model_validate_json(data)
+            after = change(latest)
+            if after is None:
+                return None
+            latest = after
+            return after.to_bytes()
+
+        change_object(store, name, changed)
+        return latest
 
 
 class Mark(Document):

@@ -15,7 +15,7 @@ from functools import lru_cache
 from typing import Any
 from uuid import UUID, uuid4
 
-from writetime.errors import ObjectNotFound, PreconditionFailed
+from writetime.errors import ObjectNotFound
 from writetime.pipeline.documents import Document
 from writetime.pipeline.planner import read_manifest
 from writetime.storage import layout, open_store
@@ -45,15 +45,7 @@ class Owner(Document):
 def owner(store: Store, cluster: str, pipeline: str) -> Owner:
     """The pipeline of that cluster in the bucket; created on the first call."""
     name = layout.owner(cluster)
-    made = Owner(cluster=cluster, pipeline=pipeline, id=uuid4())
-    found = Owner.read(store, name)
-    if found is None:
-        try:
-            store.put(name, made.to_bytes(), if_generation=0)
-            return made
-        except PreconditionFailed:
-            found = Owner.model_validate_json(store.read(name))
-    return found
+    return Owner.read(store, name) or Owner(cluster=cluster, pipeline=pipeline, id=uuid4()).create(store, name)
 
 
 def id_of(store: Store, cluster: str, number: int) -> UUID | None:

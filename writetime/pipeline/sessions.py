@@ -25,7 +25,7 @@ from typing import Final
 
 from pydantic import Field
 
-from writetime.errors import ObjectNotFound
+from writetime.errors import ObjectNotFound, PreconditionFailed
 from writetime.pipeline.documents import Document
 from writetime.pipeline.planner import store_clock
 from writetime.storage import layout
@@ -99,13 +99,19 @@ def read_state(store: Store, cluster: str) -> SessionState | None:
     return SessionState.read(store, layout.session(cluster, "state"))
 
 
-def write_state(store: Store, cluster: str, state: SessionState) -> None:
-    """Write the session's state, unless a later session has written its own: this one was suspended then."""
-
-    def change(before: SessionState | None) -> SessionState | None:
-        return None if before is not None and before.id != state.id and before.started_at > state.started_at else state
-
-    SessionState.update(store, layout.session(cluster, "state"), change)
+def write_state(store: Store, cluster: str, state: SessionState, generation: int = 0) -> int:
+    """Write the session's state, unless a later session has written its own: this one was suspended then. `generation`: what the
+    session's last call has returned, with which one request is enough."""
+    name = layout.session(cluster, "state")
+    while True:
+        with suppress(PreconditionFailed):
+            return store.put(name, state.to_bytes(), if_generation=generation).generation
+        with suppress(ObjectNotFound):
+            info = store.head(name)
+            generation = 0 if info is None else info.generation
+            before = None if info is None else SessionState.model_validate_json(store.read(name, generation=generation))
+            if before is not None and before.id != state.id and before.started_at > state.started_at:
+                return 0
 
 
 def request_stop(store: Store, cluster: str, by: str) -> SessionState | None:

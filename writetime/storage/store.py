@@ -12,14 +12,15 @@ strictest that all backends can keep:
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import suppress
 from dataclasses import dataclass, field
 from datetime import datetime
 from itertools import islice
 from pathlib import Path
 from typing import Final, NamedTuple, Protocol
 
-from writetime.errors import StoreUnavailable
+from writetime.errors import ObjectNotFound, PreconditionFailed, StoreUnavailable
 from writetime.storage.concurrency import at_once
 
 PAGE: Final = 1000
@@ -121,3 +122,25 @@ def facts(store: Store, listed: Iterable[Listed]) -> list[ObjectInfo]:
     """The facts of listed objects, in their order, without those that do not exist any more."""
     found = at_once(lambda each: each.info or store.head(each.name), listed)
     return [info for info in found if info is not None]
+
+
+def change_object(store: Store, name: str, change: Callable[[bytes | None], bytes | None]) -> None:
+    """Replace an object, under its generation, by what `change` makes of its content; None: it stays, or is not there. If
+    another process has written it meanwhile, `change` is called again with that."""
+    tried: bytes | None = None
+    while True:
+        info = store.head(name)
+        try:
+            before = None if info is None else store.read(name, generation=info.generation)
+        except ObjectNotFound:
+            # Written again since `head`.
+            continue
+        if tried is not None and before == tried:
+            # The write succeeded, and its answer was lost.
+            return
+        tried = change(before)
+        if tried is None:
+            return
+        with suppress(PreconditionFailed):
+            store.put(name, tried, if_generation=info.generation if info is not None else 0)
+            return

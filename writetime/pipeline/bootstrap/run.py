@@ -20,7 +20,7 @@ from pydantic import Field
 
 from writetime.cassandra.schema.model import Schema, Table
 from writetime.config.pipeline import PipelineConfig
-from writetime.errors import ConfigError, PreconditionFailed
+from writetime.errors import ConfigError
 from writetime.pipeline.documents import Document, Watermark
 from writetime.pipeline.segment_check import known_schema
 from writetime.storage import layout
@@ -206,43 +206,31 @@ def finished_ranges(store: Store, run: Run) -> dict[int, RangeDone]:
 
 
 def finish_range(store: Store, run: Run, number: int, done: RangeDone) -> None:
-    try:
-        store.put(run.range_name(number), done.to_bytes(), if_generation=0)
-    except PreconditionFailed:
-        # Another process has finished the range.
-        return
+    """Note that the range is read, unless another process has finished it."""
+    done.create(store, run.range_name(number))
 
 
-def update(store: Store, run: Run, now: datetime) -> Run:
-    """Update the run's progress."""
+def update(store: Store, run: Run, now: datetime, error: str = "") -> Run:
+    """Update the run's progress. `error`: why its process fails; nothing if the run is finished all the same."""
 
     def change(before: Run | None) -> Run:
         done = finished_ranges(store, run)
         remaining = len(run.ranges) - len(done)
+        finished_at = (before or run).finished_at or (None if remaining else now)
+        failed = bool(error) and finished_at is None
         return (before or run).model_copy(
             update={
                 "rows": sum(each.rows for each in done.values()),
                 "frames": sum(each.frames for each in done.values()),
                 "remaining": remaining,
                 "updated_at": now,
-                "finished_at": (before or run).finished_at or (None if remaining else now),
-                "failed_at": None,
-                "error": "",
+                "finished_at": finished_at,
+                "failed_at": now if failed else None,
+                "error": error if failed else "",
             }
         )
 
     return Run.update(store, run.name, change) or run
-
-
-def note_failure(store: Store, run: Run, error: str, now: datetime) -> None:
-    """Record with the progress that the run's process fails, and why."""
-    update(store, run, now)
-
-    def change(before: Run | None) -> Run | None:
-        found = before or run
-        return None if found.finished_at is not None else found.model_copy(update={"failed_at": now, "error": error})
-
-    Run.update(store, run.name, change)
 
 
 def last_runs(store: Store, cluster: str) -> dict[str, Run]:

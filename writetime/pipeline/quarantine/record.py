@@ -9,34 +9,29 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping, Set
-from contextlib import suppress
 from dataclasses import dataclass
 from datetime import datetime
 from itertools import islice
 from typing import Any, Final
 
-from writetime.errors import ObjectNotFound, PreconditionFailed
+from writetime.errors import ObjectNotFound
 from writetime.pipeline.batch_history import Batches
 from writetime.pipeline.quarantine.kinds import QuarantineKind
 from writetime.storage import layout
 from writetime.storage.concurrency import at_once
-from writetime.storage.store import Store
+from writetime.storage.store import Store, change_object
 
 PAGE: Final = 50
 
 
-def change_note(store: Store, note: str, **changes: Any) -> dict[str, Any] | None:
-    """Change entries of a record's note under its generation, as batches and people may at once. Returns the note; None if there
-    is none."""
-    while (info := store.head(note)) is not None:
-        with suppress(ObjectNotFound, PreconditionFailed):
-            about: dict[str, Any] = json.loads(store.read(note, generation=info.generation))
-            if changes.items() <= about.items():
-                return about
-            about |= changes
-            store.put(note, json.dumps(about, indent=1).encode(), if_generation=info.generation)
-            return about
-    return None
+def change_note(store: Store, note: str, **changes: Any) -> None:
+    """Change entries of a record's note, if there is one, as batches and people may at once."""
+
+    def changed(data: bytes | None) -> bytes | None:
+        about: dict[str, Any] = json.loads(data) if data is not None else {}
+        return json.dumps(about | changes, indent=1).encode() if about and not changes.items() <= about.items() else None
+
+    change_object(store, note, changed)
 
 
 @dataclass(frozen=True, slots=True)
