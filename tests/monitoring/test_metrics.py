@@ -22,7 +22,7 @@ from writetime.monitoring import metrics
 from writetime.pipeline import comparisons, verification
 from writetime.pipeline.audit import AuditReport
 from writetime.pipeline.batch_history import Batches
-from writetime.pipeline.bootstrap.run import RangeDone, Run, begin, finish_range, note_failure, split, update
+from writetime.pipeline.bootstrap.run import RangeDone, Run, begin, finish_range, split, update
 from writetime.pipeline.documents import Watermark
 from writetime.pipeline.external_tables import ExternalTable, ExternalTables
 from writetime.pipeline.maintenance_report import HeldBack, Maintained, Size
@@ -176,7 +176,7 @@ def test_a_bootstrap_that_ended_is_aborted_until_it_goes_on(folder: Path) -> Non
         now=now,
     )
     assert shown()["aborted"] == 0
-    note_failure(store, run, "no answer", now + timedelta(seconds=30))
+    update(store, run, now + timedelta(seconds=30), error="no answer")
     failed = shown()
     assert (failed["aborted"], failed["duration_seconds"]) == (1, 30)
     finish_range(store, run, 0, RangeDone(rows=1, frames=0, objects=[]))
