@@ -37,6 +37,7 @@ from writetime.pipeline.documents import (
     TruncationRecord,
     total,
 )
+from writetime.pipeline.erasures import Request
 from writetime.pipeline.incoming import LeftOut, Most, read_incoming
 from writetime.pipeline.planner import EXPIRY_PAUSE, History, history, read_manifest, read_schema, read_sealed, store_clock
 from writetime.pipeline.publish_progress import Published, publish_due, write_published
@@ -575,6 +576,26 @@ def test_a_replay_into_a_namespace_is_of_a_chain_of_its_own(store: LocalStore) -
     after = {(info.name, info.generation) for info in store.list("")}
     assert before <= after
     assert {name.split("/")[1] for name, _ in after - before} == {layout.part(chain)}
+
+
+def test_a_replay_into_a_namespace_waits_for_an_erasure_that_is_open(store: LocalStore) -> None:
+    """It would pin archived segments that the erasure replaces."""
+    hour = NOW.replace(minute=0)
+    ship(store, 1, sealed_at=hour)
+    seal(store, planned(store))
+    told(store, 1, at=hour - timedelta(hours=1))
+    archive(store, CLUSTER, 1)
+    erasing = planner.plan_erase(store, CLUSTER, Request.of("shop.orders", b"k", None, "a test"), 1, now=NOW)
+
+    def replay() -> Manifest | None:
+        return plan_replay(store, CLUSTER, start=hour, end=hour + timedelta(hours=1), now=NOW, namespace="check")
+
+    with pytest.raises(BatchBusy, match=r"batch 2 \(erase\) is not sealed yet"):
+        replay()
+    assert history(store, layout.shadow_chain(CLUSTER, "check")) == History(0, None)
+    seal(store, erasing)
+    told(store, 2, at=hour - timedelta(hours=1))
+    assert replay() is not None
 
 
 def test_a_namespace_that_was_begun_and_not_sealed_is_begun_again(store: LocalStore) -> None:

@@ -315,7 +315,8 @@ def plan_replay(
 
     With a `namespace` the replay is a shadow replay with its own chain of batches. The chain begins with the
     known schema and the TRUNCATEs before the interval. Further replays into the same namespace merge with
-    the rows in it. The purge horizon does not apply to it."""
+    the rows in it. The purge horizon does not apply to it. It waits for an open erasure, which replaces archived
+    segments."""
     chain = cluster if namespace is None else layout.shadow_chain(cluster, namespace)
     past = history(store, chain)
     expect_settled(store, cluster, past if namespace is None else history(store, cluster), "plan a replay")
@@ -329,6 +330,7 @@ def plan_replay(
     expect_replayable(past.sealed if namespace is None else history(store, cluster).sealed, start, cluster, shadow=namespace is not None)
     if namespace is not None:
         _expect_free(store, cluster, namespace)
+        _expect_no_open_erasure(store, cluster, "plan a replay")
     _expect_archived(store, chain, past, "plan a replay")
     segments = []
     for hour in _hours(start, end):
@@ -459,6 +461,12 @@ def _expect_no_open_replay(store: Store, cluster: str, operation: str) -> None:
         past = history(store, chain)
         if past.open:
             raise _busy(store, chain, past, operation)
+
+
+def _expect_no_open_erasure(store: Store, cluster: str, operation: str) -> None:
+    past = history(store, cluster)
+    if past.open and read_manifest(store, cluster, past.last).kind == "erase":
+        raise _busy(store, cluster, past, operation)
 
 
 def namespaces(store: Store, cluster: str) -> list[str]:
