@@ -3,15 +3,19 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import replace
 from datetime import UTC, datetime
 from pathlib import Path
+from typing import Any
 from uuid import UUID
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from tests.shippers.faults import FaultyStore
 from tests.spark_jobs.synthetic import CLUSTER, ORDERS, SCHEMA, i32, insert, micros, seconds
 from writetime.cassandra.commitlog import redact
 from writetime.cassandra.commitlog.encode import encode_mutation, encode_segment
@@ -27,8 +31,8 @@ from writetime.cassandra.model import (
 )
 from writetime.cassandra.schema.model import Column, Schema, Table
 from writetime.cassandra.types.byte_comparable import RowKeys, record_key
-from writetime.errors import BatchBusy
-from writetime.pipeline import archiver, erase, erasures, rebuild
+from writetime.errors import BatchBusy, PreconditionFailed
+from writetime.pipeline import archive_packing, archiver, erase, erasures, rebuild
 from writetime.pipeline.documents import LedgerEntry, SegmentInput, SegmentOutcome
 from writetime.pipeline.erasures import Erasure, Request
 from writetime.pipeline.planner import plan_erase
@@ -175,8 +179,6 @@ def test_a_segment_is_replaced_and_known_by_both_its_contents(store: Store, *, p
     name = put_into_archive(store)
     before = entry(store)
     if packed:
-        from writetime.pipeline import archive_packing
-
         archive_packing.pack(store, name, 3)
         name = layout.packed(name)
     found = erase.from_segment(store, name, search())
@@ -198,6 +200,73 @@ def test_a_segment_is_replaced_and_known_by_both_its_contents(store: Store, *, p
     assert store.head(REF.incoming) is None
     assert rebuild.look(store, CLUSTER).whole
     assert [info.name for info in store.list("cdc_archive/")] == [name]
+
+
+class Meanwhile(FaultyStore):
+    """A store in which something happens right before a request."""
+
+    def __init__(self, store: Store, method: str, name: str, happens: Callable[[], object]) -> None:
+        super().__init__(store)
+        self._at, self._happens = (method, name), happens
+
+    def _meanwhile(self, method: str, name: str) -> None:
+        if (method, name) == self._at:
+            self._at = ("", "")
+            self._happens()
+
+    def put(self, name: str, *args: Any, **kwargs: Any) -> Any:
+        self._meanwhile("put", name)
+        return super().put(name, *args, **kwargs)
+
+    def head(self, name: str) -> Any:
+        self._meanwhile("head", name)
+        return super().head(name)
+
+    def delete(self, name: str, **kwargs: Any) -> None:
+        self._meanwhile("delete", name)
+        super().delete(name, **kwargs)
+
+
+def is_erased_and_packed_once(store: Store, name: str) -> None:
+    archive_packing.pack(store, name, 3)
+    assert [info.name for info in store.list("cdc_archive/")] == [layout.packed(name)]
+    assert KEY not in segment_object.read(store, layout.packed(name))
+    assert rebuild.look(store, CLUSTER).whole
+
+
+@pytest.mark.parametrize("request_of_erasure", ["head", "put"])
+def test_a_segment_that_is_packed_since_it_was_listed(store: Store, request_of_erasure: str) -> None:
+    name = put_into_archive(store)
+    meanwhile = Meanwhile(store, request_of_erasure, name, lambda: archive_packing.pack(store, name, 3))
+    found = erase.from_segment(meanwhile, name, search())
+    assert (found.frames, found.trouble) == (1, "")
+    assert [info.name for info in store.list("cdc_archive/")] == [layout.packed(name)]
+    assert KEY not in segment_object.read(store, layout.packed(name))
+
+
+@pytest.mark.parametrize(("method", "packed"), [("put", True), ("head", False), ("delete", False)])
+def test_a_key_that_is_erased_while_its_segment_is_packed(store: Store, method: str, *, packed: bool) -> None:
+    name = put_into_archive(store)
+    at = layout.packed(name) if packed or method == "head" else name
+    meanwhile = Meanwhile(store, method, at, lambda: erase.from_segment(store, name, search()))
+    with suppress(PreconditionFailed):
+        archive_packing.pack(meanwhile, name, 3)
+    assert [info.name for info in store.list("cdc_archive/") if KEY in segment_object.read(store, info.name)] == []
+    is_erased_and_packed_once(store, name)
+
+
+def test_a_packed_form_of_before_an_erasure_is_made_anew(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
+    name = put_into_archive(store)
+
+    def die(*_: object) -> None:
+        raise KeyboardInterrupt
+
+    meanwhile = Meanwhile(store, "put", layout.packed(name), lambda: erase.from_segment(store, name, search()))
+    with monkeypatch.context() as patch:
+        patch.setattr(archive_packing, "_expect_unchanged", die)
+        with pytest.raises(KeyboardInterrupt):
+            archive_packing.pack(meanwhile, name, 3)
+    is_erased_and_packed_once(store, name)
 
 
 def test_a_death_between_object_and_ledger(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:

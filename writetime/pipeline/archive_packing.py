@@ -1,7 +1,8 @@
 """Maintenance of the archive: pack segments after some time, and delete segments after the retention time.
 
 Strategy: one segment at a time. To pack a segment: write the packed form, read it back and compare it with
-the segment, update the ledger, and only then delete the plain form. To expire a segment: update the ledger,
+the segment, update the ledger, and only then delete the plain form. If a key is erased from the plain form meanwhile,
+the packed one is deleted: an erasure that has looked before does not know it. To expire a segment: update the ledger,
 then delete the object. Each step is repeatable, so a crash at any point loses nothing and the next run
 continues. Readers that use the name pinned by a manifest are served by `writetime.storage.segment_object`.
 
@@ -125,6 +126,7 @@ def pack(store: Store, name: str, level: int) -> Packed:
         held
     ) != segment_object.content_of(info):
         raise _differs(f"the packed form {held.name} has different content", name)
+    _expect_unchanged(store, info, held)
     _note_packed(store, info, held)
     _delete(store, info)
     return Packed(name, info.size, held.size)
@@ -134,7 +136,10 @@ def _written(store: Store, info: ObjectInfo, content: bytes, level: int) -> Obje
     """The packed form, created now or by an earlier attempt."""
     target = layout.packed(info.name)
     if (held := store.head(target)) is not None:
-        return held
+        if segment_object.content_of(held) not in (segment_object.original_of(info), segment_object.replaced_by(info)):
+            return held
+        # An attempt died while a key was erased from the plain form.
+        _delete(store, held)
     noted = {**info.metadata, segment_object.SIZE: str(info.size), segment_object.CRC32C: str(info.crc32c)}
     try:
         return store.put(target, segment_object.pack(content, level), if_generation=0, metadata=noted)
@@ -143,6 +148,18 @@ def _written(store: Store, info: ObjectInfo, content: bytes, level: int) -> Obje
         if found is None:
             raise
         return found
+
+
+def _expect_unchanged(store: Store, info: ObjectInfo, held: ObjectInfo) -> None:
+    """PreconditionFailed, and no packed form, if a key was erased from the plain one since it was read."""
+    now = store.head(info.name)
+    # If there is none, another run has packed it.
+    if now is None or segment_object.content_of(now) == segment_object.content_of(info):
+        return
+    _delete(store, held)
+    raise PreconditionFailed(
+        "a key was erased from it meanwhile", operation="pack a segment", obj=info.name, hint="The next run packs it.", retriable=True
+    )
 
 
 def _note_packed(store: Store, info: ObjectInfo, held: ObjectInfo) -> None:

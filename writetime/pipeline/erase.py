@@ -217,11 +217,22 @@ def in_segment(store: Store, name: str, search: Search, keys: Keystore | None = 
 
 
 def from_segment(store: Store, name: str, search: Search, keys: Keystore | None = None) -> Found:
-    """Remove the key from an archived segment, and update its ledger entry."""
+    """Remove the key from an archived segment, and update its ledger entry; also from its packed form, if it has been packed since
+    it was listed."""
+    found = _from_object(store, name, search, keys)
+    if (found is None or found.frames) and not layout.is_packed(name):
+        # One that is written later, packing deletes itself.
+        packed = _from_object(store, layout.packed(name), search, keys)
+        found = packed if found is None or (packed is not None and packed.trouble) else found
+    return found or Found(object=name)
+
+
+def _from_object(store: Store, name: str, search: Search, keys: Keystore | None) -> Found | None:
+    """None: there is no such object."""
     for _ in range(_TRIES):
         info = store.head(name)
         if info is None:
-            return Found(object=name)
+            return None
         try:
             found, held = _replace(store, info, search, keys)
             _note(store, held)
