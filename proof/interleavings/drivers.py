@@ -8,12 +8,16 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Sequence
+from contextlib import suppress
+from datetime import timedelta
 from typing import Any, Final, TypeVar
 
-from proof.interleavings.jobs import CLUSTER, Mutation, Place
+from proof.interleavings.jobs import CLUSTER, PREFIX, Mutation, Place
 from spark_jobs import erase, ingest, publish, rebuild, stream
-from spark_jobs.pack_archive import Care
-from writetime.errors import BatchBusy, BatchClosed, WritetimeError
+from spark_jobs.pack_archive import Care, packer
+from writetime.errors import BatchBusy, BatchClosed, PreconditionFailed, WritetimeError
+from writetime.events.envelope import progress_topic
+from writetime.pipeline.archive_packing import to_pack
 from writetime.pipeline.archiver import archive, archive_last
 from writetime.pipeline.documents import Manifest
 from writetime.pipeline.planner import (
@@ -27,6 +31,7 @@ from writetime.pipeline.planner import (
     store_clock,
 )
 from writetime.pipeline.publish_progress import publish_due
+from writetime.pipeline.sessions import request_stop
 from writetime.pipeline.void import void
 from writetime.storage import layout
 
@@ -152,6 +157,13 @@ def care(place: Place) -> Any:
     return Care(place.config, place.store, place.world.date(), lambda: False).run(lambda: (lambda _: [], 1))
 
 
+def pack(place: Place) -> list[str]:
+    """The rest of that run, some hours later: segments of the archive are packed. Returns what was left as it is, and why."""
+    one = packer(place.config)
+    found = [one(name) for name in list(to_pack(place.store, CLUSTER, place.world.date() + timedelta(hours=2)))]
+    return [f"{each.name}: {each.trouble}" for each in found if each.trouble]
+
+
 def _in_turn(place: Place, planned: Callable[[], Manifest | None]) -> Manifest | None:
     for _ in range(10):
         try:
@@ -211,3 +223,49 @@ def ship(place: Place, segments: Sequence[Sequence[Mutation]]) -> int:
     for mutations in segments:
         place.ship(mutations)
     return len(segments)
+
+
+def ship_again(place: Place, *, mutations: Sequence[Mutation], number: int) -> None:
+    """A shipper that has lost its notes uploads the same segment once more."""
+    with suppress(PreconditionFailed):
+        place.upload(number, mutations)
+
+
+def stop_session(place: Place) -> Any:
+    """A person asks the session to end after its batch."""
+    return retrying(place, lambda: request_stop(place.store, CLUSTER, "somebody"))
+
+
+def on_fast_clock(place: Place, *, work: Callable[[Place], T], seconds: float = 60.0) -> T:
+    """A driver on a machine whose clock is fast."""
+    driver = place.world.current_driver()
+    assert driver is not None
+    driver.ahead = seconds
+    return work(place)
+
+
+# --- what happens to bucket and Kafka
+
+
+def jumping_clock(place: Place) -> None:
+    """The store's clock jumps an hour ahead, and back again."""
+    place.world.step("clock: ahead")
+    place.store.ahead = 3600.0
+    place.world.step("clock: back")
+    place.store.ahead = 0.0
+
+
+def restore_published(place: Place) -> None:
+    """`published/` is put back from a backup."""
+    name = layout.published(CLUSTER)
+    kept = place.store.read(name)
+    place.world.step("backup: made")
+    with place.world.unhindered():
+        there = place.store.head(name)
+        place.store.put(name, kept, if_generation=there.generation if there is not None else 0)
+
+
+def lose_progress(place: Place) -> None:
+    """The topic of publishers' progress is gone."""
+    place.world.step("broker: lose progress")
+    place.broker.delete_topic(progress_topic(PREFIX))

@@ -23,7 +23,7 @@ from writetime.pipeline import chains
 from writetime.pipeline.documents import LedgerEntry, Sealed
 from writetime.pipeline.planner import history, read_sealed
 from writetime.pipeline.publish_progress import read_published
-from writetime.storage import layout
+from writetime.storage import layout, segment_object
 
 BESIDE: Final = "check"
 """The shadow namespace of replays."""
@@ -53,7 +53,8 @@ class Scenario:
     """`rivals`: drivers by name, in the order in which they begin. `there`: how many of the `news` have come in before, `known` of
     them are ingested and published; `afterwards`: what is asked for again when it was interrupted, by the name of its driver.
     `rebuilds`, `sends_again`: what of the rules does not hold then; `erases`: the keys of ORDERS that are erased in the end;
-    `beside`: all that is archived is replayed into a shadow namespace in the end."""
+    `beside`: all that is archived is replayed into a shadow namespace in the end; `lost`: the record of publishing, or that of Kafka,
+    was lost, after which everything is looked at from the beginning, and events may be sent again; `packs`: segments are packed."""
 
     name: str
     rivals: Sequence[tuple[str, Work]]
@@ -65,6 +66,8 @@ class Scenario:
     sends_again: bool = False
     erases: Sequence[str] = ()
     beside: bool = False
+    lost: bool = False
+    packs: bool = False
 
 
 ALL: Final = {
@@ -172,6 +175,115 @@ ALL: Final = {
             afterwards=["again"],
             sends_again=True,
         ),
+        Scenario(
+            "session-stop",
+            [
+                ("session 1", drivers.session),
+                ("stop", drivers.stop_session),
+                ("session 2", drivers.session),
+                ("shipper", partial(drivers.ship, segments=NEWS[1:])),
+            ],
+        ),
+        Scenario(
+            "two-voids",
+            [
+                ("ingest 1", drivers.ingest_run),
+                ("void 1", drivers.void_open),
+                ("void 2", drivers.void_open),
+                ("ingest 2", drivers.ingest_until_idle),
+            ],
+            there=2,
+        ),
+        Scenario(
+            "void-rebuild",
+            [("rebuild", drivers.rebuild_run), ("void", drivers.void_open), ("ingest", drivers.ingest_until_idle)],
+            rebuilds=True,
+        ),
+        Scenario(
+            "erase-void",
+            [("erase", partial(drivers.erase_run, key="b")), ("void", drivers.void_open), ("ingest", drivers.ingest_until_idle)],
+            there=2,
+            known=1,
+            news=OF_ERASED,
+            erases=["b"],
+        ),
+        Scenario(
+            "erase-rebuild",
+            [("erase", partial(drivers.erase_run, key="b")), ("rebuild", drivers.rebuild_run)],
+            there=2,
+            known=1,
+            news=OF_ERASED,
+            rebuilds=True,
+            erases=["b"],
+        ),
+        Scenario(
+            "erase-replay",
+            [
+                ("erase", partial(drivers.erase_run, key="b")),
+                ("replay", drivers.replay),
+                ("beside", partial(drivers.replay, namespace=BESIDE)),
+            ],
+            there=2,
+            known=1,
+            news=OF_ERASED,
+            erases=["b"],
+            beside=True,
+        ),
+        Scenario(
+            "erase-pack",
+            [("pack", drivers.pack), ("erase b", partial(drivers.erase_run, key="b"))],
+            there=2,
+            known=2,
+            news=OF_ERASED,
+            erases=["b"],
+            packs=True,
+        ),
+        Scenario(
+            "pack-replay",
+            [("ingest", drivers.ingest_until_idle), ("pack", drivers.pack), ("replay", drivers.replay)],
+            packs=True,
+        ),
+        Scenario(
+            "two-packs", [("pack 1", drivers.pack), ("pack 2", drivers.pack), ("rebuild", drivers.rebuild_run)], packs=True, rebuilds=True
+        ),
+        Scenario("maintenance-rebuild", [("maintenance", drivers.maintenance), ("rebuild", drivers.rebuild_run)], rebuilds=True),
+        Scenario(
+            "publish-maintenance",
+            [("ingest", drivers.ingest_until_idle), ("publish", drivers.publish_run), ("maintenance", drivers.maintenance)],
+            there=2,
+        ),
+        Scenario("two-replays", [("replay 1", drivers.replay), ("replay 2", drivers.replay), ("ingest", drivers.ingest_run)]),
+        Scenario(
+            "ship-again",
+            [
+                ("ingest", drivers.ingest_until_idle),
+                ("shipper again", partial(drivers.ship_again, mutations=NEWS[0], number=len(BEFORE) + 1)),
+                ("replay", drivers.replay),
+            ],
+        ),
+        Scenario(
+            "fast-clock",
+            [
+                ("ingest 1", drivers.ingest_run),
+                ("ingest 2, fast", partial(drivers.on_fast_clock, work=drivers.ingest_until_idle)),
+                ("maintenance", drivers.maintenance),
+            ],
+            there=2,
+        ),
+        Scenario(
+            "jumping-clock",
+            [("session", drivers.session), ("clock", drivers.jumping_clock), ("shipper", partial(drivers.ship, segments=NEWS[1:]))],
+        ),
+        Scenario(
+            "restored-record",
+            [("again", drivers.again), ("backup", drivers.restore_published), ("session", drivers.session)],
+            lost=True,
+        ),
+        Scenario(
+            "lost-progress",
+            [("session", drivers.session), ("loss", drivers.lose_progress), ("publish", drivers.publish_run)],
+            lost=True,
+        ),
     )
 }
 
@@ -248,19 +360,34 @@ def _settle(place: Place, scenario: Scenario, rivals: list[Driver]) -> list[Driv
     for _ in range(2):
         done.append(_alone(place, "ingest", drivers.ingest_until_idle))
         done.append(_alone(place, "publish", drivers.publish_if_due))
+    if scenario.beside:
+        done.append(_alone(place, "replay, cleared", partial(drivers.cleared, namespace=BESIDE)))
+        # One that has not come to its first seal goes on when it is planned again.
+        done.append(_alone(place, "replay, planned again", partial(drivers.replay, namespace=BESIDE)))
+    if scenario.lost:
+        done.append(_alone(place, "publish, from the beginning", partial(drivers.publish_run, everything=True)))
     for key in scenario.erases:
+        if scenario.known == scenario.there and any(each.name == f"erase {key}" and _has_erased(each) for each in rivals):
+            continue
         # What came in later is archived now.
         done.append(_alone(place, f"erasure of {key}, asked for again", partial(drivers.erase_run, key=key)))
         done.append(_alone(place, "publish", drivers.publish_if_due))
     if scenario.beside:
-        done.append(_alone(place, "replay, cleared", partial(drivers.cleared, namespace=BESIDE)))
         done.append(_alone(place, "replay, asked for again", partial(drivers.replay, namespace=BESIDE)))
     done.append(_alone(place, "care", drivers.care))
+    if scenario.packs:
+        done.append(packed := _alone(place, "pack", drivers.pack))
+        place.early += packed.outcome or ()
     return done
 
 
 def _has_succeeded(driver: Driver) -> bool:
     return driver.over and driver.error is None
+
+
+def _has_erased(driver: Driver) -> bool:
+    """Whether the erasure has said that nothing is left to be done."""
+    return _has_succeeded(driver) and driver.outcome.done and not driver.outcome.again
 
 
 # --- what has to hold
@@ -351,7 +478,7 @@ def _effective(place: Place) -> dict[int, Sealed]:
 def _erased(place: Place, scenario: Scenario) -> Iterator[str]:
     """Nothing of an erased key is left, nor the request that has the key itself. Tables and state are looked at in full."""
     for info in place.store.names(layout.archive_prefix(CLUSTER)):
-        if any(each.key in scenario.erases and each.table == ORDERS for each in mutations_of(place.store.read(info.name))):
+        if any(each.key in scenario.erases and each.table == ORDERS for each in mutations_of(segment_object.read(place.store, info.name))):
             yield f"{info.name} holds an erased key"
     yield from (f"{info.name} is left" for info in place.store.names(layout.erasure_requests(CLUSTER)))
 
@@ -395,7 +522,7 @@ def _topic(place: Place, scenario: Scenario, table: str, changes: list[dict[str,
         for key, value in partition:
             if key is not None and value is not None:
                 by_key[key.decode()].append(_place(json.loads(value)))
-    again = scenario.sends_again and table == ORDERS
+    again = (scenario.sends_again and table == ORDERS) or scenario.lost
     for key in scenario.erases if table == ORDERS else ():
         # What was sent before stays in the topic.
         by_key.pop(key, None)
@@ -410,7 +537,7 @@ def _topic(place: Place, scenario: Scenario, table: str, changes: list[dict[str,
         yield f"{table}: never sent: {lost}"
     if strange := sorted(counts.keys() - told) if not scenario.rebuilds else []:
         yield f"{table}: sent, and not in the changes table: {strange}"
-    if lacking := sorted(found for found in told if again and found[0] <= len(BEFORE) and counts[found] < 2):
+    if lacking := sorted(found for found in told if again and not scenario.lost and found[0] <= len(BEFORE) and counts[found] < 2):
         yield f"{table}: not sent again: {lacking}"
 
 

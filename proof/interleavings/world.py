@@ -76,7 +76,7 @@ class Task:
 @dataclass(eq=False)
 class Driver:
     """A process. `outcome`: what its work returned, or the `error` that it raised; `over`: it has come to its end, and was not
-    killed before."""
+    killed before; `ahead`: seconds by which its machine's clock is fast."""
 
     name: str
     dead: bool = False
@@ -84,6 +84,7 @@ class Driver:
     outcome: Any = None
     error: BaseException | None = None
     over: bool = False
+    ahead: float = 0.0
     tasks: list[Task] = field(default_factory=list)
 
 
@@ -349,6 +350,11 @@ class Current:
         self.world = World()
 
     def clock(self) -> float:
+        """The clock of the current driver's machine."""
+        driver = self.world.current_driver()
+        return self.world.now + (driver.ahead if driver is not None else 0.0)
+
+    def monotonic(self) -> float:
         return self.world.now
 
     def block(self, ready: Callable[[], bool], seconds: float | None = None) -> bool:
@@ -394,8 +400,8 @@ def _instead(current: Current) -> list[tuple[Any, Any]]:
     times = SimpleNamespace(
         **{name: getattr(real_time, name) for name in ("strftime", "gmtime", "perf_counter", "process_time", "thread_time", "struct_time")},
         time=current.clock,
-        monotonic=current.clock,
-        time_ns=lambda: int(current.world.now * 1e9),
+        monotonic=current.monotonic,
+        time_ns=lambda: int(current.clock() * 1e9),
         monotonic_ns=lambda: int(current.world.now * 1e9),
         sleep=lambda seconds: current.block(lambda: False, seconds),
     )
@@ -425,7 +431,7 @@ def _datetime(current: Current) -> Any:
     class Datetime(real_datetime, metaclass=Instances):
         @classmethod
         def now(cls, tz: Any = None) -> Any:
-            return real_datetime.fromtimestamp(current.world.now, tz or UTC)
+            return real_datetime.fromtimestamp(current.clock(), tz or UTC)
 
     return Datetime
 
