@@ -57,6 +57,7 @@ from writetime.pipeline.erase import BEYOND, Found, Outcome, Search
 from writetime.pipeline.erasures import Erasure, Request, erased_of
 from writetime.pipeline.identity import owner
 from writetime.pipeline.planner import (
+    expect_no_open_replay,
     namespaces,
     read_manifest,
     read_schema,
@@ -248,6 +249,8 @@ class Erasing:
     def run(self) -> tuple[dict[tuple[str, int], Written], Outcome]:
         """All steps before the seal: what was written of the state, and what was found."""
         assert self.manifest is not None
+        # Again: since the batch was planned, no more are planned, but one may have been planned at the same time.
+        expect_no_open_replay(self.store, self.cluster, "erase a key")
         number, warehouse = self.manifest.number, self._warehouse()
         salted = erasures.salt(self.store, self.cluster)
         until = int(self.manifest.created_at.timestamp() * 1_000_000)

@@ -20,11 +20,12 @@ from tests.spark_jobs.synthetic import CLUSTER, ORDERS, START, Ring, delete_part
 from writetime import cli
 from writetime.config.kafka import KafkaConfig
 from writetime.errors import BatchBusy, BatchError, ConfigError
-from writetime.pipeline import archive_packing
+from writetime.pipeline import archive_packing, planner
 from writetime.pipeline import rebuild as archive_of
 from writetime.pipeline.erase import Outcome
 from writetime.pipeline.planner import history, read_manifest
 from writetime.storage import layout
+from writetime.storage.store import Store
 
 pytestmark = [pytest.mark.spark, pytest.mark.timeout(900), pytest.mark.thorough]
 
@@ -197,6 +198,23 @@ def test_ingest_finishes_one_that_was_begun(tmp_path: Path, monkeypatch: pytest.
     expect_gone(ring, KEY, MARK)
     assert ring.batch(110).kind == "ingest"
     assert ring.current()[4, 1] == {"name": 4}
+
+
+def test_it_waits_for_a_replay_that_is_planned_at_the_same_time(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """It pins archived segments, and would write rows of the key into tables that the erasure has searched."""
+    ring = with_a_key(tmp_path)
+    deleted(ring)
+    before = holders(ring.folder / "bucket", MARK)
+    looked = planner.expect_no_open_replay
+
+    def beside(store: Store, cluster: str, operation: str) -> None:
+        looked(store, cluster, operation)
+        assert planner.plan_replay(store, cluster, start=START, end=START + timedelta(hours=1), now=START, namespace="check")
+
+    monkeypatch.setattr(planner, "expect_no_open_replay", beside)
+    with pytest.raises(BatchBusy, match=r"batch 2 \(replay\) is not sealed yet"):
+        erased(ring)
+    assert holders(ring.folder / "bucket", MARK) == before
 
 
 def test_one_row_of_a_partition(tmp_path: Path) -> None:

@@ -71,6 +71,16 @@ def test_who_slept_can_finish_nothing(backend: Backend) -> None:
     assert notes(backend.open(), NAME) == {"by": "the second"}
 
 
+def test_a_dead_holder_whose_clock_was_ahead_blocks_for_one_lease_only(backend: Backend) -> None:
+    dead = Lease(backend.open(), NAME, seconds=3600)
+    dead._take()
+    begun = time.monotonic()
+    with Lease(backend.open(), NAME, seconds=0.3, skew=0.2):
+        assert time.monotonic() - begun > 0.5
+    with pytest.raises(LeaseLost, match="another process took"):
+        dead.finish({"by": "the dead one"})
+
+
 def test_an_error_inside_lets_go_and_leaves_the_notes(backend: Backend) -> None:
     with Lease(backend.open(), NAME) as lease:
         lease.finish({"batch": 1})

@@ -447,7 +447,7 @@ def plan_erase(store: Store, cluster: str, request: Request, looked: int, *, now
             obj=layout.batch_object(cluster, past.base, "sealed"),
             hint="Run it again.",
         )
-    _expect_no_open_replay(store, cluster, operation)
+    expect_no_open_replay(store, cluster, operation)
     _expect_archived(store, cluster, past, operation)
     batch_id = uuid4()
     # First: whoever finds the batch open can finish it.
@@ -456,7 +456,8 @@ def plan_erase(store: Store, cluster: str, request: Request, looked: int, *, now
     return _create(store, cluster, past, "erase", [], [], now, batch_id=batch_id)
 
 
-def _expect_no_open_replay(store: Store, cluster: str, operation: str) -> None:
+def expect_no_open_replay(store: Store, cluster: str, operation: str) -> None:
+    """BatchBusy while a batch of a replay into a namespace is open, which pins archived segments."""
     for chain in namespaces(store, cluster):
         past = history(store, chain)
         if past.open:

@@ -10,8 +10,9 @@ and only if the holder still had the lease.
 A lease expires `seconds` after its last renewal. A thread renews it, and so does `check` when that is due:
 stores accept about one write per second and object. A refused write may be this holder's own, repeated by the
 client after a lost answer; the object's content decides. Clocks of two machines may differ by `SKEW`; if they
-differ by more, two holders may believe to hold the lease, but only one can finish. Must not know what is
-written under a lease.
+differ by more, two holders may believe to hold the lease, but only one can finish. A dead holder whose clock was
+ahead blocks nobody for longer: whoever waits takes a lease over that was not renewed while it waited. Must not know
+what is written under a lease.
 """
 
 from __future__ import annotations
@@ -81,9 +82,13 @@ class Lease:
 
     def _take(self) -> None:
         give_up = time.monotonic() + self._wait
+        seen, since = -1, 0.0
         while True:
             owner, until = self._read()
-            if owner is None or until + self._skew < time.time():
+            if self._generation != seen:
+                seen, since = self._generation, time.monotonic()
+            unrenewed = time.monotonic() - since
+            if owner is None or until + self._skew < time.time() or unrenewed > self._seconds + self._skew:
                 try:
                     self._put(self._owner, time.time() + self._seconds, self.notes)
                 except LeaseLost:
