@@ -108,13 +108,23 @@ def _with_prefix(settings: KafkaConfig, topics: str) -> KafkaConfig:
     return settings.model_copy(update={"topic_prefix": topics})
 
 
-@dataclass(frozen=True, slots=True)
-class Closing(Fence):
-    """Stops a delayed driver if another one has finished the rebuild."""
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Current(Fence):
+    """Stops a delayed driver if another one has finished the rebuild, or has begun another one: what this one would find
+    in a table then is not the trace of a restored backup."""
 
-    def check(self, batch: int) -> None:
-        if chains.unfinished(self.store, self.cluster) is None:
-            raise BatchBusy("another driver has finished it", operation="rebuild", obj=self.cluster, hint="Nothing is left to do.")
+    rebuild: Rebuild
+
+    def check(self, batch: int = 0) -> None:
+        found = chains.unfinished(self.store, self.cluster)
+        if found is None or found.chain.id != self.rebuild.chain.id:
+            since = "" if found is None else f", and the rebuild that begins with batch {found.chain.first} is under way"
+            raise BatchBusy(
+                f"another driver has finished it{since}",
+                operation="rebuild",
+                obj=str(self.rebuild.chain.first),
+                hint="Nothing is left to do." if found is None else "`writetime status` shows how far it is.",
+            )
 
 
 @dataclass
@@ -148,21 +158,14 @@ class Job:
     def _next(self, planner: planning.Planner) -> Manifest | None:
         """The batch to run next. Checks before and after that the rebuild is current: a delayed driver must
         neither plan nor run a batch."""
-        self._expect_current()
+        self._fence.check()
         manifest = planner.next(store_clock(self.store, self.cluster))
-        self._expect_current()
+        self._fence.check()
         return manifest
 
-    def _expect_current(self) -> None:
-        """BatchBusy if another driver has begun a rebuild of its own or finished this one."""
-        found = chains.unfinished(self.store, self.cluster)
-        if found is None or found.chain.id != self.rebuild.chain.id:
-            raise BatchBusy(
-                "another driver has finished it, or has begun another one",
-                operation="rebuild",
-                obj=str(self.rebuild.chain.first),
-                hint="Run `writetime rebuild` again.",
-            )
+    @property
+    def _fence(self) -> Current:
+        return Current(store=self.store, cluster=self.cluster, rebuild=self.rebuild)
 
     def _clear(self, last: int) -> None:
         """Empty the tables that received no rows from the chain."""
@@ -172,7 +175,7 @@ class Job:
             self.spark,
             self.config.catalog.name,
             self.config.warehouse,
-            Closing(self.store, self.cluster),
+            self._fence,
             owner=owner(self.store, self.cluster, self.config.pipeline),
             batch_id=read_manifest(self.store, self.cluster, last).id,
             chain=self.rebuild.chain,

@@ -7,7 +7,9 @@ spark_jobs.sinks.schema_evolution). Columns are added and renamed as in the clus
 so that history remains readable, and only current rows lose its values. Every commit of rows carries its
 batch number and is idempotent: changes overwrite what the batch wrote before; current rows are merged to the
 batch's result, or replaced if the table was truncated. A delayed driver finds its batch sealed and commits
-nothing (`Fence`). Knows Spark SQL; must not know where rows come from."""
+nothing (`Fence`). Properties can still be set late, on top of what others have committed since: so what they say
+has a name of its own for each chain and each column, and nobody overwrites what another one says. Knows Spark SQL;
+must not know where rows come from."""
 
 from __future__ import annotations
 
@@ -107,9 +109,10 @@ _REFILL_PROPERTY = "writetime.refill"
 _INCOMPLETE_PROPERTY = "writetime.incomplete"
 _SCHEMA_PROPERTY = "writetime.schema."
 """Of a table: whose rows it holds, which pipeline it belongs to, how it keeps facts of cells, the key columns
-by their CQL names, the dropped columns whose values have been taken (name to µs), columns that wait for
-values that were set aside, the chain of batches whose rows it holds, whether that was rebuilt from an archive
-that lacked something, and, of changes, what each schema version in it means."""
+by their CQL names, the dropped columns whose values have been taken (name to µs), `.<column>`: the column that waits
+for values that were set aside in this one, `.<first batch>`: a chain of batches that has replaced what was there,
+whether that was rebuilt from an archive that lacked something, and, of changes, what each schema version in it
+means."""
 _QUARANTINE_ID = "quarantine"
 _COMPLETENESS_ID = "completeness"
 """What the tables of all pipelines have for an id, and their names."""
@@ -981,7 +984,7 @@ class Warehouse:
             self._expect_numbers(held, shape, digits, columns)
         wanted = {_DROPPED_PROPERTY: json.dumps(dropped), **_keys(shape), **self._modes(), **self._claim()}
         self._evolve(held, columns, current_rows(shape), wanted, batch)
-        if refill := json.loads(held.properties.get(_REFILL_PROPERTY, "{}")):
+        while refill := _waiting(held):
             self._refill(held, refill, batch)
         return held, facts
 
@@ -1023,8 +1026,7 @@ class Warehouse:
         """Evolve the table to the columns, and set its properties."""
         plan = steps(columns, held.columns, rows)
         properties = held.properties
-        refill = json.loads(properties.get(_REFILL_PROPERTY, "{}")) | (plan.replaced if rows.get(()) else {})
-        wanted = {**wanted, **({_REFILL_PROPERTY: json.dumps(refill)} if refill else {})}
+        wanted = {**wanted, **_to_refill(plan.replaced if rows.get(()) else {})}
         news = {key: value for key, value in wanted.items() if properties.get(key) != value}
         if plan or news:
             held.evolve(plan, news, lambda: self._expect_open(batch))
@@ -1044,7 +1046,7 @@ class Warehouse:
         self._expect_open(batch)
         about = {**self._about(batch, "refill"), _REFILL_PROPERTY: json.dumps(dict(columns))}
         self.tables.execute(f"UPDATE {held.name} SET {sets} WHERE {lacking}", about)
-        held.evolve(Steps(), {_REFILL_PROPERTY: "{}"}, lambda: self._expect_open(batch))
+        held.evolve(Steps(), dict.fromkeys(_to_refill(columns), ""), lambda: self._expect_open(batch))
 
     def _take_dropped(self, held: IcebergTable, facts: Facts, dropped: Mapping[str, int], batch: int) -> None:
         """Set columns that were dropped in the cluster to null, in unchanged rows too. Values written later
@@ -1097,10 +1099,10 @@ class Warehouse:
 
     def _expect_no_later_chain(self, held: IcebergTable, batch: int) -> None:
         """The same check by the properties of the table, which outlive its snapshots."""
-        found, first = _chain_of(held), self.chain.first if self.chain else 0
-        if found and found["first"] >= max(first, 1) and (self.chain is None or found["id"] != str(self.chain.id)):
+        first, mine = (self.chain.first, str(self.chain.id)) if self.chain else (1, None)
+        for found in (number for number, chain in _chains_of(held).items() if number >= first and chain != mine):
             raise ChainMismatch(
-                f"it holds the chain of batches that began with {found['first']}, and this one is at {batch}",
+                f"it holds the chain of batches that began with {found}, and this one is at {batch}",
                 operation="commit a batch",
                 obj=held.name,
                 hint=_ANOTHER_CHAIN,
@@ -1119,17 +1121,18 @@ class Warehouse:
 
     def _succeeds(self, held: IcebergTable) -> bool:
         """Whether everything in the table is from an earlier chain."""
-        return self.chain is not None and _chain_of(held).get("id") != str(self.chain.id)
+        return self.chain is not None and str(self.chain.id) not in _chains_of(held).values()
 
     def _take_over(self, held: IcebergTable, batch: int) -> None:
         """Record that the table's content belongs to this chain now. After a crash before that, the batch
         replaces everything again with the same rows."""
-        if self.chain is None or not self._succeeds(held):
+        if self.chain is None:
             return
-        about = {"id": str(self.chain.id), "first": self.chain.first}
-        properties = {_CHAIN_PROPERTY: json.dumps(about), _INCOMPLETE_PROPERTY: str(self.chain.partial).lower()}
+        mine = {f"{_CHAIN_PROPERTY}.{self.chain.first}": str(self.chain.id), _INCOMPLETE_PROPERTY: str(self.chain.partial).lower()}
+        if mine.items() <= held.properties.items():
+            return
         held.refresh()
-        held.evolve(Steps(), properties, lambda: self._expect_open(batch))
+        held.evolve(Steps(), mine, lambda: self._expect_open(batch))
 
     def _claim(self) -> dict[str, str]:
         """The properties of a table that name its owner."""
@@ -1246,10 +1249,21 @@ def _incarnation(held: IcebergTable) -> str:
     return properties[_ID_PROPERTY]
 
 
-def _chain_of(held: IcebergTable) -> dict[str, Any]:
-    """`id` and `first` of the chain whose rows the table holds; empty if no rebuild began it."""
-    found: dict[str, Any] = json.loads(held.properties.get(_CHAIN_PROPERTY, "{}"))
-    return found
+def _chains_of(held: IcebergTable) -> dict[int, str]:
+    """The chains that have replaced what was there: the number of the first batch, and the id."""
+    begun = ((key.removeprefix(f"{_CHAIN_PROPERTY}."), chain) for key, chain in held.properties.items())
+    return {int(first): chain for first, chain in begun if first.isdecimal()}
+
+
+def _waiting(held: IcebergTable) -> dict[str, str]:
+    """The columns that wait for values, and those in which these were set aside."""
+    prefix = f"{_REFILL_PROPERTY}."
+    return {column: key.removeprefix(prefix) for key, column in held.properties.items() if key.startswith(prefix) and column}
+
+
+def _to_refill(columns: Mapping[str, str]) -> dict[str, str]:
+    """The properties of columns that wait for values, as `_waiting` returns them."""
+    return {f"{_REFILL_PROPERTY}.{aside}": column for column, aside in columns.items()}
 
 
 def _has_batch(summaries: list[dict[str, str]], batch: int) -> bool:
@@ -1297,13 +1311,11 @@ def _left_by(lineage: Sequence[Kept], voided: Mapping[int, UUID | None]) -> list
 def _undone(gone: Sequence[Kept]) -> dict[str, str]:
     """Properties that let the next batch repeat the steps that are rolled back with the rows."""
     properties: dict[str, str] = {}
-    # The oldest last: what was to be refilled then is.
     for summary in (each.summary for each in gone):
         if summary.get(_STEP_PROPERTY) == "dropped":
             properties[_DROPPED_PROPERTY] = "{}"
         if summary.get(_STEP_PROPERTY) == "refill" and _REFILL_PROPERTY in summary:
-            younger = json.loads(properties.get(_REFILL_PROPERTY, "{}"))
-            properties[_REFILL_PROPERTY] = json.dumps(json.loads(summary[_REFILL_PROPERTY]) | younger)
+            properties |= _to_refill(json.loads(summary[_REFILL_PROPERTY]))
     return properties
 
 

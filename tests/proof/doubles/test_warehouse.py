@@ -429,6 +429,18 @@ def test_a_chain_replaces_everything_and_the_former_one_is_stopped(place: Place)
     assert outcome(Driver(place, of, 7, {3: 30}, chain=CHAIN).run) == "done"
 
 
+def test_a_former_chain_that_takes_a_table_over_late_replaces_nothing(place: Place) -> None:
+    """A driver was suspended between its last look at the rebuild and the catalog's answer, and another rebuild has begun."""
+    of, later = made(), Chain(id=UUID(int=0xD), first=7, generation=2)
+    Driver(place, of, 1, {1: 10}).run()
+    Driver(place, of, 7, {1: 12}, chain=later).run()
+    late = place.warehouse(batch_id=UUID(int=5), chain=CHAIN)
+    for name in (late.changes_of(of), late.current_of(of)):
+        late._take_over(late.tables.load(name or ""), 5)
+    Driver(place, of, 8, {2: 21}, chain=later).run()
+    assert (place.current(of), [each[0] for each in place.changes(of)]) == ({1: 12, 2: 21}, [7, 8])
+
+
 def test_the_former_chains_driver_commits_before_the_new_one(place: Place) -> None:
     of = made()
     Driver(place, of, 1, {1: 10}).run()
