@@ -78,21 +78,25 @@ def _replay(name: str, schedule: str, rule: str | None) -> int:
 
 
 def _sabotages(rules: list[str], names: list[str] | None, options: argparse.Namespace) -> int:
-    """Play until each is noticed, at most so many schedules of each scenario."""
+    """Play until each is noticed: at most so many random schedules of each scenario, or all with so many deviations."""
     unnoticed = 0
     table = Table("rule", "what is left out", "noticed by", "schedules", "what does not hold")
     seeds = range(options.seed * 10_000_000, options.seed * 10_000_000 + options.schedules)
     with run.pool(options.workers) as pool:
         for rule in rules:
             scenarios = names or RULES[rule].by or list(ALL)
-            done = [pool.submit(run.share, name, seeds, rule, first_only=True) for name in scenarios]
+            if options.exhaustive is not None:
+                done = [pool.submit(run.exhausted, name, options.exhaustive, rule, first_only=True) for name in scenarios]
+            else:
+                done = [pool.submit(run.share, name, seeds, rule, first_only=True) for name in scenarios]
             found = next((each.result() for each in as_completed(done) if each.result().failures), None)
             for each in done:
                 each.cancel()
+            played = sum(each.result().schedules for each in done if each.done() and not each.cancelled())
             unnoticed += found is None
             kind, schedule = next(iter(found.failed.items())) if found else ("", "")
             where = f"{found.scenario}: {schedule}" if found else "[red]nobody[/red]"
-            table.add_row(rule, RULES[rule].what, where, str(found.schedules if found else len(seeds)), kind)
+            table.add_row(rule, RULES[rule].what, where, str(played), kind)
             OUT.print(f"{rule}: {where}")
     OUT.print(table)
     return int(bool(unnoticed))

@@ -15,7 +15,7 @@ from typing import Any, Final, TypeVar
 from proof.interleavings.jobs import CLUSTER, PREFIX, Mutation, Place
 from spark_jobs import erase, ingest, publish, rebuild, stream
 from spark_jobs.pack_archive import Care, packer
-from writetime.errors import BatchBusy, BatchClosed, PreconditionFailed, WritetimeError
+from writetime.errors import BatchBusy, BatchClosed, LeaseLost, PreconditionFailed, WritetimeError
 from writetime.events.envelope import progress_topic
 from writetime.pipeline.archive_packing import to_pack
 from writetime.pipeline.archiver import archive, archive_last
@@ -34,6 +34,7 @@ from writetime.pipeline.publish_progress import publish_due
 from writetime.pipeline.sessions import request_stop
 from writetime.pipeline.void import void
 from writetime.storage import layout
+from writetime.storage.lease import Lease
 
 T = TypeVar("T")
 _RETRIES: Final = 2
@@ -200,6 +201,17 @@ def rebuild_run(place: Place, *, topics: str | None = None) -> Any:
     return retrying(place, lambda: rebuild.run(place.config, topics=topics), tries=4)
 
 
+def rebuild_once(place: Place) -> Any:
+    """Somebody who leaves the rest to others if it fails."""
+    return rebuild.run(place.config)
+
+
+def rebuild_twice(place: Place) -> Any:
+    """Somebody who rebuilds, and rebuilds again."""
+    rebuild_run(place)
+    return rebuild_run(place)
+
+
 def erase_run(place: Place, *, key: str) -> Any:
     """`writetime erase` of a key of shop.orders, again if it says so."""
 
@@ -231,6 +243,16 @@ def ship_again(place: Place, *, mutations: Sequence[Mutation], number: int) -> N
         place.upload(number, mutations)
 
 
+def count(place: Place, *, times: int = 2) -> None:
+    """Somebody counts under a lease, as shards keep their version."""
+    for _ in range(times):
+        with suppress(LeaseLost), Lease(place.store, layout.state_lease(CLUSTER, "counter", 0, 0, 1)) as lease:
+            number = lease.notes.get("count", 0) + 1
+            lease.check()
+            lease.finish({"count": number})
+            place.counted.append(number)
+
+
 def stop_session(place: Place) -> Any:
     """A person asks the session to end after its batch."""
     return retrying(place, lambda: request_stop(place.store, CLUSTER, "somebody"))
@@ -253,6 +275,18 @@ def jumping_clock(place: Place) -> None:
     place.store.ahead = 3600.0
     place.world.step("clock: back")
     place.store.ahead = 0.0
+
+
+def restore_bucket(place: Place) -> Any:
+    """The whole bucket is put back from a backup that was made before the last batch, and the warehouse and Kafka are not. Then
+    another segment comes in."""
+    put_back = place.backup()
+    ingest_until_idle(place)
+    publish_if_due(place)
+    place.world.step("backup: put back")
+    put_back()
+    place.ship([Mutation("shop.orders", "z", 9, "z9")])
+    return ingest_until_idle(place)
 
 
 def restore_published(place: Place) -> None:

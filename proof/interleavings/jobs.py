@@ -29,6 +29,7 @@ from proof.doubles.broker import installed as broker_installed
 from proof.doubles.warehouse import Catalog, DoubleCatalog, DoubleEvents, DoubleWarehouse, IcebergError, state_unknown
 from proof.interleavings.world import Current, World
 from proof.interleavings.world import installed as world_installed
+from proof.interleavings.writes import rules_of
 from spark_jobs import erase, ingest, maintain, publish, rebuild, stream
 from spark_jobs.sinks.kafka import RECORDS
 from spark_jobs.stages import erase_key
@@ -455,7 +456,8 @@ def record_of(topic: str, row: Mapping[str, Any], publishers: int) -> tuple[Any,
 
 class SteppingStore(MemoryStore):
     """A store each of whose requests is a step, and whose clock is the world's, or `ahead` of it by some seconds. `unconditional`:
-    names of objects that are written without a condition, as a sabotage has it."""
+    names of objects that are written without a condition, as a sabotage has it; `lost`: what was written over by a driver that has
+    not seen it, or was written once before."""
 
     unconditional: re.Pattern[str] | None = None
 
@@ -464,10 +466,25 @@ class SteppingStore(MemoryStore):
         self._world = world
         self.ahead = 0.0
         self.watch: Callable[[bytes], None] | None = None
+        self.lost: list[str] = []
+        self._seen: dict[tuple[str, str], int] = {}
 
     def take(self, other: SteppingStore) -> None:
         """Hold what another one holds."""
         self._memory.objects, self._memory.last = dict(other._memory.objects), other._memory.last
+
+    def objects(self) -> Mapping[str, Any]:
+        return dict(self._memory.objects)
+
+    def put_back(self, kept: Mapping[str, Any]) -> None:
+        """Hold these objects again, as others of the same content and time."""
+        there = self._memory.objects
+        for name in there.keys() - kept.keys():
+            del there[name]
+        for name, (info, data) in kept.items():
+            if there.get(name) != (info, data):
+                self._memory.last += 1
+                there[name] = replace(info, generation=self._memory.last), data
 
     def _require(self, name: str, wanted: int | None, operation: str) -> None:
         if self.unconditional is None or not self.unconditional.match(name):
@@ -479,6 +496,37 @@ class SteppingStore(MemoryStore):
             # A client tries again, and may find what it has done itself.
             return Fault.LOST_ANSWER if self._world.random.random() < 0.5 else Fault.LOST_AND_REPEATED
         return super()._strike(method, name)
+
+    def list(self, prefix: str = "", *, start_after: str = "") -> Iterator[Any]:
+        for info in super().list(prefix, start_after=start_after):
+            self._saw(info.name, info.generation)
+            yield info
+
+    def head(self, name: str) -> Any:
+        info = super().head(name)
+        self._saw(name, 0 if info is None else info.generation)
+        return info
+
+    def read(self, name: str, **about: Any) -> bytes:
+        found = super().read(name, **about)
+        self._saw(name, self._memory.objects[name][0].generation)
+        return found
+
+    def _keep(self, name: str, data: bytes, metadata: Mapping[str, str]) -> Any:
+        driver, there = self._world.current_driver(), self._memory.objects.get(name)
+        if driver is not None and there is not None:
+            rules = rules_of(name)
+            if rules == {"once"}:
+                self.lost.append(f"{driver.name} has written over {name}")
+            elif rules <= {"once", "generation"} and self._seen.get((driver.name, name)) != there[0].generation:
+                self.lost.append(f"{driver.name} has written over {name} as it has not seen it")
+        info = super()._keep(name, data, metadata)
+        self._saw(name, info.generation)
+        return info
+
+    def _saw(self, name: str, generation: int) -> None:
+        if (driver := self._world.current_driver()) is not None:
+            self._seen[driver.name, name] = generation
 
     def put(self, name: str, data: Any, **about: Any) -> Any:
         done = super().put(name, data, **about)
@@ -563,7 +611,8 @@ def held_shards(spark: Any) -> Shards:
 @dataclass
 class Place:
     """Where drivers run: one store, broker, warehouse, state and clock. `shipped`: all mutations so far; `logged`: errors;
-    `logged_at`: when nodes had logged the segments; `early`: what was said to be complete too early."""
+    `logged_at`: when nodes had logged the segments; `early`: what was said to be complete too early; `counted`: by whoever held the
+    lease of a counter."""
 
     world: World
     store: SteppingStore
@@ -577,6 +626,7 @@ class Place:
     logged: list[dict[str, Any]] = field(default_factory=list)
     logged_at: dict[str, datetime] = field(default_factory=dict)
     early: list[str] = field(default_factory=list)
+    counted: list[int] = field(default_factory=list)
 
     @classmethod
     def create(cls, world: World) -> Place:
@@ -654,10 +704,23 @@ class Place:
             logged=[],
             logged_at=dict(self.logged_at),
             early=[],
+            counted=[],
         )._watched()
 
     def spark(self) -> Any:
         return NoSpark(self)
+
+    def backup(self) -> Callable[[], None]:
+        """Keep what the bucket and the state hold, until it is put back."""
+        kept = self.store.objects()
+        versions = {uri: dict(each) for uri, each in self.shards.versions.items()}
+
+        def put_back() -> None:
+            self.store.put_back(kept)
+            self.shards.versions.clear()
+            self.shards.versions.update(versions)
+
+        return put_back
 
     def ship(self, mutations: Iterable[Mutation], *, with_schema: bool = False) -> str:
         """Put the next segment where shippers put them."""

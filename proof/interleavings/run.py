@@ -97,13 +97,14 @@ def _still(stage: Stage, name: str, kind: str, schedule: Deviations) -> bool:
     return any(kind_of(each) == kind for each in stage.play(ALL[name], schedule).violations)
 
 
-def exhausted(name: str, most: int, rule: str | None = None) -> Found:
-    """All schedules of a scenario with at most so many deviations."""
+def exhausted(name: str, most: int, rule: str | None = None, *, first_only: bool = False) -> Found:
+    """All schedules of a scenario with at most so many deviations. `first_only`: until one fails."""
     begun, found = perf_counter(), Found(name)
     with sabotage.applied(rule), installed() as here:
         stage = Stage(here)
         for _ in every(partial(_note, found, stage, name), most, max(1, len(ALL[name].rivals) - 1)):
-            pass
+            if first_only and found.failures:
+                break
     found.seconds = perf_counter() - begun
     return found
 

@@ -44,7 +44,7 @@ RULES: Final = {
     "fence": Rule("a driver commits although its batch is sealed", by=("late-void",), instead=((Fence, "check", _nothing),)),
     "own-chain": Rule(
         "a driver commits on top of later batches, whatever the table holds",
-        by=("late-ingest",),
+        by=("restored-bucket",),
         instead=(
             (Warehouse, "_expect_own_chain", _nothing),
             (Warehouse, "_expect_no_later_chain", _nothing),
@@ -59,12 +59,12 @@ RULES: Final = {
     "absent": Rule("each run of a batch reads what it finds", by=("late-ingest", "two-ingests"), unconditional=r"batches/.*/absent\.json"),
     "lease": Rule(
         "leases are taken and renewed without a condition",
-        by=("maintenance", "late-ingest"),
+        by=("leases",),
         unconditional=r"(leases/|.*/archiver|.*/lease)",
     ),
     "state": Rule(
         "shards are written without their lease",
-        by=("maintenance", "session-maintenance"),
+        by=("leases",),
         instead=((Lease, "check", _nothing), (Lease, "finish", _nothing)),
     ),
     "archived-first": Rule(
@@ -96,11 +96,8 @@ RULES: Final = {
         by=("late-void",),
         instead=((voids, "expect_settled", _nothing), (Fence, "check", _nothing)),
     ),
-    "closing": Rule(
-        "a late driver of a rebuild empties tables", by=("two-rebuilds", "session-rebuild"), instead=((rebuild.Closing, "check", _nothing),)
-    ),
     "current-rebuild": Rule(
-        "a late driver of a rebuild plans on", by=("two-rebuilds",), instead=((rebuild.Job, "_expect_current", _nothing),)
+        "a late driver of a rebuild goes on", by=("rebuild-again", "two-rebuilds"), instead=((rebuild.Current, "check", _nothing),)
     ),
     "chains": Rule(
         "who begins and ends a rebuild writes over what is there", by=("two-rebuilds", "session-rebuild"), unconditional=r"chains/"
@@ -110,7 +107,7 @@ RULES: Final = {
     ),
     "complete": Rule("a late driver says an earlier time to be complete", by=("two-sessions", "late-ingest"), unconditional=r"complete/"),
     "ledger": Rule("entries of segments are written over", by=("late-ingest", "two-ingests"), unconditional=r"ledger/"),
-    "archive": Rule("the archive is written over", by=("late-ingest", "maintenance"), unconditional=r"archive/"),
+    "archive": Rule("the archive is written over", by=("erase-pack", "two-packs", "late-ingest"), unconditional=r"cdc_archive/"),
 }
 
 

@@ -2,11 +2,6 @@
 
 from __future__ import annotations
 
-import re
-from collections.abc import Iterator
-from functools import cache
-from itertools import product
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -14,51 +9,16 @@ import pytest
 from proof.interleavings.jobs import SteppingStore, installed
 from proof.interleavings.scenario import ALL, Stage
 from proof.interleavings.schedule import Deviations
-
-_TABLE = Path(__file__).parents[2] / "docs" / "bucket.md"
-_RULES = {"once", "generation", "own", "last"}
-
-
-@cache
-def rows() -> list[tuple[re.Pattern[str], set[str]]]:
-    """Patterns of names, each with the rules of its row."""
-    return list(_rows())
-
-
-def _rows() -> Iterator[tuple[re.Pattern[str], set[str]]]:
-    for line in _TABLE.read_text(encoding="utf-8").splitlines():
-        if line.startswith("| `"):
-            names, _, rules = (cell.strip() for cell in line.strip("|").split(" | "))
-            yield from ((_pattern(name), {*rules.strip().split("; ")}) for name in re.findall(r"`([^`]+)`", names))
-
-
-def _pattern(name: str) -> re.Pattern[str]:
-    alternatives = [piece[1:-1].split(",") if piece.startswith("{") else [piece] for piece in re.split(r"({[^}]*})", name)]
-    spelled = ("".join(some) for some in product(*alternatives))
-    return re.compile("|".join(re.sub(r"\\?<[^>]*>", "[^/]+", re.escape(each).replace(r"\<", "<").replace(r"\>", ">")) for each in spelled))
-
-
-def rules_of(name: str) -> set[str]:
-    """The rules of the row that matches, the one with the fewest placeholders and the longest."""
-    matching = ((pattern.pattern, rules) for pattern, rules in rows() if pattern.fullmatch(name))
-    found = [((text.count("[^/]+"), -len(text)), rules) for text, rules in matching]
-    assert found, f"docs/bucket.md has no row for {name}"
-    return min(found, key=lambda each: each[0])[1]
-
-
-def allowed(rules: set[str], generation: int | None) -> bool:
-    if generation is None:
-        return bool(rules & {"own", "last"})
-    return generation == 0 or bool(rules & {"generation", "last"})
+from proof.interleavings.writes import RULES, allowed, rows, rules_of
 
 
 def test_the_table_names_known_rules() -> None:
-    assert all(rules <= _RULES for _, rules in rows())
+    assert all(rules <= RULES for _, rules in rows())
     assert rules_of("batches/ring/0000000003/sealed.json") == {"once"}
-    assert not allowed({"once"}, None)
-    assert not allowed({"once"}, 7)
-    assert not allowed({"generation"}, None)
-    with pytest.raises(AssertionError, match="has no row for unknown/"):
+    assert not allowed(frozenset({"once"}), None)
+    assert not allowed(frozenset({"once"}), 7)
+    assert not allowed(frozenset({"generation"}), None)
+    with pytest.raises(LookupError, match="has no row for unknown/"):
         rules_of("unknown/ring.json")
 
 
