@@ -10,16 +10,18 @@ import json
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 from datetime import timedelta
+from functools import partial
 from typing import Any, Final, TypeVar
 
-from proof.interleavings.jobs import CLUSTER, PREFIX, Mutation, Place
+from proof.interleavings.jobs import CLUSTER, PREFIX, Mutation, Place, mutations_of, segment_ref
 from spark_jobs import erase, ingest, publish, rebuild, stream
 from spark_jobs.pack_archive import Care, packer
-from writetime.errors import BatchBusy, BatchClosed, LeaseLost, PreconditionFailed, WritetimeError
+from writetime.errors import BatchBusy, BatchClosed, LeaseLost, ObjectNotFound, PreconditionFailed, WritetimeError
 from writetime.events.envelope import progress_topic
+from writetime.pipeline import archiver, conflicts
 from writetime.pipeline.archive_packing import to_pack
 from writetime.pipeline.archiver import archive, archive_last
-from writetime.pipeline.documents import Manifest
+from writetime.pipeline.documents import LedgerEntry, Manifest, Release
 from writetime.pipeline.planner import (
     OWNERS_TURN,
     history,
@@ -33,7 +35,7 @@ from writetime.pipeline.planner import (
 from writetime.pipeline.publish_progress import publish_due
 from writetime.pipeline.sessions import request_stop
 from writetime.pipeline.void import void
-from writetime.storage import layout
+from writetime.storage import layout, segment_object
 from writetime.storage.lease import Lease
 
 T = TypeVar("T")
@@ -240,6 +242,7 @@ def ship(place: Place, segments: Sequence[Sequence[Mutation]]) -> int:
 def ship_again(place: Place, *, mutations: Sequence[Mutation], number: int) -> None:
     """A shipper that has lost its notes uploads the same segment once more."""
     with suppress(PreconditionFailed):
+        # It has come in twice before.
         place.upload(number, mutations)
 
 
@@ -251,6 +254,51 @@ def count(place: Place, *, times: int = 2) -> None:
             lease.check()
             lease.finish({"count": number})
             place.counted.append(number)
+
+
+def decide(place: Place, *, rightly: Sequence[Mutation]) -> int:
+    """A person decides which bytes of a segment in conflict count: those that hold these mutations. Once more, if that was interrupted
+    and others are left."""
+    found = [*conflicts.undecided(place.store, CLUSTER), *conflicts.known(place.store, CLUSTER).values()]
+    for each in found:
+        held = {info.name: mutations_of(segment_object.read(place.store, info.name)) for info in conflicts.candidates(place.store, each)}
+        right = [name for name, mutations in held.items() if mutations == [*rightly]]
+        if right and len(right) < len(held):
+            retrying(place, partial(conflicts.keep, place.store, CLUSTER, right[0], "compared with the node"))
+    return len(found)
+
+
+def repair(place: Place, *, number: int, rightly: Sequence[Mutation]) -> None:
+    """A person puts the right bytes in the place of a damaged segment that is quarantined, and clears it."""
+    ref = segment_ref(number)
+    place.shipped += rightly
+    if _is_quarantined(place, ref):
+        with suppress(ObjectNotFound):
+            place.store.delete(ref.incoming)
+        with suppress(PreconditionFailed):
+            place.upload(number, rightly)
+        retrying(place, lambda: archiver.mark_for_retry(place.store, ref.incoming))
+
+
+def release(place: Place, *, number: int) -> None:
+    """A person gives a damaged segment up. Once more, if that was interrupted."""
+    ref = segment_ref(number)
+    if _is_quarantined(place, ref) or Release.read(place.store, ref.released) is None:
+        retrying(place, lambda: archiver.release(place.store, CLUSTER, ref.incoming, "nobody has the right bytes"))
+
+
+def _is_quarantined(place: Place, ref: layout.SegmentRef) -> bool:
+    """Whether it is at last, after some minutes."""
+
+    def found() -> bool:
+        entry = LedgerEntry.read(place.store, ref.ledger)
+        return entry is not None and entry.state == "quarantined"
+
+    for _ in range(10):
+        if retrying(place, found):
+            return True
+        place.world.block(lambda: False, 15.0)
+    return False
 
 
 def stop_session(place: Place) -> Any:

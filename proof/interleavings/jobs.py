@@ -43,7 +43,7 @@ from writetime.cassandra.commitlog.encode import encode_mutation
 from writetime.cassandra.schema.model import Column, Schema, Table
 from writetime.cassandra.schema.system_tables import TABLES
 from writetime.config.pipeline import PipelineConfig
-from writetime.errors import BatchError, LeaseLost, ObjectNotFound, StoreError
+from writetime.errors import BatchError, LeaseLost, ObjectNotFound, PreconditionFailed, StoreError
 from writetime.pipeline import erase as bucket_erase
 from writetime.pipeline import erasures, node_logs, pinned
 from writetime.pipeline.documents import Problem, Sealed, SegmentOutcome, Watermark
@@ -51,6 +51,7 @@ from writetime.pipeline.erase import Found, Search
 from writetime.pipeline.erasures import Erased
 from writetime.pipeline.quarantine.kinds import QuarantineKind
 from writetime.storage import layout, segment_object
+from writetime.storage.checksum import crc32c
 from writetime.storage.lease import Lease
 
 CLUSTER: Final = "ring"
@@ -84,7 +85,14 @@ def segment(mutations: Iterable[Mutation], *, with_schema: bool = False) -> byte
 
 
 def mutations_of(data: bytes) -> list[Mutation]:
-    return [Mutation(*each) for each in json.loads(data)["mutations"]]
+    """What can be read of a segment."""
+    document = json.loads(data)
+    return [] if document.get("damaged") else [Mutation(*each) for each in document["mutations"]]
+
+
+def damaged(data: bytes) -> bytes:
+    """The segment, so that nothing of it can be read."""
+    return json.dumps({**json.loads(data), "damaged": True}).encode()
 
 
 def newer(one: Mutation, other: Mutation | None) -> bool:
@@ -320,8 +328,9 @@ class SmallBatch(ingest.Batch):
         for index, each in enumerate(self.manifest.segments):
             data = surveyed.found[index]
             count = 0 if data is None else len(mutations_of(data))
-            gone = Problem(kind=QuarantineKind.GONE, position=0, size=each.size, message="missing")
-            self.outcomes[index] = SegmentOutcome(object=each.object, frames=count, updates=count, problems=[gone] if data is None else [])
+            kind = QuarantineKind.GONE if data is None else QuarantineKind.UNREADABLE_SECTION if json.loads(data).get("damaged") else None
+            problems = [] if kind is None else [Problem(kind=kind, position=0, size=each.size, message=kind.value)]
+            self.outcomes[index] = SegmentOutcome(object=each.object, frames=count, updates=count, problems=problems)
 
     def _typed_events(self, folded: Any, schema: Any, captured: Any) -> Any:
         events = {}
@@ -722,28 +731,35 @@ class Place:
 
         return put_back
 
-    def ship(self, mutations: Iterable[Mutation], *, with_schema: bool = False) -> str:
+    def ship(self, mutations: Iterable[Mutation], *, with_schema: bool = False, is_damaged: bool = False) -> str:
         """Put the next segment where shippers put them."""
         some, logged_at = [Mutation(*each) for each in mutations], self.world.date()
-        ref = layout.SegmentRef(NODE, layout.SegmentName(id=self.segments + 1, version=7))
+        ref = segment_ref(self.segments + 1)
         about = {"sealed_at": self.world.date().isoformat(), "ending": "completed"}
         try:
-            self.store.put(ref.incoming, segment(some, with_schema=with_schema), if_generation=0, metadata=about)
+            content = segment(some, with_schema=with_schema)
+            self.store.put(ref.incoming, damaged(content) if is_damaged else content, if_generation=0, metadata=about)
         except StoreError:
             # The answer may be lost, and it is there.
             if self.store.head(ref.incoming) is None:
                 raise
         self.segments += 1
-        self.shipped += some
+        self.shipped += [] if is_damaged else some
         self.logged_at[ref.incoming] = logged_at
         self._sign_off()
         return ref.incoming
 
     def upload(self, number: int, mutations: Iterable[Mutation]) -> None:
-        """Put a segment of that number, whoever has done so before."""
-        ref = layout.SegmentRef(NODE, layout.SegmentName(id=number, version=7))
+        """Put a segment of that number, whoever has done so before; beside other bytes of that name, if there are some."""
+        ref = segment_ref(number)
         about = {"sealed_at": self.world.date().isoformat(), "ending": "completed"}
-        self.store.put(ref.incoming, segment(map(Mutation._make, mutations)), if_generation=0, metadata=about)
+        found = segment(map(Mutation._make, mutations))
+        try:
+            self.store.put(ref.incoming, found, if_generation=0, metadata=about)
+        except PreconditionFailed:
+            there = self.store.head(ref.incoming)
+            if there is not None and there.crc32c != crc32c(found):
+                self.store.put(ref.conflict(crc32c(found)), found, if_generation=0, metadata=about)
 
     def _sign_off(self) -> None:
         """The shipper says that it has shipped everything so far."""
@@ -771,6 +787,10 @@ class Place:
 
 
 NODE: Final = layout.NodeName(CLUSTER, "dc1", "7b1c0a52-0c43-4f0a-8a57-0242ac120002")
+
+
+def segment_ref(number: int) -> layout.SegmentRef:
+    return layout.SegmentRef(NODE, layout.SegmentName(id=number, version=7))
 
 
 class Here:

@@ -44,6 +44,8 @@ NEWS: Final = [
     [put("e", 5, "e5"), put("v", 5, "v5", USERS)],
 ]
 """Segments that come in meanwhile."""
+DAMAGED: Final = len(BEFORE) + 1
+"""The number of the first of the news."""
 OF_ERASED: Final = [[*NEWS[0], put("c", 3, None)], [put("b", 1, "b1"), put("f", 4, "f4")], *NEWS[1:]]
 """After the DELETE of b and c, other replicas' copies of their INSERT."""
 
@@ -55,7 +57,8 @@ class Scenario:
     `rebuilds`, `sends_again`: what of the rules does not hold then; `erases`: the keys of ORDERS that are erased in the end;
     `beside`: all that is archived is replayed into a shadow namespace in the end; `lost`: the record of publishing, or that of Kafka,
     was lost, after which everything is looked at from the beginning, and events may be sent again; `packs`: segments are packed;
-    `restores`: the bucket is put back from a backup, so that a rebuild may be what an error says."""
+    `restores`: the bucket is put back from a backup, so that a rebuild may be what an error says; `decides`: somebody else has put
+    other bytes under the name of the first of the `news`; `damaged`: that one is damaged, until somebody repairs or releases it."""
 
     name: str
     rivals: Sequence[tuple[str, Work]]
@@ -70,6 +73,8 @@ class Scenario:
     lost: bool = False
     packs: bool = False
     restores: bool = False
+    decides: bool = False
+    damaged: bool = False
 
 
 ALL: Final = {
@@ -273,6 +278,35 @@ ALL: Final = {
             ],
         ),
         Scenario(
+            "conflict",
+            [
+                ("ingest", drivers.ingest_until_idle),
+                ("somebody else", partial(drivers.ship_again, mutations=[put("x", 9, "x9")], number=len(BEFORE) + 1)),
+                ("decide", partial(drivers.decide, rightly=NEWS[0])),
+            ],
+            decides=True,
+        ),
+        Scenario(
+            "repair",
+            [
+                ("ingest", drivers.ingest_until_idle),
+                ("repair", partial(drivers.repair, number=DAMAGED, rightly=NEWS[0])),
+                ("shipper", partial(drivers.ship, segments=NEWS[1:])),
+            ],
+            afterwards=["repair"],
+            damaged=True,
+        ),
+        Scenario(
+            "release",
+            [
+                ("ingest", drivers.ingest_until_idle),
+                ("release", partial(drivers.release, number=DAMAGED)),
+                ("shipper", partial(drivers.ship, segments=NEWS[1:])),
+            ],
+            afterwards=["release"],
+            damaged=True,
+        ),
+        Scenario(
             "fast-clock",
             [
                 ("ingest 1", drivers.ingest_run),
@@ -325,7 +359,7 @@ class Stage:
 
     def play(self, scenario: Scenario, schedule: Schedule, *, keep: bool = False) -> Result:
         """Run the scenario as the schedule says, and look at what it has come to."""
-        begins = scenario.there, scenario.known, tuple(map(tuple, scenario.news))
+        begins = scenario.there, scenario.known, scenario.damaged, tuple(map(tuple, scenario.news))
         if begins not in self._begun:
             self._begun[begins] = self._begin(scenario)
         begun = self._begun[begins]
@@ -350,8 +384,8 @@ class Stage:
             place.ship(some, with_schema=not at)
             _alone(place, "before", drivers.ingest_until_idle)
             _alone(place, "before", drivers.publish_if_due)
-        for some in scenario.news[scenario.known : scenario.there]:
-            place.ship(some)
+        for at, some in enumerate(scenario.news[scenario.known : scenario.there]):
+            place.ship(some, is_damaged=scenario.damaged and not at)
         return place
 
 
@@ -375,14 +409,19 @@ def _settle(place: Place, scenario: Scenario, rivals: list[Driver]) -> list[Driv
     if chains.unfinished(place.store, CLUSTER) is not None:
         done.append(_alone(place, "rebuild goes on", drivers.rebuild_run))
     for each in rivals:
-        if each.name in scenario.afterwards and not _has_succeeded(each):
+        if each.name in scenario.afterwards and not scenario.damaged and not _has_succeeded(each):
             done.append(_alone(place, f"{each.name}, asked for again", works[each.name]))
         if each.name == "shipper" and not _has_succeeded(each):
             rest = scenario.news[place.segments - len(BEFORE) :]
             done.append(_alone(place, "shipper goes on", partial(drivers.ship, segments=rest)))
-    for _ in range(2):
+    for _ in range(3 if scenario.damaged else 2):
+        if scenario.decides:
+            done.append(_alone(place, "decide", partial(drivers.decide, rightly=scenario.news[0])))
         done.append(_alone(place, "ingest", drivers.ingest_until_idle))
         done.append(_alone(place, "publish", drivers.publish_if_due))
+        if scenario.damaged:
+            # It is quarantined now, whoever was interrupted.
+            done += [_alone(place, f"{name}, asked for again", works[name]) for name in scenario.afterwards]
     if scenario.beside:
         done.append(_alone(place, "replay, cleared", partial(drivers.cleared, namespace=BESIDE)))
         # One that has not come to its first seal goes on when it is planned again.
@@ -513,7 +552,9 @@ def _erased(place: Place, scenario: Scenario) -> Iterator[str]:
 
 def _read_once(sealed: Iterable[Sealed]) -> Iterator[str]:
     """No segment is read by two batches of a chain, whose accounts would hold it twice; replays read again."""
-    counts = Counter(layout.plain(part.object) for each in sealed if each.kind in ("ingest", "rebuild") for part in each.segments)
+    counts = Counter(
+        layout.plain(part.object) for each in sealed if each.kind in ("ingest", "rebuild") for part in each.segments if part.ok
+    )
     yield from (f"{name} was ingested by {count} batches" for name, count in counts.items() if count > 1)
 
 

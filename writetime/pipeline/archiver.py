@@ -186,6 +186,7 @@ def release(store: Store, cluster: str, object_name: str, reason: str) -> Releas
         target = _archive_as_it_is(store, entry).name
     if target is None or entry.state not in ("quarantined", "archived") or not entry.problems:
         raise BatchError(f"the segment is not held: its state is {entry.state}", operation=operation, obj=object_name)
+    _remove_released(store, ref, target)
     done = Release(object=object_name, archived_as=target, reason=reason, released_at=datetime.now(UTC))
     store.put(ref.released, done.to_bytes())
     return done
@@ -202,9 +203,15 @@ def _archive_as_it_is(store: Store, entry: LedgerEntry) -> ObjectInfo:
         raise BatchError("the segment was replaced in the meantime", operation="release a segment", obj=entry.object, retriable=True)
     outcome = SegmentOutcome(object=segment.object, frames=entry.frames, problems=entry.problems)
     _note(store, segment, "archived", entry.batch, outcome, held)
-    _remove_incoming(store, segment)
-    _remove_parts(store, _parts_of(store, segment.ref))
     return held
+
+
+def _remove_released(store: Store, ref: layout.SegmentRef, target: str) -> None:
+    """Remove what is archived as `target` from where shippers put it. An earlier attempt may have been interrupted before this."""
+    left, held = store.head(ref.incoming), segment_object.held(store, layout.plain(target))
+    if left is not None and held is not None and segment_object.stands_for(held, segment_object.content_of(left)):
+        _remove_incoming(store, SegmentInput.from_object(left))
+    _remove_parts(store, _parts_of(store, ref))
 
 
 def _settle(
