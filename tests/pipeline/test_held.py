@@ -11,8 +11,9 @@ from typing import Any
 
 import pytest
 
-from tests.storage.memory import MemoryStore
+from tests.storage.memory import Fault, MemoryStore
 from writetime.cassandra.schema.history import SchemaLearner
+from writetime.errors import StoreUnavailable
 from writetime.events.masking import Rules
 from writetime.pipeline.archiver import archive, mark_for_retry, release
 from writetime.pipeline.documents import (
@@ -136,6 +137,16 @@ def test_what_a_person_has_released_is_held_no_longer(store: MemoryStore) -> Non
     assert found is not None
     assert len(found.held) == 199
     assert ref(7).incoming not in found.held
+
+
+def test_a_release_that_was_interrupted_leaves_nothing_behind_when_it_is_repeated(store: MemoryStore) -> None:
+    ship(store, 1)
+    run(store, 1)
+    store.fail(Fault.UNAVAILABLE, on="delete", prefix="cdc/")
+    with pytest.raises(StoreUnavailable):
+        release(store, CLUSTER, ref(1).incoming, "lost for good")
+    done = release(store, CLUSTER, ref(1).incoming, "lost for good")
+    assert (store.head(ref(1).incoming), store.head(done.archived_as) is None) == (None, False)
 
 
 def test_planning_asks_the_ledger_of_what_was_cleared_only(store: MemoryStore) -> None:
