@@ -27,6 +27,8 @@ from writetime.storage import layout, segment_object
 
 BESIDE: Final = "check"
 """The shadow namespace of replays."""
+AGAIN: Final = "t2"
+"""The prefix of topics that a rebuild fills."""
 ORDERS: Final = "shop.orders"
 USERS: Final = "shop.users"
 Work = Callable[[Place], Any]
@@ -58,7 +60,8 @@ class Scenario:
     `beside`: all that is archived is replayed into a shadow namespace in the end; `lost`: the record of publishing, or that of Kafka,
     was lost, after which everything is looked at from the beginning, and events may be sent again; `packs`: segments are packed;
     `restores`: the bucket is put back from a backup, so that a rebuild may be what an error says; `decides`: somebody else has put
-    other bytes under the name of the first of the `news`; `damaged`: that one is damaged, until somebody repairs or releases it."""
+    other bytes under the name of the first of the `news`; `damaged`: that one is damaged, until somebody repairs or releases it;
+    `topics`: a rebuild publishes under the prefix AGAIN."""
 
     name: str
     rivals: Sequence[tuple[str, Work]]
@@ -75,6 +78,7 @@ class Scenario:
     restores: bool = False
     decides: bool = False
     damaged: bool = False
+    topics: bool = False
 
 
 ALL: Final = {
@@ -121,6 +125,16 @@ ALL: Final = {
                 ("shipper", partial(drivers.ship, segments=NEWS[1:])),
             ],
             rebuilds=True,
+        ),
+        Scenario(
+            "rebuild-topics",
+            [
+                ("rebuild 1", partial(drivers.rebuild_run, topics=AGAIN)),
+                ("rebuild 2", partial(drivers.rebuild_run, topics=AGAIN)),
+                ("publish", drivers.publish_run),
+            ],
+            rebuilds=True,
+            topics=True,
         ),
         Scenario(
             "rebuild-publish",
@@ -407,7 +421,7 @@ def _settle(place: Place, scenario: Scenario, rivals: list[Driver]) -> list[Driv
         if any(isinstance(each.error, ChainMismatch) for each in tried):
             done.append(_alone(place, "rebuild", drivers.rebuild_run))
     if chains.unfinished(place.store, CLUSTER) is not None:
-        done.append(_alone(place, "rebuild goes on", drivers.rebuild_run))
+        done.append(_alone(place, "rebuild goes on", partial(drivers.rebuild_run, topics=AGAIN if scenario.topics else None)))
     for each in rivals:
         if each.name in scenario.afterwards and not scenario.damaged and not _has_succeeded(each):
             done.append(_alone(place, f"{each.name}, asked for again", works[each.name]))
@@ -502,6 +516,7 @@ def _holds(place: Place, scenario: Scenario) -> Iterator[str]:
         yield from _state(place, table, expected)
         yield from _tables(place, table, expected, changes)
         yield from _topic(place, scenario, table, changes)
+        yield from _topic_of_rebuild(place, table, changes) if scenario.topics else ()
         if scenario.beside:
             rows = {row["id"]: row["value"] for row in place.rows(f"shop__{BESIDE}") if row["of"] == table}
             wanted = {key: each.value for key, each in expected.items() if each.value is not None}
@@ -608,6 +623,25 @@ def _topic(place: Place, scenario: Scenario, table: str, changes: list[dict[str,
         yield f"{table}: sent, and not in the changes table: {strange}"
     if lacking := sorted(found for found in told if again and not scenario.lost and found[0] <= len(BEFORE) and counts[found] < 2):
         yield f"{table}: not sent again: {lacking}"
+
+
+def _topic_of_rebuild(place: Place, table: str, changes: list[dict[str, Any]]) -> Iterator[str]:
+    """The last rebuild's events are under its prefix, once and in the order of each key; there may be those of an earlier one."""
+    last = chains.current(place.store, CLUSTER)
+    if last is None or last.chain.upto is None:
+        return
+    first, upto = last.chain.first, last.chain.upto
+    found: dict[str, list[tuple[int, int]]] = defaultdict(list)
+    for partition in place.broker.committed(f"{AGAIN}.{table}"):
+        for key, value in partition:
+            if key is not None and value is not None and _place(json.loads(value))[0] >= first:
+                found[key.decode()].append(_place(json.loads(value)))
+    for key, places in found.items():
+        if places != sorted(set(places)):
+            yield f"{table}: events of {key} under {AGAIN} are not in order, or are there twice: {places}"
+    told = {_place(row) for row in changes if row["batch"] <= upto}
+    if wrong := told ^ {each for places in found.values() for each in places}:
+        yield f"{table}: under {AGAIN}, or in the changes table, and not in both: {sorted(wrong)}"
 
 
 def _runs(places: Sequence[tuple[int, int]]) -> list[list[tuple[int, int]]]:
