@@ -4,6 +4,7 @@ touches too."""
 from __future__ import annotations
 
 import json
+import time
 from collections import Counter
 from collections.abc import Iterable, Iterator
 from dataclasses import replace
@@ -15,6 +16,7 @@ import pytest
 from pyspark.sql import DataFrame, Row, SparkSession
 from pyspark.sql.pandas.types import from_arrow_schema
 
+from proof.doubles.broker import Broker, installed
 from spark_jobs import publish
 from spark_jobs.publish import Outbox, Part, Unsent
 from spark_jobs.session import spark_session
@@ -148,7 +150,8 @@ def test_keys_and_fields_are_renamed_and_history_keeps_its_place(pipeline: Pipel
     place = {"x": 1, "y": 2}
     assert first[0] == {"id": 1, "line": 7}
     assert first[1]["after"] == {"id": 1, "line": 7, "name": "n", "at": place, "all": [{"key": place, "value": 5}]}
-    assert last[0] == {"id": 1, "name": 8}
+    # A key keeps the names with which its records began.
+    assert last[0] == {"id": 1, "line": 8}
     assert last[1]["after"] == {"id": 1, "name": 8, "at": {"z": 3, "y": 4, "more": "m"}, "all": None}
 
 
@@ -241,11 +244,12 @@ def test_a_table_that_cannot_be_published_holds_up_no_other(
     monkeypatch.setattr(publish, "Publisher", Counting)
     monkeypatch.setattr(Warehouse, "open_changes", opened)
     monkeypatch.setattr(Outbox, "_table_records", records)
-    kafka = pipeline.config.kafka
+    kafka, broker = pipeline.config.kafka, Broker(time.time)
     assert kafka is not None
 
     def drained(batch: int) -> Published:
-        done = Outbox(pipeline.config, kafka, pipeline.store, spark, batch).drain(everything=False)
+        with installed(broker):
+            done = Outbox(pipeline.config, kafka, pipeline.store, spark, batch).drain(everything=False)
         assert done == read_published(pipeline.store, pipeline.cluster)
         assert done.reasons.keys() == done.waiting.keys()
         return done
