@@ -57,6 +57,13 @@ RULES: Final = {
     "seal": Rule("a seal is written over", by=("void", "session-void"), unconditional=r"batches/.*/sealed\.json"),
     "schema": Rule("a batch's schema is written over", by=("late-ingest",), unconditional=r"batches/.*/schema\.json"),
     "absent": Rule("each run of a batch reads what it finds", by=("late-ingest", "two-ingests"), unconditional=r"batches/.*/absent\.json"),
+    "config": Rule("each run of a batch uses its own configuration", by=("late-ingest", "two-ingests"), unconditional=r"batches/.*/config"),
+    "verdicts": Rule("each run judges tables by itself", by=("late-ingest", "two-ingests"), unconditional=r"batches/.*/verdicts"),
+    "local": Rule("what nodes said is written over", by=("late-ingest", "two-ingests"), unconditional=r"batches/.*/local"),
+    "conflicts": Rule("a conflict and its decision are written over", by=("conflict",), unconditional=r"(conflicts|rejected)/"),
+    "erasures": Rule("what an erasure notes is written over", by=("two-erases", "session-erase"), unconditional=r"erasures/"),
+    "session": Rule("a session writes over its successor's state", by=("two-sessions", "session-stop"), unconditional=r"sessions/.*/state"),
+    "incoming": Rule("a shipper writes over a segment", by=("conflict",), unconditional=r"cdc/"),
     "lease": Rule(
         "leases are taken and renewed without a condition",
         by=("leases",),
