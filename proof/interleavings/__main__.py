@@ -82,13 +82,11 @@ def _sabotages(rules: list[str], names: list[str] | None, options: argparse.Name
     unnoticed = 0
     table = Table("rule", "what is left out", "noticed by", "schedules", "what does not hold")
     seeds = range(options.seed * 10_000_000, options.seed * 10_000_000 + options.schedules)
+    play, given = (run.share, seeds) if options.exhaustive is None else (run.exhausted, options.exhaustive)
     with run.pool(options.workers) as pool:
         for rule in rules:
             scenarios = names or RULES[rule].by or list(ALL)
-            if options.exhaustive is not None:
-                done = [pool.submit(run.exhausted, name, options.exhaustive, rule, first_only=True) for name in scenarios]
-            else:
-                done = [pool.submit(run.share, name, seeds, rule, first_only=True) for name in scenarios]
+            done = [pool.submit(play, name, given, rule, first_only=True) for name in scenarios]
             found = next((each.result() for each in as_completed(done) if each.result().failures), None)
             for each in done:
                 each.cancel()

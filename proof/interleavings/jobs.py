@@ -90,6 +90,13 @@ def mutations_of(data: bytes) -> list[Mutation]:
     return [] if document.get("damaged") else [Mutation(*each) for each in document["mutations"]]
 
 
+def kind_of(data: bytes | None) -> QuarantineKind | None:
+    """What is wrong with a segment; None if all of it can be read."""
+    if data is None:
+        return QuarantineKind.GONE
+    return QuarantineKind.UNREADABLE_SECTION if json.loads(data).get("damaged") else None
+
+
 def damaged(data: bytes) -> bytes:
     """The segment, so that nothing of it can be read."""
     return json.dumps({**json.loads(data), "damaged": True}).encode()
@@ -328,7 +335,7 @@ class SmallBatch(ingest.Batch):
         for index, each in enumerate(self.manifest.segments):
             data = surveyed.found[index]
             count = 0 if data is None else len(mutations_of(data))
-            kind = QuarantineKind.GONE if data is None else QuarantineKind.UNREADABLE_SECTION if json.loads(data).get("damaged") else None
+            kind = kind_of(data)
             problems = [] if kind is None else [Problem(kind=kind, position=0, size=each.size, message=kind.value)]
             self.outcomes[index] = SegmentOutcome(object=each.object, frames=count, updates=count, problems=problems)
 
@@ -735,10 +742,9 @@ class Place:
         """Put the next segment where shippers put them."""
         some, logged_at = [Mutation(*each) for each in mutations], self.world.date()
         ref = segment_ref(self.segments + 1)
-        about = {"sealed_at": self.world.date().isoformat(), "ending": "completed"}
         try:
             content = segment(some, with_schema=with_schema)
-            self.store.put(ref.incoming, damaged(content) if is_damaged else content, if_generation=0, metadata=about)
+            self._put(ref.incoming, damaged(content) if is_damaged else content)
         except StoreError:
             # The answer may be lost, and it is there.
             if self.store.head(ref.incoming) is None:
@@ -752,14 +758,17 @@ class Place:
     def upload(self, number: int, mutations: Iterable[Mutation]) -> None:
         """Put a segment of that number, whoever has done so before; beside other bytes of that name, if there are some."""
         ref = segment_ref(number)
-        about = {"sealed_at": self.world.date().isoformat(), "ending": "completed"}
         found = segment(map(Mutation._make, mutations))
         try:
-            self.store.put(ref.incoming, found, if_generation=0, metadata=about)
+            self._put(ref.incoming, found)
         except PreconditionFailed:
             there = self.store.head(ref.incoming)
             if there is not None and there.crc32c != crc32c(found):
-                self.store.put(ref.conflict(crc32c(found)), found, if_generation=0, metadata=about)
+                self._put(ref.conflict(crc32c(found)), found)
+
+    def _put(self, name: str, content: bytes) -> None:
+        about = {"sealed_at": self.world.date().isoformat(), "ending": "completed"}
+        self.store.put(name, content, if_generation=0, metadata=about)
 
     def _sign_off(self) -> None:
         """The shipper says that it has shipped everything so far."""

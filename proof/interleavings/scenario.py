@@ -46,8 +46,10 @@ NEWS: Final = [
     [put("e", 5, "e5"), put("v", 5, "v5", USERS)],
 ]
 """Segments that come in meanwhile."""
-DAMAGED: Final = len(BEFORE) + 1
+FIRST_NEWS: Final = len(BEFORE) + 1
 """The number of the first of the news."""
+SHIPPER: Final = "shipper", partial(drivers.ship, segments=NEWS[1:])
+"""Who ships the rest of the news."""
 OF_ERASED: Final = [[*NEWS[0], put("c", 3, None)], [put("b", 1, "b1"), put("f", 4, "f4")], *NEWS[1:]]
 """After the DELETE of b and c, other replicas' copies of their INSERT."""
 
@@ -93,23 +95,23 @@ ALL: Final = {
             [
                 ("ingest", drivers.ingest_until_idle),
                 ("publish", drivers.publish_run),
-                ("shipper", partial(drivers.ship, segments=NEWS[1:])),
+                SHIPPER,
             ],
         ),
         Scenario(
             "session-publish",
-            [("session", drivers.session), ("publish", drivers.publish_run), ("shipper", partial(drivers.ship, segments=NEWS[1:]))],
+            [("session", drivers.session), ("publish", drivers.publish_run), SHIPPER],
         ),
         Scenario("two-sessions", [("session 1", drivers.session), ("session 2", drivers.session)]),
         Scenario(
             "session-again",
-            [("session", drivers.session), ("again", drivers.again), ("shipper", partial(drivers.ship, segments=NEWS[1:]))],
+            [("session", drivers.session), ("again", drivers.again), SHIPPER],
             afterwards=["again"],
             sends_again=True,
         ),
         Scenario(
             "session-rebuild",
-            [("session", drivers.session), ("rebuild", drivers.rebuild_run), ("shipper", partial(drivers.ship, segments=NEWS[1:]))],
+            [("session", drivers.session), ("rebuild", drivers.rebuild_run), SHIPPER],
             rebuilds=True,
         ),
         Scenario(
@@ -122,7 +124,7 @@ ALL: Final = {
             [
                 ("rebuild 1", drivers.rebuild_once),
                 ("rebuild 2", drivers.rebuild_twice),
-                ("shipper", partial(drivers.ship, segments=NEWS[1:])),
+                SHIPPER,
             ],
             rebuilds=True,
         ),
@@ -162,13 +164,13 @@ ALL: Final = {
         Scenario("session-maintenance", [("session", drivers.session), ("maintenance", drivers.maintenance)], there=2),
         Scenario(
             "session-ingest",
-            [("session", drivers.session), ("ingest", drivers.ingest_run), ("shipper", partial(drivers.ship, segments=NEWS[1:]))],
+            [("session", drivers.session), ("ingest", drivers.ingest_run), SHIPPER],
         ),
         Scenario(
             "late-ingest",
             [
                 ("ingest 1", drivers.ingest_run),
-                ("shipper", partial(drivers.ship, segments=NEWS[1:])),
+                SHIPPER,
                 ("ingest 2", drivers.ingest_until_idle),
             ],
         ),
@@ -211,7 +213,7 @@ ALL: Final = {
                 ("session 1", drivers.session),
                 ("stop", drivers.stop_session),
                 ("session 2", drivers.session),
-                ("shipper", partial(drivers.ship, segments=NEWS[1:])),
+                SHIPPER,
             ],
         ),
         Scenario(
@@ -287,7 +289,7 @@ ALL: Final = {
             "ship-again",
             [
                 ("ingest", drivers.ingest_until_idle),
-                ("shipper again", partial(drivers.ship_again, mutations=NEWS[0], number=len(BEFORE) + 1)),
+                ("shipper again", partial(drivers.ship_again, mutations=NEWS[0], number=FIRST_NEWS)),
                 ("replay", drivers.replay),
             ],
         ),
@@ -295,7 +297,7 @@ ALL: Final = {
             "conflict",
             [
                 ("ingest", drivers.ingest_until_idle),
-                ("somebody else", partial(drivers.ship_again, mutations=[put("x", 9, "x9")], number=len(BEFORE) + 1)),
+                ("somebody else", partial(drivers.ship_again, mutations=[put("x", 9, "x9")], number=FIRST_NEWS)),
                 ("decide", partial(drivers.decide, rightly=NEWS[0])),
             ],
             decides=True,
@@ -304,8 +306,8 @@ ALL: Final = {
             "repair",
             [
                 ("ingest", drivers.ingest_until_idle),
-                ("repair", partial(drivers.repair, number=DAMAGED, rightly=NEWS[0])),
-                ("shipper", partial(drivers.ship, segments=NEWS[1:])),
+                ("repair", partial(drivers.repair, number=FIRST_NEWS, rightly=NEWS[0])),
+                SHIPPER,
             ],
             afterwards=["repair"],
             damaged=True,
@@ -314,8 +316,8 @@ ALL: Final = {
             "release",
             [
                 ("ingest", drivers.ingest_until_idle),
-                ("release", partial(drivers.release, number=DAMAGED)),
-                ("shipper", partial(drivers.ship, segments=NEWS[1:])),
+                ("release", partial(drivers.release, number=FIRST_NEWS)),
+                SHIPPER,
             ],
             afterwards=["release"],
             damaged=True,
@@ -331,7 +333,7 @@ ALL: Final = {
         ),
         Scenario(
             "jumping-clock",
-            [("session", drivers.session), ("clock", drivers.jumping_clock), ("shipper", partial(drivers.ship, segments=NEWS[1:]))],
+            [("session", drivers.session), ("clock", drivers.jumping_clock), SHIPPER],
         ),
         Scenario(
             "restored-record",
@@ -601,11 +603,7 @@ def _value(row: dict[str, Any] | None) -> str | None:
 
 
 def _topic(place: Place, scenario: Scenario, table: str, changes: list[dict[str, Any]]) -> Iterator[str]:
-    by_key: dict[str, list[tuple[int, int]]] = defaultdict(list)
-    for partition in place.broker.committed(f"{PREFIX}.{table}"):
-        for key, value in partition:
-            if key is not None and value is not None:
-                by_key[key.decode()].append(_place(json.loads(value)))
+    by_key = _events_of(place, f"{PREFIX}.{table}")
     again = (scenario.sends_again and table == ORDERS) or scenario.lost
     for key in scenario.erases if table == ORDERS else ():
         # What was sent before stays in the topic.
@@ -625,17 +623,24 @@ def _topic(place: Place, scenario: Scenario, table: str, changes: list[dict[str,
         yield f"{table}: not sent again: {lacking}"
 
 
+def _events_of(place: Place, topic: str) -> dict[str, list[tuple[int, int]]]:
+    """The places of a topic's events by key, in their order."""
+    found: dict[str, list[tuple[int, int]]] = defaultdict(list)
+    for partition in place.broker.committed(topic):
+        for key, value in partition:
+            if key is not None and value is not None:
+                found[key.decode()].append(_place(json.loads(value)))
+    return found
+
+
 def _topic_of_rebuild(place: Place, table: str, changes: list[dict[str, Any]]) -> Iterator[str]:
     """The last rebuild's events are under its prefix, once and in the order of each key; there may be those of an earlier one."""
     last = chains.current(place.store, CLUSTER)
     if last is None or last.chain.upto is None:
         return
     first, upto = last.chain.first, last.chain.upto
-    found: dict[str, list[tuple[int, int]]] = defaultdict(list)
-    for partition in place.broker.committed(f"{AGAIN}.{table}"):
-        for key, value in partition:
-            if key is not None and value is not None and _place(json.loads(value))[0] >= first:
-                found[key.decode()].append(_place(json.loads(value)))
+    in_topic = _events_of(place, f"{AGAIN}.{table}")
+    found = {key: [each for each in places if each[0] >= first] for key, places in in_topic.items()}
     for key, places in found.items():
         if places != sorted(set(places)):
             yield f"{table}: events of {key} under {AGAIN} are not in order, or are there twice: {places}"

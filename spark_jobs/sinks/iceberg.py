@@ -419,8 +419,8 @@ class Warehouse:
             rows = self.tables.changes_at(held.name, seen, voided)
         except PySparkException as error:
             raise moved from error
-        texts = {key.removeprefix(_SCHEMA_PROPERTY): text for key, text in properties.items() if key.startswith(_SCHEMA_PROPERTY)}
-        return Changes(rows, {version: json.loads(text) for version, text in texts.items()}, held, seen, _key_names(held))
+        versions = {version: json.loads(text) for version, text in _named(properties, _SCHEMA_PROPERTY).items()}
+        return Changes(rows, versions, held, seen, _key_names(held))
 
     def key_names(self, table: Table) -> tuple[str, ...]:
         """What records of Kafka call the columns of the incarnation's key; empty if it has no changes."""
@@ -1085,7 +1085,7 @@ class Warehouse:
         """ChainMismatch if the table holds a batch of a chain that this one does not succeed: a batch above the
         open one, one of its number with another id, or one at or above the first batch of this chain that is
         not part of it."""
-        first, mine = (self.chain.first, str(self.chain.id)) if self.chain else (1, None)
+        first, mine = self._own_chain()
         for each in summaries:
             number, batch_id = int(each.get(_BATCH_PROPERTY, 0)), each.get(_BATCH_ID_PROPERTY)
             other = number >= first and each.get(_CHAIN_PROPERTY) != mine
@@ -1099,14 +1099,18 @@ class Warehouse:
 
     def _expect_no_later_chain(self, held: IcebergTable, batch: int) -> None:
         """The same check by the properties of the table, which outlive its snapshots."""
-        first, mine = (self.chain.first, str(self.chain.id)) if self.chain else (1, None)
-        for found in (number for number, chain in _chains_of(held).items() if number >= first and chain != mine):
+        first, mine = self._own_chain()
+        if later := [number for number, chain in _chains_of(held).items() if number >= first and chain != mine]:
             raise ChainMismatch(
-                f"it holds the chain of batches that began with {found}, and this one is at {batch}",
+                f"it holds the chain of batches that began with {later[0]}, and this one is at {batch}",
                 operation="commit a batch",
                 obj=held.name,
                 hint=_ANOTHER_CHAIN,
             )
+
+    def _own_chain(self) -> tuple[int, str | None]:
+        """The first batch of the chain, and its id; the batches before the first rebuild have none."""
+        return (self.chain.first, str(self.chain.id)) if self.chain else (1, None)
 
     def _about(self, batch: int, step: str | None = None, table: Table | None = None) -> dict[str, str]:
         """The summary properties of a snapshot; `table`: its rows are complete with this commit."""
@@ -1249,16 +1253,19 @@ def _incarnation(held: IcebergTable) -> str:
     return properties[_ID_PROPERTY]
 
 
+def _named(properties: Mapping[str, str], prefix: str) -> dict[str, str]:
+    """The properties whose names begin so, by the rest of their names."""
+    return {key.removeprefix(prefix): value for key, value in properties.items() if key.startswith(prefix)}
+
+
 def _chains_of(held: IcebergTable) -> dict[int, str]:
     """The chains that have replaced what was there: the number of the first batch, and the id."""
-    begun = ((key.removeprefix(f"{_CHAIN_PROPERTY}."), chain) for key, chain in held.properties.items())
-    return {int(first): chain for first, chain in begun if first.isdecimal()}
+    return {int(first): chain for first, chain in _named(held.properties, f"{_CHAIN_PROPERTY}.").items() if first.isdecimal()}
 
 
 def _waiting(held: IcebergTable) -> dict[str, str]:
     """The columns that wait for values, and those in which these were set aside."""
-    prefix = f"{_REFILL_PROPERTY}."
-    return {column: key.removeprefix(prefix) for key, column in held.properties.items() if key.startswith(prefix) and column}
+    return {column: aside for aside, column in _named(held.properties, f"{_REFILL_PROPERTY}.").items() if column}
 
 
 def _to_refill(columns: Mapping[str, str]) -> dict[str, str]:
