@@ -5,7 +5,7 @@ generation that was read, so that one of two competitors wins, and a holder that
 over cannot finish. `Lease.finish` releases the lease and stores its notes in one write: the notes exist if
 and only if the holder still had the lease.
 
-    {"owner": "<holder>" | null, "until": <UTC, seconds>, "notes": {…}}
+    {"owner": "<holder>" | null, "until": <UTC, seconds>, "notes": {…}, "by": "<who wrote this>"}
 
 A lease expires `seconds` after its last renewal. A thread renews it, and so does `check` when that is due:
 stores accept about one write per second and object. A refused write may be this holder's own, repeated by the
@@ -112,7 +112,7 @@ class Lease:
         return found["owner"], found["until"]
 
     def _put(self, owner: str | None, until: float, notes: dict[str, Any]) -> None:
-        data = json.dumps({"owner": owner, "until": until, "notes": notes}).encode()
+        data = json.dumps({"owner": owner, "until": until, "notes": notes, "by": self._owner}).encode()
         started = time.time()
         try:
             self._generation = self._store.put(self._name, data, if_generation=self._generation).generation
