@@ -58,10 +58,10 @@ class Task:
     what: str = "begins"
     over: bool = False
     history: int = 0
+    is_keeper: bool = False
 
-    @property
-    def is_keeper(self) -> bool:
-        return self.name.startswith(_KEEPER)
+    def __post_init__(self) -> None:
+        self.is_keeper = self.name.startswith(_KEEPER)
 
     @property
     def changes(self) -> bool:

@@ -60,6 +60,7 @@ import hashlib
 import re
 from dataclasses import dataclass
 from datetime import UTC, date, datetime
+from functools import lru_cache
 from typing import Final, Literal, cast
 from urllib.parse import quote, unquote
 
@@ -86,6 +87,7 @@ FRAMES: Final = "frames"
 Origin = Literal["log", "snapshot", "reread", "retry"]
 
 
+@lru_cache(maxsize=4096)
 def part(text: str) -> str:
     """One path part: everything but letters, digits, `_`, `-` and inner dots is percent-escaped; "" and dots
     alone too."""

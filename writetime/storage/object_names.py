@@ -4,11 +4,14 @@ Must not know a store.
 
 from __future__ import annotations
 
+import re
+
 from writetime.errors import StoreError
 
 _LONGEST_NAME = 1024
 _LONGEST_PART = 220
 _OWN = ".writetime"
+_CONTROL = re.compile(r"[\x00-\x1f\x7f-\x9f]")
 
 
 def is_name(text: str) -> bool:
@@ -36,7 +39,7 @@ def _trouble(name: str) -> str | None:
     parts = name.split("/")
     if not all(parts) or "." in parts or ".." in parts:
         return "empty, `.` and `..` parts are not allowed"
-    if any(ord(character) < 32 or 127 <= ord(character) < 160 for character in name):
+    if _CONTROL.search(name):
         return "control characters are not allowed"
     try:
         lengths = [len(part.encode()) for part in parts]
