@@ -25,6 +25,7 @@ from writetime.pipeline.erase import Outcome
 from writetime.pipeline.erasures import Request
 from writetime.pipeline.planner import (
     as_of,
+    expect_settled,
     history,
     plan_erase,
     read_schema,
@@ -98,6 +99,7 @@ def run(config: PipelineConfig, full_name: str, key: str, *, by: str, yes: bool 
     store, cluster = open_store(config.bucket), config.cluster.name
     past = history(store, cluster)
     if past.sealed is None:
+        expect_settled(store, cluster, past, _OPERATION)
         raise BatchError("no batch is sealed yet", operation=_OPERATION, obj=cluster, hint="The pipeline holds no data of the key.")
     asked = parse_key(read_schema(store, cluster, past.sealed.number), full_name, key)
     request = Request.of(full_name, asked.pk, asked.clustering, by)

@@ -16,7 +16,8 @@ from proof.interleavings.jobs import SteppingStore
 from spark_jobs import publish, rebuild
 from spark_jobs.sinks import kafka, voids
 from spark_jobs.sinks.iceberg import Fence, Warehouse
-from writetime.pipeline import planner
+from writetime.pipeline import planner, void
+from writetime.storage import segment_object
 from writetime.storage.lease import Lease
 
 
@@ -62,6 +63,12 @@ RULES: Final = {
     "local": Rule("what nodes said is written over", by=("late-ingest", "two-ingests"), unconditional=r"batches/.*/local"),
     "conflicts": Rule("a conflict and its decision are written over", by=("conflict",), unconditional=r"(conflicts|rejected)/"),
     "erasures": Rule("what an erasure notes is written over", by=("two-erases", "session-erase"), unconditional=r"erasures/"),
+    "revoked": Rule("a late run erases for a batch that was voided", by=("erase-rebuild",), instead=((void.erasures, "revoke", _nothing),)),
+    "left": Rule(
+        "a batch reads no segment from which a key was erased since it was planned",
+        by=("erase-rebuild",),
+        instead=((segment_object, "_left_of", _nothing),),
+    ),
     "session": Rule("a session writes over its successor's state", by=("two-sessions", "session-stop"), unconditional=r"sessions/.*/state"),
     "incoming": Rule("a shipper writes over a segment", by=("conflict",), unconditional=r"cdc/"),
     "lease": Rule(

@@ -430,6 +430,9 @@ def _settle(place: Place, scenario: Scenario, rivals: list[Driver]) -> list[Driv
         if each.name == "shipper" and not _has_succeeded(each):
             rest = scenario.news[place.segments - len(BEFORE) :]
             done.append(_alone(place, "shipper goes on", partial(drivers.ship, segments=rest)))
+    if scenario.beside:
+        # An erasure waits for it, and says so.
+        done.append(_alone(place, "replay, cleared", partial(drivers.cleared, namespace=BESIDE)))
     for _ in range(3 if scenario.damaged else 2):
         if scenario.decides:
             done.append(_alone(place, "decide", partial(drivers.decide, rightly=scenario.news[0])))
@@ -439,7 +442,6 @@ def _settle(place: Place, scenario: Scenario, rivals: list[Driver]) -> list[Driv
             # It is quarantined now, whoever was interrupted.
             done += [_alone(place, f"{name}, asked for again", works[name]) for name in scenario.afterwards]
     if scenario.beside:
-        done.append(_alone(place, "replay, cleared", partial(drivers.cleared, namespace=BESIDE)))
         # One that has not come to its first seal goes on when it is planned again.
         done.append(_alone(place, "replay, planned again", partial(drivers.replay, namespace=BESIDE)))
     if scenario.lost:

@@ -65,7 +65,7 @@ from writetime.pipeline.planner import (
     store_clock,
 )
 from writetime.pipeline.publish_progress import read_published
-from writetime.pipeline.void import voided_before
+from writetime.pipeline.void import void, voided_before
 from writetime.storage import layout, open_store
 from writetime.storage.store import Store
 
@@ -255,6 +255,10 @@ class Erasing:
         salted = erasures.salt(self.store, self.cluster)
         until = int(self.manifest.created_at.timestamp() * 1_000_000)
         erasure = erasures.note(self.store, self.cluster, self._erasure(salted, until, number))
+        if erasure.revoked:
+            # Somebody has begun to void the batch.
+            void(self.store, self.cluster, number, reason="an interrupted void", by=erasure.by)
+            self._expect_open()
         search, keys = self.search(erasure.until, number), self.config.cluster.commitlog_keystore
         with warehouse.fenced(number):
             return self._run(warehouse, search, erasure.until, keys)

@@ -269,8 +269,13 @@ def test_a_packed_form_of_before_an_erasure_is_made_anew(store: Store, monkeypat
     is_erased_and_packed_once(store, name)
 
 
-def test_a_death_between_object_and_ledger(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
-    name = put_into_archive(store)
+@pytest.mark.parametrize("packed", [False, True])
+def test_a_death_between_object_and_ledger(store: Store, monkeypatch: pytest.MonkeyPatch, *, packed: bool) -> None:
+    name, pinned = put_into_archive(store), entry(store).crc32c
+    plain = name
+    if packed:
+        archive_packing.pack(store, name, 3)
+        name = layout.packed(name)
 
     def die(*_: object) -> None:
         raise KeyboardInterrupt
@@ -279,9 +284,13 @@ def test_a_death_between_object_and_ledger(store: Store, monkeypatch: pytest.Mon
         patch.setattr(erase, "_note", die)
         with pytest.raises(KeyboardInterrupt):
             erase.from_segment(store, name, search())
-    assert rebuild.look(store, CLUSTER).changed == [name]
-    assert erase.from_segment(store, name, search()).frames == 0
+    assert entry(store).crc32c == pinned
     assert rebuild.look(store, CLUSTER).whole
+    assert KEY not in segment_object.read_pinned(store, plain, pinned), "a batch that was planned before goes on"
+    assert erase.from_segment(store, name, search()).frames == 0
+    assert entry(store).crc32c != pinned
+    assert rebuild.look(store, CLUSTER).whole
+    assert KEY not in segment_object.read_pinned(store, plain, entry(store).crc32c)
 
 
 def test_bytes_that_somebody_has_changed_are_not_taken_for_an_erasure(store: Store) -> None:
@@ -348,6 +357,15 @@ def test_erasures_of_a_key_add_up_and_say_nothing_of_it(store: Store) -> None:
     assert erasures.load(store, CLUSTER)[ORDERS.id.bytes].partitions == {hashed: 50}
     assert erasures.load(store, CLUSTER, before=5)[ORDERS.id.bytes].partitions == {hashed: 40}
     assert erasures.digest(SALT, KEY) != erasures.digest(salted, KEY)
+
+
+def test_an_erasure_that_is_revoked_leaves_nothing_out(store: Store) -> None:
+    erasures.revoke(store, CLUSTER, 3, by="ann")
+    assert erasures.note(store, CLUSTER, erasure(number=3)).revoked, "a late run of a voided batch"
+    assert erasures.load(store, CLUSTER) == {}
+    erasures.note(store, CLUSTER, erasure(number=4))
+    erasures.revoke(store, CLUSTER, 4, by="ann")
+    assert set(erasures.load(store, CLUSTER)) == {ORDERS.id.bytes}, "data may be erased already"
 
 
 def test_a_request_is_forgotten_once_its_batch_is_over(store: Store) -> None:

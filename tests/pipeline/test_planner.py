@@ -615,6 +615,22 @@ def test_a_namespace_that_was_begun_and_not_sealed_is_begun_again(store: LocalSt
     assert again == first.model_copy(update={"id": again.id})
 
 
+def test_an_erasure_waits_for_replays_that_read_segments_only(store: LocalStore) -> None:
+    """A replay that is planned waits for the erasure: it would wait for ever."""
+    hour = NOW.replace(minute=0)
+    ship(store, 1, sealed_at=hour)
+    seal(store, planned(store))
+    told(store, 1, at=hour - timedelta(hours=1))
+    archive(store, CLUSTER, 1)
+    chain, request = layout.shadow_chain(CLUSTER, "check"), Request.of("shop.orders", b"k", None, "a test")
+    plan_replay(store, CLUSTER, start=hour, end=NOW, now=NOW, namespace="check")
+    with pytest.raises(BatchBusy, match=r"batch 2 \(replay\) is not sealed yet"):
+        planner.plan_erase(store, CLUSTER, request, 1, now=NOW)
+    for name in (layout.batch_object(chain, 2, "manifest"), layout.batch_object(chain, 1, "sealed")):
+        store.delete(name)
+    assert planner.plan_erase(store, CLUSTER, request, 1, now=NOW).kind == "erase"
+
+
 @pytest.mark.parametrize("namespace", ["changes", "a__b", "_a", "a_", "A", "1a", "", "x", "mine"])
 def test_a_namespace_that_is_no_name_or_somebody_elses(store: LocalStore, namespace: str) -> None:
     ship(store, 1)

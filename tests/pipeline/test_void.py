@@ -23,12 +23,14 @@ from tests.pipeline.test_planner import (
 from tests.storage.memory import MemoryStore
 from writetime.cassandra.schema.history import SchemaLearner
 from writetime.errors import BatchBusy, BatchError, PreconditionFailed
+from writetime.pipeline import erasures
 from writetime.pipeline import planner as planning
 from writetime.pipeline.archiver import archive
 from writetime.pipeline.completeness import node_ends
 from writetime.pipeline.documents import LocalDocument, Manifest, Sealed, SegmentInput
+from writetime.pipeline.erasures import Request
 from writetime.pipeline.node_logs import _Past
-from writetime.pipeline.planner import history, read_manifest, read_sealed
+from writetime.pipeline.planner import history, plan_erase, read_manifest, read_sealed
 from writetime.pipeline.publish_progress import Published, publish_due, write_published
 from writetime.pipeline.void import void, voided_before
 from writetime.storage import layout, open_store
@@ -50,6 +52,17 @@ def finish(store: LocalStore, manifest: Manifest) -> Sealed:
     sealed = seal(store, manifest).model_copy(update={"voided": voided_before(store, manifest, base)})
     store.put(layout.batch_object(CLUSTER, manifest.number, "sealed"), sealed.to_bytes())
     return sealed
+
+
+def test_the_erasure_of_a_voided_batch_is_revoked(store: LocalStore) -> None:
+    ship(store, 1)
+    finish(store, planned(store))
+    archive(store, CLUSTER, 1)
+    erasing = plan_erase(store, CLUSTER, Request.of("shop.orders", b"k", None, "a test"), 1, now=NOW)
+    void(store, CLUSTER, erasing.number, **WHY)
+    (revoked,) = erasures.listed(store, CLUSTER)
+    assert (revoked.number, revoked.revoked, revoked.by) == (erasing.number, True, "ann")
+    assert erasures.load(store, CLUSTER) == {}
 
 
 def test_its_input_comes_in_with_the_next_batch_which_starts_from_the_base(store: LocalStore) -> None:

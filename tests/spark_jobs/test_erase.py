@@ -19,10 +19,11 @@ from tests.spark_jobs.bytes_of import holders
 from tests.spark_jobs.synthetic import CLUSTER, ORDERS, START, Ring, delete_partition, delete_row, insert, update
 from writetime import cli
 from writetime.config.kafka import KafkaConfig
-from writetime.errors import BatchBusy, BatchError, ConfigError
-from writetime.pipeline import archive_packing, planner
+from writetime.errors import BatchBusy, BatchClosed, BatchError, ConfigError
+from writetime.pipeline import archive_packing, erasures, planner
 from writetime.pipeline import rebuild as archive_of
 from writetime.pipeline.erase import Outcome
+from writetime.pipeline.erasures import Erasure
 from writetime.pipeline.planner import history, read_manifest
 from writetime.storage import layout
 from writetime.storage.store import Store
@@ -215,6 +216,25 @@ def test_it_waits_for_a_replay_that_is_planned_at_the_same_time(tmp_path: Path, 
     with pytest.raises(BatchBusy, match=r"batch 2 \(replay\) is not sealed yet"):
         erased(ring)
     assert holders(ring.folder / "bucket", MARK) == before
+
+
+def test_a_void_that_was_interrupted_is_finished_by_the_batch(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    ring = with_a_key(tmp_path)
+    deleted(ring)
+    before = holders(ring.folder / "bucket", MARK)
+    noted = erasures.note
+
+    def late(store: Store, cluster: str, erasure: Erasure) -> Erasure:
+        erasures.revoke(store, cluster, erasure.number, by="ann")
+        return noted(store, cluster, erasure)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(erasures, "note", late)
+        with pytest.raises(BatchClosed, match="it was voided by ann"):
+            erased(ring)
+    assert holders(ring.folder / "bucket", MARK) == before
+    assert erased(ring).done
+    expect_gone(ring, KEY, MARK)
 
 
 def test_one_row_of_a_partition(tmp_path: Path) -> None:

@@ -76,6 +76,35 @@ def test_who_pinned_the_plain_one_gets_its_bytes_from_the_packed(store: LocalSto
         segment_object.read(store, PLAIN, generation=generation, crc32c_of_it=crc32c(b"other bytes"))
 
 
+@pytest.mark.parametrize("name", [PLAIN, layout.packed(PLAIN)])
+def test_who_pinned_a_segment_gets_what_erasures_have_left_of_it(store: LocalStore, name: str) -> None:
+    left, before = b"left", b"what a first erasure had left"
+
+    def put(content: bytes, **metadata: int) -> None:
+        if layout.is_packed(name):
+            metadata |= {"size": len(content), "crc32c": crc32c(content)}
+            content = segment_object.pack(content, 3)
+        store.put(name, content, metadata={key: str(value) for key, value in metadata.items()})
+
+    erased = {
+        "original_size": len(CONTENT),
+        "original_crc32c": crc32c(CONTENT),
+        "replaced_size": len(before),
+        "replaced_crc32c": crc32c(before),
+    }
+    put(left, **erased)
+    for pinned in (CONTENT, before, left):
+        assert segment_object.read_pinned(store, PLAIN, crc32c(pinned)) == left
+    with pytest.raises(ObjectNotFound, match="there is none with the CRC32C"):
+        segment_object.read_pinned(store, PLAIN, crc32c(b"other bytes"))
+    put(left)
+    with pytest.raises(ObjectNotFound, match="there is none with the CRC32C"):
+        segment_object.read_pinned(store, PLAIN, crc32c(CONTENT))
+    store.put(REF.incoming, left, metadata={key: str(value) for key, value in erased.items()})
+    with pytest.raises(ObjectNotFound):
+        segment_object.read_pinned(store, REF.incoming, crc32c(CONTENT))
+
+
 def test_nothing_outside_the_archive_is_looked_for_packed(store: LocalStore) -> None:
     put_packed(store, name=REF.incoming)
     with pytest.raises(ObjectNotFound):

@@ -17,7 +17,7 @@ import secrets
 from collections.abc import Iterable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
-from datetime import datetime
+from datetime import UTC, datetime
 from hashlib import blake2b
 from typing import Final
 from uuid import UUID
@@ -38,7 +38,7 @@ _DIGEST_BYTES: Final = 16
 class Erasure(Document):
     """A key of `table` (full name; `table_ids` are its incarnations) that batch `number` erases. `partition`
     and `row` are keyed hashes in hex, of the partition key and, for one row, of the primary key. `until`:
-    last erased writetime, µs."""
+    last erased writetime, µs. `revoked`: the batch was voided before it had erased anything, and nothing is left out."""
 
     number: int
     table: str
@@ -48,6 +48,7 @@ class Erasure(Document):
     until: int
     at: datetime
     by: str
+    revoked: bool = False
 
 
 class Request(Document):
@@ -140,6 +141,8 @@ def erased_of(found: Iterable[Erasure], salted: bytes) -> dict[bytes, Erased]:
     partitions: dict[bytes, dict[bytes, int]] = {}
     rows: dict[bytes, dict[bytes, dict[bytes, int]]] = {}
     for each in found:
+        if each.revoked:
+            continue
         key = bytes.fromhex(each.partition)
         for table_id in each.table_ids:
             if each.row is None:
@@ -172,6 +175,13 @@ def load(store: Store, cluster: str, *, before: int | None = None) -> dict[bytes
 def note(store: Store, cluster: str, erasure: Erasure) -> Erasure:
     """Store the erasure, or return the existing one of an earlier run of its batch."""
     return erasure.create(store, layout.erasure(cluster, erasure.number))
+
+
+def revoke(store: Store, cluster: str, number: int, *, by: str) -> None:
+    """Before batch `number` is voided: if none of its runs has stored the erasure, none can from now on. Otherwise a late run
+    would change what the batches after it leave out. One that is stored stays, because data is erased by then."""
+    erasure = Erasure(number=number, table="", table_ids=[], partition="", until=0, at=datetime.now(UTC), by=by, revoked=True)
+    erasure.create(store, layout.erasure(cluster, number))
 
 
 def read_request(store: Store, cluster: str, batch_id: UUID | None) -> Request | None:

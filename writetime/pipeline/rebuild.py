@@ -91,7 +91,7 @@ def look(store: Store, cluster: str) -> Archive:
             if info is None:
                 found.missing.append(place)
                 found.raise_kept_from(layout.hour_of(entry.sealed_at) + _HOUR)
-            elif segment_object.content_of(info) != (entry.size, entry.crc32c):
+            elif not segment_object.stands_for(info, segment_object.Content(entry.size, entry.crc32c)):
                 found.changed.append(info.name)
     _look_at_care(store, cluster, found, held)
     return found
@@ -299,8 +299,8 @@ class Planner:
 
 
 def _pinned(info: ObjectInfo, entry: LedgerEntry | None) -> SegmentInput:
-    """The segment with the size and checksum of its ledger entry, whatever the store has now. For a segment
-    with two contents the ledger describes the last."""
+    """The segment with the size and checksum of its ledger entry, whatever the store has now: that is checked when it is read.
+    For a segment with two contents the ledger describes the last."""
     segment = SegmentInput.from_object(info)
     if entry is None or entry.archived_as is None or layout.plain(entry.archived_as) != layout.plain(info.name):
         return segment

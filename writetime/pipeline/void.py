@@ -15,6 +15,7 @@ from typing import Final
 from uuid import UUID
 
 from writetime.errors import BatchError, PreconditionFailed
+from writetime.pipeline import erasures
 from writetime.pipeline.documents import Manifest, Sealed, Void
 from writetime.pipeline.identity import id_of
 from writetime.pipeline.planner import History, history, read_manifest, read_sealed
@@ -36,6 +37,8 @@ def void(store: Store, cluster: str, number: int, *, reason: str, by: str) -> Se
     if (done := _voided(store, cluster, number)) is not None:
         return done
     manifest = expect_open(store, cluster, number, history(store, cluster))
+    if manifest.kind == "erase":
+        erasures.revoke(store, cluster, number, by=by)
     sealed = Sealed(
         number=number,
         kind=manifest.kind,

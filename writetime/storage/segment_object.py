@@ -11,6 +11,7 @@ ledger; `writetime.pipeline.archive_packing` decides when to pack.
 from __future__ import annotations
 
 from collections.abc import Iterator
+from contextlib import suppress
 from typing import Final, NamedTuple
 
 from writetime.cassandra.commitlog.codecs import unpack_zstd
@@ -21,6 +22,7 @@ from writetime.storage.store import ObjectInfo, Store
 
 _LONGEST: Final = 2**31
 """Maximum size of a segment: Cassandra uses 32-bit positions."""
+_TRIES: Final = 5
 SIZE: Final = "size"
 CRC32C: Final = "crc32c"
 """Metadata keys of the plain form's facts, as the shipper writes them."""
@@ -57,8 +59,12 @@ def replaced_by(info: ObjectInfo) -> Content | None:
 
 
 def stands_for(info: ObjectInfo, content: Content) -> bool:
-    """Whether this object holds that content: identical, or after an erasure."""
-    return content in (content_of(info), original_of(info))
+    """Whether this object holds that content: identical, or after erasures."""
+    return content in _contents(info)
+
+
+def _contents(info: ObjectInfo) -> set[Content]:
+    return {each for each in (content_of(info), original_of(info), replaced_by(info)) if each is not None}
 
 
 def _noted(info: ObjectInfo, size: str, checksum: str) -> Content | None:
@@ -86,13 +92,30 @@ def unpack(name: str, stored: bytes) -> bytes:
 
 
 def read_pinned(store: Store, name: str, pinned: int) -> bytes:
-    """The segment with the CRC32C `pinned` in an object or its packed form.
+    """The segment with the CRC32C `pinned` in an object or its packed form, or what is left of it if a key has been erased since.
 
     ObjectNotFound if there is none, or one with other bytes; CorruptSection."""
-    content = read(store, name, crc32c_of_it=pinned)
-    if crc32c(content) != pinned:
-        raise ObjectNotFound(f"the content does not have the CRC32C {pinned:08x}", operation="read a segment", obj=name)
+    content = None
+    with suppress(ObjectNotFound):
+        content = read(store, name, crc32c_of_it=pinned)
+    if content is None or crc32c(content) != pinned:
+        content = _left_of(store, name, pinned)
+    if content is None:
+        raise ObjectNotFound(f"there is none with the CRC32C {pinned:08x}", operation="read a segment", obj=name)
     return content
+
+
+def _left_of(store: Store, name: str, pinned: int) -> bytes | None:
+    """What erasures have left of the archived segment with that CRC32C; None if none is known to be that."""
+    for _ in range(_TRIES):
+        info = held(store, name) if _is_archived(name) else None
+        if info is None or pinned not in (each.crc32c for each in _contents(info)):
+            return None
+        # Not found: it has been replaced or packed since.
+        with suppress(ObjectNotFound):
+            content = read(store, info.name, generation=info.generation)
+            return content if crc32c(content) == content_of(info).crc32c else None
+    return None
 
 
 def read(store: Store, name: str, *, generation: int | None = None, crc32c_of_it: int | None = None) -> bytes:
@@ -145,4 +168,8 @@ def every(store: Store, prefix: str, *, start_after: str = "") -> list[ObjectInf
 
 
 def _may_be_packed(name: str) -> bool:
-    return name.startswith(f"{layout.ARCHIVE}/") and not layout.is_packed(name)
+    return _is_archived(name) and not layout.is_packed(name)
+
+
+def _is_archived(name: str) -> bool:
+    return name.startswith(f"{layout.ARCHIVE}/")
