@@ -433,6 +433,9 @@ def _settle(place: Place, scenario: Scenario, rivals: list[Driver]) -> list[Driv
     if scenario.beside:
         # An erasure waits for it, and says so.
         done.append(_alone(place, "replay, cleared", partial(drivers.cleared, namespace=BESIDE)))
+    if scenario.lost:
+        # Runs that find that their record is older than Kafka's progress ask for it.
+        done.append(_alone(place, "publish, from the beginning", partial(drivers.publish_run, everything=True)))
     for _ in range(3 if scenario.damaged else 2):
         if scenario.decides:
             done.append(_alone(place, "decide", partial(drivers.decide, rightly=scenario.news[0])))
@@ -444,8 +447,6 @@ def _settle(place: Place, scenario: Scenario, rivals: list[Driver]) -> list[Driv
     if scenario.beside:
         # One that has not come to its first seal goes on when it is planned again.
         done.append(_alone(place, "replay, planned again", partial(drivers.replay, namespace=BESIDE)))
-    if scenario.lost:
-        done.append(_alone(place, "publish, from the beginning", partial(drivers.publish_run, everything=True)))
     for key in scenario.erases:
         if scenario.known == scenario.there and any(each.name == f"erase {key}" and _has_erased(each) for each in rivals):
             continue
