@@ -107,9 +107,11 @@ class Bucket:
         seen: dict[str, int] = {}
         for segment, part in segment_parts.found(self.store, "cdc_parts/"):
             name, number = part.info.name, segment.segment.id
-            seen[name] = part.info.generation
+            held = part.info.info or self.store.head(name)
+            assert held is not None, "nobody else deletes parts meanwhile"
+            seen[name] = held.generation
             self.parts += name not in self._parts
-            if self._parts.get(name, part.info.generation) != part.info.generation:
+            if self._parts.get(name, held.generation) != held.generation:
                 yield f"{name} was overwritten"
             if part.start > reached.get(number, 0):
                 yield f"{name} begins where no part with the segment's bytes ends"
