@@ -95,10 +95,10 @@ def test_who_pinned_a_segment_gets_what_erasures_have_left_of_it(store: LocalSto
     put(left, **erased)
     for pinned in (CONTENT, before, left):
         assert segment_object.read_pinned(store, PLAIN, crc32c(pinned)) == left
-    with pytest.raises(ObjectNotFound, match="there is none with the CRC32C"):
+    with pytest.raises(ObjectNotFound):
         segment_object.read_pinned(store, PLAIN, crc32c(b"other bytes"))
     put(left)
-    with pytest.raises(ObjectNotFound, match="there is none with the CRC32C"):
+    with pytest.raises(ObjectNotFound):
         segment_object.read_pinned(store, PLAIN, crc32c(CONTENT))
     store.put(REF.incoming, left, metadata={key: str(value) for key, value in erased.items()})
     with pytest.raises(ObjectNotFound):

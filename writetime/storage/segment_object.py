@@ -95,14 +95,17 @@ def read_pinned(store: Store, name: str, pinned: int) -> bytes:
     """The segment with the CRC32C `pinned` in an object or its packed form, or what is left of it if a key has been erased since.
 
     ObjectNotFound if there is none, or one with other bytes; CorruptSection."""
-    content = None
-    with suppress(ObjectNotFound):
+    try:
         content = read(store, name, crc32c_of_it=pinned)
-    if content is None or crc32c(content) != pinned:
-        content = _left_of(store, name, pinned)
-    if content is None:
-        raise ObjectNotFound(f"there is none with the CRC32C {pinned:08x}", operation="read a segment", obj=name)
-    return content
+    except ObjectNotFound:
+        if (left := _left_of(store, name, pinned)) is None:
+            raise
+        return left
+    if crc32c(content) == pinned:
+        return content
+    if (left := _left_of(store, name, pinned)) is None:
+        raise ObjectNotFound(f"the content does not have the CRC32C {pinned:08x}", operation="read a segment", obj=name)
+    return left
 
 
 def _left_of(store: Store, name: str, pinned: int) -> bytes | None:
