@@ -104,6 +104,10 @@ def test_a_request_that_came_in_meanwhile_stays() -> None:
     )
     write_published(store, "c", Published(batch=8, events=2, epochs={"shop.a": 1}))
     assert recorded(store).waiting == {}, "it was met by a run that knew of it"
+    write_published(store, "c", Published(batch=9, events=2, id=batch(store, 9)))
+    found = recorded(store)
+    assert (found.batch, found.waiting, found.epochs) == (9, {"shop.a": 8}, {"shop.a": 1}), "this run did not: its events do not count"
+    assert found.reasons.keys() == {"shop.a"}
 
 
 @pytest.mark.parametrize("fault", [Fault.LOST_AND_REPEATED, Fault.PRECONDITION])

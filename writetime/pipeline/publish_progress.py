@@ -23,6 +23,7 @@ from writetime.storage.concurrency import at_once
 from writetime.storage.store import Store
 
 EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
+_SENT_AGAIN: Final = "all its events were sent again while later ones were published, which are sent again next"
 
 
 class Published(Document):
@@ -88,14 +89,15 @@ def _is_there(store: Store, cluster: str, published: Published) -> bool:
 
 
 def _with_requests(mine: Published, before: Published) -> Published:
-    """With the tables of a later epoch as they are in the record."""
+    """With the tables of a later epoch as they are in the record: what this run has sent of them does not count."""
     later = [name for name, epoch in before.epochs.items() if epoch > mine.epochs.get(name, 0)]
+    behind = [name for name in later if name in before.waiting or before.sent(name) < mine.batch]
     return mine.model_copy(
         update={
             "epochs": mine.epochs | {name: before.epochs[name] for name in later},
             "requests": mine.requests | before.requests,
-            "waiting": mine.waiting | {name: before.waiting[name] for name in later if name in before.waiting},
-            "reasons": mine.reasons | {name: before.reasons[name] for name in later if name in before.reasons},
+            "waiting": mine.waiting | {name: before.sent(name) for name in behind},
+            "reasons": mine.reasons | {name: before.reasons.get(name, _SENT_AGAIN) for name in behind},
         }
     )
 
