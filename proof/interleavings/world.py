@@ -20,6 +20,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 from datetime import UTC
 from datetime import datetime as real_datetime
+from functools import cached_property
 from types import SimpleNamespace
 from typing import Any, Final, Protocol, Self
 
@@ -58,10 +59,10 @@ class Task:
     what: str = "begins"
     over: bool = False
     history: int = 0
-    is_keeper: bool = False
 
-    def __post_init__(self) -> None:
-        self.is_keeper = self.name.startswith(_KEEPER)
+    @cached_property
+    def is_keeper(self) -> bool:
+        return self.name.startswith(_KEEPER)
 
     @property
     def changes(self) -> bool:

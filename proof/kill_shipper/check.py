@@ -105,13 +105,12 @@ class Bucket:
         damaged = self.damaged
         reached: dict[int, int] = {}
         seen: dict[str, int] = {}
-        for segment, part in segment_parts.found(self.store, "cdc_parts/"):
-            name, number = part.info.name, segment.segment.id
-            held = part.info.info or self.store.head(name)
-            assert held is not None, "nobody else deletes parts meanwhile"
-            seen[name] = held.generation
+        listed = (part for _, part in segment_parts.found(self.store, "cdc_parts/"))
+        for part in segment_parts.with_facts(self.store, listed):
+            name, number = part.info.name, SegmentRef.from_object(part.info.name).segment.id
+            seen[name] = part.info.generation
             self.parts += name not in self._parts
-            if self._parts.get(name, held.generation) != held.generation:
+            if self._parts.get(name, part.info.generation) != part.info.generation:
                 yield f"{name} was overwritten"
             if part.start > reached.get(number, 0):
                 yield f"{name} begins where no part with the segment's bytes ends"

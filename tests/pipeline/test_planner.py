@@ -579,13 +579,19 @@ def test_a_replay_into_a_namespace_is_of_a_chain_of_its_own(store: LocalStore) -
     assert {name.split("/")[1] for name, _ in after - before} == {layout.part(chain)}
 
 
-def test_a_replay_into_a_namespace_waits_for_an_erasure_that_is_open(store: LocalStore) -> None:
-    """It would pin archived segments that the erasure replaces."""
+def archived_hour(store: LocalStore) -> datetime:
+    """When the one hour begins that the archive has a segment of. A node's TRUNCATE was noted an hour before."""
     hour = NOW.replace(minute=0)
     ship(store, 1, sealed_at=hour)
     seal(store, planned(store))
     told(store, 1, at=hour - timedelta(hours=1))
     archive(store, CLUSTER, 1)
+    return hour
+
+
+def test_a_replay_into_a_namespace_waits_for_an_erasure_that_is_open(store: LocalStore) -> None:
+    """It would pin archived segments that the erasure replaces."""
+    hour = archived_hour(store)
     erasing = planner.plan_erase(store, CLUSTER, Request.of("shop.orders", b"k", None, "a test"), 1, now=NOW)
 
     def replay() -> Manifest | None:
@@ -616,12 +622,8 @@ def test_a_namespace_that_was_begun_and_not_sealed_is_begun_again(store: LocalSt
 
 
 def test_an_erasure_waits_for_replays_that_read_segments_only(store: LocalStore) -> None:
-    """A replay that is planned waits for the erasure: it would wait for ever."""
-    hour = NOW.replace(minute=0)
-    ship(store, 1, sealed_at=hour)
-    seal(store, planned(store))
-    told(store, 1, at=hour - timedelta(hours=1))
-    archive(store, CLUSTER, 1)
+    """The first batch of a namespace reads nothing, and waits for the erasure until it is planned again."""
+    hour = archived_hour(store)
     chain, request = layout.shadow_chain(CLUSTER, "check"), Request.of("shop.orders", b"k", None, "a test")
     plan_replay(store, CLUSTER, start=hour, end=NOW, now=NOW, namespace="check")
     with pytest.raises(BatchBusy, match=r"batch 2 \(replay\) is not sealed yet"):

@@ -305,7 +305,7 @@ def _note(store: Store, held: ObjectInfo) -> None:
     entry = LedgerEntry.model_validate_json(store.read(ledger, generation=info.generation))
     now, noted = segment_object.content_of(held), segment_object.Content(entry.size, entry.crc32c)
     is_of_it = entry.archived_as is not None and layout.plain(entry.archived_as) == layout.plain(held.name)
-    if not is_of_it or noted == now or noted not in (original, segment_object.replaced_by(held)):
+    if not is_of_it or noted == now or not segment_object.stands_for(held, noted):
         return
     changed = {
         "size": now.size,

@@ -141,8 +141,6 @@ def erased_of(found: Iterable[Erasure], salted: bytes) -> dict[bytes, Erased]:
     partitions: dict[bytes, dict[bytes, int]] = {}
     rows: dict[bytes, dict[bytes, dict[bytes, int]]] = {}
     for each in found:
-        if each.revoked:
-            continue
         key = bytes.fromhex(each.partition)
         for table_id in each.table_ids:
             if each.row is None:
@@ -168,7 +166,7 @@ def listed(store: Store, cluster: str, *, before: int | None = None) -> list[Era
 
 def load(store: Store, cluster: str, *, before: int | None = None) -> dict[bytes, Erased]:
     """The data that batches leave out, by table id (16 bytes); empty if nothing was erased."""
-    found = listed(store, cluster, before=before)
+    found = [each for each in listed(store, cluster, before=before) if not each.revoked]
     return erased_of(found, salt(store, cluster)) if found else {}
 
 

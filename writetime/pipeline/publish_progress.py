@@ -24,6 +24,7 @@ from writetime.storage.store import Store
 
 EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
 _SENT_AGAIN: Final = "all its events were sent again while later ones were published, which are sent again next"
+"""Not the reason of a table that was asked for: a request that finds that one counts as met."""
 
 
 class Published(Document):

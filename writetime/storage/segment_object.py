@@ -97,21 +97,22 @@ def read_pinned(store: Store, name: str, pinned: int) -> bytes:
     ObjectNotFound if there is none, or one with other bytes; CorruptSection."""
     try:
         content = read(store, name, crc32c_of_it=pinned)
-    except ObjectNotFound:
-        if (left := _left_of(store, name, pinned)) is None:
-            raise
-        return left
-    if crc32c(content) == pinned:
-        return content
+        if crc32c(content) == pinned:
+            return content
+        lacking = ObjectNotFound(f"the content does not have the CRC32C {pinned:08x}", operation="read a segment", obj=name)
+    except ObjectNotFound as error:
+        lacking = error
     if (left := _left_of(store, name, pinned)) is None:
-        raise ObjectNotFound(f"the content does not have the CRC32C {pinned:08x}", operation="read a segment", obj=name)
+        raise lacking
     return left
 
 
 def _left_of(store: Store, name: str, pinned: int) -> bytes | None:
     """What erasures have left of the archived segment with that CRC32C; None if none is known to be that."""
+    if not _is_archived(name):
+        return None
     for _ in range(_TRIES):
-        info = held(store, name) if _is_archived(name) else None
+        info = held(store, name)
         if info is None or pinned not in (each.crc32c for each in _contents(info)):
             return None
         # Not found: it has been replaced or packed since.
