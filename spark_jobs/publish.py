@@ -78,7 +78,7 @@ from writetime.pipeline.documents import PartitionedFrom, RefusedTable, Sealed
 from writetime.pipeline.identity import owner
 from writetime.pipeline.job_result import cause
 from writetime.pipeline.planner import history, read_manifest, read_schema, read_sealed
-from writetime.pipeline.publish_progress import CompleteBefore, Published, complete_in_kafka, read_published, write_published
+from writetime.pipeline.publish_progress import AGAIN, CompleteBefore, Published, complete_in_kafka, read_published, write_published
 from writetime.pipeline.quarantine.published import of_batch, unsent, with_bytes
 from writetime.pipeline.quarantine.record import QuarantineRecord
 from writetime.pipeline.segment_check import known_schema
@@ -93,7 +93,6 @@ _FEW_PUBLISHERS = 3
 """So many read all files, each for itself: to read a row once more costs a quarter of what it costs to shuffle its event."""
 _FEW_SEALS = 16
 _TABLE_WAITS = "Its events stay in the changes table, and are tried again with each run; other tables do not wait."
-_AGAIN = "all its events are to be sent again"
 _REMEMBERED = 20
 """Requests of a table that are remembered."""
 
@@ -237,7 +236,7 @@ def _known(store: Store, cluster: str, upto: int, known: Published | None) -> Pu
     chain of batches: then Kafka's own progress decides."""
     start = _beginning(store, cluster, upto)
     if known is not None and known.kafka and known.batch < start.batch:
-        return start.model_copy(update=known.model_dump(include={"heartbeat", "complete", "epochs", "requests"}))
+        return start.model_copy(update=known.of_other_chain())
     return known if known is not None and known.kafka and known.is_of(store, cluster, upto) else None
 
 
@@ -263,11 +262,12 @@ def _request_again(config: PipelineConfig, kafka: KafkaConfig, store: Store, tab
         if not new:
             return None
         requests = known.requests | {name: [*known.requests.get(name, ()), request][-_REMEMBERED:] for name in new}
-        fresh = [name for name in new if known.reasons.get(name) != _AGAIN]
+        fresh = [name for name in new if name not in known.asked]
         epochs = known.epochs | {name: max(known.epochs.get(name, 0), in_kafka[name]) + 1 for name in fresh}
-        waiting, reasons = known.waiting | dict.fromkeys(fresh, 0), known.reasons | dict.fromkeys(fresh, _AGAIN)
+        waiting, reasons = known.waiting | dict.fromkeys(fresh, 0), known.reasons | dict.fromkeys(fresh, AGAIN)
         costs = before.costs if before is not None else []
-        about = {"waiting": waiting, "reasons": reasons, "epochs": epochs, "requests": requests, "costs": costs}
+        asked = sorted({*known.asked, *fresh})
+        about = {"waiting": waiting, "reasons": reasons, "epochs": epochs, "requests": requests, "asked": asked, "costs": costs}
         return known.model_copy(update=about)
 
     Published.update(store, layout.published(cluster), change)
@@ -407,31 +407,33 @@ class Outbox:
         An event that cannot be sent does not delay other tables. If it may be sent by a later run, its error
         is raised after everything else is sent."""
         cluster = self.config.cluster.name
-        recorded = _known(self.store, cluster, self.upto, read_published(self.store, cluster))
-        published = self.send(recorded if recorded is not None and not everything else self._from_the_start(recorded))
+        record = read_published(self.store, cluster)
+        known = _known(self.store, cluster, self.upto, record)
+        published = self.send(known if known is not None and not everything else self._from_the_start(record, known))
         write_published(self.store, cluster, published, self.meter.costs(process=process) if self.meter is not None else ())
         return published
 
     def _metered(self, table: str, made: Made) -> Made:
         return made if self.meter is None else self.meter.stage(PUBLISH, table)(made)
 
-    def _from_the_start(self, recorded: Published | None) -> Published:
+    def _from_the_start(self, record: Published | None, known: Published | None) -> Published:
         """Progress for sending everything, except batches that are not sent at all; tables that are sent
-        again start from their beginning."""
+        again start from their beginning. `known`: the record, if it is one of this chain."""
         start = _beginning(self.store, self.config.cluster.name, self.upto)
-        epochs = +_epochs(self.kafka, self._all_tables)
-        if recorded is None:
-            return start.model_copy(update={"epochs": dict(epochs)})
+        kept = record.of_other_chain() if record is not None else {}
+        if known is not None and start.batch:
+            kept["waiting"] = known.waiting
         # Either record may have been lost.
-        about = recorded.model_dump(include={"heartbeat", "complete", "requests", *(["waiting"] if start.batch else [])})
-        return start.model_copy(update=about | {"epochs": dict(epochs | Counter(recorded.epochs))})
+        epochs = +_epochs(self.kafka, self._all_tables) | Counter(kept.get("epochs", {}))
+        return start.model_copy(update=kept | {"epochs": dict(epochs)})
 
     def send(self, known: Published) -> Published:
         """Send what is neither `known` to be in Kafka nor in Kafka's own progress; returns the new progress.
         Raises as `drain`."""
         self._epochs = known.epochs
         reached, held = known, Published(batch=0, events=0)
-        for part in parts(self.rules, known.sent_by_all, self.upto):
+        # A table that waits from its beginning has no events of the chains before.
+        for part in parts(self.rules, max(known.sent_by_all, self.first - 1), self.upto):
             reached = self._send(reached, part._replace(held=frozenset(held.waiting)))
             held = reached = reached.model_copy(
                 update={
@@ -440,7 +442,7 @@ class Outbox:
                     "reasons": held.reasons | reached.reasons,
                 }
             )
-        return reached
+        return reached.model_copy(update={"asked": [name for name in known.asked if name in reached.waiting]})
 
     def _send(self, known: Published, part: Part) -> Published:
         """The same for a part of the batches: again without the tables that fail alone, in the driver or in a publisher,
@@ -504,6 +506,7 @@ class Outbox:
             id=read_manifest(self.store, cluster, part.last).id,
             epochs=known.epochs,
             requests=known.requests,
+            asked=known.asked,
         )
 
     def _sent(self, records: Sequence[Unsent]) -> list[Row]:

@@ -35,7 +35,7 @@ from writetime.pipeline.chains import Rebuild
 from writetime.pipeline.documents import Manifest, Sealed
 from writetime.pipeline.identity import owner
 from writetime.pipeline.planner import history, read_manifest, read_schema, read_sealed, store_clock
-from writetime.pipeline.publish_progress import Published, write_published
+from writetime.pipeline.publish_progress import Published, read_published, write_published
 from writetime.storage import open_store
 from writetime.storage.store import Store
 
@@ -198,9 +198,11 @@ class Job:
         return sent.reasons
 
     def _note_published(self, last: int) -> None:
-        """Record that nothing up to the last batch is to be sent to the existing topics."""
+        """Record that nothing up to the last batch is to be sent to the existing topics, except for tables of which all is to be
+        sent again anyway."""
         note = Published(batch=last, events=0, kafka=self.config.kafka is not None, id=read_manifest(self.store, self.cluster, last).id)
-        write_published(self.store, self.cluster, note)
+        before = read_published(self.store, self.cluster)
+        write_published(self.store, self.cluster, note if before is None else note.model_copy(update=before.of_other_chain()))
 
 
 def _log(rebuild: Rebuild, done: int, sealed: Sealed) -> None:

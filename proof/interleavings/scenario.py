@@ -129,6 +129,13 @@ ALL: Final = {
             rebuilds=True,
         ),
         Scenario(
+            "again-rebuild",
+            [("again", drivers.again), ("rebuild", drivers.rebuild_run), ("publish", drivers.publish_run)],
+            afterwards=["again"],
+            rebuilds=True,
+            sends_again=True,
+        ),
+        Scenario(
             "rebuild-topics",
             [
                 ("rebuild 1", partial(drivers.rebuild_run, topics=AGAIN)),
@@ -622,6 +629,10 @@ def _topic(place: Place, scenario: Scenario, table: str, changes: list[dict[str,
         yield f"{table}: never sent: {lost}"
     if strange := sorted(counts.keys() - told) if not scenario.rebuilds else []:
         yield f"{table}: sent, and not in the changes table: {strange}"
+    if scenario.rebuilds and (last := chains.current(place.store, CLUSTER)) is not None and last.chain.upto is not None:
+        silent, most = range(last.chain.first, last.chain.upto + 1), int(again)
+        if sent := sorted(found for found, count in counts.items() if found[0] in silent and count > most):
+            yield f"{table}: sent, and a rebuild has written them: {sent}"
     if lacking := sorted(found for found in told if again and not scenario.lost and found[0] <= len(BEFORE) and counts[found] < 2):
         yield f"{table}: not sent again: {lacking}"
 

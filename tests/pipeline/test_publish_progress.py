@@ -9,7 +9,7 @@ import pytest
 
 from tests.storage.memory import Fault, MemoryStore
 from writetime.pipeline.documents import HeldTable, Manifest, StageCost, Watermark
-from writetime.pipeline.publish_progress import CompleteBefore, Published, already_notified, read_published, write_published
+from writetime.pipeline.publish_progress import AGAIN, CompleteBefore, Published, already_notified, read_published, write_published
 from writetime.storage import layout
 
 
@@ -89,21 +89,16 @@ def test_a_late_run_takes_back_nothing_that_another_one_has_recorded() -> None:
 
 def test_a_request_that_came_in_meanwhile_stays() -> None:
     store = MemoryStore()
-    asked = Published(
-        batch=7, events=0, waiting={"shop.a": 0, "shop.b": 5}, reasons={"shop.a": "again"}, epochs={"shop.a": 1}, requests={"shop.a": ["x"]}
-    )
+    requested = {"epochs": {"shop.a": 1}, "requests": {"shop.a": ["x"]}, "asked": ["shop.a"]}
+    asked = Published(batch=7, events=0, waiting={"shop.a": 0, "shop.b": 5}, reasons={"shop.a": "again"}, **requested)
     write_published(store, "c", asked)
     write_published(store, "c", Published(batch=8, events=2, id=batch(store, 8)))
     found = recorded(store)
-    assert (found.batch, found.waiting, found.reasons, found.epochs, found.requests) == (
-        8,
-        {"shop.a": 0},
-        {"shop.a": "again"},
-        {"shop.a": 1},
-        {"shop.a": ["x"]},
-    )
+    assert (found.batch, found.waiting, found.reasons) == (8, {"shop.a": 0}, {"shop.a": "again"})
+    assert found.model_dump(include=requested.keys()) == requested
     write_published(store, "c", Published(batch=8, events=2, epochs={"shop.a": 1}))
-    assert recorded(store).waiting == {}, "it was met by a run that knew of it"
+    found = recorded(store)
+    assert (found.waiting, found.asked) == ({}, []), "it was met by a run that knew of it"
     write_published(store, "c", Published(batch=9, events=2, id=batch(store, 9)))
     found = recorded(store)
     assert (found.batch, found.waiting, found.epochs) == (9, {"shop.a": 8}, {"shop.a": 1}), "this run did not: its events do not count"
@@ -117,3 +112,11 @@ def test_the_record_is_changed_once_whatever_the_store_answers(fault: Fault) -> 
     store.fail(fault, on="put")
     write_published(store, "c", Published(batch=2, events=0), [StageCost(stage="publish", cpu_seconds=1)])
     assert (recorded(store).batch, recorded(store).costs) == (2, [StageCost(stage="publish", cpu_seconds=2)])
+
+
+def test_of_another_chain_only_what_was_asked_for_counts() -> None:
+    about = {"epochs": {"shop.a": 2, "shop.b": 1}, "requests": {"shop.a": ["x"]}, "heartbeat": 5}
+    before = Published(batch=7, events=3, waiting={"shop.a": 4, "shop.b": 0, "shop.c": 6}, asked=["shop.a"], id=UUID(int=7), **about)
+    after = Published(batch=30, events=0).model_copy(update=before.of_other_chain())
+    assert after == Published(batch=30, events=0, waiting={"shop.a": 0}, reasons={"shop.a": AGAIN}, asked=["shop.a"], **about)
+    assert (after.sent("shop.a"), after.sent("shop.b")) == (0, 30), "nothing of where it stood"

@@ -197,7 +197,7 @@ def test_what_is_to_be_sent_again_waits_from_the_beginning_until_it_is(
     # An attempt of the same run, after one that failed, and somebody else: what is being sent does not go out once more.
     assert requested("first").epochs == requested("second").epochs == {"shop.sold": 5}
     # Another run has sent it meanwhile.
-    write_published(box.store, "c", known.model_copy(update={"batch": 3, "waiting": {}, "reasons": {}}))
+    write_published(box.store, "c", known.model_copy(update={"batch": 3, "waiting": {}, "reasons": {}, "asked": []}))
     assert requested("first").waiting == {}
     assert requested("second").waiting == {}, "it was asked for while it was being sent"
     assert requested("third").epochs == {"shop.sold": 6}

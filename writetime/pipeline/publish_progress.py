@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 from datetime import UTC, datetime, timedelta
-from typing import Final
+from typing import Any, Final
 from uuid import UUID
 
 from pydantic import Field
@@ -23,8 +23,8 @@ from writetime.storage.concurrency import at_once
 from writetime.storage.store import Store
 
 EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
+AGAIN: Final = "all its events are to be sent again"
 _SENT_AGAIN: Final = "all its events were sent again while later ones were published, which are sent again next"
-"""Not the reason of a table that was asked for: a request that finds that one counts as met."""
 
 
 class Published(Document):
@@ -34,7 +34,7 @@ class Published(Document):
     complete. Without `kafka` the document is about files. `id`: the
     batch's id (`Manifest.id`), if it has one. `costs`: what publishing has used so far, ever. `epochs`: by table, how often
     all its events were to be sent again; publishers' progress of an earlier epoch does not count. `requests`: by table, who has
-    asked for that lately."""
+    asked for that lately; `asked`: the tables of which it has not been done yet, all of them are in `waiting`."""
 
     batch: int
     events: int
@@ -47,10 +47,18 @@ class Published(Document):
     costs: list[StageCost] = Field(default_factory=list)
     epochs: dict[str, int] = Field(default_factory=dict)
     requests: dict[str, list[str]] = Field(default_factory=dict)
+    asked: list[str] = Field(default_factory=list)
 
     def is_of(self, store: Store, cluster: str, upto: int) -> bool:
         """Whether the document is about existing batches, the last sealed of which is `upto`."""
         return self.batch <= upto and (self.id is None or id_of(store, cluster, self.batch) in (None, self.id))
+
+    def of_other_chain(self) -> dict[str, Any]:
+        """What counts in any chain of batches, as fields: heartbeats, and what was asked for. Where a table stood in the batches
+        of another chain says nothing about this one: all of it is sent again, or nothing."""
+        waiting, reasons = dict.fromkeys(self.asked, 0), dict.fromkeys(self.asked, AGAIN)
+        kept = self.model_dump(include={"heartbeat", "complete", "epochs", "requests", "asked"})
+        return {**kept, "waiting": waiting, "reasons": reasons}
 
     def sent(self, table: str) -> int:
         """The last batch of which all events of the table are in Kafka."""
@@ -97,6 +105,7 @@ def _with_requests(mine: Published, before: Published) -> Published:
         update={
             "epochs": mine.epochs | {name: before.epochs[name] for name in later},
             "requests": mine.requests | before.requests,
+            "asked": sorted({*(name for name in mine.asked if name not in later), *(name for name in before.asked if name in later)}),
             "waiting": mine.waiting | {name: before.sent(name) for name in behind},
             "reasons": mine.reasons | {name: before.reasons.get(name, _SENT_AGAIN) for name in behind},
         }
