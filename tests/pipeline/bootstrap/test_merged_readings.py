@@ -394,6 +394,21 @@ def counters_written(draw: st.DrawFn) -> list[Write]:
     return writes
 
 
+@pytest.mark.parametrize("logged_after", [0, 1, 2])
+def test_an_older_write_of_an_element_takes_no_stand_in_however_often_it_comes(logged_after: int) -> None:
+    """Another replica's log brings it once more in a later batch, when the element has been written again."""
+    before, added, edited = cell(LIST, 1, "x", path(1)), cell(LIST, 11, "x", path(11)), cell(LIST, 14, "x", path(11))
+    inserted = [wrote(12, insert=True), wrote(13, insert=True)]
+    story = Story([wrote(1, before, logged=False), wrote(11, added), *inserted, wrote(14, edited)], (11, 13), element_times=False, ends=100)
+    first, second, third, last = (row_codec.encode(write.row) for write in story.writes if write.logged)
+    readings = [frame(story, list(pinned_states(story, at))[-1 if at == 13 else 0], at, answer(story, at)) for at in story.read]
+    pipeline = Pipeline(story, "auto")
+    items = [last, readings[1], first, third, readings[0], *[first] * logged_after, second]
+    for item in items:
+        pipeline.merge(item, story.ends)
+    settled(pipeline)
+
+
 @settings(deadline=None)
 @given(
     written=st.one_of(

@@ -113,9 +113,10 @@ class _List:
                     yield found.pop() if _is_appended(cell) else found.popleft()
 
     def _is_news(self, cell: Cell) -> bool:
-        """Whether a real element is not known here. One with a tombstone of its own timestamp was found not to fit."""
+        """Whether a real element is not known here. One with a tombstone of its own timestamp was found not to fit; one that
+        is older than what is known may have met its stand-in before, since any replica's log may bring it once more."""
         known = self.real.get(cell.path)
-        return not cell.is_tombstone and (known is None or known.timestamp != cell.timestamp)
+        return not cell.is_tombstone and (known is None or known.timestamp < cell.timestamp)
 
 
 def _is_appended(cell: Cell) -> bool:
