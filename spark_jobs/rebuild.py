@@ -202,7 +202,7 @@ class Job:
         sent again anyway."""
         note = Published(batch=last, events=0, kafka=self.config.kafka is not None, id=read_manifest(self.store, self.cluster, last).id)
         before = read_published(self.store, self.cluster)
-        write_published(self.store, self.cluster, note if before is None else note.model_copy(update=before.of_other_chain()))
+        write_published(self.store, self.cluster, note.model_copy(update=before.of_other_chain() if before is not None else {}))
 
 
 def _log(rebuild: Rebuild, done: int, sealed: Sealed) -> None:

@@ -629,10 +629,9 @@ def _topic(place: Place, scenario: Scenario, table: str, changes: list[dict[str,
         yield f"{table}: never sent: {lost}"
     if strange := sorted(counts.keys() - told) if not scenario.rebuilds else []:
         yield f"{table}: sent, and not in the changes table: {strange}"
-    if scenario.rebuilds and (last := chains.current(place.store, CLUSTER)) is not None and last.chain.upto is not None:
-        silent, most = range(last.chain.first, last.chain.upto + 1), int(again)
-        if sent := sorted(found for found, count in counts.items() if found[0] in silent and count > most):
-            yield f"{table}: sent, and a rebuild has written them: {sent}"
+    rebuilt = _rebuilt(place) if scenario.rebuilds else range(0)
+    if sent := sorted(found for found, count in counts.items() if found[0] in rebuilt and count > int(again)):
+        yield f"{table}: sent, and a rebuild has written them: {sent}"
     if lacking := sorted(found for found in told if again and not scenario.lost and found[0] <= len(BEFORE) and counts[found] < 2):
         yield f"{table}: not sent again: {lacking}"
 
@@ -647,18 +646,23 @@ def _events_of(place: Place, topic: str) -> dict[str, list[tuple[int, int]]]:
     return found
 
 
+def _rebuilt(place: Place) -> range:
+    """The batches of the last rebuild; empty if it is not finished, or there was none."""
+    last = chains.current(place.store, CLUSTER)
+    return range(0) if last is None or last.chain.upto is None else range(last.chain.first, last.chain.upto + 1)
+
+
 def _topic_of_rebuild(place: Place, table: str, changes: list[dict[str, Any]]) -> Iterator[str]:
     """The last rebuild's events are under its prefix, once and in the order of each key; there may be those of an earlier one."""
-    last = chains.current(place.store, CLUSTER)
-    if last is None or last.chain.upto is None:
+    rebuilt = _rebuilt(place)
+    if not rebuilt:
         return
-    first, upto = last.chain.first, last.chain.upto
     in_topic = _events_of(place, f"{AGAIN}.{table}")
-    found = {key: [each for each in places if each[0] >= first] for key, places in in_topic.items()}
+    found = {key: [each for each in places if each[0] >= rebuilt.start] for key, places in in_topic.items()}
     for key, places in found.items():
         if places != sorted(set(places)):
             yield f"{table}: events of {key} under {AGAIN} are not in order, or are there twice: {places}"
-    told = {_place(row) for row in changes if row["batch"] <= upto}
+    told = {_place(row) for row in changes if row["batch"] < rebuilt.stop}
     if wrong := told ^ {each for places in found.values() for each in places}:
         yield f"{table}: under {AGAIN}, or in the changes table, and not in both: {sorted(wrong)}"
 
