@@ -348,7 +348,7 @@ class Batch:
             self._commit_current(written, schema, captured)
         finally:
             written.discard()
-        voids.expect_settled(self._warehouse(), self.manifest, self.voided, captured)
+        voids.expect_settled(self._warehouse(), self.store, self.manifest, self.voided)
         self._expect_open()
         return self._seal(state)
 

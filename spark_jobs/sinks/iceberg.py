@@ -628,9 +628,11 @@ class Warehouse:
             return done
 
     def is_settled(self, table: Table, voided: Mapping[int, UUID | None], batch: int) -> bool:
-        """Whether this incarnation's current rows contain no rows of a voided batch, and no rows of this
-        batch were rolled back with such rows."""
+        """Whether this incarnation's changes and current rows contain nothing of a voided batch, and no rows of
+        this batch were rolled back with such rows."""
         mine = {batch: self.batch_id}
+        if any(self._is_left(name, voided) for name in self._places_of(self._changes_in(table), table)):
+            return False
         for name in self._places_of(self._current_in(table), table):
             held = self.tables.load(name)
             held.refresh()
@@ -640,6 +642,16 @@ class Warehouse:
             if rolled_back or _rows_in(there, voided):
                 return False
         return True
+
+    def has_settled_records(self, voided: Mapping[int, UUID | None]) -> bool:
+        """Whether the quarantine table contains nothing of a voided batch."""
+        name = self.quarantine()
+        return name is None or not self._is_left(name, voided)
+
+    def _is_left(self, name: str, voided: Mapping[int, UUID | None]) -> bool:
+        held = self.tables.load(name)
+        held.refresh()
+        return bool(_left_by(held.lineage, voided))
 
     def take_back_voided_records(self, cluster: str, voided: Mapping[int, UUID | None], batch: int) -> None:
         """Revert voided batches of the cluster in the quarantine table: their records are removed, and

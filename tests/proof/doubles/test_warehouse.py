@@ -505,6 +505,24 @@ def test_a_voided_batch_is_taken_back(place: Place) -> None:
     assert [each[1] for each in place.commits(of)] == ["1", "2", "3"]
 
 
+@IN_SHORT
+@pytest.mark.parametrize("only", ["changes", "current"])
+def test_what_a_voided_batch_commits_after_the_look_is_found(place: Place, only: str) -> None:
+    of = made()
+    Driver(place, of, 1, {1: 10}).run()
+    late = Driver(place, of, 2, {1: 11}, only=only).ready()
+    warehouse = voided(place, 3)
+    assert warehouse.take_back_voided(of, VOID, 3) == []
+    late.commit()
+    assert not warehouse.is_settled(of, VOID, 3)
+    Driver(place, of, 3, {2: 20}).run()
+    assert not warehouse.is_settled(of, VOID, 3)
+    warehouse.take_back_voided(of, VOID, 3)
+    Driver(place, of, 3, {2: 20}).run()
+    assert warehouse.is_settled(of, VOID, 3)
+    assert (place.current(of), [each[0] for each in place.changes(of)]) == ({1: 10, 2: 20}, [1, 3])
+
+
 def test_a_voided_batch_that_was_the_first_leaves_nothing(place: Place) -> None:
     of = made()
     Driver(place, of, 2, {1: 10}).run()
@@ -760,7 +778,10 @@ def test_quarantine_records_and_their_void(place: Place) -> None:
         return sorted((row["name"], row["batch"], row["settled_in"]) for row in rows if row["cluster"] == cluster)
 
     assert found(ours) == [("record 1", 1, 2), ("record 2", 1, None), ("record 3", 2, None)]
-    place.warehouse(batch_id=UUID(int=3)).take_back_voided_records(ours, {2: UUID(int=2)}, 3)
+    following, void = place.warehouse(batch_id=UUID(int=3)), {2: UUID(int=2)}
+    assert not following.has_settled_records(void)
+    following.take_back_voided_records(ours, void, 3)
+    assert following.has_settled_records(void)
     assert found(ours) == [("record 1", 1, None), ("record 2", 1, None)]
     assert found(theirs) == [("record 1", 2, None)]
 
