@@ -5,6 +5,7 @@ should be.
 from __future__ import annotations
 
 import argparse
+import shutil
 import sys
 import tempfile
 from pathlib import Path
@@ -47,10 +48,16 @@ def _run(options: argparse.Namespace) -> int:
 
 
 def play(seed: int, kills: int, rule: str | None = None, *, session: bool = False, switches: bool = False, store: str = "folder") -> Result:
-    with tempfile.TemporaryDirectory(prefix="writetime-kills-") as folder, in_s3.serving(store, Path(folder)):
+    folder = Path(tempfile.mkdtemp(prefix="writetime-kills-"))
+    with in_s3.serving(store, folder):
         segments = RULES[rule].segments if rule is not None else max(3, kills // 6)
-        run = Kills(Path(folder), seed, kills, rule=rule, segments=segments, session=session, switches=switches, store=store)
-        return run.play()
+        run = Kills(folder, seed, kills, rule=rule, segments=segments, session=session, switches=switches, store=store)
+        result = run.play()
+    if result.holds or rule is not None:
+        shutil.rmtree(folder)
+    else:
+        say(f"  bucket, tables, topics and jobs.log stay in {folder}")
+    return result
 
 
 def report(result: Result) -> None:

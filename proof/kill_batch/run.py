@@ -584,8 +584,8 @@ class Kills(Orders):
             self.result.problems += self._misplaced(keyspace, table, received)
             found = Counter(sequence for sequences in of_key.values() for sequence in sequences)
             self.result.events += least.total()
-            self.result.lost += (least - found).total()
-            self.result.doubled += (found - most).total()
+            self.result.lost += _counted("lost", topic, least - found)
+            self.result.doubled += _counted("doubled", topic, found - most)
             if once and max(once.values()) > 1:
                 self.result.problems.append(f"{keyspace}.{table}: an event stands twice in the changes")
             for key, sequences in of_key.items():
@@ -628,6 +628,16 @@ _POINTS = {
     "again": points.PUBLISH,
 }
 _EXTRA = (sabotage.BETWEEN,)
+
+
+def _counted(what: str, topic: str, events: Counter[tuple[int, int]]) -> int:
+    """How many events of a topic are lost or doubled; says of which batches they are."""
+    if events:
+        of_batch: Counter[int] = Counter()
+        for (batch, _), count in events.items():
+            of_batch[batch] += count
+        say(f"  {what} in {topic}, by batch: {dict(sorted(of_batch.items()))}")
+    return events.total()
 
 
 def ascents(sequences: Sequence[tuple[int, int]]) -> int:
