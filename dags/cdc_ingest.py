@@ -26,7 +26,7 @@ First it archives the last batch, if its run was interrupted, and releases held 
 |---|---|---|
 | `archive_last` | a segment of the batch before could not be moved; no batch is planned until it is | the message names the object; clear the task, then `plan` |
 | `release` | a held segment could not be checked, for example because the keystore is missing; batches run without it | fix what the message names; the next run tries again |
-| `plan` | the bucket or the configuration cannot be read | see the message; fix it, then clear the task |
+| `plan` | the bucket or the configuration cannot be read, or a rule in `columns` fits no column | see the message; fix it, then clear the task |
 | `ingest` | the batch was not sealed; nothing is lost or duplicated | see the last error in the log, then clear the task: the same batch runs again |
 | `archive` | a segment could not be moved | the message names the object; clear the task |
 | `completed_hours` | the bucket cannot be read; asset events of completed hours wait | the next run creates them |

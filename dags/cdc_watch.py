@@ -19,6 +19,7 @@ Changes nothing and starts no Spark job; no other task depends on it. `airflow.o
 | `space: node …` | `cdc_raw` of that node fills up: the level `warn` or `alarm` of the last report of its shipper | check that its shipper keeps up and reaches the store. See "cdc_raw fills up" in the runbook. Never delete segments by hand |
 | `stuck: batch …` | it was planned more than `stuck_minutes` ago and is not sealed | check `cdc_ingest` and clear its failed task |
 | `backlog: …` | more than `backlog_segments` wait in the bucket | check whether `cdc_ingest` is paused; otherwise it needs more executors |
+| `rule without effect: …` | a rule in `columns` fits no column or table, so that it hides nothing | correct the rule; `writetime config check --rules` checks it |
 | `unpublished: …` | events of more than `unpublished_batches` of that table are not in Kafka | check `cdc_publish` |
 
 A shipper that cannot reach the bucket cannot report its space there either; its node becomes late instead. The shipper's own metrics always

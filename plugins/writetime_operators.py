@@ -30,6 +30,7 @@ from writetime.cassandra.commitlog.encryption.keystore import Keystore
 from writetime.config.installation import SETTING
 from writetime.config.pipeline import PipelineConfig, load
 from writetime.errors import BatchBusy, WritetimeError
+from writetime.monitoring.health import Expected
 from writetime.monitoring.watch import watch
 from writetime.pipeline import sessions
 from writetime.pipeline.archiver import archive, archive_last, mark_for_retry
@@ -57,6 +58,7 @@ from writetime.pipeline.quarantine.rejected_tables import (
     waiting_segments,
 )
 from writetime.pipeline.quarantine.retry import release
+from writetime.pipeline.rule_check import rule_check
 from writetime.pipeline.segment_check import check_segment
 from writetime.storage import open_store
 from writetime.storage.layout import SegmentRef, incomplete_rows_prefix
@@ -180,7 +182,11 @@ class PlanBatchOperator(PipelineOperator):
         if config.airflow.mode == "session":
             raise AirflowSkipException(f"airflow.mode is session: cdc_stream of {config.pipeline} plans and runs the batches")
         plan = partial(
-            plan_ingest, max_segments=config.segments_per_batch, batch_seconds=config.batch_seconds, largest=config.largest_segment
+            plan_ingest,
+            max_segments=config.segments_per_batch,
+            batch_seconds=config.batch_seconds,
+            largest=config.largest_segment,
+            check=rule_check(store, config.cluster.name, config.columns),
         )
         manifest = self.planned(plan, "there are no new segments and no captured rows have expired")
         if manifest.kind != "ingest" and store_clock(store, config.cluster.name) - manifest.created_at < OWNERS_TURN:
@@ -768,10 +774,15 @@ class WatchOperator(PipelineOperator):
 
     def execute(self, context: Context) -> None:
         config, store = self.pipeline()
-        publishes = config.kafka is not None or config.files is not None
+        expected = Expected.of(config)
         try:
-            session = config.airflow.mode == "session"
-            found = watch(Batches(store, config.cluster.name), config.airflow.watch, publishes=publishes, session=session)
+            found = watch(
+                Batches(store, config.cluster.name),
+                expected.limits,
+                publishes=expected.publishes,
+                session=expected.session,
+                rules=expected.rules,
+            )
         except WritetimeError as error:
             raise failure(error) from error
         task = context["ti"]

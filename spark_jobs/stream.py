@@ -53,6 +53,7 @@ from writetime.pipeline.job_result import cause, leave_error
 from writetime.pipeline.planner import OWNERS_TURN, history, plan_ingest, read_sealed
 from writetime.pipeline.publish_progress import publish_due, read_published
 from writetime.pipeline.quarantine.retry import release
+from writetime.pipeline.rule_check import rule_check
 from writetime.pipeline.sessions import SessionState, StoreClock
 from writetime.storage import layout, open_store
 from writetime.storage.lease import Lease
@@ -333,6 +334,7 @@ class Session:
             batch_seconds=config.batch_seconds,
             largest=config.largest_segment,
             datacenters=config.cluster.datacenters,
+            check=rule_check(self._store, self._cluster, config.columns),
         )
 
     def _release(self) -> None:

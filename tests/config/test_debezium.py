@@ -129,6 +129,30 @@ def test_java_properties_are_read_as_java_does() -> None:
     assert debezium.read_properties(text) == {"a": "6", "b": "2", "c": "3", "d": "x,y", "e:f": "4=5", "empty": ""}
 
 
+@pytest.mark.parametrize(
+    ("text", "read"),
+    [
+        ("# from C:\\debezium\\\na=1\n", {"a": "1"}),
+        ("  ! one\\\n  # two\\\na=1\\\n# 2\nb=3", {"a": "1# 2", "b": "3"}),
+        ("a=x\\\\\nb=2\n", {"a": "x\\", "b": "2"}),
+        ("a=x\\\\\\\n  y\nb=2\n", {"a": "x\\y", "b": "2"}),
+        ("a=shop\\\\.orders\\u002e\\t1\n", {"a": "shop\\.orders.\t1"}),
+        ("a = 1\\\r\n   2\r\nb\\ c=3\r", {"a": "12", "b c": "3"}),
+        ("a=1\\", {"a": "1"}),
+    ],
+)
+def test_comments_and_backslashes_are_read_as_java_does(text: str, read: dict[str, str]) -> None:
+    assert debezium.read_properties(text) == read
+
+
+def test_a_property_that_is_given_twice_is_named(tmp_path: Path) -> None:
+    path = tmp_path / "p.properties"
+    path.write_text("".join(f"{name}={value}\n" for name, value in LITTLE.items()) + "field.exclude.list=a.b.c\nfield.exclude.list=a.b.d\n")
+    found = debezium.pipeline_of(path, GIVEN)
+    assert found.document["columns"]["field.exclude.list"] == ["a.b.d"]
+    assert found.notes == {"field.exclude.list": "is given more than once, and the last one counts, as in Java"}
+
+
 def test_the_example_becomes_a_pipeline(tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
     where = ["--cluster", "production", "--datacenter", "dc1", "--bucket", "gs://shop-cdc", "--catalog", "jdbc:sqlite:c.db"]
     assert main(["config", "from-debezium", str(EXAMPLE), *where, "--warehouse", "gs://shop-lake"]) == 0

@@ -37,6 +37,7 @@ PIPELINE = {
     "writetime_held_segments": "gauge",
     "writetime_segments_in_conflict": "gauge",
     "writetime_refused_tables": "gauge",
+    "writetime_unmatched_rules": "gauge",
     "writetime_not_in_log_tables": "gauge",
     "writetime_purge_held_back_seconds": "gauge by table",
     "writetime_table_files": "gauge in table",

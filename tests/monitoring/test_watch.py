@@ -13,6 +13,9 @@ from tests.monitoring import bucket
 from tests.storage.memory import MemoryStore
 from writetime.cassandra.schema.model import Table
 from writetime.config.airflow import WatchConfig
+from writetime.config.tables import ColumnsConfig
+from writetime.events.masking import Rules
+from writetime.monitoring.health import Expected, health
 from writetime.monitoring.metrics import samples
 from writetime.monitoring.overview import overview
 from writetime.monitoring.status import as_document, as_text
@@ -237,3 +240,30 @@ def test_a_captured_table_whose_writes_bypass_the_log(store: MemoryStore) -> Non
     assert [line.split(":")[1].strip() for line in lines] == ["shop.orders", "shop.three", "shop.two"]
     assert as_document(batches, 5)["not_in_log"] == sealed.not_in_log
     assert [value for name, _, value in samples(batches) if name == "writetime_not_in_log_tables"] == [3]
+
+
+def test_a_rule_that_fits_nothing_is_an_alarm_and_a_line_of_the_status(store: MemoryStore) -> None:
+    columns = {"column.mask.with.8.chars": "shop.orders.note, shop.orders.nota", "rows": {"shop.order": "note > 'a'"}}
+    rules, batches = ColumnsConfig.model_validate(columns).rules, Batches(store, bucket.CLUSTER)
+    found = watch(batches, NONE, rules=rules, now=bucket.minute(0) + HOUR)
+    assert [(each.key, each.severity) for each in found] == [
+        ("rule column.mask.with.8.chars shop.orders.nota", "critical"),
+        ("rule rows shop.order", "critical"),
+    ]
+    assert "`columns.column.mask.with.8.chars`: `shop.orders.nota` fits no column" in found[0].text
+    assert "`columns.rows`: `shop.order` fits no table" in found[1].text
+    expected = Expected(rules=rules)
+    lines = [line for line in as_text(batches, 5, expected).splitlines() if "rule without effect" in line]
+    assert [line.startswith("critical: ") for line in lines] == [True, True]
+    assert health(batches, overview(batches), expected).level == "critical"
+    assert [value for name, _, value in samples(batches, rules=rules) if name == "writetime_unmatched_rules"] == [2]
+    assert watch(batches, NONE, rules=Rules(masks={8: ["shop.orders.note"]}), now=bucket.minute(0) + HOUR) == []
+
+
+def test_rules_are_not_checked_before_a_table_is_known() -> None:
+    batches, rules = Batches(MemoryStore(), bucket.CLUSTER), Rules(masks={8: ["shop.orders.nota"]})
+    assert watch(batches, NONE, rules=rules, now=bucket.minute(0)) == []
+    assert [value for name, _, value in samples(batches, rules=rules) if name == "writetime_unmatched_rules"] == []
+    problems = health(batches, overview(batches), Expected(rules=rules)).problems
+    assert [(each.level, "not checked yet" in each.text) for each in problems] == [("unknown", True)]
+    assert health(batches, overview(batches), Expected()).problems == ()

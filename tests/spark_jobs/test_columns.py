@@ -10,7 +10,7 @@ import uuid
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 from urllib.parse import urlencode
 
 import fastavro
@@ -46,6 +46,7 @@ from writetime.cli import main
 from writetime.config.kafka import FilesConfig, KafkaConfig
 from writetime.config.tables import ColumnsConfig
 from writetime.pipeline.batch_history import Batches
+from writetime.pipeline.documents import Sealed
 from writetime.pipeline.planner import read_manifest
 from writetime.pipeline.quarantine.record import list_records
 
@@ -106,12 +107,32 @@ def test_a_row_that_leaves_the_filter_is_deleted_and_one_that_comes_is_created()
 
 # --- a whole pipeline
 
-RULES = {
-    "salt": "a salt that is a secret",
+SALT = "a salt that is a secret"
+RULES: dict[str, Any] = {
+    "salt": SALT,
     "column.mask.hash.sha256.with.salt": "shop.*.customer_id, shop.customers.email",
     "column.mask.with.6.chars": "shop.customers.(name|phones)",
     "column.exclude.list": "shop.orders.client_ip",
     "rows": {"shop.orders": "status != 'returned'"},
+}
+SPELLINGS: dict[str, dict[str, Any]] = {
+    "as documented": RULES,
+    "two keys of one rule, commas within patterns, names in another case": {
+        "salt": SALT,
+        "column.mask.hash.SHA-256.with.salt": ["SHOP.[a-z]{1,20}.Customer_ID"],
+        "column.mask.hash.v2.SHA-256.with.salt": "shop.customers.e[a-z,]{1,2}il",
+        "column.mask.with.06.chars": "shop.customers.(name|a,b) , ",
+        "column.mask.with.6.chars": "shop.customers.phones",
+        "column.exclude.list": "shop.orders.client_ip{1,1}",
+        "rows": {'"Shop" . orders': "status != 'returned'"},
+    },
+    "names in quotes": {
+        "salt": SALT,
+        "hashes": {"sha256": [r"shop\..*\.customer_id"], "SHA-256": ["^shop.customers.email$"]},
+        "masks": {"6": [" shop.customers.name "], "06": ["shop.customers.phones"]},
+        "field.exclude.list": 'shop."orders"."client_ip"',
+        "rows": {"SHOP.ORDERS": "status != 'returned'"},
+    },
 }
 SECRET_STORES = ("cdc", "cdc_archive", "state", "schemas")
 """What holds the ring's own bytes, by its purpose; of the quarantine its `.bin`."""
@@ -165,10 +186,10 @@ def pages(pipeline: Pipeline) -> Iterator[tuple[str, str]]:
         yield f"page {address}", answer.text
 
 
-def commands(pipeline: Pipeline, folder: Path, capfd: pytest.CaptureFixture[str]) -> Iterator[tuple[str, str]]:
+def commands(pipeline: Pipeline, rules: dict[str, Any], folder: Path, capfd: pytest.CaptureFixture[str]) -> Iterator[tuple[str, str]]:
     """What the command line shows, with the pipeline's configuration."""
     config = folder / "masked.yaml"
-    config.write_text(yaml.safe_dump(yaml.safe_load(pipeline.site.config.read_text()) | {"columns": RULES}))
+    config.write_text(yaml.safe_dump(yaml.safe_load(pipeline.site.config.read_text()) | {"columns": rules}))
     found, _ = list_records(Batches(pipeline.store, pipeline.cluster))
     segments = sorted(str(path) for path in (Path(pipeline.config.bucket) / "cdc_archive").rglob("*.log"))
     assert segments
@@ -187,22 +208,35 @@ def commands(pipeline: Pipeline, folder: Path, capfd: pytest.CaptureFixture[str]
         yield " ".join(command[:3]), said.out + said.err
 
 
-@pytest.mark.thorough
-@pytest.mark.spark
-@pytest.mark.kafka
-@pytest.mark.timeout(900)
-def test_a_search_through_every_output_finds_no_clear_value(
-    tmp_path_factory: pytest.TempPathFactory, kafka_broker: str, schema_registry: str, capfd: pytest.CaptureFixture[str]
-) -> None:
+class Published(NamedTuple):
+    """Everything that a pipeline has published, by place, and the clear values that it must not contain."""
+
+    pipeline: Pipeline
+    kafka: KafkaConfig
+    files: FilesConfig
+    sealed: Sealed
+    orders: list[dict[str, Any]]
+    secrets: set[str]
+    found: dict[str, str]
+
+    @property
+    def leaks(self) -> list[tuple[str, str]]:
+        return [(name, secret) for name, text in self.found.items() for secret in self.secrets if secret in text]
+
+
+def published(
+    rules: dict[str, Any], tmp_path_factory: pytest.TempPathFactory, broker: str, schema_registry: str, capfd: pytest.CaptureFixture[str]
+) -> Published:
+    """A batch of the recording, published in all formats by a pipeline with these rules."""
     pipeline = Pipeline.create(tmp_path_factory.mktemp("masked"))
     assert pipeline.config.kafka is not None
-    kafka = pipeline.config.kafka.model_copy(update={"bootstrap_servers": kafka_broker, "topic_prefix": f"m{uuid.uuid4().hex[:8]}"})
+    kafka = pipeline.config.kafka.model_copy(update={"bootstrap_servers": broker, "topic_prefix": f"m{uuid.uuid4().hex[:8]}"})
     logs = tmp_path_factory.mktemp("event-logs")
     told = {"spark.eventLog.enabled": "true", "spark.eventLog.compress": "false", "spark.eventLog.dir": logs.as_uri()}
     spark = pipeline.config.spark.model_copy(update={"conf": {**pipeline.config.spark.conf, **told}})
     kafka = kafka.model_copy(update={"heartbeat_interval_ms": 1})
     files = FilesConfig(url=str(tmp_path_factory.mktemp("files")))
-    update = {"columns": ColumnsConfig.model_validate(RULES), "kafka": kafka, "files": files, "spark": spark}
+    update = {"columns": ColumnsConfig.model_validate(rules), "kafka": kafka, "files": files, "spark": spark}
     config = pipeline.config.model_copy(update=update)
     pipeline = replace(pipeline, config=config)
     first, *_ = pipeline.stage()
@@ -218,7 +252,7 @@ def test_a_search_through_every_output_finds_no_clear_value(
         [row["values"] for row in verify.expected_rows(pipeline.recording, "shop", table)] for table in ("customers", "orders")
     )
     secrets = {str(row["email"]) for row in customers} | {str(row["name"]) for row in customers if " " in str(row["name"])}
-    secrets |= {str(row["customer_id"]) for row in customers + orders} | {"+49 30", "198.51.100.", "2001:db8::", RULES["salt"]}
+    secrets |= {str(row["customer_id"]) for row in customers + orders} | {"+49 30", "198.51.100.", "2001:db8::", SALT}
     # Of a row without one.
     secrets.discard("None")
     assert len(secrets) > 100
@@ -228,8 +262,43 @@ def test_a_search_through_every_output_finds_no_clear_value(
     said = capfd.readouterr()
     found |= {"stdout": said.out, "stderr": said.err, "the batch": sealed.model_dump_json()}
     found |= dict(pages(pipeline))
-    found |= dict(commands(pipeline, tmp_path_factory.mktemp("command"), capfd))
-    assert [(name, secret) for name, text in found.items() for secret in secrets if secret in text] == []
+    found |= dict(commands(pipeline, rules, tmp_path_factory.mktemp("command"), capfd))
+    return Published(pipeline, kafka, files, sealed, orders, secrets, found)
+
+
+@pytest.mark.thorough
+@pytest.mark.spark
+@pytest.mark.kafka
+@pytest.mark.timeout(900)
+def test_the_search_finds_a_mask_that_is_left_out(
+    tmp_path_factory: pytest.TempPathFactory, kafka_broker: str, schema_registry: str, capfd: pytest.CaptureFixture[str]
+) -> None:
+    rules = {**RULES, "column.mask.with.6.chars": "shop.customers.name"}
+    done = published(rules, tmp_path_factory, kafka_broker, schema_registry, capfd)
+    assert {secret for _, secret in done.leaks} == {"+49 30"}
+    places = {name for name, _ in done.leaks}
+    for form in ("", "-json-schema", "-avro"):
+        assert any(name.startswith(f"{done.kafka.topic_prefix}{form}.shop.customers, record") for name in places), form
+    assert any(name.startswith(f"unpacked {done.files.url}") for name in places)
+    assert sum(name.startswith("unpacked") and name.endswith(".parquet") for name in places) >= 2, "current rows and changes"
+    assert "dump --json --config" in places
+
+
+@pytest.mark.thorough
+@pytest.mark.spark
+@pytest.mark.kafka
+@pytest.mark.timeout(900)
+@pytest.mark.parametrize("rules", SPELLINGS.values(), ids=SPELLINGS.keys())
+def test_a_search_through_every_output_finds_no_clear_value(
+    rules: dict[str, Any],
+    tmp_path_factory: pytest.TempPathFactory,
+    kafka_broker: str,
+    schema_registry: str,
+    capfd: pytest.CaptureFixture[str],
+) -> None:
+    done = published(rules, tmp_path_factory, kafka_broker, schema_registry, capfd)
+    pipeline, kafka, files, sealed, orders, found = done.pipeline, done.kafka, done.files, done.sealed, done.orders, done.found
+    assert done.leaks == []
     # The search sees what it should: what is not masked, and all kinds of files.
     assert sum("delivered" in text for name, text in found.items() if name.startswith("unpacked") and name.endswith(".parquet")) > 0
     for form in ("", "-json-schema", "-avro"):

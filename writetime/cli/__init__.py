@@ -12,7 +12,7 @@ import re
 import sys
 from importlib.metadata import EntryPoint, entry_points
 from pathlib import Path
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
@@ -22,6 +22,9 @@ from writetime.cli import segments as commitlog
 from writetime.cli.metrics import metrics
 from writetime.errors import ConfigError, WritetimeError
 
+if TYPE_CHECKING:
+    from writetime.config.pipeline import PipelineConfig
+
 GROUP = "writetime.commands"
 _File = Annotated[Path, typer.Argument(help="The pipeline's YAML.", show_default=False)]
 
@@ -29,12 +32,29 @@ config_app = typer.Typer(no_args_is_help=True, help="Inspect a pipeline's config
 
 
 @config_app.command("check")
-def config_check(file: _File) -> None:
+def config_check(
+    file: _File,
+    rules: Annotated[bool, typer.Option("--rules", help="Also check that each rule of `columns` fits a table in the bucket.")] = False,
+) -> None:
     """Validate a configuration. Reports the invalid key and the reason, and exits with code 2."""
     from writetime.config.pipeline import load
 
     config = load(file)
+    if rules:
+        _check_rules(file, config)
     typer.echo(f"{file}: pipeline {config.pipeline}, cluster {config.cluster.name}, bucket {config.bucket}: valid")
+
+
+def _check_rules(file: Path, config: PipelineConfig) -> None:
+    """ConfigError if a rule of `columns` fits no column or table of the schema that the bucket has."""
+    from writetime.pipeline.rule_check import unmatched_now
+    from writetime.storage import open_store
+
+    found = unmatched_now(open_store(config.bucket), config.cluster.name, config.columns.rules)
+    if found:
+        raise ConfigError("; ".join(map(str, found)), operation="check the configuration", obj=str(file))
+    if found is None:
+        typer.echo("the rules of `columns` are not checked: no table of the cluster is known in the bucket yet", err=True)
 
 
 @config_app.command("show")

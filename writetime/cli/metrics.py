@@ -9,7 +9,7 @@ from typing import Annotated
 
 import typer
 
-from writetime.cli.status import open_batches
+from writetime.cli.status import batches_of
 
 
 def metrics(
@@ -20,8 +20,9 @@ def metrics(
     from writetime.config.pipeline import load
     from writetime.monitoring.metrics import as_text, samples
 
-    session = load(config).airflow.mode == "session"
-    text = as_text(samples(open_batches(config), session=session))
+    pipeline = load(config)
+    session = pipeline.airflow.mode == "session"
+    text = as_text(samples(batches_of(pipeline), session=session, rules=pipeline.columns.rules))
     if output is None:
         typer.echo(text, nl=False)
         return

@@ -3,7 +3,8 @@ that several keys share: those of Debezium, whose properties are texts of any ca
 
 from __future__ import annotations
 
-from typing import Annotated, Any
+import re
+from typing import Annotated, Any, Final
 
 from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict
 
@@ -18,6 +19,23 @@ def comma_list(value: Any) -> Any:
     """A text as the list of its parts between commas; anything else unchanged. An empty text is a list of an empty
     part, which keys refuse or which matches nothing: it must not mean that there is no list."""
     return [part.strip() for part in value.split(",")] if isinstance(value, str) else value
+
+
+_PART_OF_PATTERN: Final = re.compile(r"""\\. | \[\^?\]?(?:\\.|[^]\\])*\] | \{\d*,\d*\} | "(?:[^"]|"")*" | .""", re.DOTALL | re.VERBOSE)
+"""An escape, a set of characters, a number of repetitions, a name in quotes, or any other character."""
+
+
+def pattern_list(text: str) -> list[str]:
+    """A text as its regular expressions or names between commas. A comma in a group, a set, a number of repetitions or a
+    name in quotes belongs to it. What is empty is left out, unless there is nothing else: see `comma_list`."""
+    found, depth = [""], 0
+    for part in _PART_OF_PATTERN.findall(text):
+        depth += (part == "(") - (part == ")")
+        if part == "," and depth <= 0:
+            found.append("")
+        else:
+            found[-1] += part
+    return [part.strip() for part in found if part.strip()] or [""]
 
 
 def _known_store(url: str) -> str:

@@ -11,7 +11,8 @@ Property names and defaults: https://debezium.io/documentation/reference/stable/
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Mapping
+from collections import Counter
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Final
@@ -24,7 +25,9 @@ from writetime.errors import ConfigError
 
 OPERATION: Final = "translate Debezium's properties"
 _PRODUCER: Final = "kafka.producer."
-_LINE: Final = re.compile(r"\s*((?:\\.|[^\s=:\\])+)\s*[=:]?\s*(.*)")
+_ENTRY: Final = re.compile(r"((?:\\.|[^\\ \t\f=:])*)[ \t\f]*[=:]?[ \t\f]*(.*)", re.DOTALL)
+_ESCAPE: Final = re.compile(r"\\(?:u([0-9A-Fa-f]{4})|(.))", re.DOTALL)
+_ESCAPED: Final = {"t": "\t", "n": "\n", "r": "\r", "f": "\f"}
 _SECRET: Final = re.compile(r"password|secret|token|jaas|key\.pem|user\.info")
 _CONVERTERS: Final = {
     "org.apache.kafka.connect.json.JsonConverter": "json-schema",
@@ -64,6 +67,8 @@ def pipeline_of(file: Path, given: Mapping[str, Any]) -> Translated:
     except (OSError, UnicodeDecodeError) as error:
         raise ConfigError(f"{error}", operation=OPERATION, obj=str(file)) from error
     found = translate(read_properties(text), given)
+    given_twice = [name for name, count in Counter(name for name, _ in _entries(text)).items() if count > 1]
+    found.notes |= dict.fromkeys(given_twice, "is given more than once, and the last one counts, as in Java")
     try:
         PipelineConfig.model_validate(found.document)
     except ValidationError as error:
@@ -73,10 +78,30 @@ def pipeline_of(file: Path, given: Mapping[str, Any]) -> Translated:
 
 def read_properties(text: str) -> dict[str, str]:
     """A file of Java properties. The last of several lines with one name counts."""
-    joined = re.sub(r"(?<!\\)\\\r?\n\s*", "", text)
-    lines = (line for line in joined.splitlines() if line.strip() and line.lstrip()[0] not in "#!")
-    matches = (_LINE.fullmatch(line) for line in lines)
-    return {re.sub(r"\\(.)", r"\1", match[1]): match[2].strip() for match in matches if match}
+    return dict(_entries(text))
+
+
+def _entries(text: str) -> Iterator[tuple[str, str]]:
+    """Names and values, as java.util.Properties reads them."""
+    for line in _logical_lines(text):
+        if entry := _ENTRY.fullmatch(line):
+            yield _unescaped(entry[1]), _unescaped(entry[2].strip())
+
+
+def _logical_lines(text: str) -> Iterator[str]:
+    """Lines that are no comments, joined where one ends in a backslash. A comment goes on to its end, whatever that is."""
+    lines = iter(re.split(r"\r\n|\n|\r", text))
+    for line in lines:
+        joined = line.lstrip(" \t\f")
+        if not joined or joined[0] in "#!":
+            continue
+        while (len(joined) - len(joined.rstrip("\\"))) % 2:
+            joined = joined[:-1] + next(lines, "").lstrip(" \t\f")
+        yield joined
+
+
+def _unescaped(text: str) -> str:
+    return _ESCAPE.sub(lambda found: chr(int(found[1], 16)) if found[1] else _ESCAPED.get(found[2], found[2]), text)
 
 
 def translate(properties: Mapping[str, str], given: Mapping[str, Any]) -> Translated:

@@ -24,9 +24,12 @@ from writetime.config.kafka import EventsConfig, FilesConfig, KafkaConfig, Parti
 from writetime.config.node import NodeConfig
 from writetime.config.tables import ColumnsConfig, TablesConfig
 from writetime.config.warehouse import CatalogConfig, WarehouseConfig
+from writetime.config.yaml_file import Document, Refused, key_text, read
 from writetime.errors import ConfigError
 from writetime.storage import layout
 
+_KEY_WITHIN = re.compile(r"`([^`]+)`: ")
+"""How a message begins that a model says of one of its keys."""
 _VARIABLE = re.compile(r"\$\{([A-Za-z_][A-Za-z0-9_]*)\}")
 
 
@@ -116,28 +119,33 @@ class PipelineConfig(Model):
 
 
 def load(path: str | Path) -> PipelineConfig:
-    """Read and validate a pipeline's YAML. ConfigError states the file, the key and the reason."""
+    """Read and validate a pipeline's YAML. ConfigError states the file, the key, the line and the reason."""
     path = Path(path)
+    document = _read(path)
+    if not isinstance(document.values, dict):
+        raise ConfigError("not a mapping of keys", operation="read the configuration", obj=str(path))
+    values = _substitute(document.values, str(path), ())
     try:
-        raw = yaml.safe_load(path.read_text(encoding="utf-8"))
-        if not isinstance(raw, dict):
-            raise ConfigError("not a mapping of keys", operation="read the configuration", obj=str(path))
-        values = _substitute(raw, str(path), "")
+        config = PipelineConfig.model_validate(values)
+    except ValidationError as error:
+        raise ConfigError(explain(error, document), operation="check the configuration", obj=str(path)) from error
+    return _absolute(config, path.resolve().parent)
+
+
+def _read(path: Path) -> Document:
+    try:
+        return read(path.read_text(encoding="utf-8"))
     except OSError as error:
         raise ConfigError(f"cannot be read: {error.strerror}", operation="read the configuration", obj=str(path)) from error
     except UnicodeDecodeError as error:
         hint = "Save the file as UTF-8."
         raise ConfigError(f"not UTF-8: {error}", operation="read the configuration", obj=str(path), hint=hint) from error
+    except Refused as error:
+        raise ConfigError(str(error), operation="read the configuration", obj=str(path)) from error
     except RecursionError as error:
         raise ConfigError("not valid YAML: nested too deeply", operation="read the configuration", obj=str(path)) from error
     except (yaml.YAMLError, ValueError) as error:
-        # ValueError: a value looks like a date or a number, and is none.
         raise ConfigError(f"not valid YAML: {error}", operation="read the configuration", obj=str(path)) from error
-    try:
-        config = PipelineConfig.model_validate(values)
-    except ValidationError as error:
-        raise ConfigError(explain(error), operation="check the configuration", obj=str(path)) from error
-    return _absolute(config, path.resolve().parent)
 
 
 def example_environment(path: str | Path) -> list[str]:
@@ -145,19 +153,19 @@ def example_environment(path: str | Path) -> list[str]:
     return list(dict.fromkeys(_VARIABLE.findall(Path(path).read_text(encoding="utf-8"))))
 
 
-def _substitute(value: Any, path: str, key: str) -> Any:
+def _substitute(value: Any, path: str, key: tuple[str | int, ...]) -> Any:
     if isinstance(value, dict):
-        return {k: _substitute(v, path, f"{key}.{k}".lstrip(".")) for k, v in value.items()}
+        return {k: _substitute(v, path, (*key, k)) for k, v in value.items()}
     if isinstance(value, list):
-        return [_substitute(v, path, f"{key}[{i}]") for i, v in enumerate(value)]
-    if not isinstance(value, str):
+        return [_substitute(v, path, (*key, i)) for i, v in enumerate(value)]
+    if not isinstance(value, str) or "${" not in value:
         return value
 
     def replace(match: re.Match[str]) -> str:
         found = os.environ.get(match[1])
         if found is None:
             raise ConfigError(
-                f"`{key}` needs the environment variable {match[1]}, which is not set",
+                f"`{key_text(key)}` needs the environment variable {match[1]}, which is not set",
                 operation="check the configuration",
                 obj=path,
                 hint=f"Set {match[1]}, or write the value into the file if it is not a secret.",
@@ -167,14 +175,18 @@ def _substitute(value: Any, path: str, key: str) -> Any:
     return _VARIABLE.sub(replace, value)
 
 
-def explain(error: ValidationError) -> str:
-    """The problems of a pipeline, each with its key."""
-    lines = []
+def explain(error: ValidationError, document: Document | None = None) -> str:
+    """The problems of a pipeline, each with its key, and its line in the file."""
+    found: dict[str, None] = {}
     for problem in error.errors(include_url=False, include_input=False):
-        key = ".".join(str(piece) for piece in problem["loc"]) or "the file"
+        path = problem["loc"]
         message = "is not a known key" if problem["type"] == "extra_forbidden" else problem["msg"].removeprefix("Value error, ")
-        lines.append(f"`{key}`: {message}")
-    return "; ".join(lines)
+        if inner := _KEY_WITHIN.match(message):
+            path, message = (*path, inner[1]), message[inner.end() :]
+        key = ".".join(str(piece) for piece in path) or "the file"
+        line = None if document is None else document.line(path)
+        found[f"`{key}`: {message}{'' if line is None else f' (line {line})'}"] = None
+    return "; ".join(found)
 
 
 def _absolute(config: PipelineConfig, base: Path) -> PipelineConfig:

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Iterator
 from fnmatch import fnmatchcase
 from typing import Annotated, Any, Literal
 
 from pydantic import Field, SecretStr, field_validator, model_validator
 
-from writetime.config.base import COMMAS, LOWER, Model, comma_list
+from writetime.config.base import COMMAS, LOWER, Model, pattern_list
 from writetime.events import masking
 
 NotInLog = Literal["alarm", "read", "leave_out"]
@@ -51,11 +52,11 @@ class TablesConfig(Model):
 class ColumnsConfig(Model):
     """Which columns and rows are published, and how. Further keys: `column.mask.hash.<algorithm>.with.salt`,
     `column.mask.with.<n>.chars` and `column.truncate.to.<n>.chars`. Patterns are regular expressions for the
-    whole of keyspace.table.column, as a list or separated by commas."""
+    whole of keyspace.table.column, in either case, as a list or separated by commas."""
 
     include: list[str] = Field(default=[], alias="column.include.list", description="Only these columns, and all keys.")
     exclude: list[str] = Field(default=[], alias="column.exclude.list", description="All columns but these.")
-    fields: Annotated[list[str], COMMAS] = Field(
+    fields: list[str] = Field(
         default=[],
         alias="field.exclude.list",
         description="Names instead of patterns: columns that are excluded (keyspace.table.column), and fields of user types that "
@@ -66,55 +67,55 @@ class ColumnsConfig(Model):
     cuts: dict[int, list[str]] = Field(default={}, description="Texts that are truncated, by number of characters kept.")
     salt: SecretStr | None = Field(default=None, description="Salt of the hashes; write ${NAME} and set it in the environment.")
     rows: dict[str, str] = Field(
-        default={}, description="Filter of published rows by keyspace.table: a Python expression such as `region == 'eu' and total > 3`."
+        default={},
+        description="Filter of published rows by keyspace.table, in either case: a Python expression such as `region == 'eu' and "
+        "total > 3`.",
+    )
+    unmatched: Literal["stop", "alarm"] = Field(
+        default="stop",
+        description="What happens if a rule fits no column or table that the cluster has or had. stop: no batch is planned. alarm: "
+        "cdc_watch fails, and batches go on; for rules of tables that are created later. The status and the page name such rules.",
     )
 
     @model_validator(mode="before")
     @classmethod
-    def _gathers_by_number(cls, given: Any) -> Any:
+    def _joins_spellings(cls, given: Any) -> Any:
+        """One list for each rule, however many keys say it: the number of a mask may be written 8 or 08, a hash sha256 or
+        v2.SHA-256."""
         if not isinstance(given, dict):
             return given
-        plain: dict[str, Any] = {}
+        joined: dict[str, Any] = {}
         for key, value in given.items():
-            where, found = next(((name, m[1]) for name, each in _BY_NUMBER.items() if (m := each.fullmatch(str(key)))), (key, None))
-            value = comma_list(value) if str(key).startswith("column.") else value
-            if found is None:
-                plain[where] = value
-            else:
-                plain[where] = {**plain.get(where, {}), found: value}
-        return plain
+            for name, number, patterns in _rules_in(str(key), value):
+                if number is None:
+                    joined[name] = patterns
+                else:
+                    joined.setdefault(name, {}).setdefault(number, []).extend(patterns)
+        return joined
 
     @field_validator("fields")
     @classmethod
     def _are_names(cls, names: list[str]) -> list[str]:
-        for name in names:
+        plain = [masking.plain_name(name) for name in names]
+        for name in plain:
             if name.count(".") < 2:
                 raise ValueError(f"`{name}` is not keyspace.table.column, nor a field within one")
-        return names
-
-    @field_validator("include", "exclude")
-    @classmethod
-    def _are_patterns(cls, patterns: list[str]) -> list[str]:
-        for pattern in patterns:
-            try:
-                re.compile(pattern)
-            except re.error as error:
-                raise ValueError(f"`{pattern}` is not a regular expression: {error}") from error
-        return patterns
-
-    @field_validator("hashes", "masks", "cuts")
-    @classmethod
-    def _hold_patterns(cls, by_number: dict[Any, list[str]]) -> dict[Any, list[str]]:
-        for patterns in by_number.values():
-            cls._are_patterns(patterns)
-        return {masking.algorithm(key) if isinstance(key, str) else key: patterns for key, patterns in by_number.items()}
+        return plain
 
     @field_validator("rows")
     @classmethod
     def _are_filters(cls, rows: dict[str, str]) -> dict[str, str]:
-        for text in rows.values():
+        found: dict[str, str] = {}
+        spelled: dict[str, str] = {}
+        for table, text in rows.items():
+            name = masking.plain_name(table)
+            if name.count(".") != 1:
+                raise ValueError(f"`{table}` is not keyspace.table")
+            if (other := spelled.setdefault(name.lower(), table)) != table:
+                raise ValueError(f"`{other}` and `{table}` are one table: join both filters with `and`")
             masking.parse_filter(text)
-        return rows
+            found[name] = text
+        return found
 
     @model_validator(mode="after")
     def _fits_together(self) -> ColumnsConfig:
@@ -136,3 +137,57 @@ _BY_NUMBER = {
     "masks": re.compile(r"column\.mask\.with\.(\d+)\.chars"),
     "cuts": re.compile(r"column\.truncate\.to\.(\d+)\.chars"),
 }
+_PATTERNS = ("include", "exclude", "column.include.list", "column.exclude.list")
+_NAMES = ("fields", "field.exclude.list")
+_LITERAL = re.compile(r"(?:\w|\\?\.)*")
+"""A pattern that is a name, with dots that are escaped or not."""
+
+
+def _rules_in(key: str, value: Any) -> Iterator[tuple[str, str | int | None, Any]]:
+    """What a key says: the model's key, the number or algorithm within it (None: there is none), and the value."""
+    for name, of_key in _BY_NUMBER.items():
+        if found := of_key.fullmatch(key):
+            yield name, _number(name, found[1]), _patterns(key, value)
+            return
+        if key == name and isinstance(value, dict):
+            for number, patterns in value.items():
+                yield name, _number(name, str(number)), _patterns(f"{key}.{number}", patterns)
+            return
+    if key in _PATTERNS:
+        value = _patterns(key, value)
+    elif key in _NAMES and isinstance(value, str):
+        value = pattern_list(value)
+    yield key, None, value
+
+
+def _number(name: str, text: str) -> str | int:
+    if name == "hashes":
+        return masking.algorithm(text)
+    try:
+        return int(text)
+    except ValueError as error:
+        raise ValueError(f"`{name}.{text}`: a number of characters is due") from error
+
+
+def _patterns(key: str, value: Any) -> list[str]:
+    """The patterns of a key. ValueError for what is no list of patterns, and for a pattern that cannot fit any column."""
+    patterns = pattern_list(value) if isinstance(value, str) else value
+    if not isinstance(patterns, list) or not all(isinstance(pattern, str) for pattern in patterns):
+        raise ValueError(f"`{key}`: a list of patterns is due, or a text with commas between them")
+    found = [pattern.strip() for pattern in patterns]
+    for pattern in found:
+        _check_pattern(key, pattern)
+    return found
+
+
+def _check_pattern(key: str, pattern: str) -> None:
+    try:
+        re.compile(pattern)
+    except re.error as error:
+        raise ValueError(f"`{key}`: `{pattern}` is not a regular expression: {error}") from error
+    if quote := next((each for each in "\"'`" if each in pattern), None):
+        raise ValueError(f"`{key}`: `{pattern}` has a {quote}: names are not quoted in a pattern, and fit in either case")
+    if len(pattern_list(pattern)) > 1:
+        raise ValueError(f"`{key}`: `{pattern}` is several patterns: make each an item of the list; a comma in a name is `[,]`")
+    if pattern and _LITERAL.fullmatch(pattern) and pattern.count(".") < 2:
+        raise ValueError(f"`{key}`: `{pattern}` is not keyspace.table.column; did you mean `.*\\.{pattern}`?")

@@ -13,6 +13,7 @@ bytes: they are secret stores.
 
 A pattern is a regular expression for the whole of `<keyspace>.<table>.<column>`, in letters of either case; a
 name is that text itself, or followed by fields, in either case. The first rule that fits, in the order above, is the one.
+A rule that fits nothing is none: `Rules.unmatched` names those.
 null stays null. A filter is a Python expression of comparisons, `and`, `or`, `not`, `in`, column names and
 constants; what it compares with null is not so. Knows no sink.
 """
@@ -24,7 +25,7 @@ import hashlib
 import hmac
 import json
 import re
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from decimal import Decimal
 from typing import Any, Final
@@ -34,6 +35,7 @@ from writetime.cassandra.model import Mutation, PartitionUpdate, Row
 from writetime.cassandra.schema.create_statements import identifier
 from writetime.cassandra.schema.fingerprint import describe
 from writetime.cassandra.schema.model import Column, Schema, Table, View
+from writetime.cassandra.schema.system_tables import SYSTEM_KEYSPACES
 from writetime.cassandra.token_ring import expect_replication
 from writetime.cassandra.types.compound import MAX_PARTS
 from writetime.cassandra.types.types import (
@@ -88,6 +90,9 @@ class Rules:
     rows: Mapping[str, str] = field(default_factory=dict)
     salt: str = field(default="", repr=False)
 
+    def __bool__(self) -> bool:
+        return any((self.include, self.exclude, self.fields, self.hashes, self.masks, self.cuts, self.rows))
+
     def of(self, table: Table, types: Types) -> TableRules:
         """The rules of one table. SchemaError for an undefined type."""
         found, names = TableRules(table, types), {each.lower() for each in self.fields}
@@ -100,9 +105,31 @@ class Rules:
                 found.masks[name] = mask
             elif paths := {tuple(each[len(label) + 1 :].split(".")) for each in names if each.startswith(f"{label}.".lower())}:
                 found.nested[name] = frozenset(paths)
-        if (text := self.rows.get(table.full_name)) is not None:
+        if (text := next((text for name, text in self.rows.items() if name.lower() == table.full_name.lower()), None)) is not None:
             found.filter = parse_filter(text)
         return found
+
+    def unmatched(self, schema: Schema) -> list[Unmatched]:
+        """The rules that fit no column or table, by all tables that are or were there."""
+        tables = [with_dropped(table) for table in schema.tables.values() if table.keyspace not in SYSTEM_KEYSPACES]
+        labels = dict.fromkeys(f"{table.full_name}.{name}" for table in tables for name in table.columns)
+        names = {table.full_name.lower() for table in tables}
+        found = [
+            Unmatched(key, pattern)
+            for key, patterns in self._patterns()
+            for pattern in patterns
+            if pattern and not any(_fits([pattern], label) for label in labels)
+        ]
+        found += [Unmatched("field.exclude.list", name) for name in self.fields if not any(_names(name, t, schema) for t in tables)]
+        return found + [Unmatched("rows", name) for name in self.rows if name.lower() not in names]
+
+    def _patterns(self) -> Iterator[tuple[str, Sequence[str]]]:
+        """The lists of patterns, each with the key that has it."""
+        yield "column.include.list", self.include
+        yield "column.exclude.list", self.exclude
+        yield from ((f"column.mask.hash.{name}.with.salt", patterns) for name, patterns in self.hashes.items())
+        yield from ((f"column.mask.with.{length}.chars", patterns) for length, patterns in self.masks.items())
+        yield from ((f"column.truncate.to.{length}.chars", patterns) for length, patterns in self.cuts.items())
 
     def _mask(self, label: str) -> Mask | None:
         for algorithm, patterns in self.hashes.items():
@@ -113,6 +140,18 @@ class Rules:
                 if _fits(patterns, label):
                     return Mask(kind, length=length)
         return None
+
+
+@dataclass(frozen=True, slots=True)
+class Unmatched:
+    """A rule that fits nothing: the key within `columns`, and the pattern or name."""
+
+    key: str
+    rule: str
+
+    def __str__(self) -> str:
+        what = "table" if self.key == "rows" else "column"
+        return f"`columns.{self.key}`: `{self.rule}` fits no {what}"
 
 
 def rejection_reason(table: Table, schema: Schema, rules: Rules | None = None) -> str | None:
@@ -284,6 +323,23 @@ def _parts(kind: CqlType) -> tuple[CqlType, ...]:
     return kind.fields if isinstance(kind, TupleType) else ()
 
 
+def _names(name: str, table: Table, schema: Schema) -> bool:
+    """Whether a name is that of a column of the table, or of a field within one."""
+    for column, about in table.columns.items():
+        label = f"{table.full_name}.{column}".lower()
+        if name.lower() == label:
+            return True
+        if name.lower().startswith(f"{label}."):
+            try:
+                kind = parse_type(about.type, table.keyspace, schema.types)
+            except SchemaError:
+                # The table is rejected for it.
+                return True
+            if _has(kind, tuple(name.lower()[len(label) + 1 :].split("."))):
+                return True
+    return False
+
+
 def _fits(patterns: Sequence[str], label: str) -> bool:
     return any(re.fullmatch(pattern, label, re.IGNORECASE | re.DOTALL) for pattern in patterns)
 
@@ -296,6 +352,21 @@ def _text(kind: CqlType, value: Any) -> bytes:
         return b"" if held is None else key_text(kind)(held).encode("utf-8", "surrogatepass")
     shown = to_json_value(kind, value)
     return (shown if isinstance(shown, str) else json.dumps(shown, separators=(",", ":"))).encode("utf-8", "surrogatepass")
+
+
+_PART_OF_NAME: Final = re.compile(r"""\s*(?:"((?:[^"]|"")+)"|([^".]*[^".\s]))\s*(?:\.|$)""")
+
+
+def plain_name(text: str) -> str:
+    """A name such as `shop."Orders" . name` without quotes, and without spaces around its dots. ValueError if it is none."""
+    parts, at = [], 0
+    while at < len(text) or not parts:
+        found = _PART_OF_NAME.match(text, at)
+        if found is None or (text[-1] == "." and found.end() == len(text)):
+            raise ValueError(f"`{text}` is not a name of a table or a column")
+        parts.append(found[2] if found[1] is None else found[1].replace('""', '"'))
+        at = found.end()
+    return ".".join(parts)
 
 
 def algorithm(name: str) -> str:

@@ -15,14 +15,15 @@ from urllib.parse import quote, urlencode
 
 from writetime.config.airflow import WatchConfig
 from writetime.config.pipeline import PipelineConfig
+from writetime.events.masking import Rules
 from writetime.monitoring import checks
 from writetime.monitoring.checks import TableCheck
 from writetime.monitoring.complete_until import CompleteUntil
 from writetime.monitoring.durations import span
 from writetime.monitoring.nodes import RingStatus
 from writetime.monitoring.overview import Overview
-from writetime.monitoring.tables import TablesStatus, TableStatus
-from writetime.monitoring.watch import Trouble, troubles
+from writetime.monitoring.tables import TablesStatus, TableStatus, unmatched_rules
+from writetime.monitoring.watch import NO_RULES, Trouble, troubles
 from writetime.pipeline.batch_history import Batches
 from writetime.pipeline.comparisons import Comparison
 from writetime.pipeline.verification import UNNAMED, repairs
@@ -39,8 +40,8 @@ STALE: Final = timedelta(days=3)
 
 @dataclass(frozen=True, slots=True)
 class Expected:
-    """What a pipeline is held to: its limits, and whether it publishes, runs a session, reads the cluster, and
-    schedules checks. `config`: its YAML, as commands name it."""
+    """What a pipeline is held to: its limits, its rules for what is published, and whether it publishes, runs a session,
+    reads the cluster, and schedules checks. `config`: its YAML, as commands name it."""
 
     limits: WatchConfig = field(default_factory=WatchConfig)
     publishes: bool = True
@@ -49,6 +50,7 @@ class Expected:
     verify: bool = False
     audit: bool = False
     config: str = UNNAMED
+    rules: Rules = NO_RULES
 
     @classmethod
     def of(cls, config: PipelineConfig, path: str = UNNAMED) -> Self:
@@ -61,6 +63,7 @@ class Expected:
             verify=cql and airflow.verify_schedule is not None,
             audit=airflow.audit_schedule is not None,
             config=path,
+            rules=config.columns.rules,
         )
 
 
@@ -126,7 +129,14 @@ class Health:
 
 def health(batches: Batches, seen: Overview, expected: Expected) -> Health:
     """The health by one look at the bucket and the last reports of the checks."""
-    found = troubles(batches, seen.with_late_nodes(batches), expected.limits, publishes=expected.publishes, session=expected.session)
+    found = troubles(
+        batches,
+        seen.with_late_nodes(batches),
+        expected.limits,
+        publishes=expected.publishes,
+        session=expected.session,
+        rules=expected.rules,
+    )
     names = [table.name for table in seen.tables.captured]
     compared, audited = seen.tables.compared, checks.audited(batches, names)
     late = [trouble for trouble in found if trouble.key.startswith("late ")]
@@ -143,11 +153,20 @@ def health(batches: Batches, seen: Overview, expected: Expected) -> Health:
         )
         for table in seen.tables.captured
     ]
-    problems = [*_held(seen.ring), *(Finding(each.severity, each.text, each.view) for each in found if not each.table)]
+    problems = [
+        *_held(seen.ring),
+        *_unchecked(batches, expected.rules),
+        *(Finding(each.severity, each.text, each.view) for each in found if not each.table),
+    ]
     return Health(
         tuple(sorted(problems, key=lambda problem: -problem.rank)),
         tuple(sorted(of_tables, key=lambda table: (-table.worst.rank, table.name))),
     )
+
+
+def _unchecked(batches: Batches, rules: Rules) -> Iterable[Finding]:
+    if unmatched_rules(batches, rules) is None:
+        yield Finding("unknown", "the rules of `columns` are not checked yet: no table of the cluster is known", "tables")
 
 
 def _held(found: RingStatus) -> Iterable[Finding]:

@@ -14,6 +14,7 @@ from datetime import datetime
 from typing import TYPE_CHECKING, Final, TypeVar
 
 if TYPE_CHECKING:
+    from writetime.events.masking import Rules
     from writetime.monitoring.nodes import RingStatus
     from writetime.monitoring.tables import TablesStatus
     from writetime.pipeline.batch_history import Batches
@@ -55,6 +56,7 @@ METRICS: Final[Mapping[str, str]] = {
     "writetime_held_segments": "Segments in quarantine that need an operator.",
     "writetime_segments_in_conflict": "Segments for which different bytes were shipped, until an operator decides.",
     "writetime_refused_tables": "Rejected tables.",
+    "writetime_unmatched_rules": "Rules of `columns` that fit no column or table that is or was there, so that they hide nothing.",
     "writetime_not_in_log_tables": "Captured tables whose writes are in no segment, and that are not read from the cluster in time.",
     "writetime_purge_held_back_seconds": "By table: delay of the purge of its tombstones, because a log is incomplete (`by`).",
     "writetime_table_files": 'By table, of its current rows (`in="current"`) and its changes (`in="changes"`): data files.',
@@ -93,10 +95,11 @@ METRICS: Final[Mapping[str, str]] = {
 _CLASSES: Final = ("applied", "duplicate", "superseded", "not_ours", "quarantined")
 
 
-def samples(batches: Batches, *, session: bool = False) -> list[Sample]:
-    """All samples. Each one has the label `cluster`. `session`: the pipeline's mode is `session`."""
+def samples(batches: Batches, *, session: bool = False, rules: Rules | None = None) -> list[Sample]:
+    """All samples. Each one has the label `cluster`. `session`: the pipeline's mode is `session`; `rules`: what it does
+    not publish."""
     from writetime.monitoring.nodes import ring_with_late_nodes
-    from writetime.monitoring.tables import tables
+    from writetime.monitoring.tables import tables, unmatched_rules
 
     found = ring_with_late_nodes(batches)
     found_samples = [
@@ -115,6 +118,8 @@ def samples(batches: Batches, *, session: bool = False) -> list[Sample]:
     found_samples += _of_comparisons(about)
     found_samples.append(("writetime_refused_tables", {}, len(about.refused)))
     found_samples.append(("writetime_not_in_log_tables", {}, len(about.not_in_log)))
+    if rules is not None and (unmatched := unmatched_rules(batches, rules)) is not None:
+        found_samples.append(("writetime_unmatched_rules", {}, len(unmatched)))
     if about.published is not None:
         found_samples.append(("writetime_waiting_tables", {}, len(about.waiting)))
         found_samples.append(("writetime_published_batch", {}, about.published))

@@ -9,8 +9,9 @@ from datetime import UTC, datetime
 from functools import lru_cache
 from uuid import UUID
 
-from writetime.cassandra.schema.model import Table
+from writetime.cassandra.schema.model import Schema, Table
 from writetime.errors import ObjectNotFound
+from writetime.events.masking import Rules, Unmatched
 from writetime.pipeline import comparisons
 from writetime.pipeline.batch_history import Batches, BatchFacts
 from writetime.pipeline.bootstrap.run import runs
@@ -18,6 +19,7 @@ from writetime.pipeline.comparisons import Comparison
 from writetime.pipeline.documents import CDC_OFF, Accounting, Sealed, total
 from writetime.pipeline.planner import read_schema
 from writetime.pipeline.publish_progress import read_published
+from writetime.pipeline.rule_check import unmatched
 
 
 @dataclass(slots=True)
@@ -193,14 +195,25 @@ def _compared(batches: Batches, sealed: Sealed) -> dict[str, Comparison]:
 def known_tables(batches: Batches, number: int) -> Mapping[UUID, Table]:
     """All tables as of a sealed batch, by id; empty if its schema is gone."""
     try:
-        return _known_tables(batches, number)
+        return _known_schema(batches, number).tables
     except ObjectNotFound:
         return {}
 
 
+def unmatched_rules(batches: Batches, rules: Rules) -> list[Unmatched] | None:
+    """The rules that fit no table or column as of the last batch; None if no table is known yet."""
+    if not rules:
+        return []
+    sealed = batches.newest().sealed
+    try:
+        return None if sealed is None else unmatched(rules, _known_schema(batches, sealed.number))
+    except ObjectNotFound:
+        return None
+
+
 @lru_cache(maxsize=16)
-def _known_tables(batches: Batches, number: int) -> Mapping[UUID, Table]:
-    return read_schema(batches.store, batches.cluster, number).schema().tables
+def _known_schema(batches: Batches, number: int) -> Schema:
+    return read_schema(batches.store, batches.cluster, number).schema()
 
 
 def _sum(name: str, accounts: Iterable[Accounting | None]) -> Accounting:

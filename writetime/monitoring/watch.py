@@ -14,20 +14,22 @@ from typing import Final, Literal
 from urllib.parse import quote, urlencode
 
 from writetime.config.airflow import WatchConfig
+from writetime.events.masking import Rules
 from writetime.monitoring.complete_until import CompleteUntil
 from writetime.monitoring.durations import span
 from writetime.monitoring.nodes import LISTED, NodeStatus, RingStatus
 from writetime.monitoring.overview import Overview, overview
-from writetime.monitoring.tables import TablesStatus
+from writetime.monitoring.tables import TablesStatus, unmatched_rules
 from writetime.pipeline.batch_history import Batches
 from writetime.pipeline.planner import read_manifest
+from writetime.pipeline.rule_check import HINT
 from writetime.pipeline.sessions import SessionState
 from writetime.storage import layout
 
 SESSION_SILENT: Final = timedelta(minutes=10)
 """A session reports every 30 s; after a failure the next one starts within 5 minutes."""
 
-
+NO_RULES: Final = Rules()
 Severity = Literal["warning", "critical"]
 
 
@@ -45,14 +47,23 @@ class Trouble:
 
 
 def watch(
-    batches: Batches, limits: WatchConfig, *, publishes: bool = True, session: bool = False, now: datetime | None = None
+    batches: Batches,
+    limits: WatchConfig,
+    *,
+    publishes: bool = True,
+    session: bool = False,
+    rules: Rules = NO_RULES,
+    now: datetime | None = None,
 ) -> list[Trouble]:
     """Problems that exceed the limits now. `publishes`: whether the pipeline publishes events; `session`:
-    whether a streaming session has to run."""
-    return troubles(batches, overview(batches, now=now).with_late_nodes(batches), limits, publishes=publishes, session=session)
+    whether a streaming session has to run; `rules`: what it does not publish."""
+    seen = overview(batches, now=now).with_late_nodes(batches)
+    return troubles(batches, seen, limits, publishes=publishes, session=session, rules=rules)
 
 
-def troubles(batches: Batches, seen: Overview, limits: WatchConfig, *, publishes: bool, session: bool) -> list[Trouble]:
+def troubles(
+    batches: Batches, seen: Overview, limits: WatchConfig, *, publishes: bool, session: bool, rules: Rules = NO_RULES
+) -> list[Trouble]:
     """The same by what was read already."""
     found = seen.ring
     of_nodes = [*_late(found, limits), *_short(found, limits), *_unsafe(found, limits), *_unreadable(found)]
@@ -60,7 +71,16 @@ def troubles(batches: Batches, seen: Overview, limits: WatchConfig, *, publishes
     of_nodes += _incomplete(seen.until, found, limits)
     unpublished = _unpublished(seen.tables, found, limits) if publishes else ()
     of_batches = [*_in_conflict(found), *_stuck(batches, found, limits), *_backlog(found, limits)]
-    return [*of_nodes, *_not_in_log(seen.tables, found), *of_batches, *unpublished]
+    return [*of_nodes, *_unmatched(batches, rules), *_not_in_log(seen.tables, found), *of_batches, *unpublished]
+
+
+def _unmatched(batches: Batches, rules: Rules) -> Iterator[Trouble]:
+    for each in unmatched_rules(batches, rules) or ():
+        yield Trouble(
+            f"rule {each.key} {each.rule}",
+            f"rule without effect: {each} of {batches.cluster}: what it is to hide is published as it is. {HINT}",
+            "critical",
+        )
 
 
 def _late(found: RingStatus, limits: WatchConfig) -> Iterator[Trouble]:

@@ -13,7 +13,7 @@ has expired, a batch without segments publishes the expiry. Does not know Spark.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Container, Iterable, Iterator, Mapping
+from collections.abc import Callable, Collection, Container, Iterable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
@@ -234,10 +234,12 @@ def plan_ingest(
     batch_seconds: float | None = None,
     largest: int = SEGMENT,
     datacenters: Collection[str] | None = None,
+    check: Callable[[], None] | None = None,
 ) -> Manifest | None:
     """The manifest to run next: the open batch, or a new one over the segments that have arrived, the oldest ones, at
     most `max_segments`, and as many bytes as batches take `batch_seconds` for (`writetime.pipeline.pace`; None: any).
-    None if there is nothing to do. `datacenters`: those that ship, whose nodes hold T; None: all.
+    None if there is nothing to do. `datacenters`: those that ship, whose nodes hold T; None: all. `check`: raises what
+    forbids a new batch.
 
     Objects of more than `largest` bytes are ignored, so that nobody with write access can exhaust the memory
     of the workers."""
@@ -279,6 +281,8 @@ def plan_ingest(
         if past.sealed is not None and complete != before and history(store, cluster).last == past.last:
             watermark.advance(store, cluster, complete)
         return None
+    if check is not None:
+        check()
     return _create(store, cluster, past, "ingest", segments, snapshots, now, answers=answers, facts=facts, complete=(before, complete))
 
 

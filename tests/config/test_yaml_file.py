@@ -1,0 +1,116 @@
+"""A YAML as it is written: nothing is dropped, and no word is taken for something else."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+import yaml
+from hypothesis import given
+from hypothesis import strategies as st
+
+from writetime.config.yaml_file import Refused, Unquoted, read
+
+
+@pytest.mark.parametrize(
+    ("word", "value"),
+    [
+        ("010", "010"),
+        ("0x1F", "0x1F"),
+        ("0b11", "0b11"),
+        ("1_000", "1_000"),
+        ("1:30", "1:30"),
+        ("1:30:00.5", "1:30:00.5"),
+        ("no", "no"),
+        ("On", "On"),
+        ("YES", "YES"),
+        ("off", "off"),
+        ("2026-02-30", "2026-02-30"),
+        ("2026-02-28", "2026-02-28"),
+        ("2026-02-28 10:00:00", "2026-02-28 10:00:00"),
+        ("=", "="),
+        (".inf", ".inf"),
+        (".NaN", ".NaN"),
+    ],
+)
+def test_what_yaml_1_1_takes_for_something_else_is_a_text(word: str, value: str) -> None:
+    found = read(f"a: {word}\nb: [{word}]\n").values
+    assert found == {"a": value, "b": [value]}
+    assert isinstance(found["a"], Unquoted)
+    # In quotes there is no doubt.
+    assert type(read(f"a: '{word}'\n").values["a"]) is str
+    assert read(f"{word}: 7\n").values == {word: 7}
+
+
+@pytest.mark.parametrize(
+    ("word", "value"),
+    [
+        ("true", True),
+        ("False", False),
+        ("~", None),
+        ("", None),
+        ("null", None),
+        ("0", 0),
+        ("-7", -7),
+        ("10", 10),
+        ("0.5", 0.5),
+        ("5.", 5.0),
+    ],
+)
+def test_what_both_versions_agree_on(word: str, value: Any) -> None:
+    (found,) = read(f"a: {word}\n").values.values()
+    assert (type(found), found) == (type(value), value)
+
+
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [
+        ("a: 1\nb: 2\na: 3\n", r"`a` is given twice, on lines 1 and 3"),
+        ("a: 1\n'a': 3\n", r"`a` is given twice, on lines 1 and 2"),
+        ("a:\n  b:\n    c: 1\n    d: 2\n    c: 1\n", r"`a\.b\.c` is given twice, on lines 3 and 5"),
+        ("a:\n- b: 1\n- b: 1\n  b: 2\n", r"`a\[1\]\.b` is given twice, on lines 3 and 4"),
+        ("a: {8: x, '8': y}\n", r"`a\.8` is given twice, on line 1"),
+        ("x: &x\n  b: 1\na:\n  <<: *x\n  b: 2\n", r"`a\.b` is given twice, on lines 2 and 5"),
+        ("x: &x {b: 1}\ny: &y {b: 1}\na: {<<: [*x, *y]}\n", r"`a\.b` is given twice, on lines 1 and 2"),
+        ("x: &x {b: 1}\na:\n  <<: *x\n  <<: *x\n", r"`a\.b` is given twice"),
+        ("a: {<<: 7}\n", r"`a\.<<` on line 1 merges what is no mapping"),
+        ("a: &a {b: *a}\n", r"alias on line 1 contains itself"),
+        ("a: !!binary AAAA\n", r"`a` on line 1 has the tag .*binary"),
+        ("a: !own x\n", r"`a` on line 1 has the tag !own"),
+        ("a: !!set {b}\n", r"`a` on line 1 has the tag .*set"),
+        ("a: {[b]: c}\n", r"a key of `a` on line 1 is a list"),
+        ("~: c\n", r"a key of `the file` on line 1 is empty"),
+        ("a: " + "[" * 150 + "]" * 150, r"nested too deeply on line 1"),
+        (
+            "a: &a [x, x, x, x, x, x, x, x, x, x]\n"
+            + "".join(f"{n}: &{n} [{', '.join([f'*{o}'] * 10)}]\n" for o, n in zip("abcde", "bcdef", strict=True)),
+            "more than 100000",
+        ),
+    ],
+)
+def test_what_would_be_lost_or_cannot_be_read_is_refused(text: str, said: str) -> None:
+    with pytest.raises(Refused, match=said):
+        read(text)
+
+
+def test_merges_and_aliases_that_lose_nothing_are_read() -> None:
+    found = read("x: &x {b: 1}\na: {<<: *x, c: 2}\nd: *x\n")
+    assert found.values == {"x": {"b": 1}, "a": {"b": 1, "c": 2}, "d": {"b": 1}}
+    assert found.line(("a", "c")) == 2
+    assert found.line(("a", "unknown", "key")) == 2
+    assert found.line(("unknown",)) is None
+
+
+VALUES = st.recursive(
+    st.none() | st.booleans() | st.integers() | st.text() | st.floats(allow_nan=False, allow_infinity=False),
+    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text(), inner, max_size=3),
+    max_leaves=10,
+)
+
+
+@given(st.dictionaries(st.text(), VALUES, max_size=4))
+def test_what_yaml_writes_is_read_as_it_was(document: dict[str, Any]) -> None:
+    """Texts that would be something else are written in quotes."""
+    text = yaml.safe_dump(document, allow_unicode=True)
+    if "? " not in text:  # a key that is long or has line breaks
+        assert read(text).values == document
