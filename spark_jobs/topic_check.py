@@ -32,7 +32,7 @@ from pyspark.sql.pandas.types import from_arrow_schema, to_arrow_schema
 from spark_jobs.failures import kind_of, reason_of
 from spark_jobs.sinks.iceberg import Warehouse
 from spark_jobs.sinks.iceberg_table import IcebergTable
-from spark_jobs.sinks.kafka import client_options
+from spark_jobs.sinks.kafka_clients import make, reader_options
 from spark_jobs.sinks.schema_registry import Registry
 from spark_jobs.stages.jvm_batches import made_whole
 from spark_jobs.stages.scan import Batches, chunked
@@ -378,7 +378,7 @@ class TopicChecks:
 def partitions_of(kafka: KafkaConfig, name: str) -> list[Partition]:
     """The topic's partitions. PublishError if there is none, or if records have been deleted without regard to
     their keys."""
-    consumer = Consumer(_options(kafka))
+    consumer = make(Consumer, _options(kafka))
     try:
         known = consumer.list_topics(name, timeout=_TIMEOUT_SECONDS).topics[name]
         if known.error is not None:
@@ -406,7 +406,7 @@ def _offsets(consumer: Consumer, name: str, number: int) -> tuple[int, int]:
 def messages(kafka: KafkaConfig, name: str, partition: Partition) -> Iterator[tuple[bytes | None, bytes | None]]:
     """Key and value of the partition's committed records, up to the end that it had. PublishError (retriable) if
     Kafka does not answer."""
-    consumer = Consumer(_options(kafka))
+    consumer = make(Consumer, _options(kafka))
     try:
         consumer.assign([TopicPartition(name, partition.number, partition.first)])
         deadline = time.monotonic() + _TIMEOUT_SECONDS
@@ -435,8 +435,7 @@ def _bytes(part: str | bytes | None) -> bytes | None:
 def _options(kafka: KafkaConfig) -> dict[str, Any]:
     """Of a consumer that sees what was committed. It joins no group: the id is one for which publishing has the
     rights anyway."""
-    own = {"group.id": f"{kafka.topic_prefix}.progress-reader", "enable.auto.commit": False, "isolation.level": "read_committed"}
-    return {**client_options(kafka), **own, "enable.partition.eof": True}
+    return reader_options(kafka, f"{kafka.topic_prefix}.progress-reader")
 
 
 def _failure(name: str, error: KafkaException) -> PublishError:

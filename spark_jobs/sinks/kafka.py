@@ -32,6 +32,7 @@ from confluent_kafka import Consumer, KafkaError, KafkaException, Message, Produ
 from confluent_kafka.admin import AdminClient, ConfigEntry, ConfigResource, ResourceType  # type: ignore[attr-defined]  # exported, not by the stubs
 from confluent_kafka.cimpl import NewTopic
 
+from spark_jobs.sinks.kafka_clients import client_options, make, producer_options, publisher_options, reader_options
 from spark_jobs.stages.arrow_runs import joined
 from spark_jobs.stages.row_packs import ascending, in_order, is_ascending, pack, unpacked
 from spark_jobs.stages.scan import Batches
@@ -110,13 +111,6 @@ _FENCED = (KafkaError._FENCED, KafkaError.PRODUCER_FENCED, KafkaError.INVALID_PR
 _PASSING = (KafkaError._TRANSPORT, KafkaError._ALL_BROKERS_DOWN, KafkaError._TIMED_OUT, KafkaError._MSG_TIMED_OUT, *_FENCED)
 _WAIT = "Events stay in the changes tables and go out with the next run."
 _LIBRDKAFKA_MAX = 1_000_000
-_OF_EVERY_CLIENT = (
-    *("security.", "sasl.", "ssl.", "https.", "enable.ssl.", "enable.sasl."),
-    *("socket.", "broker.", "client.", "metadata.", "topic.metadata.", "reconnect.", "retry.backoff.", "api.version."),
-    *("receive.message.", "connections.", "log", "debug"),
-)
-"""How librdkafka's names of options begin that are neither a producer's nor a consumer's own
-(CONFIGURATION.md, column C/P: `*`)."""
 _RECORD_OVERHEAD = 256  # a record's frame and its headers
 _GONE_WITH_OTHERS = (KafkaError._PURGE_QUEUE, KafkaError._PURGE_INFLIGHT)
 _BY_KEY = -1  # librdkafka's RD_KAFKA_PARTITION_UA: the partitioner decides
@@ -171,19 +165,12 @@ class Chain:
 Headers = list[tuple[str, str | bytes | None]]
 
 
-def client_options(kafka: KafkaConfig) -> dict[str, Any]:
-    """Options that all clients of this pipeline share: the brokers, and the connection options of
-    `kafka.producer`."""
-    shared = {option: value for option, value in kafka.producer.items() if option.startswith(_OF_EVERY_CLIENT)}
-    return {"bootstrap.servers": kafka.bootstrap_servers, **shared}
-
-
 def ensure_topics(kafka: KafkaConfig, topics: list[str]) -> dict[str, PublishError]:
     """Create missing topics; existing ones keep their settings. Returns the topics that Kafka refuses to
     create, with the error."""
     errors: list[KafkaError] = []
     options: dict[str, Any] = {**client_options(kafka), "error_cb": errors.append}
-    admin = AdminClient(options)
+    admin = make(AdminClient, options)
     try:
         present = admin.list_topics(timeout=_TIMEOUT_SECONDS).topics
     except KafkaException as error:
@@ -256,8 +243,8 @@ def _settings(admin: AdminClient, topics: Iterable[str]) -> dict[str, Callable[[
 def message_limits(kafka: KafkaConfig, topics: Iterable[str]) -> tuple[dict[str, int], dict[str, PublishError]]:
     """Maximum bytes of a record's key and value by topic: the limits of producer and topic, less a record's
     overhead. Also the topics whose limit is unknown, with the error."""
-    own = int(kafka.producer.get("message.max.bytes", _LIBRDKAFKA_MAX))
-    admin = AdminClient(client_options(kafka))
+    own = kafka.largest_message or _LIBRDKAFKA_MAX
+    admin = make(AdminClient, client_options(kafka))
     limits: dict[str, int] = {}
     silent: dict[str, PublishError] = {}
     for topic, settings in _settings(admin, topics).items():
@@ -283,7 +270,7 @@ def send_heartbeat(kafka: KafkaConfig, key: bytes, value: bytes) -> None:
     if (refused := ensure_topics(kafka, [topic])).get(topic) is not None:
         raise refused[topic]
     failed: list[KafkaError] = []
-    producer = Producer({**kafka.producer, **client_options(kafka)})
+    producer = make(Producer, producer_options(kafka))
     _produce(producer, topic, key, value, lambda error, _: failed.append(error) if error else None)
     if producer.flush(_TIMEOUT_SECONDS) or failed:
         raise _failure("send a heartbeat", topic, KafkaException(failed[0] if failed else KafkaError(KafkaError._TIMED_OUT)))
@@ -302,7 +289,7 @@ def mark_complete(kafka: KafkaConfig, topics: Iterable[str], until_ms: int) -> N
         else:
             failed.append(error)
 
-    producer = Producer({**kafka.producer, **client_options(kafka)})
+    producer = make(Producer, producer_options(kafka))
     try:
         present = producer.list_topics(timeout=_TIMEOUT_SECONDS).topics
         for topic in sorted(present.keys() & set(topics)):
@@ -401,21 +388,7 @@ class Publisher:
     def _producer(self, publisher: int) -> Producer:
         """The publisher's producer. It fences all earlier ones of the same name and settles what they left
         open."""
-        producer = Producer(
-            {
-                "linger.ms": 20,
-                "compression.type": "lz4",
-                # As the Java client partitions, so that consumers may join our topics with those of Java
-                # producers.
-                "partitioner": "murmur2_random",
-                **self.kafka.producer,
-                **client_options(self.kafka),
-                # The client makes no object and no call for a record that was delivered.
-                "delivery.report.only.error": True,
-                "enable.idempotence": True,
-                "transactional.id": self._transactional_id(publisher),
-            }
-        )
+        producer = make(Producer, publisher_options(self.kafka, self._transactional_id(publisher)))
         # Without a connection, librdkafka looks for the coordinator again only after 500 ms. The first answer names the
         # brokers, and the connection that it came by is closed; the second one comes by one that stays.
         for _ in range(2):
@@ -645,7 +618,7 @@ def _all_progress(kafka: KafkaConfig, *, settled: bool = True) -> list[tuple[dic
     """As `_read_progress`, of all publishers; of none if their topic does not exist."""
     topic = progress_topic(kafka.topic_prefix)
     try:
-        topics = AdminClient(client_options(kafka)).list_topics(timeout=_TIMEOUT_SECONDS).topics
+        topics = make(AdminClient, client_options(kafka)).list_topics(timeout=_TIMEOUT_SECONDS).topics
         numbers = topics[topic].partitions if topic in topics else ()
         return at_once(lambda number: _read_progress(kafka, number, settled=settled), numbers)
     except KafkaException as error:
@@ -765,19 +738,14 @@ def read_progress(kafka: KafkaConfig, publisher: int) -> dict[str, Position]:
 def _read_progress(kafka: KafkaConfig, publisher: int, *, settled: bool = True) -> tuple[dict[str, Position], bytes | None]:
     """Committed progress and the owner of the topics. With `settled`, the partition must be read to its very
     end."""
-    consumer = Consumer(
-        {
-            **client_options(kafka),
-            "group.id": f"{kafka.topic_prefix}.progress-reader",
-            "enable.auto.commit": False,
-            "isolation.level": "read_committed",
-            "enable.partition.eof": True,
-            # A broker says that nothing is left only after it has waited that long for more.
-            "fetch.wait.max.ms": 10,
-            # The first fetch often finds its broker not connected yet, which librdkafka takes for an error.
-            "fetch.error.backoff.ms": 10,
-        }
-    )
+    options = {
+        **reader_options(kafka, f"{kafka.topic_prefix}.progress-reader"),
+        # A broker says that nothing is left only after it has waited that long for more.
+        "fetch.wait.max.ms": 10,
+        # The first fetch often finds its broker not connected yet, which librdkafka takes for an error.
+        "fetch.error.backoff.ms": 10,
+    }
+    consumer = make(Consumer, options)
     progress: dict[str, Position] = {}
     claimed: bytes | None = None
     try:

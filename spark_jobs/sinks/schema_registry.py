@@ -16,6 +16,7 @@ from typing import Any, Self
 
 import httpx
 
+from spark_jobs.sinks.http_proxy import proxy_of
 from writetime.config.kafka import KafkaConfig
 from writetime.errors import ConfigError, PublishError
 from writetime.events.avro import Avro
@@ -38,6 +39,9 @@ class Registry:
         self._client = httpx.Client(
             auth=(user, password) if user_info else None,
             verify=_tls(kafka),
+            proxy=proxy_of(self.url),
+            # What it reads of the environment itself, `proxy_of` and the TLS context do.
+            trust_env=False,
             timeout=_TIMEOUT_SECONDS,
             headers={"Content-Type": _TYPE, "Accept": f"{_TYPE}, application/json"},
         )
@@ -85,7 +89,7 @@ class Registry:
         """The response; None if the subject, version or schema does not exist."""
         try:
             answer = self._client.request(method, self.url + path, json=body)
-        except httpx.HTTPError as error:
+        except (httpx.HTTPError, httpx.InvalidURL) as error:
             raise self._failure(subject, f"{type(error).__name__}: {error}", retriable=True) from error
         if answer.status_code in _NOT_FOUND:
             return None
@@ -106,13 +110,20 @@ class Registry:
 
 
 def _tls(kafka: KafkaConfig) -> ssl.SSLContext:
+    key = "kafka.schema.registry.ssl.ca.location"
     try:
         context = ssl.create_default_context(cafile=None if kafka.schema_registry_ca is None else str(kafka.schema_registry_ca))
         if kafka.schema_registry_certificate is not None:
-            context.load_cert_chain(kafka.schema_registry_certificate, kafka.schema_registry_key)
-    except (OSError, ssl.SSLError) as error:
-        raise ConfigError(f"{error}", operation="read certificates", obj="kafka.schema.registry.ssl") from error
+            key = f"kafka.schema.registry.ssl.{'certificate' if kafka.schema_registry_key is None else 'key'}.location"
+            context.load_cert_chain(kafka.schema_registry_certificate, kafka.schema_registry_key, password=_no_password)
+    except (OSError, ValueError) as error:
+        raise ConfigError(f"{error}", operation="read certificates", obj=key) from error
     return context
+
+
+def _no_password() -> str:
+    # Without this, OpenSSL asks for one at the terminal.
+    raise ValueError("the key is encrypted, and there is no password for it")
 
 
 def _incompatible(subject: str, why: str) -> PublishError:

@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 import yaml
 
+from spark_jobs import config_check
 from tests.events.test_contracts import ABOUT, COLUMNS, KEYS, SCHEMA, rows
 from writetime.cli import main
 from writetime.config import debezium
@@ -168,10 +169,109 @@ def test_the_example_becomes_a_pipeline(tmp_path: Path, capsys: pytest.CaptureFi
     assert main(["config", "check", str(path)]) == 0
 
 
-def test_the_page_has_each_row_of_the_table() -> None:
+@pytest.mark.parametrize("table", [debezium.PROPERTIES, debezium.PRODUCER], ids=["properties", "producer"])
+def test_the_page_has_each_row_of_the_table(table: tuple[debezium.Property, ...]) -> None:
     page = PAGE.read_text(encoding="utf-8").splitlines()
-    rows = [line for line in page if line.startswith("| `") and line in {each.row() for each in debezium.PROPERTIES}]
-    assert rows == [each.row() for each in debezium.PROPERTIES]
+    rows = [line for line in page if line.startswith("| `") and line in {each.row() for each in table}]
+    assert rows == [each.row() for each in table]
+
+
+PRODUCER_OPTIONS = {
+    "acks": "1",
+    "batch.size": "0",
+    "buffer.memory": "67108864",
+    "client.dns.lookup": "use_all_dns_ips",
+    "client.id": "debezium",
+    "compression.type": "zstd",
+    "compression.zstd.level": "3",
+    "connections.max.idle.ms": "540000",
+    "delivery.timeout.ms": "120000",
+    "enable.idempotence": "false",
+    "enable.metrics.push": "true",
+    "interceptor.classes": "",
+    "linger.ms": "5",
+    "max.block.ms": "60000",
+    "max.in.flight.requests.per.connection": "10",
+    "max.request.size": "10485760",
+    "metadata.max.age.ms": "300000",
+    "metadata.recovery.strategy": "rebootstrap",
+    "metadata.recovery.rebootstrap.trigger.ms": "300000",
+    "partitioner": "random",
+    "partitioner.class": "org.apache.kafka.clients.producer.RoundRobinPartitioner",
+    "receive.buffer.bytes": "-1",
+    "reconnect.backoff.max.ms": "1000",
+    "reconnect.backoff.ms": "50",
+    "request.timeout.ms": "30000",
+    "retries": "2147483647",
+    "retry.backoff.max.ms": "1000",
+    "retry.backoff.ms": "100",
+    "sasl.kerberos.service.name": "kafka",
+    "sasl.login.refresh.window.factor": "0.8",
+    "sasl.mechanism": "GSSAPI",
+    "security.protocol": "PLAINTEXT",
+    "send.buffer.bytes": "131072",
+    "socket.connection.setup.timeout.ms": "10000",
+    "ssl.cipher.suites": "TLS_AES_256_GCM_SHA384",
+    "ssl.enabled.protocols": "TLSv1.2,TLSv1.3",
+    "ssl.endpoint.identification.algorithm": "",
+    "ssl.keystore.key": "-----BEGIN PRIVATE KEY-----",
+    "transaction.timeout.ms": "60000",
+}
+"""Options of Java's producer, by Kafka's documentation."""
+TAKEN = {
+    "compression.level": "3",
+    "message.max.bytes": "10485760",
+    "queue.buffering.max.kbytes": "65536",
+    "ssl.endpoint.identification.algorithm": "none",
+    "socket.send.buffer.bytes": "131072",
+    "retries": "2147483647",
+    "ssl.key.pem": "${KAFKA_SSL_KEY_PEM}",
+}
+
+
+def test_of_the_producer_only_what_the_client_takes_is_written() -> None:
+    """Every other option is named, with the reason."""
+    found = debezium.translate(LITTLE | {f"kafka.producer.{name}": value for name, value in PRODUCER_OPTIONS.items()}, GIVEN)
+    found.leave_out(config_check.problems(PipelineConfig.model_validate(found.document)))
+    producer = found.document["kafka"]["producer"]
+    assert TAKEN.items() <= producer.items()
+    config = PipelineConfig.model_validate(found.document)
+    assert list(config_check.problems(config)) == []
+    renamed = {each.name for each in debezium.PRODUCER if each.key and each.key in producer}
+    assert {name for name in PRODUCER_OPTIONS if name not in producer and name not in renamed} <= {
+        name.removeprefix("kafka.producer.") for name in found.notes
+    }
+    for name in (
+        "acks",
+        "partitioner",
+        "max.block.ms",
+        "delivery.timeout.ms",
+        "enable.idempotence",
+        "max.in.flight.requests.per.connection",
+    ):
+        assert name not in producer
+    assert "left out: librdkafka refuses it: No such" in found.notes["kafka.producer.sasl.login.refresh.window.factor"]
+
+
+def test_properties_of_debezium_3_6_are_known() -> None:
+    names = ("poll.dispatch.interval.ms", "topic.heartbeat.name", "custom.sanitize.pattern", "extended.headers.enabled", "transforms")
+    found = debezium.translate(LITTLE | dict.fromkeys((*names, "transforms.unwrap.type", "signal.data.collection"), "x"), GIVEN)
+    assert found.notes.keys() == {*names, "transforms.unwrap.type", "signal.data.collection"}
+    assert not any("is not a property" in note for note in found.notes.values())
+    assert debezium.translate(LITTLE | {"no.such": "x"}, GIVEN).notes == {"no.such": "is not a property of Debezium that is known here"}
+
+
+def test_of_several_registries_the_first_is_written() -> None:
+    given = {
+        "value.converter": "io.confluent.connect.avro.AvroConverter",
+        "value.converter.schema.registry.url": "http://a:8081, http://b:8081",
+    }
+    found = debezium.translate(LITTLE | given, GIVEN)
+    assert found.document["kafka"]["schema.registry.url"] == "http://a:8081"
+    assert found.notes == {
+        "value.converter": next(each.note for each in debezium.PROPERTIES if each.name == "value.converter"),
+        "value.converter.schema.registry.url": "one URL is due: the first of the list",
+    }
 
 
 def _tables() -> list[list[str]]:

@@ -42,8 +42,59 @@ def test_folders_are_meant_from_the_files_place(tmp_path: Path) -> None:
     assert config.catalog is not None
     assert config.bucket == str(tmp_path.parent / "bucket")
     assert config.catalog.warehouse == str(tmp_path / "wh")
+    assert config.catalog.uri == f"jdbc:sqlite:{tmp_path / 'catalog.db'}"
     assert (config.node.cdc_raw, config.node.schema_file) == (tmp_path / "raw", Path("/elsewhere/schema.json"))
     assert load(write(tmp_path, MINIMAL | {"bucket": "gs://b/p"})).bucket == "gs://b/p"
+
+
+@pytest.mark.parametrize(
+    ("uri", "found"),
+    [
+        ("jdbc:sqlite:catalog.db", "jdbc:sqlite:{}/catalog.db"),
+        ("jdbc:sqlite:../a/catalog.db?journal_mode=WAL", "jdbc:sqlite:{}/../a/catalog.db?journal_mode=WAL"),
+        ("jdbc:sqlite:file:catalog.db?cache=shared", "jdbc:sqlite:file:{}/catalog.db?cache=shared"),
+        ("jdbc:sqlite:/var/lib/catalog.db", "jdbc:sqlite:/var/lib/catalog.db"),
+        ("jdbc:sqlite:file:/var/lib/catalog.db", "jdbc:sqlite:file:/var/lib/catalog.db"),
+        ("jdbc:sqlite::memory:", "jdbc:sqlite::memory:"),
+        ("jdbc:sqlite:", "jdbc:sqlite:"),
+        ("jdbc:postgresql://h/db", "jdbc:postgresql://h/db"),
+    ],
+)
+def test_a_database_in_a_file_is_meant_from_the_files_place(tmp_path: Path, uri: str, found: str) -> None:
+    config = load(write(tmp_path, MINIMAL | {"catalog": {"uri": uri, "warehouse": "w"}}))
+    assert config.catalog is not None
+    expected = found.format(tmp_path).replace(f"{tmp_path}/../", f"{tmp_path.parent}/")
+    assert config.catalog.uri == expected
+
+
+def test_files_of_librdkafka_are_meant_from_the_files_place(tmp_path: Path) -> None:
+    producer = {"ssl.ca.location": "ca.pem", "ssl.key.location": "/k.pem", "ssl.crl.location": "", "client.id": "ca.pem"}
+    config = load(write(tmp_path, MINIMAL | {"kafka": {"bootstrap.servers": "k:1", "topic.prefix": "t", "producer": producer}}))
+    assert config.kafka is not None
+    assert config.kafka.producer == producer | {"ssl.ca.location": str(tmp_path / "ca.pem")}
+    probe = {"bootstrap.servers": "k:1", "topic.prefix": "t", "producer": {"ssl.ca.location": "probe"}}
+    assert load(write(tmp_path, MINIMAL | {"kafka": probe})).kafka.producer == {"ssl.ca.location": "probe"}  # type: ignore[union-attr]
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        {"catalog": {"uri": "https://c", "type": "rest", "warehouse": "w", "secrets": {"token": "hunter2\n"}}},
+        {"node": {"cdc_raw": "x", "password": "hunter2\r"}},
+        {"bucket": "sftp://me:hunter2@host/x"},
+    ],
+)
+def test_an_error_has_no_secret(tmp_path: Path, change: dict[str, Any]) -> None:
+    with pytest.raises(ConfigError) as caught:
+        load(write(tmp_path, MINIMAL | change))
+    assert "hunter2" not in f"{caught.value} {caught.value.as_dict()}"
+    (key,) = change
+    assert f"`{key}" in str(caught.value)
+
+
+def test_a_key_in_pem_has_lines(tmp_path: Path) -> None:
+    node = {"cdc_raw": "x", "password": "-----BEGIN A KEY-----\nA\n"}
+    assert load(write(tmp_path, MINIMAL | {"node": node})).node is not None
 
 
 def test_events_come_out_as_files_where_there_is_no_kafka_unless_nobody_wants_them(tmp_path: Path) -> None:

@@ -1,15 +1,16 @@
 """The command line `writetime`: the core's commands, and those that other packages add.
 
 Strategy: a package adds a command with an entry point of the group `writetime.commands`, whose value is a
-function with typer annotations; the core imports no such package. Libraries that only some commands need are
+function with typer annotations, and a check of configurations with one of `writetime.checks`; the core imports no
+such package. Libraries that only some commands need are
 imported by those commands. An error becomes one line on stderr and an exit code: 2 for a configuration error,
 otherwise 1. `--debug` shows the traceback."""
 
 from __future__ import annotations
 
 import json
-import re
 import sys
+from collections.abc import Iterator
 from importlib.metadata import EntryPoint, entry_points
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -23,8 +24,11 @@ from writetime.cli.metrics import metrics
 from writetime.errors import ConfigError, WritetimeError
 
 if TYPE_CHECKING:
+    from writetime.config.base import Problem
     from writetime.config.pipeline import PipelineConfig
 
+CHECKS = "writetime.checks"
+"""Entry points: functions from a pipeline's configuration to what their clients refuse of it (`Problem`)."""
 GROUP = "writetime.commands"
 _File = Annotated[Path, typer.Argument(help="The pipeline's YAML.", show_default=False)]
 
@@ -40,9 +44,22 @@ def config_check(
     from writetime.config.pipeline import load
 
     config = load(file)
+    if found := list(_refused(config)):
+        raise ConfigError("; ".join(map(str, found)), operation="check the configuration", obj=str(file))
     if rules:
         _check_rules(file, config)
     typer.echo(f"{file}: pipeline {config.pipeline}, cluster {config.cluster.name}, bucket {config.bucket}: valid")
+
+
+def _refused(config: PipelineConfig) -> Iterator[Problem]:
+    """What clients refuse of a configuration, by the checks of the packages that are installed."""
+    for point in entry_points(group=CHECKS):
+        try:
+            check = point.load()
+        except ImportError as error:
+            typer.echo(f"not checked here: {point.name}: {error}", err=True)
+        else:
+            yield from check(config)
 
 
 def _check_rules(file: Path, config: PipelineConfig) -> None:
@@ -83,6 +100,7 @@ def config_from_debezium(
     import yaml
 
     from writetime.config import debezium
+    from writetime.config.pipeline import PipelineConfig
 
     given = {
         "cluster": {"name": cluster, "datacenters": datacenter},
@@ -91,6 +109,7 @@ def config_from_debezium(
         "airflow": {"mode": "session"},
     }
     found = debezium.pipeline_of(file, given)
+    found.leave_out(_refused(PipelineConfig.model_validate(found.document)))
     typer.echo(yaml.safe_dump(found.document, sort_keys=False, allow_unicode=True).rstrip())
     for name, note in found.notes.items():
         typer.echo(f"{name}: {note.replace('`', '')}", err=True)
@@ -130,9 +149,6 @@ def main(arguments: list[str] | None = None) -> int:
     return 0
 
 
-_MASK = "**********"
-_SECRET_NAME = re.compile(r"password|passwd|secret|token|credential|jaas|private|key\.pem|access[._]key|account[._]key", re.IGNORECASE)
-_SECRET_IN_TEXT = re.compile(r"((?:password|secret|token)=|://[^/@:]*:(?=[^/@]*@))[^;&@\s]+", re.IGNORECASE)
 _HELP = "Change data capture for Apache Cassandra."
 
 
@@ -153,10 +169,12 @@ def _add(app: typer.Typer, point: EntryPoint) -> None:
 def _masked(value: Any, key: str = "") -> Any:
     """Mask secrets: pydantic masks declared ones; free-form options and URIs are masked by name and
     format."""
+    from writetime.config.base import MASK, is_secret, without_secrets
+
     if isinstance(value, dict):
         return {name: _masked(item, str(name)) for name, item in value.items()}
     if isinstance(value, list):
         return [_masked(item, key) for item in value]
-    if _SECRET_NAME.search(key) and value not in (None, ""):
-        return _MASK
-    return _SECRET_IN_TEXT.sub(rf"\1{_MASK}", value) if isinstance(value, str) else value
+    if is_secret(key) and value not in (None, ""):
+        return MASK
+    return without_secrets(value) if isinstance(value, str) else value

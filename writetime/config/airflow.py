@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from typing import Annotated, Any, Literal
 
-from pydantic import Field, SecretStr
+from pydantic import BeforeValidator, Field, SecretStr
 
 from writetime.config.base import Model
+from writetime.config.yaml_file import Unquoted
 
 
 class SparkConfig(Model):
@@ -23,6 +24,15 @@ class SparkConfig(Model):
     )
 
 
+def _plain(value: Any) -> Any:
+    """A value of any type, but none that YAML 1.1 and 1.2 read otherwise."""
+    if isinstance(value, Unquoted):
+        raise ValueError(f"`{value}` is a text here, and YAML 1.1 reads something else: write true, false or a number in digits, or quotes")
+    for part in value.values() if isinstance(value, dict) else value if isinstance(value, list) else ():
+        _plain(part)
+    return value
+
+
 class NotifierConfig(Model):
     """An Airflow notifier, such as those of the providers for mail or chat."""
 
@@ -30,7 +40,7 @@ class NotifierConfig(Model):
         description="Import path of the class: airflow.providers.smtp.notifications.smtp.SmtpNotifier.",
         pattern=r"^[A-Za-z_]\w*(\.[A-Za-z_]\w*)+$",
     )
-    options: dict[str, Any] = Field(
+    options: dict[str, Annotated[Any, BeforeValidator(_plain)]] = Field(
         default={},
         description="Arguments. Strings may contain Airflow templates; `{{ told }}` is the report: what happened, where, why, next step.",
     )

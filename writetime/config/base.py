@@ -4,11 +4,21 @@ that several keys share: those of Debezium, whose properties are texts of any ca
 from __future__ import annotations
 
 import re
-from typing import Annotated, Any, Final
+from typing import Annotated, Any, Final, NamedTuple
 
-from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict
+from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, SecretStr
 
 from writetime.storage import is_store, not_a_store
+
+
+class Problem(NamedTuple):
+    """What is wrong with a value: the key's path in the YAML, and the reason, without a secret's value."""
+
+    key: str
+    text: str
+
+    def __str__(self) -> str:
+        return f"`{self.key}`: {self.text}"
 
 
 class Model(BaseModel):
@@ -40,10 +50,40 @@ def pattern_list(text: str) -> list[str]:
 
 def _known_store(url: str) -> str:
     if not is_store(url):
-        raise ValueError(not_a_store(url))
+        raise ValueError(without_secrets(not_a_store(url)))
     return url
 
 
+def without_secrets(text: str) -> str:
+    """A text without the passwords in its URLs and parameters."""
+    return _SECRET_IN_TEXT.sub(rf"\1{MASK}", text)
+
+
+def is_secret(name: str) -> bool:
+    """Whether an option of that name has a value that nobody may see."""
+    return _SECRET_NAME.search(name) is not None
+
+
+def has_control_characters(text: str) -> bool:
+    """Whether a password or a token has a line break or the like, as a file's last line leaves one behind. A key in PEM, or a
+    document in JSON, has lines."""
+    return not text.startswith(("-----BEGIN", "{")) and any(ord(character) < 0x20 for character in text)
+
+
+def _single_line(secret: SecretStr) -> SecretStr:
+    if has_control_characters(secret.get_secret_value()):
+        raise ValueError(SINGLE_LINE)
+    return secret
+
+
+MASK: Final = "**********"
+SINGLE_LINE: Final = "has a line break or another control character, which no password has; a file's last line break is often left over"
+_SECRET_NAME: Final = re.compile(
+    r"password|passwd|secret|token|credential|jaas|private|key\.pem|access[._]key|account[._]key", re.IGNORECASE
+)
+_SECRET_IN_TEXT: Final = re.compile(r"((?:password|secret|token)=|://[^/@:]*:(?=[^/@]*@))[^;&@\s]+", re.IGNORECASE)
+Secret = Annotated[SecretStr, AfterValidator(_single_line)]
+"""A secret of one line."""
 LOWER = BeforeValidator(lambda value: value.lower() if isinstance(value, str) else value)
 """Of a choice in lower case: any case is accepted."""
 UPPER = BeforeValidator(lambda value: value.upper() if isinstance(value, str) else value)

@@ -12,14 +12,14 @@ from __future__ import annotations
 
 import re
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Final
 
 from pydantic import ValidationError
 
-from writetime.config.base import comma_list
+from writetime.config.base import Problem, comma_list
 from writetime.config.pipeline import PipelineConfig, explain
 from writetime.errors import ConfigError
 
@@ -58,6 +58,22 @@ class Translated:
 
     document: dict[str, Any]
     notes: dict[str, str] = field(default_factory=dict)
+
+    @property
+    def producer(self) -> dict[str, Any]:
+        """librdkafka's options."""
+        found: dict[str, Any] = self.document.setdefault("kafka", {}).setdefault("producer", {})
+        return found
+
+    def leave_out(self, problems: Iterable[Problem]) -> None:
+        """Leave out the options that a client refuses, and say so. A file may be on another machine."""
+        for key, text in problems:
+            option = key.removeprefix("kafka.producer.")
+            if option in self.producer and not option.endswith(_FILES):
+                del self.producer[option]
+                self.notes[f"{_PRODUCER}{option}"] = f"left out: {text}"
+        if not self.producer:
+            del self.document["kafka"]["producer"]
 
 
 def pipeline_of(file: Path, given: Mapping[str, Any]) -> Translated:
@@ -117,13 +133,21 @@ def translate(properties: Mapping[str, str], given: Mapping[str, Any]) -> Transl
     _set(found.document, "kafka/format", _format(properties))
     for name, key in _REGISTRY.items():
         if (value := properties.get(f"value.converter.{name}")) is not None:
-            _set(found.document, f"kafka/{key}", _secret(found, f"value.converter.{name}", key, value))
+            first, *more = value.split(",") if key == "schema.registry.url" else [value]
+            if more:
+                found.notes[f"value.converter.{name}"] = "one URL is due: the first of the list"
+            _set(found.document, f"kafka/{key}", _secret(found, f"value.converter.{name}", key, first.strip()))
     for name, value in properties.items():
         if name.startswith(_PRODUCER) and name != f"{_PRODUCER}bootstrap.servers":
             _producer_option(found, name, value)
     known = {each.name for each in PROPERTIES} | {f"{part}.converter.{name}" for part in ("key", "value") for name in _OF_CONVERTERS}
     unknown = [name for name in properties if name not in known and not name.startswith((_PRODUCER, "kafka.consumer."))]
-    return Translated(found.document, found.notes | dict.fromkeys(unknown, "is not a property of Debezium that is known here"))
+    found.notes |= {name: _note_of_family(name) or "is not a property of Debezium that is known here" for name in unknown}
+    return found
+
+
+def _note_of_family(name: str) -> str | None:
+    return next((note for family, note in FAMILIES.items() if name == family or name.startswith(f"{family}.")), None)
 
 
 def _set(document: dict[str, Any], key: str, value: Any) -> None:
@@ -152,10 +176,13 @@ def _format(properties: Mapping[str, str]) -> str:
 
 def _producer_option(found: Translated, name: str, value: str) -> None:
     option = name.removeprefix(_PRODUCER)
-    if reason := _JAVA_ONLY.get(option):
-        found.notes[name] = reason
-        return
-    _set(found.document, f"kafka/producer/{option}", _secret(found, name, option, value))
+    java = next((each for each in PRODUCER if each.name == option), None)
+    if java is None:
+        found.producer[option] = _secret(found, name, option, value)
+    elif not java.key or (converted := _converted(java, value)) is None:
+        found.notes[name] = java.note
+    else:
+        found.producer[java.key] = _secret(found, name, java.key, converted)
 
 
 def _secret(found: Translated, name: str, option: str, value: str) -> str:
@@ -193,19 +220,109 @@ _REGISTRY: Final = {
     "basic.auth.user.info": "schema.registry.basic.auth.user.info",
 }
 _OF_CONVERTERS: Final = ("schemas.enable", *_REGISTRY, "basic.auth.credentials.source")
-_JAVA_ONLY: Final = {
-    "key.serializer": "writetime encodes events itself",
-    "value.serializer": "writetime encodes events itself",
-    "ssl.truststore.location": "librdkafka reads PEM: `kafka: producer: ssl.ca.location`",
-    "ssl.truststore.password": "librdkafka reads PEM: `kafka: producer: ssl.ca.location`",
-    "ssl.truststore.type": "librdkafka reads PEM: `kafka: producer: ssl.ca.location`",
-    "ssl.keystore.type": "librdkafka reads PKCS12, or PEM in `ssl.certificate.location` and `ssl.key.location`",
-    "sasl.jaas.config": "librdkafka has `sasl.username` and `sasl.password`",
-}
-"""Options of the Java producer that librdkafka does not have."""
+_FILES: Final = (".location", ".keytab")
+_TRANSACTIONS: Final = "events are sent in transactions: all replicas acknowledge them, retries double nothing, and order is kept"
+_TIME: Final = "a record has the time of its transaction: `transaction.timeout.ms`"
+_PLACES: Final = "a key decides the partition, as in Java (`murmur2_random`): events of a key are in order in one partition only"
+_PEM: Final = "librdkafka reads PEM: `ssl.ca.location`"
+_OPENSSL: Final = "librdkafka has OpenSSL, not Java's TLS"
+_NO_METRICS: Final = "Java's metrics; `statistics.interval.ms` is librdkafka's"
+_NO_LOGIN: Final = "librdkafka logs in itself: `sasl.username` and `sasl.password`, or `sasl.oauthbearer.method: oidc`"
+
+
 _NO_QUEUES: Final = "there are no queues in memory: a batch reads segments, and events wait in the changes tables"
 _NO_OFFSETS: Final = "progress is in Kafka, in the transactions of the events"
 _ARCHIVED: Final = "the shipper uploads segments to the bucket, and archiving moves them there (`archive`)"
+
+_NO_CONNECT: Final = "part of Kafka Connect, and writetime publishes without it"
+FAMILIES: Final = {
+    "transforms": f"{_NO_CONNECT}; `columns`, `events: shape` and `kafka: format` say what records are like",
+    "predicates": _NO_CONNECT,
+    "post.processors": _NO_CONNECT,
+    "commit.log.transfer": _ARCHIVED,
+    "signal": "DAGs take requests: cdc_bootstrap, cdc_replay, cdc_publish",
+    "notification": "`airflow: on_failure` and the metrics",
+    "openlineage": "Airflow and Spark report lineage (docs/airflow.md)",
+    "guardrail": "`tables` says what is captured",
+    "internal": "an internal setting of Debezium",
+}
+"""Properties by the first words of their names, with the reason why they have no counterpart."""
+
+
+def _unless_negative(value: str) -> str | None:
+    """-1 is the system's default in Java."""
+    return None if int(value) < 0 else value
+
+
+def _positive(value: str) -> str | None:
+    return value if int(value) > 0 else None
+
+
+PRODUCER: Final = (
+    Property("max.request.size", "message.max.bytes"),
+    Property("buffer.memory", "queue.buffering.max.kbytes", "in KiB", lambda value: str(max(1, int(value) // 1024))),
+    Property("send.buffer.bytes", "socket.send.buffer.bytes", "-1: the system's default, as without it", _unless_negative),
+    Property("receive.buffer.bytes", "socket.receive.buffer.bytes", "-1: the system's default, as without it", _unless_negative),
+    Property("batch.size", "batch.size", "0: no batches in Java; librdkafka always has them", _positive),
+    Property("connections.max.idle.ms", "connections.max.idle.ms", "-1: never, as without it", _unless_negative),
+    Property("compression.gzip.level", "compression.level"),
+    Property("compression.lz4.level", "compression.level"),
+    Property("compression.zstd.level", "compression.level"),
+    Property(
+        "ssl.endpoint.identification.algorithm", "ssl.endpoint.identification.algorithm", "empty: `none`", lambda value: value or "none"
+    ),
+    Property("ssl.keystore.certificate.chain", "ssl.certificate.pem"),
+    Property("ssl.keystore.key", "ssl.key.pem"),
+    Property("ssl.truststore.certificates", "ssl.ca.pem"),
+    Property("acks", "acks", _TRANSACTIONS, lambda value: "all" if value.strip().lower() in ("all", "-1") else None),
+    Property("retries", "retries", _TRANSACTIONS, _positive),
+    Property("enable.idempotence", "", _TRANSACTIONS),
+    Property("transactional.id", "", "each publisher has its own"),
+    Property("transaction.two.phase.commit.enable", "", "each publisher ends its own transactions"),
+    Property(
+        "max.in.flight.requests.per.connection",
+        "max.in.flight.requests.per.connection",
+        "5 at most, or order is lost",
+        lambda value: value if 0 < int(value) <= 5 else None,
+    ),
+    Property("delivery.timeout.ms", "", _TIME),
+    Property("max.block.ms", "", "nothing is blocked: a run waits for Kafka, and is tried again"),
+    Property("metadata.max.idle.ms", "", "librdkafka keeps the metadata of topics that it knows"),
+    Property("socket.connection.setup.timeout.max.ms", "", "the timeout does not grow: `socket.connection.setup.timeout.ms`"),
+    Property("partitioner", "", _PLACES),
+    Property("partitioner.class", "", _PLACES),
+    Property("partitioner.ignore.keys", "", _PLACES),
+    Property("partitioner.adaptive.partitioning.enable", "", _PLACES),
+    Property("partitioner.availability.timeout.ms", "", _PLACES),
+    Property("key.serializer", "", "writetime encodes events itself"),
+    Property("value.serializer", "", "writetime encodes events itself"),
+    Property("interceptor.classes", "", "classes of Java"),
+    Property("metric.reporters", "", _NO_METRICS),
+    Property("metrics.num.samples", "", _NO_METRICS),
+    Property("metrics.recording.level", "", _NO_METRICS),
+    Property("metrics.sample.window.ms", "", _NO_METRICS),
+    Property("auto.include.jmx.reporter", "", _NO_METRICS),
+    Property("config.providers", "", "`${NAME}` is replaced from the environment"),
+    Property("security.providers", "", "classes of Java"),
+    Property("ssl.truststore.location", "", _PEM),
+    Property("ssl.truststore.password", "", _PEM),
+    Property("ssl.truststore.type", "", _PEM),
+    Property("ssl.keystore.type", "", "librdkafka reads PKCS12, or PEM in `ssl.certificate.location` and `ssl.key.location`"),
+    Property("ssl.cipher.suites", "", f"{_OPENSSL}: the names of `ssl.cipher.suites` are others"),
+    Property("ssl.enabled.protocols", "", _OPENSSL),
+    Property("ssl.protocol", "", _OPENSSL),
+    Property("ssl.provider", "", _OPENSSL),
+    Property("ssl.keymanager.algorithm", "", _OPENSSL),
+    Property("ssl.trustmanager.algorithm", "", _OPENSSL),
+    Property("ssl.secure.random.implementation", "", _OPENSSL),
+    Property("ssl.engine.factory.class", "", _OPENSSL),
+    Property("sasl.jaas.config", "", "librdkafka has `sasl.username` and `sasl.password`"),
+    Property("sasl.client.callback.handler.class", "", _NO_LOGIN),
+    Property("sasl.login.callback.handler.class", "", _NO_LOGIN),
+    Property("sasl.login.class", "", _NO_LOGIN),
+)
+"""Options of Java's producer that librdkafka does not have by that name, or not with every value: ours, within `kafka:
+producer`, or the reason. Others have the same names."""
 
 PROPERTIES: Final = (
     Property("connector.name", "pipeline", "lower case; other characters than letters and digits become `_`", _pipeline),
@@ -248,11 +365,14 @@ PROPERTIES: Final = (
     ),
     Property("heartbeat.interval.ms", "kafka/heartbeat.interval.ms", "", int),
     Property("topic.heartbeat.prefix", "kafka/topic.heartbeat.prefix"),
+    Property("topic.heartbeat.name", "", "always `<topic.heartbeat.prefix>.<topic.prefix>`"),
     Property("topic.naming.strategy", "", "topics are named as by `SchemaTopicNamingStrategy`"),
     Property("topic.delimiter", "", "always `.`"),
     Property("topic.cache.size", "", "nothing is cached"),
     Property("schema.name.adjustment.mode", "", "names in Avro are always valid; other characters are escaped (docs/types.md)"),
     Property("field.name.adjustment.mode", "", "names in Avro are always valid; `cqlName` has the original one"),
+    Property("custom.sanitize.pattern", "", "names in Avro are always valid; other characters are escaped (docs/types.md)"),
+    Property("extended.headers.enabled", "", "`kafka: headers` are writetime's own: table, op and sequence"),
     Property("converters", "", "`columns` masks, hashes and truncates; types: docs/types.md"),
     Property("http.port", "", "the shipper's `node: ship: listen` serves health and metrics"),
     Property("tracing.enabled", "", "no traces; `source` says where each event is from"),
@@ -274,6 +394,7 @@ PROPERTIES: Final = (
     Property("max.queue.size.in.bytes", "", _NO_QUEUES),
     Property("max.batch.size", "", _NO_QUEUES),
     Property("poll.interval.ms", "", _NO_QUEUES),
+    Property("poll.dispatch.interval.ms", "", _NO_QUEUES),
     Property("num.of.change.event.queues", "", "`kafka: publishers`"),
     Property("schema.refresh.interval.ms", "", "the shipper sends a table's schema when it changes"),
     Property("cdc.dir.poll.interval.ms", "", "`node: poll_seconds` of the shipper"),

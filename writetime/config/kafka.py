@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, Final, Literal
+from urllib.parse import urlsplit
 
-from pydantic import BeforeValidator, Field, SecretStr, model_validator
+from pydantic import BeforeValidator, Field, field_validator, model_validator
 
-from writetime.config.base import LOWER, Model, StoreUrl, comma_list
+from writetime.config.base import LOWER, SINGLE_LINE, Model, Secret, StoreUrl, comma_list, has_control_characters, without_secrets
+from writetime.config.yaml_file import Unquoted
 
 PartitionBy = Literal["primary_key", "partition_key"]
 """By what events are ordered within a batch, and which records share a partition of their topic."""
@@ -42,6 +45,50 @@ def _operations(value: Any) -> Any:
     """Debezium's spellings: a text with commas, and `none`."""
     found = comma_list(value)
     return [] if found == ["none"] else found
+
+
+def _option(value: Any) -> Any:
+    if isinstance(value, Unquoted):
+        raise ValueError(f"`{value}` is a text here, and YAML 1.1 reads something else: write true, false or a number in digits, or quotes")
+    if not isinstance(value, str | int | float):
+        raise ValueError("a text, a number, true or false is due")
+    return value
+
+
+def _not_a_url(url: str) -> str | None:
+    """Why a registry's URL is none, without what may be secret in it."""
+    if "@" in url:
+        return "has a user or a password: they belong in `schema.registry.basic.auth.user.info`"
+    if "," in url or " " in url:
+        return "one URL is due; of several registries, give that of a load balancer in front of them"
+    try:
+        parts = urlsplit(url)
+        known = parts.scheme in ("http", "https") and bool(parts.hostname) and parts.port != 0
+    except ValueError:
+        known = False
+    return (
+        None
+        if known and url.isprintable() and not parts.query and not parts.fragment
+        else "is not http:// or https://, a host, a port and a path"
+    )
+
+
+_SERVER: Final = re.compile(r"(?:[A-Za-z_]+://)?(?:\[[0-9A-Fa-f:.%]+\]|[^\s:/@\[\]]+)(?::([0-9]{1,5}))?")
+ALIASES: Final = {
+    "bootstrap.servers": "metadata.broker.list",
+    "max.in.flight": "max.in.flight.requests.per.connection",
+    "sasl.mechanism": "sasl.mechanisms",
+    "linger.ms": "queue.buffering.max.ms",
+    "retries": "message.send.max.retries",
+    "compression.type": "compression.codec",
+    "acks": "request.required.acks",
+    "delivery.timeout.ms": "message.timeout.ms",
+    "max.partition.fetch.bytes": "fetch.message.max.bytes",
+    "sasl.oauthbearer.client.credentials.client.id": "sasl.oauthbearer.client.id",
+    "sasl.oauthbearer.client.credentials.client.secret": "sasl.oauthbearer.client.secret",
+}
+"""librdkafka's options that have two names (CONFIGURATION.md, "Alias for")."""
+_PARTITIONERS: Final = frozenset({"consistent", "consistent_random", "murmur2", "murmur2_random", "fnv1a", "fnv1a_random"})
 
 
 class KafkaConfig(Model):
@@ -127,10 +174,9 @@ class KafkaConfig(Model):
     schema_registry_url: str | None = Field(
         default=None,
         alias="schema.registry.url",
-        description="Base URL of the registry's Confluent API. Subjects are <topic>-key and <topic>-value.",
-        pattern=r"^https?://[^@\s]+$",
+        description="Base URL of the registry's Confluent API, one only. Subjects are <topic>-key and <topic>-value.",
     )
-    schema_registry_user_info: SecretStr | None = Field(
+    schema_registry_user_info: Secret | None = Field(
         default=None,
         alias="schema.registry.basic.auth.user.info",
         description="user:password for the registry; write ${NAME} and set it in the environment.",
@@ -144,9 +190,51 @@ class KafkaConfig(Model):
     schema_registry_key: Path | None = Field(
         default=None, alias="schema.registry.ssl.key.location", description="Its private key; default: in the certificate's file."
     )
-    producer: dict[str, str | int | bool] = Field(
-        default={}, repr=False, description="librdkafka producer options, passed through (TLS, SASL, tuning)."
+    producer: dict[str, Annotated[str | int | float | bool, BeforeValidator(_option)]] = Field(
+        default={},
+        repr=False,
+        description="librdkafka producer options, passed through (TLS, SASL, tuning). `writetime config check` says which ones it refuses.",
     )
+
+    @field_validator("bootstrap_servers")
+    @classmethod
+    def _are_addresses(cls, servers: str) -> str:
+        for server in servers.split(","):
+            found = _SERVER.fullmatch(server.strip())
+            if found is None or int(found[1] or 1) not in range(1, 65536):
+                raise ValueError(f"`{without_secrets(server.strip())}` is not host:port")
+        return servers
+
+    @field_validator("schema_registry_url")
+    @classmethod
+    def _is_one_url(cls, url: str | None) -> str | None:
+        if url is not None and (reason := _not_a_url(url)):
+            raise ValueError(reason)
+        return url
+
+    @field_validator("producer")
+    @classmethod
+    def _fits_the_publishers(cls, producer: dict[str, Any]) -> dict[str, Any]:
+        spelled: dict[str, str] = {"metadata.broker.list": "bootstrap.servers"}
+        for option, value in producer.items():
+            name = ALIASES.get(option, option)
+            if (other := spelled.setdefault(name, option)) != option or name == "metadata.broker.list":
+                place = "has a key of its own" if other == "bootstrap.servers" else f"is the same option as `{other}`: write one of them"
+                raise ValueError(f"`{option}`: {place}")
+            if has_control_characters(str(value)) and not option.endswith(".pem"):
+                raise ValueError(f"`{option}`: {SINGLE_LINE}")
+        if str(producer.get("partitioner", "murmur2_random")).lower() not in _PARTITIONERS:
+            allowed = ", ".join(sorted(_PARTITIONERS))
+            raise ValueError(f"`partitioner`: events of a key are in order in one partition only, so it is one of {allowed}")
+        if re.fullmatch(r"[0-9]{1,10}", largest := str(producer.get("message.max.bytes", 1))) is None:
+            raise ValueError(f"`message.max.bytes`: a whole number of bytes is due, not `{largest}`")
+        return producer
+
+    @property
+    def largest_message(self) -> int | None:
+        """`message.max.bytes` of the producer; None: librdkafka's default."""
+        found = self.producer.get("message.max.bytes")
+        return None if found is None else int(found)
 
     @model_validator(mode="after")
     def _avro_has_a_registry(self) -> KafkaConfig:

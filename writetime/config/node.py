@@ -5,9 +5,9 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Literal
 
-from pydantic import ByteSize, Field, SecretStr, model_validator
+from pydantic import ByteSize, Field, model_validator
 
-from writetime.config.base import Model
+from writetime.config.base import Model, Secret
 
 
 class FillerConfig(Model):
@@ -109,7 +109,7 @@ class TlsConfig(Model):
     ca: Path | None = Field(default=None, description="Certificates of the authorities that are trusted; default: the system's.")
     certificate: Path | None = Field(default=None, description="Client certificate, if the node requires one.")
     key: Path | None = Field(default=None, description="Its private key; default: in the file of the certificate.")
-    key_password: SecretStr | None = Field(default=None, description="The key's password; write ${NAME} and set it in the environment.")
+    key_password: Secret | None = Field(default=None, description="The key's password; write ${NAME} and set it in the environment.")
     server_name: str | None = Field(default=None, description="Expected name in the node's certificate; default: node.address.")
 
     @model_validator(mode="after")
@@ -129,7 +129,7 @@ class NodeConfig(Model):
     connect: bool = Field(default=True, description="false: do not query the node; this file holds all that is needed.")
     port: int = Field(default=9042, ge=1, le=65535, description="CQL port.")
     username: str | None = Field(default=None, description="CQL user.")
-    password: SecretStr | None = Field(default=None, description="CQL password; write ${NAME} and set it in the environment.")
+    password: Secret | None = Field(default=None, description="CQL password; write ${NAME} and set it in the environment.")
     tls: TlsConfig | None = Field(default=None, description="Absent: not encrypted. `{}` trusts the system's authorities.")
     schema_file: Path | None = Field(default=None, description="Schema snapshot to ship if the node cannot be queried.")
     state_dir: Path | None = Field(default=None, description="Folder of the shipper's own files; default: next to cdc_raw.")

@@ -18,7 +18,7 @@ from pydantic import ByteSize, Field, ValidationError, model_validator
 
 from writetime.config.airflow import AirflowConfig, SparkConfig
 from writetime.config.archive import ArchiveConfig
-from writetime.config.base import Model, StoreUrl
+from writetime.config.base import Model, StoreUrl, without_secrets
 from writetime.config.cluster import ClusterConfig, SnapshotConfig
 from writetime.config.kafka import EventsConfig, FilesConfig, KafkaConfig, PartitionBy, QuarantineConfig
 from writetime.config.node import NodeConfig
@@ -28,6 +28,8 @@ from writetime.config.yaml_file import Document, Refused, key_text, read
 from writetime.errors import ConfigError
 from writetime.storage import layout
 
+_SQLITE = re.compile(r"(jdbc:sqlite:(?:file:)?)(?!:|/|file:)([^?]+)(\?.*)?")
+"""A relative path; `:memory:` and `:resource:` are none."""
 _KEY_WITHIN = re.compile(r"`([^`]+)`: ")
 """How a message begins that a model says of one of its keys."""
 _VARIABLE = re.compile(r"\$\{([A-Za-z_][A-Za-z0-9_]*)\}")
@@ -184,9 +186,22 @@ def explain(error: ValidationError, document: Document | None = None) -> str:
         if inner := _KEY_WITHIN.match(message):
             path, message = (*path, inner[1]), message[inner.end() :]
         key = ".".join(str(piece) for piece in path) or "the file"
+        message = without_secrets(message)
         line = None if document is None else document.line(path)
         found[f"`{key}`: {message}{'' if line is None else f' (line {line})'}"] = None
     return "; ".join(found)
+
+
+def _absolute_sqlite(uri: str, base: Path) -> str:
+    """The URI of a catalog, with the file of an SQLite database as an absolute path."""
+    found = _SQLITE.fullmatch(uri)
+    return uri if found is None else f"{found[1]}{(base / found[2]).resolve()}{found[3] or ''}"
+
+
+def _absolute_option(name: str, value: Any, base: Path) -> Any:
+    """An option of librdkafka, with a file as an absolute path."""
+    is_file = name.endswith((".location", ".keytab")) and isinstance(value, str) and value not in ("", "probe")
+    return str((base / value).resolve()) if is_file else value
 
 
 def _absolute(config: PipelineConfig, base: Path) -> PipelineConfig:
@@ -207,7 +222,8 @@ def _absolute(config: PipelineConfig, base: Path) -> PipelineConfig:
         cluster = update.get("cluster", config.cluster)
         update["cluster"] = cluster.model_copy(update={"cql": cql.model_copy(update={"tls": cql.tls.model_copy(update=files)})})
     if config.catalog is not None and config.catalog.type != "rest":
-        update["catalog"] = config.catalog.model_copy(update={"warehouse": folder(config.catalog.warehouse)})
+        places = {"warehouse": folder(config.catalog.warehouse), "uri": _absolute_sqlite(config.catalog.uri, base)}
+        update["catalog"] = config.catalog.model_copy(update=places)
     if config.files is not None:
         update["files"] = config.files.model_copy(update={"url": folder(config.files.url)})
     elif config.kafka is None and "files" not in config.model_fields_set:
@@ -215,7 +231,8 @@ def _absolute(config: PipelineConfig, base: Path) -> PipelineConfig:
         update["files"] = FilesConfig(url=f"{update['bucket'].rstrip('/')}/{layout.events_prefix(config.cluster.name).rstrip('/')}")
     if config.kafka is not None:
         files = {name: getattr(config.kafka, f"schema_registry_{name}") for name in ("ca", "certificate", "key")}
-        given = {f"schema_registry_{name}": (base / path).resolve() for name, path in files.items() if path is not None}
+        given: dict[str, Any] = {f"schema_registry_{name}": (base / path).resolve() for name, path in files.items() if path is not None}
+        given["producer"] = {name: _absolute_option(name, value, base) for name, value in config.kafka.producer.items()}
         update["kafka"] = config.kafka.model_copy(update=given)
     if config.node is not None:
         paths = {name: getattr(config.node, name) for name in ("cdc_raw", "schema_file", "state_dir")}

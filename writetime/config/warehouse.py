@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from typing import Literal
 
-from pydantic import Field, SecretStr, field_validator, model_validator
+from pydantic import Field, field_validator, model_validator
 
-from writetime.config.base import Model
+from writetime.config.base import Model, Secret
 from writetime.events.number_rules import NumberRules, parse
 
 
@@ -27,7 +27,7 @@ class CatalogConfig(Model):
     options: dict[str, str] = Field(
         default={}, description="Further properties of the catalog, by Iceberg's names (io-impl, jdbc.user, scope, …)."
     )
-    secrets: dict[str, SecretStr] = Field(
+    secrets: dict[str, Secret] = Field(
         default={}, description="Further properties with secret values (jdbc.password, credential, token); write ${NAME}."
     )
 
