@@ -91,7 +91,7 @@ class Ring:
             port=config.port,
             # The newest protocol version that all supported releases have.
             protocol_version=4,
-            ssl_context=_tls(config),
+            ssl_context=tls_context(config),
             auth_provider=PlainTextAuthProvider(config.username, os.environ.get(PASSWORD, "")) if config.username else None,
             execution_profiles={EXEC_PROFILE_DEFAULT: profile},
             connect_timeout=_CONNECT_SECONDS,
@@ -217,7 +217,8 @@ def _may_pass(error: BaseException) -> bool:
     return not refused and isinstance(error, DriverException | NoHostAvailable | OSError)
 
 
-def _tls(config: CqlConfig) -> ssl.SSLContext | None:
+def tls_context(config: CqlConfig) -> ssl.SSLContext | None:
+    """TLS as `cluster.cql.tls` says; None: without. ConfigError for files that cannot be used."""
     if config.tls is None:
         return None
     try:

@@ -15,6 +15,13 @@ from writetime.errors import ConfigError
 
 def problems(config: PipelineConfig) -> Iterator[Problem]:
     """The values that a client refuses, by key."""
+    if config.cluster.cql is not None and config.cluster.cql.tls is not None:
+        from spark_jobs.cassandra_reader import tls_context
+
+        try:
+            tls_context(config.cluster.cql)
+        except ConfigError as error:
+            yield Problem("cluster.cql.tls", error.message)
     if config.kafka is None:
         return
     yield from kafka_clients.problems(config.kafka)

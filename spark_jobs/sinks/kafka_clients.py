@@ -20,7 +20,7 @@ from confluent_kafka.admin import AdminClient
 
 from writetime.config.base import MASK, Problem, is_secret
 from writetime.config.kafka import ALIASES, KafkaConfig
-from writetime.errors import ConfigError
+from writetime.errors import PublishError
 
 Client = TypeVar("Client", Producer, Consumer, AdminClient)
 Options = Mapping[str, Any]
@@ -88,12 +88,13 @@ def reader_options(kafka: KafkaConfig, group: str) -> dict[str, Any]:
 
 
 def make(kind: type[Client], options: Options) -> Client:
-    """A client. ConfigError for options that it refuses."""
+    """A client. PublishError, not retriable, for options that it refuses."""
     try:
         return kind(dict(options))
     except (KafkaException, TypeError, ValueError) as error:
         found = _problem(options, error)
-        raise ConfigError(found.text, operation="create a Kafka client", obj=found.key) from None
+        hint = "Events stay in the changes tables. `writetime config check` names all such values."
+        raise PublishError(found.text, operation="create a Kafka client", obj=found.key, hint=hint) from None
 
 
 def problems(kafka: KafkaConfig) -> list[Problem]:

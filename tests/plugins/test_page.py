@@ -176,6 +176,16 @@ def test_healthy_tables_are_folded_where_there_are_many(page: Any, own: Browser,
     assert "shop.customers" in folded
 
 
+def test_a_rule_that_fits_nothing_is_shown(page: Any, own: Browser, tmp_path: Path) -> None:
+    store, rules = LocalStore(tmp_path / "bucket"), Rules(masks={8: ["shop.orders.<b>"]})
+    expected = page.Expected(rules=rules)
+    shown = page.Shown("orders", lambda: Batches(store, bucket.CLUSTER), lambda: rules, expected=lambda: expected)
+    root = FastAPI()
+    root.mount("/writetime", page.build(shown, own.guard))
+    text = Browser(TestClient(root), own.guard).get("")
+    assert "rule without effect: `columns.column.mask.with.8.chars`: `shop.orders.&lt;b&gt;` fits no column" in text
+
+
 def test_system_and_uncaptured_tables_are_folded_away(own: Browser, tmp_path: Path) -> None:
     store, name = LocalStore(tmp_path / "bucket"), layout.batch_object(bucket.CLUSTER, 8, "sealed")
     sealed = Sealed.model_validate_json(store.read(name))

@@ -20,7 +20,7 @@ from spark_jobs.sinks.kafka_clients import _refused, make, problems
 from writetime import cli
 from writetime.config.kafka import ALIASES, KafkaConfig
 from writetime.config.pipeline import load
-from writetime.errors import ConfigError
+from writetime.errors import ConfigError, PublishError
 
 UNREACHABLE = "203.0.113.1:9092"
 """An address for documentation (RFC 5737): nobody answers there."""
@@ -127,7 +127,9 @@ def test_clients_are_ended_and_wait_for_nobody(producer: dict[str, Any], capfd: 
 
 @pytest.mark.parametrize("kind", [Producer, AdminClient, Consumer])
 def test_a_job_that_makes_such_a_client_names_the_key_too(kind: Any) -> None:
-    with pytest.raises(ConfigError, match=r"create a Kafka client: kafka\.producer\.linger\.mss: librdkafka refuses it: No such") as caught:
+    with pytest.raises(
+        PublishError, match=r"create a Kafka client: kafka\.producer\.linger\.mss: librdkafka refuses it: No such"
+    ) as caught:
         make(kind, {"bootstrap.servers": UNREACHABLE, "group.id": "g", "linger.mss": 5, "sasl.password": "linger.mss"})
     assert caught.value.__cause__ is None
 
@@ -219,7 +221,14 @@ def test_what_is_not_installed_is_not_checked(check: Any, monkeypatch: pytest.Mo
     assert (code, said) == (0, "not checked here: kafka: No module named 'no_such_package'\n")
 
 
-def test_a_pipeline_without_kafka_has_nothing_to_check(tmp_path: Path) -> None:
+def test_a_pipeline_without_kafka_and_cluster_has_nothing_to_check(tmp_path: Path) -> None:
     path = tmp_path / "p.yaml"
     path.write_text("pipeline: p\ncluster: {name: c, datacenters: [d]}\nbucket: b\n")
     assert list(config_check.problems(load(path))) == []
+
+
+def test_certificates_of_the_cluster_are_read(tmp_path: Path) -> None:
+    path = tmp_path / "p.yaml"
+    path.write_text("pipeline: p\ncluster: {name: c, datacenters: [d], cql: {contact_points: [n], tls: {ca: ca.pem}}}\nbucket: b\n")
+    (found,) = config_check.problems(load(path))
+    assert (found.key, "No such file" in found.text) == ("cluster.cql.tls", True)

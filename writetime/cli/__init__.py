@@ -2,9 +2,8 @@
 
 Strategy: a package adds a command with an entry point of the group `writetime.commands`, whose value is a
 function with typer annotations, and a check of configurations with one of `writetime.checks`; the core imports no
-such package. Libraries that only some commands need are
-imported by those commands. An error becomes one line on stderr and an exit code: 2 for a configuration error,
-otherwise 1. `--debug` shows the traceback."""
+such package. Libraries that only some commands need are imported by those commands. An error becomes one line on
+stderr and an exit code: 2 for a configuration error, otherwise 1. `--debug` shows the traceback."""
 
 from __future__ import annotations
 

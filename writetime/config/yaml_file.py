@@ -22,7 +22,7 @@ Path = tuple[str | int, ...]
 """Keys and positions in lists, from the outermost."""
 
 _STR: Final = "tag:yaml.org,2002:str"
-_BY_YAML_1_1: Final = yaml.resolver.Resolver()
+_BY_YAML_1_1: Final[Any] = yaml.resolver.Resolver()
 _MERGE: Final = "tag:yaml.org,2002:merge"
 _TRUTHS: Final = {"true": True, "True": True, "TRUE": True, "false": False, "False": False, "FALSE": False}
 _NULLS: Final = frozenset({"", "~", "null", "Null", "NULL"})

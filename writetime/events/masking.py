@@ -359,7 +359,8 @@ _PART_OF_NAME: Final = re.compile(r"""\s*(?:"((?:[^"]|"")+)"|([^".]*[^".\s]))\s*
 
 def plain_name(text: str) -> str:
     """A name such as `shop."Orders" . name` without quotes, and without spaces around its dots. ValueError if it is none."""
-    parts, at = [], 0
+    parts: list[str] = []
+    at = 0
     while at < len(text) or not parts:
         found = _PART_OF_NAME.match(text, at)
         if found is None or (text[-1] == "." and found.end() == len(text)):
