@@ -33,6 +33,7 @@ from spark_jobs.stages.row_packs import spill_folder
 from spark_jobs.stages.scan import Batches
 from writetime.errors import WritetimeError
 from writetime.storage import open_store
+from writetime.storage.address import parse_object
 from writetime.storage.store import Store
 
 log = structlog.get_logger()
@@ -233,10 +234,9 @@ def in_tables(batches: Iterable[pa.RecordBatch], most: int) -> Iterator[pa.Table
 
 
 def _store(url: str) -> tuple[Store, str]:
-    """The store of a bucket, and the rest of the URL."""
-    scheme, _, rest = url.partition("://")
-    bucket, _, name = rest.partition("/")
-    return open_store(f"{scheme}://{bucket}"), name
+    """The store of a bucket, and the name in it."""
+    bucket, name = parse_object(url)
+    return open_store(bucket.url), name
 
 
 def _is_in_a_store(path: str) -> bool:

@@ -2,14 +2,15 @@
 
 Strategy: Lance opens object stores by itself. It must reach the same one as `open_store`, whose URLs name a service's
 host (`s3+https://host/bucket`), and whose environment may name one for all URLs; so both are handed to Lance. Not
-credentials: it finds these where the services' own libraries look for them. Knows no shards."""
+credentials: it finds these where the services' own libraries look for them. It decodes the URL once, so it gets the
+escaped one. Knows no shards."""
 
 from __future__ import annotations
 
 import os
 from typing import NamedTuple
-from urllib.parse import urlsplit
 
+from writetime.storage import address
 from writetime.storage.s3_endpoint import named_endpoint
 
 
@@ -22,16 +23,13 @@ class Place(NamedTuple):
 
 def reached(url: str) -> Place:
     """The place of a URL or path of our stores."""
-    parts = urlsplit(url)
-    if parts.scheme in ("s3+https", "s3+http"):
-        return Place(f"s3:/{parts.path}", _at(f"{parts.scheme.removeprefix('s3+')}://{parts.netloc}"))
-    if parts.scheme == "s3":
-        named = named_endpoint()
-        return Place(url, _at(named) if named else None)
+    found = address.parse_place(url)
     emulator = os.environ.get("STORAGE_EMULATOR_HOST")
-    if parts.scheme == "gs" and emulator:
-        return Place(url, {"google_base_url": emulator, "google_storage_token": "none", "allow_http": "true"})
-    return Place(url, None)
+    if found.scheme == "s3" and (endpoint := found.endpoint or named_endpoint()):
+        return Place(found.escaped, _at(endpoint))
+    if found.scheme == "gs" and emulator:
+        return Place(found.escaped, {"google_base_url": emulator, "google_storage_token": "none", "allow_http": "true"})
+    return Place(found.escaped, None)
 
 
 def _at(endpoint: str) -> dict[str, str]:

@@ -8,7 +8,8 @@ from typing import Annotated, Any, Final, NamedTuple
 
 from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, SecretStr
 
-from writetime.storage import is_store, not_a_store
+from writetime.errors import ConfigError
+from writetime.storage import address
 
 
 class Problem(NamedTuple):
@@ -49,8 +50,10 @@ def pattern_list(text: str) -> list[str]:
 
 
 def _known_store(url: str) -> str:
-    if not is_store(url):
-        raise ValueError(without_secrets(not_a_store(url)))
+    try:
+        address.parse(url)
+    except ConfigError as error:
+        raise ValueError(without_secrets(f"{error.message}: `{error.obj}`")) from None
     return url
 
 

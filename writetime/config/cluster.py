@@ -5,9 +5,10 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Annotated, Literal
 
-from pydantic import Field
+from pydantic import Field, field_validator
 
 from writetime.config.base import LOWER, UPPER, Model
+from writetime.storage.layout import reason_no_cluster
 
 
 class ClusterConfig(Model):
@@ -22,6 +23,13 @@ class ClusterConfig(Model):
         "WRITETIME_KEYSTORE_KEY_PASSWORD.",
     )
     cql: CqlConfig | None = Field(default=None, description="CQL connection for reading tables; absent: no tables are read.")
+
+    @field_validator("name")
+    @classmethod
+    def _has_objects_of_its_own(cls, name: str) -> str:
+        if (why := reason_no_cluster(name)) is not None:
+            raise ValueError(f"{name!a} is no name for a pipeline's cluster: {why}")
+        return name
 
     @property
     def read_in(self) -> str:

@@ -27,6 +27,7 @@ from writetime.config.warehouse import CatalogConfig, WarehouseConfig
 from writetime.config.yaml_file import Document, Refused, key_text, read
 from writetime.errors import ConfigError
 from writetime.storage import layout
+from writetime.storage.address import is_url, parse
 
 _SQLITE = re.compile(r"(jdbc:sqlite:(?:file:)?)(?!:|/|file:)([^?]+)(\?.*)?")
 """A relative path; `:memory:` and `:resource:` are none."""
@@ -117,7 +118,7 @@ class PipelineConfig(Model):
 
     def state_url(self, name: str) -> str:
         """The URL of an object of the state."""
-        return f"{(self.state or self.bucket).rstrip('/')}/{name}"
+        return parse(self.state or self.bucket).child(name).url
 
 
 def load(path: str | Path) -> PipelineConfig:
@@ -209,8 +210,8 @@ def _absolute(config: PipelineConfig, base: Path) -> PipelineConfig:
     directory."""
 
     def folder(text: str) -> str:
-        if "://" in text and not text.startswith("file://"):
-            return text
+        if is_url(text):
+            return text.rstrip("/")
         return str((base / text.removeprefix("file://")).resolve())
 
     update: dict[str, Any] = {"bucket": folder(config.bucket), "state": folder(config.state or config.bucket)}

@@ -8,6 +8,7 @@ from pydantic import Field, field_validator, model_validator
 
 from writetime.config.base import Model, Secret
 from writetime.events.number_rules import NumberRules, parse
+from writetime.storage import address
 
 
 class CatalogConfig(Model):
@@ -36,6 +37,8 @@ class CatalogConfig(Model):
         schemes = {"jdbc": ("jdbc:",), "rest": ("http://", "https://"), "hive": ("thrift://",)}[self.type]
         if not self.uri.startswith(schemes):
             raise ValueError(f"uri of a catalog of type {self.type} begins with {' or '.join(schemes)}")
+        if self.type != "rest" and (why := address.reason_no_warehouse(self.warehouse)) is not None:
+            raise ValueError(f"warehouse: {why}")
         if taken := sorted({"type", "uri", "warehouse"} & (self.options.keys() | self.secrets.keys())):
             raise ValueError(f"{', '.join(taken)}: has a key of its own")
         return self

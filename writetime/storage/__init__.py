@@ -2,6 +2,7 @@
 them.
 
     store            the protocol (`Store`, `ObjectInfo`), with the semantics of Google Cloud Storage
+    address          the URLs of stores, taken apart and put together
     gcs, s3, local   one backend each; `open_store` imports the one for the URL
     source, checksum, object_names   shared by the backends
     layout           the names of all objects in the bucket
@@ -15,43 +16,24 @@ This room must not know batches, the configuration, Spark or Airflow.
 
 from __future__ import annotations
 
-import re
-
 from writetime.errors import ConfigError
+from writetime.storage import address
 from writetime.storage.store import Store
-
-SCHEMES = ("gs://", "s3://", "s3+https://", "s3+http://", "file://")
-"""What the URL of a store begins with, unless it is a folder."""
-
-
-_AZURE = re.compile(r"(az|azure|adl|abfss?|wasbs?)://|https?://[^/]*\.(blob|dfs)\.core\.windows\.net")
-
-
-def is_store(url: str) -> bool:
-    """Whether `open_store` knows the kind of store."""
-    return "://" not in url or url.startswith(SCHEMES)
-
-
-def not_a_store(url: str) -> str:
-    """Why `open_store` does not open this URL, and what to use instead."""
-    azure = "; Azure Blob Storage is not supported (docs/faq.md)" if _AZURE.match(url) else ""
-    return f"`{url}` is no kind of object store that writetime knows{azure}. Use gs:// or s3://bucket, or a folder"
 
 
 def open_store(url: str) -> Store:
     """The store at `gs://bucket[/prefix]`, `s3://bucket[/prefix]`, `s3+https://host/bucket[/prefix]`,
-    `file:///folder` or a folder."""
-    if url.startswith("gs://"):
+    `file:///folder` or a folder (`writetime.storage.address`)."""
+    found = address.parse(url)
+    if found.scheme == "gs":
         from writetime.storage.gcs import GcsStore
 
         return GcsStore(url)
-    if url.startswith(("s3://", "s3+https://", "s3+http://")):
+    if found.scheme == "s3":
         return _s3(url)
-    if not is_store(url):
-        raise ConfigError(not_a_store(url), operation="open the store", obj=url)
     from writetime.storage.local import LocalStore
 
-    return LocalStore(url.removeprefix("file://"))
+    return LocalStore(found.path)
 
 
 def _s3(url: str) -> Store:

@@ -29,7 +29,6 @@ from google.cloud.storage.retry import DEFAULT_RETRY
 
 from writetime.errors import (
     ChecksumMismatch,
-    ConfigError,
     ObjectNotFound,
     PreconditionFailed,
     StoreError,
@@ -37,6 +36,7 @@ from writetime.errors import (
     WritetimeError,
 )
 from writetime.storage import request_count
+from writetime.storage.address import parse
 from writetime.storage.checksum import crc32c, from_base64, to_base64
 from writetime.storage.concurrency import AT_ONCE
 from writetime.storage.object_names import is_name, require_name, require_next
@@ -62,12 +62,8 @@ class GcsStore:
     the first call."""
 
     def __init__(self, url: str) -> None:
-        bucket, _, prefix = url.removeprefix("gs://").partition("/")
-        if not url.startswith("gs://") or not bucket:
-            raise ConfigError("is not gs://bucket[/prefix]", operation="open the store", obj=url)
-        self.url = url.rstrip("/")
-        self._bucket_name = bucket
-        self._prefix = f"{prefix.strip('/')}/" if prefix.strip("/") else ""
+        address = parse(url)
+        self.url, self._bucket_name, self._prefix = address.url, address.bucket, address.prefix
         self._bucket_or_none: Any = None
 
     def __reduce__(self) -> tuple[Any, ...]:

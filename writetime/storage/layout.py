@@ -79,6 +79,10 @@ _LARGEST_ID: Final = 2**63 - 1
 _MADE = re.compile(r"(snapshot|reread|retry)-(.+)")
 _LONGEST: Final = 200
 """Bytes of a table's path part. A file system allows 255, of which a sink may need some."""
+_LONGEST_CLUSTER: Final = 200
+"""Bytes of a cluster's path part, to which `.replay.<namespace>` and the like are added."""
+_OF_ANOTHER_CLUSTER: Final = re.compile(r"\.replay\.[a-z0-9_]+$|\.(?:told|bigquery|hours|pace|nodes)$")
+"""How a cluster's name would end that objects of another cluster have: `published/<cluster>.told.json`."""
 ARCHIVE: Final = "cdc_archive"
 _PACKED: Final = ".zst"
 FRAMES: Final = "frames"
@@ -109,6 +113,19 @@ def table_folder(keyspace: str, table: str) -> str:
 def unpart(text: str) -> str:
     """Inverse of `part`."""
     return "" if text == "%" else unquote(text)
+
+
+def reason_no_cluster(name: str) -> str | None:
+    """Why objects of a cluster of that name would not have names of their own; None if they have."""
+    try:
+        size = len(part(name))
+    except UnicodeEncodeError:
+        return "it cannot be encoded in UTF-8"
+    if size > _LONGEST_CLUSTER:
+        return f"escaped for names of objects it has {size} bytes, and {_LONGEST_CLUSTER} are possible"
+    if match := _OF_ANOTHER_CLUSTER.search(name):
+        return f"with `{match[0]}` at its end, its objects would have the names of those of the cluster `{name[: match.start()]}`"
+    return None
 
 
 @dataclass(frozen=True, slots=True, order=True)

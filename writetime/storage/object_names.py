@@ -16,14 +16,25 @@ _CONTROL = re.compile(r"[\x00-\x1f\x7f-\x9f]")
 
 def is_name(text: str) -> bool:
     """Whether the text is a valid object name."""
-    return _trouble(text) is None
+    return reason_invalid(text) is None
 
 
 def require_name(name: str, operation: str) -> None:
     """StoreError unless `name` is one or more parts with `/` between, none of them empty, `.` or `..`,
     without control characters."""
-    if (why := _trouble(name)) is not None:
+    if (why := reason_invalid(name)) is not None:
         raise StoreError(f"invalid object name: {why}", operation=operation, obj=ascii(name))
+
+
+def reason_unprintable(text: str) -> str | None:
+    """Why no name and no path may have these characters; None if they may."""
+    if _CONTROL.search(text):
+        return "control characters are not allowed"
+    try:
+        text.encode()
+    except UnicodeEncodeError:
+        return "it cannot be encoded in UTF-8"
+    return None
 
 
 def require_next(name: str, after: bytes, prefix: str) -> bytes:
@@ -35,16 +46,14 @@ def require_next(name: str, after: bytes, prefix: str) -> bytes:
     return found
 
 
-def _trouble(name: str) -> str | None:
+def reason_invalid(name: str) -> str | None:
+    """Why the text is no valid object name; None if it is one."""
     parts = name.split("/")
     if not all(parts) or "." in parts or ".." in parts:
         return "empty, `.` and `..` parts are not allowed"
-    if _CONTROL.search(name):
-        return "control characters are not allowed"
-    try:
-        lengths = [len(part.encode()) for part in parts]
-    except UnicodeEncodeError:
-        return "it cannot be encoded in UTF-8"
+    if (why := reason_unprintable(name)) is not None:
+        return why
+    lengths = [len(part.encode()) for part in parts]
     if max(lengths) > _LONGEST_PART or sum(lengths) + len(parts) > _LONGEST_NAME:
         return f"at most {_LONGEST_PART} bytes in a part and {_LONGEST_NAME} in total"
     return f"`{_OWN}` is reserved for the store" if parts[0] == _OWN else None

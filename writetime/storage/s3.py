@@ -34,7 +34,7 @@ from concurrent.futures import ThreadPoolExecutor
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any, BinaryIO, NamedTuple
-from urllib.parse import quote, unquote, urlsplit
+from urllib.parse import quote, unquote
 
 import botocore.loaders
 import botocore.session
@@ -44,7 +44,6 @@ from tenacity import retry, retry_if_exception_type, stop_after_attempt
 
 from writetime.errors import (
     ChecksumMismatch,
-    ConfigError,
     ObjectNotFound,
     PreconditionFailed,
     StoreError,
@@ -52,6 +51,7 @@ from writetime.errors import (
     WritetimeError,
 )
 from writetime.storage import request_count
+from writetime.storage.address import parse
 from writetime.storage.checksum import CHUNK, crc32c, from_base64, to_base64
 from writetime.storage.concurrency import AT_ONCE
 from writetime.storage.object_names import is_name, require_name, require_next
@@ -59,7 +59,6 @@ from writetime.storage.s3_endpoint import named_endpoint
 from writetime.storage.source import measured, opened
 from writetime.storage.store import PAGE, Listed, ObjectInfo, require_facts, require_nothing
 
-_SCHEMES = ("s3", "s3+https", "s3+http")
 _ATTEMPTS = 5
 _ONE_REQUEST = 64 << 20
 _PART = 8 << 20
@@ -102,23 +101,9 @@ class S3Store:
     """
 
     def __init__(self, url: str) -> None:
-        parts = urlsplit(url)
-        self._endpoint, path = named_endpoint(), f"{parts.netloc}{parts.path}"
-        if parts.scheme in ("s3+https", "s3+http"):
-            self._endpoint, path = f"{parts.scheme.removeprefix('s3+')}://{parts.netloc}", parts.path.removeprefix("/")
-        bucket, _, prefix = path.partition("/")
-        if parts.scheme not in _SCHEMES or not parts.netloc or not bucket or parts.query or "@" in parts.netloc:
-            raise ConfigError(
-                "is not s3://bucket[/prefix] or s3+https://host/bucket[/prefix]",
-                operation="open the store",
-                obj=url.rpartition("@")[2],
-                hint="Credentials belong in the environment." if "@" in parts.netloc else None,
-            )
-        if bucket.endswith("--x-s3"):
-            raise ConfigError("directory buckets list their objects in no order", operation="open the store", obj=url)
-        self.url = url.rstrip("/")
-        self._bucket = bucket
-        self._prefix = f"{prefix.strip('/')}/" if prefix.strip("/") else ""
+        address = parse(url)
+        self._endpoint = address.endpoint or named_endpoint()
+        self.url, self._bucket, self._prefix = address.url, address.bucket, address.prefix
         self._client_or_none: Any = None
         self._bucket_is_there = False
 

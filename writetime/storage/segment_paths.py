@@ -20,6 +20,7 @@ from typing import Final, Protocol
 
 from writetime.errors import ConfigError, ObjectNotFound, StoreError, WritetimeError
 from writetime.storage import open_store
+from writetime.storage.address import is_url, parse_object
 from writetime.storage.layout import is_packed, plain
 from writetime.storage.segment_object import unpack
 from writetime.storage.store import Store
@@ -101,19 +102,15 @@ def find(paths: Iterable[str]) -> tuple[list[Input], list[WritetimeError]]:
 
 def read(path: str) -> bytes:
     """The bytes of one file or object, unpacked. Raises StoreError, or CorruptSection."""
-    if _is_url(path):
-        root, name = _split_url(path)
-        return unpack(name, open_store(root).read(name))
+    if is_url(path):
+        bucket, name = parse_object(path)
+        return unpack(name, open_store(bucket.url).read(name))
     file = Path(path.removeprefix("file://"))
     return unpack(file.name, _Folder(file.parent).read(file.name))
 
 
 def _find(path: str, errors: list[WritetimeError]) -> Iterator[Input]:
-    return _in_bucket(path) if _is_url(path) else _on_disk(Path(path.removeprefix("file://")), errors)
-
-
-def _is_url(path: str) -> bool:
-    return "://" in path and not path.startswith("file://")
+    return _in_bucket(path) if is_url(path) else _on_disk(Path(path.removeprefix("file://")), errors)
 
 
 # --- disk
@@ -189,9 +186,9 @@ class _Prefix:
 
 
 def _in_bucket(url: str) -> Iterator[Input]:
-    root, name = _split_url(url)
+    bucket, name = parse_object(url)
+    root = bucket.url
     store = open_store(root)
-    name = name.rstrip("/")
     under = f"{name}/" if name else ""
     for info in store.list(name):
         folder, _, file = info.name.rpartition("/")
@@ -199,10 +196,3 @@ def _in_bucket(url: str) -> Iterator[Input]:
         if wanted:
             place = _Prefix(store, f"{folder}/" if folder else "")
             yield Input(f"{root}/{folder}".rstrip("/"), file, _id(file, place), info.size, place)
-
-
-def _split_url(url: str) -> tuple[str, str]:
-    """(scheme and bucket, name in it)."""
-    scheme, _, rest = url.partition("://")
-    bucket, _, name = rest.partition("/")
-    return f"{scheme}://{bucket}", name
