@@ -417,6 +417,9 @@ class SmallErasing(Erasing):
     def _is_it(self, row: Mapping[str, Any]) -> bool:
         return bool((row["key"]["id"] if "key" in row else row["id"]) == self._key)
 
+    def _references(self, name: str) -> Iterator[Any]:
+        yield from ()
+
     @contextmanager
     def _key_view(self) -> Iterator[str]:
         yield "key"

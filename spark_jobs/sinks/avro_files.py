@@ -12,8 +12,9 @@ from __future__ import annotations
 
 import hashlib
 import io
+import json
 import re
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from itertools import groupby
 from typing import Any, Final
@@ -148,8 +149,14 @@ def files_with(store: Store, table: Table, places: Iterable[tuple[int, int]]) ->
 def without_events(store: Store, name: str, places: Iterable[tuple[int, int]]) -> None:
     """Write the file again without the events at these positions. ChecksumMismatch, with nothing written, if
     the other events would change."""
-    gone, content = set(places), store.read(name)
-    kept = [event for event in _events(content) if _place(event) not in gone]
+    gone = set(places)
+    rewritten(store, name, lambda event: _place(event) not in gone)
+
+
+def rewritten(store: Store, name: str, keep: Callable[[Any], bool]) -> None:
+    """Write the file again with the events that are to be kept; errors as above."""
+    content = store.read(name)
+    kept = [event for event in _events(content) if keep(event)]
     made = _packed(name, fastavro.reader(io.BytesIO(content)).writer_schema, kept)
     if _events(made) != kept:
         raise ChecksumMismatch("other events of the file would change", operation="erase events from a file", obj=name)
@@ -161,7 +168,9 @@ def _events(content: bytes) -> list[Any]:
 
 
 def _place(event: Any) -> tuple[int, int]:
-    batch, ordinal = event["source"]["sequence"]
+    sequence = event["source"]["sequence"]
+    # By contract 2 it is a text, as Debezium has it.
+    batch, ordinal = map(int, json.loads(sequence) if isinstance(sequence, str) else sequence)
     return batch, ordinal
 
 

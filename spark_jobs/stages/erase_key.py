@@ -31,8 +31,11 @@ from spark_jobs.maintain import carry_over, remove_before
 from spark_jobs.sinks import voids
 from spark_jobs.sinks.avro_files import files_up_to, files_with, without_events
 from spark_jobs.sinks.iceberg import Fence, Warehouse
+from spark_jobs.sinks.iceberg_table import IcebergTable
 from spark_jobs.sinks.spark_catalog import comparable
 from spark_jobs.sinks.table_maintenance import scrub
+from spark_jobs.stages import erased_events
+from spark_jobs.stages.erased_events import KeyInEvents
 from spark_jobs.stages.scan import key_bucket
 from spark_jobs.stages.table_rows import RowShape
 from spark_jobs.state.shards import Shard, Written, forget, rewrite
@@ -46,6 +49,7 @@ from writetime.cassandra.model import PartitionUpdate
 from writetime.cassandra.schema.history import SchemaLearner
 from writetime.cassandra.schema.model import Schema, Table
 from writetime.cassandra.types.byte_comparable import HEAD, RowKeys, record_key, split_record_key
+from writetime.cassandra.types.types import parse_type
 from writetime.config.pipeline import PipelineConfig
 from writetime.errors import BatchError, ConfigError, ObjectNotFound, WritetimeError
 from writetime.events import envelope
@@ -53,18 +57,18 @@ from writetime.events.row_values import TableView
 from writetime.pipeline import erase as bucket
 from writetime.pipeline import erasures
 from writetime.pipeline.documents import Manifest, Sealed, Totals
-from writetime.pipeline.erase import BEYOND, Found, Outcome, Search
+from writetime.pipeline.erase import Found, Outcome, Search
 from writetime.pipeline.erasures import Erasure, Request, erased_of
 from writetime.pipeline.identity import owner
 from writetime.pipeline.planner import (
     expect_no_open_replay,
-    namespaces,
     read_manifest,
     read_schema,
     seal,
     store_clock,
 )
 from writetime.pipeline.publish_progress import read_published
+from writetime.pipeline.unreached import Unreached, unreached
 from writetime.pipeline.void import void, voided_before
 from writetime.storage import layout, open_store
 from writetime.storage.store import Store
@@ -74,7 +78,7 @@ log = structlog.get_logger()
 T = TypeVar("T")
 _OPERATION: Final = "erase a key"
 _PER_TASK: Final = 20
-"""Segments of the archive that one task reads."""
+"""Segments of the archive, or objects with events, that one task reads."""
 _AHEAD: Final = timedelta(hours=1)
 """By how much clocks that stamp snapshots may be ahead of this one."""
 
@@ -193,6 +197,7 @@ class Erasing:
         search, warehouse = self.search(until), self._warehouse()
         keys = self.config.cluster.commitlog_keystore
         rows = {name: self._count(name, "") for name in self._tables(warehouse)}
+        left = self._unreached(warehouse)
         return Outcome(
             table=self.request.table,
             live=[*self._alive(), *self._unpublished(warehouse)],
@@ -204,7 +209,8 @@ class Erasing:
             records=sum(1 for shard in self.shards() for _ in self._records(shard)),
             rows=rows,
             troubles=self._other_lives(),
-            beyond=self._beyond(),
+            beyond=[each.text for each in left],
+            unreached=left,
         )
 
     def _alive(self) -> list[str]:
@@ -238,11 +244,22 @@ class Erasing:
         others = [each for each in self.schema.tables.values() if each.full_name == self.request.table and each.id not in known]
         return [f"{table.label} has a key of other types: nothing was looked for in it" for table in others]
 
-    def _beyond(self) -> list[str]:
-        found = [*BEYOND]
-        if replays := namespaces(self.store, self.cluster):
-            found.append(f"replays into namespaces of their own, which can be dropped: {', '.join(replays)}")
-        return found
+    def _unreached(self, warehouse: Warehouse) -> list[Unreached]:
+        """What no run reaches, or this one has not."""
+        found = unreached(self.config, self.store, self.request.table)
+        if unknown := self._former_claims()["unknown"]:
+            what, until = "events of before a rebuild, in a format that is not read here", "you delete them, or archive.keep_claims_days"
+            found.insert(0, Unreached(place=f"{unknown[0].rpartition('/')[0]}/", what=what, until=until, objects=len(unknown)))
+        return [*(each for name in self._tables(warehouse) for each in self._references(name)), *found]
+
+    def _references(self, name: str) -> Iterator[Unreached]:
+        """Snapshots of a table that somebody has named, which no expiry removes."""
+        held = IcebergTable(self.spark, name)
+        held.refresh()
+        for ref, snapshot in sorted(held.refs.items()):
+            if ref != "main":
+                what, plain = f"its snapshot {snapshot}, which the branch or tag {ref} keeps", name.replace("`", "")
+                yield Unreached(place=f"table {plain}", what=what, until="it is dropped: erase the key again then", objects=1)
 
     # --- erasing
 
@@ -281,6 +298,7 @@ class Erasing:
         state = self._rewrite_state(until)
         rows = {name: self._erase_rows(warehouse, name) for name in self._tables(warehouse)}
         troubles = [*self._other_lives(), *not_erased, *(f"{each.object}: {each.trouble}" for each in segments if each.trouble)]
+        left = self._unreached(warehouse)
         outcome = Outcome(
             table=self.request.table,
             batch=number,
@@ -293,7 +311,8 @@ class Erasing:
             records=records,
             rows=rows,
             troubles=troubles,
-            beyond=self._beyond(),
+            beyond=[each.text for each in left],
+            unreached=left,
         )
         log.info("key erased", batch=number, table=self.request.table, segments=len(segments), records=records, rows=sum(rows.values()))
         return state, outcome
@@ -360,7 +379,55 @@ class Erasing:
                 files = files_with(store, table, places)
                 found += len(files)
                 troubles += [trouble for each in files if erase and (trouble := _without_events(store, each, places))]
-        return found, troubles
+        former, of_files = self._of_former_chains(erase=erase)
+        return found + former, [*troubles, *of_files]
+
+    def _of_former_chains(self, *, erase: bool) -> tuple[int, list[str]]:
+        """The same of events that a rebuild took out of the changes tables; not counted are those that cannot be read."""
+        mine, troubles = self._former_claims()["mine"], list[str]()
+        for name in mine if erase else ():
+            erased_events.delete_claim(self.store, name)
+        files = self._former_files()
+        for name in files if erase else ():
+            if trouble := self._without_key(name):
+                troubles.append(trouble)
+        return len(mine) + len(files), troubles
+
+    def _former_claims(self) -> dict[erased_events.Verdict, list[str]]:
+        """Objects with an event of an earlier chain, by whose they are."""
+        found: dict[erased_events.Verdict, list[str]] = {"mine": [], "another's": [], "unknown": []}
+        if self.config.kafka is not None:
+            topic = envelope.topic(self.config.kafka.topic_prefix, *self.request.table.split(".", 1))
+            if names := erased_events.former_claims(self.store, self.cluster, topic):
+                key = self._key_in_events
+                for name, verdict in self._of_each(names, lambda store, name: erased_events.verdict_of(store, name, key)):
+                    found[verdict].append(name)
+        return found
+
+    def _former_files(self) -> list[str]:
+        """Files of events of earlier chains that have events of the key."""
+        if self.config.files is None:
+            return []
+        url, table = self.config.files.url, self.request.table.split(".", 1)
+        if not (names := erased_events.former_files(self.store, self.cluster, open_store(url), *table)):
+            return []
+        key = self._key_in_events
+        return [name for name, has in self._of_each(names, lambda _, name: erased_events.has_key(open_store(url), name, key)) if has]
+
+    def _of_each(self, names: list[str], look: Callable[[Store, str], T]) -> Iterator[tuple[str, T]]:
+        """What workers say of each object."""
+        some = [names[at : at + _PER_TASK] for at in range(0, len(names), _PER_TASK)]
+        found = self.spread(some, lambda store, part: [look(store, name) for name in part])
+        yield from zip(names, (each for part in found for each in part), strict=True)
+
+    def _without_key(self, name: str) -> str:
+        """The error, or ""."""
+        assert self.config.files is not None
+        try:
+            erased_events.without_key(open_store(self.config.files.url), name, self._key_in_events)
+        except WritetimeError as error:
+            return str(error)
+        return ""
 
     def _set_aside(self, table: Table, batch: int, ordinal: int) -> Iterator[str]:
         """Objects with an event that was too large for its topic or was not sent."""
@@ -434,6 +501,13 @@ class Erasing:
         shown = shape.values(rules.compiled()({name: values[name] for name in wanted}))
         assert shown is not None
         return pa.Table.from_pylist([shown], schema=pa.schema([shape.key_type.field(column) for column in shown]))
+
+    @property
+    def _key_in_events(self) -> KeyInEvents:
+        (shown,) = self._shown_key.to_pylist()
+        table, types = self.incarnations[0], self.schema.types
+        columns = [*table.partition_key, *table.clustering][: len(shown)]
+        return KeyInEvents.of(shown, {column.name: parse_type(column.type, table.keyspace, types) for column in columns})
 
     @contextmanager
     def _key_view(self) -> Iterator[str]:

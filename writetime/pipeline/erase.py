@@ -38,6 +38,7 @@ from writetime.pipeline.documents import Contents, Document, LedgerEntry
 from writetime.pipeline.erasures import Erased
 from writetime.pipeline.quarantine import frame_ranges
 from writetime.pipeline.quarantine.record import change_note, note_of
+from writetime.pipeline.unreached import Unreached, table_of
 from writetime.storage import layout, segment_object
 from writetime.storage.checksum import crc32c
 from writetime.storage.store import ObjectInfo, Store
@@ -50,17 +51,6 @@ _EPOCH: Final = (
 )
 """A pattern of a vint of any length, or nothing."""
 """zstd's default; for segments that are packed again."""
-
-
-BEYOND: Final = (
-    "Kafka: records already sent, until the topics' retention or compaction removes them",
-    "segments in conflict, and bytes under rejected/ (`writetime conflicts`)",
-    "backups and copies of the bucket and of the warehouse, and old versions of objects where a bucket keeps them",
-    "data that others have derived from the tables",
-    "materialized views of the table: they are separate tables, erase the key there as well",
-    "orphan files of the warehouse, left by jobs that crashed, until maintenance deletes them (warehouse.keep_orphans_days)",
-)
-"""Copies that no run can reach."""
 
 
 class Found(Document):
@@ -79,7 +69,7 @@ class Outcome(Document):
     that held the key. `waiting`: objects that are not archived yet; they are left unchanged. `records`: of
     the state; `rows`: by table of the warehouse. `pieces`: quarantine records; `touched`: notes of
     incomplete rows; `events`: objects with events outside the tables. `troubles`: what could not be erased;
-    `beyond`: copies that no run can reach."""
+    `unreached`: places that may hold copies, and until when (`beyond`: the same as texts)."""
 
     table: str
     batch: int | None = None
@@ -94,6 +84,7 @@ class Outcome(Document):
     rows: dict[str, int] = Field(default={})
     troubles: list[str] = Field(default=[])
     beyond: list[str] = Field(default=[])
+    unreached: list[Unreached] = Field(default=[])
 
     @property
     def again(self) -> bool:
@@ -118,7 +109,7 @@ def outcome_text(found: Outcome) -> str:
     lines += [f"contains the key, not archived yet: {each.object}" for each in found.waiting]
     if found.done and found.again:
         lines.append("Run the same command again after the next batch.")
-    lines += ["Not reached:", *(f"  {each}" for each in found.beyond)]
+    lines += ["Not reached:", *table_of(found.unreached)]
     if not found.done:
         lines.append("Nothing was changed. Use --yes to erase it permanently.")
     return "\n".join(lines)

@@ -153,6 +153,8 @@ def _prefix_trouble(address: Address) -> str | None:
                 f"`{mark}` ends a name for libraries that read URLs, so tables and state would lie elsewhere. Use another prefix; "
                 f"releases up to 0.2 put state, and in S3 everything, to {former}"
             )
+    if address.scheme == "gs" and ";" in address.path:
+        return "Google's client for Iceberg does not escape `;` when it lists objects, and may list others. Use another prefix"
     if not address.path:
         return None
     if (why := reason_invalid(address.path)) is not None:

@@ -1,0 +1,105 @@
+"""What an erasure does not reach, and until when each place keeps it: the table at the end of `writetime erase`.
+
+Strategy: a place is listed if the pipeline has it, or if nobody can say that it has not: with its number of objects where
+the bucket tells it, and with the setting that removes it where there is one. Whether a listed object holds the key is not
+looked at. Places of tables, which only Spark sees, are the caller's. Must not know Spark."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+
+from writetime.config.pipeline import PipelineConfig
+from writetime.events import envelope
+from writetime.pipeline.documents import Document
+from writetime.pipeline.planner import namespaces
+from writetime.storage import layout
+from writetime.storage.store import Store
+
+
+class Unreached(Document):
+    """`place`: an object's or topic's name, or what such names begin with, or who has it. `what` may lie there, `until` when.
+    `objects`: how many there are now; None: nobody knows."""
+
+    place: str
+    what: str
+    until: str
+    objects: int | None = None
+
+    @property
+    def text(self) -> str:
+        return f"{self.place}: {self.what}, until {self.until}"
+
+
+def unreached(config: PipelineConfig, store: Store, table: str) -> list[Unreached]:
+    """The places that a key of the table (full name) may be left in, but for those of tables."""
+    found = [*_of_kafka(config, table), *_of_bucket(config, store), *_of_replays(config, store), *_of_others(config)]
+    return [each for each in found if each.objects != 0]
+
+
+def _of_kafka(config: PipelineConfig, table: str) -> Iterator[Unreached]:
+    if config.kafka is None:
+        return
+    keyspace, _, name = table.partition(".")
+    topic = envelope.topic(config.kafka.topic_prefix, keyspace, name)
+    compacted = (
+        "retention.ms of the topic has passed; compacted: its cleaner has met the key's tombstone, and delete.retention.ms has passed"
+    )
+    yield Unreached(place=f"topic {topic}", what="records sent already", until=compacted)
+    if config.quarantine.topic:
+        of_quarantine = envelope.quarantine_topic(config.kafka.topic_prefix)
+        yield Unreached(
+            place=f"topic {of_quarantine}", what="quarantine records sent already", until="retention.ms of the topic has passed"
+        )
+
+
+def _of_bucket(config: PipelineConfig, store: Store) -> Iterator[Unreached]:
+    cluster = config.cluster.name
+    yield from _counted(
+        store,
+        (f"rejected/{layout.part(cluster)}/", "bytes of segments that were rejected", "you delete them (`writetime conflicts`)"),
+        (layout.conflicts_prefix(cluster), "segments in conflict, under cdc/…/conflict-*", "they are decided, then as those rejected"),
+    )
+    days = config.archive.keep_reports_days
+    until = "you delete them (archive.keep_reports_days is null)" if days is None else f"maintenance deletes them after {days:g} days"
+    what = "reports, with keys of rows that differed"
+    yield from _counted(store, *((prefix, what, until) for prefix in (layout.verify_prefix(cluster), layout.audit_prefix(cluster))))
+    damaged = sum(1 for info in store.names(layout.quarantine_prefix(cluster)) if info.name.endswith(".bin"))
+    yield Unreached(
+        place=layout.quarantine_prefix(cluster),
+        what="damaged ranges: only searched for the bytes of the key",
+        until="they are released, and archive.keep_reports_days has passed",
+        objects=damaged,
+    )
+
+
+def _counted(store: Store, *places: tuple[str, str, str]) -> Iterator[Unreached]:
+    for place, what, until in places:
+        yield Unreached(place=place, what=what, until=until, objects=sum(1 for _ in store.names(place)))
+
+
+def _of_replays(config: PipelineConfig, store: Store) -> Iterator[Unreached]:
+    for chain in namespaces(store, config.cluster.name):
+        yield Unreached(place=f"replay {chain}", what="state and tables of a namespace of its own", until="you drop them")
+
+
+def _of_others(config: PipelineConfig) -> Iterator[Unreached]:
+    days = config.warehouse.keep_orphans_days
+    until = "you delete them (warehouse.keep_orphans_days is null)" if days is None else f"maintenance deletes them after {days:g} days"
+    yield Unreached(place="warehouse", what="files without a snapshot, left by jobs that crashed", until=until)
+    again = "they are shipped: run the command again then"
+    yield Unreached(place="nodes", what="segments that are not shipped yet; no batch takes the key from them", until=again)
+    yield Unreached(
+        place="backups", what="copies of bucket and warehouse, and old versions of objects in a versioned bucket", until="you delete them"
+    )
+    yield Unreached(place="materialized views", what="their rows: they are tables of their own", until="you erase the key there")
+    yield Unreached(place="readers", what="what others made of tables, topics and files", until="they delete it")
+
+
+def table_of(places: Iterable[Unreached]) -> list[str]:
+    """The places as lines of a table for people."""
+    rows = [
+        ("place", "objects", "what may be left", "until"),
+        *((p.place, "" if p.objects is None else str(p.objects), p.what, p.until) for p in places),
+    ]
+    widths = [max(len(row[at]) for row in rows) for at in range(3)]
+    return ["  " + "  ".join([*(cell.ljust(width) for cell, width in zip(row, widths, strict=False)), row[3]]).rstrip() for row in rows]
