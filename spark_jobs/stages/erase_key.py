@@ -54,8 +54,8 @@ from writetime.config.pipeline import PipelineConfig
 from writetime.errors import BatchError, ConfigError, ObjectNotFound, WritetimeError
 from writetime.events import envelope
 from writetime.events.row_values import TableView
+from writetime.pipeline import chains, erasures
 from writetime.pipeline import erase as bucket
-from writetime.pipeline import erasures
 from writetime.pipeline.documents import Manifest, Sealed, Totals
 from writetime.pipeline.erase import Found, Outcome, Search
 from writetime.pipeline.erasures import Erasure, Request, erased_of
@@ -230,11 +230,13 @@ class Erasing:
     def _unpublished(self, warehouse: Warehouse) -> list[str]:
         """Events of the key that have not been published yet, and would not be after the erasure."""
         places = []
+        # Those of a rebuild are not published.
+        first = chains.begins_after(self.store, self.cluster, self.base.number)
         if self.config.kafka is not None:
             published = read_published(self.store, self.cluster)
-            places.append(("Kafka", published.sent(self.request.table) if published else 0))
+            places.append(("Kafka", published.sent(self.request.table) if published else first))
         if self.config.files is not None:
-            places.append(("the files", files_up_to(self.config.files)))
+            places.append(("the files", max(first, files_up_to(self.config.files))))
         changes = [name for table in self.incarnations if (name := warehouse.changes_of(table)) is not None]
         waiting = [(place, sum(self._count(name, f"t.batch > {upto}") for name in changes)) for place, upto in places]
         return [f"{count} events of the key are not in {place} yet" for place, count in waiting if count]

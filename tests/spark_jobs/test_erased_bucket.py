@@ -244,6 +244,16 @@ def test_an_event_of_before_a_rebuild_that_cannot_be_read_is_reported(place: Pla
     assert place.unreported(outcome) == set()
 
 
+@pytest.mark.parametrize(("begins_after", "refused"), [(0, True), (14, False)])
+def test_events_of_a_rebuild_are_not_waited_for(place: Place, monkeypatch: pytest.MonkeyPatch, begins_after: int, refused: bool) -> None:
+    """They are never published, so files and Kafka never come to its last batch."""
+    base = SimpleNamespace(number=14)
+    work = InDriver(place.ring.config, place.ring.store, None, Request.of("shop.orders", i32(KEY), None, "a test"), base)  # type: ignore[arg-type]
+    monkeypatch.setattr(work, "_count", lambda _, where: 3 if int(where.rpartition(" ")[2]) < 14 else 0)
+    monkeypatch.setattr(erase_key.chains, "begins_after", lambda *_: begins_after)
+    assert bool(work._unpublished(NoTables())) == refused  # type: ignore[arg-type]
+
+
 # --- each step
 
 
