@@ -70,7 +70,7 @@ from writetime.config.kafka import KafkaConfig, PartitionBy
 from writetime.config.pipeline import PipelineConfig, load
 from writetime.errors import ConfigError, PublishError, SchemaError, WritetimeError
 from writetime.events import envelope
-from writetime.events.envelope import quarantine_topic
+from writetime.events.envelope import progress_topic, quarantine_topic
 from writetime.events.naming import from_topic
 from writetime.events.serialization import DDL, HEARTBEAT, QUARANTINED, Plain
 from writetime.pipeline import chains
@@ -390,6 +390,7 @@ class Outbox:
         self._spans: dict[Wanted, list[Span]] = {}
         self._failed: dict[str, WritetimeError] = {}
         self._epochs: Mapping[str, int] = {}
+        self._batch_bytes: int | None = None
         sealed = self._sealed(upto)
         self.rules = sealed.partition_by if sealed is not None else []
 
@@ -523,7 +524,8 @@ class Outbox:
     def _publisher(self) -> Publisher:
         tables = self._all_tables() if self._epochs else ()
         epochs = {self._topic(table): self._epochs[table.full_name] for table in tables if table.full_name in self._epochs}
-        return Publisher(self.kafka, Chain(self.config.bucket, self.config.cluster.name, self.upto, self.first), self.owner, epochs)
+        chain = Chain(self.config.bucket, self.config.cluster.name, self.upto, self.first)
+        return Publisher(self.kafka, chain, self.owner, epochs, self._batch_bytes)
 
     def _named(self, topic: str) -> str:
         """The full name of the table whose topic it is; the topic itself if it is not a table's."""
@@ -573,7 +575,9 @@ class Outbox:
         expect_own(self.kafka, self.owner)
         refused |= {self._named(topic): error for topic, error in unmade.items()}
         silent = self._limit(
-            encoders, [topic for topic in wanted if topic not in unmade], None if quarantine and quarantine.topic in unmade else quarantine
+            encoders,
+            [topic for topic in (*wanted, *others) if topic not in unmade],
+            None if quarantine and quarantine.topic in unmade else quarantine,
         )
         refused |= {self._named(topic): error for topic, error in silent.items()}
         if part.marks is not None and part.by is not None:
@@ -619,11 +623,16 @@ class Outbox:
     def _limit(
         self, encoders: Mapping[UUID, Encoder], topics: Sequence[str], quarantine: QuarantineTopic | None
     ) -> dict[str, PublishError]:
-        """Set the encoders' size limits and oversized policy. Returns the topics without a known limit, with
-        the error."""
-        if self.kafka.oversized == "wait":
+        """Set the encoders' size limits and oversized policy, and the limit of batches, which go to all topics of the run.
+        Returns the topics without a known limit, with the error."""
+        if not topics:
             return {}
-        limits, silent = message_limits(self.kafka, topics)
+        limits, silent = message_limits(self.kafka, [*topics, progress_topic(self.kafka.topic_prefix)])
+        if (unknown := silent.pop(progress_topic(self.kafka.topic_prefix), None)) is not None:
+            raise unknown
+        self._batch_bytes = min(limits.values(), default=None)
+        if self.kafka.oversized == "wait":
+            return silent
         for encoder in encoders.values():
             if encoder.topic in limits:
                 limit = limits[encoder.topic]

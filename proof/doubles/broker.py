@@ -38,7 +38,15 @@ from typing import Any, Final, NamedTuple, NoReturn, TypeVar
 from unittest import mock
 
 from confluent_kafka import OFFSET_BEGINNING, OFFSET_END, OFFSET_INVALID, KafkaError, KafkaException, Message, TopicPartition, murmur2
-from confluent_kafka.admin import BrokerMetadata, ClusterMetadata, ConfigEntry, ConfigResource, PartitionMetadata, TopicMetadata
+from confluent_kafka.admin import (
+    BrokerMetadata,
+    ClusterMetadata,
+    ConfigEntry,
+    ConfigResource,
+    PartitionMetadata,
+    ResourceType,
+    TopicMetadata,
+)
 
 from proof.doubles.partition_log import Headers, PartitionLog, Record, Transaction, is_larger
 
@@ -321,6 +329,10 @@ class Broker:
     def settings_of(self, name: str) -> dict[str, ConfigEntry]:
         return {option: ConfigEntry(option, value) for option, value in self._topic(name).settings.items()}
 
+    def own_settings(self) -> dict[str, ConfigEntry]:
+        """Those of the broker: what a topic has that is made without options."""
+        return {"message.max.bytes": ConfigEntry("message.max.bytes", DEFAULTS["max.message.bytes"])}
+
     def set_options(self, name: str, options: Mapping[str, str]) -> None:
         topic = self._topic(name)
         _check_options(options)
@@ -399,6 +411,8 @@ class Producer(_Client):
         self._queue: list[_Queued] = []
         self._reports_all = not self._options.get("delivery.report.only.error", False)
         self._max_bytes = int(self._options.get("message.max.bytes", 1_000_000))
+        self._batch_bytes = int(self._options.get("batch.size", _BATCH_BYTES))
+        self._batch_records = int(self._options.get("batch.num.messages", _BATCH_RECORDS))
         self._is_idempotent = self._name is not None or bool(self._options.get("enable.idempotence", False))
         self._hash = murmur2 if str(self._options.get("partitioner", "")).startswith("murmur2") else _crc32
 
@@ -445,7 +459,7 @@ class Producer(_Client):
     def _send(self) -> int:
         """Send what is queued. Returns how many reports were made."""
         queue, self._queue = self._queue, []
-        return sum(self._send_batch(batch) for batch in _batches(queue))
+        return sum(self._send_batch(batch) for batch in _batches(queue, self._batch_bytes, self._batch_records))
 
     def _send_batch(self, batch: list[_Queued]) -> int:
         place = batch[0][:2]
@@ -660,7 +674,9 @@ class AdminClient(_Client):
 
     def describe_configs(self, resources: Sequence[ConfigResource], **_: Any) -> dict[ConfigResource, Future[dict[str, ConfigEntry]]]:
         some = _some(resources, "ConfigResource")
-        return self._each("describe_configs", {each: partial(self._broker.settings_of, each.name) for each in some})
+        calls = {each: partial(self._broker.settings_of, each.name) for each in some if each.restype is ResourceType.TOPIC}
+        brokers = {each: self._broker.own_settings for each in some if each.restype is ResourceType.BROKER}
+        return self._each("describe_configs", calls | brokers)
 
     def incremental_alter_configs(self, resources: Sequence[ConfigResource], **_: Any) -> dict[ConfigResource, Future[None]]:
         """Sets options; other operations are not known."""
@@ -726,7 +742,7 @@ def _some(values: Sequence[T], kind: str) -> Sequence[T]:
     return values
 
 
-def _batches(queue: Iterable[_Queued]) -> Iterator[list[_Queued]]:
+def _batches(queue: Iterable[_Queued], most_bytes: int, most_records: int) -> Iterator[list[_Queued]]:
     """What is sent in one request each: records of one partition, in the order in which partitions were first named."""
     by_partition: dict[tuple[str, int], list[_Queued]] = {}
     for each in queue:
@@ -736,7 +752,7 @@ def _batches(queue: Iterable[_Queued]) -> Iterator[list[_Queued]]:
         size = 0
         for each in records:
             size += each.record.client_size
-            if batch and (size > _BATCH_BYTES or len(batch) == _BATCH_RECORDS):
+            if batch and (size > most_bytes or len(batch) == most_records):
                 yield batch
                 batch, size = [], each.record.client_size
             batch.append(each)

@@ -96,7 +96,8 @@ _BYTES_PER_TRANSACTION = 32 << 20
 """A transaction ends with the event that reaches either: it is held in memory, and has to be over before the
 broker's time for it is."""
 _TIMEOUT_SECONDS = 60.0
-_REPORT_SECONDS = 1.0
+_REPORT_SECONDS = 5.0
+"""How long the report of a refused event may take to come after the refusal itself."""
 _OF_ONE_TOPIC = (
     KafkaError.MSG_SIZE_TOO_LARGE,
     KafkaError.RECORD_LIST_TOO_LARGE,
@@ -105,6 +106,8 @@ _OF_ONE_TOPIC = (
     KafkaError.TOPIC_AUTHORIZATION_FAILED,
 )
 """What a broker has against an event or its topic, and meets again however often it is sent."""
+_TOO_LARGE = (KafkaError.MSG_SIZE_TOO_LARGE, KafkaError.RECORD_LIST_TOO_LARGE)
+"""What a broker has against a batch of records, which may be larger than each of them may be."""
 _REFUSED_CLIENT = (KafkaError._AUTHENTICATION, KafkaError._SSL)
 _REFUSED_QUERY = (KafkaError.TOPIC_AUTHORIZATION_FAILED, KafkaError.CLUSTER_AUTHORIZATION_FAILED)
 _FENCED = (KafkaError._FENCED, KafkaError.PRODUCER_FENCED, KafkaError.INVALID_PRODUCER_EPOCH)
@@ -242,15 +245,17 @@ def _settings(admin: AdminClient, topics: Iterable[str]) -> dict[str, Callable[[
 
 def message_limits(kafka: KafkaConfig, topics: Iterable[str]) -> tuple[dict[str, int], dict[str, PublishError]]:
     """Maximum bytes of a record's key and value by topic: the limits of producer and topic, less a record's
-    overhead. Also the topics whose limit is unknown, with the error."""
+    overhead. Of a topic that does not exist yet, the broker's limit. Also the topics whose limit is unknown, with the
+    error."""
     own = kafka.largest_message or _LIBRDKAFKA_MAX
+    # Its end would be the end of what it is asked for.
     admin = make(AdminClient, client_options(kafka))
     limits: dict[str, int] = {}
     silent: dict[str, PublishError] = {}
     for topic, settings in _settings(admin, topics).items():
         overhead = _RECORD_OVERHEAD + len(topic)
         try:
-            allowed = int(settings()["max.message.bytes"].value or own)
+            allowed = _allowed(admin, settings, own)
         except KafkaException as error:
             if error.args[0].code() in _REFUSED_QUERY:
                 # Who may not ask goes by what the producer allows. Were the topic's own limit less, the
@@ -262,6 +267,19 @@ def message_limits(kafka: KafkaConfig, topics: Iterable[str]) -> tuple[dict[str,
         else:
             limits[topic] = min(own, allowed) - overhead
     return limits, silent
+
+
+def _allowed(admin: AdminClient, settings: Callable[[], dict[str, ConfigEntry]], own: int) -> int:
+    """The bytes that a batch of records of a topic may have; of one that does not exist, of any topic without a limit of its
+    own."""
+    try:
+        return int(settings()["max.message.bytes"].value or own)
+    except KafkaException as error:
+        if error.args[0].code() != KafkaError.UNKNOWN_TOPIC_OR_PART:
+            raise
+    broker = next(iter(admin.list_topics(timeout=_TIMEOUT_SECONDS).brokers))
+    (asked,) = admin.describe_configs([ConfigResource(ResourceType.BROKER, str(broker))]).values()
+    return int(asked.result(timeout=_TIMEOUT_SECONDS)["message.max.bytes"].value or own)
 
 
 def send_heartbeat(kafka: KafkaConfig, key: bytes, value: bytes) -> None:
@@ -333,16 +351,28 @@ class Sent:
     stuck: dict[str, PublishError] = field(default_factory=dict)
 
 
+@dataclass
+class _Sender:
+    """A publisher's producer, how far each stream had been sent when it began, and whether each record is a batch of its
+    own."""
+
+    producer: Producer
+    sent: dict[str, tuple[int, int]]
+    one_by_one: bool = False
+
+
 @dataclass(frozen=True)
 class Publisher:
     """Sends the shares of one or more publishers. It is sent to executors, so it holds configuration only.
     Without a `chain`, progress is not checked; without an `owner`, neither are the owners of topics. `epochs`: by stream, how
-    often all its events were to be sent again, as far as the run knows that has selected the events."""
+    often all its events were to be sent again, as far as the run knows that has selected the events. `batch_bytes`: a
+    limit of the batches in which records travel, as a broker refuses a batch that is larger than a record may be."""
 
     kafka: KafkaConfig
     chain: Chain | None = None
     owner: Owner | None = None
     epochs: Mapping[str, int] = field(default_factory=dict)
+    batch_bytes: int | None = None
 
     def send_packs(self, packs: Batches) -> Batches:
         """PACKS, sorted by publisher and first row, to SENT: `send_all` of a partition."""
@@ -385,10 +415,16 @@ class Publisher:
     def _transactional_id(self, publisher: int) -> str:
         return f"{self.kafka.topic_prefix}.publisher.{publisher}"
 
-    def _producer(self, publisher: int) -> Producer:
+    def _producer(self, publisher: int, *, one_by_one: bool = False) -> Producer:
         """The publisher's producer. It fences all earlier ones of the same name and settles what they left
-        open."""
-        producer = make(Producer, publisher_options(self.kafka, self._transactional_id(publisher)))
+        open. `one_by_one`: each record is a batch of its own."""
+        options = publisher_options(self.kafka, self._transactional_id(publisher))
+        if one_by_one:
+            options["batch.num.messages"] = 1
+        if self.batch_bytes is not None:
+            # What is larger is in a batch by itself.
+            options["batch.size"] = max(1, min(self.batch_bytes, int(options.get("batch.size", _LIBRDKAFKA_MAX))))
+        producer = make(Producer, options)
         # Without a connection, librdkafka looks for the coordinator again only after 500 ms. The first answer names the
         # brokers, and the connection that it came by is closed; the second one comes by one that stays.
         for _ in range(2):
@@ -402,18 +438,25 @@ class Publisher:
         return [*_same_headers(self.kafka.topic_prefix, topic, op), ("writetime.sequence", b"%d.%d" % (batch, ordinal))]
 
     def _send(self, publisher: int, rows: Iterable[Any]) -> Sent:
-        producer = self._producer(publisher)
+        stuck: dict[str, PublishError] = {}
+        sender = self._started(publisher, stuck)
+        events = 0
+        for chunk in chunks(_beyond(rows, sender.sent, stuck)):
+            events += self._send_chunk(sender, publisher, chunk, stuck)
+        return Sent(events, stuck)
+
+    def _started(self, publisher: int, stuck: dict[str, PublishError], *, one_by_one: bool = False) -> _Sender:
+        """A producer that fences all others, and what has been sent before: nobody adds to that any more. Streams of which
+        nothing may be sent are added to `stuck`."""
+        producer = self._producer(publisher, one_by_one=one_by_one)
         done, claimed = _read_progress(self.kafka, publisher)
         _expect_own(self.kafka, self.owner, claimed)
         if self.owner is not None and claimed is None:
             self._claim(producer, publisher, self.owner)
-        stuck = self._of_another_chain(done) | self._of_later_epochs(done)
+        stuck |= self._of_another_chain(done) | self._of_later_epochs(done)
         # What was sent in an earlier epoch is sent again.
         sent = {stream: reached[:2] for stream, reached in done.items() if reached.epoch == self.epochs.get(stream, 0)}
-        events = 0
-        for chunk in chunks(_beyond(rows, sent, stuck)):
-            events += self._send_chunk(producer, publisher, chunk, stuck)
-        return Sent(events, stuck)
+        return _Sender(producer, sent, one_by_one)
 
     def _of_another_chain(self, done: Mapping[str, Position]) -> dict[str, PublishError]:
         if self.chain is None:
@@ -444,10 +487,12 @@ class Publisher:
         _produce(producer, progress_topic(self.kafka.topic_prefix), _OWNER_KEY, value, None, partition=publisher)
         producer.commit_transaction(_TIMEOUT_SECONDS)
 
-    def _send_chunk(self, producer: Producer, publisher: int, rows: list[Any], stuck: dict[str, PublishError]) -> int:
+    def _send_chunk(self, sender: _Sender, publisher: int, rows: list[Any], stuck: dict[str, PublishError]) -> int:
         """Send the rows in one transaction; returns how many were sent. A topic with an event that the
-        producer or broker rejects is added to `stuck` and stops."""
+        producer or broker rejects is added to `stuck` and stops. If the broker finds a batch too large, the rows are sent
+        again one by one, which says whether an event is."""
         while True:
+            producer = sender.producer
             producer.begin_transaction()
             sent, failed = self._produce_chunk(producer, publisher, rows, stuck)
             if not failed:
@@ -457,6 +502,19 @@ class Publisher:
             progress = progress_topic(self.kafka.topic_prefix)
             # Aborting the transaction purges unsent events: that is not a reason.
             failed = [each for each in failed if each[0].code() not in _GONE_WITH_OTHERS] or failed
+            if not sender.one_by_one and (large := {topic for error, topic in failed if error.code() in _TOO_LARGE}):
+                log.warning(
+                    "broker refused a batch of events as too large, sending events one by one",
+                    topics=sorted(large),
+                    hint="Let the user describe topic configurations, or set `batch.size` under `kafka.producer`.",
+                )
+                # Another producer: in this one's queues may be what its aborted transaction has purged. Another run may have
+                # sent the rows before it began.
+                other = self._started(publisher, stuck, one_by_one=True)
+                sender.producer, sender.one_by_one = other.producer, True
+                sender.sent.update(other.sent)
+                rows = list(_beyond(rows, sender.sent, stuck))
+                continue
             if fatal := [error for error, topic in failed if topic in ("", progress) or error.code() not in _OF_ONE_TOPIC]:
                 raise KafkaException(fatal[0])
             # Each iteration has at least one topic fewer.
@@ -510,7 +568,9 @@ class Publisher:
         except KafkaException:
             # A transaction with a rejected event accepts no more events: the rejection, which is reported when the
             # producer is polled, is the reason.
-            producer.poll(_REPORT_SECONDS)
+            reported_by = time.monotonic() + _REPORT_SECONDS
+            while not failed and time.monotonic() < reported_by:
+                producer.poll(0.5)
             if not failed:
                 raise
         deadline = time.monotonic() + _TIMEOUT_SECONDS

@@ -472,17 +472,94 @@ def test_limits_are_those_of_topic_and_producer(kafka: KafkaConfig, topic: str) 
     admin = AdminClient({"bootstrap.servers": kafka.bootstrap_servers})
     for future in admin.create_topics([NewTopic(small, 1, 1, config={"max.message.bytes": "5000"})]).values():
         future.result(timeout=30)
-    absent = f"{kafka.topic_prefix}.shop.absent"
-    limits, silent = message_limits(kafka.model_copy(update={"producer": {"message.max.bytes": 20_000}}), [topic, small, absent])
+    wrong = f"{kafka.topic_prefix}.no topic"
+    limits, silent = message_limits(kafka.model_copy(update={"producer": {"message.max.bytes": 20_000}}), [topic, small, wrong])
     # One that does not tell keeps nothing from the others.
     assert limits.keys() == {topic, small}
-    assert absent in str(silent[absent])
+    assert wrong in str(silent[wrong])
     assert 19_000 < limits[topic] < 20_000
     assert 4000 < limits[small] < 5000
     # What is as large as that goes.
     everything = rows(small, [1])
     everything[0].value = random.Random(1).randbytes(limits[small] - len(everything[0].key))
     assert send(kafka, everything) == 1
+
+
+def test_the_limit_of_a_topic_that_does_not_exist_yet_is_the_brokers(kafka: KafkaConfig, topic: str) -> None:
+    absent = f"{kafka.topic_prefix}.shop.absent"
+    generous = kafka.model_copy(update={"producer": {"message.max.bytes": 2_000_000}})
+    assert message_limits(generous, [absent]) == ({absent: 1_048_588 - jobs._RECORD_OVERHEAD - len(absent)}, {})
+
+
+class Refusals:
+    """Producers that note what a broker refuses, and whether each record is a batch of its own."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        self.one_by_one: list[bool] = []
+        self.aborted = 0
+        refusals = self
+
+        class Noting:
+            def __init__(self, options: dict[str, Any]) -> None:
+                self._producer = Producer(options)
+                refusals.one_by_one.append(options.get("batch.num.messages") == 1)
+
+            def __getattr__(self, name: str) -> Any:
+                return getattr(self._producer, name)
+
+            def abort_transaction(self, timeout: float) -> None:
+                refusals.aborted += 1
+                self._producer.abort_transaction(timeout)
+
+        monkeypatch.setattr(jobs, "Producer", Noting)
+
+
+def of_limit(kafka: KafkaConfig, limit: int) -> str:
+    small = f"{kafka.topic_prefix}.shop.small"
+    admin = AdminClient({"bootstrap.servers": kafka.bootstrap_servers})
+    for future in admin.create_topics([NewTopic(small, kafka.partitions, 1, config={"max.message.bytes": str(limit)})]).values():
+        future.result(timeout=30)
+    return small
+
+
+def noise(topic: str, count: int, size: int) -> list[Changeable]:
+    """Events that do not compress."""
+    found = rows(topic, range(1, count + 1))
+    for row in found:
+        row.value = json.dumps({"n": row.ordinal, "noise": random.Random(row.ordinal).randbytes(size // 2).hex()}).encode()
+    return found
+
+
+def test_small_events_go_to_a_topic_whose_limit_is_below_that_of_batches(
+    kafka: KafkaConfig, topic: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    small = of_limit(kafka, 100_000)
+    everything = [*noise(small, 300, 2000), *noise(topic, 300, 2000)]
+    limits, _ = message_limits(kafka, [topic, small])
+    refusals = Refusals(monkeypatch)
+    assert list(Publisher(kafka, batch_bytes=min(limits.values())).send_all(everything)) == [Sent(600)]
+    assert (refusals.one_by_one, refusals.aborted) == ([False], 0)
+    assert sorted(numbers(consume(kafka, small))) == sorted(numbers(consume(kafka, topic))) == list(range(1, 301))
+
+
+def test_events_of_a_batch_that_the_broker_refuses_go_one_by_one(kafka: KafkaConfig, topic: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(jobs, "_EVENTS_PER_TRANSACTION", 350)
+    small = of_limit(kafka, 100_000)
+    everything = [*noise(small, 300, 2000), *noise(topic, 100, 2000)]
+    everything[200].value = random.Random(1).randbytes(150_000)
+    # As for one who may not ask for the limits of topics.
+    refusals = Refusals(monkeypatch)
+    ((sent),) = Publisher(kafka).send_all(everything)
+    assert (sent.events, list(sent.stuck)) == (100, [small])
+    assert refusals.one_by_one == [False, True]
+    everything[200].value = b'{"n":201}'
+    assert list(Publisher(kafka).send_all(everything)) == [Sent(300)]
+    assert list(Publisher(kafka).send_all(everything)) == [Sent(0)]
+    assert sorted(numbers(consume(kafka, small))) == list(range(1, 301))
+    assert sorted(numbers(consume(kafka, topic))) == list(range(1, 101))
+    for key in {key for _, key, _ in consume(kafka, small)}:
+        of_key = [json.loads(value)["n"] for _, k, value in consume(kafka, small) if k == key and value is not None]
+        assert of_key == sorted(of_key)
 
 
 def test_records_say_in_headers_whose_they_are(kafka: KafkaConfig, topic: str) -> None:

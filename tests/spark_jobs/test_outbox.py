@@ -61,6 +61,27 @@ def test_what_fails_in_a_task_is_an_error_of_ours(tmp_path: Path, monkeypatch: p
     assert "java" not in str(raised.value)
 
 
+@pytest.mark.parametrize("oversized", ["claim-check", "wait"])
+def test_batches_are_no_larger_than_the_smallest_topic_of_the_run_takes(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, oversized: str
+) -> None:
+    sizes = {"t.shop.large": 900_000, "t.shop.small": 50_000, "t.__progress": 800_000}
+    box = outbox(tmp_path, 1)
+    box.kafka = box.kafka.model_copy(update={"oversized": oversized})
+    monkeypatch.setattr(publish, "message_limits", lambda _, topics: ({topic: sizes[topic] for topic in topics}, {}))
+    assert box._limit({}, ["t.shop.large"], None) == {}
+    assert box._publisher.batch_bytes == 800_000
+    assert box._limit({}, ["t.shop.large", "t.shop.small"], None) == {}
+    assert box._publisher.batch_bytes == 50_000
+    # Whose limit is not known waits; without the progress topic's nothing can be sent.
+    down = PublishError("no answer", retriable=True)
+    monkeypatch.setattr(publish, "message_limits", lambda *_: ({"t.__progress": 800_000}, {"t.shop.small": down}))
+    assert box._limit({}, ["t.shop.small"], None) == {"t.shop.small": down}
+    monkeypatch.setattr(publish, "message_limits", lambda *_: ({}, {"t.__progress": down}))
+    with pytest.raises(PublishError, match="no answer"):
+        box._limit({}, ["t.shop.small"], None)
+
+
 @pytest.mark.parametrize("everything", [False, True])
 def test_a_table_whose_changes_are_not_found_waits(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, everything: bool) -> None:
     monkeypatch.setattr(publish, "read_schema", lambda *_: SchemaLearner())
