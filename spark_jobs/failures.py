@@ -26,7 +26,7 @@ import structlog
 from py4j.protocol import Py4JError, Py4JJavaError, Py4JNetworkError  # type: ignore[import-untyped]
 from pyspark.errors import AnalysisException, PySparkException
 
-from spark_jobs.spark_errors import why
+from spark_jobs.spark_errors import limit_of, why
 from writetime import errors
 from writetime.cassandra.schema.model import Table
 from writetime.errors import BatchBusy, BatchClosed, ChainMismatch, LeaseLost, ObjectNotFound, StoreError, WritetimeError
@@ -114,7 +114,7 @@ def _kind_of_spark(error: PySparkException | Py4JJavaError) -> Kind:
     causes = list(_causes(error))
     if any(_sql_state(cause).startswith(_OF_THE_ROWS) for cause in causes):
         return "table"
-    if _LOST.search(str(error)):
+    if _LOST.search(str(error)) or limit_of(error) is not None:
         return "world"
     if (raised := _raised_by_worker(error)) is not None:
         return raised

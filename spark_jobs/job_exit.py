@@ -10,6 +10,7 @@ from functools import wraps
 
 import structlog
 
+from spark_jobs.spark_errors import limit_of
 from writetime.errors import WritetimeError
 from writetime.pipeline.job_result import leave_error
 
@@ -28,14 +29,20 @@ def reports_failure(what: str) -> Callable[[Main], Callable[..., int]]:
             try:
                 return main(arguments)
             except WritetimeError as error:
-                log.error(f"{what} failed", **error.as_dict())
-                print(f"{what} failed: {error}", file=sys.stderr)  # noqa: T201
-                leave_error(f"{what} failed", error)
-                return 1
+                return _reported(what, error)
             except Exception as error:
+                if (limit := limit_of(error)) is not None:
+                    return _reported(what, limit)
                 leave_error(f"{what} failed", error)
                 raise
 
         return reporting
 
     return decorate
+
+
+def _reported(what: str, error: WritetimeError) -> int:
+    log.error(f"{what} failed", **error.as_dict())
+    print(f"{what} failed: {error}", file=sys.stderr)  # noqa: T201
+    leave_error(f"{what} failed", error)
+    return 1

@@ -2,16 +2,74 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator
 from contextlib import contextmanager
-from typing import Final
+from typing import Final, NamedTuple
 
 from py4j.protocol import Py4JJavaError  # type: ignore[import-untyped]
 from pyspark.errors import PySparkException
 
-from writetime.errors import PublishError
+from writetime.errors import PublishError, SparkLimit
 
 OURS: Final = "writetime.errors."
+
+
+class _Limit(NamedTuple):
+    says: re.Pattern[str]
+    message: str
+    retriable: bool
+    hint: str
+
+
+_LIMITS: Final = (
+    _Limit(
+        re.compile(r"serialized results of .*is bigger than .*maxResultSize", re.DOTALL),
+        "the results of a stage are larger than the driver takes",
+        False,
+        "Raise spark.driver.maxResultSize, and with it spark.driver.memory, in `spark.submit`.",
+    ),
+    _Limit(
+        re.compile(r"exceeds max allowed: spark\.rpc\.message\.maxSize"),
+        "a task is larger than a message to an executor may be",
+        False,
+        "Raise spark.rpc.message.maxSize in `spark.submit`.",
+    ),
+    _Limit(
+        re.compile(r"KRYO_BUFFER_OVERFLOW|Kryo serialization failed: Buffer overflow"),
+        "a value is larger than the buffer it is serialized in",
+        False,
+        "Raise spark.kryoserializer.buffer.max in `spark.submit`.",
+    ),
+    _Limit(
+        re.compile(
+            r"exceeding (?:physical |virtual )?memory limits|OOMKilled|possible container OOM|exit (?:code|status):? 137",
+            re.I,
+        ),
+        "an executor was killed because it used more memory than it was given",
+        True,
+        "Raise spark.executor.memoryOverhead, the memory of Python workers, in `spark.submit`, or give an executor fewer cores.",
+    ),
+    _Limit(
+        re.compile(r"java\.lang\.OutOfMemoryError|SparkOutOfMemoryError|UNABLE_TO_ACQUIRE_MEMORY"),
+        "the memory of a Java process of Spark is exhausted",
+        True,
+        "Raise spark.executor.memory, or spark.driver.memory if it is the driver's, or set a smaller `batch_seconds`.",
+    ),
+    _Limit(
+        re.compile(r"SQLITE_BUSY|database is locked"),
+        "the catalog's SQLite database is locked by another process",
+        True,
+        "Run it again. If several jobs write at once, use a catalog in PostgreSQL (docs/warehouse.md).",
+    ),
+    _Limit(
+        re.compile(r"No space left on device"),
+        "the disk of a machine of Spark is full",
+        True,
+        "Free space where spark.local.dir is, or name a larger disk there: sorted and shuffled data are kept on it.",
+    ),
+)
+"""What Spark, YARN and Kubernetes say when a limit is met. First match wins."""
 _BY_PY4J = "An error occurred while calling"
 """The first line of a Py4JJavaError, which comes before Java's own message."""
 
@@ -24,16 +82,28 @@ def why(error: Exception) -> str:
     return (ours or lines or [type(error).__name__])[0]
 
 
+def limit_of(error: BaseException) -> SparkLimit | None:
+    """The limit that Spark came to, with what to do about it; None for any other failure."""
+    if not isinstance(error, PySparkException | Py4JJavaError):
+        return None
+    text = str(error)
+    for limit in _LIMITS:
+        if limit.says.search(text):
+            return SparkLimit(f"{limit.message}: {why(error)}", operation="run Spark", retriable=limit.retriable, hint=limit.hint)
+    return None
+
+
 @contextmanager
 def spark_failures(obj: str | None = None) -> Iterator[None]:
     """Convert Spark failures during publishing to PublishError."""
     try:
         yield
     except (PySparkException, Py4JJavaError) as error:
+        limit = limit_of(error)
         raise PublishError(
             why(error),
             operation="publish events",
             obj=obj,
-            retriable=True,
-            hint="Events stay in the changes tables and go out with the next run; Spark's log says more.",
+            retriable=limit is None or limit.retriable,
+            hint="Events stay in the changes tables and go out with the next run; Spark's log says more." if limit is None else limit.hint,
         ) from error

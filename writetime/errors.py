@@ -26,6 +26,7 @@
     │   ├── BatchClosed                the batch is sealed or voided: nothing may be written for it any more
     │   ├── ChainMismatch              the warehouse holds another chain of batches than the bucket
     │   └── AccountingMismatch         partition updates read != the sum of their outcomes
+    ├── SparkLimit                     Spark came to a limit of its configuration or machines: memory, size of results, disk
     ├── ShipError                      the shipper cannot continue, with one file or at all
     └── PublishError                   events cannot be written to a sink
 
@@ -210,6 +211,11 @@ class ChainMismatch(BatchError):
 
 class AccountingMismatch(BatchError):
     """Partition updates read do not equal the sum of their outcomes."""
+
+
+class SparkLimit(WritetimeError):
+    """Spark came to a limit of its configuration or of its machines: memory, size of results, disk. Retriable if another
+    attempt may have more."""
 
 
 class ShipError(WritetimeError):

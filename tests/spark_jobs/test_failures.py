@@ -52,6 +52,13 @@ AT = datetime(2026, 5, 4, 12, 0, tzinfo=UTC)
 ONE, TWO, THREE, FOUR = (table(name, number, {"id": "int"}) for number, name in enumerate(("one", "two", "three", "four"), start=70))
 
 
+RESULTS = (
+    "Job aborted due to stage failure: Total size of serialized results of 12 tasks (1025.3 MiB) is bigger than "
+    "spark.driver.maxResultSize (1024.0 MiB)"
+)
+"""As the driver of Spark 4.1 says it (TaskSetManager)."""
+
+
 class Java:
     """A Java exception as py4j shows it."""
 
@@ -115,6 +122,7 @@ CASES: list[tuple[BaseException, Kind]] = [
     (of_java("org.apache.iceberg.jdbc.UncheckedSQLException", cause=Java("org.sqlite.SQLiteException", "[SQLITE_BUSY]")), "world"),
     (of_java("org.apache.iceberg.exceptions.ServiceUnavailableException"), "world"),
     (of_java("java.lang.OutOfMemoryError", "Java heap space"), "world"),
+    (of_java("org.apache.spark.SparkException", RESULTS), "world"),
     (of_python("writetime.errors.StoreUnavailable: read an object: a/b: 503 (a retry may help)"), "world"),
     (of_python("writetime.errors.BatchError: read from the ring: no answer (a retry may help)"), "world"),
     (of_python("OSError: [Errno 28] No space left on device"), "world"),
