@@ -31,6 +31,7 @@ from shippers.disk_space import Level, Pace
 from shippers.filler import Filler
 from shippers.folder import Found, State
 from shippers.growing import GrowingSegments
+from shippers.loaded import LoadedTables
 from shippers.lock import only_shipper
 from shippers.metrics import Metrics, Pulse
 from shippers.node_identity import Identity, Link, NodeFacts, require_node
@@ -111,6 +112,7 @@ class Agent:
         """The identity in the last round that could determine it."""
         self._schema = SchemaShipper(self._node, store, link, self._log)
         self._truncations = TruncationShipper(store, self._node.state, self._log)
+        self._loaded = LoadedTables(self._node, self._log)
         self._reporter = StatusReporter(store, self._node.state, self._log)
         self._relief = Relief(self._node, self._scanner, self.metrics, self.pulse, self._log)
         self._looked = 0.0
@@ -152,6 +154,7 @@ class Agent:
             self._relief.make_room()
             self._scanner.note(result.failed, self._growing.seen)
             raise
+        self._loaded.look_if_due()
         self._report(facts, result)
         self._schema.ship(facts.name)
         if self._link is not None:
@@ -264,7 +267,8 @@ class Agent:
         if not result.unanswered and (view := self._scanner.view) is not None:
             settings = self._settings.known
             caught_up = self._growing.caught_up or self._finished
-            self._reporter.write_if_due(facts, view, self._growing.seen, settings, lambda: self._sign_off.of(caught_up, settings))
+            tails, loaded = self._growing.seen, self._loaded.found
+            self._reporter.write_if_due(facts, view, tails, settings, lambda: self._sign_off.of(caught_up, settings), loaded)
 
     def _in_order(self, view: View) -> list[tuple[Path, Found]]:
         """Segments oldest first; if space is short, those in cdc_raw first, since only these free CDC

@@ -30,6 +30,7 @@ acknowledges."""
 _NAMES: Final = (
     "cdc_enabled",
     "cdc_block_writes",
+    "cdc_on_repair_enabled",
     "cdc_total_space",
     "cdc_total_space_in_mb",
     "commitlog_sync",
@@ -61,6 +62,7 @@ def parse_settings(rows: Mapping[str, str]) -> CdcSettings:
     return CdcSettings(
         cdc_enabled=_FLAGS.get(rows.get("cdc_enabled", "").lower()),
         cdc_block_writes=_FLAGS.get(rows.get("cdc_block_writes", "").lower()),
+        cdc_on_repair_enabled=_FLAGS.get(rows.get("cdc_on_repair_enabled", "").lower()),
         cdc_total_space=size_of(_with_unit(rows, "cdc_total_space", "_in_mb", "MiB")),
         commitlog_sync=mode if _MODE.fullmatch(mode) else None,
         commitlog_sync_ms=duration_of(_with_unit(rows, period, "_in_ms", "ms")) if period else None,

@@ -8,6 +8,7 @@ positions.
      "space": {"level": "alarm", "used": bytes, "limit": bytes, "share": 0.92, "disk_free": bytes},
      "log": {"to_ship": segments, "to_ship_bytes": bytes, "oldest": s since the epoch or null, "spilled": segments,
              "growing": [{"segment": …, "synced": bytes, "written": s since the epoch, "shipped": bytes or null}, …]},
+     "loaded": [{"keyspace": …, "table": …, "table_id": …, "at": ISO-8601, "files": how many}, …],
      "signed_off": {"at": …, "unsynced_ms": …, "members": {datacenter: [host id, …], …}}}
 
 Strategy: objects are created and never overwritten, at most one per `GAP`: at once when the node's identity,
@@ -30,6 +31,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from shippers.disk_space import Level, Space
+from shippers.loaded import Loaded
 from shippers.metrics import Sight, TailSeen
 from shippers.node_identity import NodeFacts
 from shippers.scan import View
@@ -104,15 +106,17 @@ class StatusReporter:
         tails: Sequence[TailSeen],
         settings: CdcSettings | None,
         sign_off: Callable[[], SignedOff | None] = lambda: None,
+        loaded: Sequence[Loaded] = (),
     ) -> None:
-        """Write the status if it is due. A failure is only logged. `sign_off` queries the node."""
+        """Write the status if it is due. A failure is only logged. `sign_off` queries the node. `loaded`: the tables into
+        which the node has loaded SSTables."""
         now = datetime.now(UTC)
         signed_off = self._signed_off(sign_off)
         if signed_off is None and self._last.is_recent(now):
             return
         # While the node is down, use its last answer, including one to an earlier run.
         settings = settings or self._last.settings
-        due, document = about(self._store.url, facts, view.space, view.level, view.sight, tails, settings, now)
+        due, document = about(self._store.url, facts, view.space, view.level, view.sight, tails, settings, now, loaded)
         if signed_off is None and not self._last.is_due(due):
             return
         # Readers look at the latest status only.
@@ -154,11 +158,14 @@ def about(
     tails: Sequence[TailSeen],
     settings: CdcSettings | None,
     now: datetime,
+    loaded: Sequence[Loaded] = (),
 ) -> tuple[Reported, dict[str, Any]]:
     """(the record, the document) of the status at `now` for the store with that URL."""
     node: dict[str, Any] = {key: value for key, value in asdict(facts).items() if value is not None}
     if settings is not None and (known_settings := settings.to_document()):
         node["settings"] = known_settings
+    if loaded:
+        node["loaded"] = [each._asdict() for each in loaded]
     room = {"used": space.used, "limit": space.limit, "share": round(space.share, 4), "disk_free": space.free}
     log = {
         "to_ship": sight.to_ship,

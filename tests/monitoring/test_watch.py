@@ -11,7 +11,7 @@ import pytest
 
 from tests.monitoring import bucket
 from tests.storage.memory import MemoryStore
-from writetime.cassandra.schema.model import Table
+from writetime.cassandra.schema.model import NOT_DURABLE, Table
 from writetime.config.airflow import WatchConfig
 from writetime.config.tables import ColumnsConfig
 from writetime.events.masking import Rules
@@ -19,6 +19,7 @@ from writetime.monitoring.health import Expected, health
 from writetime.monitoring.metrics import samples
 from writetime.monitoring.overview import overview
 from writetime.monitoring.status import as_document, as_text
+from writetime.monitoring.tables import LoadedStatus
 from writetime.monitoring.watch import Trouble, watch
 from writetime.pipeline.batch_history import Batches
 from writetime.pipeline.bootstrap import run as runs
@@ -224,22 +225,55 @@ def test_a_table_that_is_in_no_log_by_choice_is_reported_when_it_is_not_read_in_
     assert as_document(batches, 5)["apart"]["shop.orders"]["late"] is False
 
 
+@pytest.mark.advice("If it is captured, read it again: docs/runbook.md, `I bulk-loaded`.")
+def test_a_captured_table_into_which_a_node_has_loaded_sstables(store: MemoryStore) -> None:
+    batches, at = Batches(store, bucket.CLUSTER), datetime.now(UTC).replace(microsecond=0) - timedelta(hours=1)
+    node = bucket.NODES[0]
+
+    def report(*loaded: dict[str, object]) -> None:
+        document = json.dumps({"host_id": node.host_id, "address": "192.0.2.9", "loaded": loaded}).encode()
+        store.put(layout.node_status(node, datetime.now(UTC) + timedelta(days=1), "0"), document)
+
+    def status() -> list[str]:
+        return [line for line in as_text(batches, 5).splitlines() if line.startswith("not in the commit log")]
+
+    of_orders = {"keyspace": "shop", "table": "orders", "table_id": "aa", "at": at.isoformat(), "files": 2}
+    report(of_orders, {**of_orders, "table": "not_captured"})
+    (found,) = seen(store, NONE)
+    assert (found.key, found.severity, found.table) == ("not in the log shop.orders", "critical", "shop.orders")
+    assert "2 SSTables came past the commit log of 192.0.2.9" in found.text
+    assert "`I bulk-loaded`" in found.text
+    assert status() == [f"not in the commit log: shop.orders: {LoadedStatus(2, ('192.0.2.9',), at).text}"]
+    assert as_document(batches, 5)["not_in_log"] == {"shop.orders": "loaded"}
+    assert [value for name, _, value in samples(batches) if name == "writetime_not_in_log_tables"] == [1]
+    # A reading that began before does not have them; one that began after has.
+    table = Table("shop", "orders", bucket.ORDERS, {})
+    for began, alarms in ((at - timedelta(minutes=1), 1), (at + timedelta(minutes=1), 0)):
+        run = runs.begin(store, bucket.CLUSTER, table, part=None, ranges=[(0, 1)], consistency="ALL", now=began)
+        runs.finish_range(store, run, 0, runs.RangeDone(rows=1, frames=0, objects=[]))
+        runs.update(store, run, began)
+        assert len(seen(store, NONE)) == len(status()) == alarms
+    report({**of_orders, "at": "yesterday"})
+    assert status() == []
+
+
 def test_a_captured_table_whose_writes_bypass_the_log(store: MemoryStore) -> None:
     name = layout.batch_object(bucket.CLUSTER, 8, "sealed")
     assert "not_in_log" not in json.loads(store.read(name)), "earlier versions reject the key"
-    modes = {"shop.orders": "full", "shop.three": CDC_OFF, "shop.two": "mixed_reads"}
+    modes = {"shop.orders": "full", "shop.three": CDC_OFF, "shop.two": "mixed_reads", "shop.undurable": NOT_DURABLE}
     sealed = Sealed.model_validate_json(store.read(name)).model_copy(update={"not_in_log": modes})
     store.put(name, sealed.to_bytes())
     found = seen(store, NONE)
-    assert [each.key for each in found] == ["not in the log shop.orders", "not in the log shop.three", "not in the log shop.two"]
+    assert [each.key for each in found] == [f"not in the log {name}" for name in modes]
+    assert "its keyspace has durable_writes = false: its writes never reach a commit log. Set `durable_writes = true`" in found[3].text
     assert "its transactional_mode is full: its writes go through Accord and never reach a commit log. Set" in found[0].text
     assert "its cdc is off, and was on: no segment holds its writes since then. Set `cdc = true`" in found[1].text
     assert "except for what a read repair writes" in found[2].text
     batches = Batches(store, bucket.CLUSTER)
     lines = [line for line in as_text(batches, 5).splitlines() if line.startswith("not in the commit log")]
-    assert [line.split(":")[1].strip() for line in lines] == ["shop.orders", "shop.three", "shop.two"]
+    assert [line.split(":")[1].strip() for line in lines] == list(modes)
     assert as_document(batches, 5)["not_in_log"] == sealed.not_in_log
-    assert [value for name, _, value in samples(batches) if name == "writetime_not_in_log_tables"] == [3]
+    assert [value for name, _, value in samples(batches) if name == "writetime_not_in_log_tables"] == [4]
 
 
 def test_a_rule_that_fits_nothing_is_an_alarm_and_a_line_of_the_status(store: MemoryStore) -> None:

@@ -364,6 +364,7 @@ def test_a_drain_leaves_no_segment_in_conflict_behind(store: LocalStore, folder:
 
 @pytest.mark.parametrize("mode", [Mode.DRAIN, Mode.ONCE])
 @pytest.mark.parametrize("aside", [False, True])
+@pytest.mark.advice("Run it again. Do not wipe the node yet.")
 def test_a_run_that_is_interrupted_says_that_something_is_left(
     store: LocalStore,
     folder: Folder,

@@ -59,6 +59,7 @@ class Session:
         (OF_5_0, SAFE),
         (OF_4_0, replace(SAFE, cdc_block_writes=None)),
         (OF_5_0 | {"cdc_block_writes": "false"}, replace(SAFE, cdc_block_writes=False)),
+        (OF_5_0 | {"cdc_on_repair_enabled": "false"}, replace(SAFE, cdc_on_repair_enabled=False)),
         (
             OF_5_0 | {"commitlog_sync": "group", "commitlog_sync_group_window": "1s"},
             replace(SAFE, commitlog_sync="group", commitlog_sync_ms=1000),
@@ -69,7 +70,7 @@ class Session:
         (InvalidRequest("keyspace system_views does not exist"), CdcSettings()),
         (Unauthorized("User shipper has no SELECT permission"), CdcSettings()),
     ],
-    ids=["5.0", "4.0", "drops", "group", "batch", "nonsense", "none", "3.11", "not allowed"],
+    ids=["5.0", "4.0", "drops", "streams", "group", "batch", "nonsense", "none", "3.11", "not allowed"],
 )
 def test_settings_as_releases_show_them(rows: dict[str, str] | Exception, settings: CdcSettings) -> None:
     assert take_settings(Session(rows)) == settings
@@ -111,9 +112,11 @@ def test_what_drops_writes() -> None:
     assert [each.name for each in SAFE.unsafe()] == []
     assert [each.name for each in CdcSettings().unsafe()] == []
     assert [each.name for each in replace(SAFE, cdc_block_writes=None).unsafe()] == []
-    both = replace(SAFE, cdc_block_writes=False, cdc_enabled=False)
-    assert [each.name for each in both.unsafe()] == list(CdcSettings.CHECKED)
-    assert "cdc_enabled is false" in str(next(both.unsafe()))
+    all_of_them = replace(SAFE, cdc_block_writes=False, cdc_enabled=False, cdc_on_repair_enabled=False)
+    assert [each.name for each in all_of_them.unsafe()] == list(CdcSettings.CHECKED)
+    assert "cdc_enabled is false" in str(next(all_of_them.unsafe()))
+    # Before 4.1 there is none, and what is streamed is logged.
+    assert [each.name for each in replace(SAFE, cdc_on_repair_enabled=None).unsafe()] == []
 
 
 class Node:
@@ -148,6 +151,9 @@ def test_it_is_asked_until_it_answers_and_each_minute_then() -> None:
     assert (node.asked, monitor.known) == (6, None)
 
 
+@pytest.mark.advice(
+    "Set `cdc_block_writes: true` in cassandra.yaml", "Set `cdc_enabled: true` in cassandra.yaml", "Set `cdc_on_repair_enabled: true`"
+)
 def test_each_change_is_one_line_in_the_log() -> None:
     node = Node(SAFE)
     monitor = SettingsMonitor(structlog.get_logger(), clock=lambda: node.now)
@@ -164,6 +170,8 @@ def test_each_change_is_one_line_in_the_log() -> None:
     assert errors() == []
     node.found = replace(node.found, cdc_enabled=False, commitlog_sync="batch")
     assert errors() == [("node drops captured writes without an error", "cdc_enabled")]
+    node.found = replace(node.found, cdc_on_repair_enabled=False)
+    assert errors() == [("node drops captured writes without an error", "cdc_on_repair_enabled")]
     node.found = SAFE
     assert sorted(errors()) == [("node no longer drops captured writes", name) for name in sorted(CdcSettings.CHECKED)]
 

@@ -12,6 +12,7 @@ from shippers.lock import only_shipper
 from writetime.errors import ShipError
 
 
+@pytest.mark.advice("Stop one of the two.")
 def test_the_second_shipper_says_so(tmp_path: Path) -> None:
     with only_shipper(tmp_path):
         with pytest.raises(ShipError, match="another shipper"), only_shipper(tmp_path):

@@ -40,15 +40,19 @@ def test_notes_count_only_for_the_same_node(settings: PipelineConfig) -> None:
 
 
 @pytest.mark.parametrize("field", ["cluster", "datacenter", "host_id"])
+@pytest.mark.advice("Correct the configuration: object names contain this value.")
 def test_a_contradiction_is_an_error(settings: PipelineConfig, field: str) -> None:
     with pytest.raises(ConfigError, match=f"{field} is `.*but `other` on the node"):
         merge(settings, FACTS | {field: "other"}, {})
+    assert merge(settings, FACTS, {}).cluster == settings.cluster.name
 
 
 @pytest.mark.parametrize("field", ["datacenter", "host_id"])
+@pytest.mark.advice(", or set node.address so that the node is queried while it is up.")
 def test_nobody_knows(settings: PipelineConfig, field: str) -> None:
     with pytest.raises(ConfigError, match=rf"node\.{field}"):
         merge(config(settings, **{field: None}), {}, {})
+    assert merge(settings, {}, {}) == merge(config(settings, **{field: None}), {field: getattr(settings.node, field)}, {})
 
 
 def test_a_datacenter_that_is_not_captured(settings: PipelineConfig) -> None:
@@ -56,9 +60,11 @@ def test_a_datacenter_that_is_not_captured(settings: PipelineConfig) -> None:
         merge(config(settings, datacenter="dc9"), {}, {})
 
 
+@pytest.mark.advice("Add `node: {cdc_raw: …}`.")
 def test_a_configuration_without_node(settings: PipelineConfig) -> None:
     with pytest.raises(ConfigError, match="the `node` section is missing"):
         merge(settings.model_copy(update={"node": None}), {}, {})
+    assert merge(settings, {}, {}).host_id == "host-1"
 
 
 def test_notes(tmp_path: Path) -> None:

@@ -77,6 +77,7 @@ def test_a_place_that_was_changed_is_shipped_from(
     assert spill.places(node_of(new).state, node_of(new).spill) == ([tmp_path / "new"], [])
 
 
+@pytest.mark.advice("Mount its disk, then its segments are shipped.")
 def test_a_drain_fails_while_a_place_is_not_there(
     store: LocalStore, folder: Folder, agent_over: MakeAgent, settings: PipelineConfig, tmp_path: Path
 ) -> None:

@@ -69,6 +69,7 @@ def linked(node: Node) -> Link:
     return Link(NodeConfig(cdc_raw=node.cdc_raw, address=node.address, port=node.port))
 
 
+@pytest.mark.advice("Correct cluster.cql.datacenter, or cluster.datacenters.")
 def test_tables_are_read_by_the_datacenter_that_is_configured(ring: Ring, tmp_path: Path) -> None:
     cql = CqlConfig(contact_points=[ring.nodes[0].address], port=ring.nodes[0].port)
     assert ClusterConfig(name="test", datacenters=["dc1", "dc2"], cql=cql).read_in == "dc1"

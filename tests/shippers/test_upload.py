@@ -206,6 +206,7 @@ def test_a_batch_takes_in_what_an_earlier_shipper_uploaded(store: LocalStore, fo
     ("what", "then"),
     [("deleted", Outcome.UPLOADED), ("replaced", Outcome.ALREADY_THERE), ("other bytes", Outcome.IN_CONFLICT)],
 )
+@pytest.mark.advice("Another writer replaced the object.", "The file is kept and shipped again.")
 def test_what_happens_to_the_object_before_it_is_verified(store: LocalStore, folder: Folder, what: str, then: Outcome) -> None:
     data = folder.segment(1)
     name = ref(1).incoming
@@ -222,6 +223,7 @@ def test_what_happens_to_the_object_before_it_is_verified(store: LocalStore, fol
     assert data in [store.read(found) for found in incoming(store)]
 
 
+@pytest.mark.advice("The file is kept and compared again in the next round.")
 def test_the_file_changes_while_it_is_shipped(store: LocalStore, folder: Folder) -> None:
     data = folder.segment(1)
     other = b"y" * len(data)
@@ -241,18 +243,22 @@ def test_the_file_vanishes_underfoot(store: LocalStore, folder: Folder) -> None:
         ship(store, ref(2), folder.path, {})
 
 
+@pytest.mark.advice("The file is kept. Check its owner and mode")
 def test_a_file_that_cannot_be_read(store: LocalStore, folder: Folder, monkeypatch: pytest.MonkeyPatch) -> None:
     folder.segment(1)
 
     def refuse(_: object) -> None:
         raise PermissionError(13, "Permission denied")
 
-    monkeypatch.setattr(upload, "crc32c_of", refuse)
-    with pytest.raises(ShipError, match="Permission denied"):
-        ship(store, ref(1), folder.path, {})
+    with monkeypatch.context() as patch:
+        patch.setattr(upload, "crc32c_of", refuse)
+        with pytest.raises(ShipError, match="Permission denied"):
+            ship(store, ref(1), folder.path, {})
     assert store.head(ref(1).incoming) is None
+    assert ship(store, ref(1), folder.path, {}) is Outcome.UPLOADED
 
 
+@pytest.mark.advice("Run the shipper as a user that may write to cdc_raw.")
 def test_a_file_that_cannot_be_deleted(store: LocalStore, folder: Folder, monkeypatch: pytest.MonkeyPatch) -> None:
     data = folder.segment(1)
 

@@ -41,13 +41,15 @@ class CdcSettings:
     `cdc_total_space` is in bytes. `commitlog_sync_ms`: milliseconds between two syncs of the commit log, in
     the modes `periodic` and `group`. `commitlog_sync_lag_ms`: how long a sync of mode `periodic` may be late
     before Cassandra blocks writes; by default 1.5 times the period. Cassandra 4.0 has no `cdc_block_writes`
-    (it always rejects writes when the space is full), 3.11 does not expose settings."""
+    (it always rejects writes when the space is full) and no `cdc_on_repair_enabled` (what is streamed to captured tables
+    is always logged), 3.11 does not expose settings."""
 
-    CHECKED: ClassVar = ("cdc_enabled", "cdc_block_writes")
+    CHECKED: ClassVar = ("cdc_enabled", "cdc_block_writes", "cdc_on_repair_enabled")
     """The settings that `unsafe` checks."""
 
     cdc_enabled: bool | None = None
     cdc_block_writes: bool | None = None
+    cdc_on_repair_enabled: bool | None = None
     cdc_total_space: int | None = None
     commitlog_sync: str | None = None
     commitlog_sync_ms: int | None = None
@@ -64,6 +66,7 @@ class CdcSettings:
         return cls(
             cdc_enabled=_flag(document, "cdc_enabled"),
             cdc_block_writes=_flag(document, "cdc_block_writes"),
+            cdc_on_repair_enabled=_flag(document, "cdc_on_repair_enabled"),
             cdc_total_space=_number(document, "cdc_total_space"),
             commitlog_sync=untrusted.text(document.get("commitlog_sync"), "commitlog_sync", longest=_MODE) or None,
             commitlog_sync_ms=_number(document, "commitlog_sync_ms"),
@@ -105,6 +108,13 @@ class CdcSettings:
                 False,
                 "when cdc_raw is full, Cassandra deletes the oldest segments, shipped or not",
                 "Set `cdc_block_writes: true` in cassandra.yaml, or by JMX on the running node.",
+            )
+        if self.cdc_on_repair_enabled is False:
+            yield UnsafeSetting(
+                "cdc_on_repair_enabled",
+                False,
+                "what is streamed to captured tables, by sstableloader or a repair, is in no segment of this node",
+                "Set `cdc_on_repair_enabled: true` in cassandra.yaml, or by JMX on the running node, before anything is bulk-loaded.",
             )
 
 

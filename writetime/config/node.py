@@ -133,6 +133,11 @@ class NodeConfig(Model):
     tls: TlsConfig | None = Field(default=None, description="Absent: not encrypted. `{}` trusts the system's authorities.")
     schema_file: Path | None = Field(default=None, description="Schema snapshot to ship if the node cannot be queried.")
     state_dir: Path | None = Field(default=None, description="Folder of the shipper's own files; default: next to cdc_raw.")
+    data_file_directories: list[Path] | None = Field(
+        default=None,
+        description="The node's setting of this name; default: `data` next to cdc_raw. Once a minute the names in it are listed, for "
+        "SSTables that were loaded past the commit log; nothing is read. []: they are not looked for.",
+    )
     poll_seconds: float = Field(default=5.0, gt=0, description="Seconds between two scans of cdc_raw.")
     ship: ShipConfig = ShipConfig()
 
@@ -140,6 +145,11 @@ class NodeConfig(Model):
     def state(self) -> Path:
         """The shipper's own folder on the node."""
         return self.state_dir or self.cdc_raw.parent / f"{self.cdc_raw.name}.writetime"
+
+    @property
+    def data_folders(self) -> list[Path]:
+        """The folders of SSTables, which are only listed."""
+        return [self.cdc_raw.parent / "data"] if self.data_file_directories is None else self.data_file_directories
 
     @property
     def spill(self) -> Path:

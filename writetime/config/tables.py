@@ -24,9 +24,9 @@ class TablesConfig(Model):
     exclude: Annotated[list[str], COMMAS] = Field(default=[], description="Patterns that are excluded.")
     not_in_log: Annotated[NotInLog, LOWER] = Field(
         default="alarm",
-        description="Captured tables whose writes reach no commit log: those of Accord (transactional_mode other than off), and of tracked "
-        "keyspaces. alarm: they are reported as a failure. read: cdc_bootstrap reads them again and again; events and rows come from it "
-        "alone. leave_out: nothing is taken of them.",
+        description="Captured tables whose writes reach no commit log: those of Accord (transactional_mode other than off), of tracked "
+        "keyspaces, and of those with durable_writes = false. alarm: they are reported as a failure. read: cdc_bootstrap reads them "
+        "again and again; events and rows come from it alone. leave_out: nothing is taken of them.",
     )
     not_in_log_seconds: int = Field(
         default=3600,

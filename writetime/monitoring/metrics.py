@@ -114,7 +114,7 @@ def samples(batches: Batches, *, session: bool = False, rules: Rules | None = No
         *_of_files(batches),
         *_of_pace(batches),
     ]
-    about = tables(batches)
+    about = tables(batches, nodes=found.nodes)
     found_samples += _of_comparisons(about)
     found_samples.append(("writetime_refused_tables", {}, len(about.refused)))
     found_samples.append(("writetime_not_in_log_tables", {}, len(about.not_in_log)))

@@ -23,7 +23,7 @@ from writetime.errors import NotASegment
 from writetime.pipeline.batch_history import WINDOW, Batches, BatchFacts, Position, taken_in
 from writetime.pipeline.conflicts import undecided
 from writetime.pipeline.documents import SegmentInput
-from writetime.pipeline.node_facts import NodeSpace, parse_space, read_facts
+from writetime.pipeline.node_facts import Loaded, NodeSpace, parse_space, read_facts
 from writetime.pipeline.truncation_reports import newest_answers
 from writetime.storage import layout, untrusted_objects
 from writetime.storage.concurrency import at_once
@@ -53,7 +53,7 @@ class NodeStatus:
     `growing`: segments with parts only. `segments`, `frames`, `size` (bytes), `oldest`: segments that these
     batches read. `space`: None if its shipper has reported nothing since yesterday. `answered`: time of its
     last report of TRUNCATEs; without one, a TRUNCATE that is in no segment may be missed. `position`: how far
-    its log was read, None if that was before these batches."""
+    its log was read, None if that was before these batches. `loaded`: tables into which it has loaded SSTables past its log."""
 
     node: layout.NodeName
     address: str = ""
@@ -74,6 +74,7 @@ class NodeStatus:
     space: NodeSpace | None = None
     answered: datetime | None = None
     position: Position | None = None
+    loaded: tuple[Loaded, ...] = ()
 
     @property
     def rate(self) -> float | None:
@@ -245,6 +246,7 @@ def _reported(store: Store, cluster: str, now: datetime) -> Iterator[NodeStatus]
         status = NodeStatus(facts.node, address=facts.address, rack=facts.rack, release=facts.release, tokens=len(facts.tokens))
         if facts.space is not None and now - facts.space.at <= _SPACE_COUNTS:
             status.space = facts.space
+        status.loaded = facts.loaded
         yield status
 
 

@@ -29,5 +29,6 @@ class Overview:
 
 def overview(batches: Batches, *, last: int = WINDOW, now: datetime | None = None) -> Overview:
     """By the last batches."""
-    found, about = ring(batches, last=last, now=now), tables(batches, last=last, now=now)
+    found = ring(batches, last=last, now=now)
+    about = tables(batches, last=last, now=now, nodes=found.nodes)
     return Overview(found, about, complete_until(batches), read_state(batches.store, batches.cluster))

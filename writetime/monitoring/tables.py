@@ -3,23 +3,29 @@ and rows come from the seals; row counts are those of the warehouse at the last 
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from functools import lru_cache
+from typing import Final
 from uuid import UUID
 
-from writetime.cassandra.schema.model import Schema, Table
+from writetime.cassandra.schema.model import NOT_DURABLE, Schema, Table
 from writetime.errors import ObjectNotFound
 from writetime.events.masking import Rules, Unmatched
+from writetime.monitoring.nodes import NodeStatus
 from writetime.pipeline import comparisons
 from writetime.pipeline.batch_history import Batches, BatchFacts
 from writetime.pipeline.bootstrap.run import runs
 from writetime.pipeline.comparisons import Comparison
 from writetime.pipeline.documents import CDC_OFF, Accounting, Sealed, total
+from writetime.pipeline.node_facts import Loaded
 from writetime.pipeline.planner import read_schema
 from writetime.pipeline.publish_progress import read_published
 from writetime.pipeline.rule_check import unmatched
+
+LOADED: Final = "loaded"
+"""In `TablesStatus.not_in_log`: a table into which a node has loaded SSTables."""
 
 
 @dataclass(slots=True)
@@ -56,7 +62,8 @@ class TablesStatus:
     to be in Kafka, None if there is none. `refused`: tables rejected as of the last seal, with the reason.
     `waiting`: tables whose events cannot be published. `compared`: how far tables were compared with the cluster.
     `not_in_log`: captured tables whose writes bypass the
-    commit log, as in the seal, unless that is by choice; `apart`: those."""
+    commit log, as in the seal, unless that is by choice; `apart`: those. `loaded`: captured tables into which a node has
+    loaded SSTables, and which were not read from the cluster since; they are in `not_in_log`, too."""
 
     tables: tuple[TableStatus, ...]
     batches: tuple[BatchFacts, ...]
@@ -66,6 +73,7 @@ class TablesStatus:
     not_in_log: dict[str, str]
     apart: dict[str, ApartStatus] = field(default_factory=dict)
     compared: dict[str, Comparison] = field(default_factory=dict)
+    loaded: dict[str, LoadedStatus] = field(default_factory=dict)
 
     @property
     def captured(self) -> list[TableStatus]:
@@ -73,7 +81,9 @@ class TablesStatus:
 
     def missing(self, name: str) -> str:
         """Why writes to a table in `not_in_log` are missing."""
-        return self.apart[name].text if name in self.apart else _why(self.not_in_log[name])
+        if name in self.apart:
+            return self.apart[name].text
+        return self.loaded[name].text if name in self.loaded else _why(self.not_in_log[name])
 
     def remedy(self, name: str) -> str:
         """What helps then, as a sentence."""
@@ -84,6 +94,16 @@ class TablesStatus:
                 "Set `cdc = true` and read the table with cdc_bootstrap; if it is off on purpose, leave the table out of `tables`. If "
                 "nobody has set it, a node with `cdc_enabled: false` may have coordinated an ALTER TABLE."
             )
+        if name in self.loaded:
+            return (
+                "Read the table again with cdc_bootstrap once all nodes have loaded: docs/runbook.md, `I bulk-loaded`. Until then it lacks "
+                "these rows."
+            )
+        if self.not_in_log[name] == NOT_DURABLE:
+            return (
+                "Set `durable_writes = true` for its keyspace and read the table with cdc_bootstrap; or do not capture it. A node that "
+                "crashes loses such writes, too."
+            )
         return (
             "Set `transactional_mode = 'off'` and, once the migration is finished, read the table with cdc_bootstrap; or do not capture it."
         )
@@ -92,6 +112,23 @@ class TablesStatus:
     def others(self) -> list[TableStatus]:
         """Tables of the system, and others that are not captured."""
         return [table for table in self.tables if not table.is_captured]
+
+
+@dataclass(frozen=True, slots=True)
+class LoadedStatus:
+    """SSTables that nodes loaded past their commit logs: how many, on which nodes, and when they were found last."""
+
+    files: int
+    nodes: tuple[str, ...]
+    at: datetime
+
+    @property
+    def text(self) -> str:
+        many = "s" if self.files > 1 else ""
+        return (
+            f"{self.files} SSTable{many} came past the commit log of {', '.join(self.nodes)} (nodetool import, or a snapshot that was put "
+            f"back), found {self.at:%Y-%m-%d %H:%M:%S}Z: their rows are in no segment"
+        )
 
 
 @dataclass(frozen=True, slots=True)
@@ -123,14 +160,16 @@ def _why(mode: str) -> str:
     """What is missing of a table with that value in the seal's `not_in_log`."""
     if mode == CDC_OFF:
         return "its cdc is off, and was on: no segment holds its writes since then"
+    if mode == NOT_DURABLE:
+        return "its keyspace has durable_writes = false: its writes never reach a commit log"
     if mode == "tracked":
         return "its keyspace is tracked: its writes go to the journal of mutation tracking and never reach a commit log"
     part = "" if mode == "full" else ", except for what a read repair writes"
     return f"its transactional_mode is {mode}: its writes go through Accord and never reach a commit log{part}"
 
 
-def tables(batches: Batches, *, last: int = 60, now: datetime | None = None) -> TablesStatus:
-    """The status of the tables by the accounting of the last batches."""
+def tables(batches: Batches, *, last: int = 60, now: datetime | None = None, nodes: Iterable[NodeStatus] = ()) -> TablesStatus:
+    """The status of the tables by the accounting of the last batches, and by what the `nodes` report."""
     facts = [batch for batch in batches.latest(last) if batch.void is None]
     published = read_published(batches.store, batches.cluster)
     found: dict[str, list[Accounting | None]] = {}
@@ -145,6 +184,8 @@ def tables(batches: Batches, *, last: int = 60, now: datetime | None = None) -> 
     apart = _apart(batches, sealed, now or datetime.now(UTC)) if sealed and sealed.apart else {}
     # What is not read in time is missing as well.
     not_in_log = (sealed.not_in_log if sealed else {}) | {name: each.mode for name, each in apart.items() if each.is_late}
+    loaded = {name: each for name, each in _loaded(batches, nodes, known or rows.keys()).items() if name not in not_in_log}
+    not_in_log |= dict.fromkeys(loaded, LOADED)
     for name in (*rows, *refused, *waiting, *not_in_log, *(known or ())):
         found.setdefault(name, [None] * len(facts))
     minutes = _minutes(facts)
@@ -167,16 +208,40 @@ def tables(batches: Batches, *, last: int = 60, now: datetime | None = None) -> 
                 status.unpublished += batch.number > sent
         done.append(status)
     compared = _compared(batches, sealed) if sealed else {}
-    return TablesStatus(tuple(done), tuple(facts), published.batch if published else None, refused, waiting, not_in_log, apart, compared)
+    upto = published.batch if published else None
+    return TablesStatus(tuple(done), tuple(facts), upto, refused, waiting, not_in_log, apart, compared, loaded)
+
+
+def _loaded(batches: Batches, nodes: Iterable[NodeStatus], captured: Collection[str]) -> dict[str, LoadedStatus]:
+    found: dict[str, list[tuple[str, Loaded]]] = {}
+    for node in nodes:
+        for each in node.loaded:
+            if each.full_name in captured:
+                found.setdefault(each.full_name, []).append((node.address or node.node.host_id, each))
+    if not found:
+        return {}
+    read = _begun(batches)
+    status = {
+        name: LoadedStatus(sum(each.files for _, each in some), tuple(sorted(host for host, _ in some)), max(each.at for _, each in some))
+        for name, some in sorted(found.items())
+    }
+    # A reading has what was loaded before it began.
+    return {name: each for name, each in status.items() if name not in read or read[name] <= each.at}
 
 
 def _apart(batches: Batches, sealed: Sealed, now: datetime) -> dict[str, ApartStatus]:
+    begun = _begun(batches)
+    return {name: ApartStatus(each.mode, each.seconds, begun.get(name), now) for name, each in sorted(sealed.apart.items())}
+
+
+def _begun(batches: Batches) -> dict[str, datetime]:
+    """When the last complete reading of each table began."""
     begun: dict[str, datetime] = {}
     for run in runs(batches.store, batches.cluster):
         if run.part is None and run.finished_at is not None:
             name = f"{run.keyspace}.{run.table}"
             begun[name] = max(run.started_at, begun.get(name, run.started_at))
-    return {name: ApartStatus(each.mode, each.seconds, begun.get(name), now) for name, each in sorted(sealed.apart.items())}
+    return begun
 
 
 def _captured_now(batches: Batches, sealed: Sealed) -> set[str] | None:

@@ -42,6 +42,10 @@ _PARSED: Final = 4096
 seconds."""
 _MANY: Final = 100
 """New statuses from which on they are looked for in the one object, and kept in it."""
+_LOADED: Final = 1000
+"""Tables that one status may name."""
+_NAME: Final = 222
+"""Characters of a keyspace's or table's name."""
 _parsed: dict[tuple[str, str, int, datetime], NodeFacts] = {}
 
 
@@ -74,6 +78,20 @@ class SignedOff:
 
 
 @dataclass(frozen=True, slots=True)
+class Loaded:
+    """A table into which a node has loaded SSTables past its commit log: when they were found last, and how many in all."""
+
+    keyspace: str
+    table: str
+    at: datetime
+    files: int
+
+    @property
+    def full_name(self) -> str:
+        return f"{self.keyspace}.{self.table}"
+
+
+@dataclass(frozen=True, slots=True)
 class NodeFacts:
     """A node's status and its object. `tokens`: of Murmur3Partitioner only; `partitioner`: "" if the shipper does
     not report it. `rejected`: why its content is not used; then only the name shows that
@@ -88,6 +106,7 @@ class NodeFacts:
     tokens: tuple[int, ...] = ()
     space: NodeSpace | None = None
     signed_off: SignedOff | None = None
+    loaded: tuple[Loaded, ...] = ()
     rejected: str | None = None
 
 
@@ -208,9 +227,26 @@ def _read(store: Store, node: layout.NodeName, info: Listed, together: _Together
             tokens=_tokens(document.get("tokens")) if partitioner in ("", MURMUR3) else (),
             space=_space(document, info),
             signed_off=_signed_off(document.get("signed_off"), node, info),
+            loaded=_loaded(document.get("loaded")),
         )
     except Untrusted as error:
         return NodeFacts(node, info.name, rejected=str(error))
+
+
+def _loaded(value: object) -> tuple[Loaded, ...]:
+    if value is None:
+        return ()
+    if not isinstance(value, list) or not all(isinstance(each, dict) for each in value) or len(value) > _LOADED:
+        raise Untrusted("loaded is not a list of tables")
+    return tuple(
+        Loaded(
+            untrusted.text(each.get("keyspace"), "loaded.keyspace", longest=_NAME),
+            untrusted.text(each.get("table"), "loaded.table", longest=_NAME),
+            untrusted.moment(each.get("at"), "loaded.at"),
+            untrusted.integer(each.get("files"), "loaded.files"),
+        )
+        for each in value
+    )
 
 
 def _space(document: Mapping[str, Any], info: Listed) -> NodeSpace | None:

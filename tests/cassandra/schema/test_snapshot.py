@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 import json
+from dataclasses import replace
 from datetime import UTC, datetime
 from typing import Any
 from uuid import UUID
@@ -16,7 +17,7 @@ from writetime.cassandra.commitlog.encode import encode_mutation
 from writetime.cassandra.commitlog.system_mutations import decode_own
 from writetime.cassandra.model import Cell, Mutation, PartitionUpdate, Row
 from writetime.cassandra.schema.history import SchemaLearner
-from writetime.cassandra.schema.model import Column, DroppedColumn, Schema, Table, UserType
+from writetime.cassandra.schema.model import NOT_DURABLE, Column, DroppedColumn, Schema, Table, UserType
 from writetime.cassandra.schema.snapshot import parse
 from writetime.cassandra.schema.system_tables import TABLES, system_table_id
 from writetime.errors import SchemaError
@@ -154,6 +155,27 @@ def test_all_tables_of_a_tracked_keyspace_bypass_the_log(logged: bool) -> None:
         table = learner.schema().tables[TABLE.id]
         assert (table.bypass, table.bypasses_log) == (bypass, kind == "tracked")
         assert SchemaLearner.from_json(learner.to_json()).schema() == learner.schema()
+
+
+@pytest.mark.parametrize("logged", [True, False])
+def test_all_tables_of_a_keyspace_without_durable_writes_bypass_the_log(logged: bool) -> None:
+    learner = SchemaLearner()
+    learner.apply_snapshot(document())
+    for at, durable, bypass in ((1, False, NOT_DURABLE), (2, True, "off")):
+        if logged:
+            cells = (Cell("durable_writes", T + at, bytes([durable])),)
+            update = PartitionUpdate(system_table_id("system_schema", "keyspaces"), b"k", rows=(Row((), cells=cells),))
+            body = encode_mutation(Mutation((update,)), Schema(tables=TABLES))
+            learner.apply(decode_own(body, version=7).mutation)
+        else:
+            found = document()
+            learner.apply_snapshot(
+                {**found, "keyspaces": [{**row, "durable_writes": durable, "writetime": T + at} for row in found["keyspaces"]]}
+            )
+        table = learner.schema().tables[TABLE.id]
+        assert (table.bypass, table.bypasses_log) == (bypass, not durable)
+        assert SchemaLearner.from_json(learner.to_json()).schema() == learner.schema()
+        assert replace(table, transactional_mode="full").bypass == "full"
 
 
 @pytest.mark.parametrize("said", [{"transactional_mode": 7}, {"transactional_mode": "x" * 99}, {"transactional_mode": "full", "id": "no"}])

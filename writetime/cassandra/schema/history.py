@@ -395,8 +395,10 @@ class SchemaLearner:
         for table_id in self._modes.keys() & schema.tables.keys():
             schema.tables[table_id] = replace(schema.tables[table_id], transactional_mode=self._modes[table_id][1])
         tracked = {name for name, keyspace in schema.keyspaces.items() if keyspace.replication_type.lower() == "tracked"}
+        undurable = {name for name, keyspace in schema.keyspaces.items() if not keyspace.durable_writes}
         for table_id, table in schema.tables.items():
             known = replace(table, tracked=True) if table.keyspace in tracked else table
+            known = replace(known, durable=False) if table.keyspace in undurable else known
             schema.tables[table_id] = self._in_time(known)
         return schema
 

@@ -71,6 +71,10 @@ class View:
     all_columns: bool
 
 
+NOT_DURABLE = "not_durable"
+"""How writes of a keyspace with `durable_writes = false` bypass the commit log."""
+
+
 @dataclass(frozen=True, slots=True)
 class Keyspace:
     name: str
@@ -89,7 +93,7 @@ class Table:
     one ended (µs). Both are excluded from comparisons.
 
     `transactional_mode`: which writes go through Accord and never reach the commit log (Cassandra 6.0); `off`
-    if none do, or if no snapshot has it.
+    if none do, or if no snapshot has it. `durable`: False if its keyspace has `durable_writes = false`.
     """
 
     keyspace: str
@@ -103,6 +107,7 @@ class Table:
     gc_grace_seconds: int = 864_000
     transactional_mode: str = "off"
     tracked: bool = False
+    durable: bool = True
     dropped: bool = False
     view: View | None = None
     replaced: bool = field(default=False, compare=False)
@@ -135,13 +140,16 @@ class Table:
 
     @property
     def bypasses_log(self) -> bool:
-        """Whether writes reach no commit log: they go through Accord, or their keyspace is tracked."""
+        """Whether writes reach no commit log: they go through Accord, or their keyspace is tracked or has no durable
+        writes."""
         return self.bypass != "off"
 
     @property
     def bypass(self) -> str:
-        """How writes bypass the commit log: the transactional mode, or `tracked`; `off` if they do not."""
-        return "tracked" if self.tracked and self.transactional_mode == "off" else self.transactional_mode
+        """How writes bypass the commit log: the transactional mode, `tracked`, or `NOT_DURABLE`; `off` if they do not."""
+        if self.transactional_mode != "off":
+            return self.transactional_mode
+        return "tracked" if self.tracked else "off" if self.durable else NOT_DURABLE
 
     @property
     def is_compact(self) -> bool:
