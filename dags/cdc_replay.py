@@ -14,7 +14,7 @@ RUNBOOK = """
 Merges the archived segments of a data interval into the state again, in a batch of its own. Rows that were merged before do not change
 and are not published twice; missing rows are added.
 
-* From a shell: `airflow backfill create --dag-id cdc_replay --from-date 2026-01-31T10:00 --to-date 2026-01-31T12:00 --reprocess-behavior completed`
+* From a shell: `airflow backfill create --dag-id cdc_replay --from-date 2026-01-31T10:00Z --to-date 2026-01-31T12:00Z --reprocess-behavior completed`
 * From the UI: trigger with `start` and `end`.
 * **To compare**: with a `namespace`, for example `check`, the rows are written to a shadow namespace (`<keyspace>__check`,
   `<keyspace>__check__changes`) that contains only these hours. Nothing is published, and the tables, state and batches of the pipeline do not

@@ -33,7 +33,7 @@ ELSEWHERE = {
     "make bench-plan ARGS='--objects 20000'": ("tests/benchmarks/test_plan.py", 'plan.main(["--objects"'),
     "make bench-nodes ARGS='--nodes 100 300 1000 --tails off --json'": ("tests/benchmarks/test_nodes.py", '"--tails", "off"'),
     "make record": ("tests/proof/test_recording.py", "proof.recording.record"),
-    "airflow backfill create --dag-id cdc_replay --from-date 2026-01-31T10:00 --to-date 2026-01-31T12:00 --reprocess-behavior completed": (
+    "airflow backfill create --dag-id cdc_replay --from-date 2026-01-31T10:00Z --to-date 2026-01-31T12:00Z --reprocess-behavior completed": (  # noqa: E501
         "tests/airflow/test_running.py",
         '"--reprocess-behavior", "completed"',
     ),

@@ -49,13 +49,13 @@ class Held:
 class Stub:
     """The server's memory.
 
-    `faults` are status codes for the next requests; `lie_about_crc` falsifies what it says it holds; `watch`
+    `faults` are status codes, or status codes and messages, for the next requests; `lie_about_crc` falsifies what it says it holds; `watch`
     is called with each request before it is answered; `mangle` makes another answer of one."""
 
     url: str = ""
     objects: dict[str, Held] = field(default_factory=dict)
     uploads: dict[str, tuple[dict[str, Any], dict[str, str], bytearray]] = field(default_factory=dict)
-    faults: list[int] = field(default_factory=list)
+    faults: list[int | tuple[int, str]] = field(default_factory=list)
     lose_answers: int = 0
     lie_about_crc: bool = False
     requests: int = 0
@@ -145,7 +145,8 @@ class _Handler(BaseHTTPRequestHandler):
         self.memory.watch(f"{self.command} {self.path}")
         try:
             if self.memory.faults:
-                raise Refused(self.memory.faults.pop(0), "a fault on request")
+                fault = self.memory.faults.pop(0)
+                raise Refused(*(fault if isinstance(fault, tuple) else (fault, "a fault on request")))
             if re.match(r".*/b/([^/]+)", url.path) and f"/b/{BUCKET}/" not in url.path:
                 raise Refused(404, "The specified bucket does not exist.")
             for pattern, route in routes.items():

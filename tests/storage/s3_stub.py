@@ -36,10 +36,11 @@ _AT = 1_767_225_600
 class Refused(Exception):
     """An answer other than success."""
 
-    def __init__(self, status: int, code: str) -> None:
+    def __init__(self, status: int, code: str, says: str = "refused") -> None:
         super().__init__(code)
         self.status = status
         self.code = code
+        self.says = says
 
 
 @dataclass
@@ -71,7 +72,7 @@ class Upload:
 class Stub:
     """The server's memory.
 
-    `watch` is called with each request before it is answered. `faults` are (status, code) for the next
+    `watch` is called with each request before it is answered. `faults` are (status, code) or (status, code, message) for the next
     requests, of those whose method is in `only`; `lose_answers` drops the answers to so many writes that were
     done; `truncate` breaks off so many downloads; `lie_about_crc` falsifies what it says it holds; `undeletable` are
     objects that stay when many are deleted, with the code of the refusal; `mangle`
@@ -80,7 +81,7 @@ class Stub:
     url: str = ""
     objects: dict[str, Held] = field(default_factory=dict)
     uploads: dict[str, Upload] = field(default_factory=dict)
-    faults: list[tuple[int, str]] = field(default_factory=list)
+    faults: list[tuple[int, str] | tuple[int, str, str]] = field(default_factory=list)
     only: set[str] = field(default_factory=lambda: {"GET", "HEAD", "PUT", "POST", "DELETE"})
     lose_answers: int = 0
     truncate: int = 0
@@ -174,7 +175,7 @@ class _Handler(BaseHTTPRequestHandler):
                 status, body, headers = route()
         except Refused as refusal:
             status, headers = refusal.status, {"Content-Type": "application/xml"}
-            body = f"<Error><Code>{refusal.code}</Code><Message>refused</Message></Error>".encode()
+            body = f"<Error><Code>{refusal.code}</Code><Message>{escape(refusal.says)}</Message></Error>".encode()
         if self.memory.lose_answers and status < 300 and self._makes_an_object_or_deletes_one():
             self.memory.lose_answers -= 1
             self.close_connection = True

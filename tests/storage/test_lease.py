@@ -39,6 +39,7 @@ def test_notes_go_from_holder_to_holder(backend: Backend) -> None:
     assert notes(backend.open(), NAME) == {"batch": 1}
 
 
+@pytest.mark.advice("Run it again: completed work is kept.")
 def test_another_waits_in_vain_while_it_is_held(backend: Backend) -> None:
     with (
         Lease(backend.open(), NAME) as held,

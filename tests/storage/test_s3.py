@@ -189,12 +189,14 @@ def test_what_a_person_has_to_settle_is_not_retriable(
 
 
 @pytest.mark.usefixtures("s3_memory")
+@pytest.mark.advice("Create it, or correct `bucket`.")
 def test_a_missing_bucket_is_no_absence() -> None:
     store = S3Store("s3://another")
     for call in EVERY_CALL.values():
         with pytest.raises(StoreError, match="bucket does not exist") as caught:
             call(store)
         assert not isinstance(caught.value, ObjectNotFound)
+    assert S3Store("s3://bucket").head("a") is None
 
 
 def test_nobody_listens(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -38,6 +38,7 @@ config_app = typer.Typer(no_args_is_help=True, help="Inspect a pipeline's config
 def config_check(
     file: _File,
     rules: Annotated[bool, typer.Option("--rules", help="Also check that each rule of `columns` fits a table in the bucket.")] = False,
+    bucket: Annotated[bool, typer.Option("--bucket", help="Also probe the bucket: rights, and conditions of writes.")] = False,
 ) -> None:
     """Validate a configuration. Reports the invalid key and the reason, and exits with code 2."""
     from writetime.config.pipeline import load
@@ -47,6 +48,10 @@ def config_check(
         raise ConfigError("; ".join(map(str, found)), operation="check the configuration", obj=str(file))
     if rules:
         _check_rules(file, config)
+    if bucket:
+        from writetime.storage import check_store, open_store
+
+        check_store(open_store(config.bucket))
     typer.echo(f"{file}: pipeline {config.pipeline}, cluster {config.cluster.name}, bucket {config.bucket}: valid")
 
 

@@ -4,7 +4,8 @@ them.
     store            the protocol (`Store`, `ObjectInfo`), with the semantics of Google Cloud Storage
     address          the URLs of stores, taken apart and put together
     gcs, s3, local   one backend each; `open_store` imports the one for the URL
-    source, checksum, object_names   shared by the backends
+    s3_conditions    whether a service keeps the conditions of writes
+    source, checksum, object_names, refusals   shared by the backends
     layout           the names of all objects in the bucket
     segment_object, segment_parts, segment_paths   segments as objects: archived, growing, and from command-line paths
     lease            exclusive write access by create-if-absent
@@ -34,6 +35,16 @@ def open_store(url: str) -> Store:
     from writetime.storage.local import LocalStore
 
     return LocalStore(found.path)
+
+
+def check_store(store: Store) -> None:
+    """StoreError if the bucket cannot be listed, or its service does not keep the conditions of writes and deletions."""
+    next(store.names(page=1), None)
+    if store.url.startswith(("s3://", "s3+")):
+        from writetime.storage.s3 import S3Store
+
+        if isinstance(store, S3Store):
+            store.require_conditions()
 
 
 def _s3(url: str) -> Store:

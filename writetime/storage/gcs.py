@@ -40,6 +40,7 @@ from writetime.storage.address import parse
 from writetime.storage.checksum import crc32c, from_base64, to_base64
 from writetime.storage.concurrency import AT_ONCE
 from writetime.storage.object_names import is_name, require_name, require_next
+from writetime.storage.refusals import CHANGED, GCS, RENEW_GCS, refusal_of
 from writetime.storage.source import measured, opened
 from writetime.storage.store import PAGE, Listed, ObjectInfo, require_facts, require_nothing
 
@@ -51,10 +52,6 @@ _LISTED = "items(name,size,generation,crc32c,timeCreated,metadata),nextPageToken
 _FOLDERS = "prefixes,nextPageToken"
 # The id allows writing to the upload without credentials.
 _UPLOAD_ID = re.compile(r"(upload_id=)[^\s&'\"<>]+")
-_PERMISSION = (
-    "Check the account's rights (docs/security.md): storage.objects.create and get where a node ships; list and delete for the pipeline. "
-    "Without list a missing object looks forbidden."
-)
 
 
 class GcsStore:
@@ -291,24 +288,23 @@ class GcsStore:
             if "bucket does not exist" in text.lower() or "no such bucket" in text.lower():
                 return StoreError("the bucket does not exist", operation=operation, obj=where, hint="Create it, or correct `bucket`.")
             return ObjectNotFound("the object does not exist", operation=operation, obj=where)
+        said = f"{type(error).__name__}: {text}"
+        if isinstance(error, api.GoogleAPICallError) and (row := refusal_of(GCS, (error.code or 0,), text)) is not None:
+            return row.kind(said, operation=operation, obj=where, hint=row.hint)
         for kinds, make, hint in _TABLE:
             if isinstance(error, kinds):
-                return make(f"{type(error).__name__}: {text}", operation=operation, obj=where, hint=hint)
+                return make(said, operation=operation, obj=where, hint=hint)
         if isinstance(error, api.BadRequest) and "crc32c" in text.lower():
-            return ChecksumMismatch(
-                text, operation=operation, obj=where, hint="The bytes changed in transit, or the file changed during the upload."
-            )
+            return ChecksumMismatch(text, operation=operation, obj=where, hint=CHANGED)
         kind = StoreError if isinstance(error, _OF_THE_LIBRARY) else StoreUnavailable
-        return kind(f"{type(error).__name__}: {text}", operation=operation, obj=where)
+        return kind(said, operation=operation, obj=where)
 
 
 # First match wins: the library's classes are not a hierarchy (a connection error is an OSError too).
 _TABLE: tuple[tuple[tuple[type[Exception], ...], type[StoreError], str | None], ...] = (
-    ((api.PreconditionFailed,), PreconditionFailed, None),
     ((media.DataCorruption,), ChecksumMismatch, None),
-    ((api.Unauthorized, api.Forbidden), StoreError, _PERMISSION),
-    ((api.TooManyRequests, api.ServerError, api.Conflict, api.RetryError, auth.TransportError), StoreUnavailable, None),
+    ((api.ServerError, api.RetryError, auth.TransportError), StoreUnavailable, None),
     ((requests.exceptions.RequestException, ConnectionError, TimeoutError), StoreUnavailable, None),
-    ((auth.GoogleAuthError,), StoreError, "Renew the credentials."),
+    ((auth.GoogleAuthError,), StoreError, RENEW_GCS),
 )
 _OF_THE_LIBRARY = (api.GoogleAPIError, auth.GoogleAuthError, media.DataCorruption, media.InvalidResponse, OSError)

@@ -18,6 +18,7 @@
     batches/<cluster>/<number>/{config,absent,verdicts,verdicts-0001}.json  decisions of its first run (writetime.pipeline.pinned)
     pipelines/<cluster>.json                                              the pipeline's identity, written once
     chains/<cluster>/<number of its first batch>.json                     a rebuild, and the chain of batches that it started
+    probes/<id>                                                           written to try whether a service keeps conditions
     clock/<cluster>                                                       written to read the store's clock
     events/<cluster>/<keyspace>.<table>/<batch>-….avro                    events as files, without Kafka
     published/<cluster>.json                                              the position of publishing

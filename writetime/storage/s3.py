@@ -12,7 +12,9 @@ lack a CRC32C or a number: the CRC32C is then computed from the bytes, the gener
 
 Limitation: a tag does not cover metadata. A replacement can miss that another writer wrote identical bytes
 since the lookup. Required of a service: conditional writes and deletions, CRC32C of whole objects, listings
-in UTF-8 byte order.
+in UTF-8 byte order. Whether one other than Amazon's keeps conditions is probed before the first of a process
+(`s3_conditions`), as services ignore without a word what they do not know. An account that may not write the
+probe's object repeats its first creation instead.
 
 Credentials come from the environment, the library's files or the machine's role, never from the URL. Must not
 know segments or batches.
@@ -28,6 +30,7 @@ import itertools
 import os
 import re
 import secrets
+import threading
 import time
 from collections.abc import Iterable, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
@@ -50,11 +53,12 @@ from writetime.errors import (
     StoreUnavailable,
     WritetimeError,
 )
-from writetime.storage import request_count
+from writetime.storage import request_count, s3_conditions
 from writetime.storage.address import parse
 from writetime.storage.checksum import CHUNK, crc32c, from_base64, to_base64
 from writetime.storage.concurrency import AT_ONCE
 from writetime.storage.object_names import is_name, require_name, require_next
+from writetime.storage.refusals import RENEW, S3, BeyondTheEnd, Refusal, refusal_of
 from writetime.storage.s3_endpoint import named_endpoint
 from writetime.storage.source import measured, opened
 from writetime.storage.store import PAGE, Listed, ObjectInfo, require_facts, require_nothing
@@ -67,13 +71,15 @@ _COPIED_PART = 1 << 30
 _LOOKS = 8
 _LOOKS_AGAIN = 10
 _GENERATION = "writetime-generation"
+_NO_LISTS = frozenset({"NotImplemented", "MissingContentMD5", "InvalidRequest", "501"})
 _NOT_THERE = frozenset({"NoSuchKey", "NoSuchVersion"})
+_FORBIDDEN = frozenset({"AccessDenied", "Forbidden", "403"})
 _NUMBER = re.compile(r"[0-9]{1,19}")
 _PLAIN_VALUE = "".join(chr(code) for code in range(33, 127) if chr(code) != "%")
 _PLAIN_KEY = frozenset(b"abcdefghijklmnopqrstuvwxyz0123456789-_.")
-_PERMISSION = (
-    "Check the account's rights (docs/security.md): s3:GetObject, PutObject and AbortMultipartUpload where a node ships; ListBucket and "
-    "DeleteObject for the pipeline. Without ListBucket a missing object looks forbidden."
+_NEEDS_CONDITIONS = (
+    "Without them one process overwrites or deletes what another wrote: use a version of the service that keeps them, or another service "
+    "(docs/adr/0062). `writetime config check --bucket` probes it again."
 )
 
 
@@ -84,8 +90,10 @@ class _Found(NamedTuple):
     tag: str
 
 
-class _BeyondTheEnd(StoreError):
-    """A range beyond the end of the object."""
+_FAULTS: dict[tuple[str | None, str], str | None] = {}
+"""What is known of conditions in a bucket of an endpoint, by this process and those that it forks: None: they are kept."""
+_MAY_NOT_PROBE: set[tuple[str | None, str]] = set()
+_PROBING = threading.Lock()
 
 
 class _BrokenOff(StoreUnavailable):
@@ -156,7 +164,7 @@ class S3Store:
         if end is None or end > start:
             last = "" if end is None else end - 1
             wanted = {"ChecksumMode": "ENABLED"} if (start, end) == (0, None) else {"Range": f"bytes={start}-{last}"}
-            with contextlib.suppress(_BeyondTheEnd):
+            with contextlib.suppress(BeyondTheEnd):
                 return self._read(name, generation, wanted)
         info = self.head(name)
         if info is None or generation not in (None, info.generation):
@@ -170,8 +178,11 @@ class S3Store:
         require_name(name, "write an object")
         with opened(data, "write an object", name) as source, self._explained("write an object", name):
             crc, size = measured(source)
+            repeats = if_generation is not None and not self._keeps_conditions()
             condition = self._condition(name, if_generation, "write an object")
             if size <= _ONE_REQUEST:
+                if repeats and if_generation == 0:
+                    return self._created_twice(name, source, (size, crc), metadata or {})
                 return self._put_at_once(name, source, (size, crc), condition, metadata or {})
             if if_generation == 0 and (there := self._looked(name)):
                 # It would be refused all the same, when all parts are sent.
@@ -188,6 +199,8 @@ class S3Store:
         if found is None:
             raise ObjectNotFound("the object does not exist", operation="copy an object", obj=source)
         info = found.info
+        if if_generation is not None:
+            self._keeps_conditions()
         with self._explained("copy an object", f"{source} to {target}"):
             condition = self._condition(target, if_generation, "copy an object")
             if info.size == 0:
@@ -198,6 +211,7 @@ class S3Store:
 
     def delete(self, name: str, *, if_generation: int | None = None) -> None:
         """See Store.delete."""
+        self._keeps_conditions()
         for _ in range(_LOOKS_AGAIN):
             answer = self._answer(name, "delete an object")
             if answer is None:
@@ -221,7 +235,15 @@ class S3Store:
                 require_name(name, "delete objects")
             keys = [{"Key": self._prefix + name} for name in some]
             with self._explained("delete objects", some[0]):
-                answer = self._client.delete_objects(Bucket=self._bucket, Delete={"Objects": keys, "Quiet": True})
+                try:
+                    answer = self._client.delete_objects(Bucket=self._bucket, Delete={"Objects": keys, "Quiet": True})
+                except boto.ClientError as error:
+                    if _code(error) not in _NO_LISTS:
+                        raise
+                    # Some services take no list, or only one with an MD5.
+                    answer = {}
+                    for key in keys:
+                        self._client.delete_object(Bucket=self._bucket, **key)
             # The request succeeds, whatever became of each object.
             for refused in answer.get("Errors", ()):
                 if refused.get("Code") not in _NOT_THERE:
@@ -313,6 +335,57 @@ class S3Store:
         return data
 
     # --- writing
+
+    def require_conditions(self) -> None:
+        """StoreError if the service does not keep the conditions of writes and deletions."""
+        fault = self._probed()
+        _FAULTS[self._endpoint, self._bucket] = fault
+        if fault is not None:
+            raise self._does_not_keep(fault)
+
+    def _keeps_conditions(self) -> bool:
+        """Whether the service is known to keep conditions; StoreError if it is known not to. False: this account may not
+        probe it."""
+        place = self._endpoint, self._bucket
+        if self._endpoint is None:
+            # Amazon's does.
+            return True
+        with _PROBING:
+            if place not in _FAULTS and place not in _MAY_NOT_PROBE:
+                try:
+                    _FAULTS[place] = self._probed()
+                except StoreError as error:
+                    if not isinstance(error.__cause__, boto.ClientError) or _code(error.__cause__) not in _FORBIDDEN:
+                        raise
+                    _MAY_NOT_PROBE.add(place)
+            if place not in _FAULTS:
+                return False
+        if (fault := _FAULTS[place]) is not None:
+            raise self._does_not_keep(fault)
+        return True
+
+    def _probed(self) -> str | None:
+        name = s3_conditions.fresh_name()
+        with self._explained("probe conditional writes", name):
+            return s3_conditions.Probe(self._client, self._bucket, self._prefix + name).fault()
+
+    def _does_not_keep(self, fault: str) -> StoreError:
+        return StoreError(f"this service {fault}", operation="probe conditional writes", obj=self.url, hint=_NEEDS_CONDITIONS)
+
+    def _created_twice(self, name: str, source: BinaryIO, whole: tuple[int, int], metadata: Mapping[str, str]) -> ObjectInfo:
+        """Create an object, and again, which the service must refuse. It is the probe of who may do no more than that."""
+        only_if_absent = self._condition(name, 0, "write an object")
+        made = self._put_at_once(name, source, whole, only_if_absent, metadata)
+        source.seek(0)
+        try:
+            self._put_at_once(name, source, whole, only_if_absent, metadata)
+            fault: str | None = s3_conditions.OVERWRITES
+        except PreconditionFailed:
+            fault = None
+        _FAULTS[self._endpoint, self._bucket] = fault
+        if fault is not None:
+            raise self._does_not_keep(fault)
+        return made
 
     def _condition(self, name: str, if_generation: int | None, operation: str) -> dict[str, str]:
         """The condition of a write on the target's generation. PreconditionFailed if it has changed
@@ -482,10 +555,11 @@ def _models() -> Any:
 
 def _not_deleted(refused: Mapping[str, str], obj: str) -> StoreError:
     """The error of one object among those that were to be deleted."""
-    message, code = f"{refused.get('Code')}: {refused.get('Message')}", refused.get("Code")
-    if code in ("InternalError", "SlowDown", "ServiceUnavailable"):
+    code, message = str(refused.get("Code")), f"{refused.get('Code')}: {refused.get('Message')}"
+    if code in ("InternalError", "ServiceUnavailable"):
         return StoreUnavailable(message, operation="delete an object", obj=obj)
-    return StoreError(message, operation="delete an object", obj=obj, hint=_PERMISSION if code == "AccessDenied" else None)
+    row = refusal_of(S3, (code,), message) or Refusal(frozenset(), StoreError)
+    return row.kind(message, operation="delete an object", obj=obj, hint=row.hint)
 
 
 def _fresh_generation() -> int:
@@ -567,32 +641,16 @@ def _translate(error: Exception, operation: str, where: str) -> StoreError:
         return (StoreError if isinstance(error, _RAISED) else StoreUnavailable)(text, **what)
     if _code(error) == "NoSuchBucket":
         return _no_bucket(operation, where)
-    for codes, make, hint in _OF_THE_SERVICE:
-        if _code(error) in codes or _status(error) in codes:
-            return make(text, hint=hint, **what)
+    if (row := refusal_of(S3, (_code(error), _status(error)), text)) is not None:
+        return row.kind(text, hint=row.hint, **what)
     return (StoreUnavailable if _status(error) >= 500 else StoreError)(text, **what)
 
 
 _REFUSED = ("PreconditionFailed", "ConditionalRequestConflict", "NoSuchKey", "NoSuchUpload", "404", "409", "412")
-_RENEW = "Renew the credentials: AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY, or the account that the machine is attached to."
-# First match wins. Amazon answers expired credentials with status 400, other services with 403; "400" is the
-# code of an answer without a body, which to a well-formed question means just that.
-_OF_THE_SERVICE: tuple[tuple[frozenset[str | int], type[StoreError], str | None], ...] = (
-    (frozenset({"BadDigest", "InvalidDigest", "XAmzContentSHA256Mismatch", "XAmzContentChecksumMismatch"}), ChecksumMismatch,
-     "The bytes changed in transit, or the file changed during the upload."),
-    (frozenset({"RequestTimeTooSkewed"}), StoreError, "Set this machine's clock."),
-    (frozenset({"ExpiredToken", "InvalidToken", "InvalidAccessKeyId", "SignatureDoesNotMatch", "400", 401}), StoreError, _RENEW),
-    (frozenset({"NoSuchUpload", "RequestTimeout", "SlowDown", "Throttling", "ThrottlingException", 409, 429}), StoreUnavailable, None),
-    (frozenset({"NotImplemented", 501}), StoreError, "This service lacks something that is needed: see docs/adr/0012."),
-    (frozenset({403}), StoreError, _PERMISSION),
-    (frozenset({404}), ObjectNotFound, None),
-    (frozenset({412}), PreconditionFailed, None),
-    (frozenset({416}), _BeyondTheEnd, None),
-)  # fmt: skip
 _OF_THE_LIBRARY: tuple[tuple[tuple[type[Exception], ...], type[StoreError], str | None], ...] = (
     ((boto.SSLError,), StoreError, "AWS_CA_BUNDLE names a file with the certificates to trust."),
     ((boto.HTTPClientError, boto.ConnectionError, boto.IncompleteReadError, ConnectionError, TimeoutError), StoreUnavailable, None),
-    ((boto.MetadataRetrievalError, boto.CredentialRetrievalError), StoreUnavailable, _RENEW),
-    ((boto.NoCredentialsError, boto.PartialCredentialsError), StoreError, _RENEW),
+    ((boto.MetadataRetrievalError, boto.CredentialRetrievalError), StoreUnavailable, RENEW),
+    ((boto.NoCredentialsError, boto.PartialCredentialsError), StoreError, RENEW),
 )
 _RAISED = (boto.ClientError, boto.BotoCoreError, OSError)
