@@ -71,7 +71,8 @@ class Machine:
 @pytest.fixture
 def machine(node: NodeName, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Machine:
     monkeypatch.setattr(s3_module, "_ONE_REQUEST", 8 << 20)
-    (tmp_path / "cdc_raw").mkdir()
+    for folder in ("cdc_raw", "data"):
+        (tmp_path / folder).mkdir()
     return Machine(node, Folder(tmp_path / "cdc_raw"), tmp_path / "state")
 
 

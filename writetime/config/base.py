@@ -53,7 +53,7 @@ def _known_store(url: str) -> str:
     try:
         address.parse(url)
     except ConfigError as error:
-        raise ValueError(without_secrets(f"{error.message}: `{error.obj}`")) from None
+        raise ValueError(without_secrets(f"`{error.obj}` is refused: {error.message}")) from None
     return url
 
 
