@@ -232,7 +232,7 @@ TAKEN = {
 def test_of_the_producer_only_what_the_client_takes_is_written() -> None:
     """Every other option is named, with the reason."""
     found = debezium.translate(LITTLE | {f"kafka.producer.{name}": value for name, value in PRODUCER_OPTIONS.items()}, GIVEN)
-    found.leave_out(config_check.problems(PipelineConfig.model_validate(found.document)))
+    found.leave_out(config_check.problems(PipelineConfig.model_validate(found.checkable())))
     producer = found.document["kafka"]["producer"]
     assert TAKEN.items() <= producer.items()
     config = PipelineConfig.model_validate(found.document)
@@ -251,6 +251,18 @@ def test_of_the_producer_only_what_the_client_takes_is_written() -> None:
     ):
         assert name not in producer
     assert "left out: librdkafka refuses it: No such" in found.notes["kafka.producer.sasl.login.refresh.window.factor"]
+
+
+def test_files_and_keys_that_are_not_here_are_written() -> None:
+    tls = {"security.protocol": "SSL", "ssl.keystore.key": "x", "ssl.keystore.location": "/on/a/worker.p12", "ssl.no.such": "1"}
+    found = debezium.translate(LITTLE | {f"kafka.producer.{name}": value for name, value in tls.items()}, GIVEN)
+    found.leave_out(config_check.problems(PipelineConfig.model_validate(found.checkable())))
+    assert found.document["kafka"]["producer"] == {
+        "security.protocol": "SSL",
+        "ssl.key.pem": "${KAFKA_SSL_KEY_PEM}",
+        "ssl.keystore.location": "/on/a/worker.p12",
+    }
+    assert found.notes.keys() == {"kafka.producer.ssl.keystore.key", "kafka.producer.ssl.no.such"}
 
 
 def test_properties_of_debezium_3_6_are_known() -> None:

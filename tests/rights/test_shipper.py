@@ -71,8 +71,8 @@ class Machine:
 @pytest.fixture
 def machine(node: NodeName, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Machine:
     monkeypatch.setattr(s3_module, "_ONE_REQUEST", 8 << 20)
-    for folder in ("cdc_raw", "data"):
-        (tmp_path / folder).mkdir()
+    for folder in ("cdc_raw", "data/system"):
+        (tmp_path / folder).mkdir(parents=True)
     return Machine(node, Folder(tmp_path / "cdc_raw"), tmp_path / "state")
 
 

@@ -113,7 +113,7 @@ def config_from_debezium(
         "airflow": {"mode": "session"},
     }
     found = debezium.pipeline_of(file, given)
-    found.leave_out(_refused(PipelineConfig.model_validate(found.document)))
+    found.leave_out(_refused(PipelineConfig.model_validate(found.checkable())))
     typer.echo(yaml.safe_dump(found.document, sort_keys=False, allow_unicode=True).rstrip())
     for name, note in found.notes.items():
         typer.echo(f"{name}: {note.replace('`', '')}", err=True)

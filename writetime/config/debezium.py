@@ -65,11 +65,16 @@ class Translated:
         found: dict[str, Any] = self.document.setdefault("kafka", {}).setdefault("producer", {})
         return found
 
+    def checkable(self) -> dict[str, Any]:
+        """The document without files, which may be on another machine, and without keys that come from the environment."""
+        kept = {option: value for option, value in self.producer.items() if not option.endswith((".location", ".keytab", ".pem"))}
+        return {**self.document, "kafka": {**self.document["kafka"], "producer": kept}}
+
     def leave_out(self, problems: Iterable[Problem]) -> None:
-        """Leave out the options that a client refuses, and say so. A file may be on another machine."""
+        """Leave out the options that a client refuses, and say so."""
         for key, text in problems:
             option = key.removeprefix("kafka.producer.")
-            if option in self.producer and not option.endswith(_FILES):
+            if option in self.producer:
                 del self.producer[option]
                 self.notes[f"{_PRODUCER}{option}"] = f"left out: {text}"
         if not self.producer:
@@ -220,7 +225,6 @@ _REGISTRY: Final = {
     "basic.auth.user.info": "schema.registry.basic.auth.user.info",
 }
 _OF_CONVERTERS: Final = ("schemas.enable", *_REGISTRY, "basic.auth.credentials.source")
-_FILES: Final = (".location", ".keytab")
 _TRANSACTIONS: Final = "events are sent in transactions: all replicas acknowledge them, retries double nothing, and order is kept"
 _TIME: Final = "a record has the time of its transaction: `transaction.timeout.ms`"
 _PLACES: Final = "a key decides the partition, as in Java (`murmur2_random`): events of a key are in order in one partition only"
