@@ -562,7 +562,8 @@ class Outbox:
                 refused[table.full_name] = each
         # Not of refused tables: their names may be what they are refused for.
         topics = {name: incarnations[0].topic for name, incarnations in found.items()}
-        refused |= {name: _not_there(name) for name in self._expected(known, part) - found.keys() - refused.keys() - part.held}
+        absent = self._not_known_to_be_sent(known, part) - found.keys() - refused.keys() - part.held
+        refused |= {name: _not_there(name) for name in absent if self._has_unsent(name, known, part)}
         encoders, unclear = self._encoders(found, known, part)
         refused |= unclear
         statements, cannot = self._ddl(known, part)
@@ -735,8 +736,16 @@ class Outbox:
                 yield number, ordinal, read_manifest(self.store, cluster, number).now, each
             before = after
 
-    def _expected(self, known: Published, part: Part) -> set[str]:
-        """Full names of the tables with events that the last run does not know to be sent, by the seals since
+    def _has_unsent(self, name: str, known: Published, part: Part) -> bool:
+        """Whether a table has events of the part that are not known to be sent. A table that waits may have none: all of them
+        may be in other parts, or it was asked for and never written to. If a seal is gone, it counts as one with events."""
+        for number in range(max(known.sent(name), self.first - 1) + 1, part.last + 1):
+            if self._sealed(number) is None or name in self._names_with_events([number]):
+                return True
+        return False
+
+    def _not_known_to_be_sent(self, known: Published, part: Part) -> set[str]:
+        """Full names of the tables that may have events which the last run does not know to be sent, by the seals since
         then and by the recorded progress."""
         note = _known(self.store, self.config.cluster.name, self.upto, read_published(self.store, self.config.cluster.name)) or known
         tables = note.waiting.keys() - {self.kafka.topic_prefix, quarantine_topic(self.kafka.topic_prefix)}

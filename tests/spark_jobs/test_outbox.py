@@ -26,7 +26,7 @@ from writetime.config.kafka import EventsConfig, FilesConfig, KafkaConfig, Quara
 from writetime.config.pipeline import PipelineConfig
 from writetime.config.tables import TablesConfig
 from writetime.errors import ConfigError, PublishError, StoreUnavailable
-from writetime.pipeline.documents import Accounting, Manifest, Sealed
+from writetime.pipeline.documents import Accounting, Manifest, PartitionedFrom, Sealed, Void
 from writetime.pipeline.publish_progress import Published, read_published, write_published
 from writetime.storage import layout
 from writetime.storage.local import LocalStore
@@ -343,3 +343,44 @@ def test_files_beyond_the_last_seal_are_of_another_chain(tmp_path: Path) -> None
     assert _Sinks(config, LocalStore(tmp_path / "bucket"), cast(Sealed, SimpleNamespace(number=5)), everything=False).not_filed is None
     refused = _Sinks(config, LocalStore(tmp_path / "bucket"), cast(Sealed, SimpleNamespace(number=4)), everything=False)
     assert (refused.files_due, "another chain of batches" in str(refused.not_filed)) == (False, True)
+
+
+def test_a_table_that_waits_has_not_to_have_events_in_each_part(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The first batch was voided, so that another one is the first with a rule of partitions: two parts, one of no events."""
+    sold, held = table("sold", 50, {"id": "int"}), list[frozenset[str]]()
+    learner = SchemaLearner()
+    learner.apply(create_table(sold, 1))
+    monkeypatch.setattr(publish, "read_schema", lambda *_: learner)
+    monkeypatch.setattr(publish, "read_manifest", lambda *_: SimpleNamespace(nodes={}, id=None))
+    monkeypatch.setattr(publish, "ensure_topics", lambda *_: {})
+    monkeypatch.setattr(publish, "expect_own", lambda *_: None)
+    store = LocalStore(tmp_path)
+    at, rules = datetime(2026, 5, 4, tzinfo=UTC), [PartitionedFrom(batch=2, by="primary_key")]
+    void = Sealed(
+        number=1, kind="ingest", sealed_at=at, segments=[], accounting=[], state={}, void=Void(reason="it hangs", by="us", base=0)
+    )
+    sealed = Sealed(
+        number=2,
+        kind="ingest",
+        sealed_at=at,
+        segments=[],
+        accounting=[Accounting(table="shop.sold", events=2)],
+        state={},
+        partition_by=rules,
+    )
+    for each in (void, sealed):
+        store.put(layout.batch_object("c", each.number, "sealed"), each.to_bytes())
+    asked = {"waiting": {"shop.sold": 0, "shop.quiet": 0}, "asked": ["shop.quiet", "shop.sold"]}
+    write_published(store, "c", Published(batch=2, events=1, **asked))
+    box = outbox(tmp_path, 2)
+    assert [part.last for part in publish.parts(box.rules, 0, 2)] == [1, 2]
+
+    whole = Outbox._records
+
+    def records(self: Outbox, known: Published, part: Part) -> Any:
+        held.append(part.held)
+        return whole(self, known, part) if part.last == 1 else ([], {})
+
+    monkeypatch.setattr(Outbox, "_records", records)
+    drained = box.drain(everything=False)
+    assert (held, drained.waiting, drained.asked) == ([frozenset(), frozenset()], {}, [])
