@@ -36,6 +36,7 @@ from writetime.pipeline.documents import Manifest, Sealed
 from writetime.pipeline.identity import owner
 from writetime.pipeline.planner import history, read_manifest, read_schema, read_sealed, store_clock
 from writetime.pipeline.publish_progress import Published, read_published, write_published
+from writetime.pipeline.rule_check import rule_check
 from writetime.storage import open_store
 from writetime.storage.store import Store
 
@@ -49,10 +50,12 @@ def run(config: PipelineConfig, *, topics: str | None = None, partial: bool = Fa
     """Begin a rebuild, or go on with the one that is under way, until it is finished. `topics`: publish all
     events under that prefix. `partial`: do without segments that are missing.
 
-    BatchError if the archive lacks something; ConfigError if the options do not fit; PublishError if Kafka
-    cannot say what it has."""
+    BatchError if the archive lacks something; ConfigError if the options do not fit, or a rule of `columns` fits
+    nothing; PublishError if Kafka cannot say what it has."""
     store, cluster = open_store(config.bucket), config.cluster.name
     _expect_prefix(config, topics)
+    if chains.unfinished(store, cluster) is None:
+        rule_check(store, cluster, config.columns)()
     spark = spark_session(config, f"writetime rebuild {config.pipeline}")
     try:
         rebuild = chains.unfinished(store, cluster)

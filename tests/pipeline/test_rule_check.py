@@ -5,11 +5,14 @@ from __future__ import annotations
 import json
 from datetime import UTC, datetime
 from pathlib import Path
+from typing import NoReturn
 
 import pytest
 import yaml
 
+from spark_jobs import rebuild
 from writetime.cli import main
+from writetime.config.pipeline import load
 from writetime.config.tables import ColumnsConfig
 from writetime.errors import ConfigError
 from writetime.pipeline.planner import history, plan_ingest
@@ -58,6 +61,20 @@ def test_a_rule_that_fits_nothing_forbids_a_batch(store: LocalStore) -> None:
     assert manifest is not None
     # An open batch goes on: its rules are those of its first run.
     assert plan_ingest(store, CLUSTER, now=NOW, check=rule_check(store, CLUSTER, columns)) == manifest
+
+
+def test_no_rebuild_begins_with_one(store: LocalStore, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    document = {"pipeline": "p", "cluster": {"name": CLUSTER, "datacenters": ["d"]}, "bucket": "bucket", "columns": WRONG}
+    (tmp_path / "p.yaml").write_text(yaml.safe_dump(document))
+
+    def started(*_: object) -> NoReturn:
+        raise AssertionError("Spark is started")
+
+    monkeypatch.setattr(rebuild, "spark_session", started)
+    with pytest.raises(ConfigError, match=r"`shop\.orders\.nota` fits no column"):
+        rebuild.run(load(tmp_path / "p.yaml"))
+    with pytest.raises(AssertionError, match="Spark is started"):
+        rebuild.run(load(tmp_path / "p.yaml").model_copy(update={"columns": ColumnsConfig()}))
 
 
 def test_a_rule_of_a_column_or_table_that_was_dropped_fits(store: LocalStore) -> None:
