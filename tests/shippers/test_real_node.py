@@ -199,6 +199,8 @@ def test_the_settings_of_cdc_as_each_version_shows_them(version: str, tmp_path: 
             assert link.settings() == CdcSettings(
                 cdc_enabled=True,
                 cdc_block_writes=None if version.startswith("4.0") else False,
+                # From 5.0 on.
+                cdc_on_repair_enabled=None if version.startswith("4.") else True,
                 cdc_total_space=512 << 20,
                 commitlog_sync="periodic",
                 commitlog_sync_ms=2000,
