@@ -77,7 +77,7 @@ class LoadedTables:
             self._unreadable = None
         except OSError as error:
             if self._unreadable != str(error):
-                self._log.warning(
+                self._log.info(
                     "not looking for loaded SSTables, data folder cannot be listed",
                     message=str(error),
                     hint="Let the shipper list it, or set `node.data_file_directories` (docs/shipper.md).",

@@ -8,13 +8,17 @@ import os
 import subprocess
 import sys
 import uuid
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
+from shippers.agent import Agent
 from tests import s3_server
 from tests.shippers.conftest import Folder, ref
+from tests.storage import s3_stub
 from writetime.storage import open_store
+from writetime.storage import s3 as s3_module
 from writetime.storage.checksum import crc32c
 
 
@@ -48,3 +52,25 @@ def test_the_command_ships_to_a_real_server(folder: Folder, tmp_path: Path, s3: 
     assert folder.names == []
     assert store.read(ref(2).incoming) == written[2]
     assert store.read(ref(2).conflict(crc32c(other))) == other
+
+
+def test_a_service_that_overwrites_gets_no_segment(
+    folder: Folder, agent_over: Callable[..., Agent], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(s3_module, "_FAULTS", {})
+    monkeypatch.setattr(s3_module, "_MAY_NOT_PROBE", set())
+    folder.segment(1)
+
+    def require(_: s3_stub.Stub, key: str, __: object) -> None:
+        # As for a node's account, which may write under its own prefixes only.
+        if "probes/" in key:
+            raise s3_stub.Refused(403, "AccessDenied")
+
+    monkeypatch.setattr(s3_stub.Stub, "require", require)
+    with s3_stub.running() as stub:
+        s3_server.into_environment(monkeypatch, stub.url, "any", "any")
+        result = agent_over(open_store(f"s3://{s3_stub.BUCKET}")).round()
+        assert result.shipped == {}
+        assert "this service ignores `If-None-Match: *`" in str(result.failed[0])
+        assert folder.names == ["CommitLog-7-1.log", "CommitLog-7-1_cdc.idx"]
+        assert not any(name.startswith("cdc/") for name in stub.objects)

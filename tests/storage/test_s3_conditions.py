@@ -167,9 +167,10 @@ def test_who_may_not_probe_refuses_a_service_that_overwrites(stub: s3_stub.Stub,
 
 
 def test_amazons_own_service_is_probed_on_request_only(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(s3_module, "named_endpoint", lambda: None)
     monkeypatch.setattr(Probe, "fault", lambda _: pytest.fail("probed"))
-    assert s3_module.S3Store("s3://bucket")._keeps_conditions()
+    for endpoint in (None, "https://s3.eu-west-1.amazonaws.com", "https://bucket.vpce-1a2b.s3.eu-west-1.vpce.amazonaws.com/"):
+        monkeypatch.setattr(s3_module, "named_endpoint", lambda: endpoint)  # noqa: B023
+        assert s3_module.S3Store("s3://bucket")._keeps_conditions()
 
 
 @pytest.mark.advice("`writetime config check --bucket` probes it again.")

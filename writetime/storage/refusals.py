@@ -40,7 +40,7 @@ def _says(*phrases: str) -> re.Pattern[str]:
 CHANGED: Final = "The bytes changed in transit, or the file changed during the upload."
 COLD: Final = (
     "It is in a storage class that has to be restored first: restore it (`aws s3api restore-object`), then run this again. Let the "
-    "bucket's lifecycle move no objects to Glacier or archive tiers: batches, replays and erasures read cdc_archive/ at any time."
+    "bucket's lifecycle move objects only to classes that are read at once: batches, replays and erasures read cdc_archive/ at any time."
 )
 LOCKED: Final = (
     "An object lock, a retention rule or a hold protects it: writetime replaces and deletes objects outside of cdc_archive/ in each "

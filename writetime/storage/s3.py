@@ -73,6 +73,7 @@ _LOOKS_AGAIN = 10
 _GENERATION = "writetime-generation"
 _NO_LISTS = frozenset({"NotImplemented", "MissingContentMD5", "InvalidRequest", "501"})
 _NOT_THERE = frozenset({"NoSuchKey", "NoSuchVersion"})
+_AMAZONS = re.compile(r"\.amazonaws\.com(\.cn)?(:\d+)?/?$")
 _FORBIDDEN = frozenset({"AccessDenied", "Forbidden", "403"})
 _NUMBER = re.compile(r"[0-9]{1,19}")
 _PLAIN_VALUE = "".join(chr(code) for code in range(33, 127) if chr(code) != "%")
@@ -347,8 +348,7 @@ class S3Store:
         """Whether the service is known to keep conditions; StoreError if it is known not to. False: this account may not
         probe it."""
         place = self._endpoint, self._bucket
-        if self._endpoint is None:
-            # Amazon's does.
+        if self._endpoint is None or _AMAZONS.search(self._endpoint):
             return True
         with _PROBING:
             if place not in _FAULTS and place not in _MAY_NOT_PROBE:
