@@ -100,6 +100,7 @@ def test_what_may_not_be_looked_into_is_told(nodes: Path, monkeypatch: pytest.Mo
     }  # fmt: skip
 
 
+@pytest.mark.advice("For this folder, give .")
 def test_an_empty_path_is_not_this_folder(nodes: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(nodes)
     assert len(find(["."])[0]) == 4

@@ -260,6 +260,7 @@ def test_long_values_are_cut_for_people_alone(run: Run, tmp_path: Path) -> None:
     assert "c3a9" * 20_000 in run("dump", "--json", tmp_path)[1]
 
 
+@pytest.mark.advice("It can be decoded once its CREATE TABLE or a schema snapshot has been read")
 def test_the_schema_may_come_from_elsewhere(run: Run, folder: Path, tmp_path: Path) -> None:
     """A snapshot, or what earlier segments taught (a batch's schema.json)."""
     columns = [

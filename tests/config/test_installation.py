@@ -63,9 +63,12 @@ def test_one_that_is_wrong_takes_nothing_from_the_others(tmp_path: Path) -> None
     assert "lost.yaml: cannot be read" in told[2]
 
 
+@pytest.mark.advice("Add a *.yaml file, or correct WRITETIME_CONFIG.")
 def test_an_empty_folder_is_told(tmp_path: Path) -> None:
     (problem,) = pipelines(str(tmp_path)).problems
     assert "no pipeline file found" in str(problem)
+    write(tmp_path, "orders.yaml", "orders")
+    assert pipelines(str(tmp_path)).problems == ()
 
 
 @pytest.mark.parametrize(
@@ -85,6 +88,7 @@ def test_an_empty_folder_is_told(tmp_path: Path) -> None:
     ],
     ids=["name", "ring", "prefix"],
 )
+@pytest.mark.advice("None of them runs until each has its own.")
 def test_of_two_that_claim_the_same_neither_runs(tmp_path: Path, first: dict[str, str], second: dict[str, str], told: str) -> None:
     paths = write(tmp_path, "1.yaml", **first), write(tmp_path, "2.yaml", **second)
     write(tmp_path, "3.yaml", "third")
@@ -95,6 +99,8 @@ def test_of_two_that_claim_the_same_neither_runs(tmp_path: Path, first: dict[str
         assert problem.obj == str(mine)
         assert told in str(problem)
         assert f"is also used by {other}" in str(problem)
+    write(tmp_path, "2.yaml", "second")
+    assert sorted(each.name for each in pipelines(str(tmp_path)).found) == sorted([first["name"], "second", "third"])
 
 
 def test_rings_of_one_name_in_two_buckets_are_two(tmp_path: Path) -> None:

@@ -109,6 +109,7 @@ def test_events_come_out_as_files_where_there_is_no_kafka_unless_nobody_wants_th
     assert files(kafka={"bootstrap.servers": "k:9092", "topic.prefix": "p"}) is None
 
 
+@pytest.mark.advice(", or write the value into the file if it is not a secret.")
 def test_secrets_come_from_the_environment(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     document = MINIMAL | {"node": {"cdc_raw": "raw", "username": "u-${WHO}", "password": "${CQL_SECRET}"}}
     path = write(tmp_path, document)
@@ -168,6 +169,17 @@ def test_what_a_wrong_one_is_told(tmp_path: Path, change: dict[str, Any], told: 
 def test_what_is_no_mapping(tmp_path: Path, text: str) -> None:
     with pytest.raises(ConfigError):
         load(write(tmp_path, text))
+
+
+@pytest.mark.advice("Save the file as UTF-8.")
+def test_a_file_in_another_encoding(tmp_path: Path) -> None:
+    path = tmp_path / "pipeline.yaml"
+    text = yaml.safe_dump(MINIMAL | {"bucket": "größe"}, allow_unicode=True)
+    path.write_bytes(text.encode("latin-1"))
+    with pytest.raises(ConfigError, match="UTF-8"):
+        load(path)
+    path.write_bytes(text.encode())
+    assert load(path).bucket.endswith("größe")
 
 
 def test_no_file(tmp_path: Path) -> None:

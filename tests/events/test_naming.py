@@ -222,11 +222,15 @@ def test_topics(prefix: str, keyspace: str, table: str) -> None:
     assert re.fullmatch(r"[a-zA-Z0-9._-]{1,249}", topic)
 
 
+@pytest.mark.advice("Use a shorter topic prefix.", "Use letters, digits, `.`, `_`, `-`.")
 def test_topics_that_kafka_would_not_take() -> None:
     assert len(to_topic("p", "k", "t" * (MAX_TOPIC - 4))) == MAX_TOPIC
     for prefix, table in (("p", "t" * (MAX_TOPIC - 3)), ("p q", "t"), ("", "t")):
         with pytest.raises(SchemaError):
             to_topic(prefix, "k", table)
+    with pytest.raises(SchemaError):
+        to_topic("prefix", "k", "t" * (MAX_TOPIC - 4))
+    assert to_topic("p_q", "k", "t") == "p_q.k.t"
     for topic in ("orders", "shop.orders", "p q.shop.orders", "p.shop.ü", "p.k." + "t" * MAX_TOPIC):
         with pytest.raises(SchemaError):
             from_topic(topic)

@@ -224,6 +224,7 @@ def test_it_holds_back_purges_and_is_seen(store: LocalStore) -> None:
     assert ref(1).incoming in trouble.text
 
 
+@pytest.mark.advice("Both are kept, and no batch reads either: see `writetime conflicts list`.")
 def test_the_commands(store: LocalStore, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     config = tmp_path / "pipeline.yaml"
     cluster = {"name": CLUSTER, "datacenters": ["dc1"]}

@@ -654,6 +654,7 @@ def test_what_was_taken_in_part_by_part_opens_nothing_anew(ring: Ring) -> None:
     assert (ring.batch().opened, list(ring.store.list("cdc_parts/ring/dc1/a"))) == ([], [])
 
 
+@pytest.mark.advice("Restore them, or put the whole segment at")
 def test_parts_that_are_gone_though_they_are_needed_are_an_error(ring: Ring) -> None:
     name = ring.part("a", 1, 0, 100, 1)
     ring.batch()

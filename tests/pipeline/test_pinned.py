@@ -65,6 +65,7 @@ def test_an_edit_of_the_configuration_counts_from_the_next_batch(
     assert pinned.configuration(store, following, plain) is plain
 
 
+@pytest.mark.advice("Restore `columns.salt` until the batch is sealed.")
 def test_no_secret_is_pinned_and_without_it_the_batch_says_what_it_needs(
     store: MemoryStore, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -74,6 +75,8 @@ def test_no_secret_is_pinned_and_without_it_the_batch_says_what_it_needs(
     with pytest.raises(BatchError, match="hashes need a `salt`") as caught:
         pinned.configuration(store, MANIFEST, config(tmp_path, PLAIN))
     assert "pepper" not in str(caught.value)
+    restored = pinned.configuration(store, MANIFEST, config(tmp_path, MASKED))
+    assert restored.columns.salt is not None
 
 
 def test_everybody_goes_by_the_verdicts_of_the_first_run(store: MemoryStore) -> None:
@@ -107,6 +110,7 @@ def test_two_runs_that_add_a_verdict_at_once(store: MemoryStore, monkeypatch: py
     assert (set(known.refused), known.additions) == ({ORDERS.table_id, CARTS.table_id}, 2)
 
 
+@pytest.mark.advice("Restore the same bytes under those names and run the batch again.")
 def test_what_has_gone_since_a_batch_read_it_is_an_error_and_what_came_back_stays_out(store: MemoryStore) -> None:
     assert pinned.absent(store, MANIFEST) is None
     pinned.pin_absent(store, MANIFEST, {"cdc/a"})
@@ -115,6 +119,7 @@ def test_what_has_gone_since_a_batch_read_it_is_an_error_and_what_came_back_stay
     with pytest.raises(BatchError, match="1 segments that the batch has read before are missing: cdc/b") as lost:
         pinned.pin_absent(store, MANIFEST, {"cdc/a", "cdc/b"})
     assert not lost.value.retriable
+    pinned.pin_absent(store, MANIFEST, {"cdc/a"})
     with pytest.raises(BatchBusy):
         pinned.pin_absent(store, MANIFEST, set())
 

@@ -156,6 +156,7 @@ def test_an_unsealed_batch_is_handed_out_again(store: LocalStore) -> None:
     assert [segment.ref for segment in second.segments] == [ref(2)]
 
 
+@pytest.mark.advice("It is archived by the next run of cdc_ingest.")
 def test_nothing_is_planned_before_the_last_batch_is_archived(store: LocalStore) -> None:
     """Its segment, still under cdc/, would be ingested again."""
     name = ship(store, 1)
@@ -447,12 +448,17 @@ def test_a_replay_finishes_the_archive_of_a_batch_that_died_after_its_seal(store
     assert [segment.object for segment in replay.segments] == [ref(1).archived(hour)]
 
 
+@pytest.mark.advice("It is finished by the next run of cdc_ingest.")
 def test_a_replay_waits_for_an_open_batch(store: LocalStore) -> None:
     ship(store, 1)
-    planned(store)
+    manifest = planned(store)
+    hours = {"start": NOW - timedelta(hours=1), "end": NOW + timedelta(hours=1), "now": NOW}
     with pytest.raises(BatchBusy, match=r"batch 1 \(ingest\) is not sealed yet") as raised:
-        plan_replay(store, CLUSTER, start=NOW, end=NOW + timedelta(hours=1), now=NOW)
+        plan_replay(store, CLUSTER, **hours)
     assert raised.value.retriable
+    seal(store, manifest)
+    archive(store, CLUSTER, 1)
+    assert plan_replay(store, CLUSTER, **hours) is not None
 
 
 def test_a_replay_takes_packed_segments_as_what_they_were(store: LocalStore) -> None:
@@ -511,6 +517,7 @@ def test_many_that_come_again_hold_up_no_other(store: LocalStore) -> None:
     assert [info.name for info in store.list("cdc/")] == [*(ref(number).incoming for number in (0, 2, 4)), new]
 
 
+@pytest.mark.advice("Replay a later interval; what the tables lack of that time")
 def test_a_replay_of_hours_that_the_archive_has_let_go_is_refused(store: LocalStore) -> None:
     hour = NOW.replace(minute=0)
     ship(store, 1, sealed_at=hour)
@@ -842,6 +849,7 @@ def test_maintenance_takes_nothing_in_and_its_clock_stands_still(store: LocalSto
     assert (following.since, [segment.ref for segment in following.segments]) == (first.now, [ref(2)])
 
 
+@pytest.mark.advice("Replay a later interval, or replay this one into a shadow namespace")
 def test_a_replay_does_not_reach_behind_what_was_purged(store: LocalStore) -> None:
     hour = NOW.replace(minute=0)
     ship(store, 1, sealed_at=hour + timedelta(hours=1))
@@ -851,7 +859,10 @@ def test_a_replay_does_not_reach_behind_what_was_purged(store: LocalStore) -> No
         with pytest.raises(BatchError, match=r"the interval begins before 2026-05-04T12:00:01Z.*shadow namespace") as raised:
             plan_replay(store, CLUSTER, start=hour + timedelta(minutes=minutes), end=hour + timedelta(hours=2), now=NOW)
         assert not raised.value.retriable
-    assert plan_replay(store, CLUSTER, start=hour + timedelta(hours=1), end=hour + timedelta(hours=2), now=NOW) is not None
+    hours = {"end": hour + timedelta(hours=2), "now": NOW}
+    store.put(layout.batch_object(CLUSTER, 1, "schema"), SchemaLearner().to_json().encode())
+    assert plan_replay(store, CLUSTER, start=hour, **hours, namespace="check") is not None
+    assert plan_replay(store, CLUSTER, start=hour + timedelta(hours=1), **hours) is not None
 
 
 @dataclass

@@ -105,6 +105,7 @@ def test_a_note_of_what_was_published_is_a_past_too_but_a_heartbeat_is_none(stor
         plan_ingest(store, CLUSTER, now=NOW)
 
 
+@pytest.mark.advice("Run `writetime rebuild` to finish it; batches continue after that.")
 def test_nothing_else_is_planned_while_a_rebuild_is_under_way(store: LocalStore) -> None:
     taken_in(store, 1)
     ship(store, 2)
@@ -135,6 +136,7 @@ def test_nothing_else_is_planned_while_a_rebuild_is_under_way(store: LocalStore)
     assert planned(store).chain == manifest.chain
 
 
+@pytest.mark.advice("Run `writetime rebuild`: it rebuilds state and tables from the archive")
 def test_batches_from_before_a_rebuild_are_refused(store: LocalStore) -> None:
     taken_in(store, 1)
     shutil.copytree(Path(store.url) / "batches", Path(store.url).parent / "backup")
@@ -200,6 +202,7 @@ def test_a_byte_that_differs_is_pinned_as_the_ledger_has_it(store: LocalStore) -
     planning.expect_readable(store, manifest, [segment.object])
 
 
+@pytest.mark.advice("or continue without them: `--partial`.")
 def test_a_rebuild_that_goes_partial_half_way_notes_what_is_missing_by_then(store: LocalStore) -> None:
     (first,) = taken_in(store, 1, hour=0)
     taken_in(store, 2, hour=1)
@@ -379,6 +382,7 @@ def test_two_drivers_begin_one_rebuild(store: LocalStore) -> None:
     assert chains.begin(store, CLUSTER, first.model_copy(update={"chain": chain})) == first
 
 
+@pytest.mark.advice("Give the same options, or finish this rebuild")
 def test_a_rebuild_under_way_keeps_its_options(store: LocalStore) -> None:
     taken_in(store, 1)
     rebuild = started(store, topics="again")

@@ -181,6 +181,7 @@ def test_a_void_that_loses_the_race_says_what_won(store: LocalStore, monkeypatch
         assert found.void.by == "bob"
 
 
+@pytest.mark.advice("Give a reason: it is stored in the seal.", "Only the open batch can be voided.")
 def test_only_the_open_batch_can_be_voided_and_a_reason_is_asked_for(store: LocalStore) -> None:
     with pytest.raises(BatchError, match="no batch is"):
         void(store, CLUSTER, 1, **WHY)
@@ -191,6 +192,8 @@ def test_only_the_open_batch_can_be_voided_and_a_reason_is_asked_for(store: Loca
     with pytest.raises(BatchError, match="a reason is missing"):
         void(store, CLUSTER, 1, reason="  ", by="ann")
     assert history(store, CLUSTER).open
+    void(store, CLUSTER, 1, **WHY)
+    assert not history(store, CLUSTER).open
 
 
 def test_it_archives_nothing(store: LocalStore) -> None:

@@ -577,6 +577,7 @@ def test_a_driver_that_was_held_up_undoes_nothing(
     assert [row["v"] for row in rows(warehouse, f"shop.{late.name}")] == [3]
 
 
+@pytest.mark.advice("If another run of this batch is at it, a retry finds what that one has done.")
 def test_of_two_that_make_a_table_the_slower_may_try_again(warehouse: Warehouse, monkeypatch: pytest.MonkeyPatch) -> None:
     """Were it told that the table is there, it would take that for a table that cannot be written, and go on
     without it."""

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import random
 import re
+import time
 import uuid
 from collections.abc import Iterable, Iterator
 from concurrent.futures import Future
@@ -17,7 +18,7 @@ from uuid import UUID
 
 import pytest
 from confluent_kafka import Consumer, KafkaError, KafkaException, Message, Producer, TopicPartition, murmur2
-from confluent_kafka.admin import AdminClient, ConfigResource, ResourceType
+from confluent_kafka.admin import AdminClient, AlterConfigOpType, ConfigEntry, ConfigResource, ResourceType
 from confluent_kafka.cimpl import NewTopic
 
 from spark_jobs.sinks import kafka as jobs
@@ -187,6 +188,7 @@ def test_progress_of_the_version_before_is_gone_on_with(kafka: KafkaConfig, topi
 
 
 @pytest.mark.thorough
+@pytest.mark.advice("Give this pipeline another `topic.prefix`.")
 def test_a_second_pipeline_with_the_same_prefix_is_refused_by_name(kafka: KafkaConfig, topic: str) -> None:
     expect_own(kafka, MINE)
     assert list(Publisher(kafka, owner=MINE).send_all(rows(topic, [1]))) == [Sent(1)]
@@ -194,10 +196,14 @@ def test_a_second_pipeline_with_the_same_prefix_is_refused_by_name(kafka: KafkaC
         expect_own(kafka, THEIRS)
     with pytest.raises(PublishError, match="belong to pipeline orders of cluster ring"):
         list(Publisher(kafka, owner=THEIRS).send_all(rows(topic, [2])))
+    elsewhere = kafka.model_copy(update={"topic_prefix": f"{kafka.topic_prefix}2"})
+    assert ensure_topics(elsewhere, [f"{elsewhere.topic_prefix}.shop.orders"]) == {}
+    assert list(Publisher(elsewhere, owner=THEIRS).send_all(rows(f"{elsewhere.topic_prefix}.shop.orders", [1]))) == [Sent(1)]
     expect_own(kafka, MINE.model_copy(update={"pipeline": "renamed"}))
     assert list(Publisher(kafka, owner=MINE).send_all(rows(topic, [1, 2]))) == [Sent(1)]
 
 
+@pytest.mark.advice("It ends by itself when its producer's time is over.")
 def test_progress_behind_an_open_transaction_is_not_read(kafka: KafkaConfig, topic: str) -> None:
     send(kafka, rows(topic, [1]))
     stalled = Producer({"bootstrap.servers": kafka.bootstrap_servers, "transactional.id": f"{kafka.topic_prefix}.somebody"})
@@ -248,6 +254,7 @@ def test_a_transaction_that_one_publisher_left_open_hides_no_progress_of_another
     assert numbers(consume(kafka, topic)) == [2, 4]
 
 
+@pytest.mark.advice("Raise `message.max.bytes` under `kafka.producer`")
 def test_an_event_larger_than_a_message_may_be_holds_up_its_own_topic_only(
     kafka: KafkaConfig, topic: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -262,8 +269,10 @@ def test_an_event_larger_than_a_message_may_be_holds_up_its_own_topic_only(
     assert sorted(numbers(consume(kafka, topic))) == [1, 2]
     assert sorted(numbers(consume(kafka, other))) == list(range(1, 8))
     # When it may go, it goes, and what came after it.
-    everything[2].value = b'{"n":3}'
-    assert list(Publisher(kafka).send_all(everything)) == [Sent(5)]
+    everything[2].value = json.dumps({"n": 3, "noise": "x" * 2_000_000}).encode()
+    set_option(kafka, topic, "max.message.bytes", "4000000")
+    raised = kafka.model_copy(update={"producer": {"message.max.bytes": 4_000_000}})
+    assert list(Publisher(raised).send_all(everything)) == [Sent(5)]
     assert sorted(numbers(consume(kafka, topic))) == list(range(1, 8))
 
 
@@ -281,6 +290,7 @@ def test_an_event_that_cannot_be_encoded_holds_up_its_own_topic_only(kafka: Kafk
     assert sorted(numbers(consume(kafka, topic))) == list(range(1, 8))
 
 
+@pytest.mark.advice("Mend the topic's settings (`max.message.bytes`)")
 def test_an_event_that_the_broker_finds_too_large_holds_up_its_own_topic_only(kafka: KafkaConfig, topic: str) -> None:
     other, small = f"{kafka.topic_prefix}.shop.other", f"{kafka.topic_prefix}.shop.small"
     assert ensure_topics(kafka, [other]) == {}
@@ -295,7 +305,8 @@ def test_an_event_that_the_broker_finds_too_large_holds_up_its_own_topic_only(ka
     assert sorted(numbers(consume(kafka, topic))) == sorted(numbers(consume(kafka, other))) == list(range(1, 8))
     assert consume(kafka, small) == []
     # When it may go, it goes, and what came with it.
-    everything[8].value = b'{"n":2}'
+    set_option(kafka, small, "max.message.bytes", "1000000")
+    everything[8].value = json.dumps({"n": 2, "noise": everything[8].value.hex()}).encode()
     assert list(Publisher(kafka).send_all(everything)) == [Sent(3)]
     assert sorted(numbers(consume(kafka, small))) == [1, 2, 3]
 
@@ -308,9 +319,11 @@ def test_publishers_keep_their_progress_apart(kafka: KafkaConfig, topic: str) ->
     assert send(kafka, share) == 0
 
 
+@pytest.mark.advice("Set `kafka.publishers` to ")
 def test_another_number_of_publishers_is_refused(kafka: KafkaConfig, topic: str) -> None:
     with pytest.raises(PublishError, match=r"made for 2 publishers, `kafka\.publishers` says 3"):
         ensure_topics(kafka.model_copy(update={"publishers": 3}), [topic])
+    assert ensure_topics(kafka.model_copy(update={"publishers": 2}), [topic]) == {}
 
 
 @pytest.mark.parametrize("dies_in_transaction", [1, 2, 3])
@@ -348,6 +361,7 @@ def test_a_death_between_events_and_commit_doubles_and_loses_nothing(
     assert sorted(numbers(consume(kafka, topic))) == list(range(1, 11))
 
 
+@pytest.mark.advice("Events stay in the changes tables and go out with the next run.")
 def test_of_two_at_once_the_earlier_one_stops_and_may_try_again(kafka: KafkaConfig, topic: str) -> None:
     everything = rows(topic, range(1, 11))
 
@@ -380,6 +394,7 @@ def test_the_progress_topic_is_compacted(kafka: KafkaConfig, topic: str) -> None
     ensure_topics(kafka, [topic])
 
 
+@pytest.mark.advice("Set cleanup.policy=compact on it;")
 def test_progress_that_would_expire_is_refused(kafka: KafkaConfig) -> None:
     admin = AdminClient({"bootstrap.servers": kafka.bootstrap_servers})
     made = NewTopic(progress_topic(kafka.topic_prefix), kafka.publishers, 1, config={"cleanup.policy": "delete"})
@@ -387,6 +402,8 @@ def test_progress_that_would_expire_is_refused(kafka: KafkaConfig) -> None:
         future.result(timeout=30)
     with pytest.raises(PublishError, match=r"cleanup\.policy is `delete`.*Set cleanup\.policy=compact"):
         ensure_topics(kafka, [f"{kafka.topic_prefix}.shop.orders"])
+    set_option(kafka, progress_topic(kafka.topic_prefix), "cleanup.policy", "compact")
+    assert ensure_topics(kafka, [f"{kafka.topic_prefix}.shop.orders"]) == {}
 
 
 @pytest.mark.thorough
@@ -404,6 +421,7 @@ def test_what_is_to_be_sent_again_goes_out_again_and_nothing_else(kafka: KafkaCo
 
 
 @pytest.mark.thorough
+@pytest.mark.advice("The next run goes on. If the record of publishing")
 def test_who_does_not_know_that_events_are_sent_again_sends_none_of_them(kafka: KafkaConfig, topic: str) -> None:
     """It has selected those after a batch, and others before them are not there any more."""
     other = f"{kafka.topic_prefix}.shop.other"
@@ -412,6 +430,7 @@ def test_who_does_not_know_that_events_are_sent_again_sends_none_of_them(kafka: 
     ((sent),) = Publisher(kafka).send_all([*rows(topic, [3], batch=2), *rows(other, [1])])
     assert (sent.events, list(sent.stuck), sent.stuck[topic].retriable) == (1, [topic], True)
     assert numbers(consume(kafka, topic)) == [1, 2]
+    assert list(Publisher(kafka, epochs={topic: 1}).send_all(rows(topic, [3], batch=2))) == [Sent(1)]
 
 
 def test_a_compacted_topic_takes_no_event_without_a_key_and_it_is_said_what_to_do(kafka: KafkaConfig, topic: str) -> None:
@@ -491,6 +510,17 @@ def test_the_limit_of_a_topic_that_does_not_exist_yet_is_the_brokers(kafka: Kafk
     assert message_limits(generous, [absent]) == ({absent: 1_048_588 - jobs._RECORD_OVERHEAD - len(absent)}, {})
 
 
+def set_option(kafka: KafkaConfig, topic: str, name: str, value: str) -> None:
+    entry = ConfigEntry(name, value, incremental_operation=AlterConfigOpType.SET)
+    admin = AdminClient({"bootstrap.servers": kafka.bootstrap_servers})
+    (done,) = admin.incremental_alter_configs([ConfigResource(ResourceType.TOPIC, topic, incremental_configs=[entry])]).values()
+    done.result(timeout=30)
+    deadline = time.monotonic() + 30
+    while next(iter(admin.describe_configs([ConfigResource(ResourceType.TOPIC, topic)]).values())).result(30)[name].value != value:
+        assert time.monotonic() < deadline, "the broker does not take the option"
+        time.sleep(0.05)
+
+
 class Refusals:
     """Producers that note what a broker refuses, and whether each record is a batch of its own."""
 
@@ -542,6 +572,7 @@ def test_small_events_go_to_a_topic_whose_limit_is_below_that_of_batches(
     assert sorted(numbers(consume(kafka, small))) == sorted(numbers(consume(kafka, topic))) == list(range(1, 301))
 
 
+@pytest.mark.advice("or set `batch.size` under `kafka.producer`.")
 def test_events_of_a_batch_that_the_broker_refuses_go_one_by_one(kafka: KafkaConfig, topic: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(jobs, "_EVENTS_PER_TRANSACTION", 350)
     small = of_limit(kafka, 100_000)
@@ -553,7 +584,10 @@ def test_events_of_a_batch_that_the_broker_refuses_go_one_by_one(kafka: KafkaCon
     assert (sent.events, list(sent.stuck)) == (100, [small])
     assert refusals.one_by_one == [False, True]
     everything[200].value = b'{"n":201}'
-    assert list(Publisher(kafka).send_all(everything)) == [Sent(300)]
+    refusals.one_by_one.clear()
+    bounded = kafka.model_copy(update={"producer": {"batch.size": 50_000}})
+    assert list(Publisher(bounded).send_all(everything)) == [Sent(300)]
+    assert refusals.one_by_one == [False]
     assert list(Publisher(kafka).send_all(everything)) == [Sent(0)]
     assert sorted(numbers(consume(kafka, small))) == list(range(1, 301))
     assert sorted(numbers(consume(kafka, topic))) == list(range(1, 101))

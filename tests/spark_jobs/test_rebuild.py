@@ -121,6 +121,10 @@ def dies_after(monkeypatch: pytest.MonkeyPatch, calls: int, of: type, step: str)
             yield
 
 
+@pytest.mark.advice(
+    "Run `writetime rebuild`, after which later events go on; or put it back as it was;",
+    "Run `writetime rebuild`, which makes state and tables again from the archive;",
+)
 def test_a_restored_backup_is_rebuilt_and_nothing_is_sent_twice(tmp_path: Path, kafka_broker: str, monkeypatch: pytest.MonkeyPatch) -> None:
     ring = Ring.create(tmp_path, "a")
     config = with_kafka(ring, kafka_broker, f"t{uuid.uuid4().hex[:8]}")

@@ -490,6 +490,7 @@ def test_who_takes_over_writes_what_counts(
     assert place.all(third.version) == {**expected, b"000007": b"batch 3"}
 
 
+@pytest.mark.advice("Run it again.")
 def test_a_commit_that_came_between_is_noticed(place: Place, monkeypatch: pytest.MonkeyPatch) -> None:
     first = place.upsert(0, 1, numbered(range(3), b"old"))
 

@@ -204,6 +204,7 @@ def test_a_driver_that_passed_the_fence_before_the_void_changes_nothing_for_long
     assert sealed.voided == {2: given_up.id}
 
 
+@pytest.mark.advice("Run it again: that takes those rows back.")
 def test_rows_that_come_in_below_the_next_batchs_own_make_that_one_run_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     ring = begun(tmp_path)
     more(ring)

@@ -266,6 +266,7 @@ def test_a_look_that_loses_the_race_looks_again(store: LocalStore, monkeypatch: 
         b'{"crc32c": 1, "metadata": 5}',
     ],
 )
+@pytest.mark.advice("If the object is as it should be, remove that file")
 def test_a_damaged_record_of_the_checksum_is_an_error_of_the_store(tmp_path: Path, content: bytes) -> None:
     store = LocalStore(tmp_path)
     store.put("a/b", b"data")

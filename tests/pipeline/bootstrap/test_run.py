@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from datetime import UTC, datetime, timedelta
 from itertools import pairwise
 from pathlib import Path
@@ -113,9 +114,13 @@ def test_a_part_of_the_ring() -> None:
 
 
 @pytest.mark.parametrize("text", ["", "5", "a:b", "7:7", "8:7", f"0:{2**63}"])
+@pytest.mark.advice("Write A:B with ")
 def test_what_is_no_range_is_refused(text: str) -> None:
-    with pytest.raises(ConfigError):
+    with pytest.raises(ConfigError) as refused:
         parse_part(text)
+    advised = re.search(r"Write A:B with (-\d+) <= A < B <= (\d+)\.", str(refused.value))
+    assert advised is not None
+    assert parse_part(f"{advised[1]}:{advised[2]}") == (LOWEST, HIGHEST)
 
 
 # --- runs

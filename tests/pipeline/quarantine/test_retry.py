@@ -97,6 +97,7 @@ def test_a_segment_that_waits_for_a_schema_comes_in_by_itself_when_it_is_there(s
     assert taken_in(store) == [REF.incoming]
 
 
+@pytest.mark.advice("Upgrade writetime to a release that reads it.")
 def test_a_segment_of_a_version_that_an_earlier_release_did_not_know_comes_in_by_itself(monkeypatch: pytest.MonkeyPatch) -> None:
     """As the release before version 9 has quarantined it: its message says the version."""
     store = MemoryStore()
