@@ -173,7 +173,6 @@ def test_a_service_that_takes_no_list_is_asked_for_each_deletion(s3_memory: s3_s
     assert list(s3_memory.objects) == ["c"]
 
 
-@pytest.mark.advice("Name the alias of the access point")
 def test_an_access_point_is_named_by_its_alias() -> None:
     with pytest.raises(ConfigError, match="alias"):
         open_store("s3://arn:aws:s3:eu-west-1:123456789012:accesspoint/orders/cdc")
