@@ -596,6 +596,25 @@ def test_events_of_a_batch_that_the_broker_refuses_go_one_by_one(kafka: KafkaCon
         assert of_key == sorted(of_key)
 
 
+def test_what_another_run_has_sent_meanwhile_is_not_sent_one_by_one_too(
+    kafka: KafkaConfig, topic: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It is sent between the refusal and the producer that sends events one by one."""
+    small = of_limit(kafka, 100_000)
+    everything = [*noise(small, 100, 2000), *noise(topic, 100, 2000)]
+    another = kafka.model_copy(update={"producer": {"batch.size": 50_000}})
+    begin, sent_by_another = Publisher._producer, []
+
+    def overtaken(self: Publisher, publisher: int, *, one_by_one: bool = False) -> Any:
+        if one_by_one:
+            sent_by_another.extend(Publisher(another).send_all(everything))
+        return begin(self, publisher, one_by_one=one_by_one)
+
+    monkeypatch.setattr(Publisher, "_producer", overtaken)
+    assert (list(Publisher(kafka).send_all(everything)), sent_by_another) == ([Sent(0)], [Sent(200)])
+    assert sorted(numbers(consume(kafka, small))) == sorted(numbers(consume(kafka, topic))) == list(range(1, 101))
+
+
 def test_records_say_in_headers_whose_they_are(kafka: KafkaConfig, topic: str) -> None:
     send(kafka, rows(topic, [5], batch=2))
     consumer = Consumer({"bootstrap.servers": kafka.bootstrap_servers, "group.id": uuid.uuid4().hex, "auto.offset.reset": "earliest"})
