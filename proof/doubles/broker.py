@@ -310,8 +310,7 @@ class Broker:
     def create_topic(self, name: str, partitions: int = 1, replicas: int = -1, options: Mapping[str, str] | None = None) -> None:
         if name in self.topics:
             raise _failed(KafkaError.TOPIC_ALREADY_EXISTS, f"Topic '{name}' already exists.")
-        if not re.fullmatch(r"[a-zA-Z0-9._-]{1,249}", name) or name in (".", ".."):
-            raise _failed(KafkaError.TOPIC_EXCEPTION, f"Topic name is invalid: '{name}'")
+        _check_name(name)
         if other := next((each for each in self.topics if each.replace(".", "_") == name.replace(".", "_")), None):
             raise _failed(KafkaError.TOPIC_EXCEPTION, f"Topic '{name}' collides with existing topic: {other}")
         if partitions < 1:
@@ -327,6 +326,7 @@ class Broker:
         self.unmarked = [each for each in self.unmarked if each[1] not in gone.partitions]
 
     def settings_of(self, name: str) -> dict[str, ConfigEntry]:
+        _check_name(name)
         return {option: ConfigEntry(option, value) for option, value in self._topic(name).settings.items()}
 
     def own_settings(self) -> dict[str, ConfigEntry]:
@@ -342,6 +342,11 @@ class Broker:
         if name not in self.topics:
             raise _failed(KafkaError.UNKNOWN_TOPIC_OR_PART)
         return self.topics[name]
+
+
+def _check_name(name: str) -> None:
+    if not re.fullmatch(r"[a-zA-Z0-9._-]{1,249}", name) or name in (".", ".."):
+        raise _failed(KafkaError.TOPIC_EXCEPTION, f"Topic name is invalid: '{name}'")
 
 
 def _check_options(options: Mapping[str, str]) -> None:

@@ -37,7 +37,7 @@ def test_one_table_that_cannot_be_read(tmp_path: Path, monkeypatch: pytest.Monke
         return 0
 
     cluster = SimpleNamespace(name="c", cql=SimpleNamespace())
-    config = cast(PipelineConfig, SimpleNamespace(cluster=cluster, pipeline="p", bucket=str(tmp_path)))
+    config = cast(PipelineConfig, SimpleNamespace(cluster=cluster, pipeline="p", bucket=str(tmp_path), state=None))
     monkeypatch.setattr(bootstrap, "spark_session", lambda *_: SimpleNamespace(stop=lambda: None))
     monkeypatch.setattr(bootstrap.runs, "table_named", lambda _, name: SimpleNamespace(full_name=name))
     monkeypatch.setattr(Bootstrap, "__post_init__", lambda job: setattr(job, "schema", None))
