@@ -135,6 +135,18 @@ def test_the_mode_of_the_latest_epoch_counts_whatever_the_clocks_say(order: tupl
     assert not again.schema().tables[TABLE.id].bypasses_log
 
 
+def set_on_keyspace(learner: SchemaLearner, cell: Cell, value: Any, *, logged: bool) -> None:
+    """An option of the tables' keyspace, as a log or else a snapshot has it; `value`: the cell's, decoded."""
+    if logged:
+        update = PartitionUpdate(system_table_id("system_schema", "keyspaces"), b"k", rows=(Row((), cells=(cell,)),))
+        body = encode_mutation(Mutation((update,)), Schema(tables=TABLES))
+        learner.apply(decode_own(body, version=7).mutation)
+    else:
+        found = document()
+        rows = [{**row, cell.column: value, "writetime": cell.timestamp} for row in found["keyspaces"]]
+        learner.apply_snapshot({**found, "keyspaces": rows})
+
+
 @pytest.mark.parametrize("logged", [True, False])
 def test_all_tables_of_a_tracked_keyspace_bypass_the_log(logged: bool) -> None:
     """No version that is out has these keyspaces: their option is that of Cassandra's branch."""
@@ -142,16 +154,7 @@ def test_all_tables_of_a_tracked_keyspace_bypass_the_log(logged: bool) -> None:
     learner.apply_snapshot(document())
     assert not learner.schema().tables[TABLE.id].bypasses_log
     for at, kind, bypass in ((1, "tracked", "tracked"), (2, "untracked", "off")):
-        if logged:
-            cells = (Cell("replication_type", T + at, kind.encode()),)
-            update = PartitionUpdate(system_table_id("system_schema", "keyspaces"), b"k", rows=(Row((), cells=cells),))
-            body = encode_mutation(Mutation((update,)), Schema(tables=TABLES))
-            learner.apply(decode_own(body, version=7).mutation)
-        else:
-            found = document()
-            learner.apply_snapshot(
-                {**found, "keyspaces": [{**row, "replication_type": kind, "writetime": T + at} for row in found["keyspaces"]]}
-            )
+        set_on_keyspace(learner, Cell("replication_type", T + at, kind.encode()), kind, logged=logged)
         table = learner.schema().tables[TABLE.id]
         assert (table.bypass, table.bypasses_log) == (bypass, kind == "tracked")
         assert SchemaLearner.from_json(learner.to_json()).schema() == learner.schema()
@@ -162,16 +165,7 @@ def test_all_tables_of_a_keyspace_without_durable_writes_bypass_the_log(logged: 
     learner = SchemaLearner()
     learner.apply_snapshot(document())
     for at, durable, bypass in ((1, False, NOT_DURABLE), (2, True, "off")):
-        if logged:
-            cells = (Cell("durable_writes", T + at, bytes([durable])),)
-            update = PartitionUpdate(system_table_id("system_schema", "keyspaces"), b"k", rows=(Row((), cells=cells),))
-            body = encode_mutation(Mutation((update,)), Schema(tables=TABLES))
-            learner.apply(decode_own(body, version=7).mutation)
-        else:
-            found = document()
-            learner.apply_snapshot(
-                {**found, "keyspaces": [{**row, "durable_writes": durable, "writetime": T + at} for row in found["keyspaces"]]}
-            )
+        set_on_keyspace(learner, Cell("durable_writes", T + at, bytes([durable])), durable, logged=logged)
         table = learner.schema().tables[TABLE.id]
         assert (table.bypass, table.bypasses_log) == (bypass, not durable)
         assert SchemaLearner.from_json(learner.to_json()).schema() == learner.schema()
