@@ -232,6 +232,12 @@ def void_open(place: Place) -> int | None:
     return past.last
 
 
+def void_planned(place: Place) -> int | None:
+    """A batch is planned, and a person voids it before it has done anything."""
+    _planned(place)
+    return void_open(place)
+
+
 def ship(place: Place, segments: Sequence[Sequence[Mutation]]) -> int:
     """A shipper uploads segments, one after the other."""
     for mutations in segments:

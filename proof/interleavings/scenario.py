@@ -1,6 +1,6 @@
 """Which drivers run beside each other, and what has to hold when all have ended and are let alone.
 
-Strategy: a scenario begins with batches that are ingested and published. Its drivers run as a schedule says. Then whoever
+Strategy: most scenarios begin with batches that are ingested and published. Its drivers run as a schedule says. Then whoever
 is on call does what the docs say, without deviations: an unfinished rebuild goes on, a request that was interrupted is
 made again, batches and publishing run until they are idle. After that, tables, state, topics and archive hold each
 mutation once, whatever happened before; and no driver has ended with anything but an honest error."""
@@ -56,8 +56,9 @@ OF_ERASED: Final = [[*NEWS[0], put("c", 3, None)], [put("b", 1, "b1"), put("f", 
 
 @dataclass(frozen=True)
 class Scenario:
-    """`rivals`: drivers by name, in the order in which they begin. `there`: how many of the `news` have come in before, `known` of
-    them are ingested and published; `afterwards`: what is asked for again when it was interrupted, by the name of its driver.
+    """`rivals`: drivers by name, in the order in which they begin. `before`: segments that are ingested and published, a batch each,
+    before the drivers begin, after a batch that is `voided`; `there`: how many of the `news` have come in before, `known` of them are
+    ingested and published; `afterwards`: what is asked for again when it was interrupted, by the name of its driver.
     `rebuilds`, `sends_again`: what of the rules does not hold then; `erases`: the keys of ORDERS that are erased in the end;
     `beside`: all that is archived is replayed into a shadow namespace in the end; `lost`: the record of publishing, or that of Kafka,
     was lost, after which everything is looked at from the beginning, and events may be sent again; `packs`: segments are packed;
@@ -69,6 +70,8 @@ class Scenario:
     rivals: Sequence[tuple[str, Work]]
     there: int = 1
     known: int = 0
+    before: Sequence[Sequence[Mutation]] = tuple(BEFORE)
+    voided: bool = False
     news: Sequence[Sequence[Mutation]] = tuple(NEWS)
     afterwards: Sequence[str] = ()
     rebuilds: bool = False
@@ -151,6 +154,21 @@ ALL: Final = {
             rebuilds=True,
         ),
         Scenario("void", [("ingest", drivers.ingest_run), ("void", drivers.void_open), ("publish", drivers.publish_run)]),
+        Scenario(
+            "first-batch",
+            [("ingest 1", drivers.ingest_run), ("void", drivers.void_open), ("session", drivers.session), ("publish", drivers.publish_run)],
+            there=2,
+            before=(),
+            news=(*BEFORE, *NEWS[:1]),
+        ),
+        Scenario(
+            "first-voided",
+            [("again", drivers.again), ("rebuild", drivers.rebuild_run), ("publish", drivers.publish_run)],
+            afterwards=["again"],
+            rebuilds=True,
+            sends_again=True,
+            voided=True,
+        ),
         Scenario(
             "late-void",
             [("ingest 1", drivers.ingest_run), ("void", drivers.void_open), ("ingest 2", drivers.ingest_until_idle)],
@@ -382,7 +400,7 @@ class Stage:
 
     def play(self, scenario: Scenario, schedule: Schedule, *, keep: bool = False) -> Result:
         """Run the scenario as the schedule says, and look at what it has come to."""
-        begins = scenario.there, scenario.known, scenario.damaged, tuple(map(tuple, scenario.news))
+        begins = (scenario.there, scenario.known, scenario.damaged, scenario.voided, *map(tuple, [*scenario.before, *scenario.news]))
         if begins not in self._begun:
             self._begun[begins] = self._begin(scenario)
         begun = self._begun[begins]
@@ -403,12 +421,14 @@ class Stage:
 
     def _begin(self, scenario: Scenario) -> Place:
         place = self._here.place = Place.create(World())
-        for at, some in enumerate([*BEFORE, *scenario.news[: scenario.known]]):
-            place.ship(some, with_schema=not at)
+        for some in [*scenario.before, *scenario.news[: scenario.known]]:
+            place.ship(some, with_schema=not place.segments)
+            if scenario.voided and place.segments == 1:
+                _alone(place, "before", drivers.void_planned)
             _alone(place, "before", drivers.ingest_until_idle)
             _alone(place, "before", drivers.publish_if_due)
         for at, some in enumerate(scenario.news[scenario.known : scenario.there]):
-            place.ship(some, is_damaged=scenario.damaged and not at)
+            place.ship(some, with_schema=not place.segments, is_damaged=scenario.damaged and not at)
         return place
 
 
@@ -435,7 +455,7 @@ def _settle(place: Place, scenario: Scenario, rivals: list[Driver]) -> list[Driv
         if each.name in scenario.afterwards and not scenario.damaged and not _has_succeeded(each):
             done.append(_alone(place, f"{each.name}, asked for again", works[each.name]))
         if each.name == "shipper" and not _has_succeeded(each):
-            rest = scenario.news[place.segments - len(BEFORE) :]
+            rest = scenario.news[place.segments - len(scenario.before) :]
             done.append(_alone(place, "shipper goes on", partial(drivers.ship, segments=rest)))
     if scenario.beside:
         # An erasure waits for it, and says so.
@@ -629,10 +649,10 @@ def _topic(place: Place, scenario: Scenario, table: str, changes: list[dict[str,
         yield f"{table}: never sent: {lost}"
     if strange := sorted(counts.keys() - told) if not scenario.rebuilds else []:
         yield f"{table}: sent, and not in the changes table: {strange}"
-    rebuilt = _rebuilt(place) if scenario.rebuilds else range(0)
+    rebuilt, before = _rebuilt(place) if scenario.rebuilds else range(0), len(scenario.before) + scenario.voided
     if sent := sorted(found for found, count in counts.items() if found[0] in rebuilt and count > int(again)):
         yield f"{table}: sent, and a rebuild has written them: {sent}"
-    if lacking := sorted(found for found in told if again and not scenario.lost and found[0] <= len(BEFORE) and counts[found] < 2):
+    if lacking := sorted(found for found in told if again and not scenario.lost and found[0] <= before and counts[found] < 2):
         yield f"{table}: not sent again: {lacking}"
 
 

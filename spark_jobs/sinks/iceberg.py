@@ -543,7 +543,7 @@ class Warehouse:
         columns = held.columns
         as_arrow = to_arrow_schema(columns)
         about = {"batch": batch, "table_id": str(table.id), "schema_version": schema_version(table, schema.types)}
-        replaced = "everything" if self._succeeds(held) else _earlier_attempt(held, batch)
+        replaced = "everything" if self._succeeds(held) else _earlier_attempt(held, batch, self.tables.last_batch)
         return ChangesWrite(
             held=held,
             columns=columns,
@@ -570,7 +570,9 @@ class Warehouse:
         with self.fenced(batch):
 
             def rows() -> DataFrame:
-                return events.rows(table.id.bytes, to.made, to.columns, self._metered("changes", table))
+                # A statement loads the table before it makes them: who passes the fence then has seen what is there.
+                made = passed(self.fence, batch, to.made)
+                return events.rows(table.id.bytes, made, to.columns, self._metered("changes", table))
 
             self._expect_open(batch)
             try:
@@ -580,7 +582,6 @@ class Warehouse:
                 if _MIXED not in str(error):
                     raise
                 # Compaction has merged an earlier attempt's events into a file with events of other batches.
-                self._expect_open(batch)
                 self.tables.exchange_events(to.held.name, rows(), batch, self._about(batch))
             to.held.refresh()
             self._note_written("changes", to.held, table, batch)
@@ -1289,17 +1290,20 @@ def _has_batch(summaries: list[dict[str, str]], batch: int) -> bool:
     return any(each.get(_BATCH_PROPERTY) == str(batch) and each.get(_STEP_PROPERTY) == "rows" for each in summaries)
 
 
-def _earlier_attempt(held: IcebergTable, batch: int) -> Replaced:
-    """The events that an earlier attempt of the batch left in a changes table.
+def _earlier_attempt(held: IcebergTable, batch: int, last_batch: Callable[[str], int | None]) -> Replaced:
+    """The events that an earlier attempt of the batch left in a changes table. `last_batch`: the highest in its rows.
 
     To find them, a commit reads all manifests of the table, because these have no bounds by batch. So if no
     kept commit is of this batch, there are none: the commit then reads no manifest, and Iceberg rejects
-    it if anything was added since the table was looked at. A commit of an earlier batch has to be in sight:
-    without one, the attempt's commit may have expired."""
+    it if anything was added since the table was looked at; else only if events of this batch were, and what a driver of a voided
+    batch commits late would stand above a later one's. Without a commit of an earlier batch in sight, the attempt's commit may
+    have expired: the rows tell."""
     summaries, lineage = held.summaries, held.lineage
-    attempted = any(each.get(_BATCH_PROPERTY) == str(batch) for each in summaries)
-    follows = any(0 < int(each.summary.get(_BATCH_PROPERTY, 0)) < batch for each in lineage)
-    return "nothing" if follows and not attempted else batch
+    if any(each.get(_BATCH_PROPERTY) == str(batch) for each in summaries):
+        return batch
+    if held.snapshot is None or any(0 < int(each.summary.get(_BATCH_PROPERTY, 0)) < batch for each in lineage):
+        return "nothing"
+    return batch if (last_batch(held.name) or 0) >= batch else "nothing"
 
 
 def _batch_of(summary: Mapping[str, str], batches: Mapping[int, UUID | None]) -> int | None:

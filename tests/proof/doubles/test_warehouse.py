@@ -263,7 +263,7 @@ def test_operations_are_called_as_by_iceberg(place: Place) -> None:
         Driver(place, of, batch, rows).run()
     Driver(place, of, 3, {2: 21}).run()
     assert [each[0] for each in place.commits(of)] == ["overwrite", "append", "overwrite"]
-    assert [each[0] for each in place.commits(of, "shop__changes")] == ["overwrite", "append", "append", "overwrite"]
+    assert [each[0] for each in place.commits(of, "shop__changes")] == ["append", "append", "append", "overwrite"]
     place.warehouse().empty_current(of, 4)
     place.warehouse().take_back(of, 3)
     assert (place.commits(of)[-1], place.commits(of, "shop__changes")[-1]) == (("delete", "4", "rows"), ("delete", "3", ""))
@@ -350,6 +350,24 @@ def test_a_late_driver_finds_rows_of_a_later_batch(place: Place) -> None:
     assert [outcome(late.commit_changes), outcome(late.commit_current)] == ["BatchBusy", "BatchBusy"]
     assert outcome(Driver(place, of, 2, {1: 11}).open) == "ChainMismatch"
     assert place.current(of) == {1: 12}
+
+
+@IN_SHORT
+@pytest.mark.parametrize("there", ["nothing", "attempt", "expired"])
+def test_a_late_driver_without_earlier_commits_in_sight_finds_rows_of_a_later_batch(place: Place, there: str) -> None:
+    of, batch = made(), 1
+    if there == "attempt":
+        Driver(place, of, batch, {1: 10}, only="changes").run()
+    elif there == "expired":
+        batch = 2
+        Driver(place, of, 1, {1: 9}, only="changes").run()
+        place.compact(f"`shop__changes`.`{of.name}`")
+        place.expire(f"`shop__changes`.`{of.name}`")
+    late = Driver(place, of, batch, {1: 10}, only="changes").ready()
+    voided(place, batch + 1).take_back_voided(of, {batch: UUID(int=batch)}, batch + 1)
+    Driver(place, of, batch + 1, {1: 10}, only="changes").run()
+    assert outcome(late.commit_changes) == "BatchBusy"
+    assert [each[0] for each in place.changes(of)] == ([1, 3] if there == "expired" else [2])
 
 
 def test_files_that_compaction_has_merged_are_replaced_row_by_row(place: Place) -> None:
