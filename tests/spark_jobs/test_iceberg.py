@@ -730,7 +730,7 @@ def test_an_attempt_of_a_batch_that_nobody_began_only_adds_and_another_driver_gi
     warehouse.write_changes(once, schema, told[2], 2)
     warehouse.write_changes(once, schema, told[3], 3)
     name = "lake.shop__changes.added_once"
-    assert operations(warehouse.spark, name) == ["overwrite", "append", "append", "overwrite", "overwrite", "overwrite"]
+    assert operations(warehouse.spark, name) == ["append", "append", "append", "overwrite", "overwrite", "overwrite"]
     assert sorted(row["batch"] for row in rows(warehouse, "shop__changes.added_once")) == [1, 2, 3]
 
 
