@@ -162,6 +162,15 @@ ALL: Final = {
             news=(*BEFORE, *NEWS[:1]),
         ),
         Scenario(
+            "first-again",
+            [("session", drivers.session), ("again", drivers.again), ("publish", drivers.publish_run)],
+            there=2,
+            before=(),
+            news=(*BEFORE, *NEWS[:1]),
+            afterwards=["again"],
+            sends_again=True,
+        ),
+        Scenario(
             "first-voided",
             [("again", drivers.again), ("rebuild", drivers.rebuild_run), ("publish", drivers.publish_run)],
             afterwards=["again"],

@@ -639,9 +639,9 @@ def _sending_order(records: pa.RecordBatch) -> Any:
 
 
 def expect_own(kafka: KafkaConfig, owner: Owner) -> None:
-    """PublishError if the topics of the prefix belong to another pipeline. Call it before a publisher starts,
-    because that would fence the other pipeline's publisher."""
-    for _, claimed in at_once(lambda number: _read_progress(kafka, number, settled=False), range(kafka.publishers)):
+    """PublishError if the topics of the prefix belong to another pipeline; if they do not exist, they belong to nobody. Call it
+    before a publisher starts, because that would fence the other pipeline's publisher."""
+    for _, claimed in _all_progress(kafka, settled=False):
         _expect_own(kafka, owner, claimed)
 
 
