@@ -55,7 +55,9 @@ def dry_run(config: PipelineConfig, store: Store, link: node_identity.Link | Non
     """
     wanted = node_identity.require_node(config)
     view = View.of(wanted, wanted.ship.cdc_total_space)
-    facts = node_identity.merge(config, _answer(link), node_identity.recall(node_identity.notes_file(wanted)))
+    answer = _answer(link)
+    recalled = node_identity.recall(node_identity.notes_file(wanted))
+    facts = node_identity.merge(config, answer, recalled, unanswered=link is not None and not answer)
     plans = []
     for folder, item in [*view.aside, *((wanted.cdc_raw, item) for item in view.here)]:
         ref = SegmentRef(facts.name, item.segment) if item.segment is not None else None
