@@ -23,13 +23,14 @@ from shippers.metrics import Metrics, Pulse
 from shippers.node_identity import NodeFacts
 from shippers.relief import Relief
 from shippers.scan import Scanner
-from writetime.errors import WritetimeError
+from writetime.errors import ShipError, WritetimeError
 from writetime.storage.layout import SegmentName, SegmentRef
 from writetime.storage.store import Store
 
 _ATTEMPTS = 5
 _LONGEST_PAUSE = 30.0
 _AFTER_CRASH = "after-crash"
+_REPORT = "The file is kept and retried. If the error persists, report it with the log's traceback."
 
 
 class CompletedSegments:
@@ -75,6 +76,11 @@ class CompletedSegments:
             self._relief.store_is_down = upload.is_unanswered(error)
             self._metrics.failed(type(error).__name__)
             result = error
+        except Exception as error:
+            # Whatever is wrong with one segment, it delays no other.
+            log.exception("failed to ship a segment unexpectedly", error=type(error).__name__, message=str(error))
+            self._metrics.failed(type(error).__name__)
+            result = unexpected(error, "ship a segment", folder / item.name)
         else:
             if result is upload.Outcome.IN_CONFLICT:
                 hint = "Both are kept, and no batch reads either: see `writetime conflicts list`."
@@ -82,7 +88,8 @@ class CompletedSegments:
             else:
                 log.info(result.value, object=ref.incoming, **({"ending": _AFTER_CRASH} if _crashed(item) else {}))
             self._relief.store_is_down = False
-            self.youngest = max(self.youngest or (item.segment, item.mtime), (item.segment, item.mtime))
+            if item.dated:
+                self.youngest = max(self.youngest or (item.segment, item.mtime), (item.segment, item.mtime))
             self._metrics.shipped(result.value, item.size, time.monotonic() - begun)
             self._pace.spent(item.size)
         self._pulse.beat()
@@ -114,6 +121,11 @@ class CompletedSegments:
             before_sleep=before_sleep,
             reraise=True,
         )
+
+
+def unexpected(error: Exception, operation: str, path: Path) -> ShipError:
+    """A defect, or an answer that nobody foresaw, as an error of the file with which it came up."""
+    return ShipError(f"{type(error).__name__}: {error}", operation=operation, obj=str(path), hint=_REPORT)
 
 
 def _crashed(item: Found) -> bool:

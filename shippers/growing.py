@@ -15,6 +15,7 @@ from collections.abc import Collection, Iterable
 from threading import Event
 from typing import Any
 
+from shippers.completed import unexpected
 from shippers.disk_space import Level, Pace
 from shippers.folder import Found, State
 from shippers.metrics import Metrics, Pulse, TailSeen
@@ -51,6 +52,7 @@ class GrowingSegments:
         log: Any,
     ) -> None:
         self._every = node.ship.tail_seconds
+        self._folder = node.cdc_raw
         self._scanner = scanner
         self._schema = schema
         self._pace = pace
@@ -152,4 +154,11 @@ class GrowingSegments:
             if not is_unanswered(error):
                 self._resting[item.segment] = time.monotonic(), error
             return error
+        except Exception as error:  # noqa: BLE001
+            # Whatever is wrong with one segment, it delays no other.
+            self._log.exception("failed to ship a tail unexpectedly", segment=item.name, error=type(error).__name__, message=str(error))
+            self._metrics.failed(type(error).__name__)
+            failure = unexpected(error, "ship a tail", self._folder / item.name)
+            self._resting[item.segment] = time.monotonic(), failure
+            return failure
         return None

@@ -22,12 +22,12 @@ import struct
 from collections.abc import Collection, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
-from datetime import UTC, datetime
 from pathlib import Path
 from typing import Final, NamedTuple
 
 from shippers.io_priority import forget_range
 from shippers.upload import put_if_absent, remove
+from shippers.write_times import moment
 from writetime.cassandra.commitlog import descriptor, sections
 from writetime.cassandra.commitlog.sections import Place
 from writetime.errors import NotASegment, SegmentError, ShipError
@@ -164,7 +164,7 @@ class Tail:
             try:
                 while (end := _next_end(growing, place, synced)) is not None:
                     start = 0 if place.position == growing.start else place.position
-                    shipped = self._put(growing, start, end, {**metadata, "sealed_at": datetime.fromtimestamp(written, UTC).isoformat()})
+                    shipped = self._put(growing, start, end, {**metadata, "sealed_at": moment(written).isoformat()})
                     place = end
                     self._reached[ref] = Reached(place, growing.inode)
                     self._remember()

@@ -20,11 +20,12 @@ from __future__ import annotations
 import os
 from collections.abc import Mapping
 from dataclasses import dataclass
-from datetime import UTC, datetime
+from datetime import datetime
 from enum import Enum
 from pathlib import Path
 
 from shippers.io_priority import forget
+from shippers.write_times import moment
 from writetime.errors import ChecksumMismatch, PreconditionFailed, ShipError, SourceUnreadable, StoreError
 from writetime.storage.checksum import crc32c_of
 from writetime.storage.layout import SegmentRef
@@ -55,8 +56,8 @@ class Local:
 
     @property
     def sealed_at(self) -> datetime:
-        """When Cassandra last wrote to the segment: the mtime of the log."""
-        return datetime.fromtimestamp(self.mtime_ns / 1e9, UTC)
+        """When Cassandra last wrote to the segment: the mtime of the log, but not in the future."""
+        return moment(self.mtime_ns / 1e9)
 
     @property
     def idx(self) -> Path:
