@@ -1,8 +1,9 @@
 """How completed segments are shipped, one at a time: rate limit, retries, log and metrics.
 
 Strategy: an error that may be gone later is retried a few times, with growing pauses; if the store did not
-answer for the segment before, there is one attempt only. The rate limit is lifted while space is short. While
-the store is down, segments are spilled during the pauses.
+answer for the segment before, there is one attempt only. A segment that was tried before, by this run or perhaps by an
+earlier one, is looked for in the store before it is sent again. All bytes that are sent count for the rate limit, which is
+lifted while space is short. While the store is down, segments are spilled during the pauses.
 
 Knows nothing about the order of segments. `upload` ships one, once.
 """
@@ -10,6 +11,7 @@ Knows nothing about the order of segments. `upload` ships one, once.
 from __future__ import annotations
 
 import time
+from collections.abc import Mapping
 from pathlib import Path
 from threading import Event
 from typing import Any
@@ -24,6 +26,7 @@ from shippers.node_identity import NodeFacts
 from shippers.relief import Relief
 from shippers.scan import Scanner
 from writetime.errors import ShipError, WritetimeError
+from writetime.storage import sent_bytes
 from writetime.storage.layout import SegmentName, SegmentRef
 from writetime.storage.store import Store
 
@@ -58,6 +61,8 @@ class CompletedSegments:
         self._pulse = pulse
         self._log = log
         self._measured = upload.Measured()
+        self._began = time.time()
+        self._tried: set[SegmentName] = set()
         self.youngest: tuple[SegmentName, float] | None = None
         """The youngest segment shipped by this run, and the last write to it in s since the epoch."""
 
@@ -67,10 +72,11 @@ class CompletedSegments:
         ref = SegmentRef(facts.name, item.segment)
         log = self._log.bind(segment=item.name)
         result: upload.Outcome | WritetimeError
+        about = facts.metadata() | _about(item)
         self._pace.wait(self._in_a_hurry)
         begun = time.monotonic()
         try:
-            result = self._retrying(log, retry)(upload.ship, self._store, ref, folder, facts.metadata() | _about(item), self._measured)
+            result = self._retrying(log, retry)(self._attempt, ref, folder, about, item)
         except WritetimeError as error:
             log.error("failed to ship a segment", **error.as_dict())
             self._relief.store_is_down = upload.is_unanswered(error)
@@ -90,10 +96,21 @@ class CompletedSegments:
             self._relief.store_is_down = False
             if item.dated:
                 self.youngest = max(self.youngest or (item.segment, item.mtime), (item.segment, item.mtime))
+            self._tried.discard(item.segment)
             self._metrics.shipped(result.value, item.size, time.monotonic() - begun)
-            self._pace.spent(item.size)
         self._pulse.beat()
         return result
+
+    def _attempt(self, ref: SegmentRef, folder: Path, about: Mapping[str, str], item: Found) -> upload.Outcome:
+        self._pace.wait(self._in_a_hurry)
+        # One that was there before this run began may have been tried by an earlier run.
+        look_first = ref.segment in self._tried or item.written < self._began
+        self._tried.add(ref.segment)
+        before = sent_bytes.sent()
+        try:
+            return upload.ship(self._store, ref, folder, about, self._measured, look_first=look_first)
+        finally:
+            self._pace.spent(sent_bytes.sent() - before)
 
     def _in_a_hurry(self) -> bool:
         """Whether the rate limit is lifted. Called every second while it delays the loop; also reports that

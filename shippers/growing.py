@@ -28,6 +28,7 @@ from shippers.upload import is_unanswered
 from writetime.cassandra.commitlog.descriptor import waits_for_reader
 from writetime.config.node import NodeConfig
 from writetime.errors import ShipError, WritetimeError
+from writetime.storage import sent_bytes
 from writetime.storage.layout import SegmentName, SegmentRef
 from writetime.storage.store import Store
 
@@ -141,11 +142,13 @@ class GrowingSegments:
             return trouble
         self._resting.pop(item.segment, None)
         ref = SegmentRef(facts.name, item.segment)
+        before = sent_bytes.sent()
         try:
             for part in self._tail.ship(ref, *item.reached, facts.metadata()):
                 self._log.info("part shipped", segment=item.name, object=part.name, bytes=part.size)
                 self._metrics.shipped_part(part.size)
-                self._pace.spent(part.size)
+                self._pace.spent(sent_bytes.sent() - before)
+                before = sent_bytes.sent()
                 self._pace.wait(lambda: self._scanner.level is not Level.OK)
                 self._pulse.beat()
         except WritetimeError as error:
@@ -161,4 +164,6 @@ class GrowingSegments:
             failure = unexpected(error, "ship a tail", self._folder / item.name)
             self._resting[item.segment] = time.monotonic(), failure
             return failure
+        finally:
+            self._pace.spent(sent_bytes.sent() - before)
         return None

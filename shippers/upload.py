@@ -3,6 +3,7 @@
 Strategy: every step can be repeated; after a crash between any two, the next start continues.
 
     stat, CRC32C       what the store must confirm
+    head               only if it may be there: nothing is sent then
     put                only if the object does not exist
     head               a new request: the store's size and CRC32C, and the generation that was just written
     stat               the file has not changed meanwhile
@@ -90,17 +91,26 @@ class Measured:
         self._known.pop(log, None)
 
 
-def ship(store: Store, ref: SegmentRef, folder: Path, metadata: Mapping[str, str], measured: Measured | None = None) -> Outcome:
+def ship(
+    store: Store,
+    ref: SegmentRef,
+    folder: Path,
+    metadata: Mapping[str, str],
+    measured: Measured | None = None,
+    *,
+    look_first: bool = False,
+) -> Outcome:
     """Ship one completed segment and delete it from `folder`.
 
-    `metadata` is added to the object's metadata; `measured` is reused between attempts. ShipError if the file
+    `metadata` is added to the object's metadata; `measured` is reused between attempts. `look_first`: an earlier attempt
+    may have uploaded it, so do not send what the store holds. ShipError if the file
     changed or the store does not confirm the upload; StoreError as the store raises it. After an error the
     segment is still on disk.
     """
     log, measured = folder / ref.segment.filename, measured or Measured()
     try:
         local = measured.of(ref, folder)
-        outcome = _upload(store, local, metadata)
+        outcome = _upload(store, local, metadata, look_first)
     except (ShipError, ChecksumMismatch):
         # The bytes themselves are in doubt: read them again.
         measured.forget(log)
@@ -122,15 +132,20 @@ def foresee(store: Store, ref: SegmentRef, folder: Path) -> Outcome:
     """
     local = measure(ref, folder)
     forget(local.log)
-    try:
-        stored = store.head(ref.incoming)
-    except StoreError as error:
-        if error.retriable:
-            raise
-        stored = None
+    stored = _seen(store, ref.incoming)
     if stored is None:
         return Outcome.UPLOADED
     return Outcome.ALREADY_THERE if _is_same(local, stored) else Outcome.IN_CONFLICT
+
+
+def _seen(store: Store, name: str) -> ObjectInfo | None:
+    """The object, if it exists and may be seen. StoreError (retriable) as the store raises it."""
+    try:
+        return store.head(name)
+    except StoreError as error:
+        if error.retriable:
+            raise
+        return None
 
 
 def put_if_absent(store: Store, name: str, data: bytes | Path, metadata: Mapping[str, str]) -> ObjectInfo | None:
@@ -197,13 +212,13 @@ def remove(path: Path) -> None:
         ) from error
 
 
-def _upload(store: Store, local: Local, metadata: Mapping[str, str]) -> Outcome:
+def _upload(store: Store, local: Local, metadata: Mapping[str, str], look_first: bool) -> Outcome:
     noted = {"sealed_at": local.sealed_at.isoformat(), "size": str(local.size), "crc32c": str(local.crc32c), **metadata}
-    written, confirmed = _create(store, local.ref.incoming, local, noted)
+    written, confirmed = _create(store, local.ref.incoming, local, noted, look_first)
     if _is_same(local, confirmed):
         return Outcome.UPLOADED if written else Outcome.ALREADY_THERE
     if not written:
-        written, confirmed = _create(store, local.ref.conflict(local.crc32c), local, noted)
+        written, confirmed = _create(store, local.ref.conflict(local.crc32c), local, noted, look_first)
     if _is_same(local, confirmed):
         return Outcome.IN_CONFLICT
     raise ShipError(
@@ -214,11 +229,13 @@ def _upload(store: Store, local: Local, metadata: Mapping[str, str]) -> Outcome:
     )
 
 
-def _create(store: Store, name: str, local: Local, metadata: Mapping[str, str]) -> tuple[bool, ObjectInfo]:
+def _create(store: Store, name: str, local: Local, metadata: Mapping[str, str], look_first: bool) -> tuple[bool, ObjectInfo]:
     """(whether this call created the object, the object from a new request).
 
     ShipError (retriable) if the object is missing or is not the one just written.
     """
+    if look_first and (found := _seen(store, name)) is not None:
+        return False, found
     written = put_if_absent(store, name, local.log, metadata)
     confirmed = store.head(name)
     if confirmed is None:

@@ -68,9 +68,10 @@ def test_the_store(fault: Fault, on: str, settled_by: str, outcome: Outcome, fol
 def test_the_look_after_the_upload_fails(fault: Fault, rounds: int, folder: Folder, agent_over: MakeAgent) -> None:
     """An upload does not count until it is verified."""
     store = MemoryStore()
+    agent = agent_over(store)
+    agent.round()
     folder.segment(1)
     store.fail(fault, on="head", prefix="cdc/")
-    agent = agent_over(store)
     results = [agent.round() for _ in range(rounds)]
     assert results[-1].shipped == {Outcome.ALREADY_THERE: 1}
     assert len(results[0].failed) == rounds - 1

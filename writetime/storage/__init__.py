@@ -11,6 +11,7 @@ them.
     lease            exclusive write access by create-if-absent
     untrusted_objects  documents that nodes write, read with limits
     concurrency      parallel requests
+    request_count, sent_bytes   what is asked of and sent to stores
 
 This room must not know batches, the configuration, Spark or Airflow.
 """

@@ -41,7 +41,7 @@ from writetime.storage.checksum import crc32c, from_base64, to_base64
 from writetime.storage.concurrency import AT_ONCE
 from writetime.storage.object_names import is_name, require_name, require_next
 from writetime.storage.refusals import CHANGED, GCS, RENEW_GCS, refusal_of
-from writetime.storage.source import measured, opened
+from writetime.storage.source import measured, opened, sending
 from writetime.storage.store import PAGE, Listed, ObjectInfo, require_facts, require_nothing
 
 _TIMEOUT = 60.0
@@ -157,6 +157,7 @@ class GcsStore:
             self._refused_by_condition(name, if_generation),
         ):
             crc, size = measured(source)
+            sending(source)
             blob.upload_from_file(
                 source,
                 size=size,

@@ -60,7 +60,7 @@ from writetime.storage.concurrency import AT_ONCE
 from writetime.storage.object_names import is_name, require_name, require_next
 from writetime.storage.refusals import RENEW, S3, BeyondTheEnd, Refusal, refusal_of
 from writetime.storage.s3_endpoint import named_endpoint
-from writetime.storage.source import measured, opened
+from writetime.storage.source import measured, opened, sending
 from writetime.storage.store import PAGE, Listed, ObjectInfo, require_facts, require_nothing
 
 _ATTEMPTS = 5
@@ -533,6 +533,7 @@ class S3Store:
                 ),
             )
             self._client_or_none.meta.events.register("before-send.s3", request_count.count)
+            self._client_or_none.meta.events.register("before-send.s3", _sends)
         return self._client_or_none
 
     @contextlib.contextmanager
@@ -551,6 +552,11 @@ def _models() -> Any:
     """The library's service model, loaded once per process: it takes most of a client's set-up time and
     memory."""
     return botocore.loaders.create_loader()
+
+
+def _sends(request: Any, **_: Any) -> None:
+    """A hook of the library: the request's body was read for its signature, and is sent now."""
+    sending(request.body, until_seek=True)
 
 
 def _not_deleted(refused: Mapping[str, str], obj: str) -> StoreError:
