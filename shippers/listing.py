@@ -105,7 +105,10 @@ class _Folder:
             raise listing_failed(self._folder, error) from error
         if not self._others and not self._live and self._last is not None:
             return self._last
-        entries = [made for name in sorted(self._others) if (made := self._entry(name, now)) is not None]
+        looked = {name: self._entry(name, now) for name in sorted(self._others)}
+        # Without its log an idx would be a leftover: if a listed file is not there, the next listing tells about the other.
+        vanished = {stem_of(name) for name, made in looked.items() if made is None} - {None}
+        entries = [made for name, made in looked.items() if made is not None and stem_of(name) not in vanished]
         live = [self._settle(item) for item in classify(entries)]
         if self._last is None or self._order is None or live != self._live:
             self._last, self._live = self._merged(live), live

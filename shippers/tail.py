@@ -278,7 +278,11 @@ def _growing(ref: SegmentRef, log: Path, file: int) -> Growing:
 
 
 def _pread(file: int, log: Path, start: int, size: int) -> bytes:
+    """Up to `size` bytes at `start`, fewer only at the end of the file: network file systems return what they have."""
+    found = b""
     try:
-        return os.pread(file, size, start)
+        while len(found) < size and (more := os.pread(file, size - len(found), start + len(found))):
+            found += more
     except OSError as error:
         raise ShipError(f"failed to read the file: {error.strerror}", operation="ship a tail", obj=str(log)) from error
+    return found
