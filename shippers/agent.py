@@ -187,7 +187,7 @@ class Agent:
                 break
             if item.state is State.LEFTOVER_IDX:
                 self._remove_leftover(folder, item, result)
-            if item.state in OURS and self._relief.claim(item):
+            if item.state in OURS and self._scanner.confirms(folder, item) and self._relief.claim(item):
                 try:
                     result.add(self._completed.ship(facts, folder, item, retry=not result.unanswered))
                 finally:

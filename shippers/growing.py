@@ -111,10 +111,10 @@ class GrowingSegments:
 
     def _has_caught_up(self, facts: NodeFacts, view: View, growing: Collection[Found]) -> bool:
         """Whether everything is shipped that was synced at the scan. An idx that is being rewritten hides
-        what is synced."""
+        what is synced: it is empty, or has a smaller number than what is shipped."""
         if not view.all_shipped or self.failed or self._stop.is_set():
             return False
-        return all(item.reached is not None and (self._shipped_to(facts, item) or 0) >= item.reached[0] for item in growing)
+        return all(item.reached is not None and (self._shipped_to(facts, item) or 0) == item.reached[0] for item in growing)
 
     def _ship(self, facts: NodeFacts, growing: Iterable[Found]) -> None:
         for item in growing:

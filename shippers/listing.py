@@ -66,11 +66,18 @@ class Listings:
             self._aside[folder] = known, found, aside
             return aside
 
-    @property
-    def odd(self) -> list[tuple[str, float]]:
-        """The files with an impossible mtime, and it."""
+    def confirms(self, folder: Path, item: Found) -> bool:
+        """Whether the files of a segment are still as they were found; if not, the next scan looks at them again. Its name
+        and its inode may be those of another file since."""
         with self._lock:
-            return list(self.times.odd.items())
+            known = self._here.get(folder) or (self._aside[folder][0] if folder in self._aside else None)
+            return known is None or known.confirms(item)
+
+    def new_odd(self) -> list[tuple[str, float]]:
+        """Files that were found with an impossible mtime since the last call, and it."""
+        with self._lock:
+            found, self.times.odd = list(self.times.odd.items()), {}
+            return found
 
     def _keep_times(self) -> None:
         if self._records:
@@ -130,13 +137,27 @@ class _Folder:
         changed = {self._names[name] for name in self._names.keys() - names}
         changed |= {stem for name in self._others if (stem := stem_of(name)) in self._settled}
         for stem in changed:
-            item = self._settled.pop(stem)
-            assert item.segment is not None
-            for name in (item.segment.filename, item.segment.idx_filename):
-                self._names.pop(name, None)
-                if name in names:
-                    self._others.add(name)
-            self._order = self._last = None
+            self._unsettle(stem)
+        self._others &= names
+
+    def confirms(self, item: Found) -> bool:
+        """See Listings."""
+        if item.segment is None or (settled := self._settled.get(item.segment.stem)) is None:
+            return True
+        names = (item.segment.filename, item.segment.idx_filename)
+        found = classify(made for name in names if (made := self._entry(name, time.time())) is not None)
+        if len(found) == 1 and found[0].state in self._final and replace(found[0], state=State.COMPLETED) == settled:
+            return True
+        self._unsettle(item.segment.stem)
+        return False
+
+    def _unsettle(self, stem: str) -> None:
+        item = self._settled.pop(stem)
+        assert item.segment is not None
+        for name in (item.segment.filename, item.segment.idx_filename):
+            if self._names.pop(name, None) is not None:
+                self._others.add(name)
+        self._order = self._last = None
 
     def _entry(self, name: str, now: float) -> Entry | None:
         path = self._folder / name

@@ -127,9 +127,8 @@ class Scanner:
     def scan(self, *, drain: bool = False) -> View:
         """Scan and update the metrics. A change of the space level is logged. ShipError as `View.of`."""
         view = View.of(self._node, self.limit, drain=drain, listings=self._listings)
-        for file, mtime in self._listings.odd:
-            if self._is_new(f"{file} {mtime}"):
-                self._log.warning("last write to a file is in the future or before 1970", file=file, mtime=mtime, hint=_CLOCK)
+        for file, mtime in self._listings.new_odd():
+            self._log.warning("last write to a file is in the future or before 1970", file=file, mtime=mtime, hint=_CLOCK)
         for item in view.unclear:
             if self._is_new(item.name):
                 self._log.warning("segment is incomplete and may still be open for writing", file=item.name, hint=_UNCLEAR)
@@ -143,6 +142,10 @@ class Scanner:
             space, event = view.space, "space level changed"
             log(event, level=view.level.text, used=space.used, limit=space.limit, share=round(space.share, 3), disk_free=space.free)
         return view
+
+    def confirms(self, folder: Path, item: Found) -> bool:
+        """Whether a segment is still as it was found: what was kept of it may be older than this scan."""
+        return self._listings.confirms(folder, item)
 
     def log_foreign(self, found: Iterable[Found]) -> None:
         for item in found:

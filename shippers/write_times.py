@@ -9,6 +9,7 @@ the record the age begins anew. All other files keep their mtime. Knows nothing 
 from __future__ import annotations
 
 import json
+import os
 import time
 from contextlib import suppress
 from datetime import UTC, datetime
@@ -18,6 +19,8 @@ from typing import Final, NamedTuple
 NOTE: Final = "write_times.json"
 _SLACK: Final = 60.0
 """Seconds by which an mtime may be ahead: the clock of a file server is never quite this machine's."""
+_FORGETS_EVERY: Final = 60.0
+"""Seconds between two looks for files that are gone."""
 
 
 class _Seen(NamedTuple):
@@ -44,7 +47,8 @@ class WriteTimes:
         self._seen: dict[str, _Seen] | None = None
         self._changed = False
         self.odd: dict[str, float] = {}
-        """Files whose mtime is not believed, with that mtime."""
+        """Files that were found with a new mtime that is not believed, and it."""
+        self._forgets_at = 0.0
 
     def of(self, path: Path, size: int, mtime: float, now: float) -> float:
         """The last write to a file in s since the epoch. `now` is the time of the scan."""
@@ -53,22 +57,19 @@ class WriteTimes:
             return mtime
         if self._seen is None:
             self._seen = _recalled(self._note)
-        self.odd[key] = mtime
         seen = self._seen.get(key)
         if seen is None or seen[:2] != (size, mtime) or seen.first > now:
             seen = self._seen[key] = _Seen(size, mtime, now)
-            self._changed = True
+            self._changed, self.odd[key] = True, mtime
         return seen.first
 
     def keep(self) -> None:
-        """Record what was first seen, and forget files that are not there any more. Without a record the ages begin anew."""
-        if self._seen is None:
-            return
-        gone = [key for key in self._seen if not Path(key).exists()]
-        for key in gone:
-            del self._seen[key]
-            self.odd.pop(key, None)
-        if not gone and not self._changed:
+        """Record what was first seen, and forget now and then what is gone. Without a record the ages begin anew."""
+        if self._seen and time.monotonic() >= self._forgets_at:
+            self._forgets_at = time.monotonic() + _FORGETS_EVERY
+            there = {key: seen for key, seen in self._seen.items() if os.path.lexists(key)}
+            self._seen, self._changed = there, self._changed or len(there) < len(self._seen)
+        if not self._changed:
             return
         with suppress(OSError):
             self._note.parent.mkdir(parents=True, exist_ok=True)

@@ -16,7 +16,8 @@ from shippers import listing
 from shippers.agent import Agent
 from shippers.folder import State, classify, look
 from shippers.listing import Listings
-from tests.shippers.conftest import Folder
+from shippers.upload import Outcome
+from tests.shippers.conftest import Folder, ref
 from tests.storage.memory import Fault, MemoryStore
 from writetime.config.pipeline import PipelineConfig
 
@@ -126,6 +127,42 @@ def test_a_folder_that_is_replaced_is_looked_at_anew(folder: Folder, tmp_path: P
     folder.path.rename(tmp_path / "former")
     other.path.rename(folder.path)
     assert [item.size for item in kept.here(folder.path, time.time())] == [5]
+
+
+@pytest.mark.parametrize("aside", [False, True])
+@pytest.mark.parametrize("then", [b"12", b"", b"8\nCOMPLETED", None])
+def test_a_segment_with_the_name_of_another_is_not_taken_for_it(
+    then: bytes | None, aside: bool, folder: Folder, agent_over: MakeAgent, settings: PipelineConfig, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It was deleted and came back between two scans, perhaps with the same inode: what grows is not shipped, spilled or deleted."""
+    if aside and then in (b"12", b""):
+        pytest.skip("whatever lies in a spill folder is completed")
+    assert settings.node is not None
+    here = Folder(settings.node.spill) if aside else folder
+    here.path.mkdir(parents=True, exist_ok=True)
+    here.segment(1)
+    here.segment(2)
+    agent = agent_over(MemoryStore())
+    real = agent._scanner.scan
+
+    def scan(**more: Any) -> Any:
+        view = real(**more)
+        if (here.path / "CommitLog-7-1.log").stat().st_size == 400:
+            for name in ("CommitLog-7-1.log", "CommitLog-7-1_cdc.idx"):
+                (here.path / name).unlink()
+            here.segment(1, b"other", idx=then)
+        return view
+
+    with monkeypatch.context() as patch:
+        patch.setattr(agent._scanner, "scan", scan)
+        assert agent.round().shipped == {Outcome.UPLOADED: 1}
+    assert "CommitLog-7-1.log" in here.names
+    is_completed = aside or then == b"8\nCOMPLETED"
+    assert agent.round().shipped == ({Outcome.UPLOADED: 1} if is_completed else {})
+    if then == b"8\nCOMPLETED":
+        info = agent._completed._store.head(ref(1).incoming)
+        assert info is not None
+        assert (info.size, info.metadata["synced"]) == (5, "8")
 
 
 @pytest.mark.parametrize("backlog", [20, 200])

@@ -23,6 +23,7 @@ from structlog.testing import capture_logs
 from shippers import after_crash, scan, upload
 from shippers.agent import Agent, Mode
 from shippers.folder import State, classify, look
+from shippers.listing import Listings
 from shippers.status import dry_run, status, status_table
 from shippers.tail import Tail
 from shippers.upload import Outcome
@@ -79,7 +80,7 @@ def any_time() -> Iterator[Path]:
         shutil.rmtree(path)
 
 
-@pytest.mark.parametrize("mtime", [BEYOND_DATES, -BEYOND_DATES, None])
+@pytest.mark.parametrize("mtime", [BEYOND_DATES, -BEYOND_DATES, -1, None])
 def test_a_time_that_no_date_can_be(
     mtime: float | None, any_time: Path, store: LocalStore, agent_over: MakeAgent, settings: PipelineConfig
 ) -> None:
@@ -133,7 +134,7 @@ def test_the_age_of_a_file_with_an_impossible_time_outlasts_a_restart(tmp_path: 
     times = WriteTimes(state)
     times.of(path, 2, 8e9, 600.0)
     times.keep()
-    assert (times.odd, (state / "write_times.json").read_text()) == ({}, "{}")
+    assert ({}, (state / "write_times.json").read_text()) == ({}, "{}")
     for damaged in ("[]", '{"a": 1}', "\xff", '{"a": [1, 2]}'):
         (state / "write_times.json").write_text(damaged, encoding="latin-1")
         assert written(700.0) == 700.0
@@ -195,6 +196,33 @@ def test_what_stays_counts_in_the_lag_whatever_its_time(folder: Folder, agent_ov
     assert lag is not None
     assert 100 <= lag < 1000
     assert agent.metrics.registry.get_sample_value("writetime_ship_to_ship_segments") == 1
+
+
+def test_many_of_them_cost_nothing_to_watch(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """As after an outage during which the clock was ahead."""
+    folder, state, asked = Folder(tmp_path / "spill"), tmp_path / "state", 0
+    folder.path.mkdir()
+    for number in range(50):
+        folder.segment(number + 1)
+        aged(folder, number + 1, seconds=-YEAR)
+    os.utime(folder.path, (0, 0))
+    listings = Listings(state, records=True)
+    assert listings.aside(folder.path, time.time()).segments == 50
+    assert len(listings.new_odd()) == 50
+    real = os.path.lexists
+
+    def lexists(path: Any) -> bool:
+        nonlocal asked
+        asked += 1
+        return real(path)
+
+    monkeypatch.setattr(os.path, "lexists", lexists)
+    before = (state / "write_times.json").stat()
+    for _ in range(10):
+        listings.here(folder.path, time.time())
+        assert listings.aside(folder.path, time.time()).segments == 50
+    assert (asked, listings.new_odd()) == (0, [])
+    assert (state / "write_times.json").stat() == before
 
 
 def test_nothing_is_signed_off_by_the_time_of_such_a_segment(store: LocalStore, folder: Folder, agent_over: MakeAgent) -> None:
