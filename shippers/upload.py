@@ -204,12 +204,15 @@ def remove(path: Path) -> None:
         finally:
             os.close(descriptor)
     except OSError as error:
-        raise ShipError(
-            f"failed to delete the file: {error.strerror}",
-            operation="delete a shipped file",
-            obj=str(path),
-            hint="It is safe in the bucket. Run the shipper as a user that may write to cdc_raw.",
-        ) from error
+        raise _not_deleted(path, error.strerror) from error
+    if is_there(path):
+        # A network file system may say that there is none. A log that stays without its idx would look new for ever.
+        raise _not_deleted(path, "it is still there")
+
+
+def _not_deleted(path: Path, why: str | None) -> ShipError:
+    hint = "It is safe in the bucket. Run the shipper as a user that may write to cdc_raw."
+    return ShipError(f"failed to delete the file: {why}", operation="delete a shipped file", obj=str(path), hint=hint)
 
 
 def _upload(store: Store, local: Local, metadata: Mapping[str, str], look_first: bool) -> Outcome:
