@@ -169,14 +169,15 @@ class _Folder:
 
     def _settle(self, item: Found) -> Found:
         """Keep what was found if it is final."""
-        if item.segment is None or item.state not in self._final or item.state is State.LEFTOVER_IDX:
+        segment = item.segment
+        if segment is None or item.state not in self._final:
             return item
         item = replace(item, state=State.COMPLETED)
-        self._settled[item.segment.stem] = item
-        for name in (item.segment.filename, item.segment.idx_filename):
+        self._settled[segment.stem] = item
+        for name in (segment.filename, segment.idx_filename):
             if name in self._others:
                 self._others.discard(name)
-                self._names[name] = item.segment.stem
+                self._names[name] = segment.stem
         self._order = None
         return item
 
