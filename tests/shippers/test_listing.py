@@ -129,14 +129,13 @@ def test_a_folder_that_is_replaced_is_looked_at_anew(folder: Folder, tmp_path: P
     assert [item.size for item in kept.here(folder.path, time.time())] == [5]
 
 
-@pytest.mark.parametrize("aside", [False, True])
-@pytest.mark.parametrize("then", [b"12", b"", b"8\nCOMPLETED", None])
+@pytest.mark.parametrize(
+    ("then", "aside"), [(b"12", False), (b"", False), (b"8\nCOMPLETED", False), (None, False), (b"8\nCOMPLETED", True), (None, True)]
+)
 def test_a_segment_with_the_name_of_another_is_not_taken_for_it(
     then: bytes | None, aside: bool, folder: Folder, agent_over: MakeAgent, settings: PipelineConfig, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """It was deleted and came back between two scans, perhaps with the same inode: what grows is not shipped, spilled or deleted."""
-    if aside and then in (b"12", b""):
-        pytest.skip("whatever lies in a spill folder is completed")
     assert settings.node is not None
     here = Folder(settings.node.spill) if aside else folder
     here.path.mkdir(parents=True, exist_ok=True)
