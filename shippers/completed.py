@@ -1,8 +1,8 @@
 """How completed segments are shipped, one at a time: rate limit, retries, log and metrics.
 
 Strategy: an error that may be gone later is retried a few times, with growing pauses; if the store did not
-answer for the segment before, there is one attempt only. A segment that was tried before, by this run or perhaps by an
-earlier one, is looked for in the store before it is sent again. All bytes that are sent count for the rate limit, which is
+answer for the segment before, there is one attempt only. A segment that was tried before, by this run or an earlier
+one (`tried`), is looked for in the store before it is sent again. All bytes that are sent count for the rate limit, which is
 lifted while space is short. While the store is down, segments are spilled during the pauses.
 
 Knows nothing about the order of segments. `upload` ships one, once.
@@ -25,6 +25,7 @@ from shippers.metrics import Metrics, Pulse
 from shippers.node_identity import NodeFacts
 from shippers.relief import Relief
 from shippers.scan import Scanner
+from shippers.tried import Tried
 from writetime.errors import ShipError, WritetimeError
 from writetime.storage import sent_bytes
 from writetime.storage.layout import SegmentName, SegmentRef
@@ -37,11 +38,12 @@ _REPORT = "The file is kept and retried. If the error persists, report it with t
 
 
 class CompletedSegments:
-    """Ships completed segments to one store. `pause` is the base of the back-off in seconds."""
+    """Ships completed segments to one store. `state` is the shipper's state folder, `pause` is the base of the back-off in seconds."""
 
     def __init__(
         self,
         store: Store,
+        state: Path,
         scanner: Scanner,
         relief: Relief,
         pace: Pace,
@@ -61,8 +63,7 @@ class CompletedSegments:
         self._pulse = pulse
         self._log = log
         self._measured = upload.Measured()
-        self._began = time.time()
-        self._tried: set[SegmentName] = set()
+        self._tried = Tried(state, store.url)
         self.youngest: tuple[SegmentName, float] | None = None
         """The youngest segment shipped by this run, and the last write to it in s since the epoch."""
 
@@ -76,7 +77,7 @@ class CompletedSegments:
         self._pace.wait(self._in_a_hurry)
         begun = time.monotonic()
         try:
-            result = self._retrying(log, retry)(self._attempt, ref, folder, about, item)
+            result = self._retrying(log, retry)(self._attempt, ref, folder, about)
         except WritetimeError as error:
             log.error("failed to ship a segment", **error.as_dict())
             self._relief.store_is_down = upload.is_unanswered(error)
@@ -96,21 +97,22 @@ class CompletedSegments:
             self._relief.store_is_down = False
             if item.dated:
                 self.youngest = max(self.youngest or (item.segment, item.mtime), (item.segment, item.mtime))
-            self._tried.discard(item.segment)
             self._metrics.shipped(result.value, item.size, time.monotonic() - begun)
         self._pulse.beat()
         return result
 
-    def _attempt(self, ref: SegmentRef, folder: Path, about: Mapping[str, str], item: Found) -> upload.Outcome:
+    def _attempt(self, ref: SegmentRef, folder: Path, about: Mapping[str, str]) -> upload.Outcome:
         self._pace.wait(self._in_a_hurry)
-        # One that was there before this run began may have been tried by an earlier run.
-        look_first = ref.segment in self._tried or item.written < self._began
-        self._tried.add(ref.segment)
         before = sent_bytes.sent()
         try:
-            return upload.ship(self._store, ref, folder, about, self._measured, look_first=look_first)
+            outcome = upload.ship(self._store, ref, folder, about, self._measured, look_first=ref.segment in self._tried)
+        except Exception:
+            self._tried.add(ref.segment)
+            raise
         finally:
             self._pace.spent(sent_bytes.sent() - before)
+        self._tried.discard(ref.segment)
+        return outcome
 
     def _in_a_hurry(self) -> bool:
         """Whether the rate limit is lifted. Called every second while it delays the loop; also reports that

@@ -12,6 +12,7 @@ import pytest
 from shippers import upload
 from shippers.agent import Agent, Mode
 from shippers.disk_space import Pace
+from shippers.tried import MOST, NOTE, Tried
 from shippers.upload import Outcome
 from tests import s3_server
 from tests.shippers.conftest import Folder, ref
@@ -33,12 +34,6 @@ def refuse_to_delete(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(upload, "remove", remove)
 
 
-def old(folder: Folder) -> None:
-    """As if all files had been there for long."""
-    for name in folder.names:
-        os.utime(folder.path / name, (1_700_000_000, 1_700_000_000))
-
-
 def puts(store: MemoryStore) -> list[str]:
     return [name for method, name in store.calls if method == "put" and name.startswith("cdc/")]
 
@@ -50,7 +45,6 @@ def test_a_folder_that_is_not_writable_sends_each_segment_once(
     store = MemoryStore()
     for number in (1, 2, 3):
         folder.segment(number)
-    old(folder)
     agent = agent_over(store)
     with monkeypatch.context() as patch:
         refuse_to_delete(patch)
@@ -66,13 +60,12 @@ def test_a_segment_in_conflict_is_sent_once_too(folder: Folder, agent_over: Make
     store = MemoryStore()
     store.put(ref(1).incoming, b"other")
     folder.segment(1)
-    old(folder)
     agent = agent_over(store)
     with monkeypatch.context() as patch:
         refuse_to_delete(patch)
         for _ in range(3):
             agent.round()
-    assert [name.split("/")[4].partition("-")[0] for name in puts(store)[1:]] == ["conflict"]
+    assert [name.split("/")[4].partition("-")[0] for name in puts(store)[1:]] == ["CommitLog", "conflict"]
     assert agent.round().shipped == {Outcome.IN_CONFLICT: 1}
 
 
@@ -91,10 +84,32 @@ def test_where_a_missing_object_looks_forbidden_it_is_sent(folder: Folder, agent
     """Without the right to list, which a node does not need."""
     store = MemoryStore()
     folder.segment(1)
-    old(folder)
+    store.fail(Fault.EXPIRED, on="put", prefix="cdc/")
+    agent = agent_over(store)
+    assert agent.round().shipped == {}
     store.fail(Fault.FORBIDDEN, on="head", prefix="cdc/")
-    assert agent_over(store).round().shipped == {Outcome.UPLOADED: 1}
-    assert folder.names == []
+    assert agent.round().shipped == {Outcome.UPLOADED: 1}
+    assert (folder.names, store.struck[-1][:2]) == ([], (Fault.FORBIDDEN, "head"))
+
+
+def test_the_record_of_what_was_tried(tmp_path: Path) -> None:
+    one, two = ref(1).segment, ref(2).segment
+    tried = Tried(tmp_path / "state", "s3://a")
+    for segment in (one, two, one):
+        tried.add(segment)
+    tried.discard(one)
+    assert (one in tried, two in tried) == (False, True)
+    again = Tried(tmp_path / "state", "s3://a")
+    assert (one in again, two in again) == (False, True)
+    assert two not in Tried(tmp_path / "state", "s3://b")
+    for number in range(MOST + 5):
+        again.add(ref(number + 10).segment)
+    assert two not in again
+    for damaged in (b"", b"[]", b"{}", b'{"store": "s3://a", "segments": ["x"]}', b'{"store": "s3://a", "segments": 1}'):
+        (tmp_path / "state" / NOTE).write_bytes(damaged)
+        assert one not in Tried(tmp_path / "state", "s3://a")
+    (tmp_path / "file").write_bytes(b"")
+    Tried(tmp_path / "file" / "state", "s3://a").add(one)
 
 
 @pytest.mark.parametrize("size", [MIB, 0, 3 * MIB + 1])
