@@ -54,7 +54,8 @@ def drain(folder: Path, found: Iterable[Found], *, now: float, patience: float, 
     """All segments of a stopped node that contain data, as ready to ship.
 
     ShipError if a segment is or may be open for writing: where the kernel cannot say, log and idx must be
-    unchanged for `patience` s, and the node must not answer. `answers` is called at most once.
+    unchanged for `patience` s, and the node must not answer. `answers` is called at most once. A segment that cannot be
+    read is UNREADABLE, and delays no other.
     """
     drained = []
     silent = False
@@ -66,7 +67,7 @@ def drain(folder: Path, found: Iterable[Found], *, now: float, patience: float, 
         if alone is False:
             raise _refusal(folder, item, "is open for writing", _STOP_IT)
         if alone is None:
-            if now - _last_write(folder, item) < patience:
+            if now - item.written < patience:
                 raise _refusal(folder, item, "may be open for writing: it was modified recently", _STOP_IT + _WAIT)
             if not silent and answers():
                 raise _refusal(folder, item, "may be open for writing: the node accepts connections", _STOP_IT)
@@ -74,24 +75,19 @@ def drain(folder: Path, found: Iterable[Found], *, now: float, patience: float, 
         if item.state is State.MOVED_IN:
             drained.append(replace(item, state=State.COMPLETED))
         else:
-            drained.append(replace(item, state=State.AFTER_CRASH) if is_used(folder / item.name) else item)
+            drained.append(_drained(folder, item))
     return drained
+
+
+def _drained(folder: Path, item: Found) -> Found:
+    try:
+        return replace(item, state=State.AFTER_CRASH) if is_used(folder / item.name) else item
+    except ShipError as error:
+        return replace(item, state=State.UNREADABLE, reason=error.message)
 
 
 def _refusal(folder: Path, item: Found, why: str, hint: str) -> ShipError:
     return ShipError(why, operation="drain cdc_raw", obj=str(folder / item.name), hint=hint)
-
-
-def _last_write(folder: Path, item: Found) -> float:
-    """The last write to the log or its idx, in s since the epoch: the mtime of a memory-mapped log may
-    lag."""
-    assert item.segment is not None
-    try:
-        return max(item.mtime, (folder / item.segment.idx_filename).stat().st_mtime)
-    except FileNotFoundError:
-        return item.mtime
-    except OSError as error:
-        raise _refusal(folder, item, f"failed to stat its idx: {error.strerror}", _STOP_IT) from error
 
 
 def is_used(path: Path) -> bool:

@@ -118,7 +118,9 @@ class Agent:
         self._looked = 0.0
         self._finished: CaughtUp | None = None
         pace = Pace(self._node.ship.rate, stop)
-        self._completed = CompletedSegments(store, self._scanner, self._relief, pace, stop, pause, self.metrics, self.pulse, self._log)
+        self._completed = CompletedSegments(
+            store, self._node.state, self._scanner, self._relief, pace, stop, pause, self.metrics, self.pulse, self._log
+        )
         self._growing = GrowingSegments(self._node, store, self._scanner, self._schema, pace, stop, self.metrics, self.pulse, self._log)
         self._sign_off = SignOff(None if link is None else link.ring, config.cluster.datacenters, self._log, self._settings.forget)
         self._filler = Filler(self._node.ship.filler, stop, self.metrics, self.pulse, self._log)
@@ -187,7 +189,7 @@ class Agent:
                 break
             if item.state is State.LEFTOVER_IDX:
                 self._remove_leftover(folder, item, result)
-            if item.state in OURS and self._relief.claim(item):
+            if item.state in OURS and self._scanner.confirms(folder, item) and self._relief.claim(item):
                 try:
                     result.add(self._completed.ship(facts, folder, item, retry=not result.unanswered))
                 finally:

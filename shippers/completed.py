@@ -1,8 +1,9 @@
 """How completed segments are shipped, one at a time: rate limit, retries, log and metrics.
 
 Strategy: an error that may be gone later is retried a few times, with growing pauses; if the store did not
-answer for the segment before, there is one attempt only. The rate limit is lifted while space is short. While
-the store is down, segments are spilled during the pauses.
+answer for the segment before, there is one attempt only. A segment that was tried before, by this run or an earlier
+one (`tried`), is looked for in the store before it is sent again. All bytes that are sent count for the rate limit, which is
+lifted while space is short. While the store is down, segments are spilled during the pauses.
 
 Knows nothing about the order of segments. `upload` ships one, once.
 """
@@ -10,6 +11,7 @@ Knows nothing about the order of segments. `upload` ships one, once.
 from __future__ import annotations
 
 import time
+from collections.abc import Mapping
 from pathlib import Path
 from threading import Event
 from typing import Any
@@ -23,21 +25,25 @@ from shippers.metrics import Metrics, Pulse
 from shippers.node_identity import NodeFacts
 from shippers.relief import Relief
 from shippers.scan import Scanner
-from writetime.errors import WritetimeError
+from shippers.tried import Tried
+from writetime.errors import ShipError, WritetimeError
+from writetime.storage import sent_bytes
 from writetime.storage.layout import SegmentName, SegmentRef
 from writetime.storage.store import Store
 
 _ATTEMPTS = 5
 _LONGEST_PAUSE = 30.0
 _AFTER_CRASH = "after-crash"
+_REPORT = "The file is kept and retried. If the error persists, report it with the log's traceback."
 
 
 class CompletedSegments:
-    """Ships completed segments to one store. `pause` is the base of the back-off in seconds."""
+    """Ships completed segments to one store. `state` is the shipper's state folder, `pause` is the base of the back-off in seconds."""
 
     def __init__(
         self,
         store: Store,
+        state: Path,
         scanner: Scanner,
         relief: Relief,
         pace: Pace,
@@ -57,6 +63,7 @@ class CompletedSegments:
         self._pulse = pulse
         self._log = log
         self._measured = upload.Measured()
+        self._tried = Tried(state, store.url)
         self.youngest: tuple[SegmentName, float] | None = None
         """The youngest segment shipped by this run, and the last write to it in s since the epoch."""
 
@@ -66,15 +73,21 @@ class CompletedSegments:
         ref = SegmentRef(facts.name, item.segment)
         log = self._log.bind(segment=item.name)
         result: upload.Outcome | WritetimeError
+        about = facts.metadata() | _about(item)
         self._pace.wait(self._in_a_hurry)
         begun = time.monotonic()
         try:
-            result = self._retrying(log, retry)(upload.ship, self._store, ref, folder, facts.metadata() | _about(item), self._measured)
+            result = self._retrying(log, retry)(self._attempt, ref, folder, about)
         except WritetimeError as error:
             log.error("failed to ship a segment", **error.as_dict())
             self._relief.store_is_down = upload.is_unanswered(error)
             self._metrics.failed(type(error).__name__)
             result = error
+        except Exception as error:
+            # Whatever is wrong with one segment, it delays no other.
+            log.exception("failed to ship a segment unexpectedly", error=type(error).__name__, message=str(error))
+            self._metrics.failed(type(error).__name__)
+            result = unexpected(error, "ship a segment", folder / item.name)
         else:
             if result is upload.Outcome.IN_CONFLICT:
                 hint = "Both are kept, and no batch reads either: see `writetime conflicts list`."
@@ -82,11 +95,24 @@ class CompletedSegments:
             else:
                 log.info(result.value, object=ref.incoming, **({"ending": _AFTER_CRASH} if _crashed(item) else {}))
             self._relief.store_is_down = False
-            self.youngest = max(self.youngest or (item.segment, item.mtime), (item.segment, item.mtime))
+            if item.dated:
+                self.youngest = max(self.youngest or (item.segment, item.mtime), (item.segment, item.mtime))
             self._metrics.shipped(result.value, item.size, time.monotonic() - begun)
-            self._pace.spent(item.size)
         self._pulse.beat()
         return result
+
+    def _attempt(self, ref: SegmentRef, folder: Path, about: Mapping[str, str]) -> upload.Outcome:
+        self._pace.wait(self._in_a_hurry)
+        before = sent_bytes.sent()
+        try:
+            outcome = upload.ship(self._store, ref, folder, about, self._measured, look_first=ref.segment in self._tried)
+        except Exception:
+            self._tried.add(ref.segment)
+            raise
+        finally:
+            self._pace.spent(sent_bytes.sent() - before)
+        self._tried.discard(ref.segment)
+        return outcome
 
     def _in_a_hurry(self) -> bool:
         """Whether the rate limit is lifted. Called every second while it delays the loop; also reports that
@@ -114,6 +140,11 @@ class CompletedSegments:
             before_sleep=before_sleep,
             reraise=True,
         )
+
+
+def unexpected(error: Exception, operation: str, path: Path) -> ShipError:
+    """A defect, or an answer that nobody foresaw, as an error of the file with which it came up."""
+    return ShipError(f"{type(error).__name__}: {error}", operation=operation, obj=str(path), hint=_REPORT)
 
 
 def _crashed(item: Found) -> bool:

@@ -22,7 +22,7 @@ from __future__ import annotations
 import re
 import stat
 from collections.abc import Iterable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from enum import Enum
 from pathlib import Path
 
@@ -31,9 +31,12 @@ from writetime.errors import NotASegment, ShipError
 from writetime.storage.layout import SegmentName
 
 _IDX = re.compile(r"(CommitLog-\d+-\d+)_cdc\.idx")
+_FILE = re.compile(r"(CommitLog-\d+-\d+)(?:\.log|_cdc\.idx)")
 _COMPLETED = re.compile(rb"(\d+)\r?\nCOMPLETED\s*")
 _FIRST_VERSION_WITH_IDX = 7
 _VERSION_OF_3_11 = 6
+_IDX_BYTES = 64
+"""What is read of an idx: the longest number and the word take half of it."""
 
 
 class State(Enum):
@@ -72,6 +75,8 @@ class Entry:
     trouble: str = ""
     size: int = field(default=0, compare=False)
     mtime: float = field(default=0.0, compare=False)
+    dated: bool = field(default=True, compare=False)
+    """False: the file has an impossible mtime, and `mtime` is when it was first seen (`write_times`)."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -91,6 +96,10 @@ class Found:
     size: int = 0
     mtime: float = 0.0
     reached: tuple[int, float] | None = None
+    written: float = 0.0
+    """The last write to the log or its idx: the mtime of a memory-mapped log may lag."""
+    dated: bool = True
+    """As in `Entry`, of the log."""
 
     @property
     def replayed(self) -> bool:
@@ -108,13 +117,14 @@ def look(folder: Path) -> list[Entry]:
     try:
         paths = sorted(folder.iterdir())
     except OSError as error:
-        raise ShipError(
-            f"failed to list the folder: {error.strerror}",
-            operation="scan cdc_raw",
-            obj=str(folder),
-            hint="Check node.cdc_raw and its mode.",
-        ) from error
-    return [entry for path in paths if (entry := _entry(path)) is not None]
+        raise listing_failed(folder, error) from error
+    return [made for path in paths if (made := entry(path)) is not None]
+
+
+def listing_failed(folder: Path, error: OSError) -> ShipError:
+    return ShipError(
+        f"failed to list the folder: {error.strerror}", operation="scan cdc_raw", obj=str(folder), hint="Check node.cdc_raw and its mode."
+    )
 
 
 def classify(entries: Iterable[Entry]) -> list[Found]:
@@ -133,18 +143,30 @@ def classify(entries: Iterable[Entry]) -> list[Found]:
     return known + sorted([*foreign, *(f for f in found if not f.segment)], key=lambda f: f.name)
 
 
-def _entry(path: Path) -> Entry | None:
+def stem_of(name: str) -> str | None:
+    """The stem of a segment's log or idx by its name; None for other names."""
+    return match[1] if (match := _FILE.fullmatch(name)) else None
+
+
+def entry(path: Path) -> Entry | None:
+    """The directory entry; None if it vanished."""
     idx, trouble, regular, size, mtime = None, "", True, 0, 0.0
     try:
         found = path.lstat()
         regular, size, mtime = stat.S_ISREG(found.st_mode), found.st_size, found.st_mtime
         if regular and _IDX.fullmatch(path.name):
-            idx = path.read_bytes()
+            idx = read_idx(path)
     except FileNotFoundError:
         return None
     except OSError as error:
         trouble = f"failed to read the file: {error.strerror}"
     return Entry(path.name, regular, idx, trouble, size, mtime)
+
+
+def read_idx(path: Path) -> bytes:
+    """The content of an idx, or the beginning of what cannot be one. OSError."""
+    with path.open("rb", buffering=0) as file:
+        return file.read(_IDX_BYTES)
 
 
 def _kind(entry: Entry) -> tuple[str | None, str]:
@@ -166,21 +188,27 @@ def _kind(entry: Entry) -> tuple[str | None, str]:
 
 def _judge(stem: str, log: Entry | None, idx: Entry | None) -> Found:
     segment = SegmentName.parse(f"{stem}.log")
-    if idx is not None and idx.trouble:
-        if log is None:
-            return Found(segment.idx_filename, State.FOREIGN, reason=idx.trouble)
-        return Found(segment.filename, State.UNREADABLE, segment, f"idx: {idx.trouble}", size=log.size, mtime=log.mtime)
-    completed = _COMPLETED.fullmatch(idx.idx or b"") if idx is not None else None
     if log is None:
-        if completed:
-            return Found(segment.idx_filename, State.LEFTOVER_IDX, segment)
-        return Found(segment.idx_filename, State.FOREIGN, reason="an incomplete idx without its log")
+        return _without_log(segment, idx)
+    written = max(log.mtime, idx.mtime) if idx is not None else log.mtime
+    found = Found(segment.filename, State.GROWING, segment, size=log.size, mtime=log.mtime, written=written, dated=log.dated)
+    if idx is not None and idx.trouble:
+        return replace(found, state=State.UNREADABLE, reason=f"idx: {idx.trouble}")
+    completed = _COMPLETED.fullmatch(idx.idx or b"") if idx is not None else None
     if completed:
-        return Found(segment.filename, State.COMPLETED, segment, "", int(completed[1]), log.size, log.mtime)
+        return replace(found, state=State.COMPLETED, synced=int(completed[1]))
     if segment.version < _FIRST_VERSION_WITH_IDX:
-        return Found(segment.filename, State.MOVED_IN, segment, size=log.size, mtime=log.mtime)
+        return replace(found, state=State.MOVED_IN)
     if idx is None:
-        return Found(segment.filename, State.PREALLOCATED, segment, size=log.size, mtime=log.mtime)
+        return replace(found, state=State.PREALLOCATED)
     growing = parse(idx.idx or b"")
-    reached = None if growing is None else (growing.synced, idx.mtime)
-    return Found(segment.filename, State.GROWING, segment, size=log.size, mtime=log.mtime, reached=reached)
+    return found if growing is None else replace(found, reached=(growing.synced, idx.mtime))
+
+
+def _without_log(segment: SegmentName, idx: Entry | None) -> Found:
+    assert idx is not None
+    if idx.trouble:
+        return Found(segment.idx_filename, State.FOREIGN, reason=idx.trouble)
+    if _COMPLETED.fullmatch(idx.idx or b""):
+        return Found(segment.idx_filename, State.LEFTOVER_IDX, segment)
+    return Found(segment.idx_filename, State.FOREIGN, reason="an incomplete idx without its log")

@@ -15,6 +15,7 @@ from collections.abc import Collection, Iterable
 from threading import Event
 from typing import Any
 
+from shippers.completed import unexpected
 from shippers.disk_space import Level, Pace
 from shippers.folder import Found, State
 from shippers.metrics import Metrics, Pulse, TailSeen
@@ -27,6 +28,7 @@ from shippers.upload import is_unanswered
 from writetime.cassandra.commitlog.descriptor import waits_for_reader
 from writetime.config.node import NodeConfig
 from writetime.errors import ShipError, WritetimeError
+from writetime.storage import sent_bytes
 from writetime.storage.layout import SegmentName, SegmentRef
 from writetime.storage.store import Store
 
@@ -51,6 +53,7 @@ class GrowingSegments:
         log: Any,
     ) -> None:
         self._every = node.ship.tail_seconds
+        self._folder = node.cdc_raw
         self._scanner = scanner
         self._schema = schema
         self._pace = pace
@@ -108,10 +111,10 @@ class GrowingSegments:
 
     def _has_caught_up(self, facts: NodeFacts, view: View, growing: Collection[Found]) -> bool:
         """Whether everything is shipped that was synced at the scan. An idx that is being rewritten hides
-        what is synced."""
+        what is synced: it is empty, or has a smaller number than what is shipped."""
         if not view.all_shipped or self.failed or self._stop.is_set():
             return False
-        return all(item.reached is not None and (self._shipped_to(facts, item) or 0) >= item.reached[0] for item in growing)
+        return all(item.reached is not None and (self._shipped_to(facts, item) or 0) == item.reached[0] for item in growing)
 
     def _ship(self, facts: NodeFacts, growing: Iterable[Found]) -> None:
         for item in growing:
@@ -139,11 +142,13 @@ class GrowingSegments:
             return trouble
         self._resting.pop(item.segment, None)
         ref = SegmentRef(facts.name, item.segment)
+        before = sent_bytes.sent()
         try:
             for part in self._tail.ship(ref, *item.reached, facts.metadata()):
                 self._log.info("part shipped", segment=item.name, object=part.name, bytes=part.size)
                 self._metrics.shipped_part(part.size)
-                self._pace.spent(part.size)
+                self._pace.spent(sent_bytes.sent() - before)
+                before = sent_bytes.sent()
                 self._pace.wait(lambda: self._scanner.level is not Level.OK)
                 self._pulse.beat()
         except WritetimeError as error:
@@ -152,4 +157,13 @@ class GrowingSegments:
             if not is_unanswered(error):
                 self._resting[item.segment] = time.monotonic(), error
             return error
+        except Exception as error:  # noqa: BLE001
+            # Whatever is wrong with one segment, it delays no other.
+            self._log.exception("failed to ship a tail unexpectedly", segment=item.name, error=type(error).__name__, message=str(error))
+            self._metrics.failed(type(error).__name__)
+            failure = unexpected(error, "ship a tail", self._folder / item.name)
+            self._resting[item.segment] = time.monotonic(), failure
+            return failure
+        finally:
+            self._pace.spent(sent_bytes.sent() - before)
         return None

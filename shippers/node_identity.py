@@ -3,13 +3,15 @@
 Strategy: the three sources are merged into one `NodeFacts`. If configuration and node disagree about cluster,
 datacenter or host id, the shipper stops, because objects under a wrong name are hard to correct later. `Link`
 is the only part that connects to Cassandra, over CQL to this one node; it connects on demand and reconnects
-after an error. `Identity` asks it until it answers, and again over each new connection. Knows nothing about
-segments.
+after an error. `Identity` asks it until it answers, and again over each new connection. A recorded answer
+counts only for the address that gave it, and on the machine where it was given: a machine that is made from an
+image of another node has that node's record. Knows nothing about segments.
 """
 
 from __future__ import annotations
 
 import errno
+import hashlib
 import json
 import socket
 import ssl
@@ -34,6 +36,9 @@ T = TypeVar("T")
 
 _CONNECT_SECONDS = 10.0
 _REQUEST_SECONDS = 30.0
+_MACHINE_ID = Path("/etc/machine-id")
+_ORIGIN = frozenset({"asked", "machine"})
+"""Keys of a record beside those of `NodeFacts`: which address answered, and a hash of the machine's id."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -164,6 +169,7 @@ class Identity:
         self._notes = notes_file(require_node(config))
         self._facts: NodeFacts | None = None
         self._changed_to: set[str] = set()
+        self._not_used: str | None = None
 
     def determine(self) -> NodeFacts:
         """Query the node until it answers, and again over each new connection.
@@ -183,6 +189,8 @@ class Identity:
                 if self._facts is not None:
                     return self._facts
         recalled = recall(self._notes)
+        if not answer and recalled:
+            self._log_unused(rejection_reason(self._config, recalled, unanswered=unanswered))
         facts = merge(self._config, answer, recalled, unanswered=unanswered)
         if answer:
             # The recorded identity may be older than the one in memory: it cannot always be written.
@@ -202,9 +210,16 @@ class Identity:
             hint = "Drain a node before it is wiped."
             self._log.warning("node identity changed; segments in the folder are shipped as the new node's", was=before, hint=hint)
 
+    def _log_unused(self, reason: str | None) -> None:
+        """Log why the recorded identity is not used, once for each reason."""
+        if reason is not None and reason != self._not_used:
+            hint = "If it is still the same node, its next answer settles it; until then set node.host_id, or segments wait."
+            self._log.warning("recorded node identity is not used", reason=reason, file=str(self._notes), hint=hint)
+        self._not_used = reason
+
     def _remember(self, facts: NodeFacts) -> None:
         try:
-            remember(self._notes, facts)
+            remember(self._notes, facts, asked=_asked(require_node(self._config)))
         except ShipError as error:
             # The file is only needed for a start while the node is down. Segments must not wait for it.
             self._log.warning("failed to persist the node's identity", **error.as_dict())
@@ -228,8 +243,8 @@ def merge(config: PipelineConfig, answer: Mapping[str, Any], remembered: Mapping
                 obj=str(node.cdc_raw),
                 hint="Correct the configuration: object names contain this value.",
             )
-    # A recorded answer applies only to the same node: another node may use the folder now.
-    known = answer or (remembered if _same_node(written, remembered) else {})
+    usable = rejection_reason(config, remembered, unanswered=unanswered) is None
+    known = answer or {key: value for key, value in remembered.items() if usable and key not in _ORIGIN}
     facts = {"address": node.address, **known, **{k: v for k, v in written.items() if v is not None}}
     for field in ("host_id", "datacenter"):
         if not facts.get(field) and unanswered:
@@ -254,6 +269,28 @@ def merge(config: PipelineConfig, answer: Mapping[str, Any], remembered: Mapping
             obj=str(node.cdc_raw),
         )
     return NodeFacts(**facts)
+
+
+def rejection_reason(config: PipelineConfig, remembered: Mapping[str, Any], *, unanswered: bool) -> str | None:
+    """Why a recorded answer says nothing about this node, or None: another node may use the folder now, or the folder may
+    be a copy of another node's.
+
+    A drain may run on another machine, with the stopped node's disk: the machine counts only if the node was queried.
+    """
+    node = require_node(config)
+    written = {"cluster": config.cluster.name, "datacenter": node.datacenter, "host_id": node.host_id}
+    for field, value in written.items():
+        if value is not None and remembered.get(field) != value:
+            return f"its {field} is `{remembered.get(field)}`, the configuration has `{value}`"
+    if node.host_id is not None:
+        return None
+    # Records of releases before 0.3 have only the address that the node itself named.
+    configured, asked = (_asked(node), remembered["asked"]) if "asked" in remembered else (node.address, remembered.get("address"))
+    if configured != asked:
+        return f"the node at {asked} gave it, the configuration has {configured}"
+    if unanswered and "machine" in remembered and remembered["machine"] != _machine():
+        return "it was recorded on another machine"
+    return None
 
 
 def require_node(config: PipelineConfig) -> NodeConfig:
@@ -285,9 +322,9 @@ def notes_file(node: NodeConfig) -> Path:
     return node.state / "node.json"
 
 
-def remember(path: Path, facts: NodeFacts) -> None:
-    """Record the facts for a start while the node is down."""
-    document = _document(asdict(facts))
+def remember(path: Path, facts: NodeFacts, *, asked: str | None = None) -> None:
+    """Record the facts for a start while the node is down. `asked`: the configured address that gave them."""
+    document = _document({**asdict(facts), "asked": asked, "machine": _machine()})
     try:
         if path.exists() and path.read_bytes() == document:
             return
@@ -307,11 +344,20 @@ def recall(path: Path) -> dict[str, Any]:
         noted = json.loads(path.read_bytes())
     except (OSError, ValueError):
         return {}
-    return noted if isinstance(noted, dict) and noted.keys() <= NodeFacts.__dataclass_fields__.keys() else {}
+    return noted if isinstance(noted, dict) and noted.keys() <= NodeFacts.__dataclass_fields__.keys() | _ORIGIN else {}
 
 
-def _same_node(written: Mapping[str, Any], remembered: Mapping[str, Any]) -> bool:
-    return all(value is None or remembered.get(field) == value for field, value in written.items())
+def _asked(node: NodeConfig) -> str | None:
+    return None if node.address is None else f"{node.address}:{node.port}"
+
+
+def _machine() -> str | None:
+    """A hash of this machine's id (machine-id(5) asks not to expose it); None if it has none, as in most containers."""
+    try:
+        found = _MACHINE_ID.read_bytes().strip()
+    except OSError:
+        return None
+    return hashlib.blake2b(found, digest_size=8, person=b"writetime").hexdigest() if found else None
 
 
 def _facts(session: Any) -> dict[str, Any]:

@@ -92,7 +92,7 @@ class Relief:
             claimed, view = self._claimed[0] if self._claimed is not None else "", self._scanner.scan()
             if not view.space.may_spill(self._node.ship):
                 return
-            candidates = [item for item in view.here if item.name != claimed]
+            candidates = (item for item in view.here if item.name != claimed and self._scanner.confirms(self._node.cdc_raw, item))
             try:
                 if (error := spill.trouble(self._node.spill, self._node.cdc_raw)) is not None:
                     raise error

@@ -15,7 +15,8 @@ from typing import Any, Self
 
 from shippers import after_crash, disk_space, metrics, spill
 from shippers.disk_space import Level, Space
-from shippers.folder import Found, State, classify, look
+from shippers.folder import Found, State
+from shippers.listing import Aside, Listings
 from shippers.node_identity import answers
 from writetime.config.node import NodeConfig
 from writetime.errors import ShipError, WritetimeError
@@ -24,6 +25,7 @@ OURS = (State.COMPLETED, State.AFTER_CRASH)
 """States of segments to ship and delete."""
 THE_NODES = (State.PREALLOCATED, State.GROWING, State.MOVED_IN)
 """States of segments that the node still owns."""
+_CLOCK = "Check this machine's clock. The file counts as written when the shipper first saw it."
 _UNCLEAR = "To remove its node, stop it first, then run `writetime ship --drain` as the user that owns the files."
 
 
@@ -33,7 +35,7 @@ class View:
 
     `here`: files in cdc_raw; `aside`: files in spill folders, with their folder; `unclear`: segments that the
     node may still write to; `spills`: all readable spill folders; `lost`: errors of those that cannot be
-    read.
+    read; `spilled`: the segments in the others, counted.
     """
 
     at: float
@@ -44,14 +46,17 @@ class View:
     level: Level
     spills: list[Path]
     lost: list[ShipError]
+    spilled: Aside
 
     @classmethod
-    def of(cls, node: NodeConfig, limit: int | None, *, drain: bool = False) -> Self:
-        """Scan. `limit` is cdc_total_space in bytes, None if unknown. With `drain` the node must be stopped.
+    def of(cls, node: NodeConfig, limit: int | None, *, drain: bool = False, listings: Listings | None = None) -> Self:
+        """Scan. `limit` is cdc_total_space in bytes, None if unknown. With `drain` the node must be stopped. `listings`:
+        what earlier scans have found.
 
-        ShipError if a folder cannot be read, or in a drain if the node is still running.
+        ShipError if cdc_raw cannot be read, or in a drain if the node is still running.
         """
-        now, found = time.time(), classify(look(node.cdc_raw))
+        now, listings = time.time(), listings or Listings(node.state)
+        found = listings.here(node.cdc_raw, now)
         patience = node.ship.after_crash_seconds
         unclear: list[Found] = []
         if drain:
@@ -60,7 +65,8 @@ class View:
             found, unclear = after_crash.settle(node.cdc_raw, found, now=now, patience=patience)
         space = disk_space.measure(node.cdc_raw, found, limit)
         spills, lost = spill.places(node.state, node.spill)
-        return cls(now, found, spill.spilled(spills), unclear, space, space.level(node.ship), spills, lost)
+        aside, unreadable = spill.spilled(spills, listings, now)
+        return cls(now, found, aside.files, unclear, space, space.level(node.ship), spills, lost + unreadable, aside)
 
     @property
     def all(self) -> list[Found]:
@@ -79,8 +85,8 @@ class View:
     @property
     def sight(self) -> metrics.Sight:
         """The scan as numbers."""
-        aside = [item for _, item in self.aside if item.state in OURS]
-        ours = [item for item in self.here if item.state in OURS] + aside
+        ours, aside = [item for item in self.here if item.state in OURS], self.spilled
+        oldest = [item.mtime for item in ours] + ([] if aside.oldest is None else [aside.oldest])
         return metrics.Sight(
             at=self.at,
             level=self.level.text,
@@ -88,13 +94,13 @@ class View:
             limit=self.space.limit,
             share=self.space.share,
             free=self.space.free,
-            to_ship=len(ours),
-            to_ship_bytes=sum(item.size for item in ours),
-            oldest=min((item.mtime for item in ours), default=None),
+            to_ship=len(ours) + aside.segments,
+            to_ship_bytes=sum(item.size for item in ours) + aside.size,
+            oldest=min(oldest, default=None),
             waiting=self.count(THE_NODES),
             foreign=self.count((State.FOREIGN,)),
-            spilled=len(aside),
-            spilled_bytes=sum(item.size for item in aside),
+            spilled=aside.segments,
+            spilled_bytes=aside.size,
         )
 
 
@@ -105,6 +111,7 @@ class Scanner:
         self._node = node
         self._metrics = exported
         self._log = log
+        self._listings = Listings(node.state, records=True)
         self._logged: set[str] = set()
         self._noting_fails = False
         self.limit: int | None = node.ship.cdc_total_space
@@ -119,13 +126,15 @@ class Scanner:
 
     def scan(self, *, drain: bool = False) -> View:
         """Scan and update the metrics. A change of the space level is logged. ShipError as `View.of`."""
-        view = View.of(self._node, self.limit, drain=drain)
+        view = View.of(self._node, self.limit, drain=drain, listings=self._listings)
+        for file, mtime in self._listings.new_odd():
+            self._log.warning("last write to a file is in the future or before 1970", file=file, mtime=mtime, hint=_CLOCK)
         for item in view.unclear:
             if self._is_new(item.name):
                 self._log.warning("segment is incomplete and may still be open for writing", file=item.name, hint=_UNCLEAR)
         for error in view.lost:
             if self._is_new(str(error)):
-                self._log.error("failed to read an earlier spill folder", **error.as_dict())
+                self._log.error("failed to read a spill folder", **error.as_dict())
         self._metrics.saw(view.sight)
         before, self.view = self.level, view
         if view.level is not before:
@@ -133,6 +142,10 @@ class Scanner:
             space, event = view.space, "space level changed"
             log(event, level=view.level.text, used=space.used, limit=space.limit, share=round(space.share, 3), disk_free=space.free)
         return view
+
+    def confirms(self, folder: Path, item: Found) -> bool:
+        """Whether a segment is still as it was found: what was kept of it may be older than this scan."""
+        return self._listings.confirms(folder, item)
 
     def log_foreign(self, found: Iterable[Found]) -> None:
         for item in found:
@@ -152,7 +165,8 @@ class Scanner:
                     obj=str(folder / item.name),
                     hint="Run the shipper as the user that owns the files, or restore their mode. It is retried in each round.",
                 )
-                self._log.error("failed to read an idx", **error.as_dict())
+                event = "failed to read an idx" if item.reason.startswith("idx: ") else "failed to read a segment"
+                self._log.error(event, **error.as_dict())
                 self._metrics.failed(type(error).__name__)
                 found.append(error)
         return found

@@ -19,11 +19,11 @@ import errno
 import json
 import os
 from collections.abc import Callable, Iterable, Iterator
-from dataclasses import replace
 from pathlib import Path
 from typing import Final
 
-from shippers.folder import Found, State, classify, look
+from shippers.folder import Found, State
+from shippers.listing import Aside, Listings
 from shippers.upload import is_there
 from writetime.errors import ConfigError, ShipError, WritetimeError
 
@@ -115,13 +115,20 @@ def _noted(state: Path) -> list[Path]:
         ) from error
 
 
-def spilled(folders: Iterable[Path]) -> list[tuple[Path, Found]]:
-    """The files in the spill folders, each with its folder, oldest first: segments as COMPLETED, and leftover
-    idx files.
-
-    Missing folders are skipped. ShipError if one cannot be read.
-    """
-    return [(spill, item) for spill in folders if os.path.isdir(spill) for item in _as_completed(classify(look(spill)))]
+def spilled(folders: Iterable[Path], listings: Listings, now: float) -> tuple[Aside, list[ShipError]]:
+    """(the files in the spill folders, errors of folders that cannot be listed). Missing folders are skipped."""
+    found: list[Aside] = []
+    lost: list[ShipError] = []
+    for spill in folders:
+        try:
+            found.append(listings.aside(spill, now))
+        except ShipError as error:
+            lost.append(error)
+    if len(found) == 1:
+        return found[0], lost
+    oldest = [each.oldest for each in found if each.oldest is not None]
+    files = [file for each in found for file in each.files]
+    return Aside(files, sum(each.segments for each in found), sum(each.size for each in found), min(oldest, default=None)), lost
 
 
 def put_aside(cdc_raw: Path, spill: Path, items: Iterable[Found], helps: Callable[[int], bool]) -> Iterator[Found]:
@@ -170,12 +177,6 @@ def follow(cdc_raw: Path, spill: Path, item: Found) -> None:
             _sync(folder)
     except OSError as error:
         raise ShipError(f"failed to move the file: {error.strerror}", operation="spill an idx", obj=str(cdc_raw / item.name)) from error
-
-
-def _as_completed(found: Iterable[Found]) -> Iterator[Found]:
-    for item in found:
-        known = item.segment is not None and item.state is not State.LEFTOVER_IDX
-        yield replace(item, state=State.COMPLETED) if known else item
 
 
 def _sync(path: Path) -> None:

@@ -6,7 +6,6 @@ record (`metrics.note`).
 
 from __future__ import annotations
 
-from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
@@ -17,6 +16,7 @@ from rich.text import Text
 from shippers import metrics, node_identity, upload
 from shippers.folder import Found, State
 from shippers.scan import OURS, View
+from shippers.write_times import moment
 from writetime.config.pipeline import PipelineConfig
 from writetime.errors import ShipError, WritetimeError
 from writetime.storage.layout import SegmentRef
@@ -55,7 +55,9 @@ def dry_run(config: PipelineConfig, store: Store, link: node_identity.Link | Non
     """
     wanted = node_identity.require_node(config)
     view = View.of(wanted, wanted.ship.cdc_total_space)
-    facts = node_identity.merge(config, _answer(link), node_identity.recall(node_identity.notes_file(wanted)))
+    answer = _answer(link)
+    recalled = node_identity.recall(node_identity.notes_file(wanted))
+    facts = node_identity.merge(config, answer, recalled, unanswered=link is not None and not answer)
     plans = []
     for folder, item in [*view.aside, *((wanted.cdc_raw, item) for item in view.here)]:
         ref = SegmentRef(facts.name, item.segment) if item.segment is not None else None
@@ -119,7 +121,7 @@ def _table(files: list[dict[str, Any]]) -> Table:
     planned = any("action" in file for file in files)
     table = Table("file", "state", "where", "size", "last write (UTC)", *(["would"] if planned else []))
     for file in files:
-        written = f"{datetime.fromtimestamp(file['last_write'], UTC):%Y-%m-%d %H:%M:%S}" if file["last_write"] else ""
+        written = f"{moment(file['last_write']):%Y-%m-%d %H:%M:%S}" if file["last_write"] else ""
         cells = [file["name"], file["state"], file["where"], _size(file["size"]), written, *([file["action"]] if planned else [])]
         table.add_row(*(Text(cell) for cell in cells))
     return table

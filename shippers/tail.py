@@ -6,9 +6,9 @@ Strategy: `_cdc.idx` contains the synced position, in positions of the unpacked 
 there are found from sync marker to sync marker; nothing behind is read. New sections are uploaded as one
 object, named by its byte range (`writetime.storage.segment_parts`), if it does not exist yet. The shipped
 position of each segment is recorded in the state folder, since a node has no permission to list: per store,
-node and file (inode). Without a record, the segment is shipped from its beginning again, and readers choose
-among overlapping parts. If a part in the store differs from the file, the segment's tail stops and its whole
-file is shipped when completed.
+node and file (inode). Without a record, or if it is ahead of the idx (the machine was set back to an earlier
+state), the segment is shipped from its beginning again, and readers choose among overlapping parts. If a part
+in the store differs from the file, the segment's tail stops and its whole file is shipped when completed.
 
 A part is at most `MOST` bytes, because it is held in memory. A single section may be larger: packed segments
 have one section per sync, however much was written. It is uploaded from a temporary file in the state folder.
@@ -22,12 +22,12 @@ import struct
 from collections.abc import Collection, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
-from datetime import UTC, datetime
 from pathlib import Path
 from typing import Final, NamedTuple
 
 from shippers.io_priority import forget_range
 from shippers.upload import put_if_absent, remove
+from shippers.write_times import moment
 from writetime.cassandra.commitlog import descriptor, sections
 from writetime.cassandra.commitlog.sections import Place
 from writetime.errors import NotASegment, SegmentError, ShipError
@@ -141,10 +141,13 @@ class Tail:
         self._spare = state / _SPARE
         self._note = state / NOTE
         self._reached = _recall(self._note, store.url)
+        self._behind: dict[SegmentRef, int] = {}
+        """What the idx of a segment said the last time, where that was less than what is shipped."""
 
     def keep(self, growing: Collection[SegmentName]) -> None:
         """Forget all other segments."""
         self._reached = {ref: reached for ref, reached in self._reached.items() if ref.segment in growing}
+        self._behind = {ref: synced for ref, synced in self._behind.items() if ref.segment in growing}
 
     def reached(self, ref: SegmentRef) -> Place | None:
         """The position up to which a segment is known to be shipped."""
@@ -161,10 +164,17 @@ class Tail:
         """
         with _opened(ref, self._folder) as growing:
             place = self._place(growing)
+            if place.logical > synced and place.position != growing.start:
+                if self._behind.get(ref) != synced:
+                    # An idx that is being rewritten can show a truncated number, but hardly the same one twice.
+                    self._behind[ref] = synced
+                    return
+                place = Place(growing.start, growing.start)
+            self._behind.pop(ref, None)
             try:
                 while (end := _next_end(growing, place, synced)) is not None:
                     start = 0 if place.position == growing.start else place.position
-                    shipped = self._put(growing, start, end, {**metadata, "sealed_at": datetime.fromtimestamp(written, UTC).isoformat()})
+                    shipped = self._put(growing, start, end, {**metadata, "sealed_at": moment(written).isoformat()})
                     place = end
                     self._reached[ref] = Reached(place, growing.inode)
                     self._remember()
@@ -278,7 +288,11 @@ def _growing(ref: SegmentRef, log: Path, file: int) -> Growing:
 
 
 def _pread(file: int, log: Path, start: int, size: int) -> bytes:
+    """Up to `size` bytes at `start`, fewer only at the end of the file: network file systems return what they have."""
+    found = b""
     try:
-        return os.pread(file, size, start)
+        while len(found) < size and (more := os.pread(file, size - len(found), start + len(found))):
+            found += more
     except OSError as error:
         raise ShipError(f"failed to read the file: {error.strerror}", operation="ship a tail", obj=str(log)) from error
+    return found

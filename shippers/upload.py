@@ -3,6 +3,7 @@
 Strategy: every step can be repeated; after a crash between any two, the next start continues.
 
     stat, CRC32C       what the store must confirm
+    head               only if it may be there: nothing is sent then
     put                only if the object does not exist
     head               a new request: the store's size and CRC32C, and the generation that was just written
     stat               the file has not changed meanwhile
@@ -20,11 +21,12 @@ from __future__ import annotations
 import os
 from collections.abc import Mapping
 from dataclasses import dataclass
-from datetime import UTC, datetime
+from datetime import datetime
 from enum import Enum
 from pathlib import Path
 
 from shippers.io_priority import forget
+from shippers.write_times import moment
 from writetime.errors import ChecksumMismatch, PreconditionFailed, ShipError, SourceUnreadable, StoreError
 from writetime.storage.checksum import crc32c_of
 from writetime.storage.layout import SegmentRef
@@ -55,8 +57,8 @@ class Local:
 
     @property
     def sealed_at(self) -> datetime:
-        """When Cassandra last wrote to the segment: the mtime of the log."""
-        return datetime.fromtimestamp(self.mtime_ns / 1e9, UTC)
+        """When Cassandra last wrote to the segment: the mtime of the log, but not in the future."""
+        return moment(self.mtime_ns / 1e9)
 
     @property
     def idx(self) -> Path:
@@ -89,17 +91,26 @@ class Measured:
         self._known.pop(log, None)
 
 
-def ship(store: Store, ref: SegmentRef, folder: Path, metadata: Mapping[str, str], measured: Measured | None = None) -> Outcome:
+def ship(
+    store: Store,
+    ref: SegmentRef,
+    folder: Path,
+    metadata: Mapping[str, str],
+    measured: Measured | None = None,
+    *,
+    look_first: bool = False,
+) -> Outcome:
     """Ship one completed segment and delete it from `folder`.
 
-    `metadata` is added to the object's metadata; `measured` is reused between attempts. ShipError if the file
+    `metadata` is added to the object's metadata; `measured` is reused between attempts. `look_first`: an earlier attempt
+    may have uploaded it, so do not send what the store holds. ShipError if the file
     changed or the store does not confirm the upload; StoreError as the store raises it. After an error the
     segment is still on disk.
     """
     log, measured = folder / ref.segment.filename, measured or Measured()
     try:
         local = measured.of(ref, folder)
-        outcome = _upload(store, local, metadata)
+        outcome = _upload(store, local, metadata, look_first)
     except (ShipError, ChecksumMismatch):
         # The bytes themselves are in doubt: read them again.
         measured.forget(log)
@@ -121,15 +132,20 @@ def foresee(store: Store, ref: SegmentRef, folder: Path) -> Outcome:
     """
     local = measure(ref, folder)
     forget(local.log)
-    try:
-        stored = store.head(ref.incoming)
-    except StoreError as error:
-        if error.retriable:
-            raise
-        stored = None
+    stored = _seen(store, ref.incoming)
     if stored is None:
         return Outcome.UPLOADED
     return Outcome.ALREADY_THERE if _is_same(local, stored) else Outcome.IN_CONFLICT
+
+
+def _seen(store: Store, name: str) -> ObjectInfo | None:
+    """The object, if it exists and may be seen. StoreError (retriable) as the store raises it."""
+    try:
+        return store.head(name)
+    except StoreError as error:
+        if error.retriable:
+            raise
+        return None
 
 
 def put_if_absent(store: Store, name: str, data: bytes | Path, metadata: Mapping[str, str]) -> ObjectInfo | None:
@@ -188,21 +204,24 @@ def remove(path: Path) -> None:
         finally:
             os.close(descriptor)
     except OSError as error:
-        raise ShipError(
-            f"failed to delete the file: {error.strerror}",
-            operation="delete a shipped file",
-            obj=str(path),
-            hint="It is safe in the bucket. Run the shipper as a user that may write to cdc_raw.",
-        ) from error
+        raise _not_deleted(path, error.strerror) from error
+    if is_there(path):
+        # A network file system may say that there is none. A log that stays without its idx would look new for ever.
+        raise _not_deleted(path, "it is still there")
 
 
-def _upload(store: Store, local: Local, metadata: Mapping[str, str]) -> Outcome:
+def _not_deleted(path: Path, why: str | None) -> ShipError:
+    hint = "It is safe in the bucket. Run the shipper as a user that may write to cdc_raw."
+    return ShipError(f"failed to delete the file: {why}", operation="delete a shipped file", obj=str(path), hint=hint)
+
+
+def _upload(store: Store, local: Local, metadata: Mapping[str, str], look_first: bool) -> Outcome:
     noted = {"sealed_at": local.sealed_at.isoformat(), "size": str(local.size), "crc32c": str(local.crc32c), **metadata}
-    written, confirmed = _create(store, local.ref.incoming, local, noted)
+    written, confirmed = _create(store, local.ref.incoming, local, noted, look_first)
     if _is_same(local, confirmed):
         return Outcome.UPLOADED if written else Outcome.ALREADY_THERE
     if not written:
-        written, confirmed = _create(store, local.ref.conflict(local.crc32c), local, noted)
+        written, confirmed = _create(store, local.ref.conflict(local.crc32c), local, noted, look_first)
     if _is_same(local, confirmed):
         return Outcome.IN_CONFLICT
     raise ShipError(
@@ -213,11 +232,13 @@ def _upload(store: Store, local: Local, metadata: Mapping[str, str]) -> Outcome:
     )
 
 
-def _create(store: Store, name: str, local: Local, metadata: Mapping[str, str]) -> tuple[bool, ObjectInfo]:
+def _create(store: Store, name: str, local: Local, metadata: Mapping[str, str], look_first: bool) -> tuple[bool, ObjectInfo]:
     """(whether this call created the object, the object from a new request).
 
     ShipError (retriable) if the object is missing or is not the one just written.
     """
+    if look_first and (found := _seen(store, name)) is not None:
+        return False, found
     written = put_if_absent(store, name, local.log, metadata)
     confirmed = store.head(name)
     if confirmed is None:

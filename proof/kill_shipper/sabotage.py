@@ -21,7 +21,7 @@ from writetime.storage.store import ObjectInfo, Store
 def delete_before_upload() -> None:
     """The file is deleted before its upload."""
 
-    def send(store: Store, local: Local, metadata: Mapping[str, str]) -> Outcome:
+    def send(store: Store, local: Local, metadata: Mapping[str, str], look_first: bool) -> Outcome:
         data = local.log.read_bytes()
         local.log.unlink()
         store.put(local.ref.incoming, data, if_generation=0, metadata=metadata)
@@ -34,7 +34,7 @@ def delete_before_upload() -> None:
 def delete_before_verify() -> None:
     """The result of `put` is not verified, nor an existing object compared."""
 
-    def send(store: Store, local: Local, metadata: Mapping[str, str]) -> Outcome:
+    def send(store: Store, local: Local, metadata: Mapping[str, str], look_first: bool) -> Outcome:
         try:
             store.put(local.ref.incoming, local.log, if_generation=0, metadata=metadata)
         except PreconditionFailed:
@@ -53,7 +53,7 @@ def overwrite() -> None:
     """Uploads replace existing objects."""
     real = upload._upload
 
-    def send(store: Store, local: Local, metadata: Mapping[str, str]) -> Outcome:
+    def send(store: Store, local: Local, metadata: Mapping[str, str], look_first: bool) -> Outcome:
         class Careless:
             def put(self, name: str, data: Any, *, if_generation: int | None = None, metadata: Any = None) -> Any:
                 return store.put(name, data, metadata=metadata)
@@ -61,7 +61,7 @@ def overwrite() -> None:
             def __getattr__(self, name: str) -> Any:
                 return getattr(store, name)
 
-        return real(Careless(), local, metadata)  # type: ignore[arg-type]
+        return real(Careless(), local, metadata, False)  # type: ignore[arg-type]
 
     upload._upload = send
 
@@ -70,9 +70,9 @@ def conflict_not_shipped() -> None:
     """In a conflict the node's own bytes are discarded."""
     real = upload._create
 
-    def create(store: Store, name: str, local: Local, metadata: Mapping[str, str]) -> tuple[bool, ObjectInfo]:
+    def create(store: Store, name: str, local: Local, metadata: Mapping[str, str], look_first: bool) -> tuple[bool, ObjectInfo]:
         if name == local.ref.incoming:
-            return real(store, name, local, metadata)
+            return real(store, name, local, metadata, look_first)
         return False, ObjectInfo(name, local.size, 1, local.crc32c, local.sealed_at)
 
     upload._create = create
@@ -81,10 +81,10 @@ def conflict_not_shipped() -> None:
 def conflict_without_comparing() -> None:
     """Every existing object counts as a conflict."""
 
-    def send(store: Store, local: Local, metadata: Mapping[str, str]) -> Outcome:
-        written, _ = upload._create(store, local.ref.incoming, local, metadata)
+    def send(store: Store, local: Local, metadata: Mapping[str, str], look_first: bool) -> Outcome:
+        written, _ = upload._create(store, local.ref.incoming, local, metadata, look_first)
         if not written:
-            upload._create(store, local.ref.conflict(local.crc32c), local, metadata)
+            upload._create(store, local.ref.conflict(local.crc32c), local, metadata, look_first)
         return Outcome.UPLOADED if written else Outcome.IN_CONFLICT
 
     upload._upload = send

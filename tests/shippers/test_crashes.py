@@ -111,7 +111,7 @@ def upload_nothing(*_: Any) -> upload.Outcome:
     return upload.Outcome.UPLOADED
 
 
-def delete_first(store: Any, local: upload.Local, metadata: Mapping[str, str]) -> upload.Outcome:
+def delete_first(store: Any, local: upload.Local, metadata: Mapping[str, str], _: bool) -> upload.Outcome:
     data = local.log.read_bytes()
     local.log.unlink()
     store.put(local.ref.incoming, data, if_generation=0, metadata=metadata)

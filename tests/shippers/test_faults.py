@@ -13,8 +13,9 @@ from typing import Any
 import pytest
 from structlog.testing import capture_logs
 
-from shippers import upload
+from shippers import listing, upload
 from shippers.agent import Agent, Mode
+from shippers.folder import read_idx
 from shippers.upload import Outcome
 from tests.shippers.conftest import NODE, FakeLink, Folder, ref
 from tests.storage.memory import Fault, MemoryStore
@@ -67,9 +68,10 @@ def test_the_store(fault: Fault, on: str, settled_by: str, outcome: Outcome, fol
 def test_the_look_after_the_upload_fails(fault: Fault, rounds: int, folder: Folder, agent_over: MakeAgent) -> None:
     """An upload does not count until it is verified."""
     store = MemoryStore()
+    agent = agent_over(store)
+    agent.round()
     folder.segment(1)
     store.fail(fault, on="head", prefix="cdc/")
-    agent = agent_over(store)
     results = [agent.round() for _ in range(rounds)]
     assert results[-1].shipped == {Outcome.ALREADY_THERE: 1}
     assert len(results[0].failed) == rounds - 1
@@ -204,14 +206,14 @@ def test_a_leftover_that_may_not_be_deleted_holds_up_no_segment(
 def test_an_idx_that_may_not_be_read(store: LocalStore, folder: Folder, agent_over: MakeAgent, monkeypatch: pytest.MonkeyPatch) -> None:
     for number in (1, 2):
         folder.segment(number)
-    real = Path.read_bytes
+    real = read_idx
 
     def read(path: Path) -> bytes:
         if path.name == "CommitLog-7-1_cdc.idx":
             raise PermissionError(errno.EACCES, "Permission denied")
         return real(path)
 
-    monkeypatch.setattr(Path, "read_bytes", read)
+    monkeypatch.setattr("shippers.folder.read_idx", read)
     with capture_logs() as logs:
         result = agent_over(store).round()
     assert (result.shipped, result.ok) == ({Outcome.UPLOADED: 1}, False)
@@ -224,7 +226,7 @@ def test_a_folder_that_may_not_be_listed(store: LocalStore, folder: Folder, agen
     def refuse(_: Path) -> Any:
         raise PermissionError(errno.EACCES, "Permission denied")
 
-    monkeypatch.setattr(Path, "iterdir", refuse)
+    monkeypatch.setattr(listing.os, "listdir", refuse)
     with pytest.raises(ShipError, match="Permission denied"):
         agent_over(store).run(Mode.ONCE)
 

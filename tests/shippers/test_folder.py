@@ -79,7 +79,7 @@ def test_an_idx_that_vanishes_while_looking(folder: Folder, monkeypatch: pytest.
     def vanish(path: Path) -> bytes:
         raise FileNotFoundError(path)
 
-    monkeypatch.setattr(Path, "read_bytes", vanish)
+    monkeypatch.setattr("shippers.folder.read_idx", vanish)
     assert look(folder.path) == [Entry("CommitLog-7-1.log")]
 
 

@@ -29,7 +29,7 @@ from tests.shippers.test_upload import take_in
 from writetime.cli import build
 from writetime.config.node import ShipConfig
 from writetime.config.pipeline import PipelineConfig
-from writetime.errors import ConfigError
+from writetime.errors import ShipError
 from writetime.storage.checksum import crc32c
 from writetime.storage.local import LocalStore
 
@@ -259,7 +259,7 @@ def test_a_dry_run_knows_the_node_as_a_round_does(store: LocalStore, folder: Fol
     asking = changed(settings, host_id=None)
     (plan,) = dry_run(asking, store, FakeLink())  # type: ignore[arg-type]
     assert plan["object"] == ref(1).incoming
-    with pytest.raises(ConfigError, match=r"node\.host_id"):
+    with pytest.raises(ShipError, match=r"node\.host_id is not configured and the node has not answered yet"):
         dry_run(asking, store, FakeLink(down=True))  # type: ignore[arg-type]
 
 

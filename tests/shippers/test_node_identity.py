@@ -2,18 +2,23 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
 import pytest
+from structlog.testing import capture_logs
 
 from shippers import node_identity
+from shippers.agent import Agent
 from shippers.node_identity import Link, NodeFacts, merge
-from tests.shippers.conftest import FakeLink
+from shippers.upload import Outcome
+from tests.shippers.conftest import FakeLink, Folder
 from writetime.config.node import NodeConfig
 from writetime.config.pipeline import PipelineConfig
 from writetime.errors import ConfigError, ShipError
+from writetime.storage.local import LocalStore
 
 FACTS = FakeLink().facts_now
 
@@ -75,13 +80,80 @@ def test_notes(tmp_path: Path) -> None:
     assert node_identity.recall(path) == {}
     node_identity.remember(path, facts)
     node_identity.remember(path, facts)
-    assert node_identity.recall(path) == FACTS
+    assert {key: value for key, value in node_identity.recall(path).items() if key not in ("asked", "machine")} == FACTS
     for damaged in (b"", b"[]", b'{"unknown": 1}'):
         path.write_bytes(damaged)
         assert node_identity.recall(path) == {}
     (tmp_path / "file").write_bytes(b"")
     with pytest.raises(ShipError, match=r"node\.state_dir"):
         node_identity.remember(tmp_path / "file" / "node.json", facts)
+
+
+def recorded(settings: PipelineConfig, *, by: str | None) -> dict[str, Any]:
+    """What a node recorded that answered at this address, on this machine."""
+    path = node_identity.notes_file(node_identity.require_node(settings))
+    node_identity.remember(path, NodeFacts(**FACTS), asked=by)
+    return node_identity.recall(path)
+
+
+def test_a_record_counts_for_the_address_that_gave_it(settings: PipelineConfig) -> None:
+    """A machine that is made from an image of another node has that node's record, and its own address."""
+    unnamed = config(settings, host_id=None, datacenter=None, address="10.0.0.12")
+    own, others = recorded(settings, by="10.0.0.12:9042"), recorded(settings, by="10.0.0.11:9042")
+    assert merge(unnamed, {}, own, unanswered=True) == NodeFacts(**FACTS)
+    for foreign in (others, own | {"asked": "10.0.0.12:9142"}, own | {"asked": None}):
+        with pytest.raises(ShipError, match="the node has not answered yet") as caught:
+            merge(unnamed, {}, foreign, unanswered=True)
+        assert caught.value.retriable
+        with pytest.raises(ConfigError, match=r"node\.host_id"):
+            merge(unnamed, {}, foreign)
+    # The configuration says who it is, the node too.
+    assert merge(config(settings, address="10.0.0.12"), {}, others, unanswered=True).rack == "r1"
+    assert merge(unnamed, FACTS, others) == NodeFacts(**FACTS)
+
+
+def test_a_record_of_an_earlier_release_counts_for_the_address_in_it(settings: PipelineConfig) -> None:
+    assert merge(config(settings, host_id=None, address=FACTS["address"]), {}, FACTS, unanswered=True) == NodeFacts(**FACTS)
+    with pytest.raises(ShipError, match="the node has not answered yet"):
+        merge(config(settings, host_id=None, address="192.0.2.2"), {}, FACTS, unanswered=True)
+
+
+def test_a_record_of_another_machine_with_the_same_address(
+    settings: PipelineConfig, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Shippers beside their node are configured with its loopback address, all of them alike. A disk of a stopped node may be
+    drained on another machine."""
+    unnamed, machine = config(settings, host_id=None, address="127.0.0.1"), tmp_path / "machine-id"
+    monkeypatch.setattr(node_identity, "_MACHINE_ID", machine)
+    in_a_container = recorded(settings, by="127.0.0.1:9042")
+    machine.write_text("b08dfa6083e7567a1921a715000001fb\n")
+    own = recorded(settings, by="127.0.0.1:9042")
+    assert "b08dfa60" not in str(own)
+    assert merge(unnamed, {}, own, unanswered=True) == NodeFacts(**FACTS)
+    machine.write_text("another\n")
+    for foreign in (own, in_a_container):
+        with pytest.raises(ShipError, match="the node has not answered yet"):
+            merge(unnamed, {}, foreign, unanswered=True)
+        assert merge(unnamed, {}, foreign) == NodeFacts(**FACTS)
+
+
+def test_segments_of_a_machine_made_from_an_image_wait(
+    settings: PipelineConfig, store: LocalStore, folder: Folder, agent_over: Callable[..., Agent]
+) -> None:
+    folder.segment(1)
+    recorded(settings, by="10.0.0.11:9042")
+    link = FakeLink(down=True)
+    agent = agent_over(store, link=link, config=config(settings, host_id=None, datacenter=None, address="10.0.0.12"))
+    with capture_logs() as logs:
+        for _ in range(2):
+            with pytest.raises(ShipError, match="the node has not answered yet"):
+                agent.round()
+    (said,) = [log for log in logs if log["event"] == "recorded node identity is not used"]
+    assert said["reason"] == "the node at 10.0.0.11:9042 gave it, the configuration has 10.0.0.12:9042"
+    assert (list(store.list()), len(folder.names)) == ([], 2)
+    link.down, link.facts_now = False, FACTS | {"host_id": "host-2"}
+    assert agent.round().shipped == {Outcome.UPLOADED: 1}
+    assert [info.name for info in store.list("cdc/")] == ["cdc/ring/dc1/host-2/CommitLog-7-1.log"]
 
 
 def test_a_node_that_does_not_answer(tmp_path: Path) -> None:

@@ -7,13 +7,16 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
+import time
 import uuid
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from shippers.agent import Agent
+from shippers.upload import Outcome
 from tests import s3_server
 from tests.shippers.conftest import Folder, ref
 from tests.storage import s3_stub
@@ -74,3 +77,36 @@ def test_a_service_that_overwrites_gets_no_segment(
         assert "this service ignores `If-None-Match: *`" in str(result.failed[0])
         assert folder.names == ["CommitLog-7-1.log", "CommitLog-7-1_cdc.idx"]
         assert not any(name.startswith("cdc/") for name in stub.objects)
+
+
+@pytest.mark.parametrize("body", [b"", b"<Error><Code>Int", b"<html>proxy</html>", b"\xff\xfe"])
+def test_an_answer_that_nobody_can_read_deletes_nothing(
+    body: bytes, folder: Folder, agent_over: Callable[..., Agent], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A service or a proxy answers a write with an error that cannot be parsed, and keeps an empty object, or none."""
+    monkeypatch.setattr("botocore.retries.standard.ExponentialBackoff.delay_amount", lambda *_: 0)
+    real = s3_stub._Handler._put
+    harm = {"kept": True, "status": 400}
+
+    def put(handler: Any) -> Any:
+        if "/cdc/" not in handler.path or not harm:
+            return real(handler)
+        if harm["kept"]:
+            handler.memory.objects[handler.key] = s3_stub.Held(b"", handler._sent_metadata(), None, at=time.time())
+        return harm["status"], body, {}
+
+    monkeypatch.setattr(s3_stub._Handler, "_put", put)
+    with s3_stub.running() as stub:
+        s3_server.into_environment(monkeypatch, stub.url, "any", "any")
+        agent = agent_over(open_store(f"s3://{s3_stub.BUCKET}"))
+        agent.round()
+        data = folder.segment(1)
+        for harm["kept"], harm["status"] in ((False, 400), (False, 503), (False, 200), (True, 400), (True, 200)):
+            result = agent.round()
+            assert result.shipped == {}, harm
+            assert len(result.failed) == 1
+            assert folder.names == ["CommitLog-7-1.log", "CommitLog-7-1_cdc.idx"]
+            stub.objects = {name: held for name, held in stub.objects.items() if not name.startswith("cdc/")}
+        harm.clear()
+        assert agent.round().shipped == {Outcome.UPLOADED: 1}
+        assert stub.objects[ref(1).incoming].data == data

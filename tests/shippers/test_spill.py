@@ -89,7 +89,7 @@ def test_a_drain_fails_while_a_place_is_not_there(
     with capture_logs() as logs:
         assert not agent_over(store, config=new).run(Mode.DRAIN)
         assert agent_over(store, config=new).run(Mode.ONCE), "a service goes on"
-    lost = [log["object"] for log in logs if log["event"] == "failed to read an earlier spill folder"]
+    lost = [log["object"] for log in logs if log["event"] == "failed to read a spill folder"]
     assert lost == [str(tmp_path / "old")] * 2, "once a run"
     (tmp_path / "unmounted").rename(tmp_path / "old")
     assert agent_over(store, config=new).run(Mode.DRAIN)

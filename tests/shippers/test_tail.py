@@ -658,3 +658,43 @@ def test_it_may_die_between_any_two_steps(
             break
     assert died >= 8, "before and after each of four parts"
     assert layout.part_range(segment_parts.of(LocalStore(tmp_path / "bucket-0"), segment.ref)[0].info.name)[0] == 0
+
+
+def test_a_record_that_is_ahead_of_its_file_does_not_count(store: LocalStore, tmp_path: Path) -> None:
+    """A machine that is set back to an earlier state goes on in the same file with other bytes. A number that is read while the
+    idx is rewritten looks the same, but not twice."""
+    before = made(tmp_path, encode_segment(1, 7, [b"one"] * 6, per_section=1))
+    tail = Tail(store, tmp_path, tmp_path / "state")
+    list(tail.ship(before.ref, before.grow(tmp_path, 6), WRITTEN, FACTS))
+    synced = before.grow(tmp_path, 2)
+    assert list(tail.ship(before.ref, synced, WRITTEN, FACTS)) == []
+    list(tail.ship(before.ref, before.grow(tmp_path, 6), WRITTEN, FACTS))
+    assert list(tail.ship(before.ref, synced, WRITTEN, FACTS)) == [], "each was read once"
+    assert tail.reached(before.ref) == before.ends[5]
+    after = Segment(before.name, encode_segment(1, 7, [b"one", b"two", b"two"], per_section=1), before.ends[:3])
+    synced = after.grow(tmp_path, 3)
+    list(tail.ship(after.ref, synced, WRITTEN, FACTS))
+    assert [store.read(part.name) for part in tail.ship(after.ref, synced, WRITTEN, FACTS)] == [after.data]
+    assert tail.reached(after.ref) == after.ends[2]
+
+
+@pytest.mark.parametrize("digits", [1, 2])
+def test_a_truncated_number_signs_nothing_off(
+    digits: int, store: LocalStore, folder: Folder, agent_over: Callable[..., Agent], settings: PipelineConfig
+) -> None:
+    """What the node has synced since is not known then."""
+    assert settings.node is not None
+    node = settings.node.model_copy(update={"ship": ShipConfig(tail_seconds=1e-6)})
+    agent = agent_over(store, config=settings.model_copy(update={"node": node}))
+    segment = made(folder.path, encode_segment(1, 7, [b"mutation"] * 60, per_section=1))
+    synced = segment.grow(folder.path, 30)
+    agent.round()
+    before = agent._growing.caught_up
+    assert before is not None
+    segment.grow(folder.path, 60)
+    (folder.path / segment.name.idx_filename).write_text(str(synced)[:digits])
+    agent.round()
+    assert agent._growing.caught_up == before
+    segment.grow(folder.path, 60)
+    agent.round()
+    assert agent._growing.caught_up not in (None, before)

@@ -5,12 +5,14 @@ them.
     address          the URLs of stores, taken apart and put together
     gcs, s3, local   one backend each; `open_store` imports the one for the URL
     s3_conditions    whether a service keeps the conditions of writes
+    s3_credentials   credentials that are rotated, or come later
     source, checksum, object_names, refusals   shared by the backends
     layout           the names of all objects in the bucket
     segment_object, segment_parts, segment_paths   segments as objects: archived, growing, and from command-line paths
     lease            exclusive write access by create-if-absent
     untrusted_objects  documents that nodes write, read with limits
     concurrency      parallel requests
+    request_count, sent_bytes   what is asked of and sent to stores
 
 This room must not know batches, the configuration, Spark or Airflow.
 """

@@ -9,13 +9,19 @@ not do and a store must not do unasked.
 A retried request whose first answer was lost can end in PreconditionFailed although it succeeded: with
 `if_generation=0` the caller reads the existing object. The service may check the right to replace before that
 condition: if an object exists, both refusals become PreconditionFailed. `STORAGE_EMULATOR_HOST` is honored,
-with anonymous credentials. Must not know segments or batches.
+with anonymous credentials.
+
+The library reads a key file once, when a client is made. When the file has changed, or the credentials were refused, the
+next call makes a new client; if that fails, because the file is half-written, the former one is used. Must not know
+segments or batches.
 """
 
 from __future__ import annotations
 
 import contextlib
+import os
 import re
+import time
 from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
@@ -41,11 +47,13 @@ from writetime.storage.checksum import crc32c, from_base64, to_base64
 from writetime.storage.concurrency import AT_ONCE
 from writetime.storage.object_names import is_name, require_name, require_next
 from writetime.storage.refusals import CHANGED, GCS, RENEW_GCS, refusal_of
-from writetime.storage.source import measured, opened
+from writetime.storage.source import measured, opened, sending
 from writetime.storage.store import PAGE, Listed, ObjectInfo, require_facts, require_nothing
 
 _TIMEOUT = 60.0
 _RETRY = DEFAULT_RETRY.with_timeout(60.0)
+_LOOKS_AT_KEY = 30.0
+"""Seconds between two looks at the key file, and between two clients that are made because of a refusal."""
 _ONE_REQUEST = 8 << 20
 _CHUNK = 4 << 20
 _LISTED = "items(name,size,generation,crc32c,timeCreated,metadata),nextPageToken"
@@ -62,6 +70,9 @@ class GcsStore:
         address = parse(url)
         self.url, self._bucket_name, self._prefix = address.url, address.bucket, address.prefix
         self._bucket_or_none: Any = None
+        self._key: tuple[int, ...] | None = None
+        self._looked = 0.0
+        self._was_refused = False
 
     def __reduce__(self) -> tuple[Any, ...]:
         # A connection cannot be pickled; the URL can.
@@ -157,6 +168,7 @@ class GcsStore:
             self._refused_by_condition(name, if_generation),
         ):
             crc, size = measured(source)
+            sending(source)
             blob.upload_from_file(
                 source,
                 size=size,
@@ -226,23 +238,38 @@ class GcsStore:
 
     @property
     def _bucket(self) -> Any:
-        if self._bucket_or_none is None:
+        if self._bucket_or_none is None or self._may_have_other_credentials():
+            self._looked, self._was_refused, key = time.monotonic(), False, _key_file()
             try:
-                # Objects need no project; requiring one would fail for accounts without a project.
-                client = storage.Client(project=None)
-                client._http.hooks["response"].append(request_count.count)
-                for scheme in ("https://", "http://"):
-                    # Connections beyond the pool's size are made anew for each request.
-                    client._http.mount(scheme, requests.adapters.HTTPAdapter(pool_maxsize=AT_ONCE))
-                self._bucket_or_none = client.bucket(self._bucket_name)
-            except auth.DefaultCredentialsError as error:
-                raise StoreError(
-                    str(error),
-                    operation="open the store",
-                    obj=self.url,
-                    hint="Set GOOGLE_APPLICATION_CREDENTIALS, or run where an account is attached.",
-                ) from error
+                self._bucket_or_none, self._key = self._opened(), key
+            except StoreError:
+                if self._bucket_or_none is None:
+                    raise
         return self._bucket_or_none
+
+    def _may_have_other_credentials(self) -> bool:
+        if time.monotonic() < self._looked + _LOOKS_AT_KEY:
+            return False
+        self._looked = time.monotonic()
+        return self._was_refused or _key_file() != self._key
+
+    def _opened(self) -> Any:
+        try:
+            # Objects need no project; requiring one would fail for accounts without a project.
+            client = storage.Client(project=None)
+        except (auth.GoogleAuthError, ValueError) as error:
+            # ValueError: the key file is no JSON, or has no key. Its text may show some of it.
+            raise StoreError(
+                str(error) if isinstance(error, auth.GoogleAuthError) else "the key file cannot be parsed",
+                operation="open the store",
+                obj=self.url,
+                hint="Set GOOGLE_APPLICATION_CREDENTIALS, or run where an account is attached.",
+            ) from None
+        client._http.hooks["response"].append(request_count.count)
+        for scheme in ("https://", "http://"):
+            # Connections beyond the pool's size are made anew for each request.
+            client._http.mount(scheme, requests.adapters.HTTPAdapter(pool_maxsize=AT_ONCE))
+        return client.bucket(self._bucket_name)
 
     def _blob(self, name: str, operation: str, generation: int | None = None) -> Any:
         require_name(name, operation)
@@ -280,6 +307,7 @@ class GcsStore:
         except WritetimeError:
             raise
         except Exception as error:
+            self._was_refused = self._was_refused or isinstance(error, (auth.GoogleAuthError, api.Unauthorized))
             raise self._translate(error, operation, f"{self.url}/{name}") from error
 
     def _translate(self, error: Exception, operation: str, where: str) -> StoreError:
@@ -298,6 +326,15 @@ class GcsStore:
             return ChecksumMismatch(text, operation=operation, obj=where, hint=CHANGED)
         kind = StoreError if isinstance(error, _OF_THE_LIBRARY) else StoreUnavailable
         return kind(said, operation=operation, obj=where)
+
+
+def _key_file() -> tuple[int, ...] | None:
+    """What tells a key file from the one that is there after a rotation; None: there is none."""
+    try:
+        found = os.stat(os.environ["GOOGLE_APPLICATION_CREDENTIALS"])
+    except (KeyError, OSError):
+        return None
+    return found.st_ino, found.st_size, found.st_mtime_ns
 
 
 # First match wins: the library's classes are not a hierarchy (a connection error is an OSError too).

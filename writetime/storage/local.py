@@ -40,7 +40,7 @@ from typing import BinaryIO
 from writetime.errors import ChecksumMismatch, ObjectNotFound, PreconditionFailed, StoreError, StoreUnavailable
 from writetime.storage.checksum import chunks, crc32c, crc32c_of_stream
 from writetime.storage.object_names import is_name, require_name
-from writetime.storage.source import opened
+from writetime.storage.source import opened, sending
 from writetime.storage.store import PAGE, Listed, ObjectInfo
 
 _HIDDEN = ".writetime"
@@ -125,6 +125,7 @@ class LocalStore:
         with opened(data, "write an object", name) as source, _explained("write an object", name):
             self._require(name, target, if_generation)
             with self._temporary() as path:
+                sending(source)
                 size, crc = _write(path, chunks(source), self._file_mode())
                 _verify(path, name, size, crc)
                 return self._publish(path, target, ObjectInfo(name, size, 0, crc, _created(0), dict(metadata or {})), if_generation)

@@ -16,8 +16,8 @@ in UTF-8 byte order. Whether one other than Amazon's keeps conditions is probed 
 (`s3_conditions`), as services ignore without a word what they do not know. An account that may not write the
 probe's object repeats its first creation instead.
 
-Credentials come from the environment, the library's files or the machine's role, never from the URL. Must not
-know segments or batches.
+Credentials come from the environment, the library's files or the machine's role, never from the URL, and are those of
+now (`s3_credentials`). Must not know segments or batches.
 """
 
 from __future__ import annotations
@@ -59,8 +59,9 @@ from writetime.storage.checksum import CHUNK, crc32c, from_base64, to_base64
 from writetime.storage.concurrency import AT_ONCE
 from writetime.storage.object_names import is_name, require_name, require_next
 from writetime.storage.refusals import RENEW, S3, BeyondTheEnd, Refusal, refusal_of
+from writetime.storage.s3_credentials import LiveCredentials
 from writetime.storage.s3_endpoint import named_endpoint
-from writetime.storage.source import measured, opened
+from writetime.storage.source import measured, opened, sending
 from writetime.storage.store import PAGE, Listed, ObjectInfo, require_facts, require_nothing
 
 _ATTEMPTS = 5
@@ -516,6 +517,8 @@ class S3Store:
         if self._client_or_none is None:
             session = botocore.session.get_session()
             session.register_component("data_loader", _models())
+            live = LiveCredentials()
+            session.register_component("credential_provider", live)
             self._client_or_none = session.create_client(
                 "s3",
                 endpoint_url=self._endpoint,
@@ -533,6 +536,8 @@ class S3Store:
                 ),
             )
             self._client_or_none.meta.events.register("before-send.s3", request_count.count)
+            self._client_or_none.meta.events.register("before-send.s3", _sends)
+            self._client_or_none.meta.events.register("needs-retry.s3", live.retry_if_renewed)
         return self._client_or_none
 
     @contextlib.contextmanager
@@ -551,6 +556,11 @@ def _models() -> Any:
     """The library's service model, loaded once per process: it takes most of a client's set-up time and
     memory."""
     return botocore.loaders.create_loader()
+
+
+def _sends(request: Any, **_: Any) -> None:
+    """A hook of the library: the request's body was read for its signature, and is sent now."""
+    sending(request.body, until_seek=True)
 
 
 def _not_deleted(refused: Mapping[str, str], obj: str) -> StoreError:

@@ -31,6 +31,8 @@ _SEGMENT: Final = re.compile(r"(CommitLog-\d+-(\d+))(?:~[0-9a-f]{8})?\.log(?:\.z
 _HOUR: Final = re.compile(r"(?:(?<=/)|^)date=[^/]+/hour=[^/]+(?:/|$)")
 """The archive's folders within a node's log (writetime.storage.layout)."""
 _ID_OFFSET, _ID_END = 4, 12
+_IDX_BYTES: Final = 64
+"""The longest number and the word COMPLETED take half of it."""
 
 
 class _Place(Protocol):
@@ -73,7 +75,7 @@ class Input:
         if match is None:
             return None
         try:
-            return self.place.read(f"{match[1]}_cdc.idx")
+            return self.place.read(f"{match[1]}_cdc.idx", end=_IDX_BYTES)
         except ObjectNotFound:
             return None
 
