@@ -13,7 +13,7 @@ bytes: they are secret stores.
 
 A pattern is a regular expression for the whole of `<keyspace>.<table>.<column>`, in letters of either case; a
 name is that text itself, or followed by fields, in either case. The first rule that fits, in the order above, is the one.
-A rule that fits nothing is none: `Rules.unmatched` names those.
+A rule that fits nothing is none: `Rules.unmatched` names those. Rules stay with a key column that is renamed.
 null stays null. A filter is a Python expression of comparisons, `and`, `or`, `not`, `in`, column names and
 constants; what it compares with null is not so. Knows no sink.
 """
@@ -99,9 +99,11 @@ class Rules:
         for name, column in table.columns.items():
             label = f"{table.keyspace}.{table.name}.{name}"
             key = column.kind in ("partition_key", "clustering")
-            if label.lower() in names or _fits(self.exclude, label) or (self.include and not key and not _fits(self.include, label)):
+            former = [f"{table.keyspace}.{table.name}.{each}" for each in table.former_names(column) if each not in table.columns]
+            excluded = (each.lower() in names or _fits(self.exclude, each) for each in (label, *former))
+            if any(excluded) or (self.include and not key and not _fits(self.include, label)):
                 found.excluded.add(name)
-            elif mask := self._mask(label):
+            elif mask := self._mask(label) or self._mask_of_former(table, column):
                 found.masks[name] = mask
             elif paths := {tuple(each[len(label) + 1 :].split(".")) for each in names if each.startswith(f"{label}.".lower())}:
                 found.nested[name] = frozenset(paths)
@@ -112,7 +114,7 @@ class Rules:
     def unmatched(self, schema: Schema) -> list[Unmatched]:
         """The rules that fit no column or table, by all tables that are or were there."""
         tables = [with_dropped(table) for table in schema.tables.values() if table.keyspace not in SYSTEM_KEYSPACES]
-        labels = dict.fromkeys(f"{table.full_name}.{name}" for table in tables for name in table.columns)
+        labels = dict.fromkeys(f"{t.full_name}.{name}" for t in tables for name in (*t.columns, *(each.name for each in t.former_keys)))
         names = {table.full_name.lower() for table in tables}
         found = [
             Unmatched(key, pattern)
@@ -130,6 +132,15 @@ class Rules:
         yield from ((f"column.mask.hash.{name}.with.salt", patterns) for name, patterns in self.hashes.items())
         yield from ((f"column.mask.with.{length}.chars", patterns) for length, patterns in self.masks.items())
         yield from ((f"column.truncate.to.{length}.chars", patterns) for length, patterns in self.cuts.items())
+
+    def _mask_of_former(self, table: Table, column: Column) -> Mask | None:
+        """The mask of a key column by a name that it had before it was renamed: it is hidden until the rule goes. If another
+        column has the name now, a rule that no key can have is of that one."""
+        for name in table.former_names(column):
+            mask = self._mask(f"{table.keyspace}.{table.name}.{name}")
+            if mask is not None and (mask.kind == "hash" or name not in table.columns):
+                return mask
+        return None
 
     def _mask(self, label: str) -> Mask | None:
         for algorithm, patterns in self.hashes.items():
