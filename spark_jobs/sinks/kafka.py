@@ -325,7 +325,7 @@ def mark_complete(kafka: KafkaConfig, topics: Iterable[str], until_ms: int) -> N
 
 
 def heartbeat_topic(kafka: KafkaConfig) -> str:
-    return f"{kafka.heartbeat_topics_prefix}.{kafka.topic_prefix}"
+    return kafka.heartbeat_topic
 
 
 def clashes(present: Iterable[str], wanted: Iterable[str]) -> dict[str, PublishError]:

@@ -177,6 +177,10 @@ def test_what_others_replace_and_what_a_variable_holds_stays(tmp_path: Path, mon
         ({"cluster": {"name": "ring"}}, r"`cluster\.datacenters`: Field required"),
         ({"cluster": {"name": "", "datacenters": []}}, r"`cluster\.name`.*`cluster\.datacenters`"),
         ({"tables": {"include": ["orders"]}}, r"did you mean `orders\.\*`"),
+        ({"tables": {"exclude": r"shop\.users"}}, r"`tables\.exclude`: `shop\\\.users` has a \\: it is no regular expression"),
+        ({"tables": {"exclude": "shop.(users|payments)"}}, r"`tables\.exclude`: .* has a \("),
+        ({"tables": {"exclude": 'shop."Users"'}}, r"`tables\.exclude`: .* names are not quoted in it"),
+        ({"tables": {"include": [".*.*"]}}, r"`tables\.include`: .* is not a keyspace\.table pattern"),
         ({"buckets": 0}, r"`buckets`"),
         (
             {"bucket": "abfss://c@account.dfs.core.windows.net/x"},

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import os
 import re
+from dataclasses import replace
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -26,6 +27,7 @@ from writetime.config.tables import ColumnsConfig, TablesConfig
 from writetime.config.warehouse import CatalogConfig, WarehouseConfig
 from writetime.config.yaml_file import Document, Refused, key_text, read
 from writetime.errors import ConfigError
+from writetime.events.masking import Rules
 from writetime.storage import layout
 from writetime.storage.address import is_url, parse
 
@@ -114,6 +116,11 @@ class PipelineConfig(Model):
     def partition_by(self) -> PartitionBy:
         """`kafka.partition_by`; without Kafka, its default."""
         return self.kafka.partition_by if self.kafka is not None else "primary_key"
+
+    @property
+    def rules(self) -> Rules:
+        """All rules that leave something out, of which each is to fit something."""
+        return replace(self.columns.rules, left_out=self.tables.left_out)
 
     def shadow(self, namespace: str) -> PipelineConfig:
         """The configuration of replays into a shadow namespace: separate batches and state, and no output but

@@ -58,6 +58,7 @@ from writetime.events.json import to_json_value
 from writetime.events.row_values import TableView
 
 Values = Mapping[str, Any]
+LEFT_OUT: Final = "tables.exclude"
 Path = tuple[str, ...]
 """Names of fields in lower case, from the outermost."""
 _PUBLISHED: Final = (NativeType, CollectionType, CustomType, TupleType, UdtType, VectorType)
@@ -79,7 +80,8 @@ _COMPARED: Final[dict[type[ast.cmpop], Callable[[Any, Any], bool]]] = {
 @dataclass(frozen=True, slots=True)
 class Rules:
     """The rules of a pipeline's configuration. `fields`: names of columns and of fields within them; `hashes`:
-    patterns by algorithm; `masks`, `cuts`: by number of characters; `rows`: filters by `<keyspace>.<table>`."""
+    patterns by algorithm; `masks`, `cuts`: by number of characters; `rows`: filters by `<keyspace>.<table>`; `left_out`: names of
+    tables that are not captured, of which only `unmatched` knows."""
 
     include: Sequence[str] = ()
     exclude: Sequence[str] = ()
@@ -89,9 +91,10 @@ class Rules:
     cuts: Mapping[int, Sequence[str]] = field(default_factory=dict)
     rows: Mapping[str, str] = field(default_factory=dict)
     salt: str = field(default="", repr=False)
+    left_out: Sequence[str] = ()
 
     def __bool__(self) -> bool:
-        return any((self.include, self.exclude, self.fields, self.hashes, self.masks, self.cuts, self.rows))
+        return any((self.include, self.exclude, self.fields, self.hashes, self.masks, self.cuts, self.rows, self.left_out))
 
     def of(self, table: Table, types: Types) -> TableRules:
         """The rules of one table. SchemaError for an undefined type."""
@@ -123,7 +126,8 @@ class Rules:
             if pattern and not any(_fits([pattern], label) for label in labels)
         ]
         found += [Unmatched("field.exclude.list", name) for name in self.fields if not any(_names(name, t, schema) for t in tables)]
-        return found + [Unmatched("rows", name) for name in self.rows if name.lower() not in names]
+        found += [Unmatched("rows", name) for name in self.rows if name.lower() not in names]
+        return found + [Unmatched(LEFT_OUT, name) for name in self.left_out if name not in {t.full_name for t in schema.tables.values()}]
 
     def _patterns(self) -> Iterator[tuple[str, Sequence[str]]]:
         """The lists of patterns, each with the key that has it."""
@@ -155,12 +159,14 @@ class Rules:
 
 @dataclass(frozen=True, slots=True)
 class Unmatched:
-    """A rule that fits nothing: the key within `columns`, and the pattern or name."""
+    """A rule that fits nothing: the key within `columns`, or `tables.exclude`, and the pattern or name."""
 
     key: str
     rule: str
 
     def __str__(self) -> str:
+        if self.key == LEFT_OUT:
+            return f"`{self.key}`: `{self.rule}` fits no table (names of tables differ by case)"
         what = "table" if self.key == "rows" else "column"
         return f"`columns.{self.key}`: `{self.rule}` fits no {what}"
 
