@@ -5,6 +5,7 @@ them.
     address          the URLs of stores, taken apart and put together
     gcs, s3, local   one backend each; `open_store` imports the one for the URL
     s3_conditions    whether a service keeps the conditions of writes
+    s3_endpoint, no_proxy   what every client of a service reads alike in the environment
     source, checksum, object_names, refusals   shared by the backends
     layout           the names of all objects in the bucket
     segment_object, segment_parts, segment_paths   segments as objects: archived, growing, and from command-line paths
