@@ -38,8 +38,7 @@ from spark_jobs.stages.row_packs import ascending, in_order, is_ascending, pack,
 from spark_jobs.stages.scan import Batches
 from writetime.config.kafka import KafkaConfig, PartitionBy
 from writetime.errors import PublishError
-from writetime.events.envelope import progress_topic, quarantine_topic
-from writetime.events.naming import from_topic, topic_clashes
+from writetime.events.naming import from_topic, progress_topic, quarantine_topic, topic_clashes
 from writetime.pipeline.identity import Owner, batch_id
 from writetime.storage.concurrency import at_once
 
@@ -113,6 +112,15 @@ _REFUSED_QUERY = (KafkaError.TOPIC_AUTHORIZATION_FAILED, KafkaError.CLUSTER_AUTH
 _FENCED = (KafkaError._FENCED, KafkaError.PRODUCER_FENCED, KafkaError.INVALID_PRODUCER_EPOCH)
 _PASSING = (KafkaError._TRANSPORT, KafkaError._ALL_BROKERS_DOWN, KafkaError._TIMED_OUT, KafkaError._MSG_TIMED_OUT, *_FENCED)
 _WAIT = "Events stay in the changes tables and go out with the next run."
+_NEXT: Final = {
+    **dict.fromkeys(_FENCED, "Another run publishes at the same time; what it leaves, a retry sends."),
+    KafkaError.INVALID_TRANSACTION_TIMEOUT: (
+        "Lower `transaction.timeout.ms` under `kafka.producer`, or raise transaction.max.timeout.ms of the brokers."
+    ),
+    KafkaError.INVALID_REPLICATION_FACTOR: "Lower `kafka.replication.factor`, or add brokers.",
+    KafkaError.POLICY_VIOLATION: "Make the topic as the brokers' policy wants it, or set `kafka.partitions` and `replication.factor`.",
+}
+"""What to do first, by code."""
 _LIBRDKAFKA_MAX = 1_000_000
 _RECORD_OVERHEAD = 256  # a record's frame and its headers
 _GONE_WITH_OTHERS = (KafkaError._PURGE_QUEUE, KafkaError._PURGE_INFLIGHT)
@@ -784,7 +792,7 @@ def _refused(topic: str, error: KafkaError) -> PublishError:
         hint = (
             "If its cleanup.policy is `compact`, it takes no event without a key, as that of a TRUNCATE or a DROP TABLE is, nor the marker "
             "of a new `partition_by`: list `t` under `skipped.operations`, or set another policy until it has gone out; its events wait, "
-            "others go on."
+            "others go on. Else compare its message.timestamp.before.max.ms and after.max.ms with the clocks."
         )
     return PublishError(f"the broker refuses an event: {error.str()}", operation="publish events", obj=topic, hint=hint)
 
@@ -864,5 +872,5 @@ def _meant(error: KafkaException | SystemError) -> KafkaException:
 
 def _failure(operation: str, obj: str, error: KafkaException) -> PublishError:
     reason: KafkaError = error.args[0]
-    hint = f"Another run publishes at the same time; what it leaves, a retry sends. {_WAIT}" if reason.code() in _FENCED else _WAIT
+    hint = " ".join(filter(None, (_NEXT.get(reason.code()), _WAIT)))
     return PublishError(reason.str(), operation=operation, obj=obj, retriable=reason.retriable() or reason.code() in _PASSING, hint=hint)

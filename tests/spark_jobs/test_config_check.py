@@ -182,6 +182,7 @@ def test_the_command_makes_the_client_of_the_registry(check: Any, tmp_path: Path
         ({"schema.registry.url": "http://a:port"}, r"`kafka\.schema\.registry\.url`: is not http"),
         ({"schema.registry.url": "ftp://a"}, r"`kafka\.schema\.registry\.url`: is not http"),
         ({"schema.registry.basic.auth.user.info": "me:hunter2\n"}, r"`kafka\.schema\.registry\.basic\.auth\.user\.info`: has a line break"),
+        ({"partitions": 300_000}, r"`kafka\.partitions`: Input should be less than or equal to 100000"),
         ({"topic.prefix": ".."}, r"`kafka\.topic\.prefix`: no topic can be named \.\."),
         ({"topic.prefix": "p" * 238}, r"`kafka\.topic\.prefix`: .* at most 249 characters"),
         ({"topic.prefix": "p" * 230, "heartbeat.interval.ms": 9}, r"`kafka\.topic\.heartbeat\.prefix`: .* at most 249"),

@@ -11,8 +11,7 @@ from pydantic import BeforeValidator, Field, field_validator, model_validator
 
 from writetime.config.base import LOWER, SINGLE_LINE, Model, Secret, StoreUrl, comma_list, has_control_characters, without_secrets
 from writetime.config.yaml_file import Unquoted
-from writetime.events.envelope import quarantine_topic
-from writetime.events.naming import MAX_TOPIC
+from writetime.events.naming import MAX_TOPIC, quarantine_topic
 
 PartitionBy = Literal["primary_key", "partition_key"]
 """By what events are ordered within a batch, and which records share a partition of their topic."""
@@ -103,7 +102,7 @@ class KafkaConfig(Model):
     publishers: int = Field(
         default=2, ge=1, le=64, description="Fixed number of transactional publishers; each owns a share of the partition keys."
     )
-    partitions: int = Field(default=4, ge=1, description="Partitions of a topic that writetime creates.")
+    partitions: int = Field(default=4, ge=1, le=100_000, description="Partitions of a topic that writetime creates.")
     partition_by: PartitionBy = Field(
         default="primary_key",
         description="primary_key: all events of a row are in one partition of the topic, in order. partition_key: all events of a "

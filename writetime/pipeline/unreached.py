@@ -10,6 +10,7 @@ from collections.abc import Iterable, Iterator
 
 from writetime.config.pipeline import PipelineConfig
 from writetime.events import envelope
+from writetime.events.naming import quarantine_topic
 from writetime.pipeline.documents import Document
 from writetime.pipeline.planner import namespaces
 from writetime.storage import layout
@@ -46,7 +47,7 @@ def _of_kafka(config: PipelineConfig, table: str) -> Iterator[Unreached]:
     )
     yield Unreached(place=f"topic {topic}", what="records sent already", until=compacted)
     if config.quarantine.topic:
-        of_quarantine = envelope.quarantine_topic(config.kafka.topic_prefix)
+        of_quarantine = quarantine_topic(config.kafka.topic_prefix)
         yield Unreached(
             place=f"topic {of_quarantine}", what="quarantine records sent already", until="retention.ms of the topic has passed"
         )
