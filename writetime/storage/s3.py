@@ -44,7 +44,6 @@ import botocore.loaders
 import botocore.session
 from botocore import exceptions as boto
 from botocore.config import Config
-from botocore.configprovider import ConfiguredEndpointProvider
 from tenacity import retry, retry_if_exception_type, stop_after_attempt
 
 from writetime.errors import (
@@ -555,19 +554,6 @@ class S3Store:
             raise
         except Exception as error:
             raise _translate(error, operation, f"{self.url}/{name}") from error
-
-
-def endpoint_in_files() -> str | None:
-    """The URL of the service that the library's files name, as the library reads them."""
-    session = botocore.session.get_session()
-    try:
-        if session.get_config_variable("ignore_configured_endpoint_urls"):
-            return None
-        found = ConfiguredEndpointProvider(full_config=session.full_config, scoped_config=session.get_scoped_config(), client_name="s3")
-        return str(found.provide() or "") or None
-    except boto.BotoCoreError:
-        # The client says what is wrong with them.
-        return None
 
 
 @functools.cache

@@ -23,6 +23,16 @@ def _in_files(_: tuple[str | None, ...]) -> str | None:
     """The URL in the library's files as they are now."""
     if find_spec("botocore") is None:
         return None
-    from writetime.storage.s3 import endpoint_in_files
+    import botocore.session
+    from botocore.configprovider import ConfiguredEndpointProvider
+    from botocore.exceptions import BotoCoreError
 
-    return endpoint_in_files()
+    session = botocore.session.get_session()
+    try:
+        if session.get_config_variable("ignore_configured_endpoint_urls"):
+            return None
+        found = ConfiguredEndpointProvider(full_config=session.full_config, scoped_config=session.get_scoped_config(), client_name="s3")
+        return str(found.provide() or "") or None
+    except BotoCoreError:
+        # The client of the store says what is wrong with them.
+        return None
