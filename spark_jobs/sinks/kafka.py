@@ -112,15 +112,6 @@ _REFUSED_QUERY = (KafkaError.TOPIC_AUTHORIZATION_FAILED, KafkaError.CLUSTER_AUTH
 _FENCED = (KafkaError._FENCED, KafkaError.PRODUCER_FENCED, KafkaError.INVALID_PRODUCER_EPOCH)
 _PASSING = (KafkaError._TRANSPORT, KafkaError._ALL_BROKERS_DOWN, KafkaError._TIMED_OUT, KafkaError._MSG_TIMED_OUT, *_FENCED)
 _WAIT = "Events stay in the changes tables and go out with the next run."
-_NEXT: Final = {
-    **dict.fromkeys(_FENCED, "Another run publishes at the same time; what it leaves, a retry sends."),
-    KafkaError.INVALID_TRANSACTION_TIMEOUT: (
-        "Lower `transaction.timeout.ms` under `kafka.producer`, or raise transaction.max.timeout.ms of the brokers."
-    ),
-    KafkaError.INVALID_REPLICATION_FACTOR: "Lower `kafka.replication.factor`, or add brokers.",
-    KafkaError.POLICY_VIOLATION: "Make the topic as the brokers' policy wants it, or set `kafka.partitions` and `replication.factor`.",
-}
-"""What to do first, by code."""
 _LIBRDKAFKA_MAX = 1_000_000
 _RECORD_OVERHEAD = 256  # a record's frame and its headers
 _GONE_WITH_OTHERS = (KafkaError._PURGE_QUEUE, KafkaError._PURGE_INFLIGHT)
@@ -872,5 +863,13 @@ def _meant(error: KafkaException | SystemError) -> KafkaException:
 
 def _failure(operation: str, obj: str, error: KafkaException) -> PublishError:
     reason: KafkaError = error.args[0]
-    hint = " ".join(filter(None, (_NEXT.get(reason.code()), _WAIT)))
+    hint = _WAIT
+    if reason.code() in _FENCED:
+        hint = f"Another run publishes at the same time; what it leaves, a retry sends. {_WAIT}"
+    elif reason.code() == KafkaError.INVALID_TRANSACTION_TIMEOUT:
+        hint = f"Lower `transaction.timeout.ms` under `kafka.producer`, or raise transaction.max.timeout.ms of the brokers. {_WAIT}"
+    elif reason.code() == KafkaError.INVALID_REPLICATION_FACTOR:
+        hint = f"Lower `kafka.replication.factor`, or add brokers. {_WAIT}"
+    elif reason.code() == KafkaError.POLICY_VIOLATION:
+        hint = f"Make the topic as the brokers' policy wants it, or set `kafka.partitions` and `replication.factor`. {_WAIT}"
     return PublishError(reason.str(), operation=operation, obj=obj, retriable=reason.retriable() or reason.code() in _PASSING, hint=hint)
