@@ -186,7 +186,7 @@ class PlanBatchOperator(PipelineOperator):
             max_segments=config.segments_per_batch,
             batch_seconds=config.batch_seconds,
             largest=config.largest_segment,
-            check=rule_check(store, config.cluster.name, config.columns),
+            check=rule_check(store, config),
         )
         manifest = self.planned(plan, "there are no new segments and no captured rows have expired")
         if manifest.kind != "ingest" and store_clock(store, config.cluster.name) - manifest.created_at < OWNERS_TURN:

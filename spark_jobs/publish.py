@@ -70,8 +70,7 @@ from writetime.config.kafka import KafkaConfig, PartitionBy
 from writetime.config.pipeline import PipelineConfig, load
 from writetime.errors import ConfigError, PublishError, SchemaError, WritetimeError
 from writetime.events import envelope
-from writetime.events.envelope import progress_topic, quarantine_topic
-from writetime.events.naming import from_topic
+from writetime.events.naming import from_topic, progress_topic, quarantine_topic
 from writetime.events.serialization import DDL, HEARTBEAT, QUARANTINED, Plain
 from writetime.pipeline import chains
 from writetime.pipeline.documents import PartitionedFrom, RefusedTable, Sealed

@@ -55,7 +55,7 @@ def run(config: PipelineConfig, *, topics: str | None = None, partial: bool = Fa
     store, cluster = open_store(config.bucket), config.cluster.name
     _expect_prefix(config, topics)
     if chains.unfinished(store, cluster) is None:
-        rule_check(store, cluster, config.columns)()
+        rule_check(store, config)()
     spark = spark_session(config, f"writetime rebuild {config.pipeline}")
     try:
         rebuild = chains.unfinished(store, cluster)

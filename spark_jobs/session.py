@@ -15,6 +15,7 @@ from pyspark import SparkConf, SparkContext
 from pyspark.sql import SparkSession
 
 from spark_jobs.daemon import ENVIRONMENT
+from writetime.config.base import NAMES_OF_SECRETS
 from writetime.config.pipeline import PipelineConfig
 from writetime.errors import ConfigError
 
@@ -61,7 +62,7 @@ def options(config: PipelineConfig) -> dict[str, str]:
         f"{prefix}.unique-table-location": "true",
         **{f"{prefix}.{name}": value for name, value in catalog.options.items()},
         **{f"{prefix}.{name}": value.get_secret_value() for name, value in catalog.secrets.items()},
-        # Spark's own pattern and Iceberg's client secrets: redacted on pages and in event logs.
+        # What `writetime config show` masks, and Iceberg's client secrets: redacted on pages and in event logs.
         "spark.redaction.regex": _redacted(catalog.secrets),
         # CQL distinguishes "Name" from name.
         "spark.sql.caseSensitive": "true",
@@ -94,7 +95,7 @@ def _file_io(prefix: str, warehouse: str) -> dict[str, str]:
 
 def _redacted(secrets: Iterable[str]) -> str:
     named = "".join(f"|{re.escape(name)}$" for name in secrets)
-    return rf"(?i)secret|password|token|credential|access[.]?key{named}"
+    return f"(?i){NAMES_OF_SECRETS}{named}"
 
 
 def _is_local(config: PipelineConfig) -> bool:

@@ -334,7 +334,7 @@ class Session:
             batch_seconds=config.batch_seconds,
             largest=config.largest_segment,
             datacenters=config.cluster.datacenters,
-            check=rule_check(self._store, self._cluster, config.columns),
+            check=rule_check(self._store, config),
         )
 
     def _release(self) -> None:

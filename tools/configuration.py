@@ -26,7 +26,8 @@ _HEAD = """# Configuration
 One YAML describes a pipeline; shipper, jobs and DAGs all read it. Unknown keys are refused, and `writetime config check FILE` says
 which key is wrong and why: it also makes the clients of Kafka and of a registry, without a connection. A key that is given twice is
 refused. Words without quotes are read as in YAML 1.2: `no` and `010` are texts. `${NAME}` in any text is replaced from the
-environment: secrets belong there. Relative paths are meant from the file's folder.
+environment: secrets belong there; other forms (`${env:NAME}`, `${NAME:-default}`, `$NAME` as a secret) are refused. Relative paths are
+meant from the file's folder.
 [pipeline.example.yaml](pipeline.example.yaml) is one to begin with.
 
 This page is made from the models in `writetime/config/` by `python -m tools.configuration`.

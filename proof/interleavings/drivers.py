@@ -17,7 +17,7 @@ from proof.interleavings.jobs import CLUSTER, PREFIX, Mutation, Place, mutations
 from spark_jobs import erase, ingest, publish, rebuild, stream
 from spark_jobs.pack_archive import Care, packer
 from writetime.errors import BatchBusy, BatchClosed, LeaseLost, ObjectNotFound, PreconditionFailed, WritetimeError
-from writetime.events.envelope import progress_topic
+from writetime.events.naming import progress_topic
 from writetime.pipeline import archiver, conflicts
 from writetime.pipeline.archive_packing import to_pack
 from writetime.pipeline.archiver import archive, archive_last

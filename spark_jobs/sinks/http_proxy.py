@@ -1,15 +1,14 @@
 """The proxy for a URL, by the environment's HTTP_PROXY, HTTPS_PROXY, ALL_PROXY and NO_PROXY.
 
 Strategy: httpx reads these variables itself, but makes URLs of the entries of NO_PROXY, so that an IPv6 address, a network
-or a space there is an error of its own. Here entries are names (with all names below them), addresses, networks, each
-with a port or without one, or `*`; and a password may have any character. Must not know a registry.
+or a space there is an error of its own. Here its entries are those of `writetime.storage.no_proxy`, and a password may have
+any character. Must not know a registry.
 """
 
 from __future__ import annotations
 
 import re
 from importlib.util import find_spec
-from ipaddress import ip_address, ip_network
 from typing import Final
 from urllib.parse import unquote, urlsplit
 from urllib.request import getproxies_environment
@@ -17,9 +16,8 @@ from urllib.request import getproxies_environment
 import httpx
 
 from writetime.errors import ConfigError
+from writetime.storage.no_proxy import bypasses
 
-_PORTS: Final = {"http": 80, "https": 443}
-_WITH_PORT: Final = re.compile(r"(\[[^\]]*\]|[^:]*):(\d{1,5})")
 _ADDRESS: Final = re.compile(r"(\[[0-9A-Fa-f:.%]+\]|[^\s:/@\[\]]+)(:\d{1,5})?")
 _OPERATION: Final = "find the HTTP proxy"
 
@@ -31,32 +29,6 @@ def proxy_of(url: str) -> httpx.Proxy | None:
     if kind is None or bypasses(found.get("no", ""), url):
         return None
     return _proxy(f"{kind.upper()}_PROXY", found[kind])
-
-
-def bypasses(no_proxy: str, url: str) -> bool:
-    """Whether a URL needs no proxy, by the value of NO_PROXY."""
-    parts = urlsplit(url)
-    host, port = (parts.hostname or "").rstrip("."), parts.port or _PORTS.get(parts.scheme)
-    return any(_covers(entry.strip().lower(), host, port) for entry in no_proxy.split(","))
-
-
-def _covers(entry: str, host: str, port: int | None) -> bool:
-    if entry == "*":
-        return True
-    if found := _WITH_PORT.fullmatch(entry):
-        entry, wanted = found[1], int(found[2])
-        if wanted != port:
-            return False
-    entry = entry.strip("[]")
-    try:
-        address = ip_address(host)
-    except ValueError:
-        name = entry.removeprefix("*").strip(".")
-        return bool(name) and (host == name or host.endswith(f".{name}"))
-    try:
-        return address in ip_network(entry, strict=False)
-    except ValueError:
-        return False
 
 
 def _proxy(variable: str, text: str) -> httpx.Proxy:

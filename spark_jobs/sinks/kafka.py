@@ -38,8 +38,7 @@ from spark_jobs.stages.row_packs import ascending, in_order, is_ascending, pack,
 from spark_jobs.stages.scan import Batches
 from writetime.config.kafka import KafkaConfig, PartitionBy
 from writetime.errors import PublishError
-from writetime.events.envelope import progress_topic, quarantine_topic
-from writetime.events.naming import from_topic, topic_clashes
+from writetime.events.naming import from_topic, progress_topic, quarantine_topic, topic_clashes
 from writetime.pipeline.identity import Owner, batch_id
 from writetime.storage.concurrency import at_once
 
@@ -325,7 +324,7 @@ def mark_complete(kafka: KafkaConfig, topics: Iterable[str], until_ms: int) -> N
 
 
 def heartbeat_topic(kafka: KafkaConfig) -> str:
-    return f"{kafka.heartbeat_topics_prefix}.{kafka.topic_prefix}"
+    return kafka.heartbeat_topic
 
 
 def clashes(present: Iterable[str], wanted: Iterable[str]) -> dict[str, PublishError]:
@@ -784,7 +783,7 @@ def _refused(topic: str, error: KafkaError) -> PublishError:
         hint = (
             "If its cleanup.policy is `compact`, it takes no event without a key, as that of a TRUNCATE or a DROP TABLE is, nor the marker "
             "of a new `partition_by`: list `t` under `skipped.operations`, or set another policy until it has gone out; its events wait, "
-            "others go on."
+            "others go on. Else compare its message.timestamp.before.max.ms and after.max.ms with the clocks."
         )
     return PublishError(f"the broker refuses an event: {error.str()}", operation="publish events", obj=topic, hint=hint)
 
@@ -864,5 +863,13 @@ def _meant(error: KafkaException | SystemError) -> KafkaException:
 
 def _failure(operation: str, obj: str, error: KafkaException) -> PublishError:
     reason: KafkaError = error.args[0]
-    hint = f"Another run publishes at the same time; what it leaves, a retry sends. {_WAIT}" if reason.code() in _FENCED else _WAIT
+    hint = _WAIT
+    if reason.code() in _FENCED:
+        hint = f"Another run publishes at the same time; what it leaves, a retry sends. {_WAIT}"
+    elif reason.code() == KafkaError.INVALID_TRANSACTION_TIMEOUT:
+        hint = f"Lower `transaction.timeout.ms` under `kafka.producer`, or raise transaction.max.timeout.ms of the brokers. {_WAIT}"
+    elif reason.code() == KafkaError.INVALID_REPLICATION_FACTOR:
+        hint = f"Lower `kafka.replication.factor`, or add brokers. {_WAIT}"
+    elif reason.code() == KafkaError.POLICY_VIOLATION:
+        hint = f"Make the topic as the brokers' policy wants it, or set `kafka.partitions` and `replication.factor`. {_WAIT}"
     return PublishError(reason.str(), operation=operation, obj=obj, retriable=reason.retriable() or reason.code() in _PASSING, hint=hint)

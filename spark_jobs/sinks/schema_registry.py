@@ -12,7 +12,8 @@ from __future__ import annotations
 import json
 import ssl
 from types import TracebackType
-from typing import Any, Self
+from typing import Any, Self, TypeVar
+from urllib.parse import urlsplit
 
 import httpx
 
@@ -21,6 +22,8 @@ from writetime.config.kafka import KafkaConfig
 from writetime.errors import ConfigError, PublishError
 from writetime.events.avro import Avro
 from writetime.events.serialization import schema_text
+
+Value = TypeVar("Value", int, bool, str)
 
 _TYPE = "application/vnd.schemaregistry.v1+json"
 _TIMEOUT_SECONDS = 30.0
@@ -66,21 +69,28 @@ class Registry:
         answer = self._ask("GET", f"/schemas/ids/{number}", f"schema {number}")
         if answer is None:
             raise self._failure(f"schema {number}", "HTTP 404: there is no schema of this id", retriable=False)
-        return json.loads(answer["schema"])
+        return json.loads(self._in(answer, "schema", str, f"schema {number}"))
 
     def _known(self, subject: str, text: str) -> int | None:
         answer = self._post(f"/subjects/{subject}", subject, {"schema": text})
-        return None if answer is None else int(answer["id"])
+        return None if answer is None else self._in(answer, "id", int, subject)
 
     def _registered(self, subject: str, text: str) -> int:
         verdict = self._post(f"/compatibility/subjects/{subject}/versions/latest?verbose=true", subject, {"schema": text})
         # A new subject has no schema to be compatible with.
-        if verdict is not None and not verdict["is_compatible"]:
+        if verdict is not None and not self._in(verdict, "is_compatible", bool, subject):
             raise _incompatible(subject, "; ".join(map(str, verdict.get("messages") or ())))
         answer = self._post(f"/subjects/{subject}/versions", subject, {"schema": text})
         if answer is None:
             raise self._failure(subject, "HTTP 404: the URL is no Confluent API's", retriable=False)
-        return int(answer["id"])
+        return self._in(answer, "id", int, subject)
+
+    def _in(self, answer: Any, key: str, kind: type[Value], subject: str) -> Value:
+        """A value of an answer. PublishError if the answer, which may be a proxy's or a gateway's, has none."""
+        found = answer.get(key) if isinstance(answer, dict) else None
+        if not isinstance(found, kind):
+            raise self._failure(subject, f"no answer of a registry: `{key}` is not in {str(answer)[:200]}", retriable=False)
+        return found
 
     def _post(self, path: str, subject: str, body: dict[str, Any]) -> dict[str, Any] | None:
         return self._ask("POST", path, subject, body)
@@ -91,6 +101,11 @@ class Registry:
             answer = self._client.request(method, self.url + path, json=body)
         except (httpx.HTTPError, httpx.InvalidURL) as error:
             raise self._failure(subject, f"{type(error).__name__}: {error}", retriable=True) from error
+        if answer.has_redirect_location:
+            # The credentials are not for another place.
+            where = urlsplit(answer.headers["location"])
+            there = f"{where.scheme}://{where.hostname}" if where.hostname else "another path"
+            raise self._failure(subject, f"HTTP {answer.status_code}: it redirects to {there}; write the URL that it has", retriable=False)
         if answer.status_code in _NOT_FOUND:
             return None
         if answer.status_code in _INCOMPATIBLE:

@@ -93,6 +93,63 @@ def test_show_masks_secrets_and_fills_in_defaults(folder: Path, capsys: pytest.C
     assert shown["bucket"] == str(folder / "bucket")
 
 
+@pytest.mark.parametrize(
+    "uri",
+    [
+        "jdbc:postgresql://h/db?user=u&sslpassword=hush&ssl=true",
+        "jdbc:sqlserver://h;user=u;password={a;hush}",
+        "jdbc:mysql://u:a/hush@h/db",
+        "jdbc:mysql://u:a@hush@h/db",
+        "jdbc:mysql://address=(host=h)(user=u)(password=hush)/db",
+        "jdbc:oracle:thin:scott/hush@//h:1521/x",
+        "jdbc:snowflake://h/?private_key_pwd=hush",
+    ],
+)
+def test_show_masks_passwords_in_every_form_of_a_uri(tmp_path: Path, capsys: pytest.CaptureFixture[str], uri: str) -> None:
+    assert _shown(tmp_path, {"catalog": {"uri": uri, "warehouse": "w"}}) == 0
+    text = capsys.readouterr().out
+    assert "hush" not in text
+    assert "**********" in text
+    assert f"uri: {uri[:9]}" in text
+
+
+SECRET_OPTIONS = {
+    "catalog.options": [
+        *("header.Authorization", "header.X-Api-Key", "adls.connection-string.account", "adls.sas-token.account"),
+        *("s3.sse.key", "s3.secret-access-key", "gcs.decryption-key", "jdbc.pwd", "rest.auth.basic.pass"),
+    ],
+    "spark.conf": [
+        *("spark.hadoop.fs.azure.account.key.lake", "spark.hadoop.fs.s3a.encryption.key", "spark.ssl.keyPassphrase"),
+        *("spark.ssl.keyStorePassword", "spark.hadoop.fs.s3a.access.key"),
+    ],
+    "kafka.producer": ["sasl.oauthbearer.config", "sasl.kerberos.kinit.cmd", "ssl.key.pem", "ssl.keystore.password"],
+}
+"""Options of other systems with secret values, by the key that takes them."""
+OPEN_OPTIONS = {
+    "catalog.options": ["s3.access-key-id", "s3.path-style-access", "io-impl", "jdbc.user"],
+    "spark.conf": ["spark.executor.memory"],
+    "kafka.producer": ["ssl.key.location", "ssl.ca.location", "linger.ms", "sasl.username"],
+}
+
+
+def test_show_masks_options_of_other_systems(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    def given(section: str) -> dict[str, str]:
+        return {**dict.fromkeys(SECRET_OPTIONS[section], "hush"), **dict.fromkeys(OPEN_OPTIONS[section], "seen")}
+
+    catalog = {"uri": "jdbc:sqlite:/c.db", "warehouse": "w", "options": given("catalog.options")}
+    kafka = {"bootstrap.servers": "h:9092", "topic.prefix": "p", "producer": given("kafka.producer")}
+    assert _shown(tmp_path, {"catalog": catalog, "kafka": kafka, "spark": {"conf": given("spark.conf")}}) == 0
+    text = capsys.readouterr().out
+    assert "hush" not in text
+    assert text.count("seen") == sum(map(len, OPEN_OPTIONS.values()))
+
+
+def _shown(folder: Path, more: dict[str, Any]) -> int:
+    document = {"pipeline": "p", "cluster": {"name": "c", "datacenters": ["d"]}, "bucket": "b", **more}
+    (folder / "p.yaml").write_text(yaml.safe_dump(document))
+    return cli.main(["config", "show", str(folder / "p.yaml")])
+
+
 @pytest.mark.parametrize("arguments", [["no-such-command"], ["config", "check"], ["ship", "--once"], ["ship", "--no-such-option"]])
 def test_wrong_usage(arguments: list[str], capsys: pytest.CaptureFixture[str]) -> None:
     assert cli.main(arguments) == 2

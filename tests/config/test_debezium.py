@@ -146,6 +146,24 @@ def test_comments_and_backslashes_are_read_as_java_does(text: str, read: dict[st
     assert debezium.read_properties(text) == read
 
 
+def test_references_to_providers_of_kafka_connect_become_variables() -> None:
+    properties = {
+        "cassandra.username": "${env:CQL_USER}",
+        "kafka.producer.sasl.username": "${file:/etc/kafka/kafka.properties:sasl.user-name}",
+        "kafka.producer.sasl.password": "${file:/etc/kafka/kafka.properties:password}",
+        "kafka.producer.client.id": "cdc-${env:POD}",
+    }
+    found = debezium.translate(LITTLE | properties, GIVEN)
+    assert found.document["cluster"]["cql"]["username"] == "${CQL_USER}"
+    producer = {"sasl.username": "${sasl_user_name}", "sasl.password": "${KAFKA_SASL_PASSWORD}", "client.id": "cdc-${POD}"}
+    assert found.producer == producer
+    assert found.notes["kafka.producer.sasl.username"] == (
+        "set sasl_user_name in the environment, for ${file:/etc/kafka/kafka.properties:sasl.user-name}"
+    )
+    assert found.notes["kafka.producer.sasl.password"] == "set KAFKA_SASL_PASSWORD in the environment"
+    assert "cassandra.username" not in found.notes
+
+
 def test_a_property_that_is_given_twice_is_named(tmp_path: Path) -> None:
     path = tmp_path / "p.properties"
     path.write_text("".join(f"{name}={value}\n" for name, value in LITTLE.items()) + "field.exclude.list=a.b.c\nfield.exclude.list=a.b.d\n")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import textwrap
 from pathlib import Path
 from typing import Any
@@ -125,6 +126,49 @@ def test_secrets_come_from_the_environment(tmp_path: Path, monkeypatch: pytest.M
     assert "sesame" not in repr(config)
 
 
+KAFKA = {"bootstrap.servers": "k:9092", "topic.prefix": "t"}
+
+
+@pytest.mark.parametrize(
+    ("change", "key"),
+    [
+        ({"columns": {"salt": "${env:hunter2}"}}, "columns.salt"),
+        ({"columns": {"salt": "${file:/etc/salt.properties:hunter2}"}}, "columns.salt"),
+        ({"columns": {"salt": "${hunter2:-none}"}}, "columns.salt"),
+        ({"columns": {"salt": "$hunter2"}}, "columns.salt"),
+        ({"columns": {"salt": "%hunter2%"}}, "columns.salt"),
+        ({"node": {"cdc_raw": "x", "password": "{{ var.value.hunter2 }}"}}, "node.password"),
+        ({"kafka": KAFKA | {"schema.registry.basic.auth.user.info": "$hunter2"}}, "kafka.schema.registry.basic.auth.user.info"),
+        ({"kafka": KAFKA | {"producer": {"sasl.username": "${env:hunter2}"}}}, "kafka.producer.sasl.username"),
+        ({"catalog": {"uri": "jdbc:x:y", "warehouse": "w", "secrets": {"any": "$hunter2"}}}, "catalog.secrets.any"),
+        ({"cluster": {"name": "ring", "datacenters": ["dc1", "${ DC2 }"]}}, "cluster.datacenters[1]"),
+    ],
+)
+def test_a_reference_that_nobody_replaces_is_no_value(tmp_path: Path, change: dict[str, Any], key: str) -> None:
+    with pytest.raises(ConfigError, match=re.escape(f"`{key}` refers to a value in a way that is not replaced here")) as caught:
+        load(write(tmp_path, MINIMAL | change))
+    assert "hunter2" not in str(caught.value)
+
+
+@pytest.mark.advice("Write ${NAME}, and set NAME in the environment: also if the value itself has these characters.")
+def test_what_others_replace_and_what_a_variable_holds_stays(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("SALT", "$alt ${env:x}")
+    told = {"notifier": "some.Notifier", "secrets": {"text": "{{ told }}"}}
+    change = {
+        "columns": {"salt": "${SALT}"},
+        "spark": {"conf": {"spark.x": "${env:HOME}"}},
+        "airflow": {"on_failure": [told]},
+        "node": {"cdc_raw": "x", "username": "$me", "password": "a$b{c"},
+    }
+    with pytest.raises(ConfigError, match="not replaced here"):
+        load(write(tmp_path, MINIMAL | {"columns": {"salt": "$alt ${env:x}"}}))
+    config = load(write(tmp_path, MINIMAL | change))
+    assert config.columns.rules.salt == "$alt ${env:x}"
+    assert config.spark.conf == {"spark.x": "${env:HOME}"}
+    assert config.node is not None
+    assert config.node.username == "$me"
+
+
 @pytest.mark.parametrize(
     ("change", "told"),
     [
@@ -133,6 +177,10 @@ def test_secrets_come_from_the_environment(tmp_path: Path, monkeypatch: pytest.M
         ({"cluster": {"name": "ring"}}, r"`cluster\.datacenters`: Field required"),
         ({"cluster": {"name": "", "datacenters": []}}, r"`cluster\.name`.*`cluster\.datacenters`"),
         ({"tables": {"include": ["orders"]}}, r"did you mean `orders\.\*`"),
+        ({"tables": {"exclude": r"shop\.users"}}, r"`tables\.exclude`: `shop\\\.users` has a \\: it is no regular expression"),
+        ({"tables": {"exclude": "shop.(users|payments)"}}, r"`tables\.exclude`: .* has a \("),
+        ({"tables": {"exclude": 'shop."Users"'}}, r"`tables\.exclude`: .* names are not quoted in it"),
+        ({"tables": {"include": [".*.*"]}}, r"`tables\.include`: .* is not a keyspace\.table pattern"),
         ({"buckets": 0}, r"`buckets`"),
         (
             {"bucket": "abfss://c@account.dfs.core.windows.net/x"},

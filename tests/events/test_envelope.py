@@ -14,10 +14,10 @@ from writetime.events.envelope import (
     About,
     Shape,
     encode,
-    progress_topic,
     rows_of,
     topic,
 )
+from writetime.events.naming import progress_topic
 
 UTC_MICROS = pa.timestamp("us", "UTC")
 

@@ -13,7 +13,7 @@ from uuid import UUID
 import pytest
 from pydantic import ValidationError
 
-from writetime.cassandra.schema.model import Column, Table, UserType
+from writetime.cassandra.schema.model import Column, Schema, Table, UserType
 from writetime.cassandra.types.types import EMPTY, parse_type
 from writetime.config.tables import ColumnsConfig
 from writetime.events.masking import Mask, Rules, algorithm, parse_filter
@@ -74,6 +74,25 @@ def test_hashes_are_salted_and_the_same_for_the_same_text() -> None:
     assert "pepper" not in repr(rules(**given)) + repr(rules(**given).of(TABLE, {})) + repr(ColumnsConfig.model_validate(given))
 
 
+def test_rules_stay_with_a_key_column_that_is_renamed() -> None:
+    """Nobody can change the rule before the batch that brings the RENAME."""
+    columns = {"mail": Column("mail", "partition_key", "text", 0), "at": Column("at", "clustering", "text", 0)}
+    former = tuple(Column(name, "partition_key", "text", 0) for name in ("email", "address"))
+    table = Table("k", "t", UUID(int=1), columns, former_keys=former)
+    schema = Schema(tables={table.id: table})
+    for name in ("mail", "email", "address"):
+        found = rules(salt="s", **{"column.mask.hash.sha256.with.salt": rf"k\.t\.{name}"})
+        assert found.of(table, {}).masks.keys() == {"mail"}
+        assert found.unmatched(schema) == []
+    # Nothing else can be done with a key, unless such a rule is of another column, which has the name now.
+    for key in ("column.exclude.list", "column.mask.with.3.chars", "column.truncate.to.2.chars", "field.exclude.list"):
+        assert "mail is part of the primary key" in str(rules(**{key: "k.t.email"}).of(table, {}).rejection_reason())
+    again = replace(table, columns={**columns, "email": Column("email", "regular", "text")})
+    found = rules(**{"column.exclude.list": "k.t.email"}).of(again, {})
+    assert (found.excluded, found.rejection_reason()) == ({"email"}, None)
+    assert not rules(salt="s", **{"column.mask.hash.sha256.with.salt": "k.t.at"}).of(table, {}).masks.keys() & {"mail"}
+
+
 def test_masks_and_cuts() -> None:
     given = rules(**{"column.mask.with.4.chars": "shop.orders.(n|total)", "column.truncate.to.2.chars": "shop.orders.name"})
     found = given.of(TABLE, {})
@@ -103,6 +122,9 @@ def test_what_a_table_cannot_do(given: dict[str, Any], said: str) -> None:
         ({"column.exclude.list": "*.a"}, "not a regular expression"),
         ({"column.exclude.list": "a.b.c", "column.include.list": "a.b.d"}, "exclude each other"),
         ({"column.mask.with.many.chars": "a"}, "not permitted"),
+        ({"cuts": {-3: "a.b.c"}}, "a number of characters from 0 to 32767"),
+        ({"masks": {"many": "a.b.c"}}, "a number of characters from 0"),
+        ({"column.mask.with.100000000000.chars": "a.b.c"}, "a number of characters from 0"),
         ({"rows": {"a.b": "__import__('os')"}}, "is not supported there"),
         ({"rows": {"a.b": "a.b == 1"}}, "is not supported there"),
         ({"rows": {"a.b": "a =="}}, "is not a valid filter"),

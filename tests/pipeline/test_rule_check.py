@@ -12,7 +12,7 @@ import yaml
 
 from spark_jobs import rebuild
 from writetime.cli import main
-from writetime.config.pipeline import load
+from writetime.config.pipeline import PipelineConfig, load
 from writetime.config.tables import ColumnsConfig
 from writetime.errors import ConfigError
 from writetime.pipeline.planner import history, plan_ingest
@@ -51,16 +51,21 @@ def store(tmp_path: Path) -> LocalStore:
     return store
 
 
+def _config(columns: dict[str, str], **more: object) -> PipelineConfig:
+    document = {"pipeline": "p", "cluster": {"name": CLUSTER, "datacenters": ["d"]}, "bucket": "bucket", "columns": columns}
+    return PipelineConfig.model_validate({**document, **more})
+
+
 def test_a_rule_that_fits_nothing_forbids_a_batch(store: LocalStore) -> None:
-    columns = ColumnsConfig.model_validate(WRONG)
+    config = _config(WRONG)
     with pytest.raises(ConfigError, match=r"plan a batch: ring: `columns\.column\.exclude\.list`: `shop\.orders\.nota` fits no column"):
-        plan_ingest(store, CLUSTER, now=NOW, check=rule_check(store, CLUSTER, columns))
+        plan_ingest(store, CLUSTER, now=NOW, check=rule_check(store, config))
     assert history(store, CLUSTER).last == 0
-    alarmed = columns.model_copy(update={"unmatched": "alarm"})
-    manifest = plan_ingest(store, CLUSTER, now=NOW, check=rule_check(store, CLUSTER, alarmed))
+    alarmed = _config(WRONG | {"unmatched": "alarm"})
+    manifest = plan_ingest(store, CLUSTER, now=NOW, check=rule_check(store, alarmed))
     assert manifest is not None
     # An open batch goes on: its rules are those of its first run.
-    assert plan_ingest(store, CLUSTER, now=NOW, check=rule_check(store, CLUSTER, columns)) == manifest
+    assert plan_ingest(store, CLUSTER, now=NOW, check=rule_check(store, config)) == manifest
 
 
 def test_no_rebuild_begins_with_one(store: LocalStore, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -84,9 +89,19 @@ def test_a_rule_of_a_column_or_table_that_was_dropped_fits(store: LocalStore) ->
 
 def test_nothing_is_forbidden_before_a_table_is_known(tmp_path: Path) -> None:
     empty = LocalStore(tmp_path / "empty")
-    rules = ColumnsConfig.model_validate(WRONG)
-    assert unmatched_now(empty, CLUSTER, rules.rules) is None
-    rule_check(empty, CLUSTER, rules)()
+    config = _config(WRONG)
+    assert unmatched_now(empty, CLUSTER, config.rules) is None
+    rule_check(empty, config)()
+
+
+@pytest.mark.parametrize(("name", "fits"), [("shop.orders", True), ("shop.Orders", False), ("shop.order", False), ("s*.order", True)])
+def test_a_table_that_is_excluded_by_name_is_there(store: LocalStore, name: str, fits: bool) -> None:
+    check = rule_check(store, _config({}, tables={"exclude": [name]}))
+    if fits:
+        check()
+    else:
+        with pytest.raises(ConfigError, match=rf"`tables\.exclude`: `{name}` fits no table \(names of tables differ by case\)"):
+            check()
 
 
 def test_the_command_checks_rules_by_the_bucket(store: LocalStore, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

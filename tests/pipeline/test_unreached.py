@@ -53,6 +53,16 @@ def test_until_when_is_what_the_configuration_says(tmp_path: Path) -> None:
     assert "keep_orphans_days is null" in found(never)["warehouse"].until
 
 
+def test_what_services_keep_without_showing_it_is_listed_where_they_are_used(tmp_path: Path) -> None:
+    def listed(**more: Any) -> set[str]:
+        return set(found(configured(tmp_path, **more))) & {"uploads", "soft delete"}
+
+    assert listed() == set()
+    assert listed(state="s3+https://minio.example/lake/state") == {"uploads"}
+    assert listed(files={"url": "gs://events"}) == {"soft delete"}
+    assert listed(catalog={"uri": "jdbc:sqlite:c.db", "warehouse": "gs://lake"}, state="s3://lake") == {"uploads", "soft delete"}
+
+
 def test_replays_are_listed_by_name(tmp_path: Path) -> None:
     config = configured(tmp_path)
     open_store(config.bucket).put(layout.batch_object("ring.replay.check", 1, "manifest"), b"{}")

@@ -22,7 +22,7 @@ from tests.spark_jobs.test_kafka import consume
 from tools import ROOT
 from writetime.config.kafka import KafkaConfig
 from writetime.config.pipeline import PipelineConfig
-from writetime.events.envelope import progress_topic
+from writetime.events.naming import progress_topic
 from writetime.pipeline.archiver import archive
 from writetime.pipeline.planner import read_manifest
 from writetime.pipeline.publish_progress import Published, read_published

@@ -182,6 +182,12 @@ def test_the_command_makes_the_client_of_the_registry(check: Any, tmp_path: Path
         ({"schema.registry.url": "http://a:port"}, r"`kafka\.schema\.registry\.url`: is not http"),
         ({"schema.registry.url": "ftp://a"}, r"`kafka\.schema\.registry\.url`: is not http"),
         ({"schema.registry.basic.auth.user.info": "me:hunter2\n"}, r"`kafka\.schema\.registry\.basic\.auth\.user\.info`: has a line break"),
+        ({"partitions": 300_000}, r"`kafka\.partitions`: Input should be less than or equal to 100000"),
+        ({"topic.prefix": ".."}, r"`kafka\.topic\.prefix`: no topic can be named \.\."),
+        ({"topic.prefix": "p" * 238}, r"`kafka\.topic\.prefix`: .* at most 249 characters"),
+        ({"topic.prefix": "p" * 230, "heartbeat.interval.ms": 9}, r"`kafka\.topic\.heartbeat\.prefix`: .* at most 249"),
+        ({"bootstrap.servers": "a:1,SASL_SSL://b:1"}, r"`kafka\.bootstrap\.servers`: librdkafka leaves out brokers under SASL_SSL://"),
+        ({"bootstrap.servers": "PLAINTEXT://b:1", "producer": {"security.protocol": "ssl"}}, r"`security\.protocol` of `producer` is ssl"),
         ({"bootstrap.servers": "a b:1"}, r"`kafka\.bootstrap\.servers`: `a b:1` is not host:port"),
         ({"bootstrap.servers": "a:1,,b:1"}, r"`kafka\.bootstrap\.servers`: `` is not host:port"),
         ({"bootstrap.servers": "a:99999"}, r"`kafka\.bootstrap\.servers`: `a:99999` is not host:port"),
@@ -196,7 +202,7 @@ def test_values_that_a_configuration_refuses_have_key_and_line(check: Any, more:
     assert "Traceback" not in err
 
 
-@pytest.mark.parametrize("servers", ["a:1", "a", "a:1, b:2", "[::1]:9092", "SASL_SSL://a.example:9093", "10.0.0.1:9092"])
+@pytest.mark.parametrize("servers", ["a:1", "a", "a:1, b:2", "[::1]:9092", "plaintext://a.example:9093", "10.0.0.1:9092"])
 def test_brokers_that_are_addresses(servers: str) -> None:
     assert kafka(**{"bootstrap.servers": servers}).bootstrap_servers == servers
 

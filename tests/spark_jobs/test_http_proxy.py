@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import pytest
 
-from spark_jobs.sinks.http_proxy import bypasses, proxy_of
+from spark_jobs.sinks.http_proxy import proxy_of
 from writetime.errors import ConfigError
+from writetime.storage.no_proxy import bypasses
 
 
 @pytest.fixture(autouse=True)

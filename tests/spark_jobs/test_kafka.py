@@ -35,7 +35,7 @@ from spark_jobs.sinks.kafka import (
 )
 from writetime.config.kafka import KafkaConfig
 from writetime.errors import PublishError
-from writetime.events.envelope import progress_topic, quarantine_topic
+from writetime.events.naming import progress_topic, quarantine_topic
 from writetime.pipeline.documents import Manifest
 from writetime.pipeline.identity import Owner
 from writetime.storage import layout, open_store
@@ -463,6 +463,23 @@ def test_no_broker_is_an_error_that_says_so(monkeypatch: pytest.MonkeyPatch) -> 
     with pytest.raises(PublishError, match="list the topics") as raised:
         ensure_topics(nowhere, ["t.a.b"])
     assert raised.value.retriable
+
+
+@pytest.mark.advice("Lower `transaction.timeout.ms` under `kafka.producer`, or raise transaction.max.timeout.ms of the brokers.")
+def test_a_time_for_transactions_beyond_the_brokers_says_what_to_lower(kafka: KafkaConfig, topic: str) -> None:
+    with pytest.raises(PublishError, match=r"larger than the maximum value allowed by the broker.*Lower `transaction\.timeout") as raised:
+        send(kafka.model_copy(update={"producer": {"transaction.timeout.ms": 86_400_000}}), rows(topic, range(3)))
+    assert not raised.value.retriable
+    assert send(kafka, rows(topic, range(3))) == 3
+
+
+@pytest.mark.advice("Lower `kafka.replication.factor`, or add brokers.")
+def test_more_replicas_than_brokers_says_what_to_lower(kafka: KafkaConfig) -> None:
+    name = f"{kafka.topic_prefix}.shop.orders"
+    with pytest.raises(PublishError, match=r"Unable to replicate.*Lower `kafka\.replication\.factor`") as raised:
+        ensure_topics(kafka.model_copy(update={"replication_factor": 3}), [name])
+    assert not raised.value.retriable
+    assert ensure_topics(kafka, [name]) == {}
 
 
 def test_a_topic_that_is_not_made_in_time_is_refused_and_may_be_tried_again(monkeypatch: pytest.MonkeyPatch) -> None:

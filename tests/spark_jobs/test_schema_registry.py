@@ -64,6 +64,8 @@ class Answers(BaseHTTPRequestHandler):
         status, text = next(answer for path, answer in self.given.items() if path == "*" or self.path.startswith(path))
         self.send_response(status)
         self.send_header("Content-Length", str(len(text)))
+        if status in range(300, 400):
+            self.send_header("Location", text)
         self.end_headers()
         self.wfile.write(text.encode())
 
@@ -94,6 +96,12 @@ def answering(**given: tuple[int, str]) -> Iterator[str]:
         (200, "<html>", "no JSON", False),
         (404, "", "no Confluent API", False),
         (409, "{}", "not compatible", False),
+        (200, "{}", "no answer of a registry: `id` is not in {}", False),
+        (200, '["id"]', "no answer of a registry", False),
+        (200, "null", "no Confluent API", False),
+        (200, '{"id": null, "error": "x"}', "no answer of a registry: .*error", False),
+        (302, "https://login.example/?next=secret", "HTTP 302: it redirects to https://login.example; write", False),
+        (308, "/v2/subjects", "HTTP 308: it redirects to another path", False),
     ],
 )
 def test_what_a_registry_may_answer(status: int, text: str, said: str, retriable: bool) -> None:

@@ -12,6 +12,7 @@ import yaml
 from pyspark.sql import SparkSession
 
 from spark_jobs.session import lineage_name, options, spark_session
+from tests.cli.test_app import OPEN_OPTIONS, SECRET_OPTIONS
 from writetime.config.pipeline import PipelineConfig, load
 from writetime.errors import ConfigError
 
@@ -62,6 +63,9 @@ def test_a_catalog_server(kind: str, uri: str, tmp_path: Path, monkeypatch: pyte
     }
     assert all(shown.search(name) for name, value in told.items() if "hush" in value)
     assert "hush" not in repr(config)
+    # On Spark's pages, as in `writetime config show`, if people wrote them among the options.
+    assert all(shown.search(name) for name in (*SECRET_OPTIONS["catalog.options"], *SECRET_OPTIONS["spark.conf"]))
+    assert not any(shown.search(name) for name in (*OPEN_OPTIONS["catalog.options"], *OPEN_OPTIONS["spark.conf"]))
 
 
 def test_no_catalog(tmp_path: Path) -> None:

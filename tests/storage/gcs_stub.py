@@ -50,7 +50,8 @@ class Stub:
     """The server's memory.
 
     `faults` are status codes, or status codes and messages, for the next requests; `lie_about_crc` falsifies what it says it holds; `watch`
-    is called with each request before it is answered; `mangle` makes another answer of one."""
+    is called with each request before it is answered; `mangle` makes another answer of one; `ignores` are parameters
+    that it does not know."""
 
     url: str = ""
     objects: dict[str, Held] = field(default_factory=dict)
@@ -61,6 +62,7 @@ class Stub:
     requests: int = 0
     watch: Callable[[str], None] = lambda _: None
     mangle: Callable[[Answer], Answer] = lambda answer: answer
+    ignores: tuple[str, ...] = ()
     lock: Any = field(default_factory=threading.RLock)
     numbers: Iterator[int] = field(default_factory=lambda: itertools.count(1_700_000_000_000_000))
 
@@ -140,7 +142,8 @@ class _Handler(BaseHTTPRequestHandler):
     def _answer(self, routes: dict[str, Callable[..., tuple[int, bytes, dict[str, str]]]]) -> None:
         self.body = self.rfile.read(int(self.headers.get("Content-Length") or 0))
         url = urlsplit(self.path)
-        self.query = {key: values[0] for key, values in parse_qs(url.query, keep_blank_values=True).items()}
+        asked = parse_qs(url.query, keep_blank_values=True)
+        self.query = {key: values[0] for key, values in asked.items() if key not in self.memory.ignores}
         self.memory.requests += 1
         self.memory.watch(f"{self.command} {self.path}")
         try:

@@ -76,7 +76,7 @@ class Stub:
     requests, of those whose method is in `only`; `lose_answers` drops the answers to so many writes that were
     done; `truncate` breaks off so many downloads; `lie_about_crc` falsifies what it says it holds; `undeletable` are
     objects that stay when many are deleted, with the code of the refusal; `mangle`
-    makes another answer of one."""
+    makes another answer of one; `ignores` are parameters that it does not know."""
 
     url: str = ""
     objects: dict[str, Held] = field(default_factory=dict)
@@ -90,6 +90,7 @@ class Stub:
     requests: list[str] = field(default_factory=list)
     watch: Callable[[str], None] = lambda _: None
     mangle: Callable[[Answer], Answer] = lambda answer: answer
+    ignores: tuple[str, ...] = ()
     lock: Any = field(default_factory=threading.RLock)
     numbers: Iterator[int] = field(default_factory=lambda: itertools.count(1))
 
@@ -157,7 +158,8 @@ class _Handler(BaseHTTPRequestHandler):
         if not super().parse_request():
             return False
         url = urlsplit(self.path)
-        self.query = {key: values[0] for key, values in parse_qs(url.query, keep_blank_values=True).items()}
+        asked = parse_qs(url.query, keep_blank_values=True)
+        self.query = {key: values[0] for key, values in asked.items() if key not in self.memory.ignores}
         bucket, _, key = url.path.removeprefix("/").partition("/")
         self.bucket, self.key = unquote(bucket), unquote(key)
         return True

@@ -203,6 +203,33 @@ def test_a_listing_that_goes_round_in_circles_ends(stub: gcs_stub.Stub) -> None:
         list(GcsStore("gs://bucket").list())
 
 
+def test_a_listing_that_breaks_off_is_not_taken_for_its_end(s3_memory: s3_stub.Stub, monkeypatch: pytest.MonkeyPatch) -> None:
+    def without_token(answer: Answer) -> Answer:
+        status, body, headers = answer
+        return status, re.sub(rb"<NextContinuationToken>.*</NextContinuationToken>", b"", body), headers
+
+    monkeypatch.setattr(s3_stub, "_PAGE", 2)
+    s3_memory.objects = {f"a/{n}/x": s3_stub.Held(DATA, {}) for n in range(5)}
+    assert len(list(S3Store("s3://bucket").names())) == 5
+    s3_memory.mangle = without_token
+    for listing in (S3Store("s3://bucket").names(), S3Store("s3://bucket").folders("a/")):
+        with pytest.raises(StoreUnavailable, match="breaks off"):
+            list(listing)
+
+
+def test_a_service_that_does_not_know_where_to_begin_is_found_out(stub: gcs_stub.Stub, s3_memory: s3_stub.Stub) -> None:
+    """Names from before would be taken for those of new segments."""
+    stub.objects = {f"a/{n}": gcs_stub.Held(DATA, 7, {}) for n in range(3)}
+    s3_memory.objects = {f"a/{n}": s3_stub.Held(DATA, {}) for n in range(3)}
+    stores: tuple[Store, ...] = (GcsStore("gs://bucket"), S3Store("s3://bucket"))
+    for store in stores:
+        assert [each.name for each in store.names("a/", start_after="a/1")] == ["a/2"]
+    stub.ignores = s3_memory.ignores = ("startOffset", "start-after")
+    for store in stores:
+        with pytest.raises(StoreUnavailable, match=r"listing (is out of order|begins before)"):
+            list(store.names("a/", start_after="a/1"))
+
+
 def require_right(call: Callable[[], Any]) -> None:
     """The call ends in a StoreError, or in values of the right kind. A write that is said to be done holds
     what was sent."""

@@ -20,6 +20,7 @@ from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.x509.oid import NameOID
 
 import writetime.storage
+from spark_jobs.state.places import reached
 from tests import s3_server
 from tests.storage import s3_stub
 from tests.storage.s3_stub import Held, Stub
@@ -28,6 +29,7 @@ from writetime.storage import open_store, request_count
 from writetime.storage import s3 as s3_module
 from writetime.storage.checksum import crc32c, crc32c_of
 from writetime.storage.s3 import S3Store
+from writetime.storage.s3_endpoint import named_endpoint
 
 PART = 1 << 16
 BIG = b"0123456789abcdef" * (PART // 16 * 3) + b"end"
@@ -73,6 +75,50 @@ def test_a_url_can_name_the_service(s3_memory: Stub, monkeypatch: pytest.MonkeyP
     store.put("a", b"1")
     assert list(s3_memory.objects) == ["some/place/a"]
     assert open_store(store.url).read("a") == b"1"
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "[default]\nendpoint_url = http://minio:9000\n",
+        "[default]\nservices = here\n[services here]\ns3 =\n  endpoint_url = http://minio:9000\n",
+        "[default]\nregion = x\n[profile lake]\nendpoint_url = http://minio:9000\n",
+    ],
+)
+def test_every_client_reaches_the_service_that_the_librarys_files_name(text: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Lance and Iceberg do not read these files."""
+    for name in ("AWS_ENDPOINT_URL_S3", "AWS_ENDPOINT_URL", "AWS_PROFILE"):
+        monkeypatch.delenv(name, raising=False)
+    (tmp_path / "config").write_text(text)
+    monkeypatch.setenv("AWS_CONFIG_FILE", str(tmp_path / "config"))
+    if "lake" in text:
+        assert named_endpoint() is None
+        monkeypatch.setenv("AWS_PROFILE", "lake")
+    store = S3Store("s3://lake/cdc")
+    # Conditions are probed, and the bucket is in the path.
+    assert store._endpoint == store._client.meta.endpoint_url == "http://minio:9000"
+    assert store._client.meta.config.s3 == {"addressing_style": "path"}
+    assert (reached("s3://lake/cdc").options or {})["aws_endpoint_url_s3"] == "http://minio:9000"
+    monkeypatch.setenv("AWS_ENDPOINT_URL_S3", "http://other:9000")
+    assert S3Store("s3://lake/cdc")._endpoint == "http://other:9000"
+    monkeypatch.delenv("AWS_ENDPOINT_URL_S3")
+    monkeypatch.setenv("AWS_IGNORE_CONFIGURED_ENDPOINT_URLS", "true")
+    assert named_endpoint() is None
+    assert "amazonaws.com" in S3Store("s3://lake/cdc")._client.meta.endpoint_url
+
+
+@pytest.mark.parametrize("no_proxy", ["127.0.0.0/8", "10.0.0.1, 127.0.0.1", "*"])
+def test_no_proxy_knows_networks(no_proxy: str, s3_memory: Stub, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Lance's and the registry's clients know them, and would reach the service by another way."""
+    for name in ("http_proxy", "HTTP_PROXY"):
+        monkeypatch.setenv(name, "http://127.0.0.1:1")
+    for name in ("no_proxy", "NO_PROXY"):
+        monkeypatch.setenv(name, "10.0.0.0/8")
+    with pytest.raises(StoreUnavailable, match="ProxyConnectionError"):
+        S3Store(f"s3+{s3_memory.url}/{s3_stub.BUCKET}").head("x")
+    for name in ("no_proxy", "NO_PROXY"):
+        monkeypatch.setenv(name, no_proxy)
+    assert S3Store(f"s3+{s3_memory.url}/{s3_stub.BUCKET}").head("x") is None
 
 
 def test_tls_is_what_is_meant_without_a_word(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -71,7 +71,7 @@ def _check_rules(file: Path, config: PipelineConfig) -> None:
     from writetime.pipeline.rule_check import unmatched_now
     from writetime.storage import open_store
 
-    found = unmatched_now(open_store(config.bucket), config.cluster.name, config.columns.rules)
+    found = unmatched_now(open_store(config.bucket), config.cluster.name, config.rules)
     if found:
         raise ConfigError("; ".join(map(str, found)), operation="check the configuration", obj=str(file))
     if found is None:

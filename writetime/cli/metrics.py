@@ -22,7 +22,7 @@ def metrics(
 
     pipeline = load(config)
     session = pipeline.airflow.mode == "session"
-    text = as_text(samples(batches_of(pipeline), session=session, rules=pipeline.columns.rules))
+    text = as_text(samples(batches_of(pipeline), session=session, rules=pipeline.rules))
     if output is None:
         typer.echo(text, nl=False)
         return

@@ -28,6 +28,7 @@ _PRODUCER: Final = "kafka.producer."
 _ENTRY: Final = re.compile(r"((?:\\.|[^\\ \t\f=:])*)[ \t\f]*[=:]?[ \t\f]*(.*)", re.DOTALL)
 _ESCAPE: Final = re.compile(r"\\(?:u([0-9A-Fa-f]{4})|(.))", re.DOTALL)
 _ESCAPED: Final = {"t": "\t", "n": "\n", "r": "\r", "f": "\f"}
+_PROVIDED: Final = re.compile(r"\$\{(\w+):(?:[^{}]*:)?([A-Za-z_][^{}:]*)\}")
 _SECRET: Final = re.compile(r"password|secret|token|jaas|key\.pem|user\.info")
 _CONVERTERS: Final = {
     "org.apache.kafka.connect.json.JsonConverter": "json-schema",
@@ -129,6 +130,7 @@ def translate(properties: Mapping[str, str], given: Mapping[str, Any]) -> Transl
     """The pipeline of these properties. `given` has the keys that Debezium has no property for. ConfigError for a
     value that has no counterpart."""
     found = Translated({**given, "events": {"contract": 2}})
+    properties = {name: _by_environment(found, name, value) for name, value in properties.items()}
     for each in PROPERTIES:
         value = properties.get(each.name, each.default)
         if each.key and value is not None:
@@ -149,6 +151,18 @@ def translate(properties: Mapping[str, str], given: Mapping[str, Any]) -> Transl
     unknown = [name for name in properties if name not in known and not name.startswith((_PRODUCER, "kafka.consumer."))]
     found.notes |= {name: _note_of_family(name) or "is not a property of Debezium that is known here" for name in unknown}
     return found
+
+
+def _by_environment(found: Translated, name: str, value: str) -> str:
+    """The value with environment variables for references to a provider of Kafka Connect: `${env:NAME}`, `${file:/path:key}`."""
+
+    def variable(reference: re.Match[str]) -> str:
+        called = re.sub(r"\W", "_", reference[2])
+        if reference[1] != "env":
+            found.notes[name] = f"set {called} in the environment, for {reference[0]}"
+        return f"${{{called}}}"
+
+    return _PROVIDED.sub(variable, value)
 
 
 def _note_of_family(name: str) -> str | None:

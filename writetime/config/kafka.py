@@ -11,6 +11,7 @@ from pydantic import BeforeValidator, Field, field_validator, model_validator
 
 from writetime.config.base import LOWER, SINGLE_LINE, Model, Secret, StoreUrl, comma_list, has_control_characters, without_secrets
 from writetime.config.yaml_file import Unquoted
+from writetime.events.naming import MAX_TOPIC, quarantine_topic
 
 PartitionBy = Literal["primary_key", "partition_key"]
 """By what events are ordered within a batch, and which records share a partition of their topic."""
@@ -101,7 +102,7 @@ class KafkaConfig(Model):
     publishers: int = Field(
         default=2, ge=1, le=64, description="Fixed number of transactional publishers; each owns a share of the partition keys."
     )
-    partitions: int = Field(default=4, ge=1, description="Partitions of a topic that writetime creates.")
+    partitions: int = Field(default=4, ge=1, le=100_000, description="Partitions of a topic that writetime creates.")
     partition_by: PartitionBy = Field(
         default="primary_key",
         description="primary_key: all events of a row are in one partition of the topic, in order. partition_key: all events of a "
@@ -235,6 +236,32 @@ class KafkaConfig(Model):
         """`message.max.bytes` of the producer; None: librdkafka's default."""
         found = self.producer.get("message.max.bytes")
         return None if found is None else int(found)
+
+    @model_validator(mode="after")
+    def _reaches_its_brokers(self) -> KafkaConfig:
+        spoken = str(self.producer.get("security.protocol", "plaintext")).lower()
+        for server in self.bootstrap_servers.split(","):
+            scheme, separator, _ = server.strip().partition("://")
+            if separator and scheme.lower() != spoken:
+                raise ValueError(
+                    f"`bootstrap.servers`: librdkafka leaves out brokers under {scheme}://, as `security.protocol` of `producer` is "
+                    f"{spoken}: write host:port"
+                )
+        return self
+
+    @model_validator(mode="after")
+    def _can_name_topics(self) -> KafkaConfig:
+        own = {self.topic_prefix: "topic.prefix", quarantine_topic(self.topic_prefix): "topic.prefix"}
+        if self.heartbeat_interval_ms:
+            own[self.heartbeat_topic] = "topic.heartbeat.prefix"
+        for topic, key in own.items():
+            if topic in (".", "..") or len(topic) > MAX_TOPIC:
+                raise ValueError(f"`{key}`: no topic can be named {topic}: Kafka takes at most {MAX_TOPIC} characters, and not . or ..")
+        return self
+
+    @property
+    def heartbeat_topic(self) -> str:
+        return f"{self.heartbeat_topics_prefix}.{self.topic_prefix}"
 
     @model_validator(mode="after")
     def _avro_has_a_registry(self) -> KafkaConfig:

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import os
 import re
+from dataclasses import replace
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -18,7 +19,7 @@ from pydantic import ByteSize, Field, ValidationError, model_validator
 
 from writetime.config.airflow import AirflowConfig, SparkConfig
 from writetime.config.archive import ArchiveConfig
-from writetime.config.base import Model, StoreUrl, without_secrets
+from writetime.config.base import Model, StoreUrl, is_secret, without_secrets
 from writetime.config.cluster import ClusterConfig, SnapshotConfig
 from writetime.config.kafka import EventsConfig, FilesConfig, KafkaConfig, PartitionBy, QuarantineConfig
 from writetime.config.node import NodeConfig
@@ -26,6 +27,7 @@ from writetime.config.tables import ColumnsConfig, TablesConfig
 from writetime.config.warehouse import CatalogConfig, WarehouseConfig
 from writetime.config.yaml_file import Document, Refused, key_text, read
 from writetime.errors import ConfigError
+from writetime.events.masking import Rules
 from writetime.storage import layout
 from writetime.storage.address import is_url, parse
 
@@ -34,6 +36,11 @@ _SQLITE = re.compile(r"(jdbc:sqlite:(?:file:)?)(?!:|/|file:)([^?]+)(\?.*)?")
 _KEY_WITHIN = re.compile(r"`([^`]+)`: ")
 """How a message begins that a model says of one of its keys."""
 _VARIABLE = re.compile(r"\$\{([A-Za-z_][A-Za-z0-9_]*)\}")
+_REFERENCE = re.compile(r"\$\{[^}]*\}")
+_WHOLE_REFERENCE = re.compile(r"\$[A-Za-z_][A-Za-z0-9_]*|%[A-Za-z_][A-Za-z0-9_]*%|\{\{.*\}\}", re.DOTALL)
+"""How shells, Windows and templates write a variable."""
+_REPLACE_THEMSELVES = ("spark", "airflow")
+"""Sections whose readers have `${…}` and templates of their own."""
 
 
 class PipelineConfig(Model):
@@ -110,6 +117,11 @@ class PipelineConfig(Model):
         """`kafka.partition_by`; without Kafka, its default."""
         return self.kafka.partition_by if self.kafka is not None else "primary_key"
 
+    @property
+    def rules(self) -> Rules:
+        """All rules that leave something out, of which each is to fit something."""
+        return replace(self.columns.rules, left_out=self.tables.left_out)
+
     def shadow(self, namespace: str) -> PipelineConfig:
         """The configuration of replays into a shadow namespace: separate batches and state, and no output but
         the warehouse."""
@@ -161,7 +173,17 @@ def _substitute(value: Any, path: str, key: tuple[str | int, ...]) -> Any:
         return {k: _substitute(v, path, (*key, k)) for k, v in value.items()}
     if isinstance(value, list):
         return [_substitute(v, path, (*key, i)) for i, v in enumerate(value)]
-    if not isinstance(value, str) or "${" not in value:
+    if not isinstance(value, str):
+        return value
+    if _is_left_as_it_is(value, key):
+        raise ConfigError(
+            f"`{key_text(key)}` refers to a value in a way that is not replaced here, so it would be taken as it is written",
+            operation="check the configuration",
+            obj=path,
+            hint="Write ${NAME}, and set NAME in the environment: also if the value itself has these characters.",
+        )
+
+    if "${" not in value:
         return value
 
     def replace(match: re.Match[str]) -> str:
@@ -176,6 +198,17 @@ def _substitute(value: Any, path: str, key: tuple[str | int, ...]) -> Any:
         return found
 
     return _VARIABLE.sub(replace, value)
+
+
+def _is_left_as_it_is(text: str, key: tuple[str | int, ...]) -> bool:
+    """Whether a text has a reference of another tool's form: `${env:NAME}`, `${NAME:-default}`; and as a secret `$NAME`, which
+    would be a password or a salt that everybody knows."""
+    if key and key[0] in _REPLACE_THEMSELVES:
+        return False
+    if any(_VARIABLE.fullmatch(found) is None for found in _REFERENCE.findall(text)):
+        return True
+    secret = any(isinstance(part, str) and is_secret(part) for part in key)
+    return secret and _WHOLE_REFERENCE.fullmatch(text.strip()) is not None
 
 
 def explain(error: ValidationError, document: Document | None = None) -> str:

@@ -12,6 +12,9 @@ from pydantic import Field, SecretStr, field_validator, model_validator
 from writetime.config.base import COMMAS, LOWER, Model, pattern_list
 from writetime.events import masking
 
+_OF_NO_PATTERN = "\\\"'`()|+^${}"
+"""What patterns of tables never have, but regular expressions and quoted names."""
+_MOST_CHARACTERS = 32_767
 NotInLog = Literal["alarm", "read", "leave_out"]
 
 
@@ -21,7 +24,9 @@ class TablesConfig(Model):
     include: Annotated[list[str], COMMAS] = Field(
         default=["*.*"], description="keyspace.table patterns, as a list or separated by commas; `*` stands for any text."
     )
-    exclude: Annotated[list[str], COMMAS] = Field(default=[], description="Patterns that are excluded.")
+    exclude: Annotated[list[str], COMMAS] = Field(
+        default=[], description="Patterns that are excluded. A name without `*`, `?` or `[`: see `columns.unmatched`."
+    )
     not_in_log: Annotated[NotInLog, LOWER] = Field(
         default="alarm",
         description="Captured tables whose writes reach no commit log: those of Accord (transactional_mode other than off), of tracked "
@@ -40,13 +45,27 @@ class TablesConfig(Model):
         included = any(fnmatchcase(full_name, pattern) for pattern in self.include)
         return included and not any(fnmatchcase(full_name, pattern) for pattern in self.exclude)
 
+    @property
+    def left_out(self) -> list[str]:
+        """The tables that are excluded by name."""
+        return [pattern for pattern in self.exclude if not set("*?[") & set(pattern)]
+
     @field_validator("include", "exclude")
     @classmethod
-    def _patterns_have_a_keyspace(cls, patterns: list[str]) -> list[str]:
-        for pattern in patterns:
-            if "." not in pattern:
+    def _are_patterns(cls, patterns: list[str]) -> list[str]:
+        found = [pattern.strip() for pattern in patterns]
+        for pattern in found:
+            keyspace, dot, table = pattern.partition(".")
+            if not dot:
                 raise ValueError(f"`{pattern}` is not a keyspace.table pattern; did you mean `{pattern}.*`?")
-        return patterns
+            if not keyspace or not table:
+                raise ValueError(f"`{pattern}` is not a keyspace.table pattern; `*.*` stands for all tables")
+            if odd := next((sign for sign in _OF_NO_PATTERN if sign in pattern), None):
+                raise ValueError(
+                    f"`{pattern}` has a {odd}: it is no regular expression, and names are not quoted in it; `*` stands for any text, "
+                    "`?` for one character"
+                )
+        return found
 
 
 class ColumnsConfig(Model):
@@ -73,8 +92,9 @@ class ColumnsConfig(Model):
     )
     unmatched: Literal["stop", "alarm"] = Field(
         default="stop",
-        description="What happens if a rule fits no column or table that the cluster has or had. stop: no batch is planned. alarm: "
-        "cdc_watch fails, and batches go on; for rules of tables that are created later. The status and the page name such rules.",
+        description="What happens if a rule, or a name in `tables.exclude`, fits no column or table that the cluster has or had. stop: no "
+        "batch is planned. alarm: cdc_watch fails, and batches go on; for rules of tables that are created later. The status and the page "
+        "name such rules.",
     )
 
     @model_validator(mode="before")
@@ -164,9 +184,13 @@ def _number(name: str, text: str) -> str | int:
     if name == "hashes":
         return masking.algorithm(text)
     try:
-        return int(text)
-    except ValueError as error:
-        raise ValueError(f"`{name}.{text}`: a number of characters is due") from error
+        number = int(text)
+    except ValueError:
+        number = -1
+    # Python counts a negative number from the end: -1 would show all but the last character.
+    if number not in range(_MOST_CHARACTERS + 1):
+        raise ValueError(f"`{name}.{text}`: a number of characters from 0 to {_MOST_CHARACTERS} is due")
+    return number
 
 
 def _patterns(key: str, value: Any) -> list[str]:

@@ -62,16 +62,6 @@ def topic(prefix: str, keyspace: str, table: str) -> str:
     return to_topic(prefix, keyspace, table)
 
 
-def progress_topic(prefix: str) -> str:
-    """The compacted topic of the publishers' progress, written in the same transactions as the events."""
-    return f"{prefix}.__progress"
-
-
-def quarantine_topic(prefix: str) -> str:
-    """The compacted topic of quarantine records, keyed by their names."""
-    return f"{prefix}.__quarantine"
-
-
 def rows_of(batch: pa.RecordBatch) -> list[dict[str, Any]]:
     """Rows of a changes table as plain values, timestamps as µs and dates as days since the epoch (see
     `arrow.plain_values`)."""

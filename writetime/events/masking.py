@@ -13,7 +13,7 @@ bytes: they are secret stores.
 
 A pattern is a regular expression for the whole of `<keyspace>.<table>.<column>`, in letters of either case; a
 name is that text itself, or followed by fields, in either case. The first rule that fits, in the order above, is the one.
-A rule that fits nothing is none: `Rules.unmatched` names those.
+A rule that fits nothing is none: `Rules.unmatched` names those. Rules stay with a key column that is renamed.
 null stays null. A filter is a Python expression of comparisons, `and`, `or`, `not`, `in`, column names and
 constants; what it compares with null is not so. Knows no sink.
 """
@@ -58,6 +58,7 @@ from writetime.events.json import to_json_value
 from writetime.events.row_values import TableView
 
 Values = Mapping[str, Any]
+LEFT_OUT: Final = "tables.exclude"
 Path = tuple[str, ...]
 """Names of fields in lower case, from the outermost."""
 _PUBLISHED: Final = (NativeType, CollectionType, CustomType, TupleType, UdtType, VectorType)
@@ -79,7 +80,8 @@ _COMPARED: Final[dict[type[ast.cmpop], Callable[[Any, Any], bool]]] = {
 @dataclass(frozen=True, slots=True)
 class Rules:
     """The rules of a pipeline's configuration. `fields`: names of columns and of fields within them; `hashes`:
-    patterns by algorithm; `masks`, `cuts`: by number of characters; `rows`: filters by `<keyspace>.<table>`."""
+    patterns by algorithm; `masks`, `cuts`: by number of characters; `rows`: filters by `<keyspace>.<table>`; `left_out`: names of
+    tables that are not captured, of which only `unmatched` knows."""
 
     include: Sequence[str] = ()
     exclude: Sequence[str] = ()
@@ -89,9 +91,10 @@ class Rules:
     cuts: Mapping[int, Sequence[str]] = field(default_factory=dict)
     rows: Mapping[str, str] = field(default_factory=dict)
     salt: str = field(default="", repr=False)
+    left_out: Sequence[str] = ()
 
     def __bool__(self) -> bool:
-        return any((self.include, self.exclude, self.fields, self.hashes, self.masks, self.cuts, self.rows))
+        return any((self.include, self.exclude, self.fields, self.hashes, self.masks, self.cuts, self.rows, self.left_out))
 
     def of(self, table: Table, types: Types) -> TableRules:
         """The rules of one table. SchemaError for an undefined type."""
@@ -99,9 +102,11 @@ class Rules:
         for name, column in table.columns.items():
             label = f"{table.keyspace}.{table.name}.{name}"
             key = column.kind in ("partition_key", "clustering")
-            if label.lower() in names or _fits(self.exclude, label) or (self.include and not key and not _fits(self.include, label)):
+            former = [f"{table.keyspace}.{table.name}.{each}" for each in table.former_names(column) if each not in table.columns]
+            excluded = (each.lower() in names or _fits(self.exclude, each) for each in (label, *former))
+            if any(excluded) or (self.include and not key and not _fits(self.include, label)):
                 found.excluded.add(name)
-            elif mask := self._mask(label):
+            elif mask := self._mask(label) or self._mask_of_former(table, column):
                 found.masks[name] = mask
             elif paths := {tuple(each[len(label) + 1 :].split(".")) for each in names if each.startswith(f"{label}.".lower())}:
                 found.nested[name] = frozenset(paths)
@@ -112,7 +117,7 @@ class Rules:
     def unmatched(self, schema: Schema) -> list[Unmatched]:
         """The rules that fit no column or table, by all tables that are or were there."""
         tables = [with_dropped(table) for table in schema.tables.values() if table.keyspace not in SYSTEM_KEYSPACES]
-        labels = dict.fromkeys(f"{table.full_name}.{name}" for table in tables for name in table.columns)
+        labels = dict.fromkeys(f"{t.full_name}.{name}" for t in tables for name in (*t.columns, *(each.name for each in t.former_keys)))
         names = {table.full_name.lower() for table in tables}
         found = [
             Unmatched(key, pattern)
@@ -121,7 +126,8 @@ class Rules:
             if pattern and not any(_fits([pattern], label) for label in labels)
         ]
         found += [Unmatched("field.exclude.list", name) for name in self.fields if not any(_names(name, t, schema) for t in tables)]
-        return found + [Unmatched("rows", name) for name in self.rows if name.lower() not in names]
+        found += [Unmatched("rows", name) for name in self.rows if name.lower() not in names]
+        return found + [Unmatched(LEFT_OUT, name) for name in self.left_out if name not in {t.full_name for t in schema.tables.values()}]
 
     def _patterns(self) -> Iterator[tuple[str, Sequence[str]]]:
         """The lists of patterns, each with the key that has it."""
@@ -130,6 +136,15 @@ class Rules:
         yield from ((f"column.mask.hash.{name}.with.salt", patterns) for name, patterns in self.hashes.items())
         yield from ((f"column.mask.with.{length}.chars", patterns) for length, patterns in self.masks.items())
         yield from ((f"column.truncate.to.{length}.chars", patterns) for length, patterns in self.cuts.items())
+
+    def _mask_of_former(self, table: Table, column: Column) -> Mask | None:
+        """The mask of a key column by a name that it had before it was renamed: it is hidden until the rule goes. If another
+        column has the name now, a rule that no key can have is of that one."""
+        for name in table.former_names(column):
+            mask = self._mask(f"{table.keyspace}.{table.name}.{name}")
+            if mask is not None and (mask.kind == "hash" or name not in table.columns):
+                return mask
+        return None
 
     def _mask(self, label: str) -> Mask | None:
         for algorithm, patterns in self.hashes.items():
@@ -144,12 +159,14 @@ class Rules:
 
 @dataclass(frozen=True, slots=True)
 class Unmatched:
-    """A rule that fits nothing: the key within `columns`, and the pattern or name."""
+    """A rule that fits nothing: the key within `columns`, or `tables.exclude`, and the pattern or name."""
 
     key: str
     rule: str
 
     def __str__(self) -> str:
+        if self.key == LEFT_OUT:
+            return f"`{self.key}`: `{self.rule}` fits no table (names of tables differ by case)"
         what = "table" if self.key == "rows" else "column"
         return f"`columns.{self.key}`: `{self.rule}` fits no {what}"
 

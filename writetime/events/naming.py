@@ -137,6 +137,16 @@ def to_topic(prefix: str, keyspace: str, table: str) -> str:
     return topic
 
 
+def progress_topic(prefix: str) -> str:
+    """The compacted topic of the publishers' progress, written in the same transactions as the events."""
+    return f"{prefix}.__progress"
+
+
+def quarantine_topic(prefix: str) -> str:
+    """The compacted topic of quarantine records, keyed by their names."""
+    return f"{prefix}.__quarantine"
+
+
 def from_topic(topic: str) -> tuple[str, str, str]:
     """Prefix, keyspace and table of a topic. SchemaError for other names."""
     parts = topic.rsplit(".", 2)

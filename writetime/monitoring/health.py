@@ -63,7 +63,7 @@ class Expected:
             verify=cql and airflow.verify_schedule is not None,
             audit=airflow.audit_schedule is not None,
             config=path,
-            rules=config.columns.rules or NO_RULES,
+            rules=config.rules or NO_RULES,
         )
 
 

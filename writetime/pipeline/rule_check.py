@@ -1,4 +1,4 @@
-"""Whether the rules of `columns` fit the tables of the cluster.
+"""Whether the rules of `columns`, and names in `tables.exclude`, fit the tables of the cluster.
 
 Strategy: a rule that fits nothing hides nothing, most often because of a letter, and what is published then cannot be
 called back. So no batch is planned with one, by the schema that the bucket has; before a schema is known, nothing can
@@ -12,7 +12,7 @@ from typing import Final
 
 from writetime.cassandra.schema.model import Schema
 from writetime.cassandra.schema.system_tables import SYSTEM_KEYSPACES
-from writetime.config.tables import ColumnsConfig
+from writetime.config.pipeline import PipelineConfig
 from writetime.errors import ConfigError
 from writetime.events.masking import Rules, Unmatched
 from writetime.pipeline.segment_check import known_schema
@@ -30,11 +30,12 @@ def unmatched(rules: Rules, schema: Schema) -> list[Unmatched] | None:
     return rules.unmatched(schema)
 
 
-def rule_check(store: Store, cluster: str, columns: ColumnsConfig) -> Callable[[], None]:
+def rule_check(store: Store, config: PipelineConfig) -> Callable[[], None]:
     """What raises ConfigError before a batch is planned, if a rule fits nothing."""
 
     def check() -> None:
-        if columns.unmatched == "stop" and (found := unmatched_now(store, cluster, columns.rules)):
+        cluster = config.cluster.name
+        if config.columns.unmatched == "stop" and (found := unmatched_now(store, cluster, config.rules)):
             raise ConfigError("; ".join(map(str, found)), operation="plan a batch", obj=cluster, hint=HINT)
 
     return check

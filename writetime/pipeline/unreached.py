@@ -10,6 +10,7 @@ from collections.abc import Iterable, Iterator
 
 from writetime.config.pipeline import PipelineConfig
 from writetime.events import envelope
+from writetime.events.naming import quarantine_topic
 from writetime.pipeline.documents import Document
 from writetime.pipeline.planner import namespaces
 from writetime.storage import layout
@@ -46,7 +47,7 @@ def _of_kafka(config: PipelineConfig, table: str) -> Iterator[Unreached]:
     )
     yield Unreached(place=f"topic {topic}", what="records sent already", until=compacted)
     if config.quarantine.topic:
-        of_quarantine = envelope.quarantine_topic(config.kafka.topic_prefix)
+        of_quarantine = quarantine_topic(config.kafka.topic_prefix)
         yield Unreached(
             place=f"topic {of_quarantine}", what="quarantine records sent already", until="retention.ms of the topic has passed"
         )
@@ -91,6 +92,15 @@ def _of_others(config: PipelineConfig) -> Iterator[Unreached]:
     yield Unreached(
         place="backups", what="copies of bucket and warehouse, and old versions of objects in a versioned bucket", until="you delete them"
     )
+    places = [config.bucket, config.state or config.bucket]
+    places += [config.catalog.warehouse] if config.catalog else []
+    places += [config.files.url] if config.files else []
+    if any(place.startswith(("s3://", "s3+")) for place in places):
+        aborted = "a rule of the bucket aborts them (AbortIncompleteMultipartUpload), or you do"
+        yield Unreached(place="uploads", what="parts of uploads to S3 that were broken off, which no listing shows", until=aborted)
+    if any(place.startswith("gs://") for place in places):
+        kept = "the soft delete policy of the bucket has passed: 7 days, unless you change it"
+        yield Unreached(place="soft delete", what="objects that were deleted or replaced in Google Cloud Storage", until=kept)
     yield Unreached(place="materialized views", what="their rows: they are tables of their own", until="you erase the key there")
     yield Unreached(place="readers", what="what others made of tables, topics and files", until="they delete it")
 

@@ -6,6 +6,7 @@ them.
     gcs, s3, local   one backend each; `open_store` imports the one for the URL
     s3_conditions    whether a service keeps the conditions of writes
     s3_credentials   credentials that are rotated, or come later
+    s3_endpoint, no_proxy   what every client of a service reads alike in the environment
     source, checksum, object_names, refusals   shared by the backends
     layout           the names of all objects in the bucket
     segment_object, segment_parts, segment_paths   segments as objects: archived, growing, and from command-line paths

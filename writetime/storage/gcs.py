@@ -104,9 +104,11 @@ class GcsStore:
                         yield name
 
     def _blobs(self, prefix: str, start_after: str, **wanted: Any) -> Iterator[Any]:
-        last = b""
+        last, start = b"", f"{self._prefix}{start_after}".encode() if start_after else b""
         for blob in self._listing(prefix, start_offset=self._prefix + start_after if start_after else None, **wanted):
             last = require_next(blob.name, last, self._prefix + prefix)
+            if last < start:
+                raise ValueError(f"the listing begins before {start_after!a}")
             name = blob.name.removeprefix(self._prefix)
             # The service's offset is inclusive; and "folders" created in a console are objects named `…/`.
             if name != start_after and is_name(name):

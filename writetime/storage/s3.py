@@ -38,6 +38,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any, BinaryIO, NamedTuple
 from urllib.parse import quote, unquote
+from urllib.request import getproxies_environment
 
 import botocore.loaders
 import botocore.session
@@ -57,6 +58,7 @@ from writetime.storage import request_count, s3_conditions
 from writetime.storage.address import parse
 from writetime.storage.checksum import CHUNK, crc32c, from_base64, to_base64
 from writetime.storage.concurrency import AT_ONCE
+from writetime.storage.no_proxy import bypasses
 from writetime.storage.object_names import is_name, require_name, require_next
 from writetime.storage.refusals import RENEW, S3, BeyondTheEnd, Refusal, refusal_of
 from writetime.storage.s3_credentials import LiveCredentials
@@ -134,7 +136,8 @@ class S3Store:
         """See Store.names."""
         after = {"StartAfter": self._prefix + start_after} if start_after else {}
         with self._explained("list objects", prefix):
-            last = b""
+            # A service that does not know `StartAfter` begins with the first name.
+            last = after.get("StartAfter", "").encode()
             for found in self._pages(prefix, MaxKeys=min(page, PAGE), **after):
                 for entry in found.get("Contents", ()):
                     last = require_next(entry["Key"], last, self._prefix + prefix)
@@ -256,9 +259,14 @@ class S3Store:
     def _pages(self, prefix: str, **wanted: Any) -> Iterator[Any]:
         """The answers of a listing. Objects and folders are in order, each kind by itself."""
         pages = self._client.get_paginator("list_objects_v2").paginate(Bucket=self._bucket, Prefix=self._prefix + prefix, **wanted)
+        more = False
         for page in pages:
             self._bucket_is_there = True
+            more = page.get("IsTruncated", False) and not page.get("NextContinuationToken")
             yield page
+        if more:
+            # The library takes that for the end.
+            raise ValueError("the listing breaks off: the service says that there is more, and not how to go on")
 
     def _answer(self, name: str, operation: str) -> Mapping[str, Any] | None:
         """What the service says of an object, which may lack a CRC32C; None if it does not exist."""
@@ -531,6 +539,8 @@ class S3Store:
                     retries={"mode": "standard", "total_max_attempts": _ATTEMPTS},
                     request_checksum_calculation="when_required",
                     response_checksum_validation="when_required",
+                    # The library's own reading of NO_PROXY knows no networks.
+                    proxies={} if self._endpoint and bypasses(getproxies_environment().get("no", ""), self._endpoint) else None,
                     # Other services have no host name per bucket.
                     s3={"addressing_style": "path"} if self._endpoint else None,
                 ),

@@ -145,8 +145,19 @@ def test_rename_of_a_clustering_column() -> None:
             columns=[deleted_row(("t", "c"), T + DAY), column_row("t", "c_new", T + DAY, "clustering", "text", 0, "desc")],
         ),
     ]
-    (table,) = user_tables(learnt(history).schema()).values()
+    learner = learnt(history)
+    (table,) = user_tables(learner.schema()).values()
     assert table.clustering == (Column("c_new", "clustering", "text", 0, descending=True),)
+    for known in (learner, SchemaLearner.from_json(learner.to_json())):
+        (table,) = user_tables(known.schema()).values()
+        assert [table.former_names(column) for column in (*table.partition_key, *table.clustering)] == [[], ["c"]]
+
+
+def test_names_of_a_table_before_are_no_former_names() -> None:
+    columns = {"pk": Column("pk", "partition_key", "int", 0), "d": Column("d", "clustering", "text", 0)}
+    again = Table("k", "t", UUID(int=2), columns)
+    learner = learnt([create_keyspace("k", T), create_table(TABLE, T), drop(T + DAY), create_table(again, T + 2 * DAY)])
+    assert learner.schema().tables[again.id].former_keys == ()
 
 
 def test_rename_that_only_a_snapshot_tells() -> None:
@@ -160,6 +171,7 @@ def test_rename_that_only_a_snapshot_tells() -> None:
         (table,) = user_tables(learner.schema()).values()
         assert table.clustering == (Column("c_new", "clustering", "text", 0, descending=True),)
         assert table.partition_key == TABLE.partition_key
+        assert table.former_names(table.clustering[0]) == ["c"]
         assert not learner.left_out
 
 

@@ -26,7 +26,7 @@ from spark_jobs.topic_check import messages, partitions_of
 from tests.proof.doubles.conftest import Clients
 from writetime.config.kafka import KafkaConfig
 from writetime.errors import PublishError
-from writetime.events.envelope import progress_topic
+from writetime.events.naming import progress_topic
 from writetime.pipeline.identity import Owner
 
 

@@ -785,6 +785,13 @@ class _View:
         ]
         return {cell.column: _value("columns", cell) for cell in sorted(cells, key=lambda cell: cell.timestamp)}
 
+    def values_ever(self, table: str, clustering: Clustering) -> dict[str, Any]:
+        """The latest values that a row had since the floor, whether it still exists or not."""
+        facts = self.facts[table].rows[clustering]
+        within = (c for c in facts.cells if self.floor < c.timestamp and (self.bound is None or c.timestamp <= self.bound))
+        cells = (cell for cell in within if cell.value and not cell.is_tombstone)
+        return {cell.column: _value(table, cell) for cell in sorted(cells, key=lambda cell: (cell.timestamp, cell.value))}
+
     def last_values(self, table: str, clustering: Clustering) -> dict[str, Any]:
         """The latest values that a row ever had, whether it still exists or not."""
         cells = [cell for cell in self.facts[table].rows[clustering].cells if cell.value and not cell.is_tombstone]
@@ -952,6 +959,7 @@ def _table(keyspace: str, source: str, clustering: Clustering, incarnation: _Inc
         dropped_at=incarnation.last,
         replaced=incarnation.replaced,
         view=_materialized(options) if source == "views" else None,
+        former_keys=tuple(_former_keys(view, clustering, columns)),
     )
     if not table.partition_key or not all(_contiguous(part) for part in (table.partition_key, table.clustering)):
         raise SchemaError(
@@ -983,6 +991,16 @@ def _columns(view: _View, clustering: Clustering) -> dict[str, Column]:
                 del found[min(written, places[place])[1]]
             places[place] = max(written, places.get(place, written))
     return found
+
+
+def _former_keys(view: _View, clustering: Clustering, columns: Collection[str]) -> Iterator[Column]:
+    """Key columns that are not there any more: they were renamed, as no key column can be dropped."""
+    for ck in view.facts["columns"].with_prefix(clustering):
+        values = view.values_ever("columns", ck)
+        if (name := _part(ck[1])) not in columns and {"kind", "type"} <= values.keys():
+            column = _column(name, values["kind"], values["type"], values.get("position", -1), values.get("clustering_order"))
+            if column.position >= 0:
+                yield column
 
 
 def _columns_before(keyspace: str, view: _View, source: str, clustering: Clustering, incarnation: _Incarnation) -> Iterator[DroppedColumn]:

@@ -90,7 +90,8 @@ class Table:
     re-created.
 
     `replaced`: a later incarnation has its name, even if that one was dropped too; `dropped_at`: when this
-    one ended (µs). Both are excluded from comparisons.
+    one ended (µs); `former_keys`: key columns under names that they had before a RENAME. All three are excluded
+    from comparisons.
 
     `transactional_mode`: which writes go through Accord and never reach the commit log (Cassandra 6.0); `off`
     if none do, or if no snapshot has it. `durable`: False if its keyspace has `durable_writes = false`.
@@ -110,6 +111,7 @@ class Table:
     durable: bool = True
     dropped: bool = False
     view: View | None = None
+    former_keys: tuple[Column, ...] = field(default=(), compare=False, repr=False)
     replaced: bool = field(default=False, compare=False)
     dropped_at: int | None = field(default=None, compare=False)
 
@@ -173,6 +175,10 @@ class Table:
     @property
     def is_counter(self) -> bool:
         return "counter" in self.flags
+
+    def former_names(self, column: Column) -> list[str]:
+        """The names that a key column had before it was renamed."""
+        return [former.name for former in self.former_keys if (former.kind, former.position) == (column.kind, column.position)]
 
     def _ordered(self, kind: ColumnKind) -> tuple[Column, ...]:
         return tuple(sorted((c for c in self.columns.values() if c.kind == kind), key=lambda c: c.position))
