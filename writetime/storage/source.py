@@ -14,6 +14,7 @@ from typing import Any, BinaryIO, TypeVar, cast
 
 from writetime.errors import SourceUnreadable
 from writetime.storage.checksum import crc32c_of_stream
+from writetime.storage.progress import Body, moved
 
 T = TypeVar("T")
 
@@ -33,6 +34,7 @@ class _File(io.FileIO):
         return self._kept(super().readinto, buffer)
 
     def _kept(self, read: Callable[..., T], *args: Any) -> T:
+        moved()
         try:
             return read(*args)
         except OSError as error:
@@ -45,7 +47,7 @@ def opened(data: bytes | Path, operation: str, name: str) -> Iterator[BinaryIO]:
     """The data of `Store.put` as an open file. SourceUnreadable if the file cannot be opened or read to its
     end."""
     if isinstance(data, bytes):
-        yield io.BytesIO(data)
+        yield Body(data)
         return
     try:
         file = _File(data)
