@@ -13,7 +13,7 @@ locally.
     report           the node's status in the bucket      filler           fills segments of idle nodes
     cdc_settings     the node's CDC settings              open_file_probe  whether a file is open for writing
     io_priority      niceness, no page cache              systemd          notifications to systemd
-    loaded           SSTables loaded past the log
+    loaded           SSTables loaded past the log         log              the log, which delays nothing
 
 It runs on a production database node: nothing is deleted before the store has confirmed the same bytes.
 """

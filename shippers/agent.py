@@ -43,7 +43,7 @@ from shippers.sign_off import CaughtUp, SignOff
 from shippers.truncations import TruncationShipper
 from writetime.config.pipeline import PipelineConfig
 from writetime.errors import ConfigError, ShipError, WritetimeError
-from writetime.storage import layout
+from writetime.storage import layout, progress
 from writetime.storage.store import Store
 
 _IN_A_ROW = 3
@@ -130,7 +130,11 @@ class Agent:
 
         ShipError if another shipper holds the folder.
         """
-        with only_shipper(self._node.cdc_raw), self._relief.prepared(in_background=mode is Mode.SERVICE):
+        with (
+            only_shipper(self._node.cdc_raw),
+            progress.reported_to(self.pulse.beat),
+            self._relief.prepared(in_background=mode is Mode.SERVICE),
+        ):
             while True:
                 done = self._survive_round(mode)
                 if mode is not Mode.SERVICE or self._pause_is_last():
@@ -211,10 +215,12 @@ class Agent:
     def _pause_is_last(self) -> bool:
         """Wait for the next round and ship tails meanwhile. Return whether the shipper was asked to stop."""
         if self._node.ship.tail_seconds is None:
+            self.pulse.beat(rest=self._node.poll_seconds)
             return self._stop.wait(self._node.poll_seconds)
         until = time.monotonic() + self._node.poll_seconds
         while (left := until - time.monotonic()) > 0:
             tail = max(0.0, self._growing.due_at - time.monotonic())
+            self.pulse.beat(rest=min(left, tail))
             if self._stop.wait(min(left, tail)):
                 return True
             if tail < left:

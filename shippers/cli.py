@@ -8,12 +8,12 @@ from __future__ import annotations
 
 import contextlib
 import json
-import logging
 import signal
 import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from threading import Event
+from queue import SimpleQueue
+from threading import Event, Thread
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
@@ -52,25 +52,25 @@ def ship(
 
 
 def _run(settings: PipelineConfig, *, once: bool, drain: bool) -> bool:
-    from shippers import io_priority, metrics, systemd
+    from shippers import io_priority, log, metrics, systemd
     from shippers.agent import Agent, Mode
     from shippers.node_identity import require_node
     from writetime.storage import open_store
 
     node = require_node(settings)
-    configure_log()
+    log.configure()
     io_priority.lower_priority(node.ship.nice)
     mode = Mode.DRAIN if drain else Mode.ONCE if once else Mode.SERVICE
     # A drained node is stopped: connecting to it would only take time.
     with _link(settings if not drain else None) as link:
         agent = Agent(settings, open_store(settings.bucket), link=link, stop=stop_on_signals())
-        server = metrics.serve(node.ship.listen, agent.metrics, agent.pulse) if node.ship.listen and mode is Mode.SERVICE else None
-        systemd.notify("READY=1")
+        serving = metrics.Serving(node.ship.listen, agent.metrics, agent.pulse) if node.ship.listen and mode is Mode.SERVICE else None
         try:
-            return agent.run(mode)
+            with systemd.watched(lambda: agent.pulse.alive):
+                return agent.run(mode)
         finally:
-            if server is not None:
-                server.close()
+            if serving is not None:
+                serving.close()
 
 
 def _show_status(settings: PipelineConfig, as_json: bool) -> None:
@@ -114,20 +114,14 @@ def _link(settings: PipelineConfig | None) -> Iterator[node_identity.Link | None
 
 def stop_on_signals() -> Event:
     """An event that SIGTERM and SIGINT set; the agent finishes the current file."""
-    stop = Event()
+    stop, signals = Event(), SimpleQueue[int]()
+
+    def wait() -> None:
+        signals.get()
+        stop.set()
+
+    # Not in the handler: it interrupts the main thread, which may just then hold the lock of the event.
+    Thread(target=wait, name="signals", daemon=True).start()
     for number in (signal.SIGTERM, signal.SIGINT):
-        signal.signal(number, lambda *_: stop.set())
+        signal.signal(number, lambda received, _: signals.put(received))
     return stop
-
-
-def configure_log() -> None:
-    """Log to stderr, including libraries' warnings: readable lines on a terminal, JSON otherwise."""
-    import structlog
-
-    stamps: list[Any] = [structlog.processors.add_log_level, structlog.processors.TimeStamper(fmt="iso", utc=True)]
-    show: Any = structlog.dev.ConsoleRenderer() if sys.stderr.isatty() else structlog.processors.JSONRenderer()
-    structlog.configure(processors=[*stamps, show], logger_factory=structlog.WriteLoggerFactory(file=sys.stderr))
-    strip = structlog.stdlib.ProcessorFormatter.remove_processors_meta
-    handler = logging.StreamHandler()
-    handler.setFormatter(structlog.stdlib.ProcessorFormatter(foreign_pre_chain=stamps, processors=[strip, show]))
-    logging.basicConfig(handlers=[handler], level=logging.WARNING, force=True)

@@ -1,7 +1,9 @@
 """One shipper per folder, by an flock on the cdc_raw folder itself.
 
 Strategy: the folder is locked rather than a lock file, so that two shippers with different settings conflict
-too. The kernel releases the lock when the process ends in any way. Knows nothing about segments.
+too. The kernel releases the lock when the process ends in any way. On a file system that has no locks the
+shipper does not start: a lock elsewhere, such as a file or a socket's name, would not be seen by a shipper in
+another container or with another state folder, or would outlast its process. Knows nothing about segments.
 """
 
 from __future__ import annotations
@@ -13,6 +15,11 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from writetime.errors import ShipError
+
+_NO_LOCKS = (
+    "Nothing is shipped. Keep cdc_raw on a local disk. NFS needs its lock service or the mount option local_lock=flock, "
+    "FUSE a file system with flock."
+)
 
 
 @contextlib.contextmanager
@@ -40,4 +47,8 @@ def _lock(descriptor: int, folder: Path) -> None:
     except BlockingIOError as error:
         raise ShipError(
             "another shipper holds the lock on this folder", operation="lock cdc_raw", obj=str(folder), hint="Stop one of the two."
+        ) from error
+    except OSError as error:
+        raise ShipError(
+            f"the file system does not lock the folder: {error.strerror}", operation="lock cdc_raw", obj=str(folder), hint=_NO_LOCKS
         ) from error

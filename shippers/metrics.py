@@ -2,9 +2,10 @@
 --status`.
 
 Strategy: the agent passes facts after each segment and each round; this module exports them as gauges and
-counters of its own registry, and as one JSON document. /healthz returns 200 while the loop runs: problems
-with the store or with space are for alerts, because a restart does not solve them. A port that is in use does
-not stop the shipper.
+counters of its own registry, and as one JSON document. /healthz returns 200 while the loop or an upload moves:
+problems with the store or with space are for alerts, because a restart does not solve them. The server starts
+in a thread of its own, which tries again while the port is taken or its host's name is not resolved: shipping
+needs neither.
 """
 
 from __future__ import annotations
@@ -18,21 +19,27 @@ from collections import deque
 from collections.abc import Callable, Collection
 from contextlib import suppress
 from dataclasses import asdict, dataclass
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from http.server import BaseHTTPRequestHandler
 from pathlib import Path
-from typing import Any
+from socketserver import TCPServer, ThreadingMixIn
+from typing import Any, Final
 
 import structlog
 from prometheus_client import CONTENT_TYPE_LATEST, CollectorRegistry, Counter, Gauge, Histogram, generate_latest
 
-from shippers import systemd
+from shippers.log import LOST
 from writetime.cassandra.cdc_settings import CdcSettings
 
 NOTE = "status.json"
 STILL_ALIVE_SECONDS = 900.0
+"""Seconds without a sign of life after which the shipper counts as hung. A store that does not answer is given up
+earlier."""
 CONNECTIONS = 16
 """Connections to the server of /metrics at once."""
 _SECONDS_TO_ASK = 10.0
+_TAKEN: Final = "Shipping goes on. Set node.ship.listen, or stop what uses the port."
+_AGAIN_SECONDS: Final = 15.0
+"""Seconds until the server is started again after that failed."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -81,6 +88,7 @@ class Metrics:
 
     def __init__(self) -> None:
         self.registry = CollectorRegistry()
+        self.registry.register(LOST)
         counter, gauge = self._counter, self._gauge
         self._bytes = counter("bytes", "Bytes of segments that the store has confirmed.")
         self._segments = counter("segments", "Segments shipped, by how the store came to hold them.", "outcome")
@@ -167,20 +175,20 @@ class Metrics:
 
 
 class Pulse:
-    """Heartbeat of the loop. The loop calls `beat`; the server's threads read the properties."""
+    """Signs of life of the loop. The loop and its uploads call `beat`; other threads read the properties."""
 
     def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
         self._clock = clock
         self._last = clock()
 
-    def beat(self) -> None:
-        self._last = self._clock()
-        systemd.notify("WATCHDOG=1")
+    def beat(self, rest: float = 0.0) -> None:
+        """The loop moves. After this it is meant to rest for `rest` seconds."""
+        self._last = self._clock() + rest
 
     @property
     def silent_for(self) -> float:
-        """Seconds since the last beat."""
-        return self._clock() - self._last
+        """Seconds since the last beat, or since the end of the rest after it."""
+        return max(0.0, self._clock() - self._last)
 
     @property
     def alive(self) -> bool:
@@ -210,12 +218,16 @@ class Server:
                 else:
                     self._answer(404, "text/plain", b"/metrics, /healthz\n")
 
+            def do_HEAD(self) -> None:
+                self.do_GET()
+
             def _answer(self, status: int, kind: str, body: bytes) -> None:
                 self.send_response(status)
                 self.send_header("Content-Type", kind)
                 self.send_header("Content-Length", str(len(body)))
                 self.end_headers()
-                self.wfile.write(body)
+                if self.command != "HEAD":
+                    self.wfile.write(body)
 
             def log_message(self, *_: Any) -> None:
                 """Do not log scrapes."""
@@ -229,18 +241,36 @@ class Server:
         self._server.server_close()
 
 
-def serve(listen: str, metrics: Metrics, pulse: Pulse) -> Server | None:
-    """Start the server. If it cannot listen, log an error and return None: shipping matters more than
-    metrics.
-    """
-    log = structlog.get_logger("ship")
-    try:
-        server = Server(listen, metrics, pulse)
-    except (OSError, OverflowError) as error:
-        log.error("failed to start the metrics server", listen=listen, message=str(error), hint="Set node.ship.listen.")
-        return None
-    log.info("metrics server started", listen=server.address)
-    return server
+class Serving:
+    """Starts the server in a thread, and again while it cannot listen: shipping matters more than metrics."""
+
+    def __init__(self, listen: str, metrics: Metrics, pulse: Pulse) -> None:
+        self._over = threading.Event()
+        self._log = structlog.get_logger("ship")
+        self.server: Server | None = None
+        # Without a thread (a limit of the system), there are no metrics.
+        with suppress(RuntimeError):
+            threading.Thread(target=self._start, args=(listen, metrics, pulse), name="metrics start", daemon=True).start()
+
+    def close(self) -> None:
+        """Stop serving. Waits neither for a name nor for a port."""
+        self._over.set()
+        if self.server is not None:
+            self.server.close()
+
+    def _start(self, listen: str, metrics: Metrics, pulse: Pulse) -> None:
+        failed = ""
+        while not self._over.is_set():
+            try:
+                self.server = Server(listen, metrics, pulse)
+            except (OSError, OverflowError, RuntimeError) as error:
+                if str(error) != failed:
+                    self._log.error("failed to start the metrics server, retrying", listen=listen, message=str(error), hint=_TAKEN)
+                failed = str(error)
+                self._over.wait(_AGAIN_SECONDS)
+            else:
+                self._log.info("metrics server started", listen=self.server.address)
+                return
 
 
 def note(path: Path, sight: Sight, **more: Any) -> None:
@@ -260,8 +290,10 @@ def noted(path: Path) -> dict[str, Any]:
     return document if isinstance(document, dict) else {}
 
 
-def _server_class(host: str) -> type[ThreadingHTTPServer]:
-    class Bound(ThreadingHTTPServer):
+def _server_class(host: str) -> type[TCPServer]:
+    # http.server's own class looks up the host's name, which takes minutes without a name server.
+    class Bound(ThreadingMixIn, TCPServer):
+        allow_reuse_address = True
         daemon_threads = True
         address_family = socket.AF_INET6 if host.startswith("[") else socket.AF_INET
 

@@ -16,8 +16,9 @@ from pathlib import Path
 from typing import Any, BinaryIO
 
 from proof.kill_shipper import sabotage
+from shippers import log
 from shippers.agent import Agent, Mode
-from shippers.cli import configure_log, stop_on_signals
+from shippers.cli import stop_on_signals
 from writetime.config.cluster import ClusterConfig
 from writetime.config.node import NodeConfig, ShipConfig
 from writetime.config.pipeline import PipelineConfig
@@ -138,10 +139,9 @@ def settings(folder: Path, space: int) -> PipelineConfig:
 
 def main(config: PipelineConfig, folder: Path, seed: int, point: str | None, at: int, rule: str | None, *, calm: bool, mode: Mode) -> int:
     """Run the shipper; the exit code of the process."""
-    log = os.open(folder / "shipper.log", os.O_WRONLY | os.O_CREAT | os.O_APPEND)
-    os.dup2(log, 2)
+    os.dup2(os.open(folder / "shipper.log", os.O_WRONLY | os.O_CREAT | os.O_APPEND), 2)
     sys.stderr = open(2, "w", buffering=1, closefd=False)  # noqa: SIM115 - for as long as the process lives
-    configure_log()
+    log.configure()
     points = Points(point, at)
     _patch(points, config)
     if rule is not None:

@@ -207,9 +207,7 @@ def test_ship_once(folder: Path) -> None:
 
 
 def test_the_libraries_log_goes_the_same_way() -> None:
-    script = (
-        "import logging; from shippers.cli import configure_log; configure_log(); logging.getLogger('cassandra').warning('down: %s', 'x')"
-    )
+    script = "import logging; from shippers import log; log.configure(); logging.getLogger('cassandra').warning('down: %s', 'x')"
     done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True, cwd=ROOT)
     told = json.loads(done.stderr)
     assert (told["event"], told["level"]) == ("down: x", "warning")

@@ -102,6 +102,7 @@ SHIPPER = {
     "tail_shipped_bytes": "gauge",
     "tail_lag_seconds": "gauge",
     "space_level": "gauge",
+    "lost_log_lines_total": "counter",
     "can_spill": "gauge",
     "unsafe_setting": "gauge setting",
 }

@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import configparser
+import contextlib
 import re
 import shlex
 import shutil
 import socket
 import subprocess
+import time
 import tomllib
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -17,7 +20,7 @@ import pytest
 import yaml
 from typer.testing import CliRunner
 
-from shippers import metrics
+from shippers import systemd
 from writetime.cli import build
 from writetime.config.node import ShipConfig
 from writetime.config.pipeline import load
@@ -84,20 +87,56 @@ def test_the_unit_exposes_little(unit: Cased) -> None:
     assert float(found[1]) < 2
 
 
-def test_the_watchdog_allows_what_counts_as_alive(unit: Cased) -> None:
-    assert float(unit["Service"]["WatchdogSec"]) >= metrics.STILL_ALIVE_SECONDS
+def test_the_watchdog_allows_for_a_machine_that_is_busy(unit: Cased) -> None:
+    assert float(unit["Service"]["WatchdogSec"]) >= 10 * systemd._EVERY_SECONDS
     assert unit["Service"]["Type"] == "notify"
 
 
-def test_systemd_is_notified(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as manager:
-        manager.bind(str(tmp_path / "notify"))
-        manager.settimeout(10)
-        monkeypatch.setenv("NOTIFY_SOCKET", str(tmp_path / "notify"))
-        metrics.Pulse().beat()
-        assert manager.recv(100) == b"WATCHDOG=1"
-    # Nobody listens any more: no reason to stop.
-    metrics.Pulse().beat()
+@contextlib.contextmanager
+def manager(folder: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[socket.socket]:
+    with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as end:
+        end.bind(str(folder / "notify"))
+        end.settimeout(10)
+        monkeypatch.setenv("NOTIFY_SOCKET", str(folder / "notify"))
+        yield end
+
+
+def test_systemd_is_notified_while_the_shipper_is_alive(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    alive = [True]
+    monkeypatch.setenv("WATCHDOG_USEC", "60000")
+    with manager(tmp_path, monkeypatch) as end, systemd.watched(lambda: alive[0]):
+        assert [end.recv(100) for _ in range(4)] == [b"READY=1"] + [b"WATCHDOG=1"] * 3
+        alive[0] = False
+        end.settimeout(0.5)
+        with contextlib.suppress(TimeoutError):
+            # One may have been on its way.
+            end.recv(100)
+        with pytest.raises(TimeoutError):
+            end.recv(100)
+        alive[0] = True
+        end.settimeout(10)
+        assert end.recv(100) == b"WATCHDOG=1"
+
+
+def test_a_manager_that_does_not_read_delays_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Its queue is full: the service is reported as ready once there is room."""
+    monkeypatch.setenv("WATCHDOG_USEC", "60000")
+    with manager(tmp_path, monkeypatch) as end:
+        full = 0
+        while systemd.notify("STATUS=busy"):
+            full += 1
+        begun = time.monotonic()
+        with systemd.watched(lambda: True):
+            assert time.monotonic() - begun < 5
+            heard = [end.recv(100) for _ in range(full + 2)]
+            assert set(heard[:full]) == {b"STATUS=busy"}
+            assert heard[full] == b"READY=1"
+
+
+def test_nobody_to_notify_is_no_reason_to_stop(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("NOTIFY_SOCKET", str(tmp_path / "nowhere"))
+    with systemd.watched(lambda: True):
+        assert not systemd.notify("READY=1")
 
 
 def test_the_image_asks_where_the_shipper_answers() -> None:

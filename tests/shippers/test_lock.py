@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import errno
+import fcntl
+import os
 import subprocess
 import sys
 from pathlib import Path
@@ -9,7 +12,10 @@ from pathlib import Path
 import pytest
 
 from shippers.lock import only_shipper
-from writetime.errors import ShipError
+from tests.shippers.conftest import Folder
+from tests.shippers.service import ROOT, command
+from writetime.errors import ShipError, StoreError
+from writetime.storage.local import LocalStore
 
 
 @pytest.mark.advice("Stop one of the two.")
@@ -30,6 +36,32 @@ def test_the_lock_goes_with_an_error(tmp_path: Path) -> None:
         raise ValueError("trouble")
     with only_shipper(tmp_path):
         pass
+
+
+@pytest.mark.parametrize("code", [errno.ENOLCK, errno.EOPNOTSUPP, errno.ENOSYS, errno.EBADF])
+def test_a_file_system_without_locks(code: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def refuse(*_: object) -> None:
+        raise OSError(code, os.strerror(code))
+
+    monkeypatch.setattr(fcntl, "flock", refuse)
+    with pytest.raises(ShipError, match=r"does not lock the folder: .*local_lock=flock"), only_shipper(tmp_path):
+        pytest.fail("shipped without a lock")
+    with pytest.raises(StoreError, match=r"does not lock the file: .*local_lock=flock") as caught:
+        LocalStore(tmp_path).put("name", b"")
+    assert not caught.value.retriable
+    assert LocalStore(tmp_path).head("name") is None
+
+
+def test_the_command_says_that_there_are_no_locks(folder: Folder, tmp_path: Path) -> None:
+    folder.segment(1)
+    prelude = "import errno, fcntl\ndef flock(*_): raise OSError(errno.ENOLCK, 'No locks available')\nfcntl.flock = flock"
+    line = command(folder.path, str(tmp_path / "bucket"), "--once", prelude=prelude)
+    done = subprocess.run(line, cwd=ROOT, capture_output=True, text=True, check=False)
+    assert done.returncode == 1
+    assert "lock cdc_raw" in done.stderr
+    assert "No locks available" in done.stderr
+    assert "Traceback" not in done.stderr
+    assert len(folder.names) == 2
 
 
 def test_no_folder(tmp_path: Path) -> None:

@@ -20,9 +20,10 @@ from structlog.testing import capture_logs
 from typer.testing import CliRunner
 
 from shippers import metrics
-from shippers.agent import Agent
+from shippers.agent import Agent, Mode
 from shippers.status import dry_run, status
 from tests.shippers.conftest import SEALED, FakeLink, Folder, ref
+from tests.shippers.service import running, until
 from tests.shippers.test_agent import changed, failing
 from tests.shippers.test_disk_space import Down, stuck
 from tests.shippers.test_upload import take_in
@@ -113,6 +114,36 @@ def test_health_says_whether_the_loop_moves(served: Any) -> None:
     assert (code, json.loads(text)["alive"]) == (503, False)
 
 
+def test_a_rest_counts_as_alive() -> None:
+    """An interval between scans that is longer than what counts as hung."""
+    now = [0.0]
+    pulse = metrics.Pulse(lambda: now[0])
+    pulse.beat(rest=5000)
+    now[0] = 5000 + metrics.STILL_ALIVE_SECONDS - 1
+    assert pulse.alive
+    now[0] += 2
+    assert not pulse.alive
+
+
+@pytest.mark.parametrize("tail_seconds", [None, 5000.0])
+def test_the_loop_rests_as_long_as_configured(
+    tail_seconds: float | None, agent_over: MakeAgent, settings: PipelineConfig, store: LocalStore
+) -> None:
+    config = changed(settings, poll_seconds=5000, ship=ShipConfig(tail_seconds=tail_seconds))
+    stop = threading.Event()
+    agent = agent_over(store, config=config, stop=stop)
+    rests: list[float] = []
+
+    def beat(rest: float = 0.0) -> None:
+        rests.append(rest)
+        if rest:
+            stop.set()
+
+    agent.pulse.beat = beat  # type: ignore[method-assign]
+    agent.run(Mode.SERVICE)
+    assert 4900 < rests[-1] <= 5000
+
+
 @pytest.mark.thorough
 def test_idle_connections_keep_nobody_from_being_answered(served: Any) -> None:
     server, _, _ = served
@@ -151,12 +182,86 @@ def test_the_loop_beats_while_the_store_is_down(store: LocalStore, folder: Folde
     assert len(beats) >= 6, "at each attempt"
 
 
-def test_a_port_that_is_taken_stops_nothing() -> None:
-    with socket.create_server(("127.0.0.1", 0)) as taken, capture_logs() as logs:
-        port = taken.getsockname()[1]
-        assert metrics.serve(f"127.0.0.1:{port}", metrics.Metrics(), metrics.Pulse()) is None
-        assert metrics.serve("127.0.0.1:99999", metrics.Metrics(), metrics.Pulse()) is None
-    assert [log["log_level"] for log in logs] == ["error", "error"]
+def test_head_answers_as_get_without_a_body(served: Any) -> None:
+    server, _, now = served
+    for path, code in (("/healthz", 200), ("/metrics", 200), ("/", 404)):
+        request = urllib.request.Request(f"http://{server.address}{path}", method="HEAD")
+        try:
+            with urllib.request.urlopen(request, timeout=30) as answer:
+                found, length, body = answer.status, answer.headers["Content-Length"], answer.read()
+        except urllib.error.HTTPError as error:
+            found, length, body = error.code, error.headers["Content-Length"], error.read()
+        assert (found, body) == (code, b"")
+        assert int(length) > 0
+    now[0] = metrics.STILL_ALIVE_SECONDS + 1
+    with pytest.raises(urllib.error.HTTPError, match="503"):
+        urllib.request.urlopen(urllib.request.Request(f"http://{server.address}/healthz", method="HEAD"), timeout=30)
+
+
+def test_other_methods_are_refused(served: Any, capsys: pytest.CaptureFixture[str]) -> None:
+    server, _, _ = served
+    for method in ("POST", "PUT", "DELETE", "OPTIONS"):
+        with pytest.raises(urllib.error.HTTPError, match="501"):
+            urllib.request.urlopen(urllib.request.Request(f"http://{server.address}/healthz", data=b"x", method=method), timeout=30)
+    assert get(server, "/healthz")[0] == 200
+    assert capsys.readouterr().err == ""
+
+
+@pytest.mark.advice("stop what uses the port")
+def test_a_port_that_is_taken_is_reported_and_served_once_it_is_free(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(metrics, "_AGAIN_SECONDS", 0.05)
+    with capture_logs() as logs:
+        with socket.create_server(("127.0.0.1", 0)) as taken:
+            serving = metrics.Serving(f"127.0.0.1:{taken.getsockname()[1]}", metrics.Metrics(), metrics.Pulse())
+            assert until(lambda: logs)
+            time.sleep(0.3)
+        assert until(lambda: serving.server is not None)
+    assert serving.server is not None
+    assert get(serving.server, "/healthz")[0] == 200
+    serving.close()
+    assert [(log["event"], log["log_level"]) for log in logs] == [
+        ("failed to start the metrics server, retrying", "error"),
+        ("metrics server started", "info"),
+    ]
+
+
+def test_a_port_that_does_not_exist_is_reported() -> None:
+    with capture_logs() as logs:
+        serving = metrics.Serving("127.0.0.1:99999", metrics.Metrics(), metrics.Pulse())
+        assert until(lambda: logs)
+        serving.close()
+    assert logs[0]["event"] == "failed to start the metrics server, retrying"
+
+
+NO_NAMES = """
+import ipaddress, socket, time
+asked = socket.getaddrinfo
+def answer(host, *more, **options):
+    try:
+        ipaddress.ip_address(host)
+    except ValueError:
+        time.sleep(3600)
+    return asked(host, *more, **options)
+def silent(*_):
+    time.sleep(3600)
+socket.getaddrinfo = answer
+socket.getfqdn = socket.gethostbyaddr = socket.gethostbyname = socket.gethostbyname_ex = socket.getnameinfo = silent
+"""
+
+
+def test_nothing_waits_for_a_name_server_that_does_not_answer(folder: Folder, tmp_path: Path) -> None:
+    folder.segment(1)
+    with running(folder.path, str(tmp_path / "bucket"), prelude=NO_NAMES, host="0.0.0.0") as service:
+        assert until(lambda: folder.names == []), "not shipped"
+        assert until(lambda: service.get("/healthz")[0] == 200)
+        assert service.stop() == 0
+
+
+def test_shipping_does_not_wait_for_the_name_to_listen_on(folder: Folder, tmp_path: Path) -> None:
+    folder.segment(1)
+    with running(folder.path, str(tmp_path / "bucket"), prelude=NO_NAMES, host="metrics.example") as service:
+        assert until(lambda: folder.names == []), "not shipped"
+        assert service.stop() == 0
 
 
 def test_ipv6() -> None:

@@ -277,3 +277,23 @@ def test_a_damaged_record_of_the_checksum_is_an_error_of_the_store(tmp_path: Pat
             call()
     meta.unlink()
     assert store.head("a/b") is not None
+
+
+@pytest.mark.parametrize("code", [errno.EINVAL, errno.EOPNOTSUPP, errno.ENOSYS])
+def test_a_file_system_that_does_not_sync_folders(code: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """As SMB; files are synced all the same."""
+    sync, synced = os.fsync, []
+
+    def fsync(descriptor: int) -> None:
+        if stat.S_ISDIR(os.fstat(descriptor).st_mode):
+            raise OSError(code, os.strerror(code))
+        synced.append(descriptor)
+        sync(descriptor)
+
+    monkeypatch.setattr(os, "fsync", fsync)
+    store = LocalStore(tmp_path / "bucket")
+    store.put("a/b", b"1", if_generation=0)
+    assert store.read("a/b") == b"1"
+    assert synced
+    store.delete("a/b")
+    assert store.head("a/b") is None

@@ -41,7 +41,7 @@ from writetime.errors import (
     StoreUnavailable,
     WritetimeError,
 )
-from writetime.storage import request_count
+from writetime.storage import progress, request_count
 from writetime.storage.address import parse
 from writetime.storage.checksum import crc32c, from_base64, to_base64
 from writetime.storage.concurrency import AT_ONCE
@@ -54,12 +54,23 @@ _TIMEOUT = 60.0
 _RETRY = DEFAULT_RETRY.with_timeout(60.0)
 _LOOKS_AT_KEY = 30.0
 """Seconds between two looks at the key file, and between two clients that are made because of a refusal."""
+# Of one chunk of a resumable upload, which may take a minute by itself: it is sent again, and not the whole object.
+_RETRY_CHUNK = DEFAULT_RETRY.with_timeout(300.0)
 _ONE_REQUEST = 8 << 20
 _CHUNK = 4 << 20
 _LISTED = "items(name,size,generation,crc32c,timeCreated,metadata),nextPageToken"
 _FOLDERS = "prefixes,nextPageToken"
 # The id allows writing to the upload without credentials.
 _UPLOAD_ID = re.compile(r"(upload_id=)[^\s&'\"<>]+")
+
+
+class _Adapter(requests.adapters.HTTPAdapter):
+    """Sends what the library hands over as one block of bytes in small blocks."""
+
+    def send(self, request: Any, *args: Any, **options: Any) -> Any:
+        if request.body and isinstance(request.body, bytes):
+            request.body = progress.Body(request.body)
+        return super().send(request, *args, **options)
 
 
 class GcsStore:
@@ -179,7 +190,7 @@ class GcsStore:
                 checksum="crc32c" if size <= _ONE_REQUEST else None,
                 crc32c_checksum_value=to_base64(crc),
                 timeout=_TIMEOUT,
-                retry=_RETRY,
+                retry=_RETRY if size <= _ONE_REQUEST else _RETRY_CHUNK,
             )
             return self._verified(self._info(blob), size, crc)
 
@@ -270,7 +281,7 @@ class GcsStore:
         client._http.hooks["response"].append(request_count.count)
         for scheme in ("https://", "http://"):
             # Connections beyond the pool's size are made anew for each request.
-            client._http.mount(scheme, requests.adapters.HTTPAdapter(pool_maxsize=AT_ONCE))
+            client._http.mount(scheme, _Adapter(pool_maxsize=AT_ONCE))
         return client.bucket(self._bucket_name)
 
     def _blob(self, name: str, operation: str, generation: int | None = None) -> Any:

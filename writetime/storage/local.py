@@ -312,8 +312,18 @@ class LocalStore:
             # The mode of another user's lock file cannot be set.
             with contextlib.suppress(PermissionError):
                 os.fchmod(file.fileno(), self._file_mode())
-            fcntl.flock(file, fcntl.LOCK_EX)
+            _lock(file, name)
             yield
+
+
+def _lock(file: BinaryIO, name: str) -> None:
+    """Wait for the lock. StoreError if the file system has none: two writers could then replace the same object."""
+    try:
+        fcntl.flock(file, fcntl.LOCK_EX)
+    except OSError as error:
+        hint = "Keep the folder on a local disk. NFS needs its lock service or the mount option local_lock=flock."
+        what = f"the file system does not lock the file: {error.strerror}: {file.name}"
+        raise StoreError(what, operation="lock an object's name", obj=name, hint=hint) from error
 
 
 def _noted(content: bytes) -> tuple[int, dict[str, str]]:
@@ -397,6 +407,10 @@ def _sync_folder(folder: Path) -> None:
     descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY)
     try:
         os.fsync(descriptor)
+    except OSError as error:
+        # SMB and some FUSE file systems do not sync folders; their servers decide what survives.
+        if error.errno not in (errno.EINVAL, errno.EOPNOTSUPP, errno.ENOSYS):
+            raise
     finally:
         os.close(descriptor)
 

@@ -4,7 +4,9 @@ Strategy: S3 has no generation numbers, so each write stores its own: a number i
 write. To replace a generation, the store looks it up and makes the request conditional on the entity tag; to
 create an object, it sends `If-None-Match: *`, and the service decides. If the answer to a write is lost, the
 write succeeded if the object has its number. Larger data is written in parts, one at a time in memory;
-nothing is visible before all are complete.
+nothing is visible before all are complete. If a part fails, the same call goes on with it the next time. After
+a request that broke off, parts are used for all that is larger than one, since a bad link lets small requests
+through.
 
 The CRC32C of the whole and of each part is computed before the upload and sent along, so that the service
 rejects other bytes; then the service is asked for the CRC32C it holds. Objects written by other tools may
@@ -54,7 +56,7 @@ from writetime.errors import (
     StoreUnavailable,
     WritetimeError,
 )
-from writetime.storage import request_count, s3_conditions
+from writetime.storage import progress, request_count, s3_conditions
 from writetime.storage.address import parse
 from writetime.storage.checksum import CHUNK, crc32c, from_base64, to_base64
 from writetime.storage.concurrency import AT_ONCE
@@ -69,6 +71,7 @@ from writetime.storage.store import PAGE, Listed, ObjectInfo, require_facts, req
 _ATTEMPTS = 5
 _ONE_REQUEST = 64 << 20
 _PART = 8 << 20
+_PARTS_SECONDS = 3600.0
 _MOST_PARTS = 10_000
 _COPIED_PART = 1 << 30
 _LOOKS = 8
@@ -92,6 +95,15 @@ class _Found(NamedTuple):
 
     info: ObjectInfo
     tag: str
+
+
+class _Unfinished(NamedTuple):
+    """An upload in parts that broke off: the call that began it, and the parts that have arrived."""
+
+    call: tuple[Any, ...]
+    upload: dict[str, str]
+    generation: int
+    noted: list[dict[str, Any]]
 
 
 _FAULTS: dict[tuple[str | None, str], str | None] = {}
@@ -118,6 +130,9 @@ class S3Store:
         self.url, self._bucket, self._prefix = address.url, address.bucket, address.prefix
         self._client_or_none: Any = None
         self._bucket_is_there = False
+        self._parts_until = 0.0
+        """Until when, in seconds of `time.monotonic`, larger data than a part is sent in parts."""
+        self._unfinished: _Unfinished | None = None
 
     def __reduce__(self) -> tuple[Any, ...]:
         # A connection does not travel to another process; the address does.
@@ -185,16 +200,17 @@ class S3Store:
             crc, size = measured(source)
             repeats = if_generation is not None and not self._keeps_conditions()
             condition = self._condition(name, if_generation, "write an object")
-            if size <= _ONE_REQUEST:
-                if repeats and if_generation == 0:
-                    return self._created_twice(name, source, (size, crc), metadata or {})
-                return self._put_at_once(name, source, (size, crc), condition, metadata or {})
+            if size <= _ONE_REQUEST and repeats and if_generation == 0:
+                return self._created_twice(name, source, (size, crc), metadata or {})
+            if size <= (_PART if time.monotonic() < self._parts_until else _ONE_REQUEST):
+                with self._smaller_next_time():
+                    return self._put_at_once(name, source, (size, crc), condition, metadata or {})
             if if_generation == 0 and (there := self._looked(name)):
                 # It would be refused all the same, when all parts are sent.
                 raise _precondition("write an object", name, 0, there.info.generation)
             step = max(_PART, -(-size // _MOST_PARTS))
             parts = iter(lambda: source.read(step), b"")
-            return self._put_in_parts(name, (size, crc), condition, metadata or {}, (self._sent(data) for data in parts))
+            return self._put_in_parts(name, (size, crc), condition, metadata or {}, step, (self._sent(data) for data in parts))
 
     def copy(self, source: str, target: str, *, if_generation: int | None = 0) -> ObjectInfo:
         """See Store.copy. The service copies the bytes, as parts of an object whose completion is
@@ -212,7 +228,7 @@ class S3Store:
                 return self._put_at_once(target, io.BytesIO(), (0, 0), condition, info.metadata)
             ranges = ((start, min(start + _COPIED_PART, info.size) - 1) for start in range(0, info.size, _COPIED_PART))
             parts = (self._copied(source, found.tag, span) for span in ranges)
-            return self._put_in_parts(target, (info.size, info.crc32c), condition, info.metadata, parts)
+            return self._put_in_parts(target, (info.size, info.crc32c), condition, info.metadata, _COPIED_PART, parts)
 
     def delete(self, name: str, *, if_generation: int | None = None) -> None:
         """See Store.delete."""
@@ -433,18 +449,39 @@ class S3Store:
             )
         return self._verified(ObjectInfo(name, whole[0], generation, whole[1], datetime.now(UTC), dict(metadata)))
 
-    def _put_in_parts(
-        self, name: str, whole: tuple[int, int], condition: dict[str, str], metadata: Mapping[str, str], parts: Iterator[Any]
-    ) -> ObjectInfo:
-        """Write an object of `whole` (size, CRC32C). Each of `parts` is a function that uploads a part and
-        returns the service's response."""
-        generation = _fresh_generation()
-        begun = self._client.create_multipart_upload(
-            **self._key(name), ChecksumAlgorithm="CRC32C", ChecksumType="FULL_OBJECT", **_described(name, generation, metadata)
-        )
-        upload = {**self._key(name), "UploadId": begun["UploadId"]}
+    @contextlib.contextmanager
+    def _smaller_next_time(self) -> Iterator[None]:
+        """After a request that broke off, smaller ones: over a bad link a large one may never get through."""
         try:
-            noted = [{"PartNumber": n, **make({**upload, "PartNumber": n})} for n, make in enumerate(parts, 1)]
+            yield
+        except (boto.ConnectionClosedError, boto.ReadTimeoutError):
+            self._parts_until = time.monotonic() + _PARTS_SECONDS
+            raise
+
+    def _put_in_parts(
+        self,
+        name: str,
+        whole: tuple[int, int],
+        condition: dict[str, str],
+        metadata: Mapping[str, str],
+        step: int,
+        parts: Iterator[Any],
+    ) -> ObjectInfo:
+        """Write an object of `whole` (size, CRC32C). Each of `parts` is a function that uploads a part of `step`
+        bytes and returns the service's response.
+
+        An upload that the same call began before goes on behind the parts that have arrived."""
+        same = (name, whole, step, tuple(condition.items()), tuple(metadata.items()))
+        unfinished, self._unfinished = self._unfinished, None
+        if unfinished is not None and unfinished.call != same:
+            self._abort(unfinished)
+            unfinished = None
+        begun = unfinished or self._begun(name, same)
+        upload, generation, noted = begun.upload, begun.generation, begun.noted
+        try:
+            for n, make in enumerate(parts, 1):
+                if n > len(noted):
+                    noted.append({"PartNumber": n, **make({**upload, "PartNumber": n})})
             with self._settled(name, generation, condition):
                 self._client.complete_multipart_upload(
                     **upload,
@@ -454,18 +491,32 @@ class S3Store:
                     MpuObjectSize=whole[0],
                     **condition,
                 )
-        except BaseException:
-            # An incomplete upload is not an object, but it is stored and paid for until it is aborted or a
-            # bucket rule removes it.
-            with contextlib.suppress(Exception):
-                self._client.abort_multipart_upload(**upload)
+        except BaseException as error:
+            if _is_passing(error):
+                self._unfinished = begun
+            else:
+                self._abort(begun)
             raise
         return self._verified(ObjectInfo(name, whole[0], generation, whole[1], datetime.now(UTC), dict(metadata)))
+
+    def _begun(self, name: str, call: tuple[Any, ...]) -> _Unfinished:
+        generation = _fresh_generation()
+        begun = self._client.create_multipart_upload(
+            **self._key(name), ChecksumAlgorithm="CRC32C", ChecksumType="FULL_OBJECT", **_described(name, generation, dict(call[-1]))
+        )
+        return _Unfinished(call, {**self._key(name), "UploadId": begun["UploadId"]}, generation, [])
+
+    def _abort(self, unfinished: _Unfinished) -> None:
+        """An incomplete upload is not an object, but it is stored and paid for until it is aborted or a bucket
+        rule removes it."""
+        with contextlib.suppress(Exception):
+            self._client.abort_multipart_upload(**unfinished.upload)
 
     def _sent(self, data: bytes) -> Any:
         def send(part: dict[str, Any]) -> dict[str, str]:
             checksum = to_base64(crc32c(data))
-            return {"ETag": self._client.upload_part(**part, Body=data, ChecksumCRC32C=checksum)["ETag"], "ChecksumCRC32C": checksum}
+            answer = self._client.upload_part(**part, Body=progress.Body(data), ChecksumCRC32C=checksum)
+            return {"ETag": answer["ETag"], "ChecksumCRC32C": checksum}
 
         return send
 
@@ -548,6 +599,7 @@ class S3Store:
             self._client_or_none.meta.events.register("before-send.s3", request_count.count)
             self._client_or_none.meta.events.register("before-send.s3", _sends)
             self._client_or_none.meta.events.register("needs-retry.s3", live.retry_if_renewed)
+            self._client_or_none.meta.events.register("response-received.s3", _moved)
         return self._client_or_none
 
     @contextlib.contextmanager
@@ -571,6 +623,20 @@ def _models() -> Any:
 def _sends(request: Any, **_: Any) -> None:
     """A hook of the library: the request's body was read for its signature, and is sent now."""
     sending(request.body, until_seek=True)
+
+
+def _is_passing(error: BaseException) -> bool:
+    """Whether an upload in parts can go on after it. One that the service has forgotten cannot."""
+    if isinstance(error, boto.ClientError) and _code(error) == "NoSuchUpload":
+        return False
+    if isinstance(error, WritetimeError):
+        return error.retriable
+    return isinstance(error, Exception) and _translate(error, "write an object", "").retriable
+
+
+def _moved(response_dict: object = None, **_: object) -> None:
+    if response_dict is not None:
+        progress.moved()
 
 
 def _not_deleted(refused: Mapping[str, str], obj: str) -> StoreError:

@@ -17,6 +17,7 @@ from typing import Any, BinaryIO, TypeVar, cast
 from writetime.errors import SourceUnreadable
 from writetime.storage import sent_bytes
 from writetime.storage.checksum import crc32c_of_stream
+from writetime.storage.progress import Body, moved
 
 T = TypeVar("T")
 
@@ -32,7 +33,7 @@ class _Counted:
             sent_bytes.count(size)
 
 
-class _Bytes(_Counted, io.BytesIO):
+class _Bytes(_Counted, Body):
     def read(self, size: int | None = -1, /) -> bytes:
         data = super().read(size)
         self.counted(len(data))
@@ -66,6 +67,7 @@ class _File(_Counted, io.FileIO):
         return super().seek(offset, whence)
 
     def _kept(self, read: Callable[..., T], *args: Any) -> T:
+        moved()
         try:
             return read(*args)
         except OSError as error:
