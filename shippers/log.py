@@ -21,7 +21,7 @@ import select
 import sys
 import threading
 import time
-from typing import Any, Final
+from typing import Any, Final, TextIO, cast
 
 import structlog
 from prometheus_client import Counter
@@ -121,7 +121,7 @@ def configure() -> None:
     sys.stderr = stream
     stamps: list[Any] = [structlog.processors.add_log_level, structlog.processors.TimeStamper(fmt="iso", utc=True)]
     show: Any = structlog.dev.ConsoleRenderer() if stream.isatty() else structlog.processors.JSONRenderer()
-    structlog.configure(processors=[*stamps, show], logger_factory=structlog.WriteLoggerFactory(file=stream))
+    structlog.configure(processors=[*stamps, show], logger_factory=structlog.WriteLoggerFactory(file=cast(TextIO, stream)))
     strip = structlog.stdlib.ProcessorFormatter.remove_processors_meta
     handler = logging.StreamHandler(stream)
     handler.setFormatter(structlog.stdlib.ProcessorFormatter(foreign_pre_chain=stamps, processors=[strip, show]))
