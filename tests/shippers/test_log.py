@@ -104,7 +104,8 @@ def test_lines_that_do_not_fit_are_counted_and_reported(monkeypatch: pytest.Monk
     stream.finish(0.1)
     assert time.monotonic() - begun < 10
     lost = log.LOST._value.get() - before
-    assert 900 < lost < 1000
+    # A writer that gets no time has taken no line yet.
+    assert 900 < lost <= 1000
     received: list[bytes] = []
     reader = threading.Thread(target=lambda: [received.append(data) for data in iter(lambda: os.read(read, 65536), b"")])
     reader.start()
