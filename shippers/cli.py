@@ -12,8 +12,6 @@ import signal
 import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from queue import SimpleQueue
-from threading import Event, Thread
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
@@ -55,6 +53,7 @@ def _run(settings: PipelineConfig, *, once: bool, drain: bool) -> bool:
     from shippers import io_priority, log, metrics, systemd
     from shippers.agent import Agent, Mode
     from shippers.node_identity import require_node
+    from writetime.signals import stop_on
     from writetime.storage import open_store
 
     node = require_node(settings)
@@ -63,7 +62,7 @@ def _run(settings: PipelineConfig, *, once: bool, drain: bool) -> bool:
     mode = Mode.DRAIN if drain else Mode.ONCE if once else Mode.SERVICE
     # A drained node is stopped: connecting to it would only take time.
     with _link(settings if not drain else None) as link:
-        agent = Agent(settings, open_store(settings.bucket), link=link, stop=stop_on_signals())
+        agent = Agent(settings, open_store(settings.bucket), link=link, stop=stop_on(signal.SIGTERM, signal.SIGINT))
         serving = metrics.Serving(node.ship.listen, agent.metrics, agent.pulse) if node.ship.listen and mode is Mode.SERVICE else None
         try:
             with systemd.watched(lambda: agent.pulse.alive):
@@ -110,18 +109,3 @@ def _link(settings: PipelineConfig | None) -> Iterator[node_identity.Link | None
         return
     with node_identity.Link(wanted) as link:
         yield link
-
-
-def stop_on_signals() -> Event:
-    """An event that SIGTERM and SIGINT set; the agent finishes the current file."""
-    stop, signals = Event(), SimpleQueue[int]()
-
-    def wait() -> None:
-        signals.get()
-        stop.set()
-
-    # Not in the handler: it interrupts the main thread, which may just then hold the lock of the event.
-    Thread(target=wait, name="signals", daemon=True).start()
-    for number in (signal.SIGTERM, signal.SIGINT):
-        signal.signal(number, lambda received, _: signals.put(received))
-    return stop

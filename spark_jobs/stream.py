@@ -55,6 +55,7 @@ from writetime.pipeline.publish_progress import publish_due, read_published
 from writetime.pipeline.quarantine.retry import release
 from writetime.pipeline.rule_check import rule_check
 from writetime.pipeline.sessions import SessionState, StoreClock
+from writetime.signals import stop_on
 from writetime.storage import layout, open_store
 from writetime.storage.lease import Lease
 from writetime.storage.store import Store
@@ -84,8 +85,7 @@ def main(arguments: list[str] | None = None) -> int:
     options = parser.parse_args(arguments)
     source = Source(Path(options.config))
     config = load(options.config)
-    stop = threading.Event()
-    signal.signal(signal.SIGTERM, lambda *_: stop.set())
+    stop = stop_on(signal.SIGTERM)
     minutes = config.airflow.session_minutes if options.minutes is None else options.minutes
     ended = run(config, source=source, seconds=minutes * 60, stop=stop)
     print(f"session ended: {ended}")  # noqa: T201

@@ -48,7 +48,7 @@ MAY_USE_THE_NETWORK = {
 """What talks to a store, asks for its credentials or has its library read its files, and what talks to the ring."""
 
 
-LAYERS = ("errors untrusted charts", "cassandra", "kernels", "events storage", "config", "pipeline", "monitoring", "cli")
+LAYERS = ("errors untrusted charts signals", "cassandra", "kernels", "events storage", "config", "pipeline", "monitoring", "cli")
 """The rooms inside writetime, from the lowest: a room imports from those below it and from itself."""
 
 

@@ -18,11 +18,11 @@ from typing import Any, BinaryIO
 from proof.kill_shipper import sabotage
 from shippers import log
 from shippers.agent import Agent, Mode
-from shippers.cli import stop_on_signals
 from writetime.config.cluster import ClusterConfig
 from writetime.config.node import NodeConfig, ShipConfig
 from writetime.config.pipeline import PipelineConfig
 from writetime.errors import ChecksumMismatch, PreconditionFailed, StoreError, StoreUnavailable
+from writetime.signals import stop_on
 from writetime.storage import local
 from writetime.storage.local import LocalStore
 from writetime.storage.store import PAGE, Listed, ObjectInfo, Store
@@ -148,7 +148,7 @@ def main(config: PipelineConfig, folder: Path, seed: int, point: str | None, at:
         sabotage.RULES[rule]()
     chance = random.Random(seed)
     store = Stormy(LocalStore(config.bucket), points, chance, 0.0 if calm else SHARE_OF_FAULTS, folder / "outage")
-    return 0 if Agent(config, store, link=None, stop=stop_on_signals(), pause=0.0).run(mode) else 1
+    return 0 if Agent(config, store, link=None, stop=stop_on(signal.SIGTERM, signal.SIGINT), pause=0.0).run(mode) else 1
 
 
 def _patch(points: Points, config: PipelineConfig) -> None:

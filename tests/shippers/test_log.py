@@ -161,7 +161,7 @@ def test_a_pipe_that_another_process_made_non_blocking() -> None:
 def test_a_stop_while_the_main_thread_holds_the_lock_of_the_event() -> None:
     """A handler that took that lock would wait for the thread that it interrupts, for ever."""
     script = (
-        "import os, signal, time; from shippers.cli import stop_on_signals; stop = stop_on_signals()\n"
+        "import os, signal, time; from writetime.signals import stop_on; stop = stop_on(signal.SIGTERM)\n"
         "with stop._cond: os.kill(os.getpid(), signal.SIGTERM); time.sleep(0.1)\n"
         "assert stop.wait(60)"
     )
