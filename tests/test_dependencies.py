@@ -15,6 +15,7 @@ from tests.test_rooms import ROOMS, imports, modules
 ROOT = Path(__file__).resolve().parent.parent
 PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
 COMES_WITH = {
+    "croniter": "apache-airflow",
     "fastapi": "apache-airflow",
     "jinja2": "apache-airflow",
     "llvmlite": "numba",
@@ -57,7 +58,7 @@ def test_what_is_declared_is_imported() -> None:
 @pytest.mark.parametrize(
     ("room", "extras"),
     [
-        ("writetime", ("ship", "s3", "spark")),
+        ("writetime", ("ship", "s3", "spark", "airflow")),
         ("shippers", ("ship",)),
         ("spark_jobs", ("spark",)),
         ("plugins", ("airflow", "spark")),

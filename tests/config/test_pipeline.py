@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import sys
 import textwrap
 from pathlib import Path
 from typing import Any
@@ -10,6 +11,7 @@ from typing import Any
 import pytest
 import yaml
 
+from writetime.config.airflow import AirflowConfig, WatchConfig
 from writetime.config.pipeline import PipelineConfig, example_environment, load
 from writetime.errors import ConfigError
 
@@ -211,6 +213,42 @@ def test_what_a_wrong_one_is_told(tmp_path: Path, change: dict[str, Any], told: 
         load(path)
     assert caught.value.obj == str(path)
     assert not caught.value.retriable
+
+
+SCHEDULES = [f"{dag}_schedule" for dag in ("ingest", "bootstrap", "maintain", "verify", "audit")] + ["publish_fallback", "watch.schedule"]
+
+
+def scheduled(key: str, value: str | None) -> dict[str, Any]:
+    parent, _, child = key.rpartition(".")
+    return MINIMAL | {"airflow": {parent: {child: value}} if parent else {child: value}}
+
+
+@pytest.mark.parametrize("key", SCHEDULES)
+@pytest.mark.parametrize(
+    "value", ["", "* * * *", "61 * * * *", "0 0 30 2 *", "every 5 minutes", "0:05:00", "@once", "@continuous", "H * * * *"]
+)
+def test_a_schedule_that_airflow_cannot_run(tmp_path: Path, key: str, value: str) -> None:
+    told = rf"`airflow\.{re.escape(key)}`: `{re.escape(value)}` is not a valid cron expression .*or null"
+    with pytest.raises(ConfigError, match=told):
+        load(write(tmp_path, scheduled(key, value)))
+
+
+@pytest.mark.parametrize("key", SCHEDULES)
+def test_a_schedule_that_airflow_can_run(tmp_path: Path, key: str) -> None:
+    presets = ("@hourly", "@daily", "@weekly", "@monthly", "@quarterly", "@yearly")
+    for value in (None, "*/5 * * * *", "0 0 29 2 *", "17 3 * * MON-FRI", *presets):
+        load(write(tmp_path, scheduled(key, value)))
+
+
+def test_every_schedule_is_checked() -> None:
+    """Those of `SCHEDULES` are all that DAGs have."""
+    found = {name for name in AirflowConfig.model_fields if name.endswith(("_schedule", "_fallback"))}
+    assert found | {f"watch.{name}" for name in WatchConfig.model_fields if name == "schedule"} == set(SCHEDULES)
+
+
+def test_schedules_are_not_read_where_airflow_is_not_installed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "croniter", None)
+    assert load(write(tmp_path, scheduled("ingest_schedule", "61 * * * *"))).airflow.ingest_schedule == "61 * * * *"
 
 
 @pytest.mark.parametrize("text", ["", "just text", "- a\n- b", "a: [", "a: b: c", "\t"])

@@ -11,6 +11,7 @@ import re
 import tempfile
 from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
+from typing import NamedTuple
 
 import fastavro
 import pyarrow as pa
@@ -37,9 +38,36 @@ def held_in(store: Store, *needles: bytes | int | str, keys: Keystore | None = N
     return _with(((each.name, store.read(each.name)) for each in store.names("")), needles, keys)
 
 
+class Searched(NamedTuple):
+    """What a search of a store reads: objects, their bytes, the bytes that decoding makes of them, and the objects
+    that are read only as they are."""
+
+    objects: int
+    stored: int
+    decoded: int
+    undecoded: set[str]
+
+
+def searched(store: Store, keys: Keystore | None = None) -> Searched:
+    """All objects of a store, as `held_in` reads them."""
+    names, stored, decoded, undecoded = 0, 0, 0, set[str]()
+    for each in store.names(""):
+        raw, *more = _contents(each.name, store.read(each.name), keys)
+        names, stored, decoded = names + 1, stored + len(raw), decoded + sum(map(len, more))
+        if not more:
+            undecoded.add(each.name)
+    return Searched(names, stored, decoded, undecoded)
+
+
 def _with(files: Iterable[tuple[str, bytes]], needles: Iterable[bytes | int | str], keys: Keystore | None) -> set[str]:
     wanted = [form for needle in needles for form in _forms(needle)]
-    return {name for name, raw in files if any(form in content for content in _contents(name, raw, keys) for form in wanted)}
+    return {name for name, raw in files if any(form in content for content in _with_name(name, raw, keys) for form in wanted)}
+
+
+def _with_name(name: str, raw: bytes, keys: Keystore | None) -> Iterator[bytes]:
+    """The name too: that of a partition's folder is a value."""
+    yield name.encode()
+    yield from _contents(name, raw, keys)
 
 
 def _forms(needle: bytes | int | str) -> list[bytes]:

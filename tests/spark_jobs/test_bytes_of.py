@@ -16,7 +16,7 @@ import pyarrow.parquet as pq
 import pytest
 
 from tests.cassandra.commitlog.packed import KEYS, PACKINGS, repack
-from tests.spark_jobs.bytes_of import held_in, holders
+from tests.spark_jobs.bytes_of import held_in, holders, searched
 from tests.spark_jobs.synthetic import insert
 from writetime.cassandra.commitlog.encode import encode_segment
 from writetime.errors import WritetimeError
@@ -90,6 +90,20 @@ def test_state_is_found_in_each_of_its_versions(tmp_path: Path) -> None:
     lance.write_dataset(pa.table({"key": [RAW] * 100, "t": [TEXT] * 100}), uri)
     lance.write_dataset(pa.table({"key": [b"k"], "t": ["t"]}), uri, mode="overwrite")
     assert len(holders(tmp_path, KEY)) == len(holders(tmp_path, TEXT)) == 1
+
+
+def test_a_name_is_searched_too(tmp_path: Path) -> None:
+    open_store(str(tmp_path)).put(f"id={KEY}/a", b"")
+    assert holders(tmp_path, KEY) >= {f"id={KEY}/a"}
+
+
+def test_what_is_read_only_as_it_is_has_its_name_listed(tmp_path: Path) -> None:
+    store, contents = open_store(str(tmp_path)), {"a.parquet": parquet(True), "b.puffin": b"PFA1", "c.json": b"{}"}
+    for name, content in contents.items():
+        store.put(name, content)
+    found = searched(store)
+    assert (found.objects, found.undecoded, found.stored) == (3, {"b.puffin"}, sum(map(len, contents.values())))
+    assert found.decoded > 0
 
 
 def test_what_cannot_be_read_is_no_answer(tmp_path: Path) -> None:

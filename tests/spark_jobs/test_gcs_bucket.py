@@ -3,6 +3,7 @@ it), not in a folder; and the tables lie in another bucket there, by Iceberg's o
 
 from __future__ import annotations
 
+import os
 from dataclasses import replace
 from datetime import UTC, datetime
 from pathlib import Path
@@ -35,7 +36,9 @@ def with_warehouse(pipeline: Pipeline, warehouse: str, url: str, **of_catalog: A
     assert config.catalog is not None
     options = {"gcs.service.host": url, "gcs.no-auth": "true", "gcs.project-id": "test"}
     catalog = config.catalog.model_copy(update={"warehouse": warehouse, "options": options, **of_catalog})
-    conf = spark_conf(pipeline.site.folder, jars.need("gcs"))
+    # Workers inherit the environment of the JVM, which another test may have started, with another server.
+    workers = {"spark.executorEnv.STORAGE_EMULATOR_HOST": os.environ["STORAGE_EMULATOR_HOST"]}
+    conf = spark_conf(pipeline.site.folder, jars.need("gcs")) | workers
     update = {"catalog": catalog, "state": None, "spark": config.spark.model_copy(update={"conf": conf})}
     return replace(pipeline, config=config.model_copy(update=update))
 

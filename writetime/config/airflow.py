@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Any, Literal
+from datetime import datetime
+from typing import Annotated, Any, Final, Literal
 
-from pydantic import BeforeValidator, Field, SecretStr
+from pydantic import AfterValidator, BeforeValidator, Field, SecretStr
 
 from writetime.config.base import Model
 from writetime.config.yaml_file import Unquoted
@@ -33,6 +34,28 @@ def _plain(value: Any) -> Any:
     return value
 
 
+_ONLY_AIRFLOW: Final = {"@quarterly": "0 0 1 */3 *", "@once": "@daily", "@continuous": "@daily"}
+"""The presets that Airflow adds to those of croniter, as such; two of them are no times."""
+
+
+def _cron(text: str) -> str:
+    """A schedule that Airflow can run. Not checked where croniter, which comes with Airflow, is not installed: no DAG runs there."""
+    try:
+        from croniter import CroniterError, croniter
+    except ModuleNotFoundError:
+        return text
+    try:
+        # The next time too: February 30 is well-formed, and fails in the scheduler.
+        croniter(_ONLY_AIRFLOW.get(text, text), datetime(2000, 1, 1)).get_next()
+    except CroniterError as error:
+        example = "write minute, hour, day of month, month and weekday, such as '*/5 * * * *', or null"
+        raise ValueError(f"`{text}` is not a valid cron expression ({error}): {example}") from error
+    return text
+
+
+Cron = Annotated[str, AfterValidator(_cron)]
+
+
 class NotifierConfig(Model):
     """An Airflow notifier, such as those of the providers for mail or chat."""
 
@@ -51,7 +74,7 @@ class WatchConfig(Model):
     """Conditions that fail cdc_watch. The alert rules for Prometheus (deploy/prometheus/rules.yml) have the
     same limits."""
 
-    schedule: str | None = Field(default="*/15 * * * *", description="Cron expression of cdc_watch (UTC); null: only when triggered.")
+    schedule: Cron | None = Field(default="*/15 * * * *", description="Cron expression of cdc_watch (UTC); null: only when triggered.")
     late_minutes: Annotated[float, Field(gt=0)] | Literal["auto"] | None = Field(
         default="auto",
         description="Minutes since a node completed its newest shipped segment. auto: the time in which the node, at its "
@@ -112,23 +135,23 @@ class AirflowConfig(Model):
     no_progress_minutes: float = Field(
         default=10.0, gt=0, description="Minutes without progress after which a session ends, and the next one runs the same batch again."
     )
-    ingest_schedule: str | None = Field(default="* * * * *", description="Cron expression of cdc_ingest (UTC); null: only when triggered.")
-    publish_fallback: str | None = Field(
+    ingest_schedule: Cron | None = Field(default="* * * * *", description="Cron expression of cdc_ingest (UTC); null: only when triggered.")
+    publish_fallback: Cron | None = Field(
         default="*/5 * * * *", description="Cron expression (UTC) of cdc_publish, in addition to the seal of each batch; null: none."
     )
-    bootstrap_schedule: str | None = Field(
+    bootstrap_schedule: Cron | None = Field(
         default="*/10 * * * *",
         description="Cron expression (UTC) of cdc_bootstrap, which looks for tables that are due and rows to be read "
         "again; null: only when triggered.",
     )
-    maintain_schedule: str | None = Field(
+    maintain_schedule: Cron | None = Field(
         default="17 3 * * *", description="Cron expression of cdc_maintain (UTC); null: only when triggered."
     )
-    verify_schedule: str | None = Field(
+    verify_schedule: Cron | None = Field(
         default="47 4 * * *",
         description="Cron expression (UTC) of cdc_verify; without cluster.cql it has no schedule; null: only when triggered.",
     )
-    audit_schedule: str | None = Field(default=None, description="Cron expression of cdc_audit (UTC); null: only when triggered.")
+    audit_schedule: Cron | None = Field(default=None, description="Cron expression of cdc_audit (UTC); null: only when triggered.")
     watch: WatchConfig = WatchConfig()
     on_failure: list[NotifierConfig] = Field(
         default=[], description="Notifiers that are called when a task of any DAG fails after its retries."
