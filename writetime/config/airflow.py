@@ -34,8 +34,8 @@ def _plain(value: Any) -> Any:
     return value
 
 
-_ONLY_AIRFLOW: Final = {"@quarterly": "0 0 1 */3 *", "@once": "@daily", "@continuous": "@daily"}
-"""The presets that Airflow adds to those of croniter, as such; two of them are no times."""
+_ONLY_AIRFLOW: Final = {"@quarterly": "0 0 1 */3 *"}
+"""The presets that Airflow adds to those of croniter."""
 
 
 def _cron(text: str) -> str:
