@@ -122,7 +122,6 @@ from writetime.pipeline.documents import (
     total,
 )
 from writetime.pipeline.erasures import Erased
-from writetime.pipeline.identity import owner
 from writetime.pipeline.planner import not_voided, read_manifest, read_schema, read_sealed, seal
 from writetime.pipeline.publish_progress import read_published
 from writetime.pipeline.quarantine.kinds import QuarantineKind
@@ -1222,24 +1221,9 @@ class Batch:
         return marks
 
     def _warehouse(self) -> Warehouse:
-        if self.config.catalog is None:
-            raise BatchError("the pipeline has no catalog", operation="commit a batch")
-        cells = self.config.events.shape == "cells"
-        namespace = self.manifest.namespace
-        who = owner(self.store, layout.live(self.manifest.cluster, namespace), self.config.pipeline)
-        return Warehouse(
-            self.spark,
-            self.config.catalog.name,
-            self.config.warehouse,
-            self._fence(),
-            cells=cells,
-            namespace=namespace,
-            owner=who,
-            batch_id=self.manifest.id,
-            chain=self.manifest.chain,
-            complete=watermark.of_seal(self.manifest, self.outcomes.values()),
-            meter=self.meter,
-        )
+        cells, complete = self.config.events.shape == "cells", watermark.of_seal(self.manifest, self.outcomes.values())
+        about = {"cells": cells, "complete": complete, "meter": self.meter}
+        return Warehouse.of_batch(self.config, self.store, self.spark, self.manifest, self._fence(), **about)
 
 
 @lru_cache(maxsize=1024)

@@ -60,7 +60,6 @@ from writetime.kernels.row_batches import min_deletion_times
 from writetime.pipeline.archiver import sweep
 from writetime.pipeline.completeness import held_back, purge_clock
 from writetime.pipeline.documents import Manifest, Sealed, ShardVersions, Totals, WarehouseFiles
-from writetime.pipeline.identity import owner
 from writetime.pipeline.maintenance_report import Files, Maintained, Tidied, size_of_state
 from writetime.pipeline.planner import not_voided, read_local, read_manifest, read_schema, read_sealed, seal
 from writetime.pipeline.truncation_reports import sweep_answers
@@ -243,8 +242,7 @@ def _tasks_of_table(config: PipelineConfig, manifest: Manifest, table: Table, ve
 def _warehouse(config: PipelineConfig, store: Store, spark: SparkSession, manifest: Manifest) -> Warehouse | None:
     if config.catalog is None:
         return None
-    who, fence = owner(store, manifest.cluster, config.pipeline), Fence(store, manifest.cluster)
-    return Warehouse(spark, config.catalog.name, config.warehouse, fence, owner=who, batch_id=manifest.id)
+    return Warehouse.of_batch(config, store, spark, manifest, Fence(store, manifest.cluster))
 
 
 def tidy_warehouse(warehouse: Warehouse, tables: Sequence[Table], number: int) -> list[Tidied]:

@@ -364,6 +364,13 @@ class SmallBatch(ingest.Batch):
         """No TRUNCATE is undecided."""
 
 
+class SmallWarehouse(DoubleWarehouse):
+    """The double, made with a session as jobs make it."""
+
+    def __init__(self, spark: NoSpark, *given: Any, **named: Any) -> None:
+        super().__init__(spark.tables, *given, **named)
+
+
 # --- an erasure
 
 
@@ -868,18 +875,15 @@ def installed() -> Iterator[Here]:
     """The product runs at a place, which is set for each schedule."""
     here = Here()
 
-    def warehouse(spark: Any, *given: Any, **named: Any) -> DoubleWarehouse:
-        return DoubleWarehouse(spark.tables, *given, **named)
-
     def spark_session(*_: object) -> Any:
         here.place.world.step("spark: start")
         return here.place.spark()
 
-    of_jobs = {"Meter": NoMeter, "Warehouse": warehouse, "spark_session": spark_session}
+    of_jobs = {"Meter": NoMeter, "Warehouse": SmallWarehouse, "spark_session": spark_session}
     changed: dict[Any, dict[str, Any]] = {
         ingest: {"Batch": SmallBatch, **of_jobs},
         publish: {"Outbox": SmallOutbox, **of_jobs},
-        rebuild: {"Outbox": SmallOutbox, "Warehouse": warehouse, "spark_session": spark_session},
+        rebuild: {"Outbox": SmallOutbox, "Warehouse": SmallWarehouse, "spark_session": spark_session},
         stream: {
             **dict.fromkeys(("CompletenessWriter", "Compaction", "ExternalTablesWriter", "Watchdog"), Nothing),
             "second_session": lambda spark: spark,
@@ -895,7 +899,7 @@ def installed() -> Iterator[Here]:
         erase: {"Erasing": SmallErasing, "spark_session": spark_session},
         erase_key: {
             "Erasing": SmallErasing,
-            "Warehouse": warehouse,
+            "Warehouse": SmallWarehouse,
             "forget": forgetting(lambda: here.place.shards),
             "scrub": lambda spark, name, *_: _scrubbed(spark, name),
         },

@@ -57,9 +57,9 @@ OF_ERASED: Final = [[*NEWS[0], put("c", 3, None)], [put("b", 1, "b1"), put("f", 
 @dataclass(frozen=True)
 class Scenario:
     """`rivals`: drivers by name, in the order in which they begin. `before`: segments that are ingested and published, a batch each,
-    before the drivers begin, after a batch that is `voided`; `there`: how many of the `news` have come in before, `known` of them are
-    ingested and published; `afterwards`: what is asked for again when it was interrupted, by the name of its driver.
-    `rebuilds`, `sends_again`: what of the rules does not hold then; `erases`: the keys of ORDERS that are erased in the end;
+    before the drivers begin, after a batch that is `voided`; `began`: what runs then; `there`: how many of the `news` have come in
+    before, `known` of them are ingested and published; `afterwards`: what is asked for again when it was interrupted, by the name of
+    its driver. `rebuilds`, `sends_again`: what of the rules does not hold then; `erases`: the keys of ORDERS that are erased in the end;
     `beside`: all that is archived is replayed into a shadow namespace in the end; `lost`: the record of publishing, or that of Kafka,
     was lost, after which everything is looked at from the beginning, and events may be sent again; `packs`: segments are packed;
     `restores`: the bucket is put back from a backup, so that a rebuild may be what an error says; `decides`: somebody else has put
@@ -72,6 +72,7 @@ class Scenario:
     known: int = 0
     before: Sequence[Sequence[Mutation]] = tuple(BEFORE)
     voided: bool = False
+    began: Sequence[Work] = ()
     news: Sequence[Sequence[Mutation]] = tuple(NEWS)
     afterwards: Sequence[str] = ()
     rebuilds: bool = False
@@ -160,6 +161,22 @@ ALL: Final = {
             there=2,
             before=(),
             news=(*BEFORE, *NEWS[:1]),
+        ),
+        Scenario(
+            "rebuilt-maintenance",
+            [("ingest", drivers.ingest_until_idle), ("maintenance", drivers.maintenance), ("void", drivers.void_open)],
+            rebuilds=True,
+            began=[drivers.rebuild_run],
+        ),
+        Scenario(
+            "rebuilt-erase",
+            [("ingest", drivers.ingest_until_idle), ("void", drivers.void_open), ("erase", partial(drivers.erase_run, key="b"))],
+            there=2,
+            known=1,
+            news=OF_ERASED,
+            rebuilds=True,
+            erases=["b"],
+            began=[drivers.rebuild_run, drivers.publish_run],
         ),
         Scenario(
             "first-again",
@@ -409,7 +426,10 @@ class Stage:
 
     def play(self, scenario: Scenario, schedule: Schedule, *, keep: bool = False) -> Result:
         """Run the scenario as the schedule says, and look at what it has come to."""
-        begins = (scenario.there, scenario.known, scenario.damaged, scenario.voided, *map(tuple, [*scenario.before, *scenario.news]))
+        begins = (
+            *(scenario.there, scenario.known, scenario.damaged, scenario.voided, *scenario.began),
+            *map(tuple, [*scenario.before, *scenario.news]),
+        )
         if begins not in self._begun:
             self._begun[begins] = self._begin(scenario)
         begun = self._begun[begins]
@@ -436,6 +456,8 @@ class Stage:
                 _alone(place, "before", drivers.void_planned)
             _alone(place, "before", drivers.ingest_until_idle)
             _alone(place, "before", drivers.publish_if_due)
+        for work in scenario.began:
+            _alone(place, "before", work)
         for at, some in enumerate(scenario.news[scenario.known : scenario.there]):
             place.ship(some, with_schema=not place.segments, is_damaged=scenario.damaged and not at)
         return place

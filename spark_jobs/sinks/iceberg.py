@@ -75,12 +75,13 @@ from writetime.errors import BatchBusy, BatchClosed, BatchError, ChainMismatch
 from writetime.events.naming import OWN_NAMESPACE, to_changes_namespace, to_column, to_namespace, to_table
 from writetime.events.number_rules import Digits
 from writetime.pipeline.complete_tables import CompleteTable
-from writetime.pipeline.documents import Chain, RefusedTable, StageCost, TableFiles, WarehouseFiles, Watermark
+from writetime.pipeline.documents import Chain, Manifest, RefusedTable, StageCost, TableFiles, WarehouseFiles, Watermark
 from writetime.pipeline.identity import Owner, owner
 from writetime.pipeline.pinned import VerdictAdded, addition
 from writetime.pipeline.planner import not_voided, read_sealed
 from writetime.pipeline.quarantine.published import table_row
 from writetime.pipeline.quarantine.record import QuarantineRecord
+from writetime.storage.layout import live
 from writetime.storage.store import Store
 
 Facts = Literal["map", "struct", "none"]
@@ -369,6 +370,27 @@ class Warehouse:
         """The tables of a pipeline, for work beside its batches."""
         assert config.catalog is not None, "a batch has committed"
         return cls(spark, config.catalog.name, config.warehouse, owner=owner(store, config.cluster.name, config.pipeline))
+
+    @classmethod
+    def of_batch(
+        cls, config: PipelineConfig, store: Store, spark: SparkSession, manifest: Manifest, fence: Fence, **about: Any
+    ) -> Warehouse:
+        """The tables of a pipeline, for a batch: what it commits names its id and its chain, or else batches after it take it for one
+        of another chain. `about`: what else `__init__` takes. BatchError if the pipeline has no catalog."""
+        if config.catalog is None:
+            raise BatchError("the pipeline has no catalog", operation="commit a batch", hint="Say in its YAML where the tables live.")
+        who = owner(store, live(manifest.cluster, manifest.namespace), config.pipeline)
+        return cls(
+            spark,
+            config.catalog.name,
+            config.warehouse,
+            fence,
+            namespace=manifest.namespace,
+            owner=who,
+            batch_id=manifest.id,
+            chain=manifest.chain,
+            **about,
+        )
 
     def changes_of(self, table: Table) -> str | None:
         """Name of the table with this incarnation's changes; None if it does not exist."""

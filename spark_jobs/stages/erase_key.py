@@ -59,7 +59,6 @@ from writetime.pipeline import erase as bucket
 from writetime.pipeline.documents import Manifest, Sealed, Totals
 from writetime.pipeline.erase import Found, Outcome, Search
 from writetime.pipeline.erasures import Erasure, Request, erased_of
-from writetime.pipeline.identity import owner
 from writetime.pipeline.planner import (
     expect_no_open_replay,
     read_manifest,
@@ -483,10 +482,9 @@ class Erasing:
     def _warehouse(self) -> Warehouse:
         if self.config.catalog is None:
             raise ConfigError("`catalog` is missing", operation=_OPERATION, hint="Say in the pipeline's YAML where the tables live.")
-        who = owner(self.store, self.cluster, self.config.pipeline)
-        batch_id = None if self.manifest is None else self.manifest.id
-        fence = None if self.manifest is None else Fence(self.store, self.cluster)
-        return Warehouse(self.spark, self.config.catalog.name, self.config.warehouse, fence, owner=who, batch_id=batch_id)
+        if self.manifest is None:
+            return Warehouse.of(self.config, self.store, self.spark)
+        return Warehouse.of_batch(self.config, self.store, self.spark, self.manifest, Fence(self.store, self.cluster))
 
     def _tables(self, warehouse: Warehouse) -> list[str]:
         named = ((warehouse.changes_of(table), warehouse.current_of(table)) for table in self.incarnations)

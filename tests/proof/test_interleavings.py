@@ -25,6 +25,22 @@ def test_a_fence_that_is_left_out_is_noticed(rule: str, name: str) -> None:
     assert run.share(name, range(30), rule, first_only=True).failures
 
 
+@pytest.mark.parametrize(
+    ("name", "schedule"),
+    [
+        # Events of the first batch, voided, were committed on top of the next one's.
+        ("first-batch", "105:stall:0"),
+        # The owner of topics that did not exist yet was asked for.
+        ("first-again", "69:go:1 166:kill:0"),
+        # After a rebuild, maintenance took a voided batch back without naming its chain.
+        ("rebuilt-maintenance", "93:kill:0"),
+        ("two-voids", "83:lose:0 98:stall:0 209:go:0"),
+    ],
+)
+def test_a_schedule_that_failed_once(name: str, schedule: str) -> None:
+    assert run.story(name, schedule).violations == []
+
+
 def test_a_schedule_is_one_story() -> None:
     text = "20:go:0 60:stall:1 90:kill:0"
     first, second = (run.story("session-publish", text) for _ in range(2))
