@@ -269,7 +269,7 @@ def test_credentials_are_not_looked_for_at_every_request() -> None:
     assert requests("shared-credentials-file", 60) == 2
     assert requests(None, 60) == 12
     assert requests("custom-process", 60) == 1, "a program without an expiry is asked once"
-    assert requests("env", 60) == 12, "refused"
+    assert requests("env", 60) == 1, "refused, and a process keeps its environment"
 
 
 def test_what_the_library_finds_is_found(environment: Path) -> None:

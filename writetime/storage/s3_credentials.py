@@ -1,10 +1,10 @@
 """The credentials of S3's client as they are now: files that are rotated or written later, roles that answer later.
 
 Strategy: the library looks for credentials once, when a client is made, and keeps what it found, or that it found none. Here
-it is asked again: for those of a file every `EVERY` seconds, while there are none every `SOON` seconds, and after the service
-has refused them. A role's credentials are renewed by the library itself. What the service refused is sent once more if the
-credentials have changed meanwhile, also in the middle of an upload. If nothing usable is found, the last credentials stay:
-a file may be half-written. Must not log or show them.
+it is asked again: for those of a file every `EVERY` seconds, while there are none every `SOON` seconds, and after the
+service has refused them; not for those of the environment, which a process keeps. A role's credentials are renewed by the
+library itself. What the service refused is sent once more if the credentials have changed meanwhile, also in the middle of
+an upload. If nothing usable is found, the last credentials stay: a file may be half-written. Must not log or show them.
 """
 
 from __future__ import annotations
@@ -12,6 +12,7 @@ from __future__ import annotations
 import threading
 import time
 from collections.abc import Callable
+from contextlib import suppress
 from typing import Any, Final
 
 import botocore.session
@@ -20,6 +21,7 @@ from botocore.credentials import Credentials
 
 EVERY: Final = 30.0
 SOON: Final = 5.0
+_ENVIRONMENT: Final = "env"
 _OF_A_FILE: Final = frozenset({"shared-credentials-file", "config-file"})
 _INVALID: Final = frozenset({"ExpiredToken", "TokenRefreshRequired", "InvalidToken", "InvalidAccessKeyId"})
 _REFUSED: Final = _INVALID | {"SignatureDoesNotMatch", "AccessDenied", "Forbidden", "400", "401", "403"}
@@ -38,7 +40,9 @@ class LiveCredentials:
         self._used = threading.local()
 
     def load_credentials(self) -> LiveCredentials:
-        """As the library's own provider of credentials."""
+        """As the library's own provider of credentials, when a client is made: those of the environment are the client's for good."""
+        with self._lock, suppress(boto.BotoCoreError):
+            self._ask()
         return self
 
     @property
@@ -75,7 +79,7 @@ class LiveCredentials:
         with self._lock:
             is_static = type(self._credentials) is Credentials
             waits = SOON if is_static else EVERY
-            if (is_static or code in _INVALID) and self._clock() >= self._asked + waits:
+            if (is_static or code in _INVALID) and self.method != _ENVIRONMENT and self._clock() >= self._asked + waits:
                 self._ask()
             found = self._credentials
         try:
