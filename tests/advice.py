@@ -14,6 +14,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Final
 
+from tests.test_rooms import parsed
+
 ROOT: Final = Path(__file__).resolve().parents[1]
 PAGE: Final = ROOT / "docs" / "advice.md"
 ROOMS: Final = ("writetime", "spark_jobs", "shippers", "plugins", "dags")
@@ -47,7 +49,7 @@ class Advice:
 
 def advice() -> list[Advice]:
     """All of it, by file and text."""
-    modules = {path: ast.parse(path.read_text(encoding="utf-8")) for room in ROOMS for path in sorted((ROOT / room).rglob("*.py"))}
+    modules = {path: parsed(path) for room in ROOMS for path in sorted((ROOT / room).rglob("*.py"))}
     constants = {_module(path): _constants(tree) for path, tree in modules.items()}
     found: dict[str, Advice] = {}
     for path, tree in modules.items():
@@ -65,7 +67,7 @@ def advice() -> list[Advice]:
 def followed() -> Iterator[tuple[str, str]]:
     """(words, test) of all marks."""
     for path in sorted((ROOT / "tests").rglob("test_*.py")):
-        for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+        for node in ast.walk(parsed(path)):
             if isinstance(node, ast.FunctionDef):
                 for mark in node.decorator_list:
                     if isinstance(mark, ast.Call) and ast.unparse(mark.func) == "pytest.mark.advice":
