@@ -36,6 +36,8 @@ from writetime.storage import layout, open_store
 from writetime.storage.store import Store
 
 _OPERATION: Final = "erase a key"
+_NO_BATCH: Final = "Let cdc_ingest run first: segments that were shipped may hold the key."
+_NAMES: Final = "Write keyspace.table, as in CQL without quotes."
 
 
 class Key(NamedTuple):
@@ -52,7 +54,7 @@ def parse_key(learner: SchemaLearner, full_name: str, text: str) -> Key:
     schema = learner.schema()
     found = learner.captured(lambda name: name == full_name)
     if not found:
-        raise ConfigError("no table of that name is captured", operation=_OPERATION, obj=full_name, hint="KEYSPACE.TABLE, as CQL has it.")
+        raise ConfigError("no table of that name is captured", operation=_OPERATION, obj=full_name, hint=_NAMES)
     table = max(found, key=lambda each: (not each.dropped, each.dropped_at or 0, str(each.id)))
     values = _object(text)
     partition, clustering = [c.name for c in table.partition_key], [c.name for c in table.clustering]
@@ -101,7 +103,7 @@ def run(config: PipelineConfig, full_name: str, key: str, *, by: str, yes: bool 
     past = history(store, cluster)
     if past.sealed is None:
         expect_settled(store, cluster, past, _OPERATION)
-        raise BatchError("no batch is sealed yet", operation=_OPERATION, obj=cluster, hint="The pipeline holds no data of the key.")
+        raise BatchError("no batch is sealed yet", operation=_OPERATION, obj=cluster, hint=_NO_BATCH)
     asked = parse_key(read_schema(store, cluster, past.sealed.number), full_name, key)
     request = Request.of(full_name, asked.pk, asked.clustering, by)
     former_place.bring(config)

@@ -127,3 +127,16 @@ def test_a_replay_is_named_by_its_namespace(store: LocalStore, ran: Callable[...
     assert "reverted by the next replay into that namespace" in out
     assert history(store, chain).voided
     assert not history(store, CLUSTER).voided
+
+
+@pytest.mark.advice("`writetime batches` lists those that are sealed")
+def test_a_batch_that_is_not_sealed_is_named_by_the_status(store: LocalStore, ran: Callable[..., tuple[int, str, str]]) -> None:
+    begun(store)
+    code, _, err = ran("batch", "2")
+    assert (code, "batch is not sealed" in err) == (1, True)
+    code, out, _ = ran("batches", "--json")
+    assert (code, [json.loads(line)["number"] for line in out.splitlines()]) == (0, [1])
+    code, out, _ = ran("status")
+    assert "batch 2 is open" in out
+    code, out, _ = ran("batch", "1", "--json")
+    assert (code, json.loads(out)["number"]) == (0, 1)

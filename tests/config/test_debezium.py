@@ -125,6 +125,15 @@ def test_what_has_no_counterpart_is_refused(properties: dict[str, str], told: st
         debezium.translate(LITTLE | properties, GIVEN)
 
 
+@pytest.mark.advice("Formats are: ")
+def test_a_format_that_is_named_instead_is_taken() -> None:
+    with pytest.raises(ConfigError) as caught:
+        debezium.translate(LITTLE | {"value.converter": "com.blueapron.connect.protobuf.ProtobufConverter"}, GIVEN)
+    named = (caught.value.hint or "").removeprefix("Formats are: ").removesuffix(".").split(", ")
+    formats = {debezium.translate(LITTLE | {"value.converter": each}, GIVEN).document["kafka"]["format"] for each in named}
+    assert formats == {"json-schema", "avro"}
+
+
 def test_java_properties_are_read_as_java_does() -> None:
     text = "# no\n! no\na=1\nb : 2\nc 3\nd=x,\\\n   y\n\ne\\:f=4=5\nempty=\na=6\n"
     assert debezium.read_properties(text) == {"a": "6", "b": "2", "c": "3", "d": "x,y", "e:f": "4=5", "empty": ""}

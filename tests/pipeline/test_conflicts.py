@@ -135,6 +135,17 @@ def test_a_conflict_that_no_planner_has_seen_yet(store: LocalStore) -> None:
     assert taken(store) == [ref(1).incoming]
 
 
+@pytest.mark.advice("They come in, or have.")
+def test_what_was_decided_for_comes_in_whatever_is_decided_later(store: LocalStore) -> None:
+    ship(store, 1, b"squatted")
+    keep(store, CLUSTER, dispute(store, 1), "ours")
+    third = dispute(store, 1, b"third bytes")
+    with pytest.raises(BatchError, match="other bytes were decided for before"):
+        keep(store, CLUSTER, third, "the third")
+    manifest = planned(store)
+    assert [(segment.object, segment.crc32c) for segment in manifest.segments] == [(ref(1).incoming, crc32c(b"the node's own"))]
+
+
 @pytest.mark.parametrize("name", ["cdc/nobody", ref(1).incoming, ref(2).incoming, "cdc/other/dc1/h/CommitLog-7-1.log"])
 def test_nothing_to_decide(store: LocalStore, name: str) -> None:
     ship(store, 2)
@@ -248,6 +259,23 @@ def test_the_commands(store: LocalStore, tmp_path: Path, capsys: pytest.CaptureF
     assert record is not None
     assert (record.kept, record.reason) == ((14, crc32c(b"the node's own")), "ours")
     assert main(["conflicts", "keep", "--config", str(config), ref(5).incoming, "--reason", "x"]) != 0
+
+
+@pytest.mark.advice("`writetime conflicts list` shows all.", "`writetime conflicts list` names them.")
+def test_a_wrong_name_is_found_in_the_list(store: LocalStore, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    config = tmp_path / "pipeline.yaml"
+    cluster = {"name": CLUSTER, "datacenters": ["dc1"]}
+    config.write_text(yaml.safe_dump({"pipeline": "p", "cluster": cluster, "bucket": str(tmp_path / "bucket")}))
+    squatted, disputed = ship(store, 1, b"squatted"), dispute(store, 1)
+    for wrong, told in ((ref(2).incoming, "no known conflict"), (ref(1).conflict(5), "the object does not exist")):
+        with pytest.raises(ObjectNotFound, match=told) as caught:
+            keep(store, CLUSTER, wrong, "x")
+        assert "`writetime conflicts list`" in (caught.value.hint or "")
+    assert main(["conflicts", "list", "--config", str(config), "--json"]) == 0
+    listed = json.loads(capsys.readouterr().out)
+    names = [each["object"] for each in listed["objects"]]
+    assert names == [squatted, disputed]
+    assert keep(store, CLUSTER, names[1], "ours").kept == (14, crc32c(b"the node's own"))
 
 
 def test_names() -> None:

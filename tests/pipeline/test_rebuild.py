@@ -163,8 +163,10 @@ def test_an_archive_that_is_whole(store: LocalStore) -> None:
     planning.expect_whole(found, CLUSTER)
 
 
+@pytest.mark.advice("Restore the same bytes under those names, or rebuild without them (`--partial`)")
 def test_what_the_archive_lacks_is_named(store: LocalStore) -> None:
     gone, changed, expired, _ = taken_in(store, 1, 2, 3, 4)
+    bytes_of = {name: store.read(name) for name in (gone, changed)}
     store.delete(gone)
     store.put(changed, b"other bytes")
     info = store.head(expired)
@@ -178,6 +180,14 @@ def test_what_the_archive_lacks_is_named(store: LocalStore) -> None:
     assert gone in str(caught.value)
     assert changed in str(caught.value)
     assert "--partial" in str(caught.value)
+    for name, content in bytes_of.items():
+        store.put(name, content)
+    found = planning.look(store, CLUSTER)
+    assert (found.missing, found.changed, found.expired, found.segments) == ([], [], 1, 3)
+    rebuild = started(store, partial=True)
+    manifest = step(store, planner(store, rebuild))
+    assert manifest is not None
+    assert (len(manifest.segments), rebuild.chain.partial) == (3, True)
 
 
 def test_a_byte_that_differs_is_pinned_as_the_ledger_has_it(store: LocalStore) -> None:
@@ -380,6 +390,19 @@ def test_two_drivers_begin_one_rebuild(store: LocalStore) -> None:
     first = started(store)
     chain = Chain(id=first.chain.id, first=first.chain.first, generation=9)
     assert chains.begin(store, CLUSTER, first.model_copy(update={"chain": chain})) == first
+
+
+@pytest.mark.advice("Run `writetime rebuild` again.")
+def test_of_two_drivers_that_change_a_rebuild_the_slower_looks_again(store: LocalStore) -> None:
+    taken_in(store, 1)
+    slow = started(store)
+    planning.go_partial(store, CLUSTER, slow)
+    with pytest.raises(BatchBusy, match="another driver has changed the rebuild"):
+        chains.finish(store, CLUSTER, slow, 2, NOW, {})
+    found = chains.unfinished(store, CLUSTER)
+    assert found is not None
+    assert chains.finish(store, CLUSTER, found, 2, NOW, {}).chain.partial
+    assert chains.unfinished(store, CLUSTER) is None
 
 
 @pytest.mark.advice("Give the same options, or finish this rebuild")

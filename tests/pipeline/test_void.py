@@ -9,6 +9,7 @@ from uuid import uuid4
 
 import pytest
 
+from spark_jobs.stages import erase_key
 from tests.pipeline.planning import plan_ingest, plan_maintain, plan_replay
 from tests.pipeline.test_planner import (
     CLUSTER,
@@ -22,7 +23,7 @@ from tests.pipeline.test_planner import (
 )
 from tests.storage.memory import MemoryStore
 from writetime.cassandra.schema.history import SchemaLearner
-from writetime.errors import BatchBusy, BatchError, PreconditionFailed
+from writetime.errors import BatchBusy, BatchClosed, BatchError, PreconditionFailed
 from writetime.pipeline import erasures
 from writetime.pipeline import planner as planning
 from writetime.pipeline.archiver import archive
@@ -79,6 +80,8 @@ def test_its_input_comes_in_with_the_next_batch_which_starts_from_the_base(store
     assert (past.last, past.base, past.open, past.voided) == (2, 1, False, True)
     assert past.sealed is not None
     assert past.sealed.number == 1
+    with pytest.raises(BatchClosed, match="voided by ann"):
+        planning.not_voided(sealed)
     following = planned(store)
     assert (following.number, following.base, following.since) == (3, 1, first.now)
     assert [segment.object for segment in following.segments] == [later]
@@ -133,6 +136,7 @@ def test_a_batch_is_planned_though_nothing_has_come_in_once(store: LocalStore) -
     assert plan(store) is None
 
 
+@pytest.mark.advice("Replay its hours (cdc_replay) if something in it was wrong")
 def test_a_seal_and_a_void_exclude_each_other(store: LocalStore) -> None:
     ship(store, 1)
     manifest = planned(store)
@@ -146,6 +150,10 @@ def test_a_seal_and_a_void_exclude_each_other(store: LocalStore) -> None:
     with pytest.raises(BatchError, match="sealed"):
         void(store, CLUSTER, 2, **WHY)
     assert manifest.number == 1
+    archive(store, CLUSTER, 2)
+    replay = plan_replay(store, CLUSTER, start=NOW - timedelta(hours=1), end=NOW + timedelta(hours=1), now=NOW)
+    assert replay is not None
+    assert [segment.ref for segment in replay.segments] == [ref(1)]
 
 
 def test_who_is_second_finds_the_void_of_the_first(store: LocalStore) -> None:
@@ -239,6 +247,7 @@ def test_a_replay_that_was_voided_does_not_stand_in_the_way_of_another(store: Lo
     assert (again.number, again.base) == (3, 1)
 
 
+@pytest.mark.advice("Plan the replay again to finish it.")
 def test_of_a_namespace_all_but_the_first_batch_can_be_voided(store: LocalStore) -> None:
     ship(store, 1)
     finish(store, planned(store))
@@ -260,6 +269,47 @@ def test_of_a_namespace_all_but_the_first_batch_can_be_voided(store: LocalStore)
     store.delete(layout.batch_object(chain, 2, "manifest"))
     with pytest.raises(BatchError, match="first batch of a shadow namespace"):
         void(store, chain, 1, **WHY)
+    finished = plan_replay(store, CLUSTER, **hours)
+    assert finished is not None
+    assert void(store, chain, finished.number, **WHY).void is not None
+
+
+@pytest.mark.advice("Clear the task `ingest` of the run of cdc_replay that planned it, or void it.")
+@pytest.mark.parametrize("voided", [False, True])
+def test_an_erasure_goes_on_when_the_replay_before_it_has_ended(store: LocalStore, voided: bool) -> None:
+    ship(store, 1)
+    finish(store, planned(store))
+    archive(store, CLUSTER, 1)
+    store.put(layout.batch_object(CLUSTER, 1, "schema"), SchemaLearner().to_json().encode())
+    replay = plan_replay(store, CLUSTER, start=NOW - timedelta(hours=1), end=NOW + timedelta(hours=1), now=NOW, namespace="look")
+    assert replay is not None
+    request = Request.of("shop.orders", b"k", None, "a test")
+    with pytest.raises(BatchBusy, match="not sealed yet") as caught:
+        plan_erase(store, CLUSTER, request, 1, now=NOW)
+    assert "run of cdc_replay" in (caught.value.hint or "")
+    if voided:
+        void(store, replay.cluster, replay.number, **WHY)
+    else:
+        seal(store, replay)
+    assert plan_erase(store, CLUSTER, request, 1, now=NOW).kind == "erase"
+
+
+@pytest.mark.advice("Void the batch, and erase the key again.")
+def test_an_erasure_without_its_request_is_voided_and_begins_again(store: LocalStore) -> None:
+    ship(store, 1)
+    base = finish(store, planned(store))
+    archive(store, CLUSTER, 1)
+    request = Request.of("shop.orders", b"k", None, "a test")
+    lost = plan_erase(store, CLUSTER, request, 1, now=NOW)
+    store.delete(layout.erasure_request(CLUSTER, str(lost.id)))
+    with pytest.raises(BatchError, match="the erase request is missing"):
+        # Of configuration and Spark it needs nothing yet.
+        erase_key.erase(None, store, None, lost, base)  # type: ignore[arg-type]
+    with pytest.raises(BatchBusy):
+        plan_erase(store, CLUSTER, request, 1, now=NOW)
+    void(store, CLUSTER, lost.number, **WHY)
+    again = plan_erase(store, CLUSTER, request, 1, now=NOW)
+    assert erasures.read_request(store, CLUSTER, again.id) is not None
 
 
 def test_batches_before_the_base_that_are_of_another_chain_are_not_taken_for_voids() -> None:

@@ -89,6 +89,7 @@ def dies_before(monkeypatch: pytest.MonkeyPatch, step: str, of: Any = erase) -> 
             yield
 
 
+@pytest.mark.advice("Delete it in the ring, let cdc_ingest and cdc_publish run, and erase it then.")
 def test_nothing_of_a_key_is_left_and_all_else_is_as_it_was(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     ring = with_a_key(tmp_path)
     with pytest.raises(BatchError, match="still has rows of the key"):

@@ -498,12 +498,16 @@ def test_a_keyspace_called_as_anothers_changes_keeps_its_own_tables(warehouse: W
     assert [row["v"] for row in rows(warehouse, "shop__changes_.twins")] == ["text"]
 
 
+@pytest.mark.advice("Rename it; writetime makes its own.")
 def test_a_table_that_somebody_else_made_is_left_alone(warehouse: Warehouse) -> None:
     warehouse.spark.sql("CREATE TABLE lake.shop.taken (id int) USING iceberg")
     taken = table("taken", 13, {"id": "int"})
     with pytest.raises(BatchError, match="somebody else made it"):
         write(warehouse, taken, 1, insert(taken, 1, schema=schema_of(taken)), schema=schema_of(taken))
     assert "somebody else made it" in (warehouse.rejection_reason(taken) or "")
+    warehouse.spark.sql("ALTER TABLE lake.shop.taken RENAME TO shop.theirs")
+    write(warehouse, taken, 1, insert(taken, 1, schema=schema_of(taken)), schema=schema_of(taken))
+    assert [row["id"] for row in rows(warehouse, "shop.taken")] == [1]
     # Publishing goes on with the others.
     taken = table("taken_too", 15, {"id": "int"})
     warehouse.spark.sql("CREATE TABLE lake.shop__changes.taken_too (id int) USING iceberg")

@@ -20,6 +20,8 @@ _AsJson = Annotated[bool, typer.Option("--json", help="Print the documents as JS
 _Last = Annotated[int, typer.Option("--last", min=1, help="Number of latest batches.")]
 _Number = Annotated[int, typer.Argument(help="Number of the batch.", min=1, show_default=False)]
 
+_SEALED = "`writetime batches` lists those that are sealed, `writetime status` names the one that is open."
+
 
 def batches(config: _Config, last: _Last = 20, as_json: _AsJson = False) -> None:
     """List the latest sealed and voided batches, with the accounting of their partition updates."""
@@ -45,7 +47,7 @@ def batch(number: _Number, config: _Config, as_json: _AsJson = False) -> None:
     store, cluster = _place(config)
     sealed = read_sealed(store, cluster, number)
     if sealed is None:
-        raise BatchError("batch is not sealed", operation="show a batch", obj=str(number), hint="See `writetime batches`.")
+        raise BatchError("batch is not sealed", operation="show a batch", obj=str(number), hint=_SEALED)
     typer.echo(sealed.model_dump_json() if as_json else batch_text(sealed))
 
 
