@@ -14,6 +14,9 @@ locally.
     cdc_settings     the node's CDC settings              open_file_probe  whether a file is open for writing
     io_priority      niceness, no page cache              systemd          notifications to systemd
     loaded           SSTables loaded past the log         log              the log, which delays nothing
+    listing          what is kept of folders between      write_times      last writes with impossible times
+                     scans                                sign_off         until when a node's log is shipped
+    tried            segments whose upload failed         state_file       files of the state folder
 
 It runs on a production database node: nothing is deleted before the store has confirmed the same bytes.
 """

@@ -26,7 +26,7 @@ from dataclasses import dataclass, field, replace
 from enum import Enum
 from pathlib import Path
 
-from writetime.cassandra.commitlog.idx import parse
+from writetime.cassandra.commitlog.idx import MOST_BYTES, parse
 from writetime.errors import NotASegment, ShipError
 from writetime.storage.layout import SegmentName
 
@@ -35,8 +35,6 @@ _FILE = re.compile(r"(CommitLog-\d+-\d+)(?:\.log|_cdc\.idx)")
 _COMPLETED = re.compile(rb"(\d+)\r?\nCOMPLETED\s*")
 _FIRST_VERSION_WITH_IDX = 7
 _VERSION_OF_3_11 = 6
-_IDX_BYTES = 64
-"""What is read of an idx: the longest number and the word take half of it."""
 
 
 class State(Enum):
@@ -166,7 +164,7 @@ def entry(path: Path) -> Entry | None:
 def read_idx(path: Path) -> bytes:
     """The content of an idx, or the beginning of what cannot be one. OSError."""
     with path.open("rb", buffering=0) as file:
-        return file.read(_IDX_BYTES)
+        return file.read(MOST_BYTES)
 
 
 def _kind(entry: Entry) -> tuple[str | None, str]:

@@ -23,6 +23,7 @@ from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any, Final, NamedTuple
 
+from shippers import state_file
 from writetime.config.node import NodeConfig
 
 NOTE: Final = "loaded.json"
@@ -140,11 +141,8 @@ class LoadedTables:
             "folders": {folder: [changed, sorted(names)] for folder, (changed, names) in self._last.folders.items()},
             "found": self.found,
         }
-        fresh = self._note.with_suffix(".new")
         try:
-            self._note.parent.mkdir(parents=True, exist_ok=True)
-            fresh.write_text(json.dumps(noted), encoding="utf-8")
-            fresh.replace(self._note)
+            state_file.replace(self._note, json.dumps(noted))
         except OSError as error:
             self._log.warning("failed to record the look at data folders", message=str(error), hint="Check node.state_dir.")
 

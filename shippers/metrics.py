@@ -27,6 +27,7 @@ from typing import Any, Final
 import structlog
 from prometheus_client import CONTENT_TYPE_LATEST, CollectorRegistry, Counter, Gauge, Histogram, generate_latest
 
+from shippers import state_file
 from shippers.log import LOST
 from writetime.cassandra.cdc_settings import CdcSettings
 
@@ -275,10 +276,7 @@ class Serving:
 
 def note(path: Path, sight: Sight, **more: Any) -> None:
     """Write the scan to the status file for `--status`. OSError if that fails."""
-    path.parent.mkdir(parents=True, exist_ok=True)
-    fresh = path.with_suffix(".new")
-    fresh.write_text(json.dumps({**asdict(sight), "lag": sight.lag, "pid": os.getpid(), **more}, indent=1) + "\n", encoding="utf-8")
-    fresh.replace(path)
+    state_file.replace(path, json.dumps({**asdict(sight), "lag": sight.lag, "pid": os.getpid(), **more}, indent=1) + "\n")
 
 
 def noted(path: Path) -> dict[str, Any]:

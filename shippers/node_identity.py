@@ -20,6 +20,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any, Self, TypeVar
 
+from shippers import state_file
 from shippers.cdc_settings import SettingsMonitor, take_settings
 from shippers.filler import fill
 from shippers.schema_snapshot import plain, schema_version, take_snapshot
@@ -328,10 +329,7 @@ def remember(path: Path, facts: NodeFacts, *, asked: str | None = None) -> None:
     try:
         if path.exists() and path.read_bytes() == document:
             return
-        path.parent.mkdir(parents=True, exist_ok=True)
-        fresh = path.with_suffix(".new")
-        fresh.write_bytes(document)
-        fresh.replace(path)
+        state_file.replace(path, document.decode())
     except OSError as error:
         raise ShipError(
             f"failed to write the file: {error.strerror}", operation="record the node's identity", obj=str(path), hint="Set node.state_dir."

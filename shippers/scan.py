@@ -33,20 +33,18 @@ _UNCLEAR = "To remove its node, stop it first, then run `writetime ship --drain`
 class View:
     """The result of a scan.
 
-    `here`: files in cdc_raw; `aside`: files in spill folders, with their folder; `unclear`: segments that the
-    node may still write to; `spills`: all readable spill folders; `lost`: errors of those that cannot be
-    read; `spilled`: the segments in the others, counted.
+    `here`: files in cdc_raw; `spilled`: those in spill folders; `unclear`: segments that the node may still write
+    to; `spills`: all readable spill folders; `lost`: errors of those that cannot be read.
     """
 
     at: float
     here: list[Found]
-    aside: list[tuple[Path, Found]]
+    spilled: Aside
     unclear: list[Found]
     space: Space
     level: Level
     spills: list[Path]
     lost: list[ShipError]
-    spilled: Aside
 
     @classmethod
     def of(cls, node: NodeConfig, limit: int | None, *, drain: bool = False, listings: Listings | None = None) -> Self:
@@ -65,8 +63,13 @@ class View:
             found, unclear = after_crash.settle(node.cdc_raw, found, now=now, patience=patience)
         space = disk_space.measure(node.cdc_raw, found, limit)
         spills, lost = spill.places(node.state, node.spill)
-        aside, unreadable = spill.spilled(spills, listings, now)
-        return cls(now, found, aside.files, unclear, space, space.level(node.ship), spills, lost + unreadable, aside)
+        spilled, unreadable = spill.spilled(spills, listings, now)
+        return cls(now, found, spilled, unclear, space, space.level(node.ship), spills, lost + unreadable)
+
+    @property
+    def aside(self) -> list[tuple[Path, Found]]:
+        """Files in spill folders, with their folder."""
+        return self.spilled.files
 
     @property
     def all(self) -> list[Found]:

@@ -25,6 +25,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Final, NamedTuple
 
+from shippers import state_file
 from shippers.io_priority import forget_range
 from shippers.upload import put_if_absent, remove
 from shippers.write_times import moment
@@ -197,10 +198,7 @@ class Tail:
         """
         reached = {ref.growing: [*place, inode] for ref, (place, inode) in self._reached.items()}
         with suppress(OSError):
-            self._note.parent.mkdir(parents=True, exist_ok=True)
-            fresh = self._note.with_suffix(".new")
-            fresh.write_text(json.dumps({"store": self._store.url, "reached": reached}), encoding="utf-8")
-            fresh.replace(self._note)
+            state_file.replace(self._note, json.dumps({"store": self._store.url, "reached": reached}))
 
     def _put(self, growing: Growing, start: int, end: Place, metadata: Mapping[str, str]) -> Shipped:
         name, size = growing.ref.part(start, end.position), end.position - start

@@ -12,6 +12,7 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Final
 
+from shippers import state_file
 from writetime.errors import NotASegment
 from writetime.storage.layout import SegmentName
 
@@ -45,10 +46,8 @@ class Tried:
 
     def _record(self) -> None:
         with suppress(OSError):
-            self._note.parent.mkdir(parents=True, exist_ok=True)
-            fresh = self._note.with_suffix(".new")
-            fresh.write_text(json.dumps({"store": self._store, "segments": [each.filename for each in self._segments]}), encoding="utf-8")
-            fresh.replace(self._note)
+            segments = [each.filename for each in self._segments]
+            state_file.replace(self._note, json.dumps({"store": self._store, "segments": segments}))
 
 
 def _recalled(note: Path, store: str) -> list[SegmentName]:

@@ -16,6 +16,8 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Final, NamedTuple
 
+from shippers import state_file
+
 NOTE: Final = "write_times.json"
 _SLACK: Final = 60.0
 """Seconds by which an mtime may be ahead: the clock of a file server is never quite this machine's."""
@@ -72,10 +74,7 @@ class WriteTimes:
         if not self._changed:
             return
         with suppress(OSError):
-            self._note.parent.mkdir(parents=True, exist_ok=True)
-            fresh = self._note.with_suffix(".new")
-            fresh.write_text(json.dumps(self._seen), encoding="utf-8")
-            fresh.replace(self._note)
+            state_file.replace(self._note, json.dumps(self._seen))
             self._changed = False
 
 

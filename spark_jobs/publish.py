@@ -51,7 +51,6 @@ from spark_jobs.sinks.kafka import (
     by_publisher,
     ensure_topics,
     expect_own,
-    heartbeat_topic,
     mark_complete,
     message_limits,
     read_epochs,
@@ -292,7 +291,7 @@ def _with_heartbeat(config: PipelineConfig, kafka: KafkaConfig, store: Store, pu
     if stored is not None and (stored.batch > published.batch or now - stored.heartbeat < kafka.heartbeat_interval_ms):
         return published
     published = published.model_copy(update={"complete": stored.complete if stored is not None else published.complete})
-    ids = _ids_of(kafka, heartbeat_topic(kafka), HEARTBEAT)
+    ids = _ids_of(kafka, kafka.heartbeat_topic, HEARTBEAT)
     complete = complete_in_kafka(store, config.cluster.name, published)
     until = None if complete is None else int(complete.timestamp() * 1000)
     value = {"ts_ms": now, "complete_until_ms": until}

@@ -11,6 +11,7 @@ from __future__ import annotations
 import ast
 from collections.abc import Iterator
 from dataclasses import dataclass, field
+from functools import cache
 from pathlib import Path
 from typing import Final
 
@@ -47,6 +48,7 @@ class Advice:
     tests: set[str] = field(default_factory=set)
 
 
+@cache
 def advice() -> list[Advice]:
     """All of it, by file and text."""
     modules = {path: parsed(path) for room in ROOMS for path in sorted((ROOT / room).rglob("*.py"))}
@@ -64,8 +66,13 @@ def advice() -> list[Advice]:
     return sorted(found.values(), key=lambda each: (min(each.files), each.text))
 
 
-def followed() -> Iterator[tuple[str, str]]:
+@cache
+def followed() -> list[tuple[str, str]]:
     """(words, test) of all marks."""
+    return list(_marks())
+
+
+def _marks() -> Iterator[tuple[str, str]]:
     for path in sorted((ROOT / "tests").rglob("test_*.py")):
         for node in ast.walk(parsed(path)):
             if isinstance(node, ast.FunctionDef):

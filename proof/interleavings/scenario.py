@@ -1,6 +1,6 @@
 """Which drivers run beside each other, and what has to hold when all have ended and are let alone.
 
-Strategy: most scenarios begin with batches that are ingested and published. Its drivers run as a schedule says. Then whoever
+Strategy: most scenarios begin with batches that are ingested and published. Their drivers run as a schedule says. Then whoever
 is on call does what the docs say, without deviations: an unfinished rebuild goes on, a request that was interrupted is
 made again, batches and publishing run until they are idle. After that, tables, state, topics and archive hold each
 mutation once, whatever happened before; and no driver has ended with anything but an honest error."""

@@ -283,7 +283,7 @@ def _allowed(admin: AdminClient, settings: Callable[[], dict[str, ConfigEntry]],
 
 def send_heartbeat(kafka: KafkaConfig, key: bytes, value: bytes) -> None:
     """Send one record to the heartbeat topic, which is created if it is missing."""
-    topic = heartbeat_topic(kafka)
+    topic = kafka.heartbeat_topic
     if (refused := ensure_topics(kafka, [topic])).get(topic) is not None:
         raise refused[topic]
     failed: list[KafkaError] = []
@@ -321,10 +321,6 @@ def mark_complete(kafka: KafkaConfig, topics: Iterable[str], until_ms: int) -> N
             raise KafkaException(failed[0] if failed else KafkaError(KafkaError._TIMED_OUT))
     except KafkaException as error:
         raise _failure("mark topics as complete", kafka.topic_prefix, error) from error
-
-
-def heartbeat_topic(kafka: KafkaConfig) -> str:
-    return kafka.heartbeat_topic
 
 
 def clashes(present: Iterable[str], wanted: Iterable[str]) -> dict[str, PublishError]:

@@ -14,7 +14,6 @@ from spark_jobs.sinks import kafka as jobs
 from spark_jobs.sinks.kafka import (
     Position,
     ensure_topics,
-    heartbeat_topic,
     message_limits,
     read_epochs,
     read_progress,
@@ -99,7 +98,7 @@ def test_events_go_out_over_tls_with_no_more_rights_than_documented(broker: Kafk
     send_heartbeat(kafka, b"{}", b"{}")
     plain = kafka.model_copy(update={"bootstrap_servers": broker.bootstrap})
     assert sorted(numbers(consume(plain, topic))) == list(range(1, 8))
-    assert len(consume(plain.model_copy(update={"partitions": 1}), heartbeat_topic(kafka))) <= 1
+    assert len(consume(plain.model_copy(update={"partitions": 1}), kafka.heartbeat_topic)) <= 1
     assert read_epochs(kafka) == {topic: 0}
 
 

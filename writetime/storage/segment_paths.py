@@ -18,6 +18,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Final, Protocol
 
+from writetime.cassandra.commitlog import idx
 from writetime.errors import ConfigError, ObjectNotFound, StoreError, WritetimeError
 from writetime.storage import open_store
 from writetime.storage.address import is_url, parse_object
@@ -31,8 +32,6 @@ _SEGMENT: Final = re.compile(r"(CommitLog-\d+-(\d+))(?:~[0-9a-f]{8})?\.log(?:\.z
 _HOUR: Final = re.compile(r"(?:(?<=/)|^)date=[^/]+/hour=[^/]+(?:/|$)")
 """The archive's folders within a node's log (writetime.storage.layout)."""
 _ID_OFFSET, _ID_END = 4, 12
-_IDX_BYTES: Final = 64
-"""The longest number and the word COMPLETED take half of it."""
 
 
 class _Place(Protocol):
@@ -75,7 +74,7 @@ class Input:
         if match is None:
             return None
         try:
-            return self.place.read(f"{match[1]}_cdc.idx", end=_IDX_BYTES)
+            return self.place.read(f"{match[1]}_cdc.idx", end=idx.MOST_BYTES)
         except ObjectNotFound:
             return None
 

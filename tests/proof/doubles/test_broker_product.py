@@ -158,7 +158,7 @@ def test_topics_are_marked_as_complete_unless_they_are_compacted(clients: Client
 def test_heartbeats(clients: Clients, kafka: KafkaConfig) -> None:
     for value in (b"1", b"2"):
         jobs.send_heartbeat(kafka, b"k", value)
-    found = [clients.read(jobs.heartbeat_topic(kafka), each) for each in range(kafka.partitions)]
+    found = [clients.read(kafka.heartbeat_topic, each) for each in range(kafka.partitions)]
     assert sorted(found) == [[], [b"1", b"2"]]
 
 

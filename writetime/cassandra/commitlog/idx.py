@@ -16,6 +16,8 @@ import re
 from dataclasses import dataclass
 from enum import StrEnum
 
+MOST_BYTES = 64
+"""What is read of a file: the longest number and the word take half of it."""
 _INDEX = re.compile(rb"(\d{1,18})(\nCOMPLETED)?\n?")
 
 
