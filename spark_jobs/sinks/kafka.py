@@ -494,26 +494,26 @@ class Publisher:
                 producer.commit_transaction(_TIMEOUT_SECONDS)
                 return sent
             producer.abort_transaction(_TIMEOUT_SECONDS)
-            progress = progress_topic(self.kafka.topic_prefix)
-            # Aborting the transaction purges unsent events: that is not a reason.
-            failed = [each for each in failed if each[0].code() not in _GONE_WITH_OTHERS] or failed
-            if not sender.one_by_one and (large := {topic for error, topic in failed if error.code() in _TOO_LARGE}):
+            large = {topic for error, topic in failed if error.code() in _TOO_LARGE}
+            if large and not sender.one_by_one:
                 log.warning(
                     "broker refused a batch of events as too large, sending events one by one",
                     topics=sorted(large),
                     hint="Let the user describe topic configurations, or set `batch.size` under `kafka.producer`.",
                 )
-                # Another producer: in this one's queues may be what its aborted transaction has purged. Another run may have
-                # sent the rows before it began.
-                other = self._started(publisher, stuck, one_by_one=True)
-                sender.producer, sender.one_by_one = other.producer, True
-                sender.sent.update(other.sent)
-                rows = list(_beyond(rows, sender.sent, stuck))
-                continue
-            if fatal := [error for error, topic in failed if topic in ("", progress) or error.code() not in _OF_ONE_TOPIC]:
-                raise KafkaException(fatal[0])
-            # Each iteration has at least one topic fewer.
-            stuck.update({topic: _refused(topic, error) for error, topic in failed})
+                sender.one_by_one = True
+            else:
+                progress = progress_topic(self.kafka.topic_prefix)
+                if fatal := [error for error, topic in failed if topic in ("", progress) or error.code() not in _OF_ONE_TOPIC]:
+                    raise KafkaException(fatal[0])
+                # Each iteration has at least one topic fewer.
+                stuck.update({topic: _refused(topic, error) for error, topic in failed})
+            # Another producer: the broker's late answers about an aborted transaction end the producer's next one as well.
+            # Another run may have sent the rows before it began.
+            other = self._started(publisher, stuck, one_by_one=sender.one_by_one)
+            sender.producer = other.producer
+            sender.sent.update(other.sent)
+            rows = list(_beyond(rows, sender.sent, stuck))
 
     def _produce_chunk(
         self, producer: Producer, publisher: int, rows: list[Any], stuck: dict[str, PublishError]
@@ -564,15 +564,15 @@ class Publisher:
             # A transaction with a rejected event accepts no more events: the rejection, which is reported when the
             # producer is polled, is the reason.
             reported_by = time.monotonic() + _REPORT_SECONDS
-            while not failed and time.monotonic() < reported_by:
+            while not _reasons(failed) and time.monotonic() < reported_by:
                 producer.poll(0.5)
             if not failed:
                 raise
         deadline = time.monotonic() + _TIMEOUT_SECONDS
-        while not failed and producer.flush(1.0) and time.monotonic() < deadline:
+        while not _reasons(failed) and producer.flush(1.0) and time.monotonic() < deadline:
             pass
         # Aborting adds to these errors.
-        return sent, list(failed)
+        return sent, _reasons(failed) or list(failed)
 
     def _progress(self, batch: int, ordinal: int, epoch: int) -> bytes:
         found = self.chain.id_of(batch) if self.chain else None
@@ -771,6 +771,11 @@ def _too_large(row: Any, error: KafkaException) -> PublishError | None:
 def _unencodable(row: Any) -> PublishError:
     row = Row._make(row)
     return PublishError(f"event [{row.batch}, {row.ordinal}] cannot be encoded: {row.refused}", operation="publish events", obj=row.topic)
+
+
+def _reasons(failed: list[tuple[KafkaError, str]]) -> list[tuple[KafkaError, str]]:
+    """Those rejections that say why; the others are of events that went with a rejected one."""
+    return [each for each in failed if each[0].code() not in _GONE_WITH_OTHERS]
 
 
 def _refused(topic: str, error: KafkaError) -> PublishError:

@@ -599,7 +599,8 @@ def test_events_of_a_batch_that_the_broker_refuses_go_one_by_one(kafka: KafkaCon
     refusals = Refusals(monkeypatch)
     ((sent),) = Publisher(kafka).send_all(everything)
     assert (sent.events, list(sent.stuck)) == (100, [small])
-    assert refusals.one_by_one == [False, True]
+    # After the batch that is refused, and after the event that is.
+    assert refusals.one_by_one == [False, True, True]
     everything[200].value = b'{"n":201}'
     refusals.one_by_one.clear()
     bounded = kafka.model_copy(update={"producer": {"batch.size": 50_000}})
