@@ -197,8 +197,9 @@ class Tail:
         beginning.
         """
         reached = {ref.growing: [*place, inode] for ref, (place, inode) in self._reached.items()}
+        noted = {"store": self._store.url, "reached": reached}
         with suppress(OSError):
-            state_file.replace(self._note, json.dumps({"store": self._store.url, "reached": reached}))
+            state_file.replace(self._note, json.dumps({**noted, "crc32c": _crc_of(noted)}))
 
     def _put(self, growing: Growing, start: int, end: Place, metadata: Mapping[str, str]) -> Shipped:
         name, size = growing.ref.part(start, end.position), end.position - start
@@ -228,13 +229,19 @@ def _next_end(growing: Growing, place: Place, synced: int) -> Place | None:
 
 
 def _recall(note: Path, store: str) -> dict[SegmentRef, Reached]:
-    """The positions that an earlier run recorded for that store; {} if missing or unreadable."""
+    """The positions that an earlier run recorded for that store; {} if missing, unreadable or damaged: a damaged position
+    may be that of another section, and the parts would have a gap."""
     try:
         noted = json.loads(note.read_bytes())
-        found = noted["reached"].items() if noted["store"] == store else ()
+        expected = noted.pop("crc32c")
+        found = noted["reached"].items() if (noted["store"], _crc_of(noted)) == (store, expected) else ()
         return {SegmentRef.from_object(name): _reached(*numbers) for name, numbers in found}
     except (OSError, ValueError, KeyError, TypeError, AttributeError, RecursionError, NotASegment):
         return {}
+
+
+def _crc_of(noted: object) -> int:
+    return crc32c(json.dumps(noted).encode())
 
 
 def _reached(position: int, logical: int, inode: int) -> Reached:
