@@ -92,8 +92,9 @@ def test_a_time_that_is_too_short_does_not_shrink_batches_to_nothing(rate: float
     for _ in range(10):
         limit, seconds = cluster.limit, cluster.batch()
         if limit > LEAST:
-            # It takes its time, or about as long for its bytes as it takes anyway.
-            assert seconds <= 1.05 * target or seconds - fixed >= 0.25 * fixed
+            # It takes about its time, or about as long for its bytes as it takes anyway. Where the fixed time is near the target, it
+            # is hard to tell which of the two is due.
+            assert seconds <= 1.15 * target or seconds - fixed >= 0.25 * fixed
             assert seconds <= 2.1 * max(target, 2 * fixed)
 
 
