@@ -20,7 +20,7 @@ from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from functools import cached_property
 from typing import Any, Final, NamedTuple, TypeVar
-from uuid import uuid4
+from uuid import UUID, uuid4
 
 import pyarrow as pa
 import structlog
@@ -284,7 +284,7 @@ class Erasing:
     def _run(self, warehouse: Warehouse, search: Search, until: int, keys: Any) -> tuple[dict[tuple[str, int], Written], Outcome]:
         assert self.manifest is not None
         number = self.manifest.number
-        voids.take_back(warehouse, self.store, self.manifest, voided_before(self.store, self.manifest, self.base))
+        voids.take_back(warehouse, self.store, self.manifest, self._voided)
         self._expect_open()
         segments = self._in_objects(bucket.archive_objects(self.store, self.cluster), search, bucket.from_segment, keys)
         waiting = self._in_objects(bucket.waiting_objects(self.store, self.cluster), search, bucket.in_segment, keys)
@@ -334,9 +334,15 @@ class Erasing:
                 "snapshots_refused": {},
                 "events": 0,
                 "totals": (self.base.totals or Totals()).and_of(self.manifest.kind, (), (), ()),
-                "voided": voided_before(self.store, self.manifest, self.base),
+                "voided": self._voided,
             }
         )
+
+    @cached_property
+    def _voided(self) -> dict[int, UUID | None]:
+        """The voided batches before this one, which no void changes any more."""
+        assert self.manifest is not None, "it only searches"
+        return voided_before(self.store, self.manifest, self.base)
 
     def _expect_open(self) -> None:
         if self.manifest is not None:
@@ -549,8 +555,7 @@ class Erasing:
         scrub(self.spark, name, datetime.now(UTC) + _AHEAD, lambda: self._expect_taken_back(warehouse, name))
 
     def _expect_taken_back(self, warehouse: Warehouse, name: str) -> None:
-        if self.manifest is not None:
-            warehouse.expect_taken_back(name, voided_before(self.store, self.manifest, self.base))
+        warehouse.expect_taken_back(name, self._voided)
 
     def _erase_bytes(self, warehouse: Warehouse, names: Iterable[str]) -> None:
         """Erase the bytes of quarantine records in the quarantine table."""
