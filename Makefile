@@ -47,8 +47,7 @@ test-gcs: setup ## tests against a GCS test server; needs Go, fetches it if ther
 
 test-s3: setup ## tests against an S3 test server; needs Go, fetches it if there is none
 	@$(PYTHON) -m tools.s3_server
-	@$(PYTHON) -m pytest -m s3 --ignore=tests/spark_jobs/test_s3_bucket.py $(ARGS)
-	@$(PYTHON) -m pytest -m s3 tests/spark_jobs/test_s3_bucket.py # a JVM of its own: workers inherit its environment
+	@$(PYTHON) -m pytest -m s3 $(ARGS)
 
 prove: ## run the proof NAME=ring, kill-batch, …, with its variables (SEED=7 OPS=2000); without a NAME list them
 	@case " $(PROOFS) " in \

@@ -74,18 +74,42 @@ class _Contexts:
         SparkSession._instantiatedSession = SparkSession._activeSession = session
 
 
+_CONTEXTS: Final = _Contexts()
+
+
 @contextmanager
 def shared() -> Iterator[None]:
     """Sessions of this process share a context meanwhile."""
-    contexts = _Contexts()
     with (
-        mock.patch.object(SparkSession.Builder, "getOrCreate", lambda builder: contexts.session(builder)),
-        mock.patch.object(SparkSession, "stop", lambda session: contexts.stop(session)),
+        mock.patch.object(SparkSession.Builder, "getOrCreate", lambda builder: _CONTEXTS.session(builder)),
+        mock.patch.object(SparkSession, "stop", lambda session: _CONTEXTS.stop(session)),
     ):
         try:
             yield
         finally:
-            contexts.end()
+            _CONTEXTS.end()
+
+
+@contextmanager
+def own_jvm() -> Iterator[None]:
+    """Sessions made meanwhile run in a JVM that no other test of this process has used: its classes are those of the jars that
+    its first session names, and its environment, which Spark's workers inherit, is the one of that moment."""
+    _end_jvm()
+    try:
+        yield
+    finally:
+        _end_jvm()
+
+
+def _end_jvm() -> None:
+    """End the JVM of this process, if there is one. The next session starts another."""
+    _CONTEXTS.end()
+    gateway = SparkContext._gateway
+    if gateway is not None:
+        gateway.shutdown()
+        gateway.proc.stdin.close()
+        gateway.proc.wait(timeout=60)
+        SparkContext._gateway = SparkContext._jvm = None
 
 
 @pytest.fixture(scope="session", autouse=True)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import replace
 from datetime import UTC, datetime
 from pathlib import Path
@@ -13,6 +14,7 @@ from spark_jobs import maintain
 from spark_jobs.sinks import table_maintenance
 from tests import s3_server
 from tests.spark_jobs.conf import spark_conf
+from tests.spark_jobs.one_context import own_jvm
 from tests.spark_jobs.pipeline import Pipeline
 from tools import jars, verify
 from writetime.pipeline.archiver import archive
@@ -20,6 +22,12 @@ from writetime.pipeline.maintenance_report import read_maintained
 from writetime.pipeline.planner import plan_ingest, plan_maintain
 
 pytestmark = [pytest.mark.s3, pytest.mark.spark, pytest.mark.timeout(900)]
+
+
+@pytest.fixture(autouse=True)
+def _jvm_with_these_jars() -> Iterator[None]:
+    with own_jvm():
+        yield
 
 
 def test_batches_and_maintenance_with_everything_in_s3(tmp_path: Path, s3: s3_server.Server, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -30,7 +38,6 @@ def test_batches_and_maintenance_with_everything_in_s3(tmp_path: Path, s3: s3_se
     made = Pipeline.create(tmp_path, bucket="s3://cdc-everything/orders")
     assert made.config.catalog is not None
     reached = {"s3.endpoint": s3.url, "s3.path-style-access": "true", "client.region": "us-east-1"}
-    # The JVM may have been started by another test: its environment is what it was.
     account = {"s3.access-key-id": s3.access, "s3.secret-access-key": s3.secret}
     options = {"io-impl": "org.apache.iceberg.aws.s3.S3FileIO", **reached, **account}
     catalog = made.config.catalog.model_copy(update={"warehouse": "s3://lake-everything/tables", "options": options})
