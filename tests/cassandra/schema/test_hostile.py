@@ -20,7 +20,7 @@ from tests.examples import examples
 from writetime.cassandra.commitlog.encode import encode_mutation
 from writetime.cassandra.commitlog.mutation import decode_mutation
 from writetime.cassandra.commitlog.segment import Frame
-from writetime.cassandra.model import Cell, Liveness, Mutation, PartitionUpdate, Row
+from writetime.cassandra.model import Cell, DeletionTime, Liveness, Mutation, PartitionUpdate, Row
 from writetime.cassandra.schema.create_statements import schema_cql
 from writetime.cassandra.schema.ddl import ddl
 from writetime.cassandra.schema.fingerprint import schema_version
@@ -265,12 +265,64 @@ BYTES = st.one_of(
 @settings(max_examples=examples(100), deadline=None)
 def test_mutations_by_chance(data: st.DataObject) -> None:
     """What a log says, without the checks of documents: cells of any bytes, names of any bytes, and any times."""
-    base = mutations(document())
-    changed = [_changed(mutation, data) if mutation.updates[0].key == b"evil" else mutation for mutation in base]
+    evil, good = mutations(document())
+    changed = _changed(evil, data)
     learner = SchemaLearner()
-    for mutation in changed:
-        learner.apply(mutation)
+    learner.apply(good)
+    learner.apply(changed)
     check(learner)
+    assert GOOD not in learner.drops(changed)
+
+
+@pytest.mark.parametrize("place", [("evil", "t"), ("evil", "s"), ("aaa", "t"), ("good", "a"), ("good", "z")], ids=".".join)
+@pytest.mark.parametrize("later", [0, 1, -T], ids=["same time", "later", "earlier"])
+def test_no_table_takes_the_id_of_another_one(place: tuple[str, str], later: int) -> None:
+    """Whatever their names and times are, also after the history was written and read; nor is the other one captured for it,
+    or dropped with it."""
+    learner = learnt(document() | {"tables": [table("good", GOOD, cdc=False)], "columns": columns_of("good"), "types": []})
+    claimed = _created(*place, GOOD, T + later)
+    learner.apply(claimed)
+    for each in (learner, SchemaLearner.from_json(learner.to_json())):
+        assert each.schema().tables[GOOD].full_name == "good.t"
+        assert GOOD not in {table.id for table in each.captured()}
+        assert each.creates_again(claimed) == {}
+        dropped = _dropped(claimed, T + later + 5)
+        each.apply(dropped)
+        assert each.drops(dropped) == {}
+        assert (each.schema().tables[GOOD].full_name, each.schema().tables[GOOD].dropped) == ("good.t", False)
+
+
+def test_a_table_takes_the_id_of_one_that_was_dropped() -> None:
+    evil, _ = mutations(document())
+    learner = learnt(document())
+    dropped, created = _dropped(evil, T + 5), _created("good", "a", EVIL, T + 9)
+    for mutation in (dropped, created):
+        learner.apply(mutation)
+    for each in (learner, SchemaLearner.from_json(learner.to_json())):
+        assert (each.schema().tables[EVIL].full_name, each.schema().tables[EVIL].dropped) == ("good.a", False)
+        assert (each.drops(dropped)[EVIL], EVIL in each.cdc_ever) == (T + 5, True)
+
+
+def learnt(found: dict[str, Any]) -> SchemaLearner:
+    learner = SchemaLearner()
+    for mutation in mutations(found):
+        learner.apply(mutation)
+    return learner
+
+
+def _created(of: str, name: str, table_id: UUID, at: int) -> Mutation:
+    place = {"keyspace_name": of, "table_name": name, "writetime": at}
+    found = {"tables": [table("", table_id) | place], "columns": [column("k", "", "partition_key", "int", 0) | place]}
+    (mutation,) = mutations({"taken_at": "2023-11-14T22:13:20+00:00", "schema_version": "v", **found})
+    return mutation
+
+
+def _dropped(created: Mutation, at: int) -> Mutation:
+    return Mutation(tuple(_deleted(update, at) for update in created.updates))
+
+
+def _deleted(update: PartitionUpdate, at: int) -> PartitionUpdate:
+    return replace(update, rows=tuple(Row(row.clustering, deletion=DeletionTime(at, at // 1_000_000)) for row in update.rows))
 
 
 def _changed(mutation: Mutation, data: st.DataObject) -> Mutation:

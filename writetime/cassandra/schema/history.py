@@ -4,7 +4,8 @@
 A schema change is a mutation of system_schema.* with the keyspace name as partition key. It may arrive
 several times: replicas repeat it, logs are read in any order, and a snapshot contains it again. The learner
 therefore keeps the set of facts, that is every cell and every deletion seen of the relevant columns, and
-computes the schema from them by last write wins. The order of `apply` does not matter.
+computes the schema from them by last write wins. The order of `apply` does not matter, except where two tables
+claim one id, which only a damaged or hostile log says: it is of the one that was known first, until that is dropped.
 
 Because facts are kept, past schemas are available: a table that was dropped or created again stays in the
 schema in its last form, with `dropped=True`, so that late frames of it can be decoded. User types stay as
@@ -103,6 +104,8 @@ _WHOLES: Final = 100
 ones."""
 
 Clustering = tuple[bytes | None, ...]
+_Place = tuple[str, Clustering]
+"""A table's keyspace and name."""
 _T = TypeVar("_T")
 
 
@@ -242,10 +245,10 @@ class _Learnt:
     """The schema of one keyspace, computed from its facts."""
 
     keyspace: Keyspace | None
-    tables: dict[UUID, Table]
+    tables: dict[tuple[UUID, Clustering], Table]
     types: dict[tuple[str, str], UserType]
-    cdc_ever: frozenset[UUID]
-    cdc_back: dict[UUID, int]
+    cdc_ever: frozenset[tuple[UUID, Clustering]]
+    cdc_back: dict[tuple[UUID, Clustering], int]
     left_out: dict[str, WritetimeError]
     unusable: dict[UUID, tuple[str, WritetimeError]]
 
@@ -255,6 +258,9 @@ class SchemaLearner:
 
     def __init__(self) -> None:
         self._facts: dict[tuple[str, str], _PartitionFacts] = {}
+        self._named: dict[UUID, list[_Place]] = {}
+        """By table id: the tables that have had it, the first one that became known first. Cassandra gives an id to one
+        table; what one node writes does not take it away while that table is there."""
         self._learnt: dict[str, _Learnt] = {}
         self._wholes: set[int] = set()
         self._modes: dict[UUID, tuple[int, str]] = {}
@@ -389,8 +395,8 @@ class SchemaLearner:
             learnt = self._of(name)
             if learnt.keyspace is not None:
                 schema.keyspaces[name] = learnt.keyspace
-            # No keyspace can take the tables of another, or those that are built in, by their ids.
-            schema.tables.update({id_: table for id_, table in learnt.tables.items() if _may_have(schema.tables.get(id_), table)})
+            tables = {id_: table for (id_, name_), table in learnt.tables.items() if self._is_of(id_, (name, name_))}
+            schema.tables.update({id_: table for id_, table in tables.items() if id_ not in system_tables.TABLES})
             schema.types.update(learnt.types)
         for table_id in self._modes.keys() & schema.tables.keys():
             schema.tables[table_id] = replace(schema.tables[table_id], transactional_mode=self._modes[table_id][1])
@@ -449,6 +455,7 @@ class SchemaLearner:
             UUID(bytes=cell.value): self.time_of(cell.timestamp)
             for key, clustering, cell in rows
             if self._creates_again(mutation, key, clustering, cell.timestamp)
+            and self._has_had(UUID(bytes=cell.value), (key.decode("utf-8", "surrogateescape"), clustering))
         }
 
     def _dropped_by(self, mutation: Mutation) -> dict[UUID, int]:
@@ -467,8 +474,11 @@ class SchemaLearner:
                 times = [each.marked_for_delete_at for each in (*deletions, update.deletion, row.deletion) if each is not None]
                 ids = [(cell.timestamp, cell.value) for cell in of_row.cells if cell.column == "id" and len(cell.value) == 16]
                 before = [each for each in ids if times and each[0] <= max(times)]
+                place = update.key.decode("utf-8", "surrogateescape"), clustering
                 if before and not any(cell.column == "id" for cell in row.cells):
-                    found[UUID(bytes=max(before)[1])] = max(times)
+                    table_id = UUID(bytes=max(before)[1])
+                    if self._has_had(table_id, place):
+                        found[table_id] = max(times)
                 elif (implied := self._implied_drop(mutation, update.key, clustering, row)) is not None:
                     found.update([implied])
         return found
@@ -517,7 +527,8 @@ class SchemaLearner:
     @property
     def cdc_ever(self) -> frozenset[UUID]:
         """Ids of the tables that had cdc=true at some time of their incarnation."""
-        return frozenset().union(*(self._of(keyspace).cdc_ever for _, keyspace in self._facts))
+        found = ((keyspace, each) for _, keyspace in self._facts for each in self._of(keyspace).cdc_ever)
+        return frozenset(id_ for keyspace, (id_, name) in found if self._has_had(id_, (keyspace, name)))
 
     def captured(self, accepts: Callable[[str], bool] = lambda full_name: True) -> list[Table]:
         """The captured tables, by id: known tables that had cdc=true at some time of their incarnation and
@@ -535,7 +546,8 @@ class SchemaLearner:
     @property
     def cdc_back(self) -> dict[UUID, int]:
         """Tables whose cdc was switched on, off and on again: id -> time (µs) of the last switch to on."""
-        return {table: self.time_of(at) for _, keyspace in self._facts for table, at in self._of(keyspace).cdc_back.items()}
+        found = ((keyspace, *each) for _, keyspace in self._facts for each in self._of(keyspace).cdc_back.items())
+        return {id_: self.time_of(at) for keyspace, (id_, name), at in found if self._is_of(id_, (keyspace, name))}
 
     @property
     def left_out(self) -> dict[str, WritetimeError]:
@@ -558,12 +570,16 @@ class SchemaLearner:
     def to_json(self) -> str:
         """All facts, for `from_json`. The same facts give the same text."""
         partitions = [_partition_to_json(table, keyspace, facts) for (table, keyspace), facts in sorted(self._facts.items())]
+        contested = {
+            str(id_): [[name, _hex_all(ck)] for name, ck in self._named[id_]] for id_ in sorted(self._named) if len(self._named[id_]) > 1
+        }
+        named = {"named": contested} if contested else {}
         wholes = {"wholes": sorted(self._wholes)} if self._wholes else {}
         modes = {"modes": {str(table_id): self._modes[table_id] for table_id in sorted(self._modes)}} if self._modes else {}
         by_epoch: dict[str, Any] = {"times": {str(epoch): [int(late), at] for epoch, (late, at) in sorted(self._times.items())}}
         by_epoch["followed"] = {host: [each.segment, each.epoch, int(each.is_open)] for host, each in sorted(self.followed.items())}
         ordered = by_epoch if self._times or self.followed else {}
-        return json.dumps({"format": _FORMAT, "partitions": partitions, **wholes, **modes, **ordered}, separators=(",", ":"))
+        return json.dumps({"format": _FORMAT, "partitions": partitions, **named, **wholes, **modes, **ordered}, separators=(",", ":"))
 
     @classmethod
     def from_json(cls, text: str | bytes) -> Self:
@@ -575,6 +591,8 @@ class SchemaLearner:
             learner = cls()
             for partition in document["partitions"]:
                 learner._facts[partition["table"], partition["keyspace"]] = _partition_from_json(partition)
+            learner._named = {UUID(id_): [(name, _unhex_all(ck)) for name, ck in named] for id_, named in document.get("named", {}).items()}
+            learner._note_all_names()
             learner._wholes = set(document.get("wholes", ()))
             learner._modes = {UUID(table_id): (int(epoch), str(mode)) for table_id, (epoch, mode) in document.get("modes", {}).items()}
             learner._times = {int(epoch): (bool(late), int(at)) for epoch, (late, at) in document.get("times", {}).items()}
@@ -604,6 +622,8 @@ class SchemaLearner:
                 is_other = any(cell.column == "id" and known.get("id") != cell.value for cell in cells)
                 cells = [cell for cell in cells if is_other or known.get(cell.column) != cell.value]
             new |= of_row.add(cells, () if row.deletion is None else (row.deletion,))
+            if table in ("tables", "views"):
+                self._note_names(keyspace, row.clustering or (), cells)
         if new:
             self._learnt.pop(keyspace, None)
         return new
@@ -618,6 +638,9 @@ class SchemaLearner:
                 of_row.add(row.cells, row.deletions)
                 for written, (first, last) in row.seen.items():
                     of_row.saw(written, first, last)
+        for table_id, places in other._named.items():
+            named = self._named.setdefault(table_id, [])
+            named += [place for place in places if place not in named]
         self._wholes = set(sorted(self._wholes | other._wholes)[-_WHOLES:])
         self._add_modes(other._modes)
         for epoch, time in other._times.items():
@@ -643,10 +666,33 @@ class SchemaLearner:
         parts = [self._facts[table, keyspace] for table in ("tables", "views") if (table, keyspace) in self._facts]
         return frozenset().union(*(_changes_of_id(facts.rows[(name,)].cells) for facts in parts if (name,) in facts.rows))
 
+    def _note_names(self, keyspace: str, name: Clustering, cells: Iterable[Cell]) -> None:
+        for cell in cells:
+            if cell.column == "id" and len(cell.value) == 16:
+                named = self._named.setdefault(UUID(bytes=cell.value), [])
+                if (keyspace, name) not in named:
+                    named.append((keyspace, name))
 
-def _may_have(known: Table | None, table: Table) -> bool:
-    """Whether a table can have its id, given the table of another keyspace that has it, too."""
-    return known is None or (known.id not in system_tables.TABLES and known.dropped and not table.dropped)
+    def _note_all_names(self) -> None:
+        for (table, keyspace), facts in sorted(self._facts.items()):
+            if table in ("tables", "views"):
+                for name, row in sorted(facts.rows.items(), key=lambda each: _bytes(each[0])):
+                    self._note_names(keyspace, name, row.cells)
+
+    def _is_of(self, table_id: UUID, place: _Place) -> bool:
+        """Whether the id is that table's by now."""
+        named = self._named[table_id]
+        return len(named) == 1 or [place] == [each for each in named if self._table(table_id, each) and self._has_had(table_id, each)][-1:]
+
+    def _has_had(self, table_id: UUID, place: _Place) -> bool:
+        """Whether the id has been that table's: none of those that had it before exists."""
+        named = self._named.get(table_id, ())
+        before = named[: named.index(place)] if place in named else named
+        return all((table := self._table(table_id, each)) is None or table.dropped for each in before)
+
+    def _table(self, table_id: UUID, place: _Place) -> Table | None:
+        keyspace, name = place
+        return self._of(keyspace).tables.get((table_id, name))
 
 
 @lru_cache(maxsize=65_536)
@@ -818,7 +864,7 @@ class _Incarnation:
 def _learn(keyspace: str, facts: Mapping[str, _Facts]) -> _Learnt:
     now = _View(facts)
     found = _Learnt(None, {}, {}, frozenset(), {}, {}, {})
-    cdc_ever: set[UUID] = set()
+    cdc_ever: set[tuple[UUID, Clustering]] = set()
     for source in ("tables", "views"):
         for clustering, of_row in facts[source].rows.items():
             living: UUID | None = None
@@ -830,13 +876,14 @@ def _learn(keyspace: str, facts: Mapping[str, _Facts]) -> _Learnt:
                 has_cdc, table = any(on for _, on in switches), None
                 with _or_left_out(found.left_out, keyspace, clustering):
                     table = _whole_table(keyspace, source, clustering, incarnation, facts)
-                    if table.id in found.tables and table.dropped:
+                    place = table.id, clustering
+                    if place in found.tables and table.dropped:
                         continue
-                    found.tables[table.id] = table
+                    found.tables[place] = table
                     if has_cdc:
-                        cdc_ever.add(table.id)
+                        cdc_ever.add(place)
                     if (back := _back(switches)) is not None:
-                        found.cdc_back[table.id] = back
+                        found.cdc_back[place] = back
                 if table is None and has_cdc and incarnation.last is None:
                     name = _label(keyspace, clustering)
                     found.unusable[incarnation.id] = name, found.left_out[name]
