@@ -141,7 +141,7 @@ class Kills(Orders):
         self.wanted, self.rule = kills, rule
         self.result = Result(seed)
         pipeline = Pipeline.create(folder / f"order-{seed}")
-        self.pipeline = self._filled(_in_s3(pipeline) if store == "s3" else pipeline)
+        self.pipeline = self.filled(_in_s3(pipeline) if store == "s3" else pipeline)
         self.kafka = Kafka(folder / "kafka", port=0)
         self._returning: Thread | None = None
         self._log_offset = 0
@@ -156,7 +156,7 @@ class Kills(Orders):
         """Execute the run and return its result."""
         with self.kafka:
             self._configure()
-            segments = list(self._segments(self.random))
+            segments = list(self.cut(self.random))
             hours = [segment.sealed_at.replace(minute=0, second=0, microsecond=0) for segment in segments]
             self._hours = min(hours), max(hours) + timedelta(hours=1)
             restores = sabotage.RULES[self.rule].restores if self.rule is not None else True
