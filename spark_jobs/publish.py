@@ -538,8 +538,7 @@ class Outbox:
         warehouse = Warehouse(self.spark, self.config.catalog.name if self.config.catalog else "")
         found: dict[str, list[Incarnation]] = defaultdict(list)
         refused: dict[str, WritetimeError] = dict(self._failed)
-        batches = range(known.sent_by_all + 1, part.last + 1) if self.config.events.contract == 2 else ()
-        complete = CompleteBefore(self.store, self.config.cluster.name, batches)
+        complete = CompleteBefore(self.store, self.config.cluster.name, range(known.sent_by_all + 1, part.last + 1))
         tables = self._tables(known, part)
 
         def opened(table: Table) -> Incarnation | WritetimeError | None:

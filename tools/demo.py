@@ -155,7 +155,7 @@ def _demo(site: Site, *, keep: bool, cluster: standalone.Standalone | None = Non
         with step("start Kafka and Airflow, and ship three nodes' segments meanwhile"):
             kafka.start()
             schedule = "* * * * *" if keep else None
-            site.write_configs(recording, bootstrap=kafka.bootstrap, schedule=schedule, mode="session", contract=2, cluster=cluster)
+            site.write_configs(recording, bootstrap=kafka.bootstrap, schedule=schedule, mode="session", cluster=cluster)
             with ThreadPoolExecutor(2) as pool:
                 ready = pool.submit(airflow.start, expect=DAGS)
                 shipped = pool.submit(ship, site, recording)

@@ -580,7 +580,7 @@ class Kills(Orders):
             received = list(committed(self.kafka.bootstrap, topic))
             for _, key, value in received:
                 if value is not None:
-                    of_key.setdefault(key, []).append(tuple(json.loads(value)["source"]["sequence"]))
+                    of_key.setdefault(key, []).append(envelope.place_of(json.loads(value)))
             self.result.problems += self._misplaced(keyspace, table, received)
             found = Counter(sequence for sequences in of_key.values() for sequence in sequences)
             self.result.events += least.total()
@@ -601,7 +601,7 @@ class Kills(Orders):
         assert last is not None
         schema = read_schema(self.pipeline.store, self.pipeline.cluster, last.number).schema()
         of = next(each for each in schema.tables.values() if each.full_name == f"{keyspace}.{table}" and not each.dropped)
-        batches = (json.loads(value)["source"]["sequence"][0] for _, _, value in received if value is not None)
+        batches = (envelope.place_of(json.loads(value))[0] for _, _, value in received if value is not None)
         self.result.switched += sum(batch >= switched for batch in batches)
         wrong = misplaced(received, switched, [column.name for column in of.partition_key])
         return [f"{keyspace}.{table}: {each}" for each in wrong]
@@ -655,8 +655,8 @@ def misplaced(received: Sequence[tuple[int, bytes | None, bytes | None]], switch
         if value is None:
             marked |= {partition} if key is None else set()
             continue
-        source = json.loads(value)["source"]
-        batch, ordinal = source["sequence"]
+        event = json.loads(value)
+        source, (batch, ordinal) = event["source"], envelope.place_of(event)
         if (batch >= switched) != (partition in marked):
             yield f"event {batch, ordinal} is on the wrong side of the marker in partition {partition}"
         if key is None or batch < switched:
@@ -670,9 +670,9 @@ def misplaced(received: Sequence[tuple[int, bytes | None, bytes | None]], switch
             yield f"{pk}: event {batch, ordinal} comes after {last[pk]}"
         last[pk] = batch, ordinal
         if source["reason"] != "alter":
-            if times.get((pk, batch), -(2**63)) > source["ts_micro"]:
+            if times.get((pk, batch), -(2**63)) > source["ts_us"]:
                 yield f"{pk}: event {batch, ordinal} is older than the one before it"
-            times[pk, batch] = source["ts_micro"]
+            times[pk, batch] = source["ts_us"]
 
 
 def _kill(process: subprocess.Popen[bytes]) -> None:

@@ -38,7 +38,7 @@ from writetime.cassandra.schema.history import SchemaLearner
 from writetime.cassandra.schema.model import Column, DroppedColumn, Table, UserType
 from writetime.config.warehouse import WarehouseConfig
 from writetime.errors import BatchError, PublishError
-from writetime.events.envelope import About
+from writetime.events.envelope import About, place_of
 from writetime.pipeline.publish_progress import Published, read_published
 
 pytestmark = [pytest.mark.spark, pytest.mark.timeout(600)]
@@ -191,10 +191,10 @@ def test_nothing_of_a_life_is_published_after_its_drop(pipeline: Pipeline, wareh
     warehouse.write_changes(old, schema, events(warehouse.spark, [insert(old, 3, {"v": 3}, schema=schema)], schema), 3)
     warehouse.write_changes(new, schema, events(warehouse.spark, [insert(new, 1, {"v": 4}, schema=schema)], schema, start=1), 3)
     sent = published(pipeline, warehouse, old, 3)
-    assert [(value["op"], value["source"]["reason"], value["source"]["sequence"]) for _, value, _ in sent] == [
-        ("c", None, [1, 1]),
-        ("c", None, [2, 1]),
-        ("t", "drop", [2, 2]),
+    assert [(value["op"], value["source"]["reason"], place_of(value)) for _, value, _ in sent] == [
+        ("c", None, (1, 1)),
+        ("c", None, (2, 1)),
+        ("t", "drop", (2, 2)),
     ]
     assert (sent[-1][0], sent[-1][2]) == (None, False)
     assert {value["source"]["table_id"] for _, value, _ in sent} == {str(old.id)}
@@ -403,7 +403,7 @@ def test_a_truncate_takes_all_rows_in_one_commit_and_is_one_event(pipeline: Pipe
     assert rows(warehouse, "shop.cut") == []
     key, value, deletes = published(pipeline, warehouse, cut, 3)[3]
     assert (key, value["op"], value["before"], value["after"], deletes) == (None, "t", None, None, False)
-    assert (value["source"]["reason"], value["source"]["sequence"], value["source"]["ts_micro"]) == ("truncate", [2, 1], THEN + 5)
+    assert (value["source"]["reason"], place_of(value), value["source"]["ts_us"]) == ("truncate", (2, 1), THEN + 5)
 
 
 def test_the_rows_of_a_dropped_table_go_whatever_its_name_is_by_now(warehouse: Warehouse) -> None:

@@ -31,6 +31,7 @@ from writetime.cassandra.schema.fingerprint import schema_version
 from writetime.cassandra.schema.history import SchemaLearner
 from writetime.cassandra.schema.model import Table
 from writetime.config.kafka import KafkaConfig, PartitionBy
+from writetime.events.envelope import place_of
 from writetime.pipeline.documents import PartitionedFrom
 from writetime.pipeline.publish_progress import Published, read_published, write_published
 from writetime.storage.layout import batch_object
@@ -128,7 +129,7 @@ def test_each_event_goes_out_once_whatever_died_and_was_renamed(
     )
     assert ddl["ddl"].startswith("CREATE TABLE shop.sold (")
     found = [(json.loads(key or b""), json.loads(value or b"")) for _, key, value in consume(kafka, f"{kafka.topic_prefix}.shop.sold")]
-    sequences = Counter(tuple(value["source"]["sequence"]) for _, value in found)
+    sequences = Counter(place_of(value) for _, value in found)
     assert set(sequences.values()) == {1}
     assert len(sequences) == 3 * len(KEYS)
     # The record key keeps the column's first name, the row has the new one.
@@ -242,7 +243,7 @@ def test_a_switch_to_partition_keys_loses_and_doubles_nothing_and_is_marked(
     finally:
         spark.stop()
     found = [(partition, value and json.loads(value)) for partition, _, value in consume(kafka, f"{kafka.topic_prefix}.shop.lines")]
-    told = [(partition, value["source"]["sequence"][0], value["after"]) for partition, value in found if value]
+    told = [(partition, place_of(value)[0], value["after"]) for partition, value in found if value]
     assert Counter((batch, row["id"], row["line"]) for _, batch, row in told) == Counter((b, *row) for b in range(1, 6) for row in rows)
     places = {(key, partition) for partition, batch, row in told if batch >= 4 for key in (row["id"],)}
     assert places == {(key, murmur2(b"[%d]" % key, kafka.partitions)) for key in range(1, 7)}
@@ -251,9 +252,7 @@ def test_a_switch_to_partition_keys_loses_and_doubles_nothing_and_is_marked(
         of_partition = [value for at, value in found if at == partition]
         assert of_partition.count(None) == 1
         marked = of_partition.index(None)
-        assert [value["source"]["sequence"][0] < 4 for value in of_partition if value] == [True] * marked + [False] * (
-            len(of_partition) - marked - 1
-        )
+        assert [place_of(value)[0] < 4 for value in of_partition if value] == [True] * marked + [False] * (len(of_partition) - marked - 1)
 
 
 @pytest.mark.parametrize(

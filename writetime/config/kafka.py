@@ -35,11 +35,6 @@ class EventsConfig(Model):
         description="flat: a column of a row is its value. cells: a column is {value, deletion_ts, set, writetime}, in "
         "Kafka only; the changes tables have columns for writetimes and expiries.",
     )
-    contract: Literal[1, 2] = Field(
-        default=1,
-        description="Version of the event format. 2: `source` as Debezium's connectors have it, and required key fields; "
-        "docs/contracts.md says what switching does to consumers and to a registry.",
-    )
 
 
 def _operations(value: Any) -> Any:
