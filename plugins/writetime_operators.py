@@ -719,8 +719,6 @@ class RejectedTableOperator(PipelineOperator):
     operator_extra_links = (TableLink(),)
 
     def __init__(self, *, table: str, notified_before: bool = False, **kwargs: Any) -> None:
-        # XComs of runs under 0.1.0 have the old name; such a task can still be cleared.
-        notified_before = kwargs.pop("told_before", notified_before)
         super().__init__(**kwargs)
         self.table = table
         self.notified_before = notified_before

@@ -289,9 +289,7 @@ def _add_quarantine_views(app: FastAPI, shown: Shown, access: Access) -> None:
         found, following = list_records(shown.open_batches(), cursor=cursor)
         return _page(request, "quarantine", records=found, more=urlencode({"cursor": following}) if following else "")
 
-    # The second path is that of links to version 0.1.
     @app.get("/quarantine/record")
-    @app.get("/quarantine/piece")
     def quarantine_record(request: Request, name: str) -> Response:
         batches = shown.open_batches()
         record = read_record(batches, name)

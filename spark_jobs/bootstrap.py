@@ -44,7 +44,6 @@ from spark_jobs.job_exit import reports_failure
 from spark_jobs.session import spark_session
 from spark_jobs.spark_errors import OURS, why
 from spark_jobs.stages.scan import Batches, chunked
-from spark_jobs.state import former_place
 from spark_jobs.state.shards import Shard, shards_of
 from writetime.cassandra.merge import row_codec
 from writetime.cassandra.merge.clustering import ClusteringOrder
@@ -120,7 +119,6 @@ def run(
     progress."""
     if config.cluster.cql is None:
         raise ConfigError("`cluster.cql` is missing", operation="read from the ring", hint="Say in the pipeline's YAML where the ring is.")
-    former_place.bring(config)
     spark = spark_session(config, f"writetime bootstrap {config.pipeline}")
     made: list[Run] = []
     failed: list[WritetimeError] = []

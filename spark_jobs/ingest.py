@@ -72,7 +72,6 @@ from spark_jobs.stages.scan import (
     tasks,
 )
 from spark_jobs.stages.typed_events import EventPlan, of_no_row, typed
-from spark_jobs.state import former_place
 from spark_jobs.state.shards import Written, upsert
 from writetime.cassandra.commitlog.mutation import EPOCHS_VERSION
 from writetime.cassandra.commitlog.system_mutations import Own, decode_own, may_have_epochs
@@ -186,7 +185,6 @@ def run(
         )
     if manifest.kind not in ("maintain", "erase"):
         config = pinned.configuration(store, manifest, config)
-    former_place.bring(config)
     spark = session or spark_session(config, f"writetime ingest {config.pipeline} batch {number}")
     began = time.monotonic()
     try:

@@ -45,7 +45,6 @@ from spark_jobs.sinks.schema_evolution import quoted
 from spark_jobs.stages.jvm_batches import made_whole
 from spark_jobs.stages.scan import Batches, chunked
 from spark_jobs.stages.table_rows import EXPIRES_AT, WRITETIME, RowShape
-from spark_jobs.state import former_place
 from spark_jobs.state.shards import Shard, shards_of
 from spark_jobs.topic_check import TopicChecks
 from writetime.cassandra.merge import row_codec
@@ -178,7 +177,6 @@ def run(config: PipelineConfig, options: Options) -> VerifyReport:
         raise ConfigError("`cluster.cql` is missing", operation="read from the ring", hint="Say in the pipeline's YAML where the ring is.")
     if config.kafka is None and options.topics:
         raise ConfigError("`kafka` is missing", operation="compare topics", hint="The pipeline publishes to no topics: leave out --topics.")
-    former_place.bring(config)
     spark = spark_session(config, f"writetime verify {config.pipeline}")
     try:
         return Verification(config, config.cluster.cql, spark, options).report()

@@ -119,7 +119,8 @@ _COMPLETENESS_ID = "completeness"
 """What the tables of all pipelines have for an id, and their names."""
 _ATTEMPTS = 8
 _LONGEST = 300  # characters of Iceberg's reason: it may list every file
-_ADOPTED = {
+_PROPERTIES = {
+    "format-version": "2",
     "commit.retry.num-retries": "20",
     # Each commit adds a manifest, which readers and merges open: one request each in a bucket.
     "commit.manifest.min-count-to-merge": "25",
@@ -127,8 +128,7 @@ _ADOPTED = {
     "write.metadata.delete-after-commit.enabled": "true",
     "write.metadata.previous-versions-max": "100",
 }
-"""Properties of new tables, which maintenance also sets where a table has no value of its own."""
-_PROPERTIES = {"format-version": "2", **_ADOPTED}
+"""Properties of new tables."""
 _ANOTHER_CHAIN = (
     "`batches/` of the bucket was put back from a backup or made anew, and the warehouse was not. Run `writetime rebuild`, which makes "
     "state and tables again from the archive; or put both back to the same time."
@@ -1092,14 +1092,6 @@ class Warehouse:
         if gone:
             self._expect_open(batch)
             self.tables.execute(_drop_statement(held.name, facts, gone), self._about(batch, "dropped"))
-
-    def adopt_properties(self, name: str) -> None:
-        """Set the properties that new tables have and this one, made by an earlier version, has not. A value
-        that somebody has set stays."""
-        held = self.tables.load(name)
-        held.refresh()
-        if missing := {key: value for key, value in _ADOPTED.items() if key not in held.properties}:
-            held.evolve(Steps(), missing, lambda: None)
 
     # --- the rest
 

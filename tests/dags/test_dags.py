@@ -309,7 +309,6 @@ told += [outcome(ops.TableOperator(task_id=f"r{attempt}", **table, **mine), atte
 found = ops.RejectedTablesOperator(task_id="w", **mine)
 told += [found.execute(instance()) for _ in range(2)]
 rejected = [ops.RejectedTableOperator(task_id=n, table=f"shop.{n}", notified_before=n == "sent", **mine) for n in ("orders", "sent")]
-assert ops.RejectedTableOperator(task_id="old", table="shop.old", told_before=True, **mine).notified_before, "an XCom of 0.1.0"
 told += [outcome(operator, 1) for operator in rejected]
 bad = told[0][0]["segment"]
 told += [outcome(ops.SegmentOperator(task_id=f"b{place}", segment=bad, place=place, of=2, **mine), 1) for place in (1, 2)]

@@ -11,6 +11,7 @@ from typing import Any
 
 import pytest
 
+from tests.node_objects import schema_name
 from tests.storage.memory import Fault, MemoryStore
 from writetime.cassandra.schema.history import SchemaLearner
 from writetime.errors import StoreUnavailable
@@ -181,18 +182,9 @@ def test_notes_of_what_was_tried_again_go(store: MemoryStore) -> None:
     mark_for_retry(store, ref(1).incoming)
     run(store, 1)
     later = NOW + timedelta(hours=3)
-    assert [info.name for info in store.list("retries/")] == [layout.retries_adopted(CLUSTER), ref(1).retry]
+    assert [info.name for info in store.list("retries/")] == [ref(1).retry]
     assert plan_ingest(store, CLUSTER, now=later) is None
-    assert [info.name for info in store.list("retries/")] == [layout.retries_adopted(CLUSTER)]
-
-
-def test_what_an_earlier_release_has_cleared_comes_in(store: MemoryStore) -> None:
-    ship(store, *range(20))
-    run(store, *range(20))
-    mark_for_retry(store, ref(3).incoming)
-    for info in list(store.list("retries/")):
-        store.delete(info.name)
-    assert [each.object for each in run(store).segments] == [ref(3).incoming]
+    assert [info.name for info in store.list("retries/")] == []
 
 
 def test_archiving_and_the_ledger_go_on_at_once(store: MemoryStore) -> None:
@@ -256,7 +248,7 @@ def test_what_waits_for_a_schema_is_looked_at_once_for_each_thing_that_is_new(st
         assert release_by_schema(counted, CLUSTER, Rules()) == []  # type: ignore[arg-type]
         assert counted.calls["read", "ledger"] == expected
     change = {"keyspaces": [{"keyspace_name": "k", "writetime": 1}], "tables": []}
-    store.put(layout.schema_snapshot(CLUSTER, NOW, "v"), json.dumps(change).encode())
+    store.put(schema_name(CLUSTER, NOW, "v"), json.dumps(change).encode())
     counted = Counted(store)
     assert release_by_schema(counted, CLUSTER, Rules()) == []  # type: ignore[arg-type]
     assert counted.calls["read", "ledger"] == 200

@@ -11,6 +11,7 @@ from typing import Any
 
 import pytest
 
+from tests.node_objects import schema_name
 from tests.pipeline.planning import plan_ingest, plan_maintain, plan_replay
 from tests.pipeline.test_planner import (
     CLUSTER,
@@ -487,7 +488,7 @@ def test_an_open_batch_of_the_chain_before_is_voided(store: LocalStore) -> None:
 
 @pytest.mark.parametrize("before", [0, 1])
 def test_what_a_voided_batch_of_a_rebuild_took_comes_in_again(before: int, store: LocalStore) -> None:
-    store.put(layout.schema_snapshot(CLUSTER, NOW, "v1"), b"{}")
+    store.put(schema_name(CLUSTER, NOW, "v1"), b"{}")
     taken_in(store, 1, hour=0)
     taken_in(store, 2, hour=1)
     made = planner(store, started(store), 1)

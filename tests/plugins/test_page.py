@@ -38,6 +38,8 @@ pytest.importorskip("fastapi", reason="FastAPI comes with the extra `airflow`")
 from fastapi import FastAPI, HTTPException, Request
 from fastapi.testclient import TestClient
 
+from tests.node_objects import put_space
+
 PLUGINS = Path(__file__).resolve().parents[2] / "plugins"
 PAGES = ("", "segments", "batches", "batches/3", "tables", "checks", "quarantine", "cost", "replay")
 OWN = {"origin": "http://testserver"}
@@ -413,7 +415,7 @@ def test_values_in_quarantine_need_permission_and_configuration(browser: Browser
 
 def test_records_that_are_none(browser: Browser) -> None:
     for name in (BAD.incoming, BAD.ledger, "quarantine/x.bin", "%00.bin"):
-        browser.get(f"quarantine/piece?name={name.replace('%', '%25')}", status=404)
+        browser.get(f"quarantine/record?name={name.replace('%', '%25')}", status=404)
 
 
 def test_names_are_no_markup(browser: Browser) -> None:
@@ -647,7 +649,7 @@ def several(page: Any, folder: Path, tmp_path: Path) -> Browser:
     shutil.copytree(folder, tmp_path / "bucket")
     store, now = LocalStore(tmp_path / "bucket"), datetime.now(UTC)
     space = {"at": now.isoformat(), "level": "alarm", "used": 90, "limit": 100, "share": 0.93, "disk_free": 7}
-    store.put(layout.node_space(bucket.NODES[0], now, "alarm"), json.dumps(space).encode())
+    put_space(store, bucket.NODES[0], space)
     batches = Batches(store, bucket.CLUSTER)
 
     def broken() -> Batches:

@@ -95,7 +95,7 @@ def records_of(pipeline: Pipeline, warehouse: Warehouse, of: Table, upto: int) -
     encoder = Encoder.of(kafka, pipeline.config.events, incarnation)
 
     def records(files: ChangesFiles | None) -> list[Row]:
-        (unsent,) = outbox._table_records([(replace(incarnation, files=files), encoder, 0)], Part(upto, None))
+        (unsent,) = outbox._table_records([(replace(incarnation, files=files), encoder, 0)], Part(upto, "primary_key"))
         return unsent.records().orderBy("batch", "ordinal", "publisher").collect()
 
     # The same with both readers.

@@ -634,7 +634,6 @@ def _held(store: Store, cluster: str, sealed: Sealed | None, now: datetime) -> d
     because a hundred thousand segments may be held."""
     if sealed is None or not sealed.held:
         return {}
-    _adopt_retries(store, cluster, sealed)
     held: dict[str, LedgerEntry | None] = dict.fromkeys(sealed.held)
     marked = [(info, layout.SegmentRef.from_retry(info.name)) for info in store.list(layout.retries_prefix(cluster))]
     asked = [(info, ref.ledger) for info, ref in marked if ref is not None]
@@ -648,18 +647,6 @@ def _held(store: Store, cluster: str, sealed: Sealed | None, now: datetime) -> d
             with suppress(ObjectNotFound, PreconditionFailed):
                 store.delete(info.name, if_generation=info.generation)
     return held
-
-
-def _adopt_retries(store: Store, cluster: str, sealed: Sealed) -> None:
-    """Older versions marked cleared segments in the ledger only: read the entries of all held segments
-    once."""
-    if store.head(layout.retries_adopted(cluster)) is not None:
-        return
-    refs = [layout.SegmentRef.from_object(name) for name in sealed.held]
-    for ref, entry in zip(refs, at_once(lambda ref: LedgerEntry.read(store, ref.ledger), refs), strict=True):
-        if entry is not None and entry.state == "retry":
-            store.put(ref.retry, b"{}\n")
-    store.put(layout.retries_adopted(cluster), b"{}\n")
 
 
 def _grown(segment: SegmentInput, marks: Mapping[str, Mark]) -> SegmentInput:

@@ -14,6 +14,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from tests.node_objects import schema_name
 from tests.storage.memory import MemoryStore
 from writetime.cassandra.schema import history
 from writetime.cassandra.schema.model import Schema, Table
@@ -52,7 +53,7 @@ def report_schema(store: Store, *, cdc: bool = True, at: int = 1, mode: str | No
     }
     if mode is not None:
         document["tables"][0]["transactional_mode"], document["schema_version"] = mode, str(UUID(int=at))
-    store.put(layout.schema_snapshot(CLUSTER, NOW + timedelta(seconds=min(at, 1000)), f"v{at}"), json.dumps(document).encode())
+    store.put(schema_name(CLUSTER, NOW + timedelta(seconds=min(at, 1000)), f"v{at}"), json.dumps(document).encode())
 
 
 ORDERS, NOTES = "00000000-0000-1000-8000-000000000007", "00000000-0000-1000-8000-000000000009"
