@@ -185,7 +185,6 @@ class PlanBatchOperator(PipelineOperator):
             plan_ingest,
             max_segments=config.segments_per_batch,
             batch_seconds=config.batch_seconds,
-            largest=config.largest_segment,
             check=rule_check(store, config),
         )
         manifest = self.planned(plan, "there are no new segments and no captured rows have expired")

@@ -115,7 +115,7 @@ def _shown(pipeline: Pipeline, *, several: bool) -> Shown:
     @cache
     def batches() -> Batches:
         config = pipeline.config
-        return Batches(open_store(config.bucket), config.cluster.name, largest=config.largest_segment)
+        return Batches(open_store(config.bucket), config.cluster.name)
 
     name = pipeline.name if several else None
     return Shown(

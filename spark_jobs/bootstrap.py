@@ -399,13 +399,7 @@ class ReadPlan:
 
     def ring(self) -> Ring:
         snapshot = self.snapshot
-        return Ring(
-            self.cql,
-            datacenter=self.datacenter,
-            consistency=snapshot.consistency,
-            page_rows=snapshot.page_rows,
-            attempts=snapshot.attempts,
-        )
+        return Ring(self.cql, datacenter=self.datacenter, consistency=snapshot.consistency, page_rows=snapshot.page_rows)
 
 
 @dataclass

@@ -332,7 +332,6 @@ class Session:
             now=now,
             max_segments=config.segments_per_batch,
             batch_seconds=config.batch_seconds,
-            largest=config.largest_segment,
             datacenters=config.cluster.datacenters,
             check=rule_check(self._store, config),
         )

@@ -567,8 +567,7 @@ def _named(schema: Schema, name: str) -> Table:
 
 def ring_of(config: PipelineConfig, cql: CqlConfig) -> Ring:
     snapshot = config.snapshot
-    about: dict[str, Any] = {"consistency": snapshot.consistency, "page_rows": snapshot.page_rows, "attempts": snapshot.attempts}
-    return Ring(cql, datacenter=config.cluster.read_in, **about)
+    return Ring(cql, datacenter=config.cluster.read_in, consistency=snapshot.consistency, page_rows=snapshot.page_rows)
 
 
 # --- both sides

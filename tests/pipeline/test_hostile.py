@@ -14,7 +14,6 @@ import pytest
 from tests.node_objects import schema_name, status_of
 from writetime.cassandra.schema.history import SchemaLearner
 from writetime.cassandra.schema.snapshot import parse
-from writetime.config.pipeline import PipelineConfig
 from writetime.errors import SchemaError
 from writetime.monitoring.ignored import ignored
 from writetime.monitoring.nodes import ring
@@ -107,9 +106,9 @@ def test_an_object_that_is_too_large_is_in_no_batch_and_is_named(store: LocalSto
     batches = Batches(store, CLUSTER, largest=100)
     refused = {each.object: each.reason for each in ignored(batches)}
     assert refused.keys() == {ref(1).incoming, made.incoming, grows.part(60, 101)}
-    assert all("`largest_segment`" in reason for reason in refused.values())
+    assert all("that a segment may have" in reason for reason in refused.values())
     assert ignored(Batches(store, CLUSTER)) == []
-    assert PipelineConfig.model_fields["largest_segment"].default == SEGMENT == segment_object._LONGEST
+    assert SEGMENT == segment_object._LONGEST
 
 
 def test_an_object_that_is_too_large_keeps_the_state_from_being_purged(store: LocalStore) -> None:

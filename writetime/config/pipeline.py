@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Annotated, Any
 
 import yaml
-from pydantic import ByteSize, Field, ValidationError, model_validator
+from pydantic import Field, ValidationError, model_validator
 
 from writetime.config.airflow import AirflowConfig, SparkConfig
 from writetime.config.archive import ArchiveConfig
@@ -89,12 +89,6 @@ class PipelineConfig(Model):
         description="How long a batch over a backlog should take: its bytes follow what the last batches took, at most twice as many as "
         "any of them, the first ones 8 GiB. A shorter time lets a backlog be published earlier, a longer one wastes less time per batch. "
         "null: only `segments_per_batch` limits a batch.",
-    )
-    largest_segment: ByteSize = Field(
-        default=ByteSize(2 << 30),
-        gt=0,
-        description="Objects in `cdc/` with more bytes are not ingested: a worker holds a segment in memory. `writetime "
-        "status` lists them as ignored, and tombstones that their writes may need are not purged.",
     )
 
     @model_validator(mode="after")

@@ -62,13 +62,13 @@ def _not_a_segment(info: ObjectInfo, largest: int) -> str | None:
     try:
         layout.SegmentRef.from_object(info.name)
         if info.size > largest:
-            return f"{info.size} bytes, more than the {largest} of `largest_segment`; no batch reads it"
+            return f"{info.size} bytes, more than the {largest} that a segment may have; no batch reads it"
         if info.name.startswith("cdc_parts/"):
             start, end = layout.part_range(info.name)
             if info.size != end - start:
                 return f"a part of {end - start} bytes has a size of {info.size}"
             if end > largest:
-                return f"a part up to position {end}, more than the {largest} of `largest_segment`; no batch reads it"
+                return f"a part up to position {end}, more than the {largest} that a segment may have; no batch reads it"
         if "sealed_at" in info.metadata:
             untrusted_objects.moment_of(info, "sealed_at")
     except NotASegment:
