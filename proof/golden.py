@@ -44,7 +44,7 @@ NOW: Final = datetime(2026, 12, 1, 12, tzinfo=UTC)
 """Of the first batch: after the recording."""
 DEFAULTS: Final = {
     "buckets": 2,
-    "events": {"versions": "each", "deletes": "rows", "shape": "flat"},
+    "events": {"deletes": "rows", "shape": "flat"},
 }
 KAFKA: Final = {
     "partitions": 3,

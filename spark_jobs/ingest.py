@@ -685,7 +685,6 @@ class Batch:
             since=self.manifest.since,
             since_of=self.since,
             shards=shards,
-            versions=events.versions,
             deletes="placed" if events.deletes == "one" and self.config.partition_by == "partition_key" else events.deletes,
             dropped_before=dict(before),
             untold=self._of_origin("snapshot") if self.config.snapshot.events == "none" else frozenset(),

@@ -210,7 +210,7 @@ class Kills(Orders):
         self._config_file = self.pipeline.site.folder / "config.pickle"
         self._config_file.write_bytes(pickle.dumps(self.config))
         # Its effect would be visible in every event and row.
-        edit = {"columns": ColumnsConfig.model_validate({"column.mask.with.3.chars": ".*"}), "events": EventsConfig(versions="last")}
+        edit = {"columns": ColumnsConfig.model_validate({"column.mask.with.3.chars": ".*"}), "events": EventsConfig(deletes="one")}
         self._edited_file = self.pipeline.site.folder / "edited.pickle"
         self._edited_file.write_bytes(pickle.dumps(self.config.model_copy(update=edit)))
 

@@ -103,7 +103,7 @@ def played(rows: list[dict[str, Any]], state: dict[str, Any]) -> None:
 def test_they_are_one_chain(data: st.DataObject, tmp_path_factory: pytest.TempPathFactory) -> None:
     steps = [(what, at) for at, what in enumerate(data.draw(st.lists(st.sampled_from(STEPS), min_size=1, max_size=12)), 1)]
     engine = data.draw(st.sampled_from(["python", "auto"]))
-    options: dict[str, Any] = {"versions": data.draw(st.sampled_from(["each", "each", "last"]))}
+    options: dict[str, Any] = {}
     cut = data.draw(st.integers(0, len(steps)))
     state: dict[str, Any] = {}
     for number, some in enumerate((steps[:cut], steps[cut:])):

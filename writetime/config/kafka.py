@@ -20,11 +20,6 @@ PartitionBy = Literal["primary_key", "partition_key"]
 class EventsConfig(Model):
     """Content of change events."""
 
-    versions: Literal["each", "last"] = Field(
-        default="each",
-        description="each: one event per distinct version of a row, in writetime order. last: one event per row and "
-        "batch, from the old to the new version.",
-    )
     deletes: Literal["rows", "one"] = Field(
         default="rows",
         description="rows: a range or partition delete becomes one event per deleted row. one: a single event without "
