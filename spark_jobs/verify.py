@@ -739,9 +739,7 @@ class Rows:
         return b"" if value is None else kind.encode(from_arrow_value(kind, value))
 
     def _facts_of(self, facts: Any) -> dict[str, int]:
-        """Facts of cells, stored as a map by CQL name or as a struct by column."""
-        if isinstance(facts, dict):
-            return {name: facts[to_column(name)] for name in self.facts if facts.get(to_column(name)) is not None}
+        """Facts of cells, a map by CQL name."""
         return {name: value for name, value in facts or () if name in self.facts and name in self.shown.columns}
 
     # --- comparison
