@@ -845,9 +845,10 @@ def _expired(warehouse: DoubleWarehouse, tables: Iterable[Table], _: int) -> lis
     return []
 
 
-def _scrubbed(spark: NoSpark, name: str) -> None:
+def _scrubbed(spark: NoSpark, name: str, check: Callable[[], None]) -> None:
     held = DoubleCatalog(spark.tables).load(name)
     held.rewrite_files()
+    check()
     held.expire(datetime.fromtimestamp(0, UTC) + timedelta(days=100_000), 1)
 
 
@@ -901,7 +902,7 @@ def installed() -> Iterator[Here]:
             "Erasing": SmallErasing,
             "Warehouse": SmallWarehouse,
             "forget": forgetting(lambda: here.place.shards),
-            "scrub": lambda spark, name, *_: _scrubbed(spark, name),
+            "scrub": lambda spark, name, _, check: _scrubbed(spark, name, check),
         },
         bucket_erase: {"_looked": looked},
     }

@@ -669,6 +669,17 @@ class Warehouse:
         held.refresh()
         return bool(_left_by(held.lineage, voided))
 
+    def expect_taken_back(self, name: str, voided: Mapping[int, UUID | None]) -> None:
+        """BatchBusy if a late driver of a voided batch has committed to the table since that batch was taken back. To be
+        called before snapshots are expired that a later batch would find the commit by."""
+        if self._is_left(name, voided):
+            raise BatchBusy(
+                "a late driver of a voided batch has committed to the table",
+                operation="expire the snapshots of a table",
+                obj=name.replace("`", ""),
+                hint="Run the batch again: it takes back what was committed.",
+            )
+
     def take_back_voided_records(self, cluster: str, voided: Mapping[int, UUID | None], batch: int) -> None:
         """Revert voided batches of the cluster in the quarantine table: their records are removed, and
         records that they settled wait again."""

@@ -21,7 +21,7 @@ Knows Iceberg's procedures and which tables belong to the pipeline; must not kno
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from datetime import UTC, datetime, timedelta
 from typing import NamedTuple
 
@@ -226,14 +226,15 @@ def _surplus_of(held: IcebergTable, layout: WarehouseConfig, now: datetime) -> l
     return [each for each in surplus(found, held.snapshot, layout, now) if each not in named]
 
 
-def scrub(spark: SparkSession, name: str, before: datetime) -> None:
+def scrub(spark: SparkSession, name: str, before: datetime, check: Callable[[], None] = lambda: None) -> None:
     """Reduce the table to what its current snapshot shows: files with deleted rows are rewritten, and so are
-    the manifests, which contain minima and maxima of removed files; then all older snapshots and their files
-    are deleted."""
+    the manifests, which contain minima and maxima of removed files; then, after the `check`, all older snapshots and
+    their files are deleted. A commit that comes after the check is the last one, and stays."""
     catalog, table = _split(name)
     options = "map('delete-file-threshold', '1', 'remove-dangling-deletes', 'true')"
     spark.sql(f"CALL {catalog}.system.rewrite_data_files(table => '{table}', options => {options})").collect()
     _rewrite_manifests(spark, name)
+    check()
     moment = before.astimezone(UTC).strftime("%Y-%m-%d %H:%M:%S.%f")
     spark.sql(
         f"CALL {catalog}.system.expire_snapshots(table => '{table}', older_than => TIMESTAMP '{moment}', retain_last => 1, "

@@ -536,12 +536,21 @@ class Erasing:
     def _erase_rows(self, warehouse: Warehouse, name: str) -> int:
         """Delete the key's rows and all files that held them; returns the number of rows."""
         self._expect_open()
+        # Rows that it writes on top cannot be taken back apart from the deletes.
+        self._expect_taken_back(warehouse, name)
         if count := self._count(name, ""):
             with self._key_view() as view:
                 self.spark.sql(f"MERGE INTO {name} t USING {view} s ON {self._is_key(name)} WHEN MATCHED THEN DELETE")
         self._expect_open()
-        scrub(self.spark, name, datetime.now(UTC) + _AHEAD)
+        self._scrub(warehouse, name)
         return count
+
+    def _scrub(self, warehouse: Warehouse, name: str) -> None:
+        scrub(self.spark, name, datetime.now(UTC) + _AHEAD, lambda: self._expect_taken_back(warehouse, name))
+
+    def _expect_taken_back(self, warehouse: Warehouse, name: str) -> None:
+        if self.manifest is not None:
+            warehouse.expect_taken_back(name, voided_before(self.store, self.manifest, self.base))
 
     def _erase_bytes(self, warehouse: Warehouse, names: Iterable[str]) -> None:
         """Erase the bytes of quarantine records in the quarantine table."""
@@ -552,7 +561,7 @@ class Erasing:
         self._expect_open()
         where = f"cluster = {_text(self.cluster)} AND name IN ({listed}) AND bytes IS NOT NULL"
         self.spark.sql(f"UPDATE {name} SET bytes = NULL WHERE {where}")  # noqa: S608
-        scrub(self.spark, name, datetime.now(UTC) + _AHEAD)
+        self._scrub(warehouse, name)
 
 
 def _key_types(table: Table) -> list[tuple[str, str, bool]]:
