@@ -22,7 +22,7 @@ from airflow.configuration import conf
 from airflow.providers.apache.spark.operators.spark_submit import SparkSubmitOperator
 from airflow.sdk import Asset, AssetAlias, BaseHook, BaseOperator, BaseOperatorLink, BaseSensorOperator, Context, PokeReturnValue
 from airflow.sdk.exceptions import AirflowException, AirflowFailException, AirflowRuntimeError, AirflowSkipException
-from writetime_notices import NOTIFIED_BEFORE
+from writetime_notices import NOTIFIED_BEFORE, WHEN_NOTIFIED
 from writetime_page import address, link
 from writetime_settings import table_asset
 
@@ -31,7 +31,7 @@ from writetime.config.installation import SETTING
 from writetime.config.pipeline import PipelineConfig, load
 from writetime.errors import BatchBusy, WritetimeError
 from writetime.monitoring.health import Expected
-from writetime.monitoring.watch import watch
+from writetime.monitoring.watch import NotifiedProblems, watch
 from writetime.pipeline import sessions
 from writetime.pipeline.archiver import archive, archive_last, mark_for_retry
 from writetime.pipeline.batch_history import Batches
@@ -49,7 +49,7 @@ from writetime.pipeline.planner import (
     read_sealed,
     store_clock,
 )
-from writetime.pipeline.publish_progress import already_notified, publish_due, read_published
+from writetime.pipeline.publish_progress import already_notified, publish_due, read_published, record_notified_table
 from writetime.pipeline.quarantine.rejected_tables import (
     failed_tables,
     release_table,
@@ -695,7 +695,7 @@ class PublishDueOperator(PipelineOperator):
 
 class RejectedTablesOperator(PipelineOperator):
     """List the tables whose events could not be published, as arguments of one mapped task each. Each table
-    is notified once. That is recorded in the bucket, because runs started by an asset have no date by which
+    is notified once. That is recorded in the bucket, once it was, because runs started by an asset have no date by which
     earlier XComs could be found."""
 
     def execute(self, context: Context) -> list[dict[str, Any]]:
@@ -728,6 +728,8 @@ class RejectedTableOperator(PipelineOperator):
         config, store = self.pipeline()
         published = read_published(store, config.cluster.name)
         if published is not None and self.table in published.waiting:
+            record = partial(record_notified_table, store, config.cluster.name, self.table, published.waiting[self.table])
+            context[WHEN_NOTIFIED] = record  # type: ignore[typeddict-unknown-key]
             raise AirflowFailException(
                 f"{self.table}: events since batch {published.waiting[self.table]} cannot be published: "
                 f"{published.reasons.get(self.table, 'see the log of `publish`')}\nThey stay in the changes table in order; "
@@ -766,27 +768,27 @@ class CheckJobOperator(SparkJobOperator):
 
 
 class WatchOperator(PipelineOperator):
-    """Fails while something exceeds the limits of `airflow.watch`. A notification is sent only if there is a
-    new problem; the next run compares with the XCom `troubles`."""
+    """Fails while something exceeds the limits of `airflow.watch`. A notification is sent only if there is a new problem. What was
+    notified is recorded in the bucket, once it was: Airflow has no order of runs with and without a logical date in which the XCom
+    of the last one could be found, and a notifier may fail."""
 
     def execute(self, context: Context) -> None:
         config, store = self.pipeline()
-        expected = Expected.of(config)
+        expected, cluster = Expected.of(config), config.cluster.name
         try:
             found = watch(
-                Batches(store, config.cluster.name),
-                expected.limits,
-                publishes=expected.publishes,
-                session=expected.session,
-                rules=expected.rules,
+                Batches(store, cluster), expected.limits, publishes=expected.publishes, session=expected.session, rules=expected.rules
             )
+            keys = [trouble.key for trouble in found]
+            known = NotifiedProblems.still(store, cluster, keys)
         except WritetimeError as error:
             raise failure(error) from error
-        task = context["ti"]
-        before = task.xcom_pull(task_ids=self.task_id, key="troubles", include_prior_dates=True) or []
-        task.xcom_push(key="troubles", value=[trouble.key for trouble in found])
         if not found:
             self.log.info("no limit is exceeded")
             return
-        context[NOTIFIED_BEFORE] = {trouble.key for trouble in found} <= set(before)  # type: ignore[typeddict-unknown-key]
-        raise AirflowFailException("\n".join(trouble.text for trouble in found))
+        context[NOTIFIED_BEFORE] = known >= set(keys)  # type: ignore[typeddict-unknown-key]
+        context[WHEN_NOTIFIED] = partial(NotifiedProblems.record, store, cluster, keys)  # type: ignore[typeddict-unknown-key]
+        # What is new first: notifiers limit a text.
+        lines = [trouble.text for trouble in sorted(found, key=lambda trouble: trouble.key in known)]
+        more = f"\n… and {len(lines) - _MAX_LINES} more: `writetime status` lists all" if len(lines) > _MAX_LINES else ""
+        raise AirflowFailException("\n".join(lines[:_MAX_LINES]) + more)

@@ -3,10 +3,11 @@ for people.
 
 Strategy: the session is one long Spark job, and Airflow shows mapped tasks and asset events of a task only
 when it has ended. So a thread of the session's task reads the session's state from the bucket and triggers
-the DAG `cdc_report` when there is something to report. A run id says what it reports: Airflow refuses a
-second run with the same id, so a session that starts again reports nothing twice. The request goes through
-the channel that each task has to Airflow's API, as that of TriggerDagRunOperator does, and needs no
-credentials."""
+the DAG `cdc_report` when there is something to report. A run id names the occurrence that it reports: the batch
+with its id, or the time at which a problem began. Airflow keeps run ids for ever, and refuses a second run with
+the same id: so a session that starts again reports nothing twice, and what comes again is reported again, also in
+a bucket that was made anew. The request goes through the channel that each task has to Airflow's API, as that of
+TriggerDagRunOperator does, and needs no credentials."""
 
 from __future__ import annotations
 
@@ -19,7 +20,7 @@ from hashlib import sha256
 from typing import Any
 
 from airflow.sdk import Context
-from airflow.sdk.exceptions import AirflowException, AirflowFailException, AirflowSkipException
+from airflow.sdk.exceptions import AirflowException, AirflowFailException, AirflowRuntimeError, AirflowSkipException, ErrorType
 from airflow.sdk.execution_time import task_runner
 from airflow.sdk.execution_time.comms import ErrorResponse, TriggerDagRun
 from writetime_notices import NOTIFIED_BEFORE
@@ -29,8 +30,10 @@ from writetime.config.pipeline import PipelineConfig
 from writetime.errors import WritetimeError
 from writetime.pipeline import sessions
 from writetime.pipeline.completed_hours import completed_hours, key_of
+from writetime.pipeline.documents import Manifest
 from writetime.pipeline.planner import history, read_sealed
 from writetime.pipeline.sessions import SessionState
+from writetime.storage import layout
 from writetime.storage.layout import incoming_prefix
 from writetime.storage.store import Store
 
@@ -102,8 +105,10 @@ class Reporter:
     def __init__(self, store: Store, cluster: str, report_dag: str, log: Any) -> None:
         self._store, self._cluster, self._report_dag, self._log = store, cluster, report_dag, log
         self._triggered: set[str] = set()
+        self._batches: dict[int, str] = {}
         self._assets_at, self._assets_upto = time.monotonic(), 0
         self._hours_at = -_HOURS_SECONDS
+        self._started_at = datetime.now(UTC)
 
     @contextmanager
     def running(self) -> Iterator[None]:
@@ -125,49 +130,67 @@ class Reporter:
     def look(self, *, last: bool = False) -> None:
         """Trigger a run for everything that is new. A failure is logged and tried again."""
         try:
-            state = sessions.read_state(self._store, self._cluster)
-            for run_id, conf in [*failures_in(state), *self._changed(state, last)] if state else ():
-                self._trigger(run_id, conf)
-            for run_id, conf in self._completed(last):
-                self._trigger(run_id, conf)
+            if state := sessions.read_state(self._store, self._cluster):
+                self._report_failures(state)
+                self._report_changes(state, last)
+            self._report_hours(last)
         except Exception:  # noqa: BLE001 - the session goes on without reports
             self._log.exception("failed to report what the session left for people")
 
-    def _changed(self, state: SessionState, last: bool) -> Iterator[tuple[str, dict[str, Any]]]:
+    def _report_failures(self, state: SessionState) -> None:
+        """What the state asks to report."""
+        for batch in state.failed:
+            self._trigger(self._name_of(batch, state), {"batch": batch})
+        if state.waiting and state.waiting_since:
+            self._trigger(f"tables_{_second(state.waiting_since)}_{_digest(str(sorted(state.waiting.items())))}", {"batch": 0})
+        if state.publish_error and state.failing_since:
+            self._trigger(f"publish_{_second(state.failing_since)}", {"batch": 0})
+
+    def _name_of(self, batch: int, state: SessionState) -> str:
+        """Another chain, and another life of the bucket, has other batches of the same numbers."""
+        if batch not in self._batches:
+            manifest = Manifest.read(self._store, layout.batch_object(self._cluster, batch, "manifest"))
+            made = (manifest.created_at, manifest.id) if manifest else (state.started_at, None)
+            self._batches[batch] = f"batch_{batch}_{_second(made[0])}" + (f"_{made[1].hex[:8]}" if made[1] else "")
+        return self._batches[batch]
+
+    def _report_changes(self, state: SessionState, last: bool) -> None:
         """The batches since the last asset events."""
         if not self._assets_upto:
             self._assets_upto = state.batch - state.batches
         if state.batch > self._assets_upto and (last or time.monotonic() - self._assets_at >= _ASSETS_SECONDS):
-            yield f"changed_{state.batch}", {"batch": 0, "changed_since": self._assets_upto, "changed_upto": state.batch}
-            self._assets_at, self._assets_upto = time.monotonic(), state.batch
+            about = {"batch": 0, "changed_since": self._assets_upto, "changed_upto": state.batch}
+            if self._trigger(f"changed_{state.batch}_{_second(state.started_at)}", about):
+                self._assets_at, self._assets_upto = time.monotonic(), state.batch
 
-    def _completed(self, last: bool) -> Iterator[tuple[str, dict[str, Any]]]:
-        """The hours that were completed since their last asset event."""
+    def _report_hours(self, last: bool) -> None:
+        """The hours that were completed since their last asset event. Another session asks again for hours whose run failed."""
         if last or time.monotonic() - self._hours_at >= _HOURS_SECONDS:
             self._hours_at = time.monotonic()
             if hours := completed_hours(self._store, self._cluster):
-                yield f"hours_{key_of(hours[-1])}", {"batch": 0}
+                self._trigger(f"hours_{key_of(hours[-1])}_{_second(self._started_at)}", {"batch": 0})
 
-    def _trigger(self, run_id: str, conf: dict[str, Any]) -> None:
+    def _trigger(self, run_id: str, conf: dict[str, Any]) -> bool:
+        """Whether the run is there."""
         if run_id in self._triggered:
-            return
-        request = TriggerDagRun(dag_id=self._report_dag, run_id=run_id, logical_date=datetime.now(UTC), conf=conf)
-        answer = task_runner.SUPERVISOR_COMMS.send(request)
-        if isinstance(answer, ErrorResponse) and answer.error.value != "DAGRUN_ALREADY_EXISTS":
-            self._log.error("failed to trigger %s: %s %s", self._report_dag, answer.error, answer.detail)
-            return
+            return True
+        # Without a logical date: that of another run would be answered by "already exists" too.
+        request = TriggerDagRun(dag_id=self._report_dag, run_id=run_id, logical_date=None, conf=conf)
+        try:
+            answer = task_runner.SUPERVISOR_COMMS.send(request)
+        except AirflowRuntimeError as error:
+            answer = error.error
+        exists = isinstance(answer, ErrorResponse) and answer.error == ErrorType.DAGRUN_ALREADY_EXISTS
+        if isinstance(answer, ErrorResponse) and not exists:
+            self._log.error("failed to trigger run %s of %s: %s %s", run_id, self._report_dag, answer.error, answer.detail)
+            return False
         self._triggered.add(run_id)
-        self._log.info("triggered %s, run %s", self._report_dag, run_id)
+        self._log.info("run %s of %s exists already" if exists else "triggered run %s of %s", run_id, self._report_dag)
+        return True
 
 
-def failures_in(state: SessionState) -> Iterator[tuple[str, dict[str, Any]]]:
-    """Run id and parameters of each report that the state asks for."""
-    for batch in state.failed:
-        yield f"batch_{batch}", {"batch": batch}
-    if state.waiting:
-        yield f"tables_{_digest(str(sorted(state.waiting.items())))}", {"batch": 0}
-    if state.publish_error:
-        yield f"publish_{state.id[:8]}_{_digest(state.publish_error)}", {"batch": 0}
+def _second(moment: datetime) -> str:
+    return f"{moment:%Y%m%dT%H%M%SZ}"
 
 
 def _digest(text: str) -> str:

@@ -16,7 +16,7 @@ from datetime import UTC, datetime, timedelta
 from typing import Any
 
 from airflow.sdk import Asset, AssetAlias, AssetOrTimeSchedule, CronTriggerTimetable
-from writetime_notices import Notice, notifier
+from writetime_notices import Notice, RunNotice, key_of, notifier
 
 from writetime.config.airflow import AirflowConfig
 from writetime.config.installation import SETTING, Pipeline, Pipelines, pipelines
@@ -43,19 +43,24 @@ class Settings:
     def common(self) -> dict[str, Any]:
         """Arguments of all DAGs. One run at a time: two runs would plan or publish the same."""
         tags = ["writetime", self.pipeline]
-        return {"start_date": self.start_date, "catchup": False, "max_active_runs": 1, "tags": tags}
+        on_failure = {"on_failure_callback": RunNotice(self.config, self.page)} if self.airflow.on_failure else {}
+        return {"start_date": self.start_date, "catchup": False, "max_active_runs": 1, "tags": tags, **on_failure}
+
+    @property
+    def page(self) -> str:
+        """The pipeline's path on the page."""
+        return page_of(self.pipeline) if self.several else ""
 
     @property
     def defaults(self) -> dict[str, Any]:
         """Default arguments of all tasks. Operators read their pipeline from `config`, not from the worker's
         environment."""
-        page = page_of(self.pipeline) if self.several else ""
-        on_failure = {"on_failure_callback": Notice(self.config, page)} if self.airflow.on_failure else {}
+        on_failure = {"on_failure_callback": Notice(self.config, self.page)} if self.airflow.on_failure else {}
         pools = {"pool": self.airflow.pool, "spark_pool": self.airflow.spark_pool or self.airflow.pool}
         return {
             "owner": self.airflow.owner,
             "config": self.config,
-            "page": page,
+            "page": self.page,
             "spark_connection": self.airflow.spark_connection,
             "execution_timeout": timedelta(hours=self.airflow.job_hours),
             **{kind: pool for kind, pool in pools.items() if pool},
@@ -124,11 +129,11 @@ def raise_problems() -> None:
 
 
 def _unusable_notifiers(pipeline: Pipeline) -> Iterator[str]:
-    for wanted in pipeline.config.airflow.on_failure:
+    for number, wanted in enumerate(pipeline.config.airflow.on_failure):
         try:
             notifier(wanted)
         except ConfigError as error:
-            yield f"{pipeline.path}: airflow.on_failure: {error}. The DAGs run, but this notifier sends nothing."
+            yield f"{pipeline.path}: `{key_of(number)}`: {error}. The DAGs run, but this notifier sends nothing."
 
 
 def dag_id(name: str, pipeline: str | None) -> str:

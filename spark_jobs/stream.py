@@ -159,7 +159,7 @@ class Session:
         log.info("session started", session=self._state.id, until=f"{self._state.until:%H:%M:%S}Z")
         last = history(self._store, self._cluster).sealed
         # The session before may have been killed between the seal and its report.
-        self._note(failed=[last.number] if last is not None and needs_people(last) else [])
+        self._note(failed=[last.number] if last is not None and needs_people(last) else [], **self._lasting_problems(last))
         try:
             with self._watchdog.watching():
                 with self._published():
@@ -356,10 +356,19 @@ class Session:
 
     # --- state
 
+    def _lasting_problems(self, last: Sealed | None) -> dict[str, Any]:
+        """What the session before could not publish, unless it was published since: then it has begun with that session."""
+        if self._publishing is None:
+            return {}
+        published = read_published(self._store, self._cluster)
+        self._state = self._state.with_problems_of(sessions.read_state(self._store, self._cluster))
+        over = last is None or (published is not None and published.batch == last.number)
+        return {"waiting": published.waiting if published else {}, **({"publish_error": ""} if over else {})}
+
     def _note(self, **changes: Any) -> None:
         """Update the session's state in the bucket, for people and alerts. A failure is only logged."""
         with self._noting:
-            self._state = self._state.model_copy(update={**changes, "updated_at": datetime.now(UTC)})
+            self._state = self._state.noted(datetime.now(UTC), **changes)
             self._next_note = time.monotonic() + _STATE_EVERY
             try:
                 self._state_generation = sessions.write_state(self._store, self._cluster, self._state, self._state_generation)

@@ -144,34 +144,6 @@ if spark:
     import writetime_operators
     writetime_operators.SMALL_BATCH = 0
     spark["large"] = submitted(bag.dags["cdc_replay__orders"].get_task("ingest"))
-class Instance:
-    dag_id, run_id, log_url = "cdc_ingest__bets", "scheduled__1", "http://airflow/log"
-    def __init__(self, task_id, pulled=None):
-        self.task_id, self.pulled, self.pushed = task_id, pulled, {}
-    def xcom_pull(self, **how):
-        return self.pulled
-    def xcom_push(self, key, value):
-        self.pushed[key] = value
-
-def noticed(dag_id, **context):
-    pagers.heard.clear()
-    for callback in bag.dags[dag_id].get_task("segment").partial_kwargs.get("on_failure_callback") or []:
-        try:
-            callback({"ti": Instance("segment"), **context})
-        except Exception as error:
-            pagers.heard.append(f"{type(error).__name__}: {error}")
-    return list(pagers.heard)
-
-def watched(task, pulled):
-    instance = Instance("watch", pulled)
-    context = {"ti": instance}
-    try:
-        task.execute(context)
-        said = ""
-    except Exception as error:
-        said = f"{type(error).__name__}: {error}"
-    return {"said": said, "pushed": instance.pushed, "notified_before": context.get("writetime_notified_before")}
-
 def pages():
     # As the API server makes them: again when a file has changed, and only then.
     from writetime_page_access import Pages, _none
@@ -195,21 +167,7 @@ def pages():
     os.environ["WRITETIME_CONFIG"] = str(folder)
     return {"same": same, "before": before, "after": after, "single": single}
 
-notices, watches, shown = {}, [], {}
-if "cdc_watch__bets" in bag.dags:
-    import pagers
-    shown = pages()
-    notices = {
-        "failed": noticed("cdc_ingest__bets", exception=ValueError("the key lacks. Name the keystore."), segment="dc1/n/CommitLog-7-1.log"),
-        "again": noticed("cdc_ingest__bets", exception=ValueError("late"), writetime_notified_before=True),
-        "killed": noticed("cdc_ingest__bets"),
-        "other": noticed("cdc_ingest__orders", exception=ValueError("x")),
-    }
-    watch = bag.dags["cdc_watch__orders"].get_task("watch")
-    watches = [watched(watch, pulled) for pulled in (None, ["late x"], None)]
-    found = watches[0]["pushed"]["troubles"]
-    watches[2] = watched(watch, found)
-    watches.append(watched(bag.dags["cdc_watch__bets"].get_task("watch"), found))
+shown = pages() if "cdc_watch__bets" in bag.dags else {}
 
 def linked(task):
     # As a worker has it: with its templates rendered.
@@ -249,7 +207,7 @@ if "cdc_verify" in bag.dags:
     words.append(failed({"text": "somebody else was here"}, "cdc_ingest", "ingest"))
 found = {"dags": dags, "errors": bag.import_errors, "commands": commands, "spark": spark, "links": links}
 found["words"] = words
-print("@@" + json.dumps(found | {"notices": notices, "watches": watches, "shown": shown}))
+print("@@" + json.dumps(found | {"shown": shown}))
 """
 
 
@@ -269,7 +227,6 @@ def run(script: str, home: Path, config: Path | str | None) -> Any:
         "AIRFLOW__CORE__DAGS_FOLDER": str(ROOT / "dags"),
         "AIRFLOW_CONN_SPARK_WRITETIME": '{"conn_type": "spark", "host": "local[2]", "extra": {"deploy-mode": "client"}}',
         "AIRFLOW_CONN_SPARK_YARN": '{"conn_type": "spark", "host": "yarn", "extra": {"deploy-mode": "client", "queue": "cdc"}}',
-        "PAGER_TOKEN": "{{ not a template }}",
         "WRITETIME_CQL_PASSWORD": "of-all",
         "WRITETIME_CQL_PASSWORD__BETS": "of-bets",
         "PYTHONPATH": os.pathsep.join((str(ROOT), str(ROOT / "plugins"))),
@@ -307,7 +264,9 @@ for batch in ("1", "2"):
 (table,) = told[1]
 told += [outcome(ops.TableOperator(task_id=f"r{attempt}", **table, **mine), attempt) for attempt in (1, 2)]
 found = ops.RejectedTablesOperator(task_id="w", **mine)
-told += [found.execute(instance()) for _ in range(2)]
+told.append(found.execute(instance()))
+ops.record_notified_table(found.pipeline()[1], found.pipeline()[0].cluster.name, "shop.orders", 1)
+told.append(found.execute(instance()))
 rejected = [ops.RejectedTableOperator(task_id=n, table=f"shop.{n}", notified_before=n == "sent", **mine) for n in ("orders", "sent")]
 told += [outcome(operator, 1) for operator in rejected]
 bad = told[0][0]["segment"]
@@ -412,79 +371,6 @@ def test_a_batch_that_others_are_ahead_of_waits_without_a_retry(tmp_path: Path) 
     seal(store, 2, [])
     # There is no state to maintain yet.
     assert run(_TURN, tmp_path, config)[:3] == ["AirflowSkipException", True, 86_400]
-
-
-_HOURS = """
-import json, logging, os
-from datetime import datetime, timedelta, timezone
-from airflow.sdk import Asset
-from airflow.sdk.execution_time import task_runner
-from airflow.sdk.execution_time.context import OutletEventAccessors
-import writetime_operators as ops
-import writetime_session
-from writetime.pipeline.documents import Watermark
-from writetime.storage import layout
-
-logging.disable(logging.CRITICAL)
-config = os.environ["WRITETIME_CONFIG"]
-loaded, store = ops.opened(config)
-cluster = loaded.cluster.name
-asset = Asset("writetime_complete", uri="writetime://p/complete")
-log = logging.getLogger("test")
-
-def until(hour, minute):
-    at = datetime(2026, 11, 25, hour, minute, tzinfo=timezone.utc)
-    store.put(layout.complete(cluster), Watermark(until=at).to_bytes())
-
-def ran(succeeds=True):
-    # As a worker runs it: the events go with the success, the callback follows it.
-    operator = ops.CompletedHoursOperator(task_id="completed_hours", config=config, outlets=[asset]).prepare_for_execution()
-    context = {"outlet_events": OutletEventAccessors(), "task": operator}
-    try:
-        operator.execute(context)
-    except ops.AirflowSkipException as error:
-        return str(error)
-    if succeeds:
-        task_runner._run_task_state_change_callbacks(operator, "on_success_callback", context, log)
-    events = list(task_runner._serialize_outlet_events(context["outlet_events"]))
-    assert {event["dest_asset_key"]["uri"] for event in events} == {asset.uri}
-    return sorted(event["partition_key"] for event in events)
-
-reporter = writetime_session.Reporter(store, cluster, "cdc_report", log)
-triggered = []
-class Comms:
-    def send(self, request):
-        triggered.append([request.dag_id, request.run_id, request.conf])
-task_runner.SUPERVISOR_COMMS = Comms()
-
-told = [ran()]
-reporter.look(last=True)
-until(21, 59)
-reporter.look()
-reporter.look(last=True)
-told += [ran(succeeds=False), ran(), ran()]
-reporter.look(last=True)
-until(23, 1)
-reporter.look()
-told += [list(triggered)]
-reporter.look(last=True)
-told += [ran(), ran(), triggered]
-print("@@" + json.dumps(told))
-"""
-
-
-def test_each_completed_hour_is_an_event_with_the_hour_as_partition_key(tmp_path: Path) -> None:
-    LocalStore(tmp_path / "bucket")
-    config = tmp_path / "pipeline.yaml"
-    config.write_text(f"pipeline: p\ncluster: {{name: '{bucket.CLUSTER}', datacenters: [dc1]}}\nbucket: bucket\n", encoding="utf-8")
-    nothing, killed, first, second, before, more, done, triggered = run(_HOURS, tmp_path, config)
-    assert nothing == second == done == "no hour has been completed since the last event"
-    # A task that ended before it was recorded creates the event again.
-    assert killed == first == ["2026-11-25T20"]
-    assert more == ["2026-11-25T21", "2026-11-25T22"]
-    # A session triggers one run for all that is new, and looks every half a minute.
-    assert before == [["cdc_report", "hours_2026-11-25T20", {"batch": 0}]]
-    assert triggered == [*before, ["cdc_report", "hours_2026-11-25T22", {"batch": 0}]]
 
 
 _BACKLOG = """
@@ -653,23 +539,6 @@ def test_without_a_pipeline_they_still_load_and_say_so(tmp_path: Path) -> None:
     assert all("unconfigured" in dag["tags"] for dag in found["dags"].values())
 
 
-PAGERS = """
-from airflow.sdk import BaseNotifier
-
-heard = []
-
-class Pager(BaseNotifier):
-    template_fields = ("text", "channel")
-
-    def __init__(self, text, channel, token):
-        super().__init__()
-        self.text, self.channel, self.token = text, channel, token
-
-    def notify(self, context):
-        heard.append([self.text, self.channel, self.token])
-"""
-
-
 def yaml(name: str, more: str = "") -> str:
     return f"pipeline: {name}\ncluster: {{name: '{bucket.CLUSTER}', datacenters: [dc1]}}\nbucket: {name}\n{more}"
 
@@ -684,16 +553,12 @@ def several(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
             "airflow:\n  pool: cdc\n  spark_pool: spark\n  spark_connection: spark_yarn\n"
             "  on_failure:\n"
             "  - {notifier: nowhere.Pager}\n"
-            "  - notifier: pagers.Pager\n"
-            "    options: {text: '<b>{{ told | e }}</b>', channel: '{{ ti.task_id }}'}\n"
-            "    secrets: {token: '${PAGER_TOKEN}'}\n"
             "spark: {submit: {spark.archives: 'hdfs:///env.tgz#environment', spark.driver.port: '7079', spark.jars: /more/s3.jar}}\n",
         ),
         encoding="utf-8",
     )
     (home / "pipelines" / "orders.yml").write_text(yaml("orders", "airflow: {pool: cdc}\n"), encoding="utf-8")
     bucket.small(home / "pipelines" / "orders")
-    (home / "pagers.py").write_text(PAGERS, encoding="utf-8")
     (home / "pipelines" / "typo.yaml").write_text(yaml("typo", "nodes: {}\n"), encoding="utf-8")
     return describe(home, home / "pipelines") | {"home": str(home)}
 
@@ -716,7 +581,7 @@ def test_a_file_that_is_wrong_is_an_import_error_and_takes_nothing_from_others(s
     (file,) = several["errors"]
     assert file.endswith(f"{PROBLEMS}.py")
     assert "typo.yaml: `nodes`: is not a known key" in several["errors"][file]
-    assert "bets.yaml: airflow.on_failure: make a notifier: nowhere.Pager: cannot be used" in several["errors"][file]
+    assert "bets.yaml: `airflow.on_failure.0`: make a notifier: nowhere.Pager: cannot be used" in several["errors"][file]
 
 
 def test_the_page_follows_the_files(several: dict[str, Any]) -> None:
@@ -728,35 +593,6 @@ def test_the_page_follows_the_files(several: dict[str, Any]) -> None:
     assert one == broken == unset == []
     assert "`nodes`: is not a known key" in why
     assert "WRITETIME_CONFIG: is not set" in how
-
-
-def test_people_are_told_what_failed_where_why_and_what_to_do(several: dict[str, Any]) -> None:
-    notices = several["notices"]
-    message, error = notices["failed"]
-    assert message[1:] == ["segment", "{{ not a template }}"]
-    for part in (
-        "pipeline bets",
-        "Prod &lt;1&gt;",
-        "cdc_ingest__bets.segment of dc1/n/CommitLog-7-1.log",
-        "the key lacks",
-        "http://airflow/log",
-        "/writetime/pipeline/bets/",
-    ):
-        assert part in message[0], part
-    # One that cannot be reached keeps nobody else from being told, and is an error in the log.
-    assert "nowhere.Pager" in error
-    assert notices["again"] == []
-    assert "was it killed?" in notices["killed"][0][0]
-    assert notices["other"] == []
-
-
-def test_the_watch_is_red_for_what_is_late_and_tells_it_once(several: dict[str, Any]) -> None:
-    first, other, again, nothing = several["watches"]
-    assert first["said"].startswith("AirflowFailException: late: node 00000002-0000-4000-8000-000000000000 (dc1)")
-    assert [key.split(" ")[0] for key in first["pushed"]["troubles"]] == ["late"] * 2
-    assert (first["notified_before"], other["notified_before"], again["notified_before"]) == (False, False, True)
-    assert again["said"] == first["said"]
-    assert nothing == {"said": "", "pushed": {"troubles": []}, "notified_before": None}
 
 
 def test_tasks_take_slots_of_the_pools_that_are_configured(loaded: dict[str, Any], several: dict[str, Any]) -> None:

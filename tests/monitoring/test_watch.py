@@ -21,7 +21,7 @@ from writetime.monitoring.metrics import samples
 from writetime.monitoring.overview import overview
 from writetime.monitoring.status import as_document, as_text
 from writetime.monitoring.tables import LoadedStatus
-from writetime.monitoring.watch import Trouble, watch
+from writetime.monitoring.watch import NotifiedProblems, Trouble, watch
 from writetime.pipeline.batch_history import Batches
 from writetime.pipeline.bootstrap import run as runs
 from writetime.pipeline.documents import CDC_OFF, Apart, Sealed
@@ -52,6 +52,19 @@ def store() -> MemoryStore:
 
 def seen(store: MemoryStore, wanted: WatchConfig, *, after: timedelta = HOUR, **more: bool) -> list[Trouble]:
     return watch(Batches(store, bucket.CLUSTER), wanted, now=bucket.minute(0) + after, **more)
+
+
+def test_a_problem_is_new_until_people_were_notified_and_when_it_comes_again() -> None:
+    store = MemoryStore()
+    assert NotifiedProblems.still(store, "c", ["late a", "session"]) == set()
+    assert store.head(layout.watch_notified("c")) is None
+    NotifiedProblems.record(store, "c", ["session", "late a"])
+    written = store.head(layout.watch_notified("c"))
+    assert NotifiedProblems.still(store, "c", ["late a", "late b", "session"]) == {"late a", "session"}
+    assert store.head(layout.watch_notified("c")) == written
+    assert NotifiedProblems.still(store, "c", ["late b", "session"]) == {"session"}
+    assert NotifiedProblems.still(store, "c", ["late a", "session"]) == {"session"}
+    assert NotifiedProblems.still(store, "c", []) == NotifiedProblems.still(store, "c", ["session"]) == set()
 
 
 def test_a_node_is_late_from_its_limit_on(store: MemoryStore) -> None:

@@ -23,6 +23,7 @@
     complete/<cluster>.json                                               up to when the tables are complete
     complete/<cluster>.hours.json                                         the last completed hour that was notified
     sessions/<cluster>/{lease,state,failures,stop,turn}.json              the streaming session, and what others ask of it
+    sessions/<cluster>/notified.json                                      the problems that cdc_watch has notified
     maintained/<cluster>.json                                             the result of the last maintenance
     maintained/<cluster>.{pace,nodes}.json                                what the last batches took; copies of node statuses
     shelved/<cluster>.json                                                progress of archive packing and retention
@@ -657,8 +658,13 @@ def complete_hours(cluster: str) -> str:
 
 
 def sessions_prefix(cluster: str) -> str:
-    """Prefix of what the streaming session and its requesters write."""
+    """Prefix of what the streaming session, its requesters and cdc_watch write."""
     return f"sessions/{part(cluster)}/"
+
+
+def watch_notified(cluster: str) -> str:
+    """The problems that cdc_watch has notified (`writetime.monitoring.watch`)."""
+    return f"{sessions_prefix(cluster)}notified.json"
 
 
 def session(cluster: str, what: Literal["lease", "state", "stop", "turn", "failures"]) -> str:
