@@ -22,6 +22,7 @@ from airflow.configuration import conf
 from airflow.providers.apache.spark.operators.spark_submit import SparkSubmitOperator
 from airflow.sdk import Asset, AssetAlias, BaseHook, BaseOperator, BaseOperatorLink, BaseSensorOperator, Context, PokeReturnValue
 from airflow.sdk.exceptions import AirflowException, AirflowFailException, AirflowRuntimeError, AirflowSkipException
+from airflow.sdk.execution_time import task_runner
 from writetime_notices import NOTIFIED_BEFORE
 from writetime_page import address, link
 from writetime_settings import table_asset
@@ -32,7 +33,7 @@ from writetime.config.pipeline import PipelineConfig, load
 from writetime.errors import BatchBusy, WritetimeError
 from writetime.monitoring.health import Expected
 from writetime.monitoring.watch import watch
-from writetime.pipeline import sessions
+from writetime.pipeline import parents, sessions
 from writetime.pipeline.archiver import archive, archive_last, mark_for_retry
 from writetime.pipeline.batch_history import Batches
 from writetime.pipeline.bootstrap.run import due
@@ -346,6 +347,7 @@ class SparkJobOperator(SparkSubmitOperator):
         # The driver inherits this from the process, which runs this task only. On Kubernetes the operator's
         # env_vars are passed to the executors only, although the driver runs here.
         os.environ["PYTHONPATH"] = os.pathsep.join([str(ROOT), *filter(None, [os.environ.get("PYTHONPATH")])])
+        os.environ[parents.SETTING] = parents.named(_own_processes())
         self.submit(context)
 
     def local_conf(self, config: PipelineConfig, store: Store) -> dict[str, str]:
@@ -373,6 +375,13 @@ def _is_local(connection: str) -> bool:
     """Whether driver and executors run on this machine, so that loopback addresses suffice. On a cluster the
     executors connect to the driver by its host name, unless `spark.submit` sets another address."""
     return (BaseHook.get_connection(connection).host or "").startswith("local")
+
+
+def _own_processes() -> dict[str, int]:
+    """This process, and Airflow's supervisor if it is the parent: without it, nobody sends heartbeats, and Airflow starts the
+    task again. Under `dag.test()` the parent is a shell, of which a task does not depend."""
+    supervised = hasattr(getattr(task_runner, "SUPERVISOR_COMMS", None), "socket")
+    return {"task": os.getpid(), **({"supervisor": os.getppid()} if supervised else {})}
 
 
 class BatchLink(BaseOperatorLink):

@@ -40,8 +40,8 @@ _ASSETS_SECONDS = 300.0
 _HOURS_SECONDS = 30.0
 """Seconds between two looks for completed hours."""
 _STOP_SECONDS = 40.0
-"""How long a killed task waits for its session to end by itself. Airflow kills the process after 60 s
-(core.killed_task_cleanup_time)."""
+"""How long a task that is asked to end waits for its session. A worker that shuts down asks the task alone; for a run that is
+marked as failed, Airflow asks all processes of the task at once and kills them after 5 s, so that the session ends at once."""
 
 
 class SessionOperator(SparkJobOperator):
@@ -62,6 +62,7 @@ class SessionOperator(SparkJobOperator):
             text = "%s sessions failed in a row; the next one starts in %.0f s. Last error: %s"
             self.log.warning(text, failures.count, pause, failures.reason)
             time.sleep(pause)
+        self._log_interruption(store, cluster)
         context[NOTIFIED_BEFORE] = failures.count > 0  # type: ignore[typeddict-unknown-key]
         try:
             with Reporter(store, cluster, self.report_dag, self.log).running():
@@ -70,6 +71,14 @@ class SessionOperator(SparkJobOperator):
             sessions.note_failure(store, cluster, str(error)[:1000], now=datetime.now(UTC))
             raise
         sessions.forget_failures(store, cluster)
+
+    def _log_interruption(self, store: Store, cluster: str) -> None:
+        """Log that the last session did not end by itself. Airflow calls nobody for a task whose process was killed."""
+        last = sessions.read_state(store, cluster)
+        if last is None or (last.ended and not last.ended.startswith(sessions.KILLED)):
+            return
+        why = last.ended or f"no end is recorded; it last reported at {last.updated_at:%H:%M:%S}Z, and its lease expires within 35 s"
+        self.log.warning("the last session (%s) was interrupted: %s. What it was doing is done again", last.id, why)
 
     def local_conf(self, config: PipelineConfig, store: Store) -> dict[str, str]:
         """A session's batches are small, unless it begins with a backlog."""
@@ -84,7 +93,7 @@ class SessionOperator(SparkJobOperator):
         return QUICK_START
 
     def on_kill(self) -> None:
-        """Ask the session to end after its batch; kill it if it does not."""
+        """Ask the session to end after its batch, if there is time for it; kill it if it does not."""
         try:
             config, store = opened(self.config)
             asked = sessions.request_stop(store, config.cluster.name, "Airflow")
