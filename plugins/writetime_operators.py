@@ -11,7 +11,7 @@ import os
 import time
 from abc import abstractmethod
 from collections.abc import Callable, Mapping, Sequence
-from datetime import UTC, datetime, timedelta
+from datetime import datetime, timedelta
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -34,11 +34,12 @@ from writetime.errors import BatchBusy, WritetimeError
 from writetime.monitoring.health import Expected
 from writetime.monitoring.watch import watch
 from writetime.pipeline import parents, sessions
-from writetime.pipeline.archiver import archive, archive_last, mark_for_retry
+from writetime.pipeline.archiver import archive, archive_last, mark_for_retry, whereabouts
 from writetime.pipeline.batch_history import Batches
-from writetime.pipeline.bootstrap.run import due
+from writetime.pipeline.bootstrap.run import due, part_of
 from writetime.pipeline.completed_hours import MOST, completed_hours, key_of, record_notified
-from writetime.pipeline.documents import Manifest
+from writetime.pipeline.documents import Manifest, Sealed
+from writetime.pipeline.interval import replay_hours
 from writetime.pipeline.job_result import listening
 from writetime.pipeline.planner import (
     OWNERS_TURN,
@@ -252,20 +253,14 @@ class PlanReplayOperator(TurnOperator):
     def number(self, context: Context) -> int:
         if getattr(context["dag_run"], "run_type", "") == "scheduled":
             raise AirflowSkipException("scheduled runs do nothing: trigger a replay or a backfill by hand")
-        start, end = _moment("start", self.start), _moment("end", self.end)
+        try:
+            start, end = replay_hours(self.start, self.end)
+        except WritetimeError as error:
+            raise failure(error) from error
         plan = partial(plan_replay, start=start, end=end, namespace=self.namespace or None)
         manifest = self.planned(plan, f"no segment in the archive was sealed between {start} and {end}")
-        self.log.info("batch %s (replay): %s segments", manifest.number, len(manifest.segments))
+        self.log.info("batch %s (replay): %s segments sealed between %s and %s", manifest.number, len(manifest.segments), start, end)
         return manifest.number
-
-
-def _moment(name: str, text: str) -> datetime:
-    """Parse a time; UTC if it has no offset."""
-    try:
-        moment = datetime.fromisoformat(text)
-    except ValueError:
-        raise AirflowFailException(f"`{name}` is not a time: {text!r}. Use the format 2026-01-31T10:00Z.") from None
-    return moment if moment.tzinfo else moment.replace(tzinfo=UTC)
 
 
 class PlanMaintainOperator(TurnOperator):
@@ -279,15 +274,20 @@ class PlanMaintainOperator(TurnOperator):
 
 class PlanBootstrapOperator(PipelineOperator):
     """List the tables to read from the cluster: `table`, or those that are due. Skips if no table is due and
-    no row is to be read again."""
+    no row is to be read again. Fails before Spark is started if `part` is no range of tokens, or has no table."""
 
-    template_fields: Sequence[str] = ("table",)
+    template_fields: Sequence[str] = ("table", "part")
 
-    def __init__(self, *, table: str, **kwargs: Any) -> None:
+    def __init__(self, *, table: str, part: str = "", **kwargs: Any) -> None:
         super().__init__(**kwargs)
         self.table = table
+        self.part = part
 
     def execute(self, context: Context) -> list[str]:
+        try:
+            part_of([self.table] if self.table else [], self.part)
+        except WritetimeError as error:
+            raise failure(error) from error
         if self.table:
             return [self.table]
         config, store = self.pipeline()
@@ -384,6 +384,28 @@ def _own_processes() -> dict[str, int]:
     return {"task": os.getpid(), **({"supervisor": os.getppid()} if supervised else {})}
 
 
+def batch_number(text: str) -> int:
+    """The number that `plan` has returned. A task that is marked as successful by hand returns nothing, and no retry
+    brings it."""
+    try:
+        return int(text)
+    except ValueError:
+        raise AirflowFailException(
+            f"the task `plan` of this run has returned no batch, but {text!r}: it was marked as successful by hand, or its XCom was "
+            "deleted. Clear `plan` with the tasks after it: they run with the batch that it returns."
+        ) from None
+
+
+def expect_sealed(cluster: str, number: int, sealed: Sealed | None) -> Sealed:
+    """The seal of a batch whose job was successful. Fails if there is none: the job's task was marked by hand."""
+    if sealed is None:
+        raise AirflowFailException(
+            f"batch {number} of {cluster} is not sealed: its task was marked as successful by hand, or the batch is so old that its "
+            "documents were pruned. If it is the last batch: clear the task that runs it."
+        )
+    return sealed
+
+
 class BatchLink(BaseOperatorLink):
     """Link from a task to its batch on the page."""
 
@@ -392,7 +414,8 @@ class BatchLink(BaseOperatorLink):
     def get_link(self, operator: Any, *, ti_key: Any) -> str:
         """The address. Batches of a shadow namespace have numbers of their own."""
         shadow = f"beside/{operator.namespace}/" if operator.namespace else ""
-        return address(f"{operator.page}{shadow}batches/{int(operator.batch)}")
+        number = str(operator.batch)
+        return address(f"{operator.page}{shadow}batches/{number}" if number.isdecimal() else f"{operator.page}batches")
 
 
 class BatchJobOperator(SparkJobOperator):
@@ -410,6 +433,10 @@ class BatchJobOperator(SparkJobOperator):
         self.batch = batch
         self.namespace = namespace
         self.publish_dag = publish_dag
+
+    def execute(self, context: Context) -> None:
+        batch_number(self.batch)
+        super().execute(context)
 
     def local_conf(self, config: PipelineConfig, store: Store) -> dict[str, str]:
         cluster = (config.shadow(self.namespace) if self.namespace else config).cluster.name
@@ -454,9 +481,8 @@ class OutcomeOperator(BatchOperator):
     def execute(self, context: Context) -> None:
         config, store = self.pipeline()
         cluster = (config.shadow(self.namespace) if self.namespace else config).cluster.name
-        sealed = read_sealed(store, cluster, int(self.batch))
-        if sealed is None:
-            raise AirflowFailException(f"batch {self.batch} of {cluster} is not sealed: clear the task `ingest`")
+        number = batch_number(self.batch)
+        sealed = expect_sealed(cluster, number, read_sealed(store, cluster, number))
         if sealed.void is not None:
             raise AirflowFailException(f"batch {self.batch} of {cluster} was voided by {sealed.void.by}: {sealed.void.reason}")
         quarantined = {account.table for account in sealed.accounting if account.quarantined}
@@ -479,14 +505,15 @@ class ArchiveBatchOperator(BatchOperator):
     def execute(self, context: Context) -> dict[str, str]:
         if self.namespace:
             raise AirflowSkipException("a replay into a shadow namespace archives nothing")
+        number = batch_number(self.batch)
         config, store = self.pipeline()
         try:
-            moved: dict[str, str] = dict(archive(store, config.cluster.name, int(self.batch)))
-            sealed = read_sealed(store, config.cluster.name, int(self.batch))
+            moved: dict[str, str] = dict(archive(store, config.cluster.name, number))
+            sealed = read_sealed(store, config.cluster.name, number)
         except WritetimeError as error:
             raise failure(error) from error
         changed = {account.table.partition("@")[0]: account.events for account in sealed.accounting if account.events} if sealed else {}
-        self.emit_table_events(context, config.pipeline, changed, int(self.batch))
+        self.emit_table_events(context, config.pipeline, changed, number)
         return moved
 
 
@@ -529,7 +556,7 @@ def _record_hours(context: Context) -> None:
 class FailedSegmentsOperator(PipelineOperator):
     """List the batch's segments that need an operator, as arguments of one mapped task each. Segments that
     only wait for a rejected table are left out: the table has its own task. Only the first segment sends a
-    notification."""
+    notification. Batch 0: none."""
 
     template_fields: Sequence[str] = ("batch",)
 
@@ -538,9 +565,12 @@ class FailedSegmentsOperator(PipelineOperator):
         self.batch = batch
 
     def execute(self, context: Context) -> list[dict[str, Any]]:
+        number = batch_number(self.batch)
+        if not number:
+            return []
         config, store = self.pipeline()
-        sealed = read_sealed(store, config.cluster.name, int(self.batch))
-        found = [o.object for o in sealed.segments if not o.ok and not sealed.waits_for_tables(o)] if sealed else []
+        sealed = expect_sealed(config.cluster.name, number, read_sealed(store, config.cluster.name, number))
+        found = [o.object for o in sealed.segments if not o.ok and not sealed.waits_for_tables(o)]
         shown = found
         if len(found) > (most := conf.getint("core", "max_map_length")):
             last = history(store, config.cluster.name).sealed
@@ -562,8 +592,8 @@ class SegmentLink(BaseOperatorLink):
 
 class SegmentOperator(PipelineOperator):
     """A segment that could not be read completely: fails until its object is good. When cleared, it checks
-    the segment again and lets the next batch read it. `place`, `of`: its number among the failed segments of
-    the batch, and their count."""
+    the segment again and lets the next batch read it, or says that it has been archived since. `place`, `of`: its
+    number among the failed segments of the batch, and their count."""
 
     template_fields: Sequence[str] = ("segment",)
     operator_extra_links = (SegmentLink(),)
@@ -580,6 +610,9 @@ class SegmentOperator(PipelineOperator):
         context[NOTIFIED_BEFORE] = self.place > 1  # type: ignore[typeddict-unknown-key]
         config, store = self.pipeline()
         try:
+            if (elsewhere := whereabouts(store, config.cluster.name, self.segment)) is not None:
+                self.log.info("%s: nothing is left to do. %s", self.segment, elsewhere)
+                return self.segment
             keystore = config.cluster.commitlog_keystore
             keys = None if keystore is None else Keystore.from_environment(keystore)
             problems = check_segment(store, config.cluster.name, self.segment, keys)
@@ -600,7 +633,7 @@ class SegmentOperator(PipelineOperator):
 
 
 class FailedTablesOperator(PipelineOperator):
-    """List the tables that the batch rejected, as arguments of one mapped task each."""
+    """List the tables that the batch rejected, as arguments of one mapped task each. Batch 0: none."""
 
     template_fields: Sequence[str] = ("batch",)
 
@@ -609,9 +642,13 @@ class FailedTablesOperator(PipelineOperator):
         self.batch = batch
 
     def execute(self, context: Context) -> list[dict[str, str]]:
+        number = batch_number(self.batch)
+        if not number:
+            return []
         config, store = self.pipeline()
         try:
-            found = failed_tables(store, config.cluster.name, int(self.batch))
+            expect_sealed(config.cluster.name, number, read_sealed(store, config.cluster.name, number))
+            found = failed_tables(store, config.cluster.name, number)
         except WritetimeError as error:
             raise failure(error) from error
         most = conf.getint("core", "max_map_length")

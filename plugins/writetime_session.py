@@ -185,7 +185,7 @@ def _digest(text: str) -> str:
 
 class ChangedTablesOperator(PipelineOperator):
     """Create an asset event for each table that the batches in (`since`, `upto`] changed, as the task
-    `archive` of cdc_ingest does for its batch."""
+    `archive` of cdc_ingest does for its batch. Fails unless these are sealed batches, in order."""
 
     template_fields: Sequence[str] = ("since", "upto")
 
@@ -195,8 +195,15 @@ class ChangedTablesOperator(PipelineOperator):
 
     def execute(self, context: Context) -> dict[str, int]:
         config, store = self.pipeline()
+        since, upto = int(self.since), int(self.upto)
+        last = history(store, config.cluster.name).sealed if upto else None
+        if since > upto or upto > (last.number if last else 0):
+            raise AirflowFailException(
+                f"`changed_since` {since} and `changed_upto` {upto} are no batches in order: the last sealed batch of "
+                f"{config.cluster.name} is {last.number if last else 0}. Trigger cdc_report again with the batches that are meant."
+            )
         events: dict[str, int] = {}
-        for number in range(int(self.since) + 1, int(self.upto) + 1):
+        for number in range(since + 1, upto + 1):
             sealed = read_sealed(store, config.cluster.name, number)
             for account in sealed.accounting if sealed is not None and sealed.void is None else ():
                 name = account.table.partition("@")[0]
@@ -204,7 +211,7 @@ class ChangedTablesOperator(PipelineOperator):
         changed = {table: count for table, count in sorted(events.items()) if count}
         if not changed:
             raise AirflowSkipException("no table was changed")
-        self.emit_table_events(context, config.pipeline, changed, int(self.upto))
+        self.emit_table_events(context, config.pipeline, changed, upto)
         return changed
 
 
