@@ -11,7 +11,7 @@ import os
 import time
 from abc import abstractmethod
 from collections.abc import Callable, Mapping, Sequence
-from datetime import UTC, datetime, timedelta
+from datetime import datetime, timedelta
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -22,6 +22,7 @@ from airflow.configuration import conf
 from airflow.providers.apache.spark.operators.spark_submit import SparkSubmitOperator
 from airflow.sdk import Asset, AssetAlias, BaseHook, BaseOperator, BaseOperatorLink, BaseSensorOperator, Context, PokeReturnValue
 from airflow.sdk.exceptions import AirflowException, AirflowFailException, AirflowRuntimeError, AirflowSkipException
+from airflow.sdk.execution_time import task_runner
 from writetime_notices import NOTIFIED_BEFORE, WHEN_NOTIFIED
 from writetime_page import address, link
 from writetime_settings import table_asset
@@ -32,12 +33,13 @@ from writetime.config.pipeline import PipelineConfig, load
 from writetime.errors import BatchBusy, WritetimeError
 from writetime.monitoring.health import Expected
 from writetime.monitoring.watch import NotifiedProblems, watch
-from writetime.pipeline import sessions
-from writetime.pipeline.archiver import archive, archive_last, mark_for_retry
+from writetime.pipeline import parents, sessions
+from writetime.pipeline.archiver import archive, archive_last, mark_for_retry, whereabouts
 from writetime.pipeline.batch_history import Batches
-from writetime.pipeline.bootstrap.run import due
+from writetime.pipeline.bootstrap.run import due, part_of
 from writetime.pipeline.completed_hours import MOST, completed_hours, key_of, record_notified
-from writetime.pipeline.documents import Manifest
+from writetime.pipeline.documents import Manifest, Sealed
+from writetime.pipeline.interval import replay_hours
 from writetime.pipeline.job_result import listening
 from writetime.pipeline.planner import (
     OWNERS_TURN,
@@ -250,20 +252,14 @@ class PlanReplayOperator(TurnOperator):
     def number(self, context: Context) -> int:
         if getattr(context["dag_run"], "run_type", "") == "scheduled":
             raise AirflowSkipException("scheduled runs do nothing: trigger a replay or a backfill by hand")
-        start, end = _moment("start", self.start), _moment("end", self.end)
+        try:
+            start, end = replay_hours(self.start, self.end)
+        except WritetimeError as error:
+            raise failure(error) from error
         plan = partial(plan_replay, start=start, end=end, namespace=self.namespace or None)
         manifest = self.planned(plan, f"no segment in the archive was sealed between {start} and {end}")
-        self.log.info("batch %s (replay): %s segments", manifest.number, len(manifest.segments))
+        self.log.info("batch %s (replay): %s segments sealed between %s and %s", manifest.number, len(manifest.segments), start, end)
         return manifest.number
-
-
-def _moment(name: str, text: str) -> datetime:
-    """Parse a time; UTC if it has no offset."""
-    try:
-        moment = datetime.fromisoformat(text)
-    except ValueError:
-        raise AirflowFailException(f"`{name}` is not a time: {text!r}. Use the format 2026-01-31T10:00Z.") from None
-    return moment if moment.tzinfo else moment.replace(tzinfo=UTC)
 
 
 class PlanMaintainOperator(TurnOperator):
@@ -277,15 +273,20 @@ class PlanMaintainOperator(TurnOperator):
 
 class PlanBootstrapOperator(PipelineOperator):
     """List the tables to read from the cluster: `table`, or those that are due. Skips if no table is due and
-    no row is to be read again."""
+    no row is to be read again. Fails before Spark is started if `part` is no range of tokens, or has no table."""
 
-    template_fields: Sequence[str] = ("table",)
+    template_fields: Sequence[str] = ("table", "part")
 
-    def __init__(self, *, table: str, **kwargs: Any) -> None:
+    def __init__(self, *, table: str, part: str = "", **kwargs: Any) -> None:
         super().__init__(**kwargs)
         self.table = table
+        self.part = part
 
     def execute(self, context: Context) -> list[str]:
+        try:
+            part_of([self.table] if self.table else [], self.part)
+        except WritetimeError as error:
+            raise failure(error) from error
         if self.table:
             return [self.table]
         config, store = self.pipeline()
@@ -345,6 +346,7 @@ class SparkJobOperator(SparkSubmitOperator):
         # The driver inherits this from the process, which runs this task only. On Kubernetes the operator's
         # env_vars are passed to the executors only, although the driver runs here.
         os.environ["PYTHONPATH"] = os.pathsep.join([str(ROOT), *filter(None, [os.environ.get("PYTHONPATH")])])
+        os.environ[parents.SETTING] = parents.named(_own_processes())
         self.submit(context)
 
     def local_conf(self, config: PipelineConfig, store: Store) -> dict[str, str]:
@@ -374,6 +376,35 @@ def _is_local(connection: str) -> bool:
     return (BaseHook.get_connection(connection).host or "").startswith("local")
 
 
+def _own_processes() -> dict[str, int]:
+    """This process, and Airflow's supervisor if it is the parent: without it, nobody sends heartbeats, and Airflow starts the
+    task again. Under `dag.test()` the parent is a shell, of which a task does not depend."""
+    supervised = hasattr(getattr(task_runner, "SUPERVISOR_COMMS", None), "socket")
+    return {"task": os.getpid(), **({"supervisor": os.getppid()} if supervised else {})}
+
+
+def batch_number(text: str) -> int:
+    """The number that `plan` has returned. A task that is marked as successful by hand returns nothing, and no retry
+    brings it."""
+    try:
+        return int(text)
+    except ValueError:
+        raise AirflowFailException(
+            f"the task `plan` of this run has returned no batch, but {text!r}: it was marked as successful by hand, or its XCom was "
+            "deleted. Clear `plan` with the tasks after it: they run with the batch that it returns."
+        ) from None
+
+
+def expect_sealed(cluster: str, number: int, sealed: Sealed | None) -> Sealed:
+    """The seal of a batch whose job was successful. Fails if there is none: the job's task was marked by hand."""
+    if sealed is None:
+        raise AirflowFailException(
+            f"batch {number} of {cluster} is not sealed: its task was marked as successful by hand, or the batch is so old that its "
+            "documents were pruned. If it is the last batch: clear the task that runs it."
+        )
+    return sealed
+
+
 class BatchLink(BaseOperatorLink):
     """Link from a task to its batch on the page."""
 
@@ -382,7 +413,8 @@ class BatchLink(BaseOperatorLink):
     def get_link(self, operator: Any, *, ti_key: Any) -> str:
         """The address. Batches of a shadow namespace have numbers of their own."""
         shadow = f"beside/{operator.namespace}/" if operator.namespace else ""
-        return address(f"{operator.page}{shadow}batches/{int(operator.batch)}")
+        number = str(operator.batch)
+        return address(f"{operator.page}{shadow}batches/{number}" if number.isdecimal() else f"{operator.page}batches")
 
 
 class BatchJobOperator(SparkJobOperator):
@@ -400,6 +432,10 @@ class BatchJobOperator(SparkJobOperator):
         self.batch = batch
         self.namespace = namespace
         self.publish_dag = publish_dag
+
+    def execute(self, context: Context) -> None:
+        batch_number(self.batch)
+        super().execute(context)
 
     def local_conf(self, config: PipelineConfig, store: Store) -> dict[str, str]:
         cluster = (config.shadow(self.namespace) if self.namespace else config).cluster.name
@@ -444,9 +480,8 @@ class OutcomeOperator(BatchOperator):
     def execute(self, context: Context) -> None:
         config, store = self.pipeline()
         cluster = (config.shadow(self.namespace) if self.namespace else config).cluster.name
-        sealed = read_sealed(store, cluster, int(self.batch))
-        if sealed is None:
-            raise AirflowFailException(f"batch {self.batch} of {cluster} is not sealed: clear the task `ingest`")
+        number = batch_number(self.batch)
+        sealed = expect_sealed(cluster, number, read_sealed(store, cluster, number))
         if sealed.void is not None:
             raise AirflowFailException(f"batch {self.batch} of {cluster} was voided by {sealed.void.by}: {sealed.void.reason}")
         quarantined = {account.table for account in sealed.accounting if account.quarantined}
@@ -469,14 +504,15 @@ class ArchiveBatchOperator(BatchOperator):
     def execute(self, context: Context) -> dict[str, str]:
         if self.namespace:
             raise AirflowSkipException("a replay into a shadow namespace archives nothing")
+        number = batch_number(self.batch)
         config, store = self.pipeline()
         try:
-            moved: dict[str, str] = dict(archive(store, config.cluster.name, int(self.batch)))
-            sealed = read_sealed(store, config.cluster.name, int(self.batch))
+            moved: dict[str, str] = dict(archive(store, config.cluster.name, number))
+            sealed = read_sealed(store, config.cluster.name, number)
         except WritetimeError as error:
             raise failure(error) from error
         changed = {account.table.partition("@")[0]: account.events for account in sealed.accounting if account.events} if sealed else {}
-        self.emit_table_events(context, config.pipeline, changed, int(self.batch))
+        self.emit_table_events(context, config.pipeline, changed, number)
         return moved
 
 
@@ -519,7 +555,7 @@ def _record_hours(context: Context) -> None:
 class FailedSegmentsOperator(PipelineOperator):
     """List the batch's segments that need an operator, as arguments of one mapped task each. Segments that
     only wait for a rejected table are left out: the table has its own task. Only the first segment sends a
-    notification."""
+    notification. Batch 0: none."""
 
     template_fields: Sequence[str] = ("batch",)
 
@@ -528,9 +564,12 @@ class FailedSegmentsOperator(PipelineOperator):
         self.batch = batch
 
     def execute(self, context: Context) -> list[dict[str, Any]]:
+        number = batch_number(self.batch)
+        if not number:
+            return []
         config, store = self.pipeline()
-        sealed = read_sealed(store, config.cluster.name, int(self.batch))
-        found = [o.object for o in sealed.segments if not o.ok and not sealed.waits_for_tables(o)] if sealed else []
+        sealed = expect_sealed(config.cluster.name, number, read_sealed(store, config.cluster.name, number))
+        found = [o.object for o in sealed.segments if not o.ok and not sealed.waits_for_tables(o)]
         shown = found
         if len(found) > (most := conf.getint("core", "max_map_length")):
             last = history(store, config.cluster.name).sealed
@@ -552,8 +591,8 @@ class SegmentLink(BaseOperatorLink):
 
 class SegmentOperator(PipelineOperator):
     """A segment that could not be read completely: fails until its object is good. When cleared, it checks
-    the segment again and lets the next batch read it. `place`, `of`: its number among the failed segments of
-    the batch, and their count."""
+    the segment again and lets the next batch read it, or says that it has been archived since. `place`, `of`: its
+    number among the failed segments of the batch, and their count."""
 
     template_fields: Sequence[str] = ("segment",)
     operator_extra_links = (SegmentLink(),)
@@ -570,6 +609,9 @@ class SegmentOperator(PipelineOperator):
         context[NOTIFIED_BEFORE] = self.place > 1  # type: ignore[typeddict-unknown-key]
         config, store = self.pipeline()
         try:
+            if (elsewhere := whereabouts(store, config.cluster.name, self.segment)) is not None:
+                self.log.info("%s: nothing is left to do. %s", self.segment, elsewhere)
+                return self.segment
             keystore = config.cluster.commitlog_keystore
             keys = None if keystore is None else Keystore.from_environment(keystore)
             problems = check_segment(store, config.cluster.name, self.segment, keys)
@@ -590,7 +632,7 @@ class SegmentOperator(PipelineOperator):
 
 
 class FailedTablesOperator(PipelineOperator):
-    """List the tables that the batch rejected, as arguments of one mapped task each."""
+    """List the tables that the batch rejected, as arguments of one mapped task each. Batch 0: none."""
 
     template_fields: Sequence[str] = ("batch",)
 
@@ -599,9 +641,13 @@ class FailedTablesOperator(PipelineOperator):
         self.batch = batch
 
     def execute(self, context: Context) -> list[dict[str, str]]:
+        number = batch_number(self.batch)
+        if not number:
+            return []
         config, store = self.pipeline()
         try:
-            found = failed_tables(store, config.cluster.name, int(self.batch))
+            expect_sealed(config.cluster.name, number, read_sealed(store, config.cluster.name, number))
+            found = failed_tables(store, config.cluster.name, number)
         except WritetimeError as error:
             raise failure(error) from error
         most = conf.getint("core", "max_map_length")

@@ -27,7 +27,7 @@ from markupsafe import Markup
 from starlette.exceptions import HTTPException as AnyHTTPException
 from writetime_page_draw import bars, completeness_map, heat_map, lag_plot
 
-from writetime.errors import BatchError, WritetimeError
+from writetime.errors import BatchError, ConfigError, WritetimeError
 from writetime.events.masking import Rules
 from writetime.events.naming import is_shadow_name
 from writetime.monitoring import checks, ledger
@@ -41,6 +41,7 @@ from writetime.pipeline.archiver import mark_for_retry
 from writetime.pipeline.batch_history import WINDOW, Batches
 from writetime.pipeline.costs import costs
 from writetime.pipeline.documents import Manifest
+from writetime.pipeline.interval import replay_hours
 from writetime.pipeline.maintenance_report import read_maintained
 from writetime.pipeline.planner import expect_replayable, read_sealed
 from writetime.pipeline.quarantine import contents
@@ -55,7 +56,6 @@ INGEST, REPLAY = "cdc_ingest", "cdc_replay"
 _MOST: Final = 500
 _GLANCE: Final = 20
 """Batches to read for the list of pipelines."""
-_LONGEST_REPLAY: Final = timedelta(days=31)
 _LONGEST_REASON: Final = 1000
 _DAYS: Final = 7
 _MOST_DAYS: Final = 92
@@ -449,9 +449,10 @@ def _row(batches: Batches, name: str) -> ledger.Row:
 
 def _replayable(batches: Batches, start: str, end: str, namespace: str) -> tuple[tuple[datetime, datetime] | None, str]:
     """The whole hours to replay, or the reason why they cannot be replayed."""
-    hours, wrong = _hours(start, end)
-    if hours is None:
-        return None, wrong
+    try:
+        hours = replay_hours(start, end)
+    except ConfigError as error:
+        return None, str(error)
     if namespace and not is_shadow_name(namespace):
         return None, "A namespace is made of lower-case letters, digits and single _, and must not be `changes`."
     try:
@@ -464,20 +465,6 @@ def _replayable(batches: Batches, start: str, end: str, namespace: str) -> tuple
 def _horizon(batches: Batches) -> datetime | None:
     sealed = batches.newest().sealed
     return datetime.fromtimestamp(sealed.horizon, UTC) if sealed and sealed.horizon is not None else None
-
-
-def _hours(start: str, end: str) -> tuple[tuple[datetime, datetime] | None, str]:
-    """The whole hours that cover the given times, or an error message."""
-    first, last = ledger.minute_of(start), ledger.minute_of(end)
-    if first is None or last is None:
-        return None, "Give both times as 2026-01-31T10:00 (UTC)."
-    begin = first.replace(minute=0)
-    until = last if last.minute == 0 else last.replace(minute=0) + timedelta(hours=1)
-    if until <= begin:
-        return None, "The end must be after the start."
-    if until - begin > _LONGEST_REPLAY:
-        return None, f"At most {_LONGEST_REPLAY.days} days at once."
-    return (begin, until), ""
 
 
 def _archived(batches: Batches, begin: datetime, until: datetime) -> int:

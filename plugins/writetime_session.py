@@ -43,8 +43,8 @@ _ASSETS_SECONDS = 300.0
 _HOURS_SECONDS = 30.0
 """Seconds between two looks for completed hours."""
 _STOP_SECONDS = 40.0
-"""How long a killed task waits for its session to end by itself. Airflow kills the process after 60 s
-(core.killed_task_cleanup_time)."""
+"""How long a task that is asked to end waits for its session. A worker that shuts down asks the task alone; for a run that is
+marked as failed, Airflow asks all processes of the task at once and kills them after 5 s, so that the session ends at once."""
 
 
 class SessionOperator(SparkJobOperator):
@@ -65,6 +65,7 @@ class SessionOperator(SparkJobOperator):
             text = "%s sessions failed in a row; the next one starts in %.0f s. Last error: %s"
             self.log.warning(text, failures.count, pause, failures.reason)
             time.sleep(pause)
+        self._log_interruption(store, cluster)
         context[NOTIFIED_BEFORE] = failures.count > 0  # type: ignore[typeddict-unknown-key]
         try:
             with Reporter(store, cluster, self.report_dag, self.log).running():
@@ -73,6 +74,14 @@ class SessionOperator(SparkJobOperator):
             sessions.note_failure(store, cluster, str(error)[:1000], now=datetime.now(UTC))
             raise
         sessions.forget_failures(store, cluster)
+
+    def _log_interruption(self, store: Store, cluster: str) -> None:
+        """Log that the last session did not end by itself. Airflow calls nobody for a task whose process was killed."""
+        last = sessions.read_state(store, cluster)
+        if last is None or (last.ended and not last.ended.startswith(sessions.KILLED)):
+            return
+        why = last.ended or f"no end is recorded; it last reported at {last.updated_at:%H:%M:%S}Z, and its lease expires within 35 s"
+        self.log.warning("the last session (%s) was interrupted: %s. What it was doing is done again", last.id, why)
 
     def local_conf(self, config: PipelineConfig, store: Store) -> dict[str, str]:
         """A session's batches are small, unless it begins with a backlog."""
@@ -87,7 +96,7 @@ class SessionOperator(SparkJobOperator):
         return QUICK_START
 
     def on_kill(self) -> None:
-        """Ask the session to end after its batch; kill it if it does not."""
+        """Ask the session to end after its batch, if there is time for it; kill it if it does not."""
         try:
             config, store = opened(self.config)
             asked = sessions.request_stop(store, config.cluster.name, "Airflow")
@@ -199,7 +208,7 @@ def _digest(text: str) -> str:
 
 class ChangedTablesOperator(PipelineOperator):
     """Create an asset event for each table that the batches in (`since`, `upto`] changed, as the task
-    `archive` of cdc_ingest does for its batch."""
+    `archive` of cdc_ingest does for its batch. Fails unless these are sealed batches, in order."""
 
     template_fields: Sequence[str] = ("since", "upto")
 
@@ -209,8 +218,15 @@ class ChangedTablesOperator(PipelineOperator):
 
     def execute(self, context: Context) -> dict[str, int]:
         config, store = self.pipeline()
+        since, upto = int(self.since), int(self.upto)
+        last = history(store, config.cluster.name).sealed if upto else None
+        if since > upto or upto > (last.number if last else 0):
+            raise AirflowFailException(
+                f"`changed_since` {since} and `changed_upto` {upto} are no batches in order: the last sealed batch of "
+                f"{config.cluster.name} is {last.number if last else 0}. Trigger cdc_report again with the batches that are meant."
+            )
         events: dict[str, int] = {}
-        for number in range(int(self.since) + 1, int(self.upto) + 1):
+        for number in range(since + 1, upto + 1):
             sealed = read_sealed(store, config.cluster.name, number)
             for account in sealed.accounting if sealed is not None and sealed.void is None else ():
                 name = account.table.partition("@")[0]
@@ -218,7 +234,7 @@ class ChangedTablesOperator(PipelineOperator):
         changed = {table: count for table, count in sorted(events.items()) if count}
         if not changed:
             raise AirflowSkipException("no table was changed")
-        self.emit_table_events(context, config.pipeline, changed, int(self.upto))
+        self.emit_table_events(context, config.pipeline, changed, upto)
         return changed
 
 

@@ -93,10 +93,11 @@ def main(arguments: list[str] | None = None) -> int:
     parser.add_argument("--touched", dest="incomplete_rows", action="store_true", help="read incomplete rows again")
     parser.add_argument("--json", action="store_true", help="print the runs as JSON, one a line")
     options = parser.parse_args(arguments)
+    tables = [name for name in options.table if name]
     made = run(
         load(options.config),
-        tables=[name for name in options.table if name],
-        part=runs.parse_part(options.token_range) if options.token_range else None,
+        tables=tables,
+        part=runs.part_of(tables, options.token_range),
         due=options.due,
         incomplete_rows=options.incomplete_rows,
     )

@@ -46,7 +46,7 @@ from spark_jobs.sinks.compaction import Compaction
 from writetime.cassandra.commitlog.encryption.keystore import Keystore
 from writetime.config.pipeline import PipelineConfig, load
 from writetime.errors import BatchBusy, BatchError, LeaseLost, WritetimeError
-from writetime.pipeline import sessions
+from writetime.pipeline import parents, sessions
 from writetime.pipeline.archiver import archive, archive_last
 from writetime.pipeline.documents import Manifest, Sealed
 from writetime.pipeline.job_result import cause, leave_error
@@ -98,7 +98,10 @@ def run(config: PipelineConfig, *, source: Source, seconds: float, stop: threadi
     Raises LeaseLost (retriable) if another session runs or takes over, and what a batch raises that fails
     repeatedly."""
     store = open_store(config.bucket)
-    with Lease(store, layout.session(config.cluster.name, "lease"), wait=_LEASE_WAIT) as lease:
+    with (
+        Lease(store, layout.session(config.cluster.name, "lease"), wait=_LEASE_WAIT) as lease,
+        parents.before_end(lambda _: lease.release()),
+    ):
         spark = session or spark_session(config, f"writetime stream {config.pipeline}")
         try:
             return Session(config, store, spark, lease, source=source, seconds=seconds, stop=stop).run()
@@ -161,7 +164,7 @@ class Session:
         # The session before may have been killed between the seal and its report.
         self._note(failed=[last.number] if last is not None and needs_people(last) else [], **self._lasting_problems(last))
         try:
-            with self._watchdog.watching():
+            with parents.before_end(self._killed), self._watchdog.watching():
                 with self._published():
                     ended = self._run()
                     self._note(step="publish what is sealed")
@@ -175,6 +178,10 @@ class Session:
         self._note(step="", ended=ended)
         log.info("session ended", session=self._state.id, reason=ended, batches=self._state.batches)
         return ended
+
+    def _killed(self, reason: str) -> None:
+        """Airflow calls nobody for a task whose process was killed: the state says it, for the next session and for people."""
+        self._note(step="", ended=sessions.KILLED + reason)
 
     def _run(self) -> str:
         while not (ended := self._ended()):

@@ -244,6 +244,7 @@ _SQUARES = """
 import json, logging, os
 from types import SimpleNamespace
 import writetime_operators as ops
+from writetime.pipeline import archiver
 
 logging.disable(logging.CRITICAL)
 mine = {"config": os.environ["WRITETIME_CONFIG"]}
@@ -273,6 +274,10 @@ bad = told[0][0]["segment"]
 told += [outcome(ops.SegmentOperator(task_id=f"b{place}", segment=bad, place=place, of=2, **mine), 1) for place in (1, 2)]
 told += [outcome(ops.OutcomeOperator(task_id=f"o{batch}", batch=batch, **mine), 1) for batch in ("1", "2", "3", "9")]
 told.append(outcome(ops.OutcomeOperator(task_id="beside", batch="1", namespace="check", **mine), 1))
+# The square of a run before, after an operator has released the segment.
+loaded, store = ops.opened(mine["config"])
+archiver.release(store, loaded.cluster.name, bad, "damaged for good")
+told.append(outcome(ops.SegmentOperator(task_id="old", segment=bad, **mine), 2))
 print("@@" + json.dumps(told))
 """
 
@@ -296,7 +301,7 @@ def test_squares_of_tables(tmp_path: Path) -> None:
     assert "1 segments wait" in red[0]
     assert red[1] == "shop.orders"
     assert green == [[waits], "shop.orders", None]
-    first, again, stuck, sent, one, other, left_out, untouched, whole, unsealed, beside = more
+    first, again, stuck, sent, one, other, left_out, untouched, whole, unsealed, beside, old = more
     assert first == [{"table": "shop.orders", "notified_before": False}]
     assert again == [{"table": "shop.orders", "notified_before": True}], "each run of cdc_publish is red, and people are told of it once"
     assert "events since batch 1 cannot be published: too large" in stuck[0]
@@ -312,6 +317,7 @@ def test_squares_of_tables(tmp_path: Path) -> None:
     assert (untouched[0], whole[0]) == (None, None)
     assert "batch 9 of Prod <1> is not sealed" in unsealed[0]
     assert "batch 1 of Prod <1>.replay.check is not sealed" in beside[0]
+    assert old[0] == damaged
 
 
 _TURN = """
@@ -367,7 +373,7 @@ def test_a_batch_that_others_are_ahead_of_waits_without_a_retry(tmp_path: Path) 
     *told, wrong, ours = run(_TURN, tmp_path, config)
     assert ours == 2
     assert told == ["AirflowRescheduleException", True, 86_400]
-    assert wrong == "`start` is not a time: 'yesterday'. Use the format 2026-01-31T10:00Z."
+    assert wrong == "plan a replay: `start` is not a time: 'yesterday'. Use the format 2026-01-31T10:00Z."
     seal(store, 2, [])
     # There is no state to maintain yet.
     assert run(_TURN, tmp_path, config)[:3] == ["AirflowSkipException", True, 86_400]
@@ -517,7 +523,7 @@ def test_checks_are_told_what_was_asked_for(loaded: dict[str, Any]) -> None:
 
 def test_what_people_ask_for_reaches_the_jobs_and_nonsense_is_refused(loaded: dict[str, Any]) -> None:
     wrong = [["ParamValidationError"]] * 2
-    hours = ["2026-05-04T12:00:00+00:00", "2026-05-04T13:00:00+00:00"]
+    hours = ["2026-05-04 12:00:00+00:00", "2026-05-04 13:00:00+00:00"]
     assert loaded["commands"]["params"] == {
         "replay": [[*hours, ""], ["--batch", "7", "--namespace="]],
         "replay beside": [["2026-05-01T00:00Z", "2026-05-01T02:00Z", "check"], ["--batch", "7", "--namespace=check"]],

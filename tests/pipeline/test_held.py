@@ -16,7 +16,7 @@ from tests.storage.memory import Fault, MemoryStore
 from writetime.cassandra.schema.history import SchemaLearner
 from writetime.errors import StoreUnavailable
 from writetime.events.masking import Rules
-from writetime.pipeline.archiver import archive, mark_for_retry, release
+from writetime.pipeline.archiver import archive, mark_for_retry, release, whereabouts
 from writetime.pipeline.documents import (
     HELD_HERE,
     LedgerEntry,
@@ -138,6 +138,29 @@ def test_what_a_person_has_released_is_held_no_longer(store: MemoryStore) -> Non
     assert found is not None
     assert len(found.held) == 199
     assert ref(7).incoming not in found.held
+
+
+def test_what_became_of_a_segment_that_is_held_no_longer(store: MemoryStore) -> None:
+    """For a failed task of an earlier run that is cleared again."""
+    ship(store, 1, 2)
+    run(store, 1, 2)
+    names = [ref(number).incoming for number in (1, 2)]
+    assert [whereabouts(store, CLUSTER, name) for name in names] == [None, None]
+    release(store, CLUSTER, names[0], "lost for good")
+    mark_for_retry(store, names[1])
+    assert whereabouts(store, CLUSTER, names[1]) is None
+    run(store)
+    released, archived = (whereabouts(store, CLUSTER, name) for name in names)
+    assert released is not None
+    assert released.startswith("It was released at ")
+    assert "(lost for good), and is cdc_archive/" in released
+    assert archived is not None
+    assert archived.startswith(f"Batch 2 of {CLUSTER} has read it, and it is cdc_archive/")
+    # One that somebody has deleted is not in the archive.
+    ship(store, 3)
+    run(store, 3)
+    store.delete(ref(3).incoming)
+    assert whereabouts(store, CLUSTER, ref(3).incoming) is None
 
 
 def test_a_release_that_was_interrupted_leaves_nothing_behind_when_it_is_repeated(store: MemoryStore) -> None:

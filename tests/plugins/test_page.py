@@ -620,8 +620,10 @@ def test_what_is_behind_the_horizon_goes_into_a_namespace_only(own: Browser, tmp
     ("start", "end"), [("", ""), ("x", "2026-05-04T13:00"), ("2026-05-04T13:00", "2026-05-04T13:00"), ("2020-01-01", "2026-01-01")]
 )
 def test_a_replay_of_no_hours_is_refused(own: Browser, start: str, end: str) -> None:
-    own.post("replay", {"start": start, "end": end}, status=422)
-    own.get(f"replay?start={start}&end={end}")
+    refused = own.post("replay", {"start": start, "end": end}, status=422)
+    assert "plan a replay: " in refused
+    if start:
+        assert "plan a replay: " in text(own.get(f"replay?start={start}&end={end}"))
     assert own.guard.runs == []
 
 

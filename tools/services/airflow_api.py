@@ -114,6 +114,10 @@ class AirflowApi:
             body["task_ids"] = [task if isinstance(task, str) else list(task) for task in task_ids]
         self._call("POST", f"/api/v2/dags/{quote(dag_id)}/clearTaskInstances", body)
 
+    def mark(self, dag_id: str, run_id: str, state: str) -> None:
+        """Mark a run as `success` or `failed`, as a person does."""
+        self._call("PATCH", self._run_path(dag_id, run_id), {"state": state})
+
     def wait(self, dag_id: str, run_id: str, *, seconds: float, progress: Callable[[list[dict[str, Any]]], None] | None = None) -> str:
         """Wait until a run has finished; returns `success` or `failed`. `progress` is called with the task
         instances each second.

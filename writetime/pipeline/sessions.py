@@ -31,6 +31,8 @@ from writetime.pipeline.planner import store_clock
 from writetime.storage import layout
 from writetime.storage.store import Store
 
+KILLED: Final = "killed: "
+"""Beginning of `ended` of a session whose task or JVM was killed."""
 LISTED: Final = 100
 """Maximum number of batches that the state lists."""
 LONGEST_PAUSE: Final = timedelta(minutes=5)

@@ -124,6 +124,17 @@ def test_what_is_no_range_is_refused(text: str) -> None:
     assert parse_part(f"{advised[1]}:{advised[2]}") == (LOWEST, HIGHEST)
 
 
+@pytest.mark.advice("Name the table whose tokens are to be read")
+def test_a_range_belongs_to_a_table() -> None:
+    """Otherwise that part of all tables that are due would be read, and their first reading would miss the rest."""
+    assert runs.part_of([], "") is None
+    with pytest.raises(ConfigError, match=r"0:100: a token range without a table"):
+        runs.part_of([], "0:100")
+    assert runs.part_of(["shop.orders"], "0:100") == (0, 100)
+    with pytest.raises(ConfigError, match="invalid token range"):
+        runs.part_of(["shop.orders"], "100:0")
+
+
 # --- runs
 
 
