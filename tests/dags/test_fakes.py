@@ -21,6 +21,8 @@ pytest.importorskip("airflow", reason="Airflow comes with the extra `airflow`")
 from tests.dags import fakes
 from tools.services.airflow import template_database
 
+pytestmark = pytest.mark.thorough
+
 ROOT = Path(__file__).resolve().parents[2]
 LINES = (
     "{{ ti.xcom_pull(task_ids='plan') }}",

@@ -67,6 +67,7 @@ def test_the_stand_in_of_other_tests_answers_as_airflow_does(live: Any, page: An
     assert json.loads(json.dumps(asyncio.run(behaviour(Guard(page.Started), request_of)))) == live["behaviour"]
 
 
+@pytest.mark.thorough
 def test_a_dag_that_airflow_never_had_is_of_no_team(tmp_path: Path) -> None:
     """To Airflow a DAG without a team is one of all teams. The file of a pipeline whose YAML was never valid has none
     yet, and its problem is for those who see the DAGs of all teams."""

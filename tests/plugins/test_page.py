@@ -462,6 +462,19 @@ def test_only_who_may_see_the_dag_sees_anything(browser: Browser, path: str) -> 
     assert "Prod" not in browser.get(path, "stranger", 403)
 
 
+@pytest.mark.parametrize("several", [False, True])
+def test_a_new_route_needs_no_check_of_its_own(page: Any, folder: Path, several: bool) -> None:
+    """Rights come before routing: whoever adds a route cannot forget them."""
+    batches, guard = Batches(LocalStore(folder), bucket.CLUSTER), Guard(page.Started)
+    shown = page.Shown("bets", lambda: batches, Rules, "cdc_ingest__bets", "cdc_replay__bets")
+    app = page.build_all([shown], [], guard, ingest_of) if several else page.build(shown, guard)
+    place = next(route.app for route in app.routes if route.path == "/pipeline/bets") if several else app
+    place.add_api_route("/new", lambda: "news")
+    client, path = TestClient(app), "/pipeline/bets/new" if several else "/new"
+    answers = [client.get(path, headers=headers) for headers in ({}, {"user": "stranger"}, {"user": "bookmaker"})]
+    assert [(answer.status_code, "news" in answer.text) for answer in answers] == [(401, False), (403, False), (200, True)]
+
+
 @pytest.mark.parametrize("user", ["viewer", "replayer", "stranger", ""])
 def test_only_who_may_trigger_reruns(own: Browser, user: str) -> None:
     own.get(f"rerun?name={BAD.incoming.replace('%', '%25')}", user, 403)

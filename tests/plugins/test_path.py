@@ -12,6 +12,8 @@ from tests.monitoring import bucket
 from tests.plugins.access_contract import RIGHTS
 from tests.plugins.live_app import run
 
+pytestmark = pytest.mark.thorough
+
 PATH = "/tools/airflow"
 
 
