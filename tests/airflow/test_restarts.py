@@ -92,8 +92,8 @@ def restarted_in_a_batch(story: Story, place: int, service: str) -> None:
 
 
 def broken_in_a_batch(story: Story, place: int) -> None:
-    """The batch itself goes on with the configuration that it has pinned. What follows waits, or fails, until the YAML is
-    right again; then the run can be cleared."""
+    """The batch itself goes on with the configuration that it has pinned. Airflow puts off what follows for three minutes; if
+    that is not enough, the run can be cleared."""
     run, number = begin(story, place)
     good = story.site.config.read_text(encoding="utf-8")
     story.site.config.write_text(f"{good}nodes: {{}}\n", encoding="utf-8")
