@@ -97,7 +97,7 @@ def test_killed_tasks(story: Story) -> None:
 
     # A run that is marked as failed: Airflow signals the task's process group, and Spark's workers have their own.
     named, _ = of_parents(driver(story))
-    story.api.mark("cdc_stream", run, "failed")
+    story.api.fail("cdc_stream", run)
     until(lambda: not processes(story, named), "nothing is left of the session", 60)
     next_session(story, second.id)
     demo.wait_until_published(story.store, story.cluster)

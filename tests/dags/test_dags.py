@@ -28,7 +28,7 @@ DAGS = {path.stem for path in FILES} - {PROBLEMS}
 AUDIT = ["--late=3", "--ranges=16", "--reread=none", "--most=64"]
 
 _DESCRIBE = """
-import copy, json, os, sys
+import copy, json, logging, os, sys
 from datetime import datetime, timezone
 from pathlib import Path
 from types import SimpleNamespace
@@ -36,9 +36,11 @@ from airflow.dag_processing.dagbag import DagBag
 from airflow.providers.apache.spark.hooks.spark_submit import SparkSubmitHook
 from airflow.sdk.execution_time import macros
 from airflow.serialization.serialized_objects import DagSerialization
+from tests.dags import fakes
 
 def rendered(dag, task, given):
-    run = SimpleNamespace(run_after=datetime(2026, 5, 4, 12, tzinfo=timezone.utc))
+    run = fakes.context()["dag_run"]
+    run.run_after = fakes.MOMENT
     params = dict(dag.params.dump()) | given
     templates = dag.get_template_env()
     lines = [templates.from_string(line).render(params=params, dag_run=run, macros=macros) for line in task.application_args[2:]]
@@ -69,7 +71,7 @@ def told(task):
     }
 
 def instance(paused=False):
-    return {"ti": SimpleNamespace(get_dag=lambda dag_id: SimpleNamespace(is_paused=paused and dag_id.startswith("cdc_publish")))}
+    return {"ti": fakes.instance(paused)}
 
 def submitted(task, batch="1"):
     # The command that would be run, and what the job would find in its environment.
@@ -87,6 +89,12 @@ def submitted(task, batch="1"):
         os.environ.clear()
         os.environ.update(inherited)
 
+logged = []
+class Kept(logging.Handler):
+    def emit(self, record):
+        logged.append(record.getMessage())
+
+logging.getLogger("writetime_settings").addHandler(Kept())
 bag = DagBag(sys.argv[1])
 checks = {dag_id: dag for dag_id, dag in bag.dags.items() if dag_id in ("cdc_verify", "cdc_audit")}
 given = {"table": "shop.orders", "token_range": "1:2", "at_rest": True, "tell_values": True, "topics": True}
@@ -97,7 +105,7 @@ def asked(dag_id, task_id, **given):
     # What a task is told, once its templates are rendered, or why Airflow does not take what was asked for.
     from airflow.exceptions import ParamValidationError
     dag = bag.dags[dag_id]
-    task, moment = dag.get_task(task_id), datetime(2026, 5, 4, 12, tzinfo=timezone.utc)
+    task = dag.get_task(task_id)
     params = copy.deepcopy(dag.params)
     try:
         for name, value in given.items():
@@ -105,9 +113,7 @@ def asked(dag_id, task_id, **given):
         params.validate()
     except ParamValidationError as error:
         return [type(error).__name__]
-    params = params.dump()
-    context = {"params": params, "data_interval_start": moment, "data_interval_end": moment.replace(hour=13)}
-    context |= {"ti": SimpleNamespace(xcom_pull=lambda **how: 7), "run_id": "manual__1"}
+    context = fakes.context(**params.dump()) | {"run_id": "manual__1"}
     fields = ("start", "end", "namespace") if hasattr(task, "start") else ("application_args",)
     found = [getattr(task, field) for field in fields]
     lines = found[0][2:] if fields == ("application_args",) else found
@@ -206,7 +212,7 @@ if "cdc_verify" in bag.dags:
     # Another driver may have sealed the batch meanwhile.
     words.append(failed({"text": "somebody else was here"}, "cdc_ingest", "ingest"))
 found = {"dags": dags, "errors": bag.import_errors, "commands": commands, "spark": spark, "links": links}
-found["words"] = words
+found |= {"words": words, "log": "\\n".join(logged)}
 print("@@" + json.dumps(found | {"shown": shown}))
 """
 
@@ -584,10 +590,21 @@ def test_each_pipeline_has_its_own_dags(several: dict[str, Any]) -> None:
 
 
 def test_a_file_that_is_wrong_is_an_import_error_and_takes_nothing_from_others(several: dict[str, Any]) -> None:
+    """Airflow shows the error to users of any DAG, so that the reasons are in the log only."""
     (file,) = several["errors"]
     assert file.endswith(f"{PROBLEMS}.py")
-    assert "typo.yaml: `nodes`: is not a known key" in several["errors"][file]
-    assert "bets.yaml: `airflow.on_failure.0`: make a notifier: nowhere.Pager: cannot be used" in several["errors"][file]
+    assert "files cannot be used, or not completely" in several["errors"][file]
+    assert "nodes" not in several["errors"][file]
+    assert "typo.yaml: `nodes`: is not a known key" in several["log"]
+    assert "bets.yaml: `airflow.on_failure.0`: make a notifier: nowhere.Pager: cannot be used" in several["log"]
+
+
+def test_of_a_single_file_the_import_error_has_the_reason(loaded: dict[str, Any], several: dict[str, Any], tmp_path: Path) -> None:
+    assert loaded["errors"] == {}
+    config = tmp_path / "pipeline.yaml"
+    config.write_text(yaml("typo", "nodes: {}\n"), encoding="utf-8")
+    (error,) = describe(tmp_path, config)["errors"].values()
+    assert "pipeline.yaml: `nodes`: is not a known key" in error
 
 
 def test_the_page_follows_the_files(several: dict[str, Any]) -> None:

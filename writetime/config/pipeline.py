@@ -39,6 +39,8 @@ _VARIABLE = re.compile(r"\$\{([A-Za-z_][A-Za-z0-9_]*)\}")
 _REFERENCE = re.compile(r"\$\{[^}]*\}")
 _WHOLE_REFERENCE = re.compile(r"\$[A-Za-z_][A-Za-z0-9_]*|%[A-Za-z_][A-Za-z0-9_]*%|\{\{.*\}\}", re.DOTALL)
 """How shells, Windows and templates write a variable."""
+_QUOTED = re.compile(r"'(?!<|\\t)[^']{2,}'")
+"""Words of the file in PyYAML's messages, but not its names of tokens."""
 _REPLACE_THEMSELVES = ("spark", "airflow")
 """Sections whose readers have `${…}` and templates of their own."""
 
@@ -153,8 +155,22 @@ def _read(path: Path) -> Document:
         raise ConfigError(str(error), operation="read the configuration", obj=str(path)) from error
     except RecursionError as error:
         raise ConfigError("not valid YAML: nested too deeply", operation="read the configuration", obj=str(path)) from error
-    except (yaml.YAMLError, ValueError) as error:
+    except yaml.YAMLError as error:
+        raise ConfigError(f"not valid YAML: {_yaml_problem(error)}", operation="read the configuration", obj=str(path)) from None
+    except ValueError as error:
         raise ConfigError(f"not valid YAML: {error}", operation="read the configuration", obj=str(path)) from error
+
+
+def _yaml_problem(error: yaml.YAMLError) -> str:
+    """What is wrong, and where; without the line itself and the words of it, which may be a password."""
+    if not isinstance(error, yaml.MarkedYAMLError):
+        return "it has a character that YAML does not allow, such as a control character"
+    where = (f"{what} (line {mark.line + 1}, column {mark.column + 1})" if mark else what for what, mark in _marked(error) if what)
+    return _QUOTED.sub("'…'", ", ".join(where))
+
+
+def _marked(error: yaml.MarkedYAMLError) -> tuple[tuple[str | None, yaml.Mark | None], ...]:
+    return (error.context, error.context_mark), (error.problem, error.problem_mark)
 
 
 def example_environment(path: str | Path) -> list[str]:
