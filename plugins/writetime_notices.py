@@ -58,7 +58,8 @@ class Notice:
         errors = send(config, {**context, "told": failure_text(context, config, self.page)})
         try:
             if len(errors) < len(config.airflow.on_failure):
-                context.get(WHEN_NOTIFIED, _nothing)()
+                when_notified: Any = context.get(WHEN_NOTIFIED, _nothing)
+                when_notified()
                 _leave_mark(context)
         finally:
             _raise(errors)
@@ -102,7 +103,8 @@ def _raise(errors: Iterable[str]) -> None:
 
 def unreported_tasks(context: Context) -> Iterator[RuntimeTaskInstance]:
     """The failed tasks of a failed run that have not reported it, by name."""
-    dag, run_id, last = context["dag"], context["run_id"], context.get("ti")
+    dag, run_id = context["dag"], context["run_id"]
+    last: Any = context.get("ti")
     states = RuntimeTaskInstance.get_task_states(dag.dag_id, run_ids=[run_id]).get(run_id, {})
     failed = sorted(_parsed(name, dag.task_ids) for name, state in states.items() if state == "failed")
     marks = {task_id: _marks(dag.dag_id, run_id, task_id) for task_id in {task_id for task_id, _ in failed}}

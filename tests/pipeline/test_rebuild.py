@@ -305,7 +305,7 @@ def test_state_begins_where_no_shard_lies(store: LocalStore) -> None:
 def test_batches_go_through_the_archive_by_the_hour_and_build_on_each_other(store: LocalStore) -> None:
     late = taken_in(store, 1, 2, hour=2)
     early = taken_in(store, 3, hour=0)
-    store.put("schemas/ring%20one/20260504T000000Z-a.json", b"{}")
+    store.put("schemas/ring%20one/dc1/a/20260504T000000Z-a.json", b"{}")
     rebuild = started(store)
     made = planner(store, rebuild, 2)
     manifests = [manifest for manifest in iter(lambda: step(store, made), None) if manifest is not None]
@@ -314,7 +314,7 @@ def test_batches_go_through_the_archive_by_the_hour_and_build_on_each_other(stor
         (2 + NEXT, 0, "rebuild", rebuild.chain),
         (3 + NEXT, 2 + NEXT, "rebuild", rebuild.chain),
     ]
-    assert [each.schema_snapshots for each in manifests] == [["schemas/ring%20one/20260504T000000Z-a.json"], []]
+    assert [each.schema_snapshots for each in manifests] == [["schemas/ring%20one/dc1/a/20260504T000000Z-a.json"], []]
     assert all(segment.ref.node.host_id for each in manifests for segment in each.segments)
 
 
