@@ -23,7 +23,6 @@ from rich.table import Table
 from benchmarks import data
 from benchmarks.report import report
 from tests.cassandra.commitlog.packed import repack
-from writetime.config.archive import ArchiveConfig
 from writetime.pipeline.archive_packing import pack
 from writetime.pipeline.documents import LedgerEntry
 from writetime.storage import layout, segment_object
@@ -52,7 +51,7 @@ def measure(count: int, levels: Iterable[int], passes: int) -> dict[str, Any]:
     return {
         "kinds": {kind: {level: levelled(contents, level, passes) for level in levels} for kind, contents in kinds.items()},
         "bytes": {kind: sum(map(len, contents)) for kind, contents in kinds.items()},
-        "whole": {"level": ArchiveConfig().compression_level, "mb_cpu_s": whole(plain, ArchiveConfig().compression_level, passes)},
+        "whole": {"level": segment_object.LEVEL, "mb_cpu_s": whole(plain, segment_object.LEVEL, passes)},
     }
 
 

@@ -80,9 +80,9 @@ class Fleet:
                 "release_version": "5.0.6",
                 "tokens": ["1"] * 16,
             }
-            self._put(layout.node_facts(node), json.dumps({"host_id": node.host_id, **fact}).encode())
-        room = {"at": now.isoformat(), "level": "warn", "share": 0.71, "used": 2908 << 20, "limit": 4 << 30, "disk_free": 61 << 30}
-        self._put(layout.node_space(NODES[2], now, "warn"), json.dumps(room).encode())
+            space = {"level": "warn", "share": 0.71, "used": 2908 << 20, "limit": 4 << 30, "disk_free": 61 << 30} if index == 2 else None
+            status = {"at": now.isoformat(), "host_id": node.host_id, **fact, "space": space}
+            self._put(layout.node_status(node, now, "00000000"), json.dumps(status).encode())
         self._put(layout.published(CLUSTER), Published(batch=self.batches, events=0).to_bytes())
         for index in range(20):
             self._put(self._ref(NODES[index % 12], 10**7 + index).incoming, b"x" * 100)

@@ -141,7 +141,7 @@ def _ways(config: PipelineConfig, kafka: KafkaConfig, spark: SparkSession) -> di
     outbox = Outbox(config, kafka, store, spark, upto=1)
 
     def same_records() -> None:
-        records, refused = outbox._records(Published(batch=0, events=0), Part(1, None))
+        records, refused = outbox._records(Published(batch=0, events=0), Part(1, "primary_key"))
         if not records or refused:
             raise ToolError(f"no events to send: {refused}")
         _to_kafka(reduce(DataFrame.unionByName, (source.records() for source in records)), kafka)

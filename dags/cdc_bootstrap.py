@@ -20,7 +20,7 @@ Writes and ingest continue meanwhile.
 
 | red square | what it means | what to do |
 |---|---|---|
-| `plan` | the bucket or the configuration cannot be read | see the message; fix it, then clear the task |
+| `plan` | the bucket or the configuration cannot be read, or a token range has no table | see the message; fix it, then clear the task |
 | `read` | a table could not be read completely; other tables and finished ranges are not read again | at consistency ALL every replica must be up: start the node, or set another `snapshot.consistency` (then rows missing in the cluster are not deleted here); clear the task: it continues where it stopped |
 
 **Progress:** `writetime bootstrap --config … --status`, or `cat bootstrap/<cluster>/<keyspace>.<table>/<run>.json` in the bucket.
@@ -53,7 +53,7 @@ for pipeline in settings():
             ),
         },
     ):
-        plan = PlanBootstrapOperator(task_id="plan", table="{{ params.table }}")
+        plan = PlanBootstrapOperator(task_id="plan", table="{{ params.table }}", part="{{ params.token_range }}")
         read = SparkJobOperator(
             task_id="read",
             job="bootstrap",

@@ -19,7 +19,7 @@ task logs the files of each table before and after. No batch is ingested meanwhi
 `warehouse.compact_commits`.)
 
 Finally the archive: segments older than `archive.compress_after_days` are packed, segments older than `archive.keep_days` deleted, and their
-records pruned, for at most `archive.minutes_per_run`. Batches continue meanwhile. `writetime status` shows the progress and the bytes before
+records pruned, for an hour at most. Batches continue meanwhile. `writetime status` shows the progress and the bytes before
 and after.
 
 | red square | what it means | what to do |

@@ -15,7 +15,8 @@ Merges the archived segments of a data interval into the state again, in a batch
 and are not published twice; missing rows are added.
 
 * From a shell: `airflow backfill create --dag-id cdc_replay --from-date 2026-01-31T10:00Z --to-date 2026-01-31T12:00Z --reprocess-behavior completed`
-* From the UI: trigger with `start` and `end`.
+* From the UI, the API or `airflow dags trigger`: give `start` and `end`, at most 31 days; the whole hours around them are replayed. Without
+  a logical date there is no data interval, and both are required.
 * **To compare**: with a `namespace`, for example `check`, the rows are written to a shadow namespace (`<keyspace>__check`,
   `<keyspace>__check__changes`) that contains only these hours. Nothing is published, and the tables, state and batches of the pipeline do not
   change. Hours before the purge horizon can be replayed only this way. Several runs into one namespace add up. How to compare and how to
@@ -23,7 +24,7 @@ and are not published twice; missing rows are added.
 
 | red square | what it means | what to do |
 |---|---|---|
-| `plan` | another batch was open for a day, the hours are older than the archive or the purge horizon, or the bucket cannot be read | see the message |
+| `plan` | `start` or `end` is missing, or not before the other; another batch was open for a day; the hours are older than the archive or the purge horizon; or the bucket cannot be read | see the message; times are corrected in a new run |
 | `ingest` | the batch was not sealed; nothing is lost or duplicated | see the message, then clear the task: the same batch runs again |
 | `archive` | the ledger could not be written | the message names the object; clear the task |
 | `outcome` | some data of these hours could not be read and was left out; all other rows are merged | fix the cause, then replay the hours again |
@@ -49,14 +50,14 @@ for pipeline in settings():
                 type=["null", "string"],
                 format="date-time",
                 title="From",
-                description="First hour (UTC). Empty: start of the data interval.",
+                description="First hour (UTC). Empty: start of the data interval, if the run has a logical date.",
             ),
             "end": Param(
                 None,
                 type=["null", "string"],
                 format="date-time",
                 title="To",
-                description="End (UTC), exclusive. Empty: end of the data interval.",
+                description="End (UTC), exclusive. Empty: end of the data interval, if the run has a logical date.",
             ),
             "namespace": Param(
                 None,
@@ -69,8 +70,8 @@ for pipeline in settings():
     ):
         plan = PlanReplayOperator(
             task_id="plan",
-            start="{{ params.start or data_interval_start.isoformat() }}",
-            end="{{ params.end or data_interval_end.isoformat() }}",
+            start="{{ params.start or (data_interval_start | default('', true)) }}",
+            end="{{ params.end or (data_interval_end | default('', true)) }}",
             namespace=NAMESPACE,
         )
         ingest = BatchJobOperator(task_id="ingest", job="ingest", batch=BATCH, namespace=NAMESPACE, outlets=[pipeline.outbox])

@@ -20,7 +20,10 @@ A batch is the same in both modes: to change the mode, change the YAML. The sess
 |---|---|---|
 | `session` | a batch failed several times, or made no progress for ten minutes; nothing is lost or duplicated | see the last error in the log. The next session starts by itself, after a pause of up to five minutes, and runs the same batch again |
 
-To stop it: pause the DAG and mark its run as failed; the session ends after its batch.
+`… holds the lease`: another session of the pipeline runs (docs/runbook.md, *A session holds the lease*). A session ends within seconds
+of its task, also of one that was killed; then no failure is reported, and the next session logs that the last one was interrupted.
+
+To stop it: pause the DAG and mark its run as failed. The session ends at once, and its batch runs again later.
 """
 
 for pipeline in settings():

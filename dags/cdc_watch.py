@@ -11,7 +11,8 @@ from writetime_settings import settings
 RUNBOOK = """
 ### cdc_watch
 Reads the bucket, as `writetime status` does, and fails while a limit of `airflow.watch` in the pipeline's YAML is exceeded.
-Changes nothing and starts no Spark job; no other task depends on it. `airflow.on_failure` is notified of new problems only.
+Changes nothing and starts no Spark job; no other task depends on it. `airflow.on_failure` is notified of new problems only, which the
+message names first: `sessions/<cluster>/notified.json` in the bucket lists those of which a notice was sent.
 
 | message | what it means | what to do |
 |---|---|---|

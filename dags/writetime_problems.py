@@ -1,5 +1,5 @@
-"""Not a DAG. Raises an import error while the YAML of a pipeline is invalid, so that Airflow's UI shows which
-one and why. The DAGs of other pipelines keep running."""
+"""Not a DAG. Raises an import error while the YAML of a pipeline is invalid, so that Airflow's UI shows it; with
+several pipelines the reasons are on writetime's page and in the log. The DAGs of other pipelines keep running."""
 
 from __future__ import annotations
 

@@ -11,7 +11,7 @@ import os
 import time
 from abc import abstractmethod
 from collections.abc import Callable, Mapping, Sequence
-from datetime import UTC, datetime, timedelta
+from datetime import datetime, timedelta
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -22,7 +22,8 @@ from airflow.configuration import conf
 from airflow.providers.apache.spark.operators.spark_submit import SparkSubmitOperator
 from airflow.sdk import Asset, AssetAlias, BaseHook, BaseOperator, BaseOperatorLink, BaseSensorOperator, Context, PokeReturnValue
 from airflow.sdk.exceptions import AirflowException, AirflowFailException, AirflowRuntimeError, AirflowSkipException
-from writetime_notices import NOTIFIED_BEFORE
+from airflow.sdk.execution_time import task_runner
+from writetime_notices import NOTIFIED_BEFORE, WHEN_NOTIFIED
 from writetime_page import address, link
 from writetime_settings import table_asset
 
@@ -31,13 +32,14 @@ from writetime.config.installation import SETTING
 from writetime.config.pipeline import PipelineConfig, load
 from writetime.errors import BatchBusy, WritetimeError
 from writetime.monitoring.health import Expected
-from writetime.monitoring.watch import watch
-from writetime.pipeline import sessions
-from writetime.pipeline.archiver import archive, archive_last, mark_for_retry
+from writetime.monitoring.watch import NotifiedProblems, watch
+from writetime.pipeline import parents, sessions
+from writetime.pipeline.archiver import archive, archive_last, mark_for_retry, whereabouts
 from writetime.pipeline.batch_history import Batches
-from writetime.pipeline.bootstrap.run import due
+from writetime.pipeline.bootstrap.run import due, part_of
 from writetime.pipeline.completed_hours import MOST, completed_hours, key_of, record_notified
-from writetime.pipeline.documents import Manifest
+from writetime.pipeline.documents import Manifest, Sealed
+from writetime.pipeline.interval import replay_hours
 from writetime.pipeline.job_result import listening
 from writetime.pipeline.planner import (
     OWNERS_TURN,
@@ -49,7 +51,7 @@ from writetime.pipeline.planner import (
     read_sealed,
     store_clock,
 )
-from writetime.pipeline.publish_progress import already_notified, publish_due, read_published
+from writetime.pipeline.publish_progress import already_notified, publish_due, read_published, record_notified_table
 from writetime.pipeline.quarantine.rejected_tables import (
     failed_tables,
     release_table,
@@ -185,7 +187,6 @@ class PlanBatchOperator(PipelineOperator):
             plan_ingest,
             max_segments=config.segments_per_batch,
             batch_seconds=config.batch_seconds,
-            largest=config.largest_segment,
             check=rule_check(store, config),
         )
         manifest = self.planned(plan, "there are no new segments and no captured rows have expired")
@@ -251,20 +252,14 @@ class PlanReplayOperator(TurnOperator):
     def number(self, context: Context) -> int:
         if getattr(context["dag_run"], "run_type", "") == "scheduled":
             raise AirflowSkipException("scheduled runs do nothing: trigger a replay or a backfill by hand")
-        start, end = _moment("start", self.start), _moment("end", self.end)
+        try:
+            start, end = replay_hours(self.start, self.end)
+        except WritetimeError as error:
+            raise failure(error) from error
         plan = partial(plan_replay, start=start, end=end, namespace=self.namespace or None)
         manifest = self.planned(plan, f"no segment in the archive was sealed between {start} and {end}")
-        self.log.info("batch %s (replay): %s segments", manifest.number, len(manifest.segments))
+        self.log.info("batch %s (replay): %s segments sealed between %s and %s", manifest.number, len(manifest.segments), start, end)
         return manifest.number
-
-
-def _moment(name: str, text: str) -> datetime:
-    """Parse a time; UTC if it has no offset."""
-    try:
-        moment = datetime.fromisoformat(text)
-    except ValueError:
-        raise AirflowFailException(f"`{name}` is not a time: {text!r}. Use the format 2026-01-31T10:00Z.") from None
-    return moment if moment.tzinfo else moment.replace(tzinfo=UTC)
 
 
 class PlanMaintainOperator(TurnOperator):
@@ -278,15 +273,20 @@ class PlanMaintainOperator(TurnOperator):
 
 class PlanBootstrapOperator(PipelineOperator):
     """List the tables to read from the cluster: `table`, or those that are due. Skips if no table is due and
-    no row is to be read again."""
+    no row is to be read again. Fails before Spark is started if `part` is no range of tokens, or has no table."""
 
-    template_fields: Sequence[str] = ("table",)
+    template_fields: Sequence[str] = ("table", "part")
 
-    def __init__(self, *, table: str, **kwargs: Any) -> None:
+    def __init__(self, *, table: str, part: str = "", **kwargs: Any) -> None:
         super().__init__(**kwargs)
         self.table = table
+        self.part = part
 
     def execute(self, context: Context) -> list[str]:
+        try:
+            part_of([self.table] if self.table else [], self.part)
+        except WritetimeError as error:
+            raise failure(error) from error
         if self.table:
             return [self.table]
         config, store = self.pipeline()
@@ -346,6 +346,7 @@ class SparkJobOperator(SparkSubmitOperator):
         # The driver inherits this from the process, which runs this task only. On Kubernetes the operator's
         # env_vars are passed to the executors only, although the driver runs here.
         os.environ["PYTHONPATH"] = os.pathsep.join([str(ROOT), *filter(None, [os.environ.get("PYTHONPATH")])])
+        os.environ[parents.SETTING] = parents.named(_own_processes())
         self.submit(context)
 
     def local_conf(self, config: PipelineConfig, store: Store) -> dict[str, str]:
@@ -375,6 +376,35 @@ def _is_local(connection: str) -> bool:
     return (BaseHook.get_connection(connection).host or "").startswith("local")
 
 
+def _own_processes() -> dict[str, int]:
+    """This process, and Airflow's supervisor if it is the parent: without it, nobody sends heartbeats, and Airflow starts the
+    task again. Under `dag.test()` the parent is a shell, of which a task does not depend."""
+    supervised = hasattr(getattr(task_runner, "SUPERVISOR_COMMS", None), "socket")
+    return {"task": os.getpid(), **({"supervisor": os.getppid()} if supervised else {})}
+
+
+def batch_number(text: str) -> int:
+    """The number that `plan` has returned. A task that is marked as successful by hand returns nothing, and no retry
+    brings it."""
+    try:
+        return int(text)
+    except ValueError:
+        raise AirflowFailException(
+            f"the task `plan` of this run has returned no batch, but {text!r}: it was marked as successful by hand, or its XCom was "
+            "deleted. Clear `plan` with the tasks after it: they run with the batch that it returns."
+        ) from None
+
+
+def expect_sealed(cluster: str, number: int, sealed: Sealed | None) -> Sealed:
+    """The seal of a batch whose job was successful. Fails if there is none: the job's task was marked by hand."""
+    if sealed is None:
+        raise AirflowFailException(
+            f"batch {number} of {cluster} is not sealed: its task was marked as successful by hand, or the batch is so old that its "
+            "documents were pruned. If it is the last batch: clear the task that runs it."
+        )
+    return sealed
+
+
 class BatchLink(BaseOperatorLink):
     """Link from a task to its batch on the page."""
 
@@ -383,7 +413,8 @@ class BatchLink(BaseOperatorLink):
     def get_link(self, operator: Any, *, ti_key: Any) -> str:
         """The address. Batches of a shadow namespace have numbers of their own."""
         shadow = f"beside/{operator.namespace}/" if operator.namespace else ""
-        return address(f"{operator.page}{shadow}batches/{int(operator.batch)}")
+        number = str(operator.batch)
+        return address(f"{operator.page}{shadow}batches/{number}" if number.isdecimal() else f"{operator.page}batches")
 
 
 class BatchJobOperator(SparkJobOperator):
@@ -401,6 +432,10 @@ class BatchJobOperator(SparkJobOperator):
         self.batch = batch
         self.namespace = namespace
         self.publish_dag = publish_dag
+
+    def execute(self, context: Context) -> None:
+        batch_number(self.batch)
+        super().execute(context)
 
     def local_conf(self, config: PipelineConfig, store: Store) -> dict[str, str]:
         cluster = (config.shadow(self.namespace) if self.namespace else config).cluster.name
@@ -445,9 +480,8 @@ class OutcomeOperator(BatchOperator):
     def execute(self, context: Context) -> None:
         config, store = self.pipeline()
         cluster = (config.shadow(self.namespace) if self.namespace else config).cluster.name
-        sealed = read_sealed(store, cluster, int(self.batch))
-        if sealed is None:
-            raise AirflowFailException(f"batch {self.batch} of {cluster} is not sealed: clear the task `ingest`")
+        number = batch_number(self.batch)
+        sealed = expect_sealed(cluster, number, read_sealed(store, cluster, number))
         if sealed.void is not None:
             raise AirflowFailException(f"batch {self.batch} of {cluster} was voided by {sealed.void.by}: {sealed.void.reason}")
         quarantined = {account.table for account in sealed.accounting if account.quarantined}
@@ -470,14 +504,15 @@ class ArchiveBatchOperator(BatchOperator):
     def execute(self, context: Context) -> dict[str, str]:
         if self.namespace:
             raise AirflowSkipException("a replay into a shadow namespace archives nothing")
+        number = batch_number(self.batch)
         config, store = self.pipeline()
         try:
-            moved: dict[str, str] = dict(archive(store, config.cluster.name, int(self.batch)))
-            sealed = read_sealed(store, config.cluster.name, int(self.batch))
+            moved: dict[str, str] = dict(archive(store, config.cluster.name, number))
+            sealed = read_sealed(store, config.cluster.name, number)
         except WritetimeError as error:
             raise failure(error) from error
         changed = {account.table.partition("@")[0]: account.events for account in sealed.accounting if account.events} if sealed else {}
-        self.emit_table_events(context, config.pipeline, changed, int(self.batch))
+        self.emit_table_events(context, config.pipeline, changed, number)
         return moved
 
 
@@ -520,7 +555,7 @@ def _record_hours(context: Context) -> None:
 class FailedSegmentsOperator(PipelineOperator):
     """List the batch's segments that need an operator, as arguments of one mapped task each. Segments that
     only wait for a rejected table are left out: the table has its own task. Only the first segment sends a
-    notification."""
+    notification. Batch 0: none."""
 
     template_fields: Sequence[str] = ("batch",)
 
@@ -529,9 +564,12 @@ class FailedSegmentsOperator(PipelineOperator):
         self.batch = batch
 
     def execute(self, context: Context) -> list[dict[str, Any]]:
+        number = batch_number(self.batch)
+        if not number:
+            return []
         config, store = self.pipeline()
-        sealed = read_sealed(store, config.cluster.name, int(self.batch))
-        found = [o.object for o in sealed.segments if not o.ok and not sealed.waits_for_tables(o)] if sealed else []
+        sealed = expect_sealed(config.cluster.name, number, read_sealed(store, config.cluster.name, number))
+        found = [o.object for o in sealed.segments if not o.ok and not sealed.waits_for_tables(o)]
         shown = found
         if len(found) > (most := conf.getint("core", "max_map_length")):
             last = history(store, config.cluster.name).sealed
@@ -553,8 +591,8 @@ class SegmentLink(BaseOperatorLink):
 
 class SegmentOperator(PipelineOperator):
     """A segment that could not be read completely: fails until its object is good. When cleared, it checks
-    the segment again and lets the next batch read it. `place`, `of`: its number among the failed segments of
-    the batch, and their count."""
+    the segment again and lets the next batch read it, or says that it has been archived since. `place`, `of`: its
+    number among the failed segments of the batch, and their count."""
 
     template_fields: Sequence[str] = ("segment",)
     operator_extra_links = (SegmentLink(),)
@@ -571,6 +609,9 @@ class SegmentOperator(PipelineOperator):
         context[NOTIFIED_BEFORE] = self.place > 1  # type: ignore[typeddict-unknown-key]
         config, store = self.pipeline()
         try:
+            if (elsewhere := whereabouts(store, config.cluster.name, self.segment)) is not None:
+                self.log.info("%s: nothing is left to do. %s", self.segment, elsewhere)
+                return self.segment
             keystore = config.cluster.commitlog_keystore
             keys = None if keystore is None else Keystore.from_environment(keystore)
             problems = check_segment(store, config.cluster.name, self.segment, keys)
@@ -591,7 +632,7 @@ class SegmentOperator(PipelineOperator):
 
 
 class FailedTablesOperator(PipelineOperator):
-    """List the tables that the batch rejected, as arguments of one mapped task each."""
+    """List the tables that the batch rejected, as arguments of one mapped task each. Batch 0: none."""
 
     template_fields: Sequence[str] = ("batch",)
 
@@ -600,9 +641,13 @@ class FailedTablesOperator(PipelineOperator):
         self.batch = batch
 
     def execute(self, context: Context) -> list[dict[str, str]]:
+        number = batch_number(self.batch)
+        if not number:
+            return []
         config, store = self.pipeline()
         try:
-            found = failed_tables(store, config.cluster.name, int(self.batch))
+            expect_sealed(config.cluster.name, number, read_sealed(store, config.cluster.name, number))
+            found = failed_tables(store, config.cluster.name, number)
         except WritetimeError as error:
             raise failure(error) from error
         most = conf.getint("core", "max_map_length")
@@ -696,7 +741,7 @@ class PublishDueOperator(PipelineOperator):
 
 class RejectedTablesOperator(PipelineOperator):
     """List the tables whose events could not be published, as arguments of one mapped task each. Each table
-    is notified once. That is recorded in the bucket, because runs started by an asset have no date by which
+    is notified once. That is recorded in the bucket, once it was, because runs started by an asset have no date by which
     earlier XComs could be found."""
 
     def execute(self, context: Context) -> list[dict[str, Any]]:
@@ -719,8 +764,6 @@ class RejectedTableOperator(PipelineOperator):
     operator_extra_links = (TableLink(),)
 
     def __init__(self, *, table: str, notified_before: bool = False, **kwargs: Any) -> None:
-        # XComs of runs under 0.1.0 have the old name; such a task can still be cleared.
-        notified_before = kwargs.pop("told_before", notified_before)
         super().__init__(**kwargs)
         self.table = table
         self.notified_before = notified_before
@@ -731,6 +774,8 @@ class RejectedTableOperator(PipelineOperator):
         config, store = self.pipeline()
         published = read_published(store, config.cluster.name)
         if published is not None and self.table in published.waiting:
+            record = partial(record_notified_table, store, config.cluster.name, self.table, published.waiting[self.table])
+            context[WHEN_NOTIFIED] = record  # type: ignore[typeddict-unknown-key]
             raise AirflowFailException(
                 f"{self.table}: events since batch {published.waiting[self.table]} cannot be published: "
                 f"{published.reasons.get(self.table, 'see the log of `publish`')}\nThey stay in the changes table in order; "
@@ -769,27 +814,27 @@ class CheckJobOperator(SparkJobOperator):
 
 
 class WatchOperator(PipelineOperator):
-    """Fails while something exceeds the limits of `airflow.watch`. A notification is sent only if there is a
-    new problem; the next run compares with the XCom `troubles`."""
+    """Fails while something exceeds the limits of `airflow.watch`. A notification is sent only if there is a new problem. What was
+    notified is recorded in the bucket, once it was: Airflow has no order of runs with and without a logical date in which the XCom
+    of the last one could be found, and a notifier may fail."""
 
     def execute(self, context: Context) -> None:
         config, store = self.pipeline()
-        expected = Expected.of(config)
+        expected, cluster = Expected.of(config), config.cluster.name
         try:
             found = watch(
-                Batches(store, config.cluster.name),
-                expected.limits,
-                publishes=expected.publishes,
-                session=expected.session,
-                rules=expected.rules,
+                Batches(store, cluster), expected.limits, publishes=expected.publishes, session=expected.session, rules=expected.rules
             )
+            keys = [trouble.key for trouble in found]
+            known = NotifiedProblems.still(store, cluster, keys)
         except WritetimeError as error:
             raise failure(error) from error
-        task = context["ti"]
-        before = task.xcom_pull(task_ids=self.task_id, key="troubles", include_prior_dates=True) or []
-        task.xcom_push(key="troubles", value=[trouble.key for trouble in found])
         if not found:
             self.log.info("no limit is exceeded")
             return
-        context[NOTIFIED_BEFORE] = {trouble.key for trouble in found} <= set(before)  # type: ignore[typeddict-unknown-key]
-        raise AirflowFailException("\n".join(trouble.text for trouble in found))
+        context[NOTIFIED_BEFORE] = known >= set(keys)  # type: ignore[typeddict-unknown-key]
+        context[WHEN_NOTIFIED] = partial(NotifiedProblems.record, store, cluster, keys)  # type: ignore[typeddict-unknown-key]
+        # What is new first: notifiers limit a text.
+        lines = [trouble.text for trouble in sorted(found, key=lambda trouble: trouble.key in known)]
+        more = f"\n… and {len(lines) - _MAX_LINES} more: `writetime status` lists all" if len(lines) > _MAX_LINES else ""
+        raise AirflowFailException("\n".join(lines[:_MAX_LINES]) + more)

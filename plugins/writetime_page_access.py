@@ -1,7 +1,8 @@
 """The page's access to Airflow: the user, their permissions, and triggering a run. Only Airflow's login and
 permissions count.
 
-Users who may see the DAG cdc_ingest may read the page; users who may trigger a DAG may do so from the page.
+Users who may see the DAG cdc_ingest may read the page, and with several pipelines each part of it by that
+pipeline's DAG; users who may trigger a DAG may do so from the page.
 Users who may trigger cdc_ingest also see values of quarantined data, unless airflow.cfg sets `[writetime]
 previews = shapes`."""
 
@@ -11,7 +12,7 @@ import os
 from functools import cache
 from pathlib import Path
 from threading import Lock
-from typing import Any
+from typing import Any, Final
 from urllib.parse import urlsplit
 
 from airflow.api.common.trigger_dag import trigger_dag
@@ -24,13 +25,16 @@ from airflow.sdk.exceptions import AirflowException
 from airflow.utils.types import DagRunTriggeredByType
 from fastapi import FastAPI, HTTPException, Request
 from writetime_page_app import INGEST, REPLAY, Shown, Started, build, build_all
-from writetime_settings import dag_id
+from writetime_settings import dag_id, notifier_problems
 
 from writetime.config.installation import SETTING, Pipeline, files, pipelines
 from writetime.errors import ConfigError
 from writetime.monitoring.health import Expected
 from writetime.pipeline.batch_history import Batches
 from writetime.storage import open_store
+
+_NO_TEAM: Final = "-"
+"""No team can be called this; only users who see the DAGs of all teams see those of this one."""
 
 
 class AirflowAccess:
@@ -98,8 +102,9 @@ class Pages:
 def _built() -> FastAPI:
     known, access = pipelines(os.environ.get(SETTING)), AirflowAccess()
     if known.several:
-        problems = [str(problem) for problem in known.problems]
-        return build_all([_shown(pipeline, several=True) for pipeline in known.found], problems, access)
+        problems = [*known.problems, *(problem for pipeline in known.found for problem in notifier_problems(pipeline))]
+        shown = [_shown(pipeline, several=True) for pipeline in known.found]
+        return build_all(shown, problems, access, lambda name: dag_id(INGEST, name or None))
     if known.found:
         return build(_shown(known.found[0], several=False), access)
     return build(Shown("", _none, _none), access)
@@ -108,14 +113,14 @@ def _built() -> FastAPI:
 def _none() -> Any:
     hint = "Set it to the path of the pipeline's YAML, for the API server too."
     unset = ConfigError("is not set", operation="open the pipeline", obj=SETTING, hint=hint)
-    raise next(iter(pipelines(os.environ.get(SETTING)).problems), unset)
+    raise next((problem.error for problem in pipelines(os.environ.get(SETTING)).problems), unset)
 
 
 def _shown(pipeline: Pipeline, *, several: bool) -> Shown:
     @cache
     def batches() -> Batches:
         config = pipeline.config
-        return Batches(open_store(config.bucket), config.cluster.name, largest=config.largest_segment)
+        return Batches(open_store(config.bucket), config.cluster.name)
 
     name = pipeline.name if several else None
     return Shown(
@@ -136,4 +141,8 @@ def _changed(path: Path) -> int:
 
 
 def _details(dag_id: str) -> DagDetails:
-    return DagDetails(id=dag_id, team_name=DagModel.get_team_name(dag_id))
+    team = DagModel.get_team_name(dag_id)
+    # A DAG that Airflow never had, since its pipeline's YAML never was valid, has no team yet. Airflow would take it as
+    # one of all teams.
+    unknown = team is None and conf.getboolean("core", "multi_team", fallback=False) and DagModel.get_dagmodel(dag_id) is None
+    return DagDetails(id=dag_id, team_name=_NO_TEAM if unknown else team)

@@ -2,23 +2,25 @@
 scripts are optional. With several pipelines, each one has its page under `pipeline/<name>/`, and the top page
 lists them.
 
-Strategy: every request needs an Airflow user with read permission. Only a POST changes anything: it must come
-from a page of the same origin and a user who may trigger the DAG. Names from nodes and forms are untrusted:
-templates escape them, and an object is looked up before its name is used. All data comes from
-`writetime.monitoring`. Knows Airflow only as `Access`."""
+Strategy: every request needs an Airflow user with read permission, which is checked before routing, so that no
+route, redirect or status says anything to others: a pipeline that a user may not see answers as one that does
+not exist. Only a POST changes anything: it must come from a page of the same origin and a user who may trigger
+the DAG. Names from nodes and forms are untrusted: templates escape them, and an object is looked up before its
+name is used. All data comes from `writetime.monitoring`. Knows Airflow only as `Access`."""
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Mapping, Sequence
+import re
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
-from functools import partial
+from functools import cache, partial
 from itertools import islice
 from pathlib import Path
 from typing import Any, Final, Protocol
-from urllib.parse import urlencode, urlsplit
+from urllib.parse import urlencode, urlsplit, urlunsplit
 
-from fastapi import Depends, FastAPI, HTTPException, Request, Response
+from fastapi import FastAPI, HTTPException, Request, Response
 from fastapi.concurrency import run_in_threadpool
 from fastapi.responses import HTMLResponse, RedirectResponse
 from fastapi.staticfiles import StaticFiles
@@ -27,7 +29,7 @@ from markupsafe import Markup
 from starlette.exceptions import HTTPException as AnyHTTPException
 from writetime_page_draw import bars, completeness_map, heat_map, lag_plot
 
-from writetime.errors import BatchError, WritetimeError
+from writetime.errors import BatchError, ConfigError, WritetimeError
 from writetime.events.masking import Rules
 from writetime.events.naming import is_shadow_name
 from writetime.monitoring import checks, ledger
@@ -41,6 +43,7 @@ from writetime.pipeline.archiver import mark_for_retry
 from writetime.pipeline.batch_history import WINDOW, Batches
 from writetime.pipeline.costs import costs
 from writetime.pipeline.documents import Manifest
+from writetime.pipeline.interval import replay_hours
 from writetime.pipeline.maintenance_report import read_maintained
 from writetime.pipeline.planner import expect_replayable, read_sealed
 from writetime.pipeline.quarantine import contents
@@ -55,13 +58,14 @@ INGEST, REPLAY = "cdc_ingest", "cdc_replay"
 _MOST: Final = 500
 _GLANCE: Final = 20
 """Batches to read for the list of pipelines."""
-_LONGEST_REPLAY: Final = timedelta(days=31)
 _LONGEST_REASON: Final = 1000
 _DAYS: Final = 7
 _MOST_DAYS: Final = 92
 _LISTED: Final = 30
 """Tables of which the healthy ones are not folded."""
 _EMPTY: Final = {"nodes": NO_NODES, "batches": NO_BATCHES, "tables": NO_TABLES}
+_PIPELINE: Final = re.compile(r"/pipeline/([a-z][a-z0-9_]*)(/.*)?", re.DOTALL)
+"""Paths of a pipeline, if there are several: its name, and what its own app answers."""
 _DIGITS: Final = 10
 """Maximum number of digits of a batch number."""
 _HEADERS: Final = {
@@ -119,19 +123,21 @@ class Shown:
     expected: Callable[[], Expected] = Expected
 
 
+class Problem(Protocol):
+    """Why a pipeline's file cannot be used, or not completely."""
+
+    def text(self, may_see: Callable[[str], bool]) -> str | None:
+        """The text for a user who may see the pipelines for which `may_see` holds; None if it is not for them."""
+
+
 def build(shown: Shown, access: Access, *, one_of_several: bool = False) -> FastAPI:
     """The app of one pipeline."""
 
     def require(request: Request, user: Any) -> None:
-        if not access.may_read(user, shown.ingest):
-            raise HTTPException(403, f"You may not see the DAG {shown.ingest}, so you may not see this page.")
-        request.state.page_user = user
+        _require_read(access, user, shown.ingest)
         request.state.may_replay = access.may_trigger(user, shown.replay)
 
-    async def reader(request: Request) -> None:
-        await run_in_threadpool(require, request, await access.user(request))
-
-    app = _app(reader, shown.name if one_of_several else "")
+    app = _app(require, access, shown.name if one_of_several else "")
     _add_ring_views(app, shown)
     _add_segment_views(app, shown, access)
     _add_batch_views(app, shown, access)
@@ -143,37 +149,51 @@ def build(shown: Shown, access: Access, *, one_of_several: bool = False) -> Fast
     return app
 
 
-def build_all(pipelines: Sequence[Shown], problems: Sequence[str], access: Access) -> FastAPI:
-    """The app of several pipelines. Users see only pipelines that they may read; `problems` of files need
-    read permission too."""
+def build_all(pipelines: Sequence[Shown], problems: Sequence[Problem], access: Access, ingest_of: Callable[[str], str]) -> FastAPI:
+    """The app of several pipelines. Users see only pipelines that they may read, and `problems` of files of these.
+    `ingest_of`: the id of the DAG cdc_ingest of a pipeline, also of one whose file cannot be used, and of "", an
+    unknown one."""
+    names = {shown.name for shown in pipelines}
 
     def require(request: Request, user: Any) -> None:
-        request.state.readable = [shown for shown in pipelines if access.may_read(user, shown.ingest)]
-        # Without a valid file there is no DAG to check: the problems need permission for the plain DAG id.
-        if not request.state.readable and not (problems and not pipelines and access.may_read(user, INGEST)):
+        named = _PIPELINE.fullmatch(_path(request))
+        if named is None:
+            request.state.readable, request.state.problems = visible(user)
+        elif named[1] not in names or not named[2]:
+            _require_read(access, user, ingest_of(named[1]))
+
+    def visible(user: Any) -> tuple[list[Shown], list[str]]:
+        may_see = cache(lambda name: access.may_read(user, ingest_of(name)))
+        readable = [shown for shown in pipelines if may_see(shown.name)]
+        shown_problems = [text for problem in problems if (text := problem.text(may_see)) is not None]
+        if not readable and not shown_problems:
             raise HTTPException(403, f"You may not see the DAG {INGEST} of any pipeline, so you may not see this page.")
+        return readable, shown_problems
 
-    async def reader(request: Request) -> None:
-        await run_in_threadpool(require, request, await access.user(request))
-
-    app = _app(reader, "")
+    app = _app(require, access, "")
 
     @app.get("/")
     def overview(request: Request) -> Response:
-        readable: list[Shown] = request.state.readable
-        return _page(request, "pipelines", rows=at_once(_look, readable), problems=problems)
+        return _page(request, "pipelines", rows=at_once(_look, request.state.readable), problems=request.state.problems)
 
     for shown in pipelines:
         app.mount(f"/pipeline/{shown.name}", build(shown, access, one_of_several=True))
     return app
 
 
-def _app(reader: Callable[[Request], Awaitable[None]], pipeline: str) -> FastAPI:
-    """The base app. `pipeline`: its pipeline, if there are several."""
-    app = FastAPI(dependencies=[Depends(reader)], docs_url=None, redoc_url=None, openapi_url=None)
+def _require_read(access: Access, user: Any, dag_id: str) -> None:
+    if not access.may_read(user, dag_id):
+        raise HTTPException(403, f"You may not see the DAG {dag_id}, so you may not see this page.")
+
+
+def _app(require: Callable[[Request, Any], None], access: Access, pipeline: str) -> FastAPI:
+    """The base app. `require` raises HTTPException if the user may not see it. `pipeline`: its pipeline, if there are
+    several; these have the files of the top page."""
+    app = FastAPI(docs_url=None, redoc_url=None, openapi_url=None)
     app.state.pipeline = pipeline
-    app.mount("/files", StaticFiles(directory=FILES / "static"), name="files")
-    app.middleware("http")(_with_headers)
+    if not pipeline:
+        app.mount("/files", StaticFiles(directory=FILES / "static"), name="files")
+    app.middleware("http")(partial(_guarded, require, access))
     app.add_exception_handler(AnyHTTPException, _http_error)
     app.add_exception_handler(WritetimeError, _error)
     return app
@@ -289,9 +309,7 @@ def _add_quarantine_views(app: FastAPI, shown: Shown, access: Access) -> None:
         found, following = list_records(shown.open_batches(), cursor=cursor)
         return _page(request, "quarantine", records=found, more=urlencode({"cursor": following}) if following else "")
 
-    # The second path is that of links to version 0.1.
     @app.get("/quarantine/record")
-    @app.get("/quarantine/piece")
     def quarantine_record(request: Request, name: str) -> Response:
         batches = shown.open_batches()
         record = read_record(batches, name)
@@ -451,9 +469,10 @@ def _row(batches: Batches, name: str) -> ledger.Row:
 
 def _replayable(batches: Batches, start: str, end: str, namespace: str) -> tuple[tuple[datetime, datetime] | None, str]:
     """The whole hours to replay, or the reason why they cannot be replayed."""
-    hours, wrong = _hours(start, end)
-    if hours is None:
-        return None, wrong
+    try:
+        hours = replay_hours(start, end)
+    except ConfigError as error:
+        return None, str(error)
     if namespace and not is_shadow_name(namespace):
         return None, "A namespace is made of lower-case letters, digits and single _, and must not be `changes`."
     try:
@@ -468,20 +487,6 @@ def _horizon(batches: Batches) -> datetime | None:
     return datetime.fromtimestamp(sealed.horizon, UTC) if sealed and sealed.horizon is not None else None
 
 
-def _hours(start: str, end: str) -> tuple[tuple[datetime, datetime] | None, str]:
-    """The whole hours that cover the given times, or an error message."""
-    first, last = ledger.minute_of(start), ledger.minute_of(end)
-    if first is None or last is None:
-        return None, "Give both times as 2026-01-31T10:00 (UTC)."
-    begin = first.replace(minute=0)
-    until = last if last.minute == 0 else last.replace(minute=0) + timedelta(hours=1)
-    if until <= begin:
-        return None, "The end must be after the start."
-    if until - begin > _LONGEST_REPLAY:
-        return None, f"At most {_LONGEST_REPLAY.days} days at once."
-    return (begin, until), ""
-
-
 def _archived(batches: Batches, begin: datetime, until: datetime) -> int:
     """Number of archived segments of those hours, up to a limit."""
     hours = (begin + timedelta(hours=n) for n in range(int((until - begin) / timedelta(hours=1))))
@@ -493,11 +498,10 @@ def _archived(batches: Batches, begin: datetime, until: datetime) -> int:
 
 
 def _page(request: Request, template: str, status: int = 200, **values: Any) -> HTMLResponse:
-    root = request.scope.get("root_path", "")
     pipeline: str = request.app.state.pipeline
-    top = root.removesuffix(f"/pipeline/{pipeline}")
+    top = _top(request)
     about = {
-        "root": root,
+        "root": request.scope.get("root_path", ""),
         "top": top,
         "airflow": top.removesuffix("/writetime"),
         "pipeline": pipeline,
@@ -506,6 +510,18 @@ def _page(request: Request, template: str, status: int = 200, **values: Any) -> 
         "empty": _EMPTY,
     }
     return HTMLResponse(_TEMPLATES.get_template(f"{template}.html").render({**about, **values}), status)
+
+
+def _path(request: Request) -> str:
+    """The path within this app."""
+    path: str = request.scope["path"]
+    return path.removeprefix(request.scope.get("root_path", ""))
+
+
+def _top(request: Request) -> str:
+    """The path of the first page."""
+    root: str = request.scope.get("root_path", "")
+    return root.removesuffix(f"/pipeline/{request.app.state.pipeline}")
 
 
 def _see(request: Request, started: Started) -> Response:
@@ -524,15 +540,34 @@ def _error(request: Request, error: Exception) -> Response:
     return _page(request, "error", 503 if retriable else 500, code=503 if retriable else 500, message=str(error))
 
 
-async def _with_headers(request: Request, call_next: Callable[[Request], Any]) -> Response:
-    # Computed first, since the call changes the scope. A pipeline may also be named `files`.
-    is_file = request.scope["path"].removeprefix(request.scope.get("root_path", "")).startswith("/files/")
-    response: Response = await call_next(request)
-    if is_file:
+async def _guarded(
+    require: Callable[[Request, Any], None], access: Access, request: Request, call_next: Callable[[Request], Any]
+) -> Response:
+    """The answer, if the user may have one. Comes before routing: an unknown path is refused as a known one is."""
+    response: Response
+    if not request.app.state.pipeline and _path(request).startswith("/files/"):
+        response = await call_next(request)
         response.headers["Cache-Control"] = "max-age=300"
         return response
+    try:
+        # The app of a pipeline is within that of the first page, which has asked before.
+        request.state.page_user = getattr(request.state, "page_user", None) or await access.user(request)
+        await run_in_threadpool(require, request, request.state.page_user)
+    except AnyHTTPException as error:
+        response = _refused(request, error)
+    else:
+        response = await call_next(request)
+    if "location" in response.headers:
+        # Starlette's own redirects name scheme and host, which behind a proxy are not those of the browser.
+        response.headers["location"] = urlunsplit(("", "", *urlsplit(response.headers["location"])[2:]))
     response.headers.update(_HEADERS)
     return response
+
+
+def _refused(request: Request, error: AnyHTTPException) -> Response:
+    """The same page for each pipeline, existing or not."""
+    top = _top(request)
+    return _page(request, "error", error.status_code, code=error.status_code, message=str(error.detail), root=top, top=top, pipeline="")
 
 
 def _bounded(last: int) -> int:

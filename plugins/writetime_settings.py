@@ -4,11 +4,12 @@ store.
 Strategy: a DAG file creates its DAG once for each item of `settings()`. With one file in WRITETIME_CONFIG the
 DAGs have their plain names; with several, `__<pipeline>` is appended (`writetime.config.installation`). An
 invalid YAML yields no DAGs and does not affect other pipelines; `raise_problems` turns it into an import
-error, which Airflow shows at the top of every page. The YAMLs are read at each parse, so a change needs no
-restart."""
+error, which Airflow shows at the top of every page, to all users: with several pipelines it names none of them. The
+YAMLs are read at each parse, so a change needs no restart."""
 
 from __future__ import annotations
 
+import logging
 import os
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -16,10 +17,11 @@ from datetime import UTC, datetime, timedelta
 from typing import Any
 
 from airflow.sdk import Asset, AssetAlias, AssetOrTimeSchedule, CronTriggerTimetable
-from writetime_notices import Notice, notifier
+from writetime_notices import Notice, RunNotice, key_of, notifier
+from writetime_page import link
 
 from writetime.config.airflow import AirflowConfig
-from writetime.config.installation import SETTING, Pipeline, Pipelines, pipelines
+from writetime.config.installation import SETTING, Pipeline, Pipelines, Problem, pipelines
 from writetime.errors import ConfigError
 
 
@@ -43,19 +45,24 @@ class Settings:
     def common(self) -> dict[str, Any]:
         """Arguments of all DAGs. One run at a time: two runs would plan or publish the same."""
         tags = ["writetime", self.pipeline]
-        return {"start_date": self.start_date, "catchup": False, "max_active_runs": 1, "tags": tags}
+        on_failure = {"on_failure_callback": RunNotice(self.config, self.page)} if self.airflow.on_failure else {}
+        return {"start_date": self.start_date, "catchup": False, "max_active_runs": 1, "tags": tags, **on_failure}
+
+    @property
+    def page(self) -> str:
+        """The pipeline's path on the page."""
+        return page_of(self.pipeline) if self.several else ""
 
     @property
     def defaults(self) -> dict[str, Any]:
         """Default arguments of all tasks. Operators read their pipeline from `config`, not from the worker's
         environment."""
-        page = page_of(self.pipeline) if self.several else ""
-        on_failure = {"on_failure_callback": Notice(self.config, page)} if self.airflow.on_failure else {}
+        on_failure = {"on_failure_callback": Notice(self.config, self.page)} if self.airflow.on_failure else {}
         pools = {"pool": self.airflow.pool, "spark_pool": self.airflow.spark_pool or self.airflow.pool}
         return {
             "owner": self.airflow.owner,
             "config": self.config,
-            "page": page,
+            "page": self.page,
             "spark_connection": self.airflow.spark_connection,
             "execution_timeout": timedelta(hours=self.airflow.job_hours),
             **{kind: pool for kind, pool in pools.items() if pool},
@@ -113,22 +120,32 @@ def settings() -> Iterator[Settings]:
 
 
 def raise_problems() -> None:
-    """Raise a ConfigError that lists the problems of all pipelines' YAMLs, if there are any. A pipeline with
-    an invalid YAML has no DAGs until it is fixed. One with an unusable notifier runs, but sends no
-    notifications through it."""
+    """Raise a ConfigError if there are problems of pipelines' YAMLs, and log them all. A pipeline with an invalid YAML
+    has no DAGs until it is fixed. One with an unusable notifier runs, but sends no notifications through it."""
     known = _known()
-    problems = [*known.problems, *(problem for pipeline in known.found for problem in _unusable_notifiers(pipeline))]
-    if problems:
-        text = "\n" + "\n".join(f"* {problem}" for problem in problems)
+    problems = [*known.problems, *(problem for pipeline in known.found for problem in notifier_problems(pipeline))]
+    if not problems:
+        return
+    text = "".join(f"\n* {problem}" for problem in problems)
+    if not known.several:
         raise ConfigError(text, operation="read the pipelines", obj=os.environ.get(SETTING, ""))
+    # Airflow shows the import error of a file without DAGs to users of any DAG.
+    logging.getLogger(__name__).error("files of pipelines cannot be used, or not completely:%s", text)
+    hint = (
+        f"{link('')} lists them with the reasons, to users who may see the pipeline's DAGs, and the DAG processor's log of this "
+        "file lists all."
+    )
+    raise ConfigError("files cannot be used, or not completely", operation="read the pipelines", obj=SETTING, hint=hint)
 
 
-def _unusable_notifiers(pipeline: Pipeline) -> Iterator[str]:
-    for wanted in pipeline.config.airflow.on_failure:
+def notifier_problems(pipeline: Pipeline) -> Iterator[Problem]:
+    """The notifiers of a pipeline's YAML that cannot be used."""
+    for number, wanted in enumerate(pipeline.config.airflow.on_failure):
         try:
             notifier(wanted)
         except ConfigError as error:
-            yield f"{pipeline.path}: airflow.on_failure: {error}. The DAGs run, but this notifier sends nothing."
+            text = f"`{key_of(number)}`: {error}. The DAGs run, but this notifier sends nothing."
+            yield Problem(ConfigError(text, obj=str(pipeline.path)), frozenset({pipeline.name}))
 
 
 def dag_id(name: str, pipeline: str | None) -> str:

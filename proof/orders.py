@@ -86,8 +86,8 @@ class Orders:
     def run(self, seed: int, *, most_batches: int = 6, replay: bool = True) -> Order:
         """Process all segments in the order of a seed, in two or more batches, then replay the archive."""
         random = Random(f"{seed} order")
-        pipeline, order = self._filled(Pipeline.create(self.folder / f"order-{seed}")), Order(seed)
-        segments = list(self._segments(random))
+        pipeline, order = self.filled(Pipeline.create(self.folder / f"order-{seed}")), Order(seed)
+        segments = list(self.cut(random))
         random.shuffle(segments)
         done: list[Segment] = []
         for group in _groups(random, segments, most_batches):
@@ -100,7 +100,7 @@ class Orders:
         shutil.rmtree(pipeline.site.folder)
         return order
 
-    def _filled(self, pipeline: Pipeline) -> Pipeline:
+    def filled(self, pipeline: Pipeline) -> Pipeline:
         """An empty pipeline with the facts of nodes and schema, without segments."""
         source, target = self.shipped.store, pipeline.store
         for info in source.list(""):
@@ -108,7 +108,7 @@ class Orders:
                 target.put(info.name, source.read(info.name), metadata=info.metadata)
         return pipeline
 
-    def _segments(self, random: Random) -> Iterator[Segment]:
+    def cut(self, random: Random) -> Iterator[Segment]:
         """Split every node's log into segments at random places."""
         for host_id, (node, first, sealed_at, bodies) in self._logs.items():
             assert host_id == node.host_id

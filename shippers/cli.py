@@ -58,7 +58,7 @@ def _run(settings: PipelineConfig, *, once: bool, drain: bool) -> bool:
 
     node = require_node(settings)
     log.configure()
-    io_priority.lower_priority(node.ship.nice)
+    io_priority.lower_priority()
     mode = Mode.DRAIN if drain else Mode.ONCE if once else Mode.SERVICE
     # A drained node is stopped: connecting to it would only take time.
     with _link(settings if not drain else None) as link:

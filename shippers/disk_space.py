@@ -3,7 +3,7 @@
 Strategy: the nearer of two limits applies: cdc_total_space, which Cassandra compares with the sizes of the
 files in cdc_raw, and the free space on their disk. A preallocated segment counts with its full size, and
 Cassandra needs space for one more before it creates it; the share in use is computed against what remains
-after that. The configuration sets the levels: at WARN the rate limit is lifted, at ALARM an operator is
+after that. At WARN the rate limit is lifted, at ALARM an operator is
 alerted and segments may be spilled.
 """
 
@@ -27,6 +27,9 @@ _LEAST_FREE = 1 << 30
 _SHARE_LEFT = 0.15
 """Default share of the disk that is reserved for the database: compactions need space too."""
 _STEP_SECONDS = 1.0
+_WARN_AT = 0.5
+_ALARM_AT = 0.8
+"""Shares in use."""
 
 
 class Level(IntEnum):
@@ -60,9 +63,9 @@ class Space:
 
     def level(self, config: ShipConfig) -> Level:
         reserve: int = _LEAST_FREE if config.disk_reserve is None else config.disk_reserve
-        if self.share >= config.alarm_at or self.free < reserve:
+        if self.share >= _ALARM_AT or self.free < reserve:
             return Level.ALARM
-        if self.share >= config.warn_at or self.free < 2 * reserve:
+        if self.share >= _WARN_AT or self.free < 2 * reserve:
             return Level.WARN
         return Level.OK
 
@@ -72,7 +75,7 @@ class Space:
         """
         default = max(_LEAST_FREE, int(self.total * _SHARE_LEFT))
         reserve: int = default if config.disk_reserve is None else config.disk_reserve
-        return self.share >= config.alarm_at and self.free >= reserve
+        return self.share >= _ALARM_AT and self.free >= reserve
 
 
 def measure(folder: Path, found: Iterable[Found], limit: int | None) -> Space:

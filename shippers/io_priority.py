@@ -9,12 +9,15 @@ import contextlib
 import mmap
 import os
 from pathlib import Path
+from typing import Final
+
+NICE: Final = 10
 
 
-def lower_priority(nice: int) -> None:
-    """Raise the niceness to `nice`. A higher niceness is kept; an error is ignored."""
+def lower_priority() -> None:
+    """Raise the niceness to `NICE`. A higher niceness is kept; an error is ignored."""
     with contextlib.suppress(OSError):
-        if (more := nice - os.nice(0)) > 0:
+        if (more := NICE - os.nice(0)) > 0:
             os.nice(more)
 
 

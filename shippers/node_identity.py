@@ -285,10 +285,8 @@ def rejection_reason(config: PipelineConfig, remembered: Mapping[str, Any], *, u
             return f"its {field} is `{remembered.get(field)}`, the configuration has `{value}`"
     if node.host_id is not None:
         return None
-    # Records of releases before 0.3 have only the address that the node itself named.
-    configured, asked = (_asked(node), remembered["asked"]) if "asked" in remembered else (node.address, remembered.get("address"))
-    if configured != asked:
-        return f"the node at {asked} gave it, the configuration has {configured}"
+    if _asked(node) != remembered.get("asked"):
+        return f"the node at {remembered.get('asked')} gave it, the configuration has {_asked(node)}"
     if unanswered and "machine" in remembered and remembered["machine"] != _machine():
         return "it was recorded on another machine"
     return None

@@ -65,6 +65,7 @@ from writetime.pipeline.audit import (
 )
 from writetime.pipeline.bootstrap.run import Run
 from writetime.pipeline.documents import SegmentInput
+from writetime.pipeline.interval import checked_interval
 from writetime.pipeline.job_result import leave
 from writetime.pipeline.node_facts import read_facts
 from writetime.pipeline.planner import history, node_addresses
@@ -74,6 +75,7 @@ from writetime.storage.store import ObjectInfo, Store
 
 log = structlog.get_logger()
 
+OPERATION: Final = "audit an interval"
 MOST_GROUPS: Final = 20_000
 MOST_REREAD: Final = 64
 """Token ranges of tables that are read again at most."""
@@ -102,8 +104,8 @@ _GROUPS: Final = pa.schema([("group", pa.string()), ("table", pa.string()), ("tr
 def main(arguments: list[str] | None = None) -> int:
     parser = argparse.ArgumentParser(description="Compare what the replicas' logs held.")
     parser.add_argument("--config", required=True, help="the pipeline's YAML")
-    parser.add_argument("--start", required=True, type=_time, help="first minute, ISO-8601; UTC if it does not say")
-    parser.add_argument("--end", required=True, type=_time, help="end, excluded")
+    parser.add_argument("--start", required=True, help="first minute, ISO-8601; UTC if it does not say")
+    parser.add_argument("--end", required=True, help="end, excluded")
     parser.add_argument("--late", type=int, default=3, help="hours that hints and shippers may take (default: 3)")
     parser.add_argument("--ranges", type=int, default=16, help="token ranges to distinguish (default: 16)")
     parser.add_argument("--reread", choices=get_args(audit.Which), default="none", help="read ranges with alarms, or any gap, again at ALL")
@@ -113,7 +115,8 @@ def main(arguments: list[str] | None = None) -> int:
     parser.add_argument("--json", action="store_true", help="print the report as JSON")
     given = parser.parse_args(arguments)
     asked = Rereading(given.reread, given.most)
-    report = run(load(given.config), given.start, given.end, late=given.late, ranges=given.ranges, reread=asked)
+    start, end = checked_interval(given.start, given.end, OPERATION)
+    report = run(load(given.config), start, end, late=given.late, ranges=given.ranges, reread=asked)
     print(report.model_dump_json() if given.json else audit.report_text(report))  # noqa: T201
     print(f"report: {report.name}", file=sys.stderr)  # noqa: T201
     leave("" if report.ok else audit.in_short(report), report=report.name)
@@ -134,8 +137,7 @@ def run(
     config: PipelineConfig, start: datetime, end: datetime, *, late: int = 3, ranges: int = 16, reread: Rereading = NOTHING
 ) -> AuditReport:
     """Audit the minutes in [start, end), put the report into the bucket, and read again what is asked for."""
-    if start >= end:
-        raise ConfigError("start must be before end", operation="audit an interval", obj=f"{start} to {end}")
+    start, end = checked_interval(start, end, OPERATION)
     _expect_kept(config, start)
     if reread.which != "none" and config.cluster.cql is None:
         raise ConfigError(
@@ -176,14 +178,7 @@ def _expect_kept(config: PipelineConfig, start: datetime) -> None:
     if sealed is not None and sealed.kept_from is not None and start.timestamp() < sealed.kept_from:
         kept = datetime.fromtimestamp(sealed.kept_from, UTC)
         hint = f"Audit what was written from {kept:%Y-%m-%dT%H:%M:%SZ} on (archive.keep_days)."
-        raise ConfigError(
-            "the archive no longer holds the segments of that interval", operation="audit an interval", obj=str(start), hint=hint
-        )
-
-
-def _time(text: str) -> datetime:
-    found = datetime.fromisoformat(text)
-    return found.replace(tzinfo=UTC) if found.tzinfo is None else found
+        raise ConfigError("the archive no longer holds the segments of that interval", operation=OPERATION, obj=str(start), hint=hint)
 
 
 # --- driver

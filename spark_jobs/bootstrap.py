@@ -44,7 +44,6 @@ from spark_jobs.job_exit import reports_failure
 from spark_jobs.session import spark_session
 from spark_jobs.spark_errors import OURS, why
 from spark_jobs.stages.scan import Batches, chunked
-from spark_jobs.state import former_place
 from spark_jobs.state.shards import Shard, shards_of
 from writetime.cassandra.merge import row_codec
 from writetime.cassandra.merge.clustering import ClusteringOrder
@@ -94,10 +93,11 @@ def main(arguments: list[str] | None = None) -> int:
     parser.add_argument("--touched", dest="incomplete_rows", action="store_true", help="read incomplete rows again")
     parser.add_argument("--json", action="store_true", help="print the runs as JSON, one a line")
     options = parser.parse_args(arguments)
+    tables = [name for name in options.table if name]
     made = run(
         load(options.config),
-        tables=[name for name in options.table if name],
-        part=runs.parse_part(options.token_range) if options.token_range else None,
+        tables=tables,
+        part=runs.part_of(tables, options.token_range),
         due=options.due,
         incomplete_rows=options.incomplete_rows,
     )
@@ -120,7 +120,6 @@ def run(
     progress."""
     if config.cluster.cql is None:
         raise ConfigError("`cluster.cql` is missing", operation="read from the ring", hint="Say in the pipeline's YAML where the ring is.")
-    former_place.bring(config)
     spark = spark_session(config, f"writetime bootstrap {config.pipeline}")
     made: list[Run] = []
     failed: list[WritetimeError] = []
@@ -401,13 +400,7 @@ class ReadPlan:
 
     def ring(self) -> Ring:
         snapshot = self.snapshot
-        return Ring(
-            self.cql,
-            datacenter=self.datacenter,
-            consistency=snapshot.consistency,
-            page_rows=snapshot.page_rows,
-            attempts=snapshot.attempts,
-        )
+        return Ring(self.cql, datacenter=self.datacenter, consistency=snapshot.consistency, page_rows=snapshot.page_rows)
 
 
 @dataclass

@@ -31,6 +31,9 @@ from writetime.pipeline.bootstrap.rows import MICROSECONDS, Answer, Reading
 PASSWORD: Final = "WRITETIME_CQL_PASSWORD"  # noqa: S105 - the name of a variable
 KEY_PASSWORD: Final = "WRITETIME_CQL_KEY_PASSWORD"  # noqa: S105 - the name of a variable
 _CONNECT_SECONDS: Final = 20.0
+_PAGE_SECONDS: Final = 60.0
+_ATTEMPTS: Final = 8
+"""Of a page, before its range fails."""
 _LONGEST_WAIT: Final = 20.0
 _HINT: Final = "Check cluster.cql, the user's rights, and that all nodes are up: at ALL every replica has to answer."
 
@@ -76,15 +79,15 @@ class Ring:
     """A session with the cluster, at one consistency level. `as_of`: see `Reading`. Methods raise BatchError,
     retriable where a retry may help."""
 
-    def __init__(self, config: CqlConfig, *, datacenter: str, consistency: str = "ALL", page_rows: int = 1000, attempts: int = 8) -> None:
-        self._page_rows, self._attempts = page_rows, attempts
+    def __init__(self, config: CqlConfig, *, datacenter: str, consistency: str = "ALL", page_rows: int = 1000) -> None:
+        self._page_rows = page_rows
         self._address = f"{', '.join(config.contact_points)}, port {config.port}"
         profile = ExecutionProfile(
             load_balancing_policy=TokenAwarePolicy(DCAwareRoundRobinPolicy(local_dc=datacenter)),
             # A failed page is requested again here, as a whole.
             retry_policy=FallthroughRetryPolicy(),
             consistency_level=ConsistencyLevel.name_to_value[consistency],
-            request_timeout=config.request_seconds,
+            request_timeout=_PAGE_SECONDS,
         )
         self._cluster = Cluster(
             config.contact_points,
@@ -191,7 +194,7 @@ class Ring:
     def _retried(self, operation: str, call: Any) -> Any:
         retrying = Retrying(
             retry=retry_if_exception(_may_pass),
-            stop=stop_after_attempt(self._attempts),
+            stop=stop_after_attempt(_ATTEMPTS),
             wait=wait_exponential_jitter(multiplier=0.2, max=_LONGEST_WAIT),
             reraise=True,
         )

@@ -5,7 +5,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from datetime import UTC, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, cast, get_args
 
@@ -41,7 +40,7 @@ def bootstrap(
     elif not (table or due or incomplete_rows):
         raise ConfigError("no table was selected", operation="run a command", obj="bootstrap", hint="Give --table, --due or --touched.")
     else:
-        part = runs.parse_part(token_range) if token_range else None
+        part = runs.part_of(table or [], token_range)
         made = _read(settings, table or [], part, due=due, incomplete_rows=incomplete_rows, quiet=as_json)
     for run in made:
         typer.echo(run.model_dump_json() if as_json else run.line())
@@ -182,8 +181,8 @@ def verify_tables(
 
 def audit(
     config: Annotated[Path, typer.Option("--config", "-c", help="The pipeline's YAML.", show_default=False)],
-    start: Annotated[datetime, typer.Option("--start", help="First minute (UTC).", show_default=False)],
-    end: Annotated[datetime, typer.Option("--end", help="End (UTC), excluded.", show_default=False)],
+    start: Annotated[str, typer.Option("--start", help="First minute, such as 2026-01-31T10:00Z.", show_default=False)],
+    end: Annotated[str, typer.Option("--end", help="End, excluded.", show_default=False)],
     late: Annotated[int, typer.Option("--late", help="Hours that hints and shippers may take.")] = 3,
     ranges: Annotated[int, typer.Option("--ranges", help="Token ranges to distinguish.")] = 16,
     reread: Annotated[str, typer.Option("--reread", help="alarms, gaps: read their token ranges again from the ring, at ALL.")] = "none",
@@ -195,11 +194,12 @@ def audit(
     from writetime.config.pipeline import load
     from writetime.errors import ConfigError
     from writetime.pipeline import audit
+    from writetime.pipeline.interval import checked_interval
 
     if reread not in get_args(audit.Which):
         raise ConfigError("is none of: none, alarms, gaps", operation="run a command", obj=f"--reread {reread}")
     asked = job.Rereading(cast(audit.Which, reread), most)
-    report = job.run(load(config), start.replace(tzinfo=UTC), end.replace(tzinfo=UTC), late=late, ranges=ranges, reread=asked)
+    report = job.run(load(config), *checked_interval(start, end, job.OPERATION), late=late, ranges=ranges, reread=asked)
     _print_report(report.model_dump_json() if as_json else audit.report_text(report), report.name, ok=report.ok)
 
 

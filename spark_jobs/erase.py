@@ -14,7 +14,6 @@ from pyspark.sql import SparkSession
 from spark_jobs import ingest
 from spark_jobs.session import spark_session
 from spark_jobs.stages.erase_key import Erasing, after_seal
-from spark_jobs.state import former_place
 from writetime.cassandra.schema.history import SchemaLearner
 from writetime.cassandra.schema.model import Table
 from writetime.cassandra.types.types import parse_type
@@ -106,7 +105,6 @@ def run(config: PipelineConfig, full_name: str, key: str, *, by: str, yes: bool 
         raise BatchError("no batch is sealed yet", operation=_OPERATION, obj=cluster, hint=_NO_BATCH)
     asked = parse_key(read_schema(store, cluster, past.sealed.number), full_name, key)
     request = Request.of(full_name, asked.pk, asked.clustering, by)
-    former_place.bring(config)
     session = spark or spark_session_of(config)
     try:
         with as_of(store, cluster, past.sealed, _OPERATION):

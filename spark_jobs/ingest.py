@@ -72,7 +72,6 @@ from spark_jobs.stages.scan import (
     tasks,
 )
 from spark_jobs.stages.typed_events import EventPlan, of_no_row, typed
-from spark_jobs.state import former_place
 from spark_jobs.state.shards import Written, upsert
 from writetime.cassandra.commitlog.mutation import EPOCHS_VERSION
 from writetime.cassandra.commitlog.system_mutations import Own, decode_own, may_have_epochs
@@ -186,7 +185,6 @@ def run(
         )
     if manifest.kind not in ("maintain", "erase"):
         config = pinned.configuration(store, manifest, config)
-    former_place.bring(config)
     spark = session or spark_session(config, f"writetime ingest {config.pipeline} batch {number}")
     began = time.monotonic()
     try:
@@ -687,7 +685,6 @@ class Batch:
             since=self.manifest.since,
             since_of=self.since,
             shards=shards,
-            versions=events.versions,
             deletes="placed" if events.deletes == "one" and self.config.partition_by == "partition_key" else events.deletes,
             dropped_before=dict(before),
             untold=self._of_origin("snapshot") if self.config.snapshot.events == "none" else frozenset(),

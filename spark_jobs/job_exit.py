@@ -1,9 +1,10 @@
-"""How a job ends when it fails: the error goes to stderr for people, to the log with its fields, and into the
-job result for the Airflow task that started the job (`writetime.pipeline.job_result`). Every job decorates
-its `main` with `reports_failure`."""
+"""How a job ends. When it fails, the error goes to stderr for people, to the log with its fields, and into the job result
+for the Airflow task that started the job (`writetime.pipeline.job_result`). When the process that started it has ended,
+it ends, too (`writetime.pipeline.parents`). Every job decorates its `main` with `reports_failure`."""
 
 from __future__ import annotations
 
+import os
 import sys
 from collections.abc import Callable
 from functools import wraps
@@ -12,6 +13,7 @@ import structlog
 
 from spark_jobs.spark_errors import limit_of
 from writetime.errors import WritetimeError
+from writetime.pipeline import parents
 from writetime.pipeline.job_result import leave_error
 
 log = structlog.get_logger()
@@ -26,6 +28,8 @@ def reports_failure(what: str) -> Callable[[Main], Callable[..., int]]:
     def decorate(main: Main) -> Callable[..., int]:
         @wraps(main)
         def reporting(arguments: list[str] | None = None) -> int:
+            # Under spark-submit, the JVM is the parent. Otherwise PySpark starts a JVM, which ends with this process.
+            parents.watch({"JVM": os.getppid()} if "PYSPARK_GATEWAY_PORT" in os.environ else {})
             try:
                 return main(arguments)
             except WritetimeError as error:

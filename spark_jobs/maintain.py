@@ -44,7 +44,6 @@ from spark_jobs.sinks.bigquery import ExternalTablesWriter
 from spark_jobs.sinks.iceberg import Fence, Warehouse
 from spark_jobs.sinks.table_maintenance import tidy
 from spark_jobs.stages.scan import key_bucket
-from spark_jobs.state import former_place
 from spark_jobs.state.shards import Record, Shard, Written, cleanup, fill, in_batches, upsert
 from writetime.cassandra.merge import row_codec
 from writetime.cassandra.merge.clustering import ClusteringOrder
@@ -96,7 +95,6 @@ def run(config: PipelineConfig, number: int) -> Sealed:
     base = read_sealed(store, config.cluster.name, manifest.base) if manifest.base else None
     if manifest.kind != "maintain" or base is None:
         raise BatchError(f"it is a batch of the kind {manifest.kind}", operation="maintain the state", obj=str(number))
-    former_place.bring(config)
     spark = spark_session(config, f"writetime maintain {config.pipeline} batch {number}")
     try:
         sealed = maintain(config, store, spark, manifest, base, whole=True)

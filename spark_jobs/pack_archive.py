@@ -62,6 +62,8 @@ _PER_TASK = 8
 _ROUND = 512
 """Objects that are removed between two looks at the clock."""
 _AT_ONCE = 8
+_SECONDS = 3600
+"""Of a run."""
 
 
 @reports_failure("archive maintenance")
@@ -77,10 +79,10 @@ def main(arguments: list[str] | None = None) -> int:
 
 
 def run(config: PipelineConfig) -> Shelved:
-    """One run, for as long as the configuration says."""
+    """One run, for an hour at most; the next one goes on."""
     store = open_store(config.bucket)
     now = store_clock(store, config.cluster.name)
-    over = time.monotonic() + 60 * config.archive.minutes_per_run
+    over = time.monotonic() + _SECONDS
     with ExitStack() as stack:
         care = Care(config, store, now, lambda: time.monotonic() > over)
         return care.run(lambda: spread(config, stack))
@@ -101,11 +103,11 @@ def spread(config: PipelineConfig, stack: ExitStack) -> tuple[PackAll, int]:
 
 def packer(config: PipelineConfig) -> Callable[[str], Packed]:
     """A function that packs one segment, on any machine."""
-    url, level = config.bucket, config.archive.compression_level
+    url = config.bucket
 
     def pack_one(name: str) -> Packed:
         try:
-            return pack(open_store(url), name, level)
+            return pack(open_store(url), name)
         except (WritetimeError, OSError) as error:
             return Packed(name, 0, 0, str(error))
 

@@ -19,7 +19,6 @@ from collections import Counter, defaultdict
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import nullcontext
 from functools import partial, reduce
-from itertools import pairwise
 from typing import Any, NamedTuple
 from uuid import UUID, uuid4
 
@@ -323,25 +322,24 @@ def _ids_of(kafka: KafkaConfig, topic: str, plain: Plain) -> tuple[int, int] | N
 
 
 class Part(NamedTuple):
-    """Batches up to `last` whose events have the same owners and partitions: `by` None if their publishers own
-    primary keys, as in batches of earlier versions. `marks`: the batch of which topics are told that they are
-    partitioned otherwise from there on. `held`: names whose earlier events could not be sent."""
+    """Batches up to `last` whose records are partitioned `by` the same key. `marks`: the batch of which topics are told
+    that they are partitioned otherwise from there on. `held`: names whose earlier events could not be sent."""
 
     last: int
-    by: PartitionBy | None
+    by: PartitionBy
     marks: int | None = None
     held: frozenset[str] = frozenset()
 
 
 def parts(rules: Sequence[PartitionedFrom], since: int, upto: int) -> Iterator[Part]:
     """The batches after `since`, up to `upto`, in parts that are sent one after the other."""
-    last: PartitionBy = "primary_key"
-    begins = [0, *(rule.batch for rule in rules), upto + 1]
-    for (first, following), rule in zip(pairwise(begins), [None, *rules], strict=True):
-        marks = rule.batch if rule is not None and rule.by != last and rule.batch > 1 else None
-        last = rule.by if rule is not None else last
-        if first <= upto and (following - 1 > since or following > upto):
-            yield Part(min(following - 1, upto), rule.by if rule is not None else None, marks)
+    before: PartitionBy = "primary_key"
+    ends = [*(rule.batch - 1 for rule in rules), upto]
+    for rule, last in zip([PartitionedFrom(batch=0, by=before), *rules], ends, strict=True):
+        marks = rule.batch if rule.by != before and rule.batch > 1 else None
+        before = rule.by
+        if rule.batch <= upto and (last > since or last >= upto):
+            yield Part(min(last, upto), rule.by, marks)
 
 
 class Unsent(NamedTuple):
@@ -538,8 +536,7 @@ class Outbox:
         warehouse = Warehouse(self.spark, self.config.catalog.name if self.config.catalog else "")
         found: dict[str, list[Incarnation]] = defaultdict(list)
         refused: dict[str, WritetimeError] = dict(self._failed)
-        batches = range(known.sent_by_all + 1, part.last + 1) if self.config.events.contract == 2 else ()
-        complete = CompleteBefore(self.store, self.config.cluster.name, batches)
+        complete = CompleteBefore(self.store, self.config.cluster.name, range(known.sent_by_all + 1, part.last + 1))
         tables = self._tables(known, part)
 
         def opened(table: Table) -> Incarnation | WritetimeError | None:
@@ -579,7 +576,7 @@ class Outbox:
             None if quarantine and quarantine.topic in unmade else quarantine,
         )
         refused |= {self._named(topic): error for topic, error in silent.items()}
-        if part.marks is not None and part.by is not None:
+        if part.marks is not None:
             marked = [topic for topic in wanted if self._named(topic) not in refused]
             refused |= {self._named(topic): error for topic, error in self._publisher.mark_switch(marked, part.marks, part.by).items()}
         unsent = [
@@ -761,7 +758,7 @@ class Outbox:
                 name = incarnation.table.full_name
                 try:
                     with concerning(incarnation.table):
-                        encoder = Encoder.of(self.kafka, self.config.events, incarnation, part.by or "primary_key")
+                        encoder = Encoder.of(self.kafka, self.config.events, incarnation, part.by)
                         encoder = encoders.setdefault(incarnation.table.id, encoder)
                         for version, wide in used if name not in refused else ():
                             encoder.learn(version, wide, registry)
@@ -848,20 +845,20 @@ class Outbox:
         return Reading(incarnation.files, wanted, self._metered(incarnation.table.label, _reporting(incarnation.table.id, encoder)), spans)
 
     def _wanted(self, incarnation: Incarnation, since: int, part: Part) -> Wanted:
-        owned = len(_key_columns(incarnation, part).fields)
+        owned = len(_key_columns(incarnation).fields)
         skipped = frozenset(self.kafka.skipped_operations)
         return Wanted(str(incarnation.table.id), since, part.last, self.voided, skipped, owned, self.kafka.publishers)
 
     def _needs_spark(self, incarnation: Incarnation, files: ChangesFiles, part: Part) -> bool:
         """Whether rows are compared with others of the table, or have keys that only Spark hashes."""
-        return incarnation.table.dropped or not files.owns_by(len(_key_columns(incarnation, part).fields))
+        return incarnation.table.dropped or not files.owns_by(len(_key_columns(incarnation).fields))
 
     def _read_by_spark(self, incarnation: Incarnation, encoder: Encoder, since: int, part: Part) -> Unsent:
         changes = incarnation.changes
         # By the values of the key, not by what it looks like in JSON: neither DDL nor a release may give a
         # key to another publisher, whose progress is another.
         wanted = _new(incarnation.table, since, part.last) & ~F.col("op").isin(self.kafka.skipped_operations)
-        key = _key_columns(incarnation, part)
+        key = _key_columns(incarnation)
         rows = changes.rows.filter(wanted).withColumn("publisher", self._share(F.col("key"), key))
         if incarnation.table.dropped:
             # Events of an incarnation after its DROP are not sent: the topic may belong to another
@@ -915,11 +912,11 @@ def _new(table: Table, since: int, upto: int) -> Column:
     return (F.col("batch") > since) & (F.col("batch") <= upto) & (F.col("table_id") == str(table.id))
 
 
-def _key_columns(incarnation: Incarnation, part: Part) -> StructType:
+def _key_columns(incarnation: Incarnation) -> StructType:
     """The columns of a key that a publisher owns."""
     key = incarnation.changes.rows.schema["key"].dataType
     assert isinstance(key, StructType)
-    return key if part.by is None else StructType(key.fields[: len(incarnation.table.partition_key)])
+    return StructType(key.fields[: len(incarnation.table.partition_key)])
 
 
 def _hashable(value: Column, kind: DataType) -> Column:

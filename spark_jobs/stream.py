@@ -46,7 +46,7 @@ from spark_jobs.sinks.compaction import Compaction
 from writetime.cassandra.commitlog.encryption.keystore import Keystore
 from writetime.config.pipeline import PipelineConfig, load
 from writetime.errors import BatchBusy, BatchError, LeaseLost, WritetimeError
-from writetime.pipeline import sessions
+from writetime.pipeline import parents, sessions
 from writetime.pipeline.archiver import archive, archive_last
 from writetime.pipeline.documents import Manifest, Sealed
 from writetime.pipeline.job_result import cause, leave_error
@@ -98,7 +98,10 @@ def run(config: PipelineConfig, *, source: Source, seconds: float, stop: threadi
     Raises LeaseLost (retriable) if another session runs or takes over, and what a batch raises that fails
     repeatedly."""
     store = open_store(config.bucket)
-    with Lease(store, layout.session(config.cluster.name, "lease"), wait=_LEASE_WAIT) as lease:
+    with (
+        Lease(store, layout.session(config.cluster.name, "lease"), wait=_LEASE_WAIT) as lease,
+        parents.before_end(lambda _: lease.release()),
+    ):
         spark = session or spark_session(config, f"writetime stream {config.pipeline}")
         try:
             return Session(config, store, spark, lease, source=source, seconds=seconds, stop=stop).run()
@@ -159,9 +162,9 @@ class Session:
         log.info("session started", session=self._state.id, until=f"{self._state.until:%H:%M:%S}Z")
         last = history(self._store, self._cluster).sealed
         # The session before may have been killed between the seal and its report.
-        self._note(failed=[last.number] if last is not None and needs_people(last) else [])
+        self._note(failed=[last.number] if last is not None and needs_people(last) else [], **self._lasting_problems(last))
         try:
-            with self._watchdog.watching():
+            with parents.before_end(self._killed), self._watchdog.watching():
                 with self._published():
                     ended = self._run()
                     self._note(step="publish what is sealed")
@@ -175,6 +178,10 @@ class Session:
         self._note(step="", ended=ended)
         log.info("session ended", session=self._state.id, reason=ended, batches=self._state.batches)
         return ended
+
+    def _killed(self, reason: str) -> None:
+        """Airflow calls nobody for a task whose process was killed: the state says it, for the next session and for people."""
+        self._note(step="", ended=sessions.KILLED + reason)
 
     def _run(self) -> str:
         while not (ended := self._ended()):
@@ -332,7 +339,6 @@ class Session:
             now=now,
             max_segments=config.segments_per_batch,
             batch_seconds=config.batch_seconds,
-            largest=config.largest_segment,
             datacenters=config.cluster.datacenters,
             check=rule_check(self._store, config),
         )
@@ -357,10 +363,19 @@ class Session:
 
     # --- state
 
+    def _lasting_problems(self, last: Sealed | None) -> dict[str, Any]:
+        """What the session before could not publish, unless it was published since: then it has begun with that session."""
+        if self._publishing is None:
+            return {}
+        published = read_published(self._store, self._cluster)
+        self._state = self._state.with_problems_of(sessions.read_state(self._store, self._cluster))
+        over = last is None or (published is not None and published.batch == last.number)
+        return {"waiting": published.waiting if published else {}, **({"publish_error": ""} if over else {})}
+
     def _note(self, **changes: Any) -> None:
         """Update the session's state in the bucket, for people and alerts. A failure is only logged."""
         with self._noting:
-            self._state = self._state.model_copy(update={**changes, "updated_at": datetime.now(UTC)})
+            self._state = self._state.noted(datetime.now(UTC), **changes)
             self._next_note = time.monotonic() + _STATE_EVERY
             try:
                 self._state_generation = sessions.write_state(self._store, self._cluster, self._state, self._state_generation)

@@ -44,7 +44,7 @@ from writetime.config.pipeline import PipelineConfig
 from writetime.errors import BatchError, PublishError
 from writetime.events.arrow import plain_values
 from writetime.events.avro import Avro, without_calendar
-from writetime.events.envelope import Contract, Shape, topic
+from writetime.events.envelope import Shape, place_of, topic
 from writetime.events.naming import to_column
 from writetime.events.serialization import MAGIC, form_of
 from writetime.pipeline import verification
@@ -98,7 +98,6 @@ class Sides:
     share: float
     seed: int
     partitions: tuple[Partition, ...]
-    contract: Contract = 1
     key_names: tuple[str, ...] = ()
 
     def __getstate__(self) -> dict[str, Any]:
@@ -110,7 +109,7 @@ class Sides:
         shape = RowShape.of(self.table, Schema(types=dict(self.types)))
         form = form_of(self.kafka.format, self.kafka.decimal_handling_mode, self.kafka.time_precision_mode, self.kafka.varint_handling_mode)
         stored = pa.schema([("after", pa.struct(list(self.stored)))])
-        return Shape(shape.keys, shape.columns, stored, form=form, contract=self.contract, key_names=self.key_names)
+        return Shape(shape.keys, shape.columns, stored, form=form, key_names=self.key_names)
 
     @cached_property
     def payload(self) -> Callable[[bytes], dict[str, Any]]:
@@ -146,8 +145,7 @@ class Sides:
         event = self.payload(value)
         if claim := event.get("claim"):
             event = self.payload(store.read(claim["url"].removeprefix(store.url.rstrip("/") + "/")))
-        sequence = event["source"]["sequence"]
-        batch, ordinal = map(int, json.loads(sequence) if isinstance(sequence, str) else sequence)
+        batch, ordinal = place_of(event)
         after = event["after"]
         if after is not None and self.cells:
             after = {name: cell and cell["value"] for name, cell in after.items()}
@@ -323,7 +321,6 @@ class TopicChecks:
             share=self.share,
             seed=self.seed,
             partitions=tuple(partitions),
-            contract=self.config.events.contract,
             key_names=key_names,
         )
 

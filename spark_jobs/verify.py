@@ -45,7 +45,6 @@ from spark_jobs.sinks.schema_evolution import quoted
 from spark_jobs.stages.jvm_batches import made_whole
 from spark_jobs.stages.scan import Batches, chunked
 from spark_jobs.stages.table_rows import EXPIRES_AT, WRITETIME, RowShape
-from spark_jobs.state import former_place
 from spark_jobs.state.shards import Shard, shards_of
 from spark_jobs.topic_check import TopicChecks
 from writetime.cassandra.merge import row_codec
@@ -178,7 +177,6 @@ def run(config: PipelineConfig, options: Options) -> VerifyReport:
         raise ConfigError("`cluster.cql` is missing", operation="read from the ring", hint="Say in the pipeline's YAML where the ring is.")
     if config.kafka is None and options.topics:
         raise ConfigError("`kafka` is missing", operation="compare topics", hint="The pipeline publishes to no topics: leave out --topics.")
-    former_place.bring(config)
     spark = spark_session(config, f"writetime verify {config.pipeline}")
     try:
         return Verification(config, config.cluster.cql, spark, options).report()
@@ -569,8 +567,7 @@ def _named(schema: Schema, name: str) -> Table:
 
 def ring_of(config: PipelineConfig, cql: CqlConfig) -> Ring:
     snapshot = config.snapshot
-    about: dict[str, Any] = {"consistency": snapshot.consistency, "page_rows": snapshot.page_rows, "attempts": snapshot.attempts}
-    return Ring(cql, datacenter=config.cluster.read_in, **about)
+    return Ring(cql, datacenter=config.cluster.read_in, consistency=snapshot.consistency, page_rows=snapshot.page_rows)
 
 
 # --- both sides
@@ -742,9 +739,7 @@ class Rows:
         return b"" if value is None else kind.encode(from_arrow_value(kind, value))
 
     def _facts_of(self, facts: Any) -> dict[str, int]:
-        """Facts of cells, stored as a map by CQL name or as a struct by column."""
-        if isinstance(facts, dict):
-            return {name: facts[to_column(name)] for name in self.facts if facts.get(to_column(name)) is not None}
+        """Facts of cells, a map by CQL name."""
         return {name: value for name, value in facts or () if name in self.facts and name in self.shown.columns}
 
     # --- comparison

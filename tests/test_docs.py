@@ -218,7 +218,7 @@ def test_the_event_in_the_readme_has_the_fields_of_the_envelope() -> None:
     row_type = pa.struct([("id", pa.int32()), ("status", pa.string())])
     stored = pa.schema([("key", pa.struct([("id", pa.int32())])), ("before", row_type), ("after", row_type)])
     key = {"id": NATIVE["int"]}
-    shape = envelope.Shape(key, {**key, "status": NATIVE["text"]}, stored, contract=2)
+    shape = envelope.Shape(key, {**key, "status": NATIVE["text"]}, stored)
     row = {
         "before": {"id": 7, "status": "new"},
         "after": {"id": 7, "status": "paid"},

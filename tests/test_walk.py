@@ -42,11 +42,8 @@ set -e
 
 
 def fill(folder: Path) -> None:
-    """A small pipeline's bucket; the node 10.0.0.1 has a shipper of today, the others one of 0.1."""
+    """A small pipeline's bucket."""
     bucket.small(folder)
-    store, node = LocalStore(folder), bucket.NODES[0]
-    store.put(layout.node_status(node, bucket.minute(1), "0a0b0c0d"), store.read(layout.node_facts(node)))
-    store.delete(layout.node_facts(node))
 
 
 @pytest.fixture(scope="module")

@@ -23,7 +23,7 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from datetime import UTC, datetime
@@ -32,7 +32,7 @@ from typing import Annotated, Any, Literal
 
 import typer
 
-from proof.recording.recording import Recording
+from proof.recording.recording import NodeInfo, Recording
 from tools import ROOT, standalone, verify
 from tools.console import say, step
 from tools.errors import ServiceError, ToolError
@@ -155,7 +155,7 @@ def _demo(site: Site, *, keep: bool, cluster: standalone.Standalone | None = Non
         with step("start Kafka and Airflow, and ship three nodes' segments meanwhile"):
             kafka.start()
             schedule = "* * * * *" if keep else None
-            site.write_configs(recording, bootstrap=kafka.bootstrap, schedule=schedule, mode="session", contract=2, cluster=cluster)
+            site.write_configs(recording, bootstrap=kafka.bootstrap, schedule=schedule, mode="session", cluster=cluster)
             with ThreadPoolExecutor(2) as pool:
                 ready = pool.submit(airflow.start, expect=DAGS)
                 shipped = pool.submit(ship, site, recording)
@@ -182,12 +182,13 @@ def _demo(site: Site, *, keep: bool, cluster: standalone.Standalone | None = Non
     return done
 
 
-def ship(site: Site, recording: Recording, *, stage: bool = True) -> None:
-    """Stage the recording as the nodes' cdc_raw folders, and run a shipper for each."""
+def ship(site: Site, recording: Recording, *, stage: bool = True, nodes: Sequence[NodeInfo] | None = None) -> None:
+    """Stage the recording as the nodes' cdc_raw folders, and run a shipper for each, or for these `nodes`."""
     if stage:
         recording.stage(site.nodes)
-    shippers = [_shipper(site.shipper_config(node)) for node in recording.nodes]
-    for node, shipper in zip(recording.nodes, shippers, strict=True):
+    nodes = recording.nodes if nodes is None else nodes
+    shippers = [_shipper(site.shipper_config(node)) for node in nodes]
+    for node, shipper in zip(nodes, shippers, strict=True):
         output, _ = shipper.communicate()
         if shipper.returncode != 0:
             raise ToolError(f"The shipper of node {node.address} failed:\n{output}")

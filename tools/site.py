@@ -64,12 +64,11 @@ class Site:
         bootstrap: str,
         schedule: str | None,
         mode: str = "batch",
-        contract: int = 1,
         cluster: Standalone | None = None,
     ) -> None:
         """Write the pipeline's YAML, and one for each node's shipper with the section `node`. `schedule`: of
-        batches in mode `batch`, and whether the publisher's fallback runs by itself. `contract`: of events.
-        `cluster`: where the jobs run, with state and tables in its store.
+        batches in mode `batch`, and whether the publisher's fallback runs by itself. `cluster`: where the jobs run, with
+        state and tables in its store.
         """
         self.catalog.parent.mkdir(parents=True, exist_ok=True)
         common: dict[str, Any] = {
@@ -91,7 +90,7 @@ class Site:
         }
         properties = debezium.read_properties(PROPERTIES.read_text(encoding="utf-8"))
         properties["kafka.producer.bootstrap.servers"] = bootstrap
-        _write(self.config, debezium.translate(properties, common | jobs).document | {"events": {"contract": contract}})
+        _write(self.config, debezium.translate(properties, common | jobs).document)
         for node in recording.nodes:
             about = {
                 "cdc_raw": "cdc_raw",

@@ -31,6 +31,7 @@ from tools.site import Site
 from writetime.cassandra.commitlog.mutation import decode_mutation
 from writetime.cassandra.commitlog.segment import scan
 from writetime.cassandra.schema.model import Schema
+from writetime.events.envelope import place_of
 from writetime.events.naming import from_column
 from writetime.pipeline.documents import Accounting, Sealed, total
 from writetime.pipeline.planner import history, read_schema, read_sealed
@@ -247,25 +248,19 @@ def _check_events(name: str, events: list[dict[str, Any]], rows: list[dict[str, 
     `singles`: the table's 32-bit floats.
     """
     problems = []
-    sequences = Counter(_sequence(event) for event in events)
+    sequences = Counter(place_of(event) for event in events)
     problems += [f"{name}: event {sequence} came {count} times" for sequence, count in sequences.items() if count > 1]
     folded: dict[str, Any] = {}
     for event in events:
         key = json.dumps(event["key"], sort_keys=True)
         if event["before"] != folded.get(key):
-            problems.append(f"{name}: event {_sequence(event)} of {key} does not begin where the last one ended")
+            problems.append(f"{name}: event {place_of(event)} of {key} does not begin where the last one ended")
         folded[key] = event["after"]
     remaining = Counter(json.dumps(after, sort_keys=True) for after in folded.values() if after is not None)
     table = Counter(json.dumps(_as_event(row, singles), sort_keys=True) for row in rows)
     problems += [f"{name}: the events end with a row that the table has not: {row}" for row in (remaining - table).elements()]
     problems += [f"{name}: the table has a row that no event ends with: {row}" for row in (table - remaining).elements()]
     return problems
-
-
-def _sequence(event: dict[str, Any]) -> tuple[int, ...]:
-    """Batch and ordinal, which contract 2 has as text."""
-    found = event["source"]["sequence"]
-    return tuple(map(int, json.loads(found) if isinstance(found, str) else found))
 
 
 def _as_event(row: dict[str, Any], singles: frozenset[str]) -> dict[str, Any]:

@@ -141,7 +141,7 @@ class Kills(Orders):
         self.wanted, self.rule = kills, rule
         self.result = Result(seed)
         pipeline = Pipeline.create(folder / f"order-{seed}")
-        self.pipeline = self._filled(_in_s3(pipeline) if store == "s3" else pipeline)
+        self.pipeline = self.filled(_in_s3(pipeline) if store == "s3" else pipeline)
         self.kafka = Kafka(folder / "kafka", port=0)
         self._returning: Thread | None = None
         self._log_offset = 0
@@ -156,7 +156,7 @@ class Kills(Orders):
         """Execute the run and return its result."""
         with self.kafka:
             self._configure()
-            segments = list(self._segments(self.random))
+            segments = list(self.cut(self.random))
             hours = [segment.sealed_at.replace(minute=0, second=0, microsecond=0) for segment in segments]
             self._hours = min(hours), max(hours) + timedelta(hours=1)
             restores = sabotage.RULES[self.rule].restores if self.rule is not None else True
@@ -210,7 +210,7 @@ class Kills(Orders):
         self._config_file = self.pipeline.site.folder / "config.pickle"
         self._config_file.write_bytes(pickle.dumps(self.config))
         # Its effect would be visible in every event and row.
-        edit = {"columns": ColumnsConfig.model_validate({"column.mask.with.3.chars": ".*"}), "events": EventsConfig(versions="last")}
+        edit = {"columns": ColumnsConfig.model_validate({"column.mask.with.3.chars": ".*"}), "events": EventsConfig(deletes="one")}
         self._edited_file = self.pipeline.site.folder / "edited.pickle"
         self._edited_file.write_bytes(pickle.dumps(self.config.model_copy(update=edit)))
 
@@ -580,7 +580,7 @@ class Kills(Orders):
             received = list(committed(self.kafka.bootstrap, topic))
             for _, key, value in received:
                 if value is not None:
-                    of_key.setdefault(key, []).append(tuple(json.loads(value)["source"]["sequence"]))
+                    of_key.setdefault(key, []).append(envelope.place_of(json.loads(value)))
             self.result.problems += self._misplaced(keyspace, table, received)
             found = Counter(sequence for sequences in of_key.values() for sequence in sequences)
             self.result.events += least.total()
@@ -601,7 +601,7 @@ class Kills(Orders):
         assert last is not None
         schema = read_schema(self.pipeline.store, self.pipeline.cluster, last.number).schema()
         of = next(each for each in schema.tables.values() if each.full_name == f"{keyspace}.{table}" and not each.dropped)
-        batches = (json.loads(value)["source"]["sequence"][0] for _, _, value in received if value is not None)
+        batches = (envelope.place_of(json.loads(value))[0] for _, _, value in received if value is not None)
         self.result.switched += sum(batch >= switched for batch in batches)
         wrong = misplaced(received, switched, [column.name for column in of.partition_key])
         return [f"{keyspace}.{table}: {each}" for each in wrong]
@@ -655,8 +655,8 @@ def misplaced(received: Sequence[tuple[int, bytes | None, bytes | None]], switch
         if value is None:
             marked |= {partition} if key is None else set()
             continue
-        source = json.loads(value)["source"]
-        batch, ordinal = source["sequence"]
+        event = json.loads(value)
+        source, (batch, ordinal) = event["source"], envelope.place_of(event)
         if (batch >= switched) != (partition in marked):
             yield f"event {batch, ordinal} is on the wrong side of the marker in partition {partition}"
         if key is None or batch < switched:
@@ -670,9 +670,9 @@ def misplaced(received: Sequence[tuple[int, bytes | None, bytes | None]], switch
             yield f"{pk}: event {batch, ordinal} comes after {last[pk]}"
         last[pk] = batch, ordinal
         if source["reason"] != "alter":
-            if times.get((pk, batch), -(2**63)) > source["ts_micro"]:
+            if times.get((pk, batch), -(2**63)) > source["ts_us"]:
                 yield f"{pk}: event {batch, ordinal} is older than the one before it"
-            times[pk, batch] = source["ts_micro"]
+            times[pk, batch] = source["ts_us"]
 
 
 def _kill(process: subprocess.Popen[bytes]) -> None:

@@ -39,6 +39,7 @@ from tools.services.kafka import Kafka
 from tools.services.spark import Machine, SparkCluster
 from tools.site import Site
 from writetime.config.pipeline import PipelineConfig, load
+from writetime.events import envelope
 from writetime.pipeline.archiver import archive
 from writetime.pipeline.planner import plan_ingest
 from writetime.storage import layout, open_store
@@ -111,7 +112,7 @@ class ClusterKills:
         with cluster as found, Kafka(self.folder / "kafka", port=0) as kafka:
             os.environ.update(found.environment)
             site = Site(self.folder, standalone.BUCKET, found.reading)
-            site.write_configs(recording, bootstrap=kafka.bootstrap, schedule=None, contract=2, cluster=found)
+            site.write_configs(recording, bootstrap=kafka.bootstrap, schedule=None, cluster=found)
             demo.ship(site, recording)
             self._batches(load(site.config), site, found.cluster)
             self._compare(site, recording, kafka.bootstrap)
@@ -214,7 +215,7 @@ class ClusterKills:
             of_key: dict[Any, list[tuple[int, int]]] = defaultdict(list)
             for _, key, value in committed(bootstrap, f"{verify.TOPIC_PREFIX}.{keyspace}.{table}"):
                 if value is not None:
-                    of_key[key].append(tuple(map(int, json.loads(json.loads(value)["source"]["sequence"]))))
+                    of_key[key].append(envelope.place_of(json.loads(value)))
             found = Counter(sequence for sequences in of_key.values() for sequence in sequences)
             self.result.events += len(found)
             self.result.doubled += found.total() - len(found)

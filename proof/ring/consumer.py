@@ -31,7 +31,7 @@ def record_keys(table: TableAnswer, found: pa.Table, properties: Mapping[str, st
     """Batch, ordinal and record key of each event of the changes table's rows."""
     versions = {name.removeprefix(_VERSION): json.loads(text) for name, text in properties.items() if name.startswith(_VERSION)}
     names = json.loads(properties[_NAMES])
-    about, events = About("proof", table.keyspace, table.name, {}), EventsConfig(contract=2)
+    about, events = About("proof", table.keyspace, table.name, {}), EventsConfig()
     for version in found["schema_version"].unique().to_pylist():
         of_version, types = described(versions[version], table.keyspace, table.name)
         keys = RowShape.of(of_version, Schema(types=types)).key_type

@@ -12,7 +12,6 @@ from __future__ import annotations
 
 import hashlib
 import io
-import json
 import re
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
@@ -35,7 +34,7 @@ from writetime.cassandra.schema.model import Table
 from writetime.config.kafka import EventsConfig, FilesConfig
 from writetime.config.pipeline import PipelineConfig
 from writetime.errors import ChecksumMismatch, WritetimeError
-from writetime.events.envelope import About, rows_of
+from writetime.events.envelope import About, place_of, rows_of
 from writetime.events.serialization import avro_schemas, avro_value, row_name
 from writetime.pipeline.documents import Document, Sealed
 from writetime.pipeline.planner import read_manifest, read_schema
@@ -78,7 +77,7 @@ def to_files(config: PipelineConfig, files: FilesConfig, store: Store, spark: Sp
     learner = read_schema(store, config.cluster.name, upto)
     addresses = read_manifest(store, config.cluster.name, upto).nodes
     warehouse = Warehouse(spark, config.catalog.name if config.catalog else "")
-    complete = CompleteBefore(store, config.cluster.name, range(since + 1, upto + 1) if config.events.contract == 2 else ())
+    complete = CompleteBefore(store, config.cluster.name, range(since + 1, upto + 1))
     name = config.kafka.topic_prefix if config.kafka else config.pipeline
     events, failed = 0, None
     for table in learner.captured():
@@ -143,14 +142,14 @@ def files_with(store: Store, table: Table, places: Iterable[tuple[int, int]]) ->
     wanted = set(places)
     folder = table_folder(table.keyspace, table.name)
     listed = (info.name for batch in sorted({batch for batch, _ in wanted}) for info in store.list(f"{folder}/{batch:010d}-"))
-    return [name for name in listed if any(_place(event) in wanted for event in _events(store.read(name)))]
+    return [name for name in listed if any(place_of(event) in wanted for event in _events(store.read(name)))]
 
 
 def without_events(store: Store, name: str, places: Iterable[tuple[int, int]]) -> None:
     """Write the file again without the events at these positions. ChecksumMismatch, with nothing written, if
     the other events would change."""
     gone = set(places)
-    rewritten(store, name, lambda event: _place(event) not in gone)
+    rewritten(store, name, lambda event: place_of(event) not in gone)
 
 
 def rewritten(store: Store, name: str, keep: Callable[[Any], bool]) -> None:
@@ -165,13 +164,6 @@ def rewritten(store: Store, name: str, keep: Callable[[Any], bool]) -> None:
 
 def _events(content: bytes) -> list[Any]:
     return list(fastavro.reader(io.BytesIO(content)))
-
-
-def _place(event: Any) -> tuple[int, int]:
-    sequence = event["source"]["sequence"]
-    # By contract 2 it is a text, as Debezium has it.
-    batch, ordinal = map(int, json.loads(sequence) if isinstance(sequence, str) else sequence)
-    return batch, ordinal
 
 
 def _rows(batches: Batches) -> Iterator[dict[str, Any]]:

@@ -80,7 +80,6 @@ def compact_if_due(warehouse: Warehouse, table: Table) -> int:
             return every - since
         for name in held:
             begun = time.monotonic()
-            warehouse.adopt_properties(name)
             merge_small(spark, name)
             thin(spark, name, warehouse.layout)
             log.info("small files merged", table=name.replace("`", ""), commits=since, seconds=round(time.monotonic() - begun, 1))

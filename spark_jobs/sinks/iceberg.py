@@ -84,7 +84,7 @@ from writetime.pipeline.quarantine.record import QuarantineRecord
 from writetime.storage.layout import live
 from writetime.storage.store import Store
 
-Facts = Literal["map", "struct", "none"]
+Facts = Literal["map", "none"]
 Rows = Literal["merged", "replaced"]
 """What a batch's rows are to the current rows that are there."""
 
@@ -117,9 +117,11 @@ means."""
 _QUARANTINE_ID = "quarantine"
 _COMPLETENESS_ID = "completeness"
 """What the tables of all pipelines have for an id, and their names."""
+_FACTS = pa.map_(pa.string(), pa.int64())
 _ATTEMPTS = 8
 _LONGEST = 300  # characters of Iceberg's reason: it may list every file
-_ADOPTED = {
+_PROPERTIES = {
+    "format-version": "2",
     "commit.retry.num-retries": "20",
     # Each commit adds a manifest, which readers and merges open: one request each in a bucket.
     "commit.manifest.min-count-to-merge": "25",
@@ -127,8 +129,7 @@ _ADOPTED = {
     "write.metadata.delete-after-commit.enabled": "true",
     "write.metadata.previous-versions-max": "100",
 }
-"""Properties of new tables, which maintenance also sets where a table has no value of its own."""
-_PROPERTIES = {"format-version": "2", **_ADOPTED}
+"""Properties of new tables."""
 _ANOTHER_CHAIN = (
     "`batches/` of the bucket was put back from a backup or made anew, and the warehouse was not. Run `writetime rebuild`, which makes "
     "state and tables again from the archive; or put both back to the same time."
@@ -142,15 +143,7 @@ def current_schema(shape: RowShape, facts: Facts = "map", digits: Mapping[str, D
     column with a value. `digits`: the columns that are numbers, by CQL name (`number_rules`)."""
     numbers = {to_column(name): pa.decimal128(*kind) for name, kind in (digits or {}).items()}
     columns = [column.with_type(numbers.get(column.name, column.type)) for column in shape.row_type]
-    return pa.schema([*columns, *((name, kind) for kind in _facts_type(shape, facts) for name in (WRITETIME, EXPIRES_AT))])
-
-
-def _facts_type(shape: RowShape, facts: Facts) -> list[pa.DataType]:
-    """The type of the columns for writetimes and expiries; None if there are none."""
-    if facts == "map":
-        return [pa.map_(pa.string(), pa.int64())]
-    columns = [(to_column(name), pa.int64()) for name in shape.columns if name not in shape.keys]
-    return [pa.struct(columns)] if facts == "struct" and columns else []
+    return pa.schema([*columns, *((name, _FACTS) for name in (WRITETIME, EXPIRES_AT) if facts == "map")])
 
 
 def changes_rows(shape: RowShape) -> dict[Path, int]:
@@ -1104,14 +1097,6 @@ class Warehouse:
             self._expect_open(batch)
             self.tables.execute(_drop_statement(held.name, facts, gone), self._about(batch, "dropped"))
 
-    def adopt_properties(self, name: str) -> None:
-        """Set the properties that new tables have and this one, made by an earlier version, has not. A value
-        that somebody has set stays."""
-        held = self.tables.load(name)
-        held.refresh()
-        if missing := {key: value for key, value in _ADOPTED.items() if key not in held.properties}:
-            held.evolve(Steps(), missing, lambda: None)
-
     # --- the rest
 
     def _look_at(self, held: IcebergTable, batch: int, *, shared: bool = False) -> tuple[int | None, bool]:
@@ -1403,20 +1388,13 @@ def _drop_statement(name: str, facts: Facts, dropped: Mapping[str, int]) -> str:
     def goes(column: str, at: int) -> str:
         if facts == "none":
             return f"{quoted(to_column(column))} IS NOT NULL"
-        found = f"{WRITETIME}[{literal(column)}]" if facts == "map" else f"{WRITETIME}.{quoted(to_column(column))}"
-        return f"coalesce({found} <= {at}, false)"
+        return f"coalesce({WRITETIME}[{literal(column)}] <= {at}, false)"
 
     tests = {column: goes(column, at) for column, at in dropped.items()}
     sets = {quoted(to_column(c)): f"IF({test}, NULL, {quoted(to_column(c))})" for c, test in tests.items()}
     for fact in (WRITETIME, EXPIRES_AT) if facts == "map" else ():
         kept = " AND ".join(f"NOT (k = {literal(column)} AND {test})" for column, test in tests.items())
         sets[fact] = f"map_filter({fact}, (k, v) -> {kept})"
-    if facts == "struct":
-        sets |= {
-            f"{fact}.{quoted(to_column(c))}": f"IF({test}, NULL, {fact}.{quoted(to_column(c))})"
-            for c, test in tests.items()
-            for fact in (WRITETIME, EXPIRES_AT)
-        }
     listed = ", ".join(f"{column} = {value}" for column, value in sets.items())
     return f"UPDATE {name} SET {listed} WHERE {' OR '.join(tests.values())}"
 

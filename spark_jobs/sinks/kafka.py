@@ -475,7 +475,7 @@ class Publisher:
         }
 
     def _claim(self, producer: Producer, publisher: int, owner: Owner) -> None:
-        """Record the owner of the topics; topics of an earlier version without an owner are adopted."""
+        """Record the owner of the topics, which have none."""
         log.info("topics claimed for this pipeline", prefix=self.kafka.topic_prefix, publisher=publisher, pipeline=str(owner.id))
         producer.begin_transaction()
         value = owner.model_dump_json().encode()

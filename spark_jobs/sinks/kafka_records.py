@@ -420,8 +420,7 @@ def _shapes(
             form=form,
             history=history,
             cells=events.shape == "cells",
-            contract=events.contract,
-            required=required_keys(shown.table) if events.contract == 2 else (),
+            required=required_keys(shown.table),
             key_names=key_names,
         )
 

@@ -61,7 +61,6 @@ def tidy(warehouse: Warehouse, tables: Iterable[Table], *, now: datetime | None 
             held = IcebergTable(warehouse.spark, name)
             held.refresh()
             before = count(held)
-            warehouse.adopt_properties(name)
             if layout.compact:
                 _compact(warehouse.spark, name, order)
             held.refresh()

@@ -11,7 +11,6 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from functools import reduce
 from typing import Any, Final
 
-import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
@@ -22,7 +21,6 @@ from spark_jobs.stages.scan import Batches
 from spark_jobs.stages.table_events import Event
 from spark_jobs.stages.table_rows import EXPIRES_AT, OP, WRITETIME, RowShape, changes_schema
 from writetime.events.arrow import plain_values
-from writetime.events.naming import to_column
 
 PAGES: Final = pa.schema([("table_id", pa.binary()), ("told", pa.int64()), ("last", pa.int64()), ("payload", pa.binary())])
 """`told`: how many of the page's events the stream tells; `last`: how many are the last ones of their rows;
@@ -188,7 +186,7 @@ def _last_rows(page: pa.RecordBatch, columns: pa.Schema) -> Iterator[pa.RecordBa
     gone = _filtered(page.select(["key"]), pc.and_not(page["last"], there))
     if kept.num_rows:
         facts = {WRITETIME: "writetime", EXPIRES_AT: "expires_at"}
-        values = {name: _facts(kept[fact], columns.field(name).type) for name, fact in facts.items() if name in columns.names}
+        values = {name: kept[fact] for name, fact in facts.items() if name in columns.names}
         yield _batch(kept["after"], {**values, OP: kept["op"]}, columns)
     if gone.num_rows:
         yield _batch(gone["key"], {OP: pa.repeat("d", gone.num_rows)}, columns)
@@ -211,32 +209,7 @@ def _batch(rows: Any, values: Mapping[str, Any], columns: pa.Schema) -> pa.Recor
 
 def _nothing(field: pa.Field, size: int) -> Any:
     facts = field.name in (WRITETIME, EXPIRES_AT)
-    return pa.repeat(pa.scalar(_no_facts(field.type), field.type), size) if facts else pa.nulls(size, field.type)
-
-
-def _no_facts(kind: pa.DataType) -> Any:
-    return [] if pa.types.is_map(kind) else {}
-
-
-def _facts(found: Any, kind: pa.DataType) -> Any:
-    """Facts of cells, an array of maps by CQL name, in the table's format: as maps, or as structs by column
-    name."""
-    if pa.types.is_map(kind):
-        return found
-    names = found.keys.dictionary_encode()
-    offsets = found.offsets.to_numpy()
-    numbers = names.indices.to_numpy()[offsets[0] : offsets[-1]]
-    values = found.items.to_numpy()[offsets[0] : offsets[-1]]
-    rows = np.repeat(np.arange(len(found)), np.diff(offsets))
-    places = {to_column(name): at for at, name in enumerate(names.dictionary.to_pylist())}
-
-    def of_column(name: str) -> Any:
-        mine = numbers == places.get(name, -1)
-        column, there = np.zeros(len(found), np.int64), np.zeros(len(found), bool)
-        column[rows[mine]], there[rows[mine]] = values[mine], True
-        return pa.array(column, mask=~there)
-
-    return pa.StructArray.from_arrays([of_column(field.name) for field in kind], fields=list(kind))
+    return pa.repeat(pa.scalar([], field.type), size) if facts else pa.nulls(size, field.type)
 
 
 # --- shapes

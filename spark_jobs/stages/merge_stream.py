@@ -43,7 +43,6 @@ from writetime.cassandra.merge.partition_fold import (
     Output,
     RowRecord,
     Settings,
-    Versions,
     fold,
 )
 from writetime.cassandra.merge.partition_head import decode_head, encode_head
@@ -102,7 +101,6 @@ class FoldPlan:
     now: int
     since: int | None
     shards: dict[tuple[bytes, int], tuple[str, int]]
-    versions: Versions = "each"
     deletes: Deletes = "rows"
     engine: Engine = "auto"
     dropped_before: Mapping[bytes, Mapping[str, int]] = field(default_factory=dict)
@@ -178,7 +176,6 @@ class _ShardJoin:
             keys,
             plan.now,
             since,
-            plan.versions,
             plan.engine,
             before,
             plan.policy,
@@ -188,7 +185,7 @@ class _ShardJoin:
         self.shard = Shard(*plan.shards[table_id, bucket])
         self.state = _State(self.shard, plan, everything=before is not None)
         self.counts: Counter[str] = Counter()
-        bulk = plan.engine != "python" and plan.versions == "each" and self.settings.dropped_before is None
+        bulk = plan.engine != "python" and self.settings.dropped_before is None
         self.plain = self._plain() if bulk else None
 
     def _plain(self) -> PlainRows:

@@ -1,2 +1,2 @@
 """State between batches: `shards`, the remembered rows of one key bucket of a table as a Lance dataset; `places`,
-where Lance finds them; `former_place`, from which earlier releases' are moved."""
+where Lance finds them."""

@@ -389,8 +389,7 @@ def _written(found: dict[str, Any], uri: str, base: int, batch: int, records: _S
         )
     for _ in records:
         pass
-    # Earlier versions noted another digest, as "records": what they wrote is taken as it is.
-    if found.get("content", records.digest) != records.digest:
+    if found["content"] != records.digest:
         raise BatchError(
             "an earlier run of the batch wrote other records: its input was not the same",
             operation=f"write batch {batch} from version {base}",

@@ -250,12 +250,17 @@ class Visitor:
         )
 
     def get(self, path: str) -> tuple[int, str]:
-        status, _, text = self._ask(f"/writetime/{path}", None)
+        status, _, text = self.ask(path)
         return status, text
 
-    def post(self, path: str, form: dict[str, str], origin: str = "") -> tuple[int, str]:
+    def ask(self, path: str, headers: dict[str, str] | None = None) -> tuple[int, Message, str]:
+        """Status, headers and text of a path below the page."""
+        return self._ask(f"/writetime/{path}", None, headers)
+
+    def post(self, path: str, form: dict[str, str], origin: str = "", more: dict[str, str] | None = None) -> tuple[int, str]:
         """Status, and where it leads."""
-        status, headers, _ = self._ask(f"/writetime/{path}", urlencode(form), {"Origin": origin or self._airflow.url})
+        own = self._airflow.url.removesuffix(self._airflow.path)
+        status, headers, _ = self._ask(f"/writetime/{path}", urlencode(form), {"Origin": origin or own, **(more or {})})
         return status, headers.get("location", "")
 
     def _ask(self, path: str, body: dict[str, str] | str | None, more: dict[str, str] | None = None) -> tuple[int, Message, str]:
@@ -266,7 +271,7 @@ class Visitor:
         connection = http.client.HTTPConnection("127.0.0.1", self._airflow.port, timeout=60)
         try:
             data = body if form or body is None else json.dumps(body)
-            connection.request("GET" if body is None else "POST", path, data, headers)
+            connection.request("GET" if body is None else "POST", self._airflow.path + path, data, headers)
             answer = connection.getresponse()
             return answer.status, answer.headers, answer.read().decode()
         finally:

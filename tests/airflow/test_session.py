@@ -71,7 +71,8 @@ def test_a_session_and_what_happens_to_it(story: Story) -> None:
     until(lambda: running(story) and running(story).failed, "the batch is sealed")
     (batch,) = first_failed(story)
     run = f"batch_{batch}"
-    until(lambda: any(each["dag_run_id"] == run for each in story.api.runs("cdc_report")), "cdc_report is triggered", 60)
+    until(lambda: reports_of(story, batch), "cdc_report is triggered", 60)
+    (run,) = reports_of(story, batch)
     assert story.api.wait("cdc_report", run, seconds=60) == "failed"
     sealed_at = (story.ledger(name)).updated_at
     assert (datetime.now(UTC) - sealed_at).total_seconds() < 90
@@ -157,6 +158,11 @@ def copy_a_segment_by_hand(story: Story) -> None:
     last = {json.dumps(event["key"], sort_keys=True): event["after"] for event in events}
     table = SqlCatalog("lake", uri=f"sqlite:///{story.site.catalog}").load_table(("nasty", "deletes"))
     assert table.scan().to_arrow().num_rows == sum(after is not None for after in last.values()) > 0
+
+
+def reports_of(story: Story, batch: int) -> list[str]:
+    """The runs that report the batch."""
+    return [each["dag_run_id"] for each in story.api.runs("cdc_report") if each["dag_run_id"].startswith(f"batch_{batch}_")]
 
 
 def first_failed(story: Story) -> list[int]:

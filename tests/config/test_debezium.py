@@ -10,7 +10,7 @@ import pytest
 import yaml
 
 from spark_jobs import config_check
-from tests.events.test_contracts import ABOUT, COLUMNS, KEYS, SCHEMA, rows
+from tests.events.test_source import COLUMNS, KEYS, NAMED, SCHEMA, rows
 from writetime.cli import main
 from writetime.config import debezium
 from writetime.config.pipeline import PipelineConfig
@@ -86,7 +86,6 @@ def test_defaults_are_those_of_debezium() -> None:
     assert kafka is not None
     assert (kafka.tombstones_on_delete, kafka.skipped_operations, kafka.format) == (False, ["t"], "json-schema")
     assert (kafka.decimal_handling_mode, kafka.varint_handling_mode, kafka.time_precision_mode) == ("double", "long", "adaptive")
-    assert config.events.contract == 2
 
 
 @pytest.mark.parametrize(
@@ -321,7 +320,7 @@ def _tables() -> list[list[str]]:
 
 def test_each_field_of_events_is_there() -> None:
     row, *_ = rows()
-    found = Shape(KEYS, COLUMNS, SCHEMA, contract=2).value(row, ABOUT)
+    found = Shape(KEYS, COLUMNS, SCHEMA).value(row, NAMED)
     ours = [cells[1].strip("`") for cells in _tables() if len(cells) == 3]
     named = [name for name in ours if name.split(".")[0] in ("op", "before", "after", "source", "ts_ms", "ts_us", "ts_ns")]
     assert len(named) > 15

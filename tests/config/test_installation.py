@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from writetime.config import installation
-from writetime.config.installation import files, pipelines
+from writetime.config.installation import files, owners_of, pipelines
 from writetime.config.pipeline import PipelineConfig
 
 
@@ -96,7 +96,7 @@ def test_of_two_that_claim_the_same_neither_runs(tmp_path: Path, first: dict[str
     assert [each.name for each in found.found] == ["third"]
     assert len(found.problems) == 2
     for problem, mine, other in zip(found.problems, paths, reversed(paths), strict=True):
-        assert problem.obj == str(mine)
+        assert problem.error.obj == str(mine)
         assert told in str(problem)
         assert f"is also used by {other}" in str(problem)
     write(tmp_path, "2.yaml", "second")
@@ -167,3 +167,50 @@ def test_a_folder_that_cannot_be_listed_takes_no_other_away(tmp_path: Path, monk
     found = pipelines(f"{closed}{os.pathsep}{good}")
     assert [each.path for each in found.found] == [good]
     assert str(closed) in str(found.problems[0])
+
+
+OWNERS = {
+    "its own name": ("orders.yaml", "pipeline: orders\nx: [\n", {"orders"}),
+    "another name than its file's": ("payroll.yaml", "pipeline: orders\nnodes: {}\n", {"orders", "payroll"}),
+    "a file's name that no pipeline can have": ("01-orders.yaml", "pipeline: orders\nnodes: {}\n", {"orders"}),
+    "a name that no pipeline can have": ("orders.yaml", "pipeline: Orders\n", {"orders"}),
+    "neither name": ("01-x.yaml", "pipeline: Orders\n", {""}),
+    "no name": ("orders.yaml", "[\n", {"orders"}),
+    "two names": ("orders.yaml", "pipeline: bets\npipeline: payroll\n", {"bets", "orders", "payroll"}),
+    "a flow mapping": ("orders.yaml", "{'pipeline': \"payroll\", x: [}", {"orders", "payroll"}),
+    "a variable": ("orders.yaml", "pipeline: ${THE_NAME}_eu\nnodes: {}\n", {"orders", "payroll_eu"}),
+    "a variable that is not set": ("orders.yaml", "pipeline: ${UNSET_NAME}\n", {"", "orders"}),
+    "an alias": ("orders.yaml", "x: &x payroll\npipeline: *x\n", {"", "orders"}),
+    "not UTF-8": ("orders.yaml", b"pipeline: payroll # gr\xf6sse\n", {"orders", "payroll"}),
+    "a folder": ("orders.yaml", None, {"orders"}),
+}
+
+
+@pytest.mark.parametrize(("file", "content", "owners"), OWNERS.values(), ids=OWNERS.keys())
+def test_whose_a_file_is_that_cannot_be_used(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, file: str, content: str | bytes | None, owners: set[str]
+) -> None:
+    """All pipelines that its text could be about: who may not see one of them is not shown it."""
+    monkeypatch.setenv("THE_NAME", "payroll")
+    path = tmp_path / file
+    if content is not None:
+        path.write_bytes(content if isinstance(content, bytes) else content.encode())
+    else:
+        path.mkdir()
+    assert owners_of(path) == owners
+
+
+def test_a_clash_names_the_other_file_only_to_who_may_see_both(tmp_path: Path) -> None:
+    write(tmp_path, "orders.yaml", "orders", cluster="Ring", bucket="gs://x")
+    write(tmp_path, "payroll.yaml", "payroll", cluster="Ring", bucket="gs://x")
+    told = {
+        who: [problem.text(lambda name, who=who: name in who) for problem in pipelines(str(tmp_path)).problems]
+        for who in (("orders",), ("orders", "payroll"), ())
+    }
+    mine, theirs = told["orders",]
+    assert mine is not None
+    assert theirs is None
+    assert "orders.yaml: the cluster `Ring` in gs://x is also used by another pipeline" in mine
+    assert "payroll" not in mine
+    assert [problem is not None and "payroll.yaml" in problem for problem in told["orders", "payroll"]] == [True, True]
+    assert told[()] == [None, None]

@@ -1,4 +1,4 @@
-"""What the consumers read: the recorded ring, taken in by one batch and published in each format, by contract 2."""
+"""What the consumers read: the recorded ring, taken in by one batch and published in each format."""
 
 from __future__ import annotations
 
@@ -36,8 +36,7 @@ def published(warehouse: Pipeline, kafka_broker: str) -> Publish:
     def to_topics(**options: Any) -> KafkaConfig:
         prefix = f"c{uuid.uuid4().hex[:8]}"
         kafka = KafkaConfig.model_validate({"bootstrap.servers": kafka_broker, "topic.prefix": prefix, **options})
-        events = warehouse.config.events.model_copy(update={"contract": 2})
-        config: PipelineConfig = warehouse.config.model_copy(update={"kafka": kafka, "events": events})
+        config: PipelineConfig = warehouse.config.model_copy(update={"kafka": kafka})
         done = publish.run(config, everything=True)
         assert (done.waiting, done.events > 1000) == ({}, True)
         return kafka

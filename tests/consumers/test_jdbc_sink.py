@@ -58,7 +58,7 @@ def truncated(kafka: KafkaConfig) -> str:
     """The topic of a table that was truncated between two rows, in one partition, with a marker at its end."""
     topic, columns = f"{kafka.topic_prefix}.shop.truncated", kinds(id="int", v="text")
     schema = stored(columns)
-    shape = Shape(kinds(id="int"), columns, schema, form=form_of("json-schema", "string", "adaptive"), contract=2, required=kinds(id="int"))
+    shape = Shape(kinds(id="int"), columns, schema, form=form_of("json-schema", "string", "adaptive"), required=kinds(id="int"))
     codec = JsonSchema(shape, topic, wide=False)
     before, after = {"id": 1, "v": "before"}, {"id": 2, "v": "after"}
     ensure_topics(kafka, [topic])

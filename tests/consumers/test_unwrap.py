@@ -54,7 +54,7 @@ SHOWN = {
     "m": {"k": 1, "l": None},
     "pairs": [{"key": 1, "value": "one"}],
 }
-TOLD = {"__op": "u", "__source_ts_micro": 2**63 - 1, "__source_reason": None, "__deleted": "false"}
+TOLD = {"__op": "u", "__source_ts_us": 2**63 - 1, "__source_reason": None, "__deleted": "false"}
 
 
 @pytest.fixture(scope="module")
@@ -62,7 +62,7 @@ def classpath() -> str:
     return f"{need('connect')}/*"
 
 
-def unwrapped(classpath: str, *records: tuple[bytes | None, bytes | None], fields: str = "op,source.ts_micro,source.reason") -> list[Any]:
+def unwrapped(classpath: str, *records: tuple[bytes | None, bytes | None], fields: str = "op,source.ts_us,source.reason") -> list[Any]:
     """What the transform makes of records, given as key and value, with `fields` added; None where nothing comes
     out."""
     lines = "".join(f"{TOPIC}\t{(key or b'').decode()}\t{(value or b'').decode()}\n" for key, value in records)
@@ -78,12 +78,10 @@ def record(
     cells: bool = False,
     numbers: Any = "string",
     claim: bool = False,
-    contract: Any = 1,
     about: About = ABOUT,
     times: Any = "isostring",
 ) -> tuple[bytes | None, bytes]:
-    required = KEYS if contract == 2 else ()
-    shape = Shape(KEYS, COLUMNS, SCHEMA, form=form_of("json-schema", numbers, times), cells=cells, contract=contract, required=required)
+    shape = Shape(KEYS, COLUMNS, SCHEMA, form=form_of("json-schema", numbers, times), cells=cells, required=KEYS)
     codec = JsonSchema(shape, TOPIC, wide=False)
     value = shape.claim(row, about, url="gs://b/claims/1", size=1, crc32c=2) if claim else shape.value(row, about)
     return codec.key(shape.key(row)), codec.value(value)
@@ -127,13 +125,13 @@ def test_the_transform_reads_every_kind_of_event(classpath: str) -> None:
     assert found[9] is None
 
 
-def test_by_contract_2_the_transform_adds_all_of_debeziums_fields(classpath: str) -> None:
+def test_the_transform_adds_all_of_debeziums_fields(classpath: str) -> None:
     held = {to_column(name): value for name, value in ROW.items()}
     row = changed(SCHEMA, held, held, ts_micro=1_777_894_199_123_456)
     fields = "op,ts_ms,ts_us,ts_ns,source.version,source.connector,source.name,source.ts_ms,source.ts_us,source.ts_ns,source.snapshot"
     fields += ",source.db,source.sequence,source.cluster,source.file,source.pos,source.keyspace,source.table,source.late"
-    (found,) = unwrapped(classpath, record(row, contract=2, about=About("ring", "shop", "orders", {}, "cdc")), fields=fields)
-    expected = Shape(KEYS, COLUMNS, SCHEMA, contract=2).value(row, About("ring", "shop", "orders", {}, "cdc"))
+    (found,) = unwrapped(classpath, record(row, about=About("ring", "shop", "orders", {}, "cdc")), fields=fields)
+    expected = Shape(KEYS, COLUMNS, SCHEMA).value(row, About("ring", "shop", "orders", {}, "cdc"))
     assert {name: found[name] for name in SHOWN} == SHOWN
     for field in fields.split(","):
         part, _, name = field.rpartition(".")

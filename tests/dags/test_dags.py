@@ -28,7 +28,7 @@ DAGS = {path.stem for path in FILES} - {PROBLEMS}
 AUDIT = ["--late=3", "--ranges=16", "--reread=none", "--most=64"]
 
 _DESCRIBE = """
-import copy, json, os, sys
+import copy, json, logging, os, sys
 from datetime import datetime, timezone
 from pathlib import Path
 from types import SimpleNamespace
@@ -36,9 +36,11 @@ from airflow.dag_processing.dagbag import DagBag
 from airflow.providers.apache.spark.hooks.spark_submit import SparkSubmitHook
 from airflow.sdk.execution_time import macros
 from airflow.serialization.serialized_objects import DagSerialization
+from tests.dags import fakes
 
 def rendered(dag, task, given):
-    run = SimpleNamespace(run_after=datetime(2026, 5, 4, 12, tzinfo=timezone.utc))
+    run = fakes.context()["dag_run"]
+    run.run_after = fakes.MOMENT
     params = dict(dag.params.dump()) | given
     templates = dag.get_template_env()
     lines = [templates.from_string(line).render(params=params, dag_run=run, macros=macros) for line in task.application_args[2:]]
@@ -69,7 +71,7 @@ def told(task):
     }
 
 def instance(paused=False):
-    return {"ti": SimpleNamespace(get_dag=lambda dag_id: SimpleNamespace(is_paused=paused and dag_id.startswith("cdc_publish")))}
+    return {"ti": fakes.instance(paused)}
 
 def submitted(task, batch="1"):
     # The command that would be run, and what the job would find in its environment.
@@ -87,6 +89,12 @@ def submitted(task, batch="1"):
         os.environ.clear()
         os.environ.update(inherited)
 
+logged = []
+class Kept(logging.Handler):
+    def emit(self, record):
+        logged.append(record.getMessage())
+
+logging.getLogger("writetime_settings").addHandler(Kept())
 bag = DagBag(sys.argv[1])
 checks = {dag_id: dag for dag_id, dag in bag.dags.items() if dag_id in ("cdc_verify", "cdc_audit")}
 given = {"table": "shop.orders", "token_range": "1:2", "at_rest": True, "tell_values": True, "topics": True}
@@ -97,7 +105,7 @@ def asked(dag_id, task_id, **given):
     # What a task is told, once its templates are rendered, or why Airflow does not take what was asked for.
     from airflow.exceptions import ParamValidationError
     dag = bag.dags[dag_id]
-    task, moment = dag.get_task(task_id), datetime(2026, 5, 4, 12, tzinfo=timezone.utc)
+    task = dag.get_task(task_id)
     params = copy.deepcopy(dag.params)
     try:
         for name, value in given.items():
@@ -105,9 +113,7 @@ def asked(dag_id, task_id, **given):
         params.validate()
     except ParamValidationError as error:
         return [type(error).__name__]
-    params = params.dump()
-    context = {"params": params, "data_interval_start": moment, "data_interval_end": moment.replace(hour=13)}
-    context |= {"ti": SimpleNamespace(xcom_pull=lambda **how: 7), "run_id": "manual__1"}
+    context = fakes.context(**params.dump()) | {"run_id": "manual__1"}
     fields = ("start", "end", "namespace") if hasattr(task, "start") else ("application_args",)
     found = [getattr(task, field) for field in fields]
     lines = found[0][2:] if fields == ("application_args",) else found
@@ -144,34 +150,6 @@ if spark:
     import writetime_operators
     writetime_operators.SMALL_BATCH = 0
     spark["large"] = submitted(bag.dags["cdc_replay__orders"].get_task("ingest"))
-class Instance:
-    dag_id, run_id, log_url = "cdc_ingest__bets", "scheduled__1", "http://airflow/log"
-    def __init__(self, task_id, pulled=None):
-        self.task_id, self.pulled, self.pushed = task_id, pulled, {}
-    def xcom_pull(self, **how):
-        return self.pulled
-    def xcom_push(self, key, value):
-        self.pushed[key] = value
-
-def noticed(dag_id, **context):
-    pagers.heard.clear()
-    for callback in bag.dags[dag_id].get_task("segment").partial_kwargs.get("on_failure_callback") or []:
-        try:
-            callback({"ti": Instance("segment"), **context})
-        except Exception as error:
-            pagers.heard.append(f"{type(error).__name__}: {error}")
-    return list(pagers.heard)
-
-def watched(task, pulled):
-    instance = Instance("watch", pulled)
-    context = {"ti": instance}
-    try:
-        task.execute(context)
-        said = ""
-    except Exception as error:
-        said = f"{type(error).__name__}: {error}"
-    return {"said": said, "pushed": instance.pushed, "notified_before": context.get("writetime_notified_before")}
-
 def pages():
     # As the API server makes them: again when a file has changed, and only then.
     from writetime_page_access import Pages, _none
@@ -195,21 +173,7 @@ def pages():
     os.environ["WRITETIME_CONFIG"] = str(folder)
     return {"same": same, "before": before, "after": after, "single": single}
 
-notices, watches, shown = {}, [], {}
-if "cdc_watch__bets" in bag.dags:
-    import pagers
-    shown = pages()
-    notices = {
-        "failed": noticed("cdc_ingest__bets", exception=ValueError("the key lacks. Name the keystore."), segment="dc1/n/CommitLog-7-1.log"),
-        "again": noticed("cdc_ingest__bets", exception=ValueError("late"), writetime_notified_before=True),
-        "killed": noticed("cdc_ingest__bets"),
-        "other": noticed("cdc_ingest__orders", exception=ValueError("x")),
-    }
-    watch = bag.dags["cdc_watch__orders"].get_task("watch")
-    watches = [watched(watch, pulled) for pulled in (None, ["late x"], None)]
-    found = watches[0]["pushed"]["troubles"]
-    watches[2] = watched(watch, found)
-    watches.append(watched(bag.dags["cdc_watch__bets"].get_task("watch"), found))
+shown = pages() if "cdc_watch__bets" in bag.dags else {}
 
 def linked(task):
     # As a worker has it: with its templates rendered.
@@ -248,8 +212,8 @@ if "cdc_verify" in bag.dags:
     # Another driver may have sealed the batch meanwhile.
     words.append(failed({"text": "somebody else was here"}, "cdc_ingest", "ingest"))
 found = {"dags": dags, "errors": bag.import_errors, "commands": commands, "spark": spark, "links": links}
-found["words"] = words
-print("@@" + json.dumps(found | {"notices": notices, "watches": watches, "shown": shown}))
+found |= {"words": words, "log": "\\n".join(logged)}
+print("@@" + json.dumps(found | {"shown": shown}))
 """
 
 
@@ -269,7 +233,6 @@ def run(script: str, home: Path, config: Path | str | None) -> Any:
         "AIRFLOW__CORE__DAGS_FOLDER": str(ROOT / "dags"),
         "AIRFLOW_CONN_SPARK_WRITETIME": '{"conn_type": "spark", "host": "local[2]", "extra": {"deploy-mode": "client"}}',
         "AIRFLOW_CONN_SPARK_YARN": '{"conn_type": "spark", "host": "yarn", "extra": {"deploy-mode": "client", "queue": "cdc"}}',
-        "PAGER_TOKEN": "{{ not a template }}",
         "WRITETIME_CQL_PASSWORD": "of-all",
         "WRITETIME_CQL_PASSWORD__BETS": "of-bets",
         "PYTHONPATH": os.pathsep.join((str(ROOT), str(ROOT / "plugins"))),
@@ -287,6 +250,7 @@ _SQUARES = """
 import json, logging, os
 from types import SimpleNamespace
 import writetime_operators as ops
+from writetime.pipeline import archiver
 
 logging.disable(logging.CRITICAL)
 mine = {"config": os.environ["WRITETIME_CONFIG"]}
@@ -307,14 +271,19 @@ for batch in ("1", "2"):
 (table,) = told[1]
 told += [outcome(ops.TableOperator(task_id=f"r{attempt}", **table, **mine), attempt) for attempt in (1, 2)]
 found = ops.RejectedTablesOperator(task_id="w", **mine)
-told += [found.execute(instance()) for _ in range(2)]
+told.append(found.execute(instance()))
+ops.record_notified_table(found.pipeline()[1], found.pipeline()[0].cluster.name, "shop.orders", 1)
+told.append(found.execute(instance()))
 rejected = [ops.RejectedTableOperator(task_id=n, table=f"shop.{n}", notified_before=n == "sent", **mine) for n in ("orders", "sent")]
-assert ops.RejectedTableOperator(task_id="old", table="shop.old", told_before=True, **mine).notified_before, "an XCom of 0.1.0"
 told += [outcome(operator, 1) for operator in rejected]
 bad = told[0][0]["segment"]
 told += [outcome(ops.SegmentOperator(task_id=f"b{place}", segment=bad, place=place, of=2, **mine), 1) for place in (1, 2)]
 told += [outcome(ops.OutcomeOperator(task_id=f"o{batch}", batch=batch, **mine), 1) for batch in ("1", "2", "3", "9")]
 told.append(outcome(ops.OutcomeOperator(task_id="beside", batch="1", namespace="check", **mine), 1))
+# The square of a run before, after an operator has released the segment.
+loaded, store = ops.opened(mine["config"])
+archiver.release(store, loaded.cluster.name, bad, "damaged for good")
+told.append(outcome(ops.SegmentOperator(task_id="old", segment=bad, **mine), 2))
 print("@@" + json.dumps(told))
 """
 
@@ -338,7 +307,7 @@ def test_squares_of_tables(tmp_path: Path) -> None:
     assert "1 segments wait" in red[0]
     assert red[1] == "shop.orders"
     assert green == [[waits], "shop.orders", None]
-    first, again, stuck, sent, one, other, left_out, untouched, whole, unsealed, beside = more
+    first, again, stuck, sent, one, other, left_out, untouched, whole, unsealed, beside, old = more
     assert first == [{"table": "shop.orders", "notified_before": False}]
     assert again == [{"table": "shop.orders", "notified_before": True}], "each run of cdc_publish is red, and people are told of it once"
     assert "events since batch 1 cannot be published: too large" in stuck[0]
@@ -354,6 +323,7 @@ def test_squares_of_tables(tmp_path: Path) -> None:
     assert (untouched[0], whole[0]) == (None, None)
     assert "batch 9 of Prod <1> is not sealed" in unsealed[0]
     assert "batch 1 of Prod <1>.replay.check is not sealed" in beside[0]
+    assert old[0] == damaged
 
 
 _TURN = """
@@ -409,83 +379,10 @@ def test_a_batch_that_others_are_ahead_of_waits_without_a_retry(tmp_path: Path) 
     *told, wrong, ours = run(_TURN, tmp_path, config)
     assert ours == 2
     assert told == ["AirflowRescheduleException", True, 86_400]
-    assert wrong == "`start` is not a time: 'yesterday'. Use the format 2026-01-31T10:00Z."
+    assert wrong == "plan a replay: `start` is not a time: 'yesterday'. Use the format 2026-01-31T10:00Z."
     seal(store, 2, [])
     # There is no state to maintain yet.
     assert run(_TURN, tmp_path, config)[:3] == ["AirflowSkipException", True, 86_400]
-
-
-_HOURS = """
-import json, logging, os
-from datetime import datetime, timedelta, timezone
-from airflow.sdk import Asset
-from airflow.sdk.execution_time import task_runner
-from airflow.sdk.execution_time.context import OutletEventAccessors
-import writetime_operators as ops
-import writetime_session
-from writetime.pipeline.documents import Watermark
-from writetime.storage import layout
-
-logging.disable(logging.CRITICAL)
-config = os.environ["WRITETIME_CONFIG"]
-loaded, store = ops.opened(config)
-cluster = loaded.cluster.name
-asset = Asset("writetime_complete", uri="writetime://p/complete")
-log = logging.getLogger("test")
-
-def until(hour, minute):
-    at = datetime(2026, 11, 25, hour, minute, tzinfo=timezone.utc)
-    store.put(layout.complete(cluster), Watermark(until=at).to_bytes())
-
-def ran(succeeds=True):
-    # As a worker runs it: the events go with the success, the callback follows it.
-    operator = ops.CompletedHoursOperator(task_id="completed_hours", config=config, outlets=[asset]).prepare_for_execution()
-    context = {"outlet_events": OutletEventAccessors(), "task": operator}
-    try:
-        operator.execute(context)
-    except ops.AirflowSkipException as error:
-        return str(error)
-    if succeeds:
-        task_runner._run_task_state_change_callbacks(operator, "on_success_callback", context, log)
-    events = list(task_runner._serialize_outlet_events(context["outlet_events"]))
-    assert {event["dest_asset_key"]["uri"] for event in events} == {asset.uri}
-    return sorted(event["partition_key"] for event in events)
-
-reporter = writetime_session.Reporter(store, cluster, "cdc_report", log)
-triggered = []
-class Comms:
-    def send(self, request):
-        triggered.append([request.dag_id, request.run_id, request.conf])
-task_runner.SUPERVISOR_COMMS = Comms()
-
-told = [ran()]
-reporter.look(last=True)
-until(21, 59)
-reporter.look()
-reporter.look(last=True)
-told += [ran(succeeds=False), ran(), ran()]
-reporter.look(last=True)
-until(23, 1)
-reporter.look()
-told += [list(triggered)]
-reporter.look(last=True)
-told += [ran(), ran(), triggered]
-print("@@" + json.dumps(told))
-"""
-
-
-def test_each_completed_hour_is_an_event_with_the_hour_as_partition_key(tmp_path: Path) -> None:
-    LocalStore(tmp_path / "bucket")
-    config = tmp_path / "pipeline.yaml"
-    config.write_text(f"pipeline: p\ncluster: {{name: '{bucket.CLUSTER}', datacenters: [dc1]}}\nbucket: bucket\n", encoding="utf-8")
-    nothing, killed, first, second, before, more, done, triggered = run(_HOURS, tmp_path, config)
-    assert nothing == second == done == "no hour has been completed since the last event"
-    # A task that ended before it was recorded creates the event again.
-    assert killed == first == ["2026-11-25T20"]
-    assert more == ["2026-11-25T21", "2026-11-25T22"]
-    # A session triggers one run for all that is new, and looks every half a minute.
-    assert before == [["cdc_report", "hours_2026-11-25T20", {"batch": 0}]]
-    assert triggered == [*before, ["cdc_report", "hours_2026-11-25T22", {"batch": 0}]]
 
 
 _BACKLOG = """
@@ -632,7 +529,7 @@ def test_checks_are_told_what_was_asked_for(loaded: dict[str, Any]) -> None:
 
 def test_what_people_ask_for_reaches_the_jobs_and_nonsense_is_refused(loaded: dict[str, Any]) -> None:
     wrong = [["ParamValidationError"]] * 2
-    hours = ["2026-05-04T12:00:00+00:00", "2026-05-04T13:00:00+00:00"]
+    hours = ["2026-05-04 12:00:00+00:00", "2026-05-04 13:00:00+00:00"]
     assert loaded["commands"]["params"] == {
         "replay": [[*hours, ""], ["--batch", "7", "--namespace="]],
         "replay beside": [["2026-05-01T00:00Z", "2026-05-01T02:00Z", "check"], ["--batch", "7", "--namespace=check"]],
@@ -654,23 +551,6 @@ def test_without_a_pipeline_they_still_load_and_say_so(tmp_path: Path) -> None:
     assert all("unconfigured" in dag["tags"] for dag in found["dags"].values())
 
 
-PAGERS = """
-from airflow.sdk import BaseNotifier
-
-heard = []
-
-class Pager(BaseNotifier):
-    template_fields = ("text", "channel")
-
-    def __init__(self, text, channel, token):
-        super().__init__()
-        self.text, self.channel, self.token = text, channel, token
-
-    def notify(self, context):
-        heard.append([self.text, self.channel, self.token])
-"""
-
-
 def yaml(name: str, more: str = "") -> str:
     return f"pipeline: {name}\ncluster: {{name: '{bucket.CLUSTER}', datacenters: [dc1]}}\nbucket: {name}\n{more}"
 
@@ -685,16 +565,12 @@ def several(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
             "airflow:\n  pool: cdc\n  spark_pool: spark\n  spark_connection: spark_yarn\n"
             "  on_failure:\n"
             "  - {notifier: nowhere.Pager}\n"
-            "  - notifier: pagers.Pager\n"
-            "    options: {text: '<b>{{ told | e }}</b>', channel: '{{ ti.task_id }}'}\n"
-            "    secrets: {token: '${PAGER_TOKEN}'}\n"
             "spark: {submit: {spark.archives: 'hdfs:///env.tgz#environment', spark.driver.port: '7079', spark.jars: /more/s3.jar}}\n",
         ),
         encoding="utf-8",
     )
     (home / "pipelines" / "orders.yml").write_text(yaml("orders", "airflow: {pool: cdc}\n"), encoding="utf-8")
     bucket.small(home / "pipelines" / "orders")
-    (home / "pagers.py").write_text(PAGERS, encoding="utf-8")
     (home / "pipelines" / "typo.yaml").write_text(yaml("typo", "nodes: {}\n"), encoding="utf-8")
     return describe(home, home / "pipelines") | {"home": str(home)}
 
@@ -714,10 +590,21 @@ def test_each_pipeline_has_its_own_dags(several: dict[str, Any]) -> None:
 
 
 def test_a_file_that_is_wrong_is_an_import_error_and_takes_nothing_from_others(several: dict[str, Any]) -> None:
+    """Airflow shows the error to users of any DAG, so that the reasons are in the log only."""
     (file,) = several["errors"]
     assert file.endswith(f"{PROBLEMS}.py")
-    assert "typo.yaml: `nodes`: is not a known key" in several["errors"][file]
-    assert "bets.yaml: airflow.on_failure: make a notifier: nowhere.Pager: cannot be used" in several["errors"][file]
+    assert "files cannot be used, or not completely" in several["errors"][file]
+    assert "nodes" not in several["errors"][file]
+    assert "typo.yaml: `nodes`: is not a known key" in several["log"]
+    assert "bets.yaml: `airflow.on_failure.0`: make a notifier: nowhere.Pager: cannot be used" in several["log"]
+
+
+def test_of_a_single_file_the_import_error_has_the_reason(loaded: dict[str, Any], several: dict[str, Any], tmp_path: Path) -> None:
+    assert loaded["errors"] == {}
+    config = tmp_path / "pipeline.yaml"
+    config.write_text(yaml("typo", "nodes: {}\n"), encoding="utf-8")
+    (error,) = describe(tmp_path, config)["errors"].values()
+    assert "pipeline.yaml: `nodes`: is not a known key" in error
 
 
 def test_the_page_follows_the_files(several: dict[str, Any]) -> None:
@@ -729,35 +616,6 @@ def test_the_page_follows_the_files(several: dict[str, Any]) -> None:
     assert one == broken == unset == []
     assert "`nodes`: is not a known key" in why
     assert "WRITETIME_CONFIG: is not set" in how
-
-
-def test_people_are_told_what_failed_where_why_and_what_to_do(several: dict[str, Any]) -> None:
-    notices = several["notices"]
-    message, error = notices["failed"]
-    assert message[1:] == ["segment", "{{ not a template }}"]
-    for part in (
-        "pipeline bets",
-        "Prod &lt;1&gt;",
-        "cdc_ingest__bets.segment of dc1/n/CommitLog-7-1.log",
-        "the key lacks",
-        "http://airflow/log",
-        "/writetime/pipeline/bets/",
-    ):
-        assert part in message[0], part
-    # One that cannot be reached keeps nobody else from being told, and is an error in the log.
-    assert "nowhere.Pager" in error
-    assert notices["again"] == []
-    assert "was it killed?" in notices["killed"][0][0]
-    assert notices["other"] == []
-
-
-def test_the_watch_is_red_for_what_is_late_and_tells_it_once(several: dict[str, Any]) -> None:
-    first, other, again, nothing = several["watches"]
-    assert first["said"].startswith("AirflowFailException: late: node 00000002-0000-4000-8000-000000000000 (dc1)")
-    assert [key.split(" ")[0] for key in first["pushed"]["troubles"]] == ["late"] * 2
-    assert (first["notified_before"], other["notified_before"], again["notified_before"]) == (False, False, True)
-    assert again["said"] == first["said"]
-    assert nothing == {"said": "", "pushed": {"troubles": []}, "notified_before": None}
 
 
 def test_tasks_take_slots_of_the_pools_that_are_configured(loaded: dict[str, Any], several: dict[str, Any]) -> None:

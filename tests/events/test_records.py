@@ -13,7 +13,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tests.cassandra.types.typed import kind_of, typed_values
-from tests.events import test_contracts as contracts
+from tests.events import test_source as orders
 from tests.events.test_envelope import CHANGE, kinds
 from tests.events.test_round_trips import IN_ARROW
 from tests.events.test_serialization import stored
@@ -96,16 +96,15 @@ facts = st.fixed_dictionaries(
     st.sampled_from(["string", "precise", "double"]),
     st.sampled_from([None, "string", "long"]),
     st.sampled_from(["isostring", "adaptive", "microseconds"]),
-    st.sampled_from([1, 2]),
     st.lists(facts, min_size=1, max_size=2),
 )
 def test_every_type_and_option(
-    format: Any, typed: tuple[str, Any], numbers: Any, varints: Any, times: Any, contract: Any, about: list[dict[str, Any]]
+    format: Any, typed: tuple[str, Any], numbers: Any, varints: Any, times: Any, about: list[dict[str, Any]]
 ) -> None:
     kind = kind_of(typed[0])
     value = to_arrow_value(kind, typed[1])
     batch = rows(kind, [value, None, value], *about)
-    shape = Shape(KEYS, {**KEYS, "v": kind}, batch.schema, form=form_of(format, numbers, times, varints), contract=contract)
+    shape = Shape(KEYS, {**KEYS, "v": kind}, batch.schema, form=form_of(format, numbers, times, varints))
     expect_same(shape, format, batch)
     expect_same(shape, format, batch.slice(1, 2))
     expect_same(shape, format, batch.slice(3))
@@ -132,14 +131,14 @@ def test_numbers_of_any_bits(kind: str, of_bits: Any) -> None:
 def test_rare_rows_stay_with_the_shape() -> None:
     """Events of the whole table or of many rows, values of dropped columns, keys without a required column; all of
     Avro, and columns as cells."""
-    changed_rows = list(contracts.rows())
-    batch = pa.RecordBatch.from_pylist(changed_rows, schema=contracts.SCHEMA)
-    shape = Shape(contracts.KEYS, contracts.COLUMNS, contracts.SCHEMA, contract=2, required=["line"])
+    changed_rows = list(orders.rows())
+    batch = pa.RecordBatch.from_pylist(changed_rows, schema=orders.SCHEMA)
+    shape = Shape(orders.KEYS, orders.COLUMNS, orders.SCHEMA, required=["line"])
     expected = [row["key"] is not None for row in changed_rows]
     assert records(shape).takes(batch).to_pylist() == expected
-    assert not any(records(Shape(contracts.KEYS, contracts.COLUMNS, contracts.SCHEMA, cells=True)).takes(batch).to_pylist())
-    without = {name: kind for name, kind in contracts.COLUMNS.items() if name in contracts.KEYS}
-    dropped = Shape(contracts.KEYS, without, contracts.SCHEMA, history=[contracts.COLUMNS])
+    assert not any(records(Shape(orders.KEYS, orders.COLUMNS, orders.SCHEMA, cells=True)).takes(batch).to_pylist())
+    without = {name: kind for name, kind in orders.COLUMNS.items() if name in orders.KEYS}
+    dropped = Shape(orders.KEYS, without, orders.SCHEMA, history=[orders.COLUMNS])
     wide = [dropped.is_wide(row) for row in rows_of(batch)]
     assert any(wide)
     assert records(dropped).takes(batch).to_pylist() == [taken and not is_wide for taken, is_wide in zip(expected, wide, strict=True)]
@@ -160,17 +159,15 @@ def test_a_value_that_is_stored_as_another_type_stays_with_the_shape() -> None:
 
 
 @pytest.mark.parametrize("format", ["json", "json-schema", "avro"])
-@pytest.mark.parametrize("contract", [1, 2])
-def test_tables_with_clustering_and_required_keys(format: Any, contract: Any) -> None:
+def test_tables_with_clustering_and_required_keys(format: Any) -> None:
     """Their events have bounds, which are null, and keys that are not."""
-    batch = pa.RecordBatch.from_pylist([row for row in contracts.rows() if row["key"] is not None], schema=contracts.SCHEMA)
-    form, required = form_of(format, "string"), ["id", "line", "day"] if contract == 2 else []
-    expect_same(Shape(contracts.KEYS, contracts.COLUMNS, contracts.SCHEMA, form=form, contract=contract, required=required), format, batch)
+    batch = pa.RecordBatch.from_pylist([row for row in orders.rows() if row["key"] is not None], schema=orders.SCHEMA)
+    form, required = form_of(format, "string"), ["id", "line", "day"]
+    expect_same(Shape(orders.KEYS, orders.COLUMNS, orders.SCHEMA, form=form, required=required), format, batch)
 
 
 @pytest.mark.parametrize("format", ["json", "json-schema", "avro"])
-@pytest.mark.parametrize("contract", [1, 2])
-def test_keys_of_user_types_have_the_first_names(format: Any, contract: Any) -> None:
+def test_keys_of_user_types_have_the_first_names(format: Any) -> None:
     keys = {"id": kind_of("frozen<addr>"), "renamed": kind_of("frozen<map<int, frozen<addr>>>")}
     batch, key = rows(kind_of("int"), [1, 2]), pa.struct([(name, arrow_type(kind)) for name, kind in keys.items()])
     addresses = [
@@ -183,14 +180,13 @@ def test_keys_of_user_types_have_the_first_names(format: Any, contract: Any) -> 
     made = [{**row, "key": value} for row, value in zip(batch.to_pylist(), held, strict=True)]
     batch = pa.RecordBatch.from_pylist(made, schema=schema)
     columns = {**kinds(id="int", renamed="text"), "v": kind_of("int")}
-    shape = Shape(keys, columns, schema, form=form_of(format, "string"), contract=contract, required=["id"], key_names=["id", "line"])
+    shape = Shape(keys, columns, schema, form=form_of(format, "string"), required=["id"], key_names=["id", "line"])
     expect_same(shape, format, batch)
     expect_same(shape, format, batch.slice(1))
     found = [shape.key(row) for row in rows_of(batch)]
     assert [list(each or {}) for each in found] == [["id", "line"]] * 3
-    if contract == 2:
-        assert [(each or {})["id"] for each in found] == ['["ü",7]', '[null,7,["a"]]', '["x"]']
-        assert [(each or {})["line"] for each in found][1] == '[{"key":1,"value":[null,7,["a"]]},{"key":2,"value":null}]'
+    assert [(each or {})["id"] for each in found] == ['["ü",7]', '[null,7,["a"]]', '["x"]']
+    assert [(each or {})["line"] for each in found][1] == '[{"key":1,"value":[null,7,["a"]]},{"key":2,"value":null}]'
 
 
 REFUSED = [("json", "decimal", "precise"), ("json", "decimal", "double"), ("avro", "decimal", "double"), ("avro", "uuid", "string")]
@@ -204,7 +200,7 @@ def test_a_required_value_of_no_bytes_stays_with_the_shape(format: Any, kind: st
     schema = batch.schema
     made = [{**row, "key": {"id": 1, "line": line}} for row, line in zip(batch.to_pylist(), ("1", "", "2"), strict=True)]
     batch = pa.RecordBatch.from_pylist(made, schema=schema)
-    shape = Shape(keys, {**keys, "v": kind_of("int")}, schema, form=form_of(format, numbers), contract=2, required=["line"])
+    shape = Shape(keys, {**keys, "v": kind_of("int")}, schema, form=form_of(format, numbers), required=["line"])
     assert records(shape, format).takes(batch).to_pylist() == [True, (format, kind, numbers) not in REFUSED, True]
 
 

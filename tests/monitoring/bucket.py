@@ -9,6 +9,7 @@ from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from uuid import UUID
 
+from tests.node_objects import status_of
 from writetime.cassandra.commitlog.encode import encode_mutation
 from writetime.cassandra.model import Cell, Liveness, Mutation, PartitionUpdate, Row
 from writetime.cassandra.schema.history import SchemaLearner
@@ -127,7 +128,7 @@ class Builder:
         for node, fact in zip(
             NODES, ({"address": "10.0.0.1", "release_version": "5.0.6", "tokens": ["1"]}, {}, {"rack": "r<1>"}), strict=True
         ):
-            self.put(layout.node_facts(node), json.dumps({"host_id": node.host_id, **fact}).encode())
+            self.put(status_of(node), json.dumps({"host_id": node.host_id, **fact}).encode())
         self.put(layout.published(CLUSTER), Published(batch=last - 1, events=1).to_bytes())
         self.put(ref(0, 10**6).incoming, b"not taken in yet")
         growing = SegmentInput(object=ref(2, 10**6).growing, generation=1, size=4096, crc32c=5, sealed_at=minute(last))

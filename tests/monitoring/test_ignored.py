@@ -7,6 +7,7 @@ from datetime import UTC, datetime, timedelta
 import pytest
 
 from tests.monitoring import bucket
+from tests.node_objects import status_of
 from tests.storage.memory import MemoryStore
 from writetime.monitoring.ignored import Ignored, ignored
 from writetime.monitoring.status import as_document, as_text
@@ -33,7 +34,6 @@ STRAY = [
     f"nodes/{C}/README",
     f"nodes/{C}/dc1/h.json.bak",
     f"schemas/{C}/notes.txt",
-    f"space/{C}/date={NOW:%Y-%m-%d}/notes.txt",
     f"truncations/{C}/dc1/notes.txt",
 ]
 
@@ -79,12 +79,9 @@ def test_a_stray_object_is_not_pruned(store: MemoryStore) -> None:
 )
 def test_documents_of_a_node_that_make_no_sense_are_named(store: MemoryStore, said: bytes) -> None:
     node = layout.NodeName(CLUSTER, "dc1", "evil")
-    wanted = [layout.node_facts(node), layout.node_space(node, NOW, "ok")]
-    for name in wanted:
-        store.put(name, said)
-    found = ignored(Batches(store, CLUSTER), now=NOW)
-    assert [each.object for each in found] == sorted(wanted)
-    assert all(each.reason for each in found)
+    store.put(status_of(node), said)
+    (found,) = ignored(Batches(store, CLUSTER), now=NOW)
+    assert (found.object, bool(found.reason)) == (status_of(node), True)
     assert "evil" in as_text(Batches(store, CLUSTER), 60)
 
 

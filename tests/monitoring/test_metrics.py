@@ -16,6 +16,7 @@ from prometheus_client.parser import text_string_to_metric_families
 from shippers.metrics import Metrics
 from tests.monitoring import bucket
 from tests.monitoring.exported import PIPELINE, SHIPPER
+from tests.node_objects import status_of
 from writetime.cassandra.cdc_settings import CdcSettings
 from writetime.cli import main
 from writetime.events.masking import Rules
@@ -192,7 +193,7 @@ def test_a_node_that_is_silent_for_long_keeps_its_sample(folder: Path) -> None:
     more."""
     store = LocalStore(folder)
     silent = layout.NodeName(bucket.CLUSTER, "dc1", "00000009-0000-4000-8000-000000000000")
-    store.put(layout.node_facts(silent), b"{}")
+    store.put(status_of(silent), b"{}")
     found = told(metrics.as_text(metrics.samples(Batches(store, bucket.CLUSTER))))["writetime_source_timestamp_seconds"]
     (oldest,) = [value for labels, value in found if labels["host_id"] == silent.host_id]
     assert oldest <= min(value for _, value in found)

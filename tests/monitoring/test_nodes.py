@@ -8,6 +8,7 @@ from datetime import UTC, datetime, timedelta
 import pytest
 
 from tests.monitoring import bucket
+from tests.node_objects import put_space, status_of
 from tests.storage.memory import MemoryStore
 from writetime.monitoring.ledger import Query, search
 from writetime.monitoring.metrics import samples
@@ -37,8 +38,8 @@ def test_a_node_of_which_nothing_came_lately_says_so(batches: Batches) -> None:
 
 def test_a_node_that_says_nothing_sensible_hides_nobody() -> None:
     store = MemoryStore()
-    store.put(layout.node_facts(bucket.NODES[0]), b"[1]")
-    store.put(layout.node_facts(bucket.NODES[1]), b"\xff")
+    store.put(status_of(bucket.NODES[0]), b"[1]")
+    store.put(status_of(bucket.NODES[1]), b"\xff")
     store.put(layout.nodes_prefix(bucket.CLUSTER) + "stray", b"{}")
     assert [node.node for node in ring(Batches(store, bucket.CLUSTER)).nodes] == [bucket.NODES[0], bucket.NODES[1]]
 
@@ -88,29 +89,27 @@ def test_a_node_tells_of_its_space_until_it_has_enough(batches: Batches) -> None
     seen = Batches(told, bucket.CLUSTER)
 
     def tell(node: int, moment: timedelta, **more: object) -> None:
-        level = str(more.get("level", "alarm"))
-        told.put(layout.node_space(bucket.NODES[node], at + moment, level), json.dumps({**space, **more}).encode())
+        put_space(told, bucket.NODES[node], {**space, "at": (at + moment).isoformat(), **more})
 
     tell(0, timedelta(minutes=-2), level="warn")
     tell(0, timedelta(0))
     tell(1, timedelta(days=-1), level="warn", share=0.5)
-    tell(2, timedelta(days=-2))
     tell(2, timedelta(0), share="much")
-    told.put(layout.space_prefix(bucket.CLUSTER, at.date()) + "stray", b"{}")
     spaces = {node.node: node.space for node in ring(seen, now=at).nodes}
     assert {node: space and (space.level, space.share) for node, space in spaces.items()} == {
         bucket.NODES[0]: ("alarm", 0.95),
         bucket.NODES[1]: ("warn", 0.5),
+        bucket.NODES[2]: None,
     }
     tell(0, timedelta(minutes=5), level="ok", share=0.1)
     assert [node.space.level for node in ring(seen, now=at + timedelta(minutes=9)).nodes if node.space] == ["ok", "warn"]
-    assert ring(seen, now=at + timedelta(days=2)).nodes == ()
+    assert {node.space for node in ring(seen, now=at + timedelta(days=3)).nodes} == {None}
 
 
 def test_a_cluster_of_3_11_says_by_which_rule_it_is_merged() -> None:
     store = MemoryStore()
     for node, release in zip(bucket.NODES, ("3.11.19", "4.1.10", "3.11.19"), strict=True):
-        store.put(layout.node_facts(node), json.dumps({"host_id": node.host_id, "release_version": release}).encode())
+        store.put(status_of(node), json.dumps({"host_id": node.host_id, "release_version": release}).encode())
     bucket.Builder(store.put).batch(1)
     seen = Batches(store, bucket.CLUSTER)
     # The batch is of before the rule was noted.
@@ -146,7 +145,7 @@ def test_segments_that_wait_for_a_reader_are_named_with_their_version(batches: B
 def test_space_is_shown_as_text_and_as_document(batches: Batches) -> None:
     now = datetime.now(UTC)
     told = {"at": now.isoformat(), "level": "alarm", "used": 90, "limit": 100, "share": 0.95, "disk_free": 7}
-    batches.store.put(layout.node_space(bucket.NODES[0], now, "alarm"), json.dumps(told).encode())
+    put_space(batches.store, bucket.NODES[0], told)
     assert "short of space (alarm): 10.0.0.1, 95% of what cdc_raw may hold" in as_text(batches, 5)
     first = as_document(batches, 5)["nodes"][0]
     assert first["space"] == {**told, "at": now.isoformat(), "settings": {}}
@@ -156,8 +155,8 @@ def test_a_node_that_drops_captured_writes_is_named() -> None:
     batches, now = Batches(MemoryStore(), bucket.CLUSTER), datetime.now(UTC)
     space = {"at": now.isoformat(), "level": "ok", "used": 9, "limit": 100, "share": 0.09, "disk_free": 7}
     settings = {"cdc_enabled": True, "cdc_block_writes": False, "commitlog_sync": "periodic", "of_a_later_release": [1]}
-    batches.store.put(layout.node_space(bucket.NODES[0], now, "ok"), json.dumps({**space, "settings": settings}).encode())
-    batches.store.put(layout.node_space(bucket.NODES[1], now, "ok"), json.dumps(space).encode())
+    put_space(batches.store, bucket.NODES[0], {**space, "settings": settings})
+    put_space(batches.store, bucket.NODES[1], space)
     (line,) = [line for line in as_text(batches, 5).splitlines() if line.startswith("drops captured writes")]
     assert line.startswith(
         f"drops captured writes: {bucket.NODES[0].host_id}: cdc_block_writes is false: when cdc_raw is full, Cassandra deletes"
@@ -181,7 +180,6 @@ def test_a_node_that_drops_captured_writes_is_named() -> None:
 def test_settings_that_make_no_sense_are_passed_over_and_listed(settings: object) -> None:
     batches, now = Batches(MemoryStore(), bucket.CLUSTER), datetime.now(UTC)
     space = {"at": now.isoformat(), "level": "alarm", "used": 9, "limit": 100, "share": 0.09, "disk_free": 7, "settings": settings}
-    name = layout.node_space(bucket.NODES[0], now, "alarm")
-    batches.store.put(name, json.dumps(space).encode())
+    name = put_space(batches.store, bucket.NODES[0], space)
     assert all(node.space is None for node in ring(batches).nodes)
     assert name in [each["object"] for each in as_document(batches, 5)["ignored"]]

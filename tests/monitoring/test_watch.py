@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 
 from tests.monitoring import bucket
+from tests.node_objects import put_space, status_of
 from tests.storage.memory import MemoryStore
 from writetime.cassandra.schema.model import NOT_DURABLE, Table
 from writetime.config.airflow import WatchConfig
@@ -20,7 +21,7 @@ from writetime.monitoring.metrics import samples
 from writetime.monitoring.overview import overview
 from writetime.monitoring.status import as_document, as_text
 from writetime.monitoring.tables import LoadedStatus
-from writetime.monitoring.watch import Trouble, watch
+from writetime.monitoring.watch import NotifiedProblems, Trouble, watch
 from writetime.pipeline.batch_history import Batches
 from writetime.pipeline.bootstrap import run as runs
 from writetime.pipeline.documents import CDC_OFF, Apart, Sealed
@@ -53,6 +54,19 @@ def seen(store: MemoryStore, wanted: WatchConfig, *, after: timedelta = HOUR, **
     return watch(Batches(store, bucket.CLUSTER), wanted, now=bucket.minute(0) + after, **more)
 
 
+def test_a_problem_is_new_until_people_were_notified_and_when_it_comes_again() -> None:
+    store = MemoryStore()
+    assert NotifiedProblems.still(store, "c", ["late a", "session"]) == set()
+    assert store.head(layout.watch_notified("c")) is None
+    NotifiedProblems.record(store, "c", ["session", "late a"])
+    written = store.head(layout.watch_notified("c"))
+    assert NotifiedProblems.still(store, "c", ["late a", "late b", "session"]) == {"late a", "session"}
+    assert store.head(layout.watch_notified("c")) == written
+    assert NotifiedProblems.still(store, "c", ["late b", "session"]) == {"session"}
+    assert NotifiedProblems.still(store, "c", ["late a", "session"]) == {"session"}
+    assert NotifiedProblems.still(store, "c", []) == NotifiedProblems.still(store, "c", ["session"]) == set()
+
+
 def test_a_node_is_late_from_its_limit_on(store: MemoryStore) -> None:
     store.delete(bucket.ref(0, 10**6).incoming)
     assert seen(store, limits(late_minutes=52), after=HOUR) == []
@@ -71,7 +85,7 @@ def test_by_default_a_node_is_late_once_half_of_its_space_would_be_full(store: M
     if limit is not None:
         at = bucket.minute(5)
         told = {"at": at.isoformat(), "level": "ok", "used": 90, "limit": limit, "share": 0.1, "disk_free": 3 << 30}
-        store.put(layout.node_space(bucket.NODES[0], at, "ok"), json.dumps(told).encode())
+        put_space(store, bucket.NODES[0], told)
     after = timedelta(minutes=minutes) + timedelta(minutes=8.5)
     key = f"late {bucket.NODES[0].path}"
     auto = limits(late_minutes="auto")
@@ -92,12 +106,12 @@ def test_segments_of_an_unknown_version_wait_for_a_reader_and_are_no_backlog(sto
 
 def test_a_node_that_left_is_not_looked_for(store: MemoryStore) -> None:
     gone = layout.NodeName(bucket.CLUSTER, "dc1", "00000009-0000-4000-8000-000000000000")
-    store.put(layout.node_facts(gone), json.dumps({"address": "10.0.0.9"}).encode())
+    store.put(status_of(gone), json.dumps({"address": "10.0.0.9"}).encode())
     late = limits(late_minutes=55)
     (found,) = seen(store, late)
     assert "10.0.0.9" in found.text
     assert "no segment for" in found.text
-    store.delete(layout.node_facts(gone))
+    store.delete(status_of(gone))
     assert seen(store, late) == []
 
 
@@ -111,7 +125,7 @@ def test_one_looks_back_as_far_as_it_takes(store: MemoryStore, monkeypatch: pyte
     seen(store, limits(late_minutes=1))
     assert asked == [1, 1], "of nodes and of tables"
     lost = layout.NodeName(bucket.CLUSTER, "dc1", "00000009-0000-4000-8000-000000000000")
-    store.put(layout.node_facts(lost), b"{}")
+    store.put(status_of(lost), b"{}")
     seen(store, limits(late_minutes=1))
     assert asked == [1, 1, 1, 1, 500]
 
@@ -120,7 +134,7 @@ def test_a_node_is_short_of_space(store: MemoryStore) -> None:
     at = bucket.minute(50)
     for node, level in ((0, "warn"), (1, "alarm"), (2, "ok")):
         told = {"at": at.isoformat(), "level": level, "used": 90, "limit": 100, "share": 0.9, "disk_free": 3 << 30}
-        store.put(layout.node_space(bucket.NODES[node], at, level), json.dumps(told).encode())
+        put_space(store, bucket.NODES[node], told)
     assert [trouble.key for trouble in seen(store, limits(space="warn"))] == [
         f"space {bucket.NODES[0].path} warn",
         f"space {bucket.NODES[1].path} alarm",
@@ -135,8 +149,7 @@ def test_a_node_is_set_to_drop_captured_writes(store: MemoryStore) -> None:
     at = bucket.minute(50)
     for node, settings in ((0, {"cdc_enabled": True}), (1, {"cdc_enabled": False, "cdc_block_writes": False}), (2, {})):
         space = {"at": at.isoformat(), "level": "ok", "used": 1, "limit": 100, "share": 0.01, "disk_free": 3 << 30}
-        document = json.dumps({**space, "settings": settings}).encode()
-        store.put(layout.node_space(bucket.NODES[node], at, "ok"), document)
+        put_space(store, bucket.NODES[node], {**space, "settings": settings})
     found = seen(store, limits(settings=True))
     assert [trouble.key for trouble in found] == [
         f"settings {bucket.NODES[1].path} cdc_enabled",

@@ -10,6 +10,7 @@ from uuid import UUID
 import pytest
 
 from tests.cassandra.merge.join_oracle import WITH_STATICS
+from tests.node_objects import status_of
 from tests.pipeline.planning import plan_ingest, plan_maintain
 from writetime.cassandra.schema.history import SchemaLearner
 from writetime.cli import main
@@ -54,7 +55,7 @@ def ship(store: Store, started: datetime, *, node: int = 0, after: float = 1, da
 
 def known(store: Store, *nodes: int) -> None:
     for node in nodes:
-        store.put(layout.node_facts(NODES[node]), b"{}")
+        store.put(status_of(NODES[node]), b"{}")
 
 
 def batch(store: Store, problems: dict[str, Sequence[Problem]] | None = None, growing: dict[str, Mark] | None = None) -> Manifest:
@@ -103,8 +104,8 @@ def test_a_nodes_logs_are_in_up_to_the_end_of_its_last_segment(store: Store) -> 
     assert ends == {NODES[0].path: NOW - timedelta(hours=2) + minute, NODES[1].path: NOW - timedelta(hours=5) + minute}
     first = min(found(store).values(), key=lambda hold: hold.until)
     assert (first.by, first.tables) == (layout.node_documents(NODES[1]), None)
-    store.delete(layout.node_facts(NODES[1]))
-    assert layout.node_facts(NODES[1]) not in found(store), "one that has left the ring holds nothing back"
+    store.delete(status_of(NODES[1]))
+    assert status_of(NODES[1]) not in found(store), "one that has left the ring holds nothing back"
 
 
 def test_ends_of_batches_of_older_versions_are_looked_up(store: Store) -> None:

@@ -11,11 +11,12 @@ from typing import Any
 
 import pytest
 
+from tests.node_objects import schema_name
 from tests.storage.memory import Fault, MemoryStore
 from writetime.cassandra.schema.history import SchemaLearner
 from writetime.errors import StoreUnavailable
 from writetime.events.masking import Rules
-from writetime.pipeline.archiver import archive, mark_for_retry, release
+from writetime.pipeline.archiver import archive, mark_for_retry, release, whereabouts
 from writetime.pipeline.documents import (
     HELD_HERE,
     LedgerEntry,
@@ -139,6 +140,29 @@ def test_what_a_person_has_released_is_held_no_longer(store: MemoryStore) -> Non
     assert ref(7).incoming not in found.held
 
 
+def test_what_became_of_a_segment_that_is_held_no_longer(store: MemoryStore) -> None:
+    """For a failed task of an earlier run that is cleared again."""
+    ship(store, 1, 2)
+    run(store, 1, 2)
+    names = [ref(number).incoming for number in (1, 2)]
+    assert [whereabouts(store, CLUSTER, name) for name in names] == [None, None]
+    release(store, CLUSTER, names[0], "lost for good")
+    mark_for_retry(store, names[1])
+    assert whereabouts(store, CLUSTER, names[1]) is None
+    run(store)
+    released, archived = (whereabouts(store, CLUSTER, name) for name in names)
+    assert released is not None
+    assert released.startswith("It was released at ")
+    assert "(lost for good), and is cdc_archive/" in released
+    assert archived is not None
+    assert archived.startswith(f"Batch 2 of {CLUSTER} has read it, and it is cdc_archive/")
+    # One that somebody has deleted is not in the archive.
+    ship(store, 3)
+    run(store, 3)
+    store.delete(ref(3).incoming)
+    assert whereabouts(store, CLUSTER, ref(3).incoming) is None
+
+
 def test_a_release_that_was_interrupted_leaves_nothing_behind_when_it_is_repeated(store: MemoryStore) -> None:
     ship(store, 1)
     run(store, 1)
@@ -181,18 +205,9 @@ def test_notes_of_what_was_tried_again_go(store: MemoryStore) -> None:
     mark_for_retry(store, ref(1).incoming)
     run(store, 1)
     later = NOW + timedelta(hours=3)
-    assert [info.name for info in store.list("retries/")] == [layout.retries_adopted(CLUSTER), ref(1).retry]
+    assert [info.name for info in store.list("retries/")] == [ref(1).retry]
     assert plan_ingest(store, CLUSTER, now=later) is None
-    assert [info.name for info in store.list("retries/")] == [layout.retries_adopted(CLUSTER)]
-
-
-def test_what_an_earlier_release_has_cleared_comes_in(store: MemoryStore) -> None:
-    ship(store, *range(20))
-    run(store, *range(20))
-    mark_for_retry(store, ref(3).incoming)
-    for info in list(store.list("retries/")):
-        store.delete(info.name)
-    assert [each.object for each in run(store).segments] == [ref(3).incoming]
+    assert [info.name for info in store.list("retries/")] == []
 
 
 def test_archiving_and_the_ledger_go_on_at_once(store: MemoryStore) -> None:
@@ -256,7 +271,7 @@ def test_what_waits_for_a_schema_is_looked_at_once_for_each_thing_that_is_new(st
         assert release_by_schema(counted, CLUSTER, Rules()) == []  # type: ignore[arg-type]
         assert counted.calls["read", "ledger"] == expected
     change = {"keyspaces": [{"keyspace_name": "k", "writetime": 1}], "tables": []}
-    store.put(layout.schema_snapshot(CLUSTER, NOW, "v"), json.dumps(change).encode())
+    store.put(schema_name(CLUSTER, NOW, "v"), json.dumps(change).encode())
     counted = Counted(store)
     assert release_by_schema(counted, CLUSTER, Rules()) == []  # type: ignore[arg-type]
     assert counted.calls["read", "ledger"] == 200

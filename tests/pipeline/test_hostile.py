@@ -11,9 +11,9 @@ from typing import Any
 
 import pytest
 
+from tests.node_objects import schema_name, status_of
 from writetime.cassandra.schema.history import SchemaLearner
 from writetime.cassandra.schema.snapshot import parse
-from writetime.config.pipeline import PipelineConfig
 from writetime.errors import SchemaError
 from writetime.monitoring.ignored import ignored
 from writetime.monitoring.nodes import ring
@@ -106,9 +106,9 @@ def test_an_object_that_is_too_large_is_in_no_batch_and_is_named(store: LocalSto
     batches = Batches(store, CLUSTER, largest=100)
     refused = {each.object: each.reason for each in ignored(batches)}
     assert refused.keys() == {ref(1).incoming, made.incoming, grows.part(60, 101)}
-    assert all("`largest_segment`" in reason for reason in refused.values())
+    assert all("that a segment may have" in reason for reason in refused.values())
     assert ignored(Batches(store, CLUSTER)) == []
-    assert PipelineConfig.model_fields["largest_segment"].default == SEGMENT == segment_object._LONGEST
+    assert SEGMENT == segment_object._LONGEST
 
 
 def test_an_object_that_is_too_large_keeps_the_state_from_being_purged(store: LocalStore) -> None:
@@ -146,9 +146,8 @@ def test_a_note_of_any_time_lets_all_others_go_on(store: LocalStore, at: str) ->
 
 @pytest.mark.parametrize("said", [*DEEP, b'{"address": "\\ud800"}', b'{"host_id": "h", "address": "10.0.0.9"}', b'{"tokens": [1e999]}'])
 def test_a_document_of_a_node_stops_neither_planning_nor_the_status(store: LocalStore, said: bytes) -> None:
-    store.put(layout.node_facts(NODE), json.dumps({"host_id": "h", "address": "10.0.0.1"}).encode())
-    store.put(layout.node_facts(EVIL), said)
-    store.put(layout.node_space(EVIL, datetime.now(UTC), "ok"), said)
+    store.put(status_of(NODE), json.dumps({"host_id": "h", "address": "10.0.0.1"}).encode())
+    store.put(status_of(EVIL), said)
     ship(store, 1)
     manifest = plan_ingest(store, CLUSTER, now=datetime.now(UTC))
     assert manifest is not None
@@ -158,7 +157,7 @@ def test_a_document_of_a_node_stops_neither_planning_nor_the_status(store: Local
 
 @pytest.mark.parametrize("said", DEEP)
 def test_a_deep_schema_is_refused(store: LocalStore, said: bytes) -> None:
-    store.put(layout.schema_snapshot(CLUSTER, datetime.now(UTC), "x"), said)
+    store.put(schema_name(CLUSTER, datetime.now(UTC), "x"), said)
     assert known_schema(store, CLUSTER).cdc_ever == frozenset()
     with pytest.raises(SchemaError):
         SchemaLearner().apply_document(said)
@@ -201,8 +200,8 @@ def test_a_schema_of_times_to_come_is_refused() -> None:
 def test_a_batch_takes_in_a_limited_number_of_snapshots(store: LocalStore) -> None:
     at = datetime(2026, 1, 1, tzinfo=UTC)
     for number in range(1005):
-        store.put(layout.schema_snapshot(CLUSTER, at + timedelta(seconds=number), "v"), b"{}")
+        store.put(schema_name(CLUSTER, at + timedelta(seconds=number), "v"), b"{}")
     manifest = plan_ingest(store, CLUSTER, now=datetime.now(UTC))
     assert manifest is not None
     assert len(manifest.schema_snapshots) == 1000
-    assert list(islice(sorted(manifest.schema_snapshots), 1)) == [layout.schema_snapshot(CLUSTER, at, "v")]
+    assert list(islice(sorted(manifest.schema_snapshots), 1)) == [schema_name(CLUSTER, at, "v")]

@@ -13,6 +13,7 @@ from shippers import report
 from shippers.disk_space import Level, Space
 from shippers.metrics import Sight
 from shippers.node_identity import NodeFacts as Facts
+from tests.node_objects import status_of
 from tests.storage.memory import MemoryStore
 from writetime.cassandra.cdc_settings import CdcSettings
 from writetime.monitoring.nodes import ring
@@ -38,14 +39,14 @@ def put(store: MemoryStore, document: dict[str, Any], *, at: datetime = NOON, no
 
 def test_the_newest_counts_by_the_clock_of_the_store() -> None:
     store = MemoryStore()
-    store.put(layout.node_facts(NODE), json.dumps({"host_id": NODE.host_id, "address": "old"}).encode())
+    store.put(status_of(NODE), json.dumps({"host_id": NODE.host_id, "address": "old"}).encode())
     put(store, STATUS, at=NOON + timedelta(days=1))
     last = put(store, {**STATUS, "address": "10.0.0.9"})
-    store.put(layout.node_facts(OTHER), json.dumps({"address": "10.0.0.2"}).encode())
+    store.put(status_of(OTHER), json.dumps({"address": "10.0.0.2"}).encode())
     first, second = read_facts(store, NODE.cluster)
     assert (first.object, first.address, first.tokens) == (last, "10.0.0.9", (-5, 7))
     assert first.space == NodeSpace(NOON, "warn", 0.9, 9, 10, 3)
-    assert (second.node, second.object, second.address, second.space) == (OTHER, layout.node_facts(OTHER), "10.0.0.2", None)
+    assert (second.node, second.object, second.address, second.space) == (OTHER, status_of(OTHER), "10.0.0.2", None)
 
 
 @pytest.mark.parametrize("tokens", [None, ["85070591730234615865843651857942052864"], ["0a"], [7]])
@@ -110,17 +111,15 @@ def test_what_a_shipper_writes_is_what_the_status_shows() -> None:
 
 def test_planning_deletes_outdated_statuses(monkeypatch: pytest.MonkeyPatch) -> None:
     store = MemoryStore()
-    kept = layout.node_facts(OTHER)
-    store.put(kept, b"{}")
     other = put(store, STATUS | {"host_id": OTHER.host_id}, node=OTHER)
     names = [put(store, STATUS, at=NOON + timedelta(seconds=15 * number)) for number in range(100)]
     read_facts(store, NODE.cluster, tidy=True)
-    assert len(list(store.list("nodes/"))) == 102, "they are only just written"
+    assert len(list(store.list("nodes/"))) == 101, "they are only just written"
     monkeypatch.setattr(node_facts, "_OUTDATED", timedelta(seconds=-1))
     read_facts(store, NODE.cluster)
-    assert len(list(store.list("nodes/"))) == 102, "people only look"
+    assert len(list(store.list("nodes/"))) == 101, "people only look"
     found = read_facts(store, NODE.cluster, tidy=True)
-    assert [info.name for info in store.list("nodes/")] == sorted([kept, other, names[-1]])
+    assert [info.name for info in store.list("nodes/")] == sorted([other, names[-1]])
     assert found == read_facts(store, NODE.cluster)
 
 

@@ -13,7 +13,7 @@ from tests.storage.memory import MemoryStore
 from writetime.config.pipeline import PipelineConfig, load
 from writetime.errors import BatchBusy, BatchError
 from writetime.pipeline import pinned
-from writetime.pipeline.documents import Manifest, RefusedTable, SegmentInput, Unwritable
+from writetime.pipeline.documents import Manifest, RefusedTable, SegmentInput
 from writetime.storage import layout
 
 AT = datetime(2026, 5, 4, 12, 0, tzinfo=UTC)
@@ -89,11 +89,6 @@ def test_everybody_goes_by_the_verdicts_of_the_first_run(store: MemoryStore) -> 
     assert second == pinned.Known(True, {ORDERS.table_id: ORDERS, CARTS.table_id: CARTS}, 1, frozenset({ORDERS.table_id}))
     pinned.add_verdict(store, MANIFEST, CARTS)
     assert pinned.verdicts(store, MANIFEST) == second
-
-
-def test_verdicts_of_a_batch_that_the_version_before_began(store: MemoryStore) -> None:
-    store.put(layout.batch_object("c", 3, "unwritable"), Unwritable(tables=[CARTS]).to_bytes())
-    assert pinned.pin_verdicts(store, MANIFEST, [ORDERS]).refused == {CARTS.table_id: CARTS, ORDERS.table_id: ORDERS}
 
 
 def test_two_runs_that_add_a_verdict_at_once(store: MemoryStore, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -17,6 +17,7 @@ import pytest
 from spark_jobs.stages.scan import _place, content
 from tests.cassandra.commitlog.examples import RANGES_TABLE
 from tests.cassandra.schema.examples import create_table
+from tests.node_objects import schema_name, status_of
 from tests.pipeline.planning import plan_ingest, plan_maintain, plan_replay
 from writetime.cassandra.commitlog import descriptor
 from writetime.cassandra.schema.history import SchemaLearner
@@ -287,6 +288,7 @@ def test_a_quarantined_segment_waits_until_a_person_clears_it(store: LocalStore)
     assert (entry.sealed_at, entry.archived_as) == (NOW, ref(1).archived(NOW)), "a mended copy belongs to the hour of the segment"
 
 
+@pytest.mark.advice("Upgrade writetime to a release that reads it.")
 def test_a_segment_of_an_unknown_version_waits_for_a_release_that_reads_it(store: LocalStore, monkeypatch: pytest.MonkeyPatch) -> None:
     """It is not quarantined, holds up no other, and comes in with the first plan of that release."""
     later = replace(ref(3), segment=layout.SegmentName(id=3, version=10))
@@ -671,7 +673,7 @@ def test_a_replay_of_empty_hours(store: LocalStore) -> None:
 
 
 def test_a_new_snapshot_alone_makes_a_batch_once(store: LocalStore) -> None:
-    name = layout.schema_snapshot(CLUSTER, NOW, "v1")
+    name = schema_name(CLUSTER, NOW, "v1")
     store.put(name, b"{}")
     manifest = planned(store)
     assert manifest.schema_snapshots == [name]
@@ -680,7 +682,7 @@ def test_a_new_snapshot_alone_makes_a_batch_once(store: LocalStore) -> None:
 
 
 def test_nodes_come_with_their_addresses(store: LocalStore) -> None:
-    store.put(layout.node_facts(NODE), json.dumps({"host_id": NODE.host_id, "address": "10.0.0.1"}).encode())
+    store.put(status_of(NODE), json.dumps({"host_id": NODE.host_id, "address": "10.0.0.1"}).encode())
     ship(store, 1)
     assert planned(store).nodes == {NODE.host_id: "10.0.0.1"}
 
@@ -699,7 +701,7 @@ def test_nodes_come_with_their_addresses(store: LocalStore) -> None:
 def test_a_batch_pins_the_rule_that_follows_the_nodes_releases(store: LocalStore, releases: list[str | None], rule: str) -> None:
     for at, release in enumerate(releases):
         node = layout.NodeName(CLUSTER, "dc1", f"node-{at}")
-        store.put(layout.node_facts(node), json.dumps({"host_id": node.host_id, "release_version": release}).encode())
+        store.put(status_of(node), json.dumps({"host_id": node.host_id, "release_version": release}).encode())
     ship(store, 1)
     manifest = planned(store)
     assert manifest.merge_rule == rule
@@ -718,7 +720,7 @@ def test_where_no_shipper_can_ask_its_node_the_format_of_segments_says_the_rule(
     first = planned(store)
     assert first.merge_rule == "3.11"
     seal(store, first)
-    store.put(layout.schema_snapshot(CLUSTER, NOW, "v"), b"{}")
+    store.put(schema_name(CLUSTER, NOW, "v"), b"{}")
     second = planned(store)
     assert (second.segments, second.merge_rule) == ([], "3.11")
 
@@ -744,8 +746,8 @@ def test_a_manifest_of_before_the_rule_was_noted_means_that_of_4_0(store: LocalS
 )
 def test_a_node_that_says_nothing_sensible_holds_up_nobody(store: LocalStore, said: bytes) -> None:
     other = layout.NodeName(CLUSTER, "dc1", "other")
-    store.put(layout.node_facts(NODE), said)
-    store.put(layout.node_facts(other), b'{"host_id": "other", "address": null}')
+    store.put(status_of(NODE), said)
+    store.put(status_of(other), b'{"host_id": "other", "address": null}')
     ship(store, 1)
     assert planned(store).nodes == {"other": ""}
 

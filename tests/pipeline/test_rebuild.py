@@ -11,6 +11,7 @@ from typing import Any
 
 import pytest
 
+from tests.node_objects import schema_name
 from tests.pipeline.planning import plan_ingest, plan_maintain, plan_replay
 from tests.pipeline.test_planner import (
     CLUSTER,
@@ -304,7 +305,7 @@ def test_state_begins_where_no_shard_lies(store: LocalStore) -> None:
 def test_batches_go_through_the_archive_by_the_hour_and_build_on_each_other(store: LocalStore) -> None:
     late = taken_in(store, 1, 2, hour=2)
     early = taken_in(store, 3, hour=0)
-    store.put("schemas/ring%20one/20260504T000000Z-a.json", b"{}")
+    store.put("schemas/ring%20one/dc1/a/20260504T000000Z-a.json", b"{}")
     rebuild = started(store)
     made = planner(store, rebuild, 2)
     manifests = [manifest for manifest in iter(lambda: step(store, made), None) if manifest is not None]
@@ -313,7 +314,7 @@ def test_batches_go_through_the_archive_by_the_hour_and_build_on_each_other(stor
         (2 + NEXT, 0, "rebuild", rebuild.chain),
         (3 + NEXT, 2 + NEXT, "rebuild", rebuild.chain),
     ]
-    assert [each.schema_snapshots for each in manifests] == [["schemas/ring%20one/20260504T000000Z-a.json"], []]
+    assert [each.schema_snapshots for each in manifests] == [["schemas/ring%20one/dc1/a/20260504T000000Z-a.json"], []]
     assert all(segment.ref.node.host_id for each in manifests for segment in each.segments)
 
 
@@ -487,7 +488,7 @@ def test_an_open_batch_of_the_chain_before_is_voided(store: LocalStore) -> None:
 
 @pytest.mark.parametrize("before", [0, 1])
 def test_what_a_voided_batch_of_a_rebuild_took_comes_in_again(before: int, store: LocalStore) -> None:
-    store.put(layout.schema_snapshot(CLUSTER, NOW, "v1"), b"{}")
+    store.put(schema_name(CLUSTER, NOW, "v1"), b"{}")
     taken_in(store, 1, hour=0)
     taken_in(store, 2, hour=1)
     made = planner(store, started(store), 1)

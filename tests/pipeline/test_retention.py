@@ -133,16 +133,14 @@ def test_reports_go_but_for_the_last_of_each(store: LocalStore) -> None:
         os.utime(Path(store.url, name), (at, at))
         return name
 
-    node = layout.NodeName(CLUSTER, "dc1", "a")
     old = [
         put(layout.verify_report(CLUSTER, START), 0),
         put(layout.verify_report(CLUSTER, START).replace(".json", ".svg"), 0),
         put(layout.audit_report(CLUSTER, START), 0),
-        put(layout.node_space(node, START, "warn"), 0),
     ]
     last = [layout.verify_report(CLUSTER, START + timedelta(days=1)), layout.audit_report(CLUSTER, START + timedelta(days=20))]
-    young = [layout.node_space(node, START + timedelta(days=8), "ok"), layout.audit_report(CLUSTER, START + timedelta(days=9))]
-    for name, day in zip([*last, *young], (1, 20, 8, 9), strict=True):
+    young = layout.audit_report(CLUSTER, START + timedelta(days=9))
+    for name, day in zip([*last, young], (1, 20, 9), strict=True):
         put(name, day)
     put(layout.verify_report("other", START), 0)
     found = [info.name for info in retention.reports(store, CLUSTER, START + timedelta(days=7))]
@@ -163,7 +161,6 @@ def test_statuses_of_nodes_go_but_for_the_last_of_each(store: LocalStore) -> Non
     put(layout.node_status(node, START, "00000001"), 5)
     put(layout.node_status(node, START + timedelta(days=8), "00000002"), 4)
     put(layout.node_status(other, START, "00000000"), 0)
-    put(layout.node_facts(node), 0)
     put(layout.nodes_prefix(CLUSTER) + "stray", 0)
     found = [info.name for info in retention.statuses(store, CLUSTER, START + timedelta(days=3))]
     assert sorted(found) == sorted(old)

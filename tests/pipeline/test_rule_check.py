@@ -11,13 +11,13 @@ import pytest
 import yaml
 
 from spark_jobs import rebuild
+from tests.node_objects import schema_name
 from writetime.cli import main
 from writetime.config.pipeline import PipelineConfig, load
 from writetime.config.tables import ColumnsConfig
 from writetime.errors import ConfigError
 from writetime.pipeline.planner import history, plan_ingest
 from writetime.pipeline.rule_check import rule_check, unmatched_now
-from writetime.storage import layout
 from writetime.storage.local import LocalStore
 
 CLUSTER = "ring"
@@ -47,7 +47,7 @@ SNAPSHOT = json.dumps(
 def store(tmp_path: Path) -> LocalStore:
     """A bucket with a snapshot of the schema, and no batch."""
     store = LocalStore(tmp_path / "bucket")
-    store.put(layout.schema_snapshot(CLUSTER, NOW, "v1"), SNAPSHOT)
+    store.put(schema_name(CLUSTER, NOW, "v1"), SNAPSHOT)
     return store
 
 

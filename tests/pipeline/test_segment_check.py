@@ -11,6 +11,7 @@ import pytest
 from tests.cassandra.commitlog.examples import RANGES_TABLE, SCHEMA, insert
 from tests.cassandra.commitlog.packed import KEYS, PACKINGS, repack
 from tests.cassandra.schema.examples import create_table
+from tests.node_objects import schema_name
 from writetime.cassandra.commitlog.encode import encode_mutation, encode_segment
 from writetime.cassandra.schema.history import SchemaLearner
 from writetime.cassandra.schema.model import Column, Schema
@@ -73,7 +74,7 @@ def test_what_sealed_batches_and_readable_snapshots_told_is_known(store: Store) 
     sealed = Sealed(number=1, kind="ingest", sealed_at=NOW, segments=[], accounting=[], state={})
     for what, data in (("manifest", manifest.to_bytes()), ("sealed", sealed.to_bytes()), ("schema", learner.to_json().encode())):
         store.put(layout.batch_object(CLUSTER, 1, what), data)
-    store.put(layout.schema_snapshot(CLUSTER, NOW, "broken"), b"\xff no JSON")
+    store.put(schema_name(CLUSTER, NOW, "broken"), b"\xff no JSON")
     store.put(NAME, segment(encode_mutation(insert(1), SCHEMA)))
     assert kinds(store) == []
 

@@ -31,6 +31,27 @@ def test_a_stop_is_for_the_session_that_runs(tmp_path: Path) -> None:
     assert sessions.stop_requested(store, CLUSTER, "three") is None
 
 
+def test_a_problem_that_comes_again_is_another_one() -> None:
+    def minute(number: int) -> datetime:
+        return NOW + timedelta(minutes=number)
+
+    fails = state("one").noted(minute(1), publish_error="no broker")
+    assert (fails.updated_at, fails.failing_since, fails.waiting_since) == (minute(1), minute(1), None)
+    assert fails.noted(minute(2), publish_error="no answer").failing_since == minute(1)
+    works = fails.noted(minute(3), publish_error="", waiting={"shop.a": 5})
+    assert (works.failing_since, works.waiting_since) == (None, minute(3))
+    more = works.noted(minute(4), publish_error="no broker", waiting={"shop.a": 5, "shop.b": 7})
+    assert (more.failing_since, more.waiting_since) == (minute(4), minute(4))
+    # The next session goes on with it, and a problem that it finds over is over.
+    following = state("two").with_problems_of(more).noted(minute(5), failed=[3])
+    assert (following.id, following.failing_since, following.waiting_since) == ("two", minute(4), minute(4))
+    assert following.noted(minute(6), publish_error="no broker", waiting=more.waiting).failing_since == minute(4)
+    assert following.noted(minute(6), waiting={}).waiting_since is None
+    assert state("three").with_problems_of(None) == state("three")
+    # Written by a version that knew no times.
+    assert state("four").model_copy(update={"publish_error": "no broker"}).noted(minute(7)).failing_since == minute(7)
+
+
 def test_a_suspended_session_does_not_write_over_its_successor(tmp_path: Path) -> None:
     store = LocalStore(tmp_path)
     first = state("one")

@@ -11,6 +11,7 @@ from uuid import UUID
 
 import pytest
 
+from tests.node_objects import status_of
 from writetime.cassandra.model import Cell, Liveness, Row
 from writetime.errors import ConfigError
 from writetime.pipeline import verification
@@ -134,7 +135,7 @@ def test_the_horizon_is_that_of_the_node_that_is_furthest_behind(tmp_path: Path)
         store.put(layout.batch_object("c", number, "sealed"), sealed.to_bytes())
     assert verification.written_until(store, "c", sealed) == start
     for node in nodes[:2]:
-        store.put(layout.node_facts(node), b"{}")
+        store.put(status_of(node), b"{}")
     assert verification.written_until(store, "c", sealed) == start + timedelta(minutes=2)
 
 

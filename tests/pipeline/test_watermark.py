@@ -15,6 +15,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from spark_jobs.ingest import unsound_tables
+from tests.node_objects import status_of
 from writetime.pipeline import planner, watermark
 from writetime.pipeline.archiver import archive, mark_for_retry
 from writetime.pipeline.documents import HeldTable, Manifest, Mark, Problem, Sealed, SegmentOutcome, Watermark
@@ -173,7 +174,7 @@ def test_a_node_that_has_left_no_longer_counts(store: LocalStore) -> None:
 
 
 def test_without_any_answer_all_nodes_with_a_status_count(store: LocalStore) -> None:
-    store.put(layout.node_facts(A), b"{}")
+    store.put(status_of(A), b"{}")
     ship(store, A, 1)
     complete = planned(store).complete
     assert complete is not None

@@ -1,7 +1,7 @@
 """The page over a small bucket: what each part shows, that nothing of it can be made into markup, who may,
 and what the buttons do.
 
-Airflow's part is a stand-in here; tests/airflow has the real one."""
+Airflow's part is a stand-in here, which test_access holds against the real one; tests/airflow has that one."""
 
 from __future__ import annotations
 
@@ -10,9 +10,11 @@ import json
 import re
 import shutil
 import sys
+import time
 from collections.abc import Iterator
 from dataclasses import dataclass, field
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
+from fnmatch import fnmatchcase
 from pathlib import Path
 from typing import Any
 from urllib.parse import quote
@@ -21,6 +23,8 @@ import pytest
 
 from tests.monitoring import bucket
 from writetime.config.airflow import WatchConfig
+from writetime.config.installation import Problem
+from writetime.errors import ConfigError
 from writetime.events.masking import Rules
 from writetime.pipeline import audit, sessions, verification
 from writetime.pipeline.archive_packing import let_go, pack
@@ -37,6 +41,9 @@ from writetime.storage.local import LocalStore
 pytest.importorskip("fastapi", reason="FastAPI comes with the extra `airflow`")
 from fastapi import FastAPI, HTTPException, Request
 from fastapi.testclient import TestClient
+
+from tests.node_objects import put_space
+from tests.plugins.access_contract import RIGHTS
 
 PLUGINS = Path(__file__).resolve().parents[2] / "plugins"
 PAGES = ("", "segments", "batches", "batches/3", "tables", "checks", "quarantine", "cost", "replay")
@@ -69,18 +76,25 @@ class Guard:
     async def user(self, request: Request) -> str:
         if "user" not in request.headers:
             raise HTTPException(401, "Not authenticated")
+        if request.headers["user"] not in (*RIGHTS, ""):
+            raise HTTPException(403, "Invalid token")
         return request.headers["user"]
 
     def may_read(self, user: str, dag_id: str) -> bool:
-        return user != "stranger" and not (user == "bookmaker" and dag_id != "cdc_ingest__bets")
+        return self._may(user, "GET", dag_id)
 
     def may_trigger(self, user: str, dag_id: str) -> bool:
-        return user == "operator" or (user == "replayer" and dag_id.partition("__")[0] == "cdc_replay")
+        return self._may(user, "POST", dag_id)
+
+    def _may(self, user: str, method: str, dag_id: str) -> bool:
+        return any(fnmatchcase(dag_id, pattern) for pattern in RIGHTS.get(user, {}).get(method, ()))
 
     def name(self, user: str) -> str:
         return f"{user} <o>"
 
     def trigger(self, user: str, dag_id: str, settings: dict[str, str], note: str) -> Any:
+        if "nosuch" in dag_id:
+            raise HTTPException(409, f"Airflow did not start {dag_id}")
         self.runs.append((user, dag_id, settings))
         self.notes.append(note)
         return self.started(dag_id, "manual__<b>", True)
@@ -413,7 +427,7 @@ def test_values_in_quarantine_need_permission_and_configuration(browser: Browser
 
 def test_records_that_are_none(browser: Browser) -> None:
     for name in (BAD.incoming, BAD.ledger, "quarantine/x.bin", "%00.bin"):
-        browser.get(f"quarantine/piece?name={name.replace('%', '%25')}", status=404)
+        browser.get(f"quarantine/record?name={name.replace('%', '%25')}", status=404)
 
 
 def test_names_are_no_markup(browser: Browser) -> None:
@@ -447,6 +461,19 @@ def test_what_a_browser_is_told(browser: Browser) -> None:
 def test_only_who_may_see_the_dag_sees_anything(browser: Browser, path: str) -> None:
     assert browser.client.get(f"/writetime/{path}").status_code == 401
     assert "Prod" not in browser.get(path, "stranger", 403)
+
+
+@pytest.mark.parametrize("several", [False, True])
+def test_a_new_route_needs_no_check_of_its_own(page: Any, folder: Path, several: bool) -> None:
+    """Rights come before routing: whoever adds a route cannot forget them."""
+    batches, guard = Batches(LocalStore(folder), bucket.CLUSTER), Guard(page.Started)
+    shown = page.Shown("bets", lambda: batches, Rules, "cdc_ingest__bets", "cdc_replay__bets")
+    app = page.build_all([shown], [], guard, ingest_of) if several else page.build(shown, guard)
+    place = next(route.app for route in app.routes if route.path == "/pipeline/bets") if several else app
+    place.add_api_route("/new", lambda: "news")
+    client, path = TestClient(app), "/pipeline/bets/new" if several else "/new"
+    answers = [client.get(path, headers=headers) for headers in ({}, {"user": "stranger"}, {"user": "bookmaker"})]
+    assert [(answer.status_code, "news" in answer.text) for answer in answers] == [(401, False), (403, False), (200, True)]
 
 
 @pytest.mark.parametrize("user", ["viewer", "replayer", "stranger", ""])
@@ -588,6 +615,59 @@ def test_a_replay_asks_once_and_takes_whole_hours(own: Browser) -> None:
     assert own.guard.runs == [("replayer", "cdc_replay", times)]
 
 
+@pytest.fixture
+def in_berlin(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    monkeypatch.setenv("TZ", "Europe/Berlin")
+    time.tzset()
+    yield
+    monkeypatch.undo()
+    time.tzset()
+
+
+TWICE, MISSING = datetime(2026, 10, 25, 0, tzinfo=UTC), datetime(2026, 3, 29, 1, tzinfo=UTC)
+"""In Berlin, the hour from 2:00 to 3:00 begins at the first one, and again an hour later; at the second one, clocks go from
+2:00 to 3:00."""
+
+
+@pytest.mark.usefixtures("in_berlin")
+@pytest.mark.parametrize(
+    ("start", "hour"),
+    [
+        ("2026-10-25T00:00", TWICE),
+        ("2026-10-25T02:00", TWICE + timedelta(hours=2)),
+        ("2026-10-25T02:00+02:00", TWICE),
+        ("2026-10-25T02:00+01:00", TWICE + timedelta(hours=1)),
+        ("2026-03-29T02:00", MISSING + timedelta(hours=1)),
+        ("2026-03-29T02:00+01:00", MISSING),
+    ],
+)
+def test_hours_of_a_replay_are_those_of_utc_where_clocks_change(own: Browser, tmp_path: Path, start: str, hour: datetime) -> None:
+    store = LocalStore(tmp_path / "bucket")
+    for place in range(4):
+        for number in range(hour.hour + 1 if place == hour.hour else 9):
+            sealed_at = hour.replace(hour=place, minute=10 + number)
+            ref = layout.SegmentRef(bucket.NODES[0], layout.SegmentName(int(sealed_at.timestamp()) * 1000, 7))
+            store.put(ref.archived(sealed_at), b"x", metadata={"sealed_at": sealed_at.isoformat()})
+    end = datetime.fromisoformat(start) + timedelta(hours=1)
+    shown = own.get(f"replay?start={quote(start)}&end={quote(end.isoformat())}")
+    assert f"{hour:%Y-%m-%d %H:00:00}Z to {hour + timedelta(hours=1):%Y-%m-%d %H:00:00}Z" in text(shown)
+    assert f"{hour.hour + 1} of them are in the archive" in text(shown)
+    begin, until = re.findall(r'name="(?:start|end)" value="([^"]+)"', shown)
+    own.post("replay", {"start": begin, "end": until})
+    times = {"start": hour.isoformat(), "end": (hour + timedelta(hours=1)).isoformat()}
+    assert own.guard.runs == [("operator", "cdc_replay", times)]
+
+
+@pytest.mark.usefixtures("in_berlin")
+def test_all_times_on_the_page_are_utc_and_say_so(browser: Browser) -> None:
+    shown = " ".join(text(browser.get(path)) for path in (*PAGES, f"segment?name={quote(BAD.incoming)}"))
+    ends = {end.rstrip(",.;:)") for end in re.findall(r"\d\d-\d\d[ T]\d\d:\d\d(?::\d\d)?(?:\.\d+)?(\S*)", shown)}
+    assert ends <= {"Z", "+00:00"}
+    # In Berlin that was 14:10:20.
+    assert "2026-05-04 12:10:20Z" in shown
+    assert "14:10:20" not in shown
+
+
 def test_a_replay_to_compare_goes_into_a_namespace(own: Browser) -> None:
     hours = "start=2026-05-04T12:00&end=2026-05-04T13:00"
     assert "shop__check" not in text(own.get("replay?" + hours))
@@ -618,8 +698,10 @@ def test_what_is_behind_the_horizon_goes_into_a_namespace_only(own: Browser, tmp
     ("start", "end"), [("", ""), ("x", "2026-05-04T13:00"), ("2026-05-04T13:00", "2026-05-04T13:00"), ("2020-01-01", "2026-01-01")]
 )
 def test_a_replay_of_no_hours_is_refused(own: Browser, start: str, end: str) -> None:
-    own.post("replay", {"start": start, "end": end}, status=422)
-    own.get(f"replay?start={start}&end={end}")
+    refused = own.post("replay", {"start": start, "end": end}, status=422)
+    assert "plan a replay: " in refused
+    if start:
+        assert "plan a replay: " in text(own.get(f"replay?start={start}&end={end}"))
     assert own.guard.runs == []
 
 
@@ -647,7 +729,7 @@ def several(page: Any, folder: Path, tmp_path: Path) -> Browser:
     shutil.copytree(folder, tmp_path / "bucket")
     store, now = LocalStore(tmp_path / "bucket"), datetime.now(UTC)
     space = {"at": now.isoformat(), "level": "alarm", "used": 90, "limit": 100, "share": 0.93, "disk_free": 7}
-    store.put(layout.node_space(bucket.NODES[0], now, "alarm"), json.dumps(space).encode())
+    put_space(store, bucket.NODES[0], space)
     batches = Batches(store, bucket.CLUSTER)
 
     def broken() -> Batches:
@@ -657,9 +739,14 @@ def several(page: Any, folder: Path, tmp_path: Path) -> Browser:
         return page.Shown(name, opened, Rules, f"cdc_ingest__{name}", f"cdc_replay__{name}")
 
     guard = Guard(page.Started)
+    problems = [Problem(ConfigError("<b>wrong", obj="typo.yaml"), frozenset({"files", "typo"}))]
     root = FastAPI()
-    root.mount("/writetime", page.build_all([shown("files", lambda: batches), shown("bets", broken)], ["typo.yaml: <b>wrong"], guard))
+    root.mount("/writetime", page.build_all([shown("files", lambda: batches), shown("bets", broken)], problems, guard, ingest_of))
     return Browser(TestClient(root), guard)
+
+
+def ingest_of(name: str) -> str:
+    return f"cdc_ingest__{name}" if name else "cdc_ingest"
 
 
 def test_the_list_of_pipelines(several: Browser) -> None:
@@ -691,6 +778,17 @@ def test_each_pipeline_has_its_own_page(several: Browser) -> None:
     assert "default-src 'none'" in answer.headers["content-security-policy"]
 
 
+@pytest.mark.parametrize("headers", [{"host": "airflow.example"}, {"host": "evil.example"}], ids=str)
+def test_a_redirect_stays_where_the_browser_is(several: Browser, headers: dict[str, str]) -> None:
+    """Behind a proxy that ends TLS the request has another scheme, and maybe another host, than the browser."""
+    for path, there in (
+        ("pipeline/files", "/writetime/pipeline/files/"),
+        ("pipeline/files/segments/?node=x", "/writetime/pipeline/files/segments?node=x"),
+    ):
+        answer = several.client.get(f"/writetime/{path}", headers={"user": "operator", **headers}, follow_redirects=False)
+        assert (answer.status_code, answer.headers["location"]) == (307, there)
+
+
 def test_one_sees_the_pipelines_whose_dags_one_sees(several: Browser) -> None:
     found = several.get("", "bookmaker")
     assert "Prod" not in found
@@ -715,6 +813,7 @@ def test_buttons_trigger_the_dags_of_their_pipeline(several: Browser) -> None:
 
 
 def test_if_no_file_can_be_used_that_is_told(page: Any) -> None:
-    client = TestClient(page.build_all([], ["typo.yaml: wrong"], Guard(page.Started)))
+    problems = [Problem(ConfigError("wrong", obj="typo.yaml"), frozenset({"typo"}))]
+    client = TestClient(page.build_all([], problems, Guard(page.Started), ingest_of))
     assert "typo.yaml: wrong" in text(client.get("/", headers={"user": "operator"}).text)
     assert client.get("/", headers={"user": "stranger"}).status_code == 403

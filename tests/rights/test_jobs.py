@@ -34,15 +34,13 @@ def of(node: NodeName, number: int) -> SegmentRef:
 
 
 def ship(root: Store, node: NodeName) -> None:
-    """What has come in: three segments, a part of one of them, two answers about TRUNCATEs, the node's room
-    of long ago."""
+    """What has come in: three segments, a part of one of them, two answers about TRUNCATEs."""
     noted = {"sealed_at": NOW.isoformat(), "ending": "completed"}
     for number in (1, 2, 3):
         root.put(of(node, number).incoming, f"segment {number}".encode() * 99, metadata=noted)
     root.put(of(node, 1).part(0, 99), b"part", metadata=noted)
     for minute in (0, 1):
         truncations.ship_truncations(root, node, [], NOW + timedelta(minutes=minute))
-    root.put(layout.node_space(node, NOW, "ok"), b"{}")
 
 
 def plan(store: Store, node: NodeName) -> Manifest:
@@ -113,7 +111,6 @@ def forget(store: Store, node: NodeName) -> None:
         "audit",
         "ledger",
         "quarantine",
-        "space",
         "verify",
     }
     for info in gone:
@@ -160,7 +157,7 @@ NEEDED = {
             "audit", "batches", "cdc_archive", "clock", "ledger", "pipelines", "published", "quarantine", "released", "retries", "verify",
         )
     },
-    **{f"delete:{folder}": rf"delete an object.*/{folder}/" for folder in ("cdc", "cdc_parts", "space", "truncations")},
+    **{f"delete:{folder}": rf"delete an object.*/{folder}/" for folder in ("cdc", "cdc_parts", "truncations")},
 }  # fmt: skip
 NEEDED_OF_S3 = {
     f"delete:{folder}": rf"delete an object.*/{folder}/" for folder in ("audit", "cdc_archive", "ledger", "quarantine", "verify")

@@ -84,8 +84,7 @@ def test_what_is_enforced_is_what_the_table_says(place: Place, node: NodeName, n
 def test_the_table_knows_all_folders() -> None:
     known = {place for role in ROLES.values() for operation in rights.OPERATIONS for place in role[operation]} - {"*"}
     assert known <= set(folders())
-    # Shippers up to 0.1 wrote space/; what nobody writes any more is read only.
-    assert set(folders()) - {place for role in ROLES.values() for place in (*role["create"], *role["write"])} == {"space"}
+    assert set(folders()) == {place for role in ROLES.values() for place in (*role["create"], *role["write"])}
 
 
 def test_the_files_are_the_tables() -> None:

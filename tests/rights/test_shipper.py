@@ -184,7 +184,6 @@ OF_JOBS = (
     "quarantine",
     "released",
     "retries",
-    "space",
 )
 OTHERS = ("other", "7b1c0a52-0c43-4f0a-8a57-0242ac1200020", "7b1c0a52-0c43-4f0a-8a57-0242ac12000")
 """Host ids of others, some of which begin as the node's own does, or the other way round."""

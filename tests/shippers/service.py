@@ -53,7 +53,7 @@ class Service:
 def command(folder: Path, bucket: str, *options: str, prelude: str = "", **ship: Any) -> list[str]:
     """The command line for the segments in `folder`. `prelude` is Python that runs before it in the process."""
     node = {"cdc_raw": str(folder), "host_id": "host-1", "datacenter": "dc1", "poll_seconds": 0.1}
-    node |= {"data_file_directories": [], "ship": {"listen": None, "tail_seconds": None, "nice": 0, "disk_reserve": 0, **ship}}
+    node |= {"data_file_directories": [], "ship": {"listen": None, "tail_seconds": None, "disk_reserve": 0, **ship}}
     document = {"pipeline": "p", "cluster": {"name": "ring", "datacenters": ["dc1"]}, "bucket": bucket, "node": node}
     file = folder.parent / "pipeline.yaml"
     file.write_text(yaml.safe_dump(document), encoding="utf-8")

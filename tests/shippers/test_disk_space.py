@@ -533,6 +533,6 @@ def test_settings(tmp_path: Path) -> None:
     node = NodeConfig.model_validate({"cdc_raw": tmp_path / "cdc_raw", "ship": {"cdc_total_space": "4GiB", "rate": "20MB"}})
     assert (node.ship.cdc_total_space, node.ship.rate) == (4 * GIB, 20_000_000)
     assert node.spill == tmp_path / "cdc_raw.writetime" / "spill"
-    for wrong in ({"warn_at": 0.9}, {"rate": 0}, {"listen": "9464"}, {"listen": "a b:1"}, {"when_store_is_down": "delete"}):
-        with pytest.raises(ValueError, match=r"warn_at|rate|listen|when_store_is_down"):
+    for wrong in ({"rate": 0}, {"listen": "9464"}, {"listen": "a b:1"}, {"when_store_is_down": "delete"}):
+        with pytest.raises(ValueError, match=r"rate|listen|when_store_is_down"):
             ShipConfig.model_validate(wrong)

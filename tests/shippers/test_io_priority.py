@@ -73,18 +73,12 @@ def test_memory_and_niceness_while_big_segments_go_to_gcs(folder: Folder, tmp_pa
     assert folder.names == ["CommitLog-7-4.log", "CommitLog-7-4_cdc.idx"]
 
 
-def test_niceness_is_only_added(monkeypatch: pytest.MonkeyPatch) -> None:
-    added: list[int] = []
-
-    def nice(by: int) -> int:
-        if by:
-            added.append(by)
-        return 7
-
-    monkeypatch.setattr(os, "nice", nice)
-    for wanted in (10, 7, 0):
-        io_priority.lower_priority(wanted)
-    assert added == [3]
+@pytest.mark.parametrize(("before", "added"), [(0, [10]), (7, [3]), (10, []), (19, [])])
+def test_niceness_is_only_added(monkeypatch: pytest.MonkeyPatch, before: int, added: list[int]) -> None:
+    asked: list[int] = []
+    monkeypatch.setattr(os, "nice", lambda by: asked.append(by) or before)
+    io_priority.lower_priority()
+    assert [by for by in asked if by] == added
 
 
 def test_pages_are_forgotten(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -15,6 +15,7 @@ import pytest
 
 from spark_jobs.stages.explode import ExplodePlan, exploder
 from spark_jobs.stages.scan import ROUTED
+from tests.node_objects import schema_name
 from tests.spark_jobs import examples
 from tests.spark_jobs.examples import SCHEMA, THEN
 from tests.spark_jobs.synthetic import CLUSTER, ORDERS, START, Ring, micros
@@ -23,7 +24,6 @@ from writetime.cassandra.commitlog.mutation import BY_THE_NODE
 from writetime.cassandra.merge.row_codec import Engine
 from writetime.pipeline.documents import Apart, Sealed
 from writetime.pipeline.truncations import Cuts
-from writetime.storage import layout
 
 
 def exploded(engine: Engine, apart: frozenset[bytes]) -> tuple[list[bytes], Counter[str]]:
@@ -57,7 +57,7 @@ def known(ring: Ring, number: int, mode: str) -> None:
     row = {"keyspace_name": "shop", "table_name": "orders", "id": str(ORDERS.id), "cdc": True, "writetime": micros(-99)}
     at = START + timedelta(seconds=300 * number)
     found = {"taken_at": at.isoformat(), "schema_version": str(UUID(int=number)), "tables": [{**row, "transactional_mode": mode}]}
-    ring.store.put(layout.schema_snapshot(CLUSTER, at, f"v{number}"), json.dumps(found).encode())
+    ring.store.put(schema_name(CLUSTER, at, f"v{number}"), json.dumps(found).encode())
 
 
 def choose(ring: Ring, **choice: Any) -> None:

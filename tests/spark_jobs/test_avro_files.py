@@ -21,6 +21,7 @@ from tests.spark_jobs.test_iceberg import events
 from writetime.cassandra.schema.history import SchemaLearner
 from writetime.config.kafka import FilesConfig
 from writetime.errors import ConfigError
+from writetime.events.envelope import place_of
 from writetime.pipeline.publish_progress import Published, read_published
 
 pytestmark = [pytest.mark.spark, pytest.mark.timeout(900)]
@@ -57,7 +58,7 @@ def test_each_batch_has_files_of_its_own_which_are_the_same_in_every_run(tmp_pat
         names = list(first)
         assert [name.split("-")[0] for name in names] == 2 * ["shop.Filed/0000000001"] + 2 * ["shop.Filed/0000000002"]
         found: list[Any] = [event for name in names for event in fastavro.reader(io.BytesIO(first[name]))]
-        assert [event["source"]["sequence"] for event in found] == [[batch, ordinal] for batch in (1, 2) for ordinal in range(1, 6)]
+        assert [place_of(event) for event in found] == [(batch, ordinal) for batch in (1, 2) for ordinal in range(1, 6)]
         assert sorted((event["after"]["id"], event["after"]["v"]) for event in found) == [(key, v) for key in range(1, 6) for v in "12"]
         # Nothing is due; and all of it again is the same.
         assert publish.run(config) == Published(batch=2, events=0, kafka=False)

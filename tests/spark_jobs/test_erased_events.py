@@ -87,15 +87,14 @@ def test_a_key_is_known_in_avro(kind: str) -> None:
     assert KeyInEvents.of({"id": VALUES[kind]}, kinds).is_in(event)
 
 
-def avro_file(*events: tuple[int, int, int], contract: int = 1) -> bytes:
+def avro_file(*events: tuple[int, int, int]) -> bytes:
     """A file of events (key, batch, ordinal)."""
-    sequence: Any = {"type": "array", "items": "long"} if contract == 1 else "string"
     row = {"type": "record", "name": "Row", "fields": [{"name": "id", "type": "int"}]}
-    source = {"type": "record", "name": "Source", "fields": [{"name": "sequence", "type": sequence}]}
+    source = {"type": "record", "name": "Source", "fields": [{"name": "sequence", "type": "string"}]}
     fields = [{"name": "before", "type": ["null", row]}, {"name": "after", "type": ["null", "Row"]}, {"name": "source", "type": source}]
     out = io.BytesIO()
     schema = fastavro.parse_schema({"type": "record", "name": "Event", "fields": fields})
-    places = ({"sequence": [b, o] if contract == 1 else f'["{b}","{o}"]'} for _, b, o in events)
+    places = ({"sequence": f'["{b}","{o}"]'} for _, b, o in events)
     rows = [{"before": None, "after": {"id": key}, "source": place} for (key, *_), place in zip(events, places, strict=True)]
     fastavro.writer(out, schema, rows, codec="deflate")
     return out.getvalue()
@@ -139,10 +138,9 @@ def test_files_and_claims_of_before_a_rebuild_are_found(tmp_path: Path) -> None:
     assert list(store.names("quarantine/")) == []
 
 
-@pytest.mark.parametrize("contract", [1, 2])
-def test_events_of_a_file_are_found_by_their_place_whatever_the_contract(tmp_path: Path, contract: int) -> None:
+def test_events_of_a_file_are_found_by_their_place(tmp_path: Path) -> None:
     store, name = open_store(str(tmp_path)), f"{layout.table_folder('shop', 'orders')}/0000000003-x.avro"
-    store.put(name, avro_file((7, 3, 1), (8, 3, 2), contract=contract))
+    store.put(name, avro_file((7, 3, 1), (8, 3, 2)))
     assert files_with(store, ORDERS, [(3, 9)]) == []
     assert files_with(store, ORDERS, [(3, 1)]) == [name]
     without_events(store, name, [(3, 1)])

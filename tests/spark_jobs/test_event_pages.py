@@ -71,19 +71,15 @@ def given() -> Any:
     return pages(iter([pa.RecordBatch.from_pylist([page_row(ORDERS.id.bytes, page_of(SHAPE, EVENTS))], schema=PAGES)]))
 
 
-@pytest.mark.parametrize("facts", ["map", "struct", "none"])
+@pytest.mark.parametrize("facts", ["map", "none"])
 def test_what_becomes_of_current_rows(facts: Facts) -> None:
     columns = pa.schema([*current_schema(SHAPE, facts), (OP, pa.string())])
     found = [row for batch in last_rows(columns)(given()) for row in batch.to_pylist(maps_as_pydicts="strict")]
-    nothing = {} if facts == "map" else dict.fromkeys(("note", "name", "at"))
-    told = {"map": ({"name": THEN + 1}, {"name": NOW}), "struct": (nothing | {"name": THEN + 1}, nothing | {"name": NOW}), "none": None}[
-        facts
-    ]
     kept = {"id": 1, "line": 1, "note": None, "name": "y", "at": None, OP: "u"}
     gone = [{"id": 1, "line": line, "note": None, "name": None, "at": None, OP: "d"} for line in (2, 3)]
-    if told is not None:
-        kept |= {WRITETIME: told[0], EXPIRES_AT: told[1]}
-        gone = [row | {WRITETIME: nothing, EXPIRES_AT: nothing} for row in gone]
+    if facts == "map":
+        kept |= {WRITETIME: {"name": THEN + 1}, EXPIRES_AT: {"name": NOW}}
+        gone = [row | {WRITETIME: {}, EXPIRES_AT: {}} for row in gone]
     assert sorted(found, key=lambda row: row["line"]) == [kept, *gone]
 
 

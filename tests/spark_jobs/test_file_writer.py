@@ -15,7 +15,7 @@ from spark_jobs.stages.table_rows import RowShape, changes_schema
 from tests.spark_jobs.examples import schema_of, table
 from writetime.cassandra.schema.fingerprint import describe
 from writetime.config.kafka import EventsConfig
-from writetime.events.envelope import About
+from writetime.events.envelope import About, place_of
 from writetime.storage.local import LocalStore
 
 TABLE = table("to.files", 81, {"id": "int", "v": "text"})
@@ -42,7 +42,7 @@ def test_a_file_holds_a_part_of_a_batch_and_is_the_same_again(tmp_path: Path) ->
     store = LocalStore(tmp_path)
     contents = [store.read(name) for name in names]
     events: list[Any] = [event for content in contents for event in fastavro.reader(io.BytesIO(content))]
-    assert [(*event["source"]["sequence"], event["after"]) for event in events] == [
+    assert [(*place_of(event), event["after"]) for event in events] == [
         (batch, ordinal, {"id": ordinal, "v": f"{batch}"}) for batch, _, ordinal in places
     ]
     assert written(tmp_path, places) == found

@@ -845,22 +845,6 @@ def _places(warehouse: Warehouse, of: Table) -> list[str | None]:
     return [warehouse.changes_of(of), warehouse.current_of(of)]
 
 
-def test_a_table_of_an_earlier_version_adopts_the_properties_of_new_ones(spark: SparkSession) -> None:
-    warehouse = Warehouse(spark, "lake")
-    old = table("adopts", 69, {"id": "int", "v": "text"})
-    schema = schema_of(old)
-    write(warehouse, old, 1, insert(old, 1, {"v": "x"}, schema=schema), schema=schema)
-    wanted = {"commit.manifest.min-count-to-merge": "25", "write.metadata.delete-after-commit.enabled": "true"}
-    for name in _places(warehouse, old):
-        spark.sql(f"ALTER TABLE {name} UNSET TBLPROPERTIES ({', '.join(repr(key) for key in wanted)})")
-        spark.sql(f"ALTER TABLE {name} SET TBLPROPERTIES ('write.metadata.previous-versions-max' = '7')")
-    tidy(warehouse, [old])
-    for name in _places(warehouse, old):
-        found = {row["key"]: row["value"] for row in spark.sql(f"SHOW TBLPROPERTIES {name}").collect()}
-        assert wanted.items() <= found.items()
-        assert found["write.metadata.previous-versions-max"] == "7", "what somebody has set stays"
-
-
 @pytest.mark.thorough
 def test_tidying_changes_no_row_and_no_batch(spark: SparkSession) -> None:
     """Small files, files of deletes and old snapshots go; a batch that is run again after that finds what it

@@ -20,6 +20,7 @@ from spark_jobs import maintain
 from tests.cassandra.commitlog.test_system_mutations import later
 from tests.cassandra.schema.examples import change, create_table, deleted_row
 from tests.cassandra.schema.test_snapshot import OTHER, whole
+from tests.node_objects import schema_name
 from tests.spark_jobs.synthetic import AGAIN, CLUSTER, ORDERS, START, Ring, folded, i32, insert, micros, update
 from tests.spark_jobs.test_alter import SYSTEM, drop
 from writetime.cassandra.commitlog.encode import encode_mutation
@@ -27,7 +28,6 @@ from writetime.cassandra.model import Cell, Liveness, Mutation, PartitionUpdate,
 from writetime.cassandra.schema.model import Column, Schema
 from writetime.pipeline.documents import CDC_OFF
 from writetime.pipeline.planner import plan_ingest, plan_maintain
-from writetime.storage import layout
 
 pytestmark = [pytest.mark.spark, pytest.mark.timeout(900), pytest.mark.thorough]
 
@@ -192,14 +192,14 @@ def test_a_drop_that_no_segment_tells_is_learnt_from_a_whole_snapshot(tmp_path: 
     ring.finish_and_ship(5)
     ring.batch(10)
     snapshot = json.dumps(whole(micros(300), OTHER)).encode()
-    ring.store.put(layout.schema_snapshot(CLUSTER, START + timedelta(seconds=300), "v2-agreed"), snapshot)
+    ring.store.put(schema_name(CLUSTER, START + timedelta(seconds=300), "v2-agreed"), snapshot)
     ring.write(update(1, 1, 90, name=2))
     ring.finish_and_ship(305)
     sealed = ring.batch(310)
     assert {name: versions.ended for name, versions in sealed.state.items()} == {str(ORDERS.id): True, str(OTHER.id): False}
     assert [(e["op"], e["reason"], e["ts_micro"]) for e in ring.events(2)] == [("u", None, micros(90)), ("t", "drop", micros(240))]
     assert ring.current() == {} == folded(ring.events())
-    assert sealed.snapshots_applied == [layout.schema_snapshot(CLUSTER, START + timedelta(seconds=300), "v2-agreed")]
+    assert sealed.snapshots_applied == [schema_name(CLUSTER, START + timedelta(seconds=300), "v2-agreed")]
 
 
 def test_an_incarnation_between_two_drops_known_from_snapshots_shows_nothing_of_the_one_before(tmp_path: Path) -> None:
@@ -207,13 +207,13 @@ def test_an_incarnation_between_two_drops_known_from_snapshots_shows_nothing_of_
     ring.write(insert(1, 1, 1, name=1))
     ring.finish_and_ship(5)
     ring.batch(10)
-    ring.store.put(layout.schema_snapshot(CLUSTER, START + timedelta(seconds=300), "v2"), json.dumps(whole(micros(300), OTHER)).encode())
+    ring.store.put(schema_name(CLUSTER, START + timedelta(seconds=300), "v2"), json.dumps(whole(micros(300), OTHER)).encode())
     ring.write(update(1, 1, 90, name=2))
     ring.finish_and_ship(305)
     ring.batch(310)
     ring.write(encode_mutation(create_table(SAME, micros(400)), SYSTEM))
     ring.write(update(1, 2, 410, amount=4))
-    ring.store.put(layout.schema_snapshot(CLUSTER, START + timedelta(seconds=700), "v3"), json.dumps(whole(micros(700), OTHER)).encode())
+    ring.store.put(schema_name(CLUSTER, START + timedelta(seconds=700), "v3"), json.dumps(whole(micros(700), OTHER)).encode())
     ring.finish_and_ship(705)
     sealed = ring.batch(710)
     assert told(ring.events(3)) == [("t", "truncate", None), ("c", None, (1, 2)), ("t", "drop", None)]
@@ -228,7 +228,7 @@ def test_a_captured_table_that_bypasses_the_log_is_in_the_seal_until_it_does_not
         row = {"keyspace_name": "shop", "table_name": "orders", "id": str(ORDERS.id), "cdc": True, "writetime": micros(-99)}
         at = START + timedelta(seconds=300 * number)
         known = {"taken_at": at.isoformat(), "schema_version": str(UUID(int=number)), "tables": [{**row, "transactional_mode": mode}]}
-        ring.store.put(layout.schema_snapshot(CLUSTER, at, f"v{number}"), json.dumps(known).encode())
+        ring.store.put(schema_name(CLUSTER, at, f"v{number}"), json.dumps(known).encode())
         sealed = ring.batch(310 * number)
         assert sealed.not_in_log == ({"shop.orders": "full"} if mode == "full" else {})
 
@@ -241,7 +241,7 @@ def test_a_captured_table_whose_cdc_goes_off_is_in_the_seal_until_it_is_on_again
         row = {"keyspace_name": "shop", "table_name": "orders", "id": str(ORDERS.id), "cdc": cdc, "writetime": micros(300 * number - 10)}
         at = START + timedelta(seconds=300 * number)
         known = {"taken_at": at.isoformat(), "schema_version": str(UUID(int=number)), "tables": [row]}
-        ring.store.put(layout.schema_snapshot(CLUSTER, at, f"v{number}"), json.dumps(known).encode())
+        ring.store.put(schema_name(CLUSTER, at, f"v{number}"), json.dumps(known).encode())
         sealed = ring.batch(310 * number)
         assert sealed.not_in_log == ({} if cdc else {"shop.orders": CDC_OFF})
     assert len(ring.current()) == 1, "its rows stay"

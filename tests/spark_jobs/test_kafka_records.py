@@ -20,7 +20,7 @@ from spark_jobs.stages.table_rows import RowShape, changes_schema
 from tests.spark_jobs.examples import schema_of, table
 from writetime.cassandra.schema.fingerprint import describe
 from writetime.config.kafka import EventsConfig, KafkaConfig
-from writetime.events.envelope import About
+from writetime.events.envelope import About, place_of
 from writetime.pipeline.quarantine.published import unsent
 from writetime.storage.checksum import crc32c
 from writetime.storage.local import LocalStore
@@ -50,7 +50,7 @@ def test_a_claim_goes_in_its_place(tmp_path: Path) -> None:
     small, large = encoded(tmp_path, "claim-check", ["s", "x" * 3000])
     assert json.loads(small["value"])["after"] == {"id": 1, "v": "s"}
     told = json.loads(large["value"])
-    assert (told["after"], told["op"], told["source"]["sequence"], json.loads(large["key"])) == (None, "c", [3, 2], {"id": 2})
+    assert (told["after"], told["op"], place_of(told), json.loads(large["key"])) == (None, "c", (3, 2), {"id": 2})
     store = LocalStore(tmp_path)
     url = told["claim"]["url"]
     content = store.read(url.removeprefix(store.url.rstrip("/") + "/"))
@@ -110,7 +110,7 @@ def test_or_the_sender_meets_it(tmp_path: Path) -> None:
 def test_what_cannot_be_encoded_says_why() -> None:
     of = table("numbers", 71, {"id": "int", "line": "int", "n": "varint"}, clustering=1)
     stored = changes_schema(RowShape.of(of, schema_of(of)))
-    events = EventsConfig(contract=2)
+    events = EventsConfig()
     encoder = Encoder({"v1": describe(of, {})}, ABOUT, "t.shop.numbers", "json", "string", events, stored, varints="long")
     keys, numbers = [(1, 1), (1, None), (1, 3)], ["1", str(2**63), "4"]
     about = {"op": "c", "processed_at": 0, "before": None, "changed": ["n"], "nodes": [], "ts_micro": 5}

@@ -38,7 +38,6 @@ from tests.spark_jobs.examples import (
     stored,
     table,
 )
-from writetime.cassandra.merge.partition_fold import Versions
 from writetime.cassandra.merge.reconcile import Policy
 from writetime.cassandra.merge.row_codec import Engine
 from writetime.cassandra.model import (
@@ -345,15 +344,6 @@ def test_of_one_update_a_replay_takes_in_only_what_no_purge_can_have_beaten(engi
         assert len(payloads(found, "record")) == items
 
 
-def test_of_each_row_only_the_last_version_where_that_is_wanted() -> None:
-    made = [insert(ORDERS, 1, {"name": name}, 1, timestamp=THEN + at) for at, name in enumerate(("first", "second", "third"))]
-    gone = [insert(ORDERS, 2, {"name": "n"}, 1), delete(ORDERS, 2, THEN + 1)]
-    rows = folded([frame(mutation) for mutation in (*made, *gone)], versions="last")
-    (event,) = payloads(rows, "event")
-    assert (event["op"], event["before"], event["after"]["name"], event["ts_micro"]) == ("c", None, "third", THEN + 2)
-    assert account(rows) == {"applied": 5, "events": 1}
-
-
 def test_a_delete_of_many_rows_is_one_event_where_that_is_wanted(tmp_path: Path) -> None:
     lines = [insert(ORDERS, 1, {"name": "n"}, line) for line in (1, 2, 3)]
     shard = stored(tmp_path, folded([frame(mutation) for mutation in lines]))
@@ -393,8 +383,8 @@ def tied(values: Sequence[tuple[str, int]]) -> list[Mutation]:
 @pytest.mark.parametrize("engine", ["auto", "python"])
 @pytest.mark.parametrize(("rule", "shows"), [("4.0", "é"), ("3.11", "z")])
 def test_live_values_of_one_timestamp_compare_as_the_nodes_release_does(rule: Policy, shows: str, engine: Engine) -> None:
-    rows = folded([frame(each) for each in tied([("é", 0), ("z", 0)])], policy=rule, engine=engine, versions="last")
-    assert names(rows) == [shows]
+    rows = folded([frame(each) for each in tied([("é", 0), ("z", 0)])], policy=rule, engine=engine)
+    assert names(rows)[-1] == shows
     assert "ties" not in account(rows)
 
 
@@ -404,8 +394,8 @@ def test_by_the_rule_of_3_11_expiring_cells_meet_as_live_ones_and_are_counted(en
     """Whenever the two are merged: before the expiry, or after it, in one batch or in two."""
     second = NOW + 100
     mutations = [frame(each) for each in tied([("b", 0), ("a", second)])[::order]]
-    rows = folded(mutations, policy="3.11", engine=engine, versions="last", now=second + 1)
-    assert names(rows) == ["b"]
+    rows = folded(mutations, policy="3.11", engine=engine, now=second + 1)
+    assert names(rows)[-1] == "b"
     assert account(rows)["ties"] == 1
     uri, (first, last) = str(tmp_path / "shard"), ([each] for each in mutations)
     version = upsert(
@@ -419,8 +409,7 @@ def test_by_the_rule_of_3_11_expiring_cells_meet_as_live_ones_and_are_counted(en
     assert account(late)["ties"] == 1
 
 
-@pytest.mark.parametrize("versions", ["each", "last"])
-def test_events_of_rows_under_a_delete_of_many_begin_behind_it(versions: Versions, tmp_path: Path) -> None:
+def test_events_of_rows_under_a_delete_of_many_begin_behind_it(tmp_path: Path) -> None:
     """As told one after the other: the delete first; a row that was known begins with nothing then, whatever
     the batch did to it before."""
     lines = [insert(ORDERS, 1, {"name": "old"}, line) for line in (1, 2)] + [insert(ORDERS, 1, {"name": "young"}, 3, timestamp=THEN + 9)]
@@ -430,12 +419,12 @@ def test_events_of_rows_under_a_delete_of_many_begin_behind_it(versions: Version
         delete(ORDERS, 1, THEN + 2),
         insert(ORDERS, 1, {"name": "again"}, 1, timestamp=THEN + 3),
     ]
-    rows = folded([frame(each) for each in second], shards={ORDERS.id: shard}, since=NOW, deletes="one", versions=versions)
+    rows = folded([frame(each) for each in second], shards={ORDERS.id: shard}, since=NOW, deletes="one")
     (deletion,) = of_kind(rows, "deletion")
     assert deletion["seq"] == 0
     told = sorted((row["seq"], pickle.loads(row["payload"])) for row in of_kind(rows, "event") if row["seq"] is not None)
     chain = [(seq, e["key"]["line"], e["op"], *(e[part] and e[part]["name"] for part in ("before", "after"))) for seq, e in told]
-    between = [(1, "c", None, "changed"), (1, "d", "changed", None)] if versions == "each" else []
+    between = [(1, "c", None, "changed"), (1, "d", "changed", None)]
     # The delete is older than the third row, which stands.
     expected = [*between, (1, "c", None, "again"), (3, "c", None, "young")]
     assert chain == [(seq, *each) for seq, each in enumerate(expected, start=1)]

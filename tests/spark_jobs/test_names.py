@@ -8,18 +8,14 @@ from collections.abc import Callable, Iterator
 from contextlib import ExitStack
 from dataclasses import dataclass, field
 from pathlib import Path
-from urllib.parse import unquote
 
-import lance
 import pyarrow as pa
 import pytest
 from confluent_kafka.admin import AdminClient, NewTopic
 
 from spark_jobs.maintain import remove_before
 from spark_jobs.sinks.data_files import FileTarget
-from spark_jobs.state import former_place
-from spark_jobs.state.places import reached
-from spark_jobs.state.shards import SCHEMA, Record, Shard, in_batches, upsert
+from spark_jobs.state.shards import Record, Shard, in_batches, upsert
 from tests import gcs_server, iceberg_jvm, names, s3_server
 from tools import jars
 from writetime.config.pipeline import PipelineConfig
@@ -125,33 +121,6 @@ def write(config: PipelineConfig, store: Store, generation: int = 0) -> None:
     uri = config.state_url(layout.state_shard(*place))
     done = upsert(uri, 0, 1, in_batches([Record(b"k", b"state", None)]), store, layout.state_lease(*place))
     assert Shard(uri, done.version).get([b"k"]) == {b"k": b"state"}
-
-
-@pytest.mark.parametrize("name", ["Test Cluster", "eu/west", "größe", "it's"])
-def test_state_that_an_earlier_release_put_elsewhere_is_moved(service: Service, name: str) -> None:
-    """As Lance decodes URLs, and was given the object's name unescaped."""
-    config = service.config(names.Kind("cluster", name, ""))
-    store, place = open_store(config.bucket), (name, TABLE, 0, 0)
-    uri = config.state_url(layout.state_shard(*place))
-    if service.kind == "folder":
-        # Of a folder, names are taken as they are: they were never decoded.
-        write(config, store)
-        assert former_place.bring(config) == 0
-        return
-    former = reached(uri)._replace(url=unquote(reached(uri).url))
-    lance.write_dataset(
-        pa.table({"key": [b"k"], "state": [b"state"], "expires_at": [None]}, SCHEMA), former.url, storage_options=former.options
-    )
-    other = service.config(names.Kind("cluster", name.replace(" ", "%20"), ""))
-    if other.cluster.name != name:
-        # What lies there is another cluster's.
-        write(other, store)
-    kept = {each.name for each in store.names(layout.states_prefix(other.cluster.name))} if other.cluster.name != name else set()
-    assert former_place.bring(config) == len(list(store.names(layout.states_prefix(name)))) > 0
-    assert Shard(uri, 1).get([b"k"]) == {b"k": b"state"}
-    assert former_place.bring(config) == 0
-    assert former_place.bring(other) == 0
-    assert {each.name for each in store.names("state/")} == kept | {each.name for each in store.names(layout.states_prefix(name))}
 
 
 # --- prefixes and buckets

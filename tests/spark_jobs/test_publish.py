@@ -31,6 +31,7 @@ from writetime.cassandra.schema.fingerprint import schema_version
 from writetime.cassandra.schema.history import SchemaLearner
 from writetime.cassandra.schema.model import Table
 from writetime.config.kafka import KafkaConfig, PartitionBy
+from writetime.events.envelope import place_of
 from writetime.pipeline.documents import PartitionedFrom
 from writetime.pipeline.publish_progress import Published, read_published, write_published
 from writetime.storage.layout import batch_object
@@ -94,7 +95,7 @@ def test_each_event_goes_out_once_whatever_died_and_was_renamed(
         assert all(cost.cpu_seconds > 0 for cost in noted.costs)
         # One of the publishers dies before it sends anything of the second batch; the next run is after a
         # rename.
-        records, refused = outbox(2)._records(Published(batch=1, events=0), Part(2, None))
+        records, refused = outbox(2)._records(Published(batch=1, events=0), Part(2, "primary_key"))
         assert refused == {}
         share = share_of(0, records)
         ((sent),) = Publisher(kafka).send_all(share)
@@ -128,7 +129,7 @@ def test_each_event_goes_out_once_whatever_died_and_was_renamed(
     )
     assert ddl["ddl"].startswith("CREATE TABLE shop.sold (")
     found = [(json.loads(key or b""), json.loads(value or b"")) for _, key, value in consume(kafka, f"{kafka.topic_prefix}.shop.sold")]
-    sequences = Counter(tuple(value["source"]["sequence"]) for _, value in found)
+    sequences = Counter(place_of(value) for _, value in found)
     assert set(sequences.values()) == {1}
     assert len(sequences) == 3 * len(KEYS)
     # The record key keeps the column's first name, the row has the new one.
@@ -191,14 +192,13 @@ def test_a_table_whose_events_kill_workers_does_not_hold_up_another(
 def test_a_switch_to_partition_keys_loses_and_doubles_nothing_and_is_marked(
     tmp_path_factory: pytest.TempPathFactory, kafka_broker: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Batches 1 and 2 of an earlier version, whose publishers own primary keys; partition keys from batch 3,
-    by which records are placed from batch 4 on. A publisher was killed in batch 2."""
+    """Records are placed by primary keys, and from batch 4 on by partition keys. A publisher was killed in batch 2."""
     pipeline, kafka = publishing(tmp_path_factory.mktemp("switch"), kafka_broker)
     lines = table("lines", 60, {"id": "int", "line": "int", "v": "int"}, clustering=1)
     schema = schema_of(lines)
     knows(monkeypatch, lines)
     spark = spark_session(pipeline.config, "tests of a switch")
-    rules = [PartitionedFrom(batch=3, by="primary_key"), PartitionedFrom(batch=4, by="partition_key")]
+    rules = [PartitionedFrom(batch=1, by="primary_key"), PartitionedFrom(batch=4, by="partition_key")]
     rows = [(key, line) for key in range(1, 7) for line in range(1, 5)]
     try:
         warehouse = Warehouse(spark, "lake")
@@ -212,7 +212,7 @@ def test_a_switch_to_partition_keys_loses_and_doubles_nothing_and_is_marked(
             return found
 
         assert outbox(1).drain(everything=False).events == len(rows)
-        records, _ = outbox(2)._records(Published(batch=1, events=0), Part(2, None))
+        records, _ = outbox(2)._records(Published(batch=1, events=0), Part(2, "primary_key"))
         share = share_of(0, records)
         assert 0 < len(share) < len(rows)
         list(Publisher(kafka).send_all(share))
@@ -242,7 +242,7 @@ def test_a_switch_to_partition_keys_loses_and_doubles_nothing_and_is_marked(
     finally:
         spark.stop()
     found = [(partition, value and json.loads(value)) for partition, _, value in consume(kafka, f"{kafka.topic_prefix}.shop.lines")]
-    told = [(partition, value["source"]["sequence"][0], value["after"]) for partition, value in found if value]
+    told = [(partition, place_of(value)[0], value["after"]) for partition, value in found if value]
     assert Counter((batch, row["id"], row["line"]) for _, batch, row in told) == Counter((b, *row) for b in range(1, 6) for row in rows)
     places = {(key, partition) for partition, batch, row in told if batch >= 4 for key in (row["id"],)}
     assert places == {(key, murmur2(b"[%d]" % key, kafka.partitions)) for key in range(1, 7)}
@@ -251,26 +251,24 @@ def test_a_switch_to_partition_keys_loses_and_doubles_nothing_and_is_marked(
         of_partition = [value for at, value in found if at == partition]
         assert of_partition.count(None) == 1
         marked = of_partition.index(None)
-        assert [value["source"]["sequence"][0] < 4 for value in of_partition if value] == [True] * marked + [False] * (
-            len(of_partition) - marked - 1
-        )
+        assert [place_of(value)[0] < 4 for value in of_partition if value] == [True] * marked + [False] * (len(of_partition) - marked - 1)
 
 
 @pytest.mark.parametrize(
     ("rules", "since", "upto", "wanted"),
     [
-        ([], 0, 5, [Part(5, None)]),
+        ([], 0, 5, [Part(5, "primary_key")]),
         ([(1, "primary_key")], 0, 5, [Part(5, "primary_key")]),
         ([(1, "partition_key")], 2, 5, [Part(5, "partition_key")]),
-        ([(3, "primary_key")], 0, 5, [Part(2, None), Part(5, "primary_key")]),
-        ([(3, "partition_key")], 0, 5, [Part(2, None), Part(5, "partition_key", 3)]),
+        ([(3, "primary_key")], 0, 5, [Part(2, "primary_key"), Part(5, "primary_key")]),
+        ([(3, "partition_key")], 0, 5, [Part(2, "primary_key"), Part(5, "partition_key", 3)]),
         ([(3, "partition_key")], 2, 5, [Part(5, "partition_key", 3)]),
         ([(3, "partition_key")], 5, 5, [Part(5, "partition_key", 3)]),
         (
             [(2, "primary_key"), (3, "partition_key"), (5, "primary_key")],
             0,
             5,
-            [Part(1, None), Part(2, "primary_key"), Part(4, "partition_key", 3), Part(5, "primary_key", 5)],
+            [Part(1, "primary_key"), Part(2, "primary_key"), Part(4, "partition_key", 3), Part(5, "primary_key", 5)],
         ),
     ],
 )

@@ -103,7 +103,7 @@ def played(rows: list[dict[str, Any]], state: dict[str, Any]) -> None:
 def test_they_are_one_chain(data: st.DataObject, tmp_path_factory: pytest.TempPathFactory) -> None:
     steps = [(what, at) for at, what in enumerate(data.draw(st.lists(st.sampled_from(STEPS), min_size=1, max_size=12)), 1)]
     engine = data.draw(st.sampled_from(["python", "auto"]))
-    options: dict[str, Any] = {"versions": data.draw(st.sampled_from(["each", "each", "last"]))}
+    options: dict[str, Any] = {}
     cut = data.draw(st.integers(0, len(steps)))
     state: dict[str, Any] = {}
     for number, some in enumerate((steps[:cut], steps[cut:])):
@@ -166,9 +166,9 @@ def _published(batches: Iterable[pa.RecordBatch]) -> Any:
     return (batch.append_column("publisher", pa.array([0] * batch.num_rows, pa.int32())) for batch in batches)
 
 
-def encoder_of(of: Table, schema: Schema, format: Any, numbers: Any, contract: Any) -> Encoder:
+def encoder_of(of: Table, schema: Schema, format: Any, numbers: Any) -> Encoder:
     stored_as = changes_schema(RowShape.of(of, schema))
-    about, events = About("ring", "shop", of.name, {}, "cdc"), EventsConfig(contract=contract)
+    about, events = About("ring", "shop", of.name, {}, "cdc"), EventsConfig()
     made = Encoder({"v1": describe(of, schema.types)}, about, "cdc.shop.t", format, numbers, events, stored_as)
     made.learn("v1", False, None)
     if format == "avro":
@@ -188,7 +188,7 @@ def test_a_consumer_has_the_rows_that_are_there(data: st.DataObject) -> None:
     of = table("t", 9, {"id": of_partition, "line": of_row, "v": "int"}, clustering=1)
     schema, order = schema_of(of, types=TYPES), encoder(parse_type(of_row, "shop", TYPES))
     try:
-        made = encoder_of(of, schema, format, numbers, data.draw(st.sampled_from([1, 2])))
+        made = encoder_of(of, schema, format, numbers)
     except PublishError:
         assert numbers == "double"
         assert any(name in f"{of_partition} {of_row}" for name in ("decimal", "varint"))

@@ -27,6 +27,7 @@ from writetime import cli
 from writetime.config.kafka import KafkaConfig
 from writetime.config.pipeline import PipelineConfig
 from writetime.errors import BatchBusy, BatchError
+from writetime.events.envelope import place_of
 from writetime.pipeline import chains
 from writetime.pipeline.planner import history, read_manifest
 from writetime.storage import layout
@@ -87,11 +88,11 @@ def with_kafka(ring: Ring, broker: str, prefix: str) -> PipelineConfig:
     return ring.config
 
 
-def sequences(config: PipelineConfig) -> list[list[int]]:
+def sequences(config: PipelineConfig) -> list[tuple[int, int]]:
     """(batch, ordinal) of all events on the topic of orders."""
     assert config.kafka is not None
     found = consume(config.kafka, f"{config.kafka.topic_prefix}.shop.orders")
-    return sorted(json.loads(value)["source"]["sequence"] for _, _, value in found if value is not None)
+    return sorted(place_of(json.loads(value)) for _, _, value in found if value is not None)
 
 
 def shipped(ring: Ring, *bodies: bytes, at: float) -> None:
@@ -172,7 +173,7 @@ def test_a_restored_backup_is_rebuilt_and_nothing_is_sent_twice(tmp_path: Path, 
     ring.batch(130)
     assert ring.current() == {(1, 1): {"name": 3}, (3, 1): {"name": 4}, (4, 1): {"name": 5}}
     assert [publish.run(config).events, publish.run(config, everything=True).events] == [1, 0]
-    assert sequences(config) == [*before, [first + 3, 1]]
+    assert sequences(config) == [*before, (first + 3, 1)]
     later = read_manifest(ring.store, CLUSTER, first + 3).chain
     assert later is not None
     assert (later.id, later.upto) == (done.chain.id, first + 2)

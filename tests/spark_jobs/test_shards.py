@@ -26,7 +26,7 @@ from tests import gcs_server, s3_server
 from tests.examples import examples
 from writetime.errors import BatchError, LeaseLost
 from writetime.storage import open_store
-from writetime.storage.lease import Lease, notes
+from writetime.storage.lease import notes
 from writetime.storage.store import Store
 
 LEASE = "leases/ring/t/g0000/b00000.json"
@@ -287,19 +287,6 @@ def test_a_rerun_is_the_same_however_its_records_are_cut(place: Place) -> None:
         assert upsert(place.uri, 0, 1, reversed(cut), place.store, LEASE) == first
         with pytest.raises(BatchError, match="other records"):
             upsert(place.uri, 0, 1, cut[1:], place.store, LEASE)
-
-
-@pytest.mark.parametrize("records", [numbered(range(3)), numbered(range(4), b"other")], ids=["same", "other"])
-def test_what_an_earlier_version_wrote_is_taken_over(place: Place, records: list[Record]) -> None:
-    """A batch that an earlier version began, and noted with its digest, is run again by this one."""
-    written = place.upsert(0, 1, numbered(range(3)))
-    with Lease(place.store, LEASE) as held:
-        noted = {name: value for name, value in held.notes.items() if name != "content"}
-        held.finish({**noted, "records": "4cb1bbb4ba22fda8cc8c2b1e64c8cc6b"})
-    assert place.upsert(0, 1, records) == written
-    with pytest.raises(BatchError, match="has written it"):
-        place.upsert(written.version, 1, records)
-    assert place.all(place.upsert(written.version, 2, numbered([1], b"new")).version)[b"000001"] == b"new"
 
 
 def test_many_records_are_merged_in_parts(place: Place, monkeypatch: pytest.MonkeyPatch) -> None:

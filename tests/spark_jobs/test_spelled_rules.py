@@ -65,7 +65,7 @@ def _records(rules: Rules, events: list[dict[str, Any]], folder: Path) -> Iterat
     where = About("ring", "shop", "people", {})
     for form in FORMATS:
         for limit in (10**6, 900):
-            encoder = Encoder({"v1": describe(of, {})}, where, "t.shop.people", form, "string", EventsConfig(contract=2), stored)  # type: ignore[arg-type]
+            encoder = Encoder({"v1": describe(of, {})}, where, "t.shop.people", form, "string", EventsConfig(), stored)  # type: ignore[arg-type]
             encoder.learn("v1", False, _Registry() if form == "avro" else None)  # type: ignore[arg-type]
             encoder.oversized = Oversized("claim-check", limit, str(folder), "ring", None)
             yield f"{form} {limit}", repr([row for out in encoder(iter([batch])) for row in out.to_pylist()])

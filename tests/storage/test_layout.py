@@ -128,22 +128,17 @@ def test_what_is_no_segments_object(name: str) -> None:
 
 def test_other_objects() -> None:
     taken = datetime(2026, 5, 4, 12, 30, 5, tzinfo=UTC)
-    assert layout.schema_snapshot("my ring", taken, "v/1") == "schemas/my%20ring/20260504T123005Z-v%2F1.json"
-    assert layout.schema_snapshot("r", taken, "v").startswith(layout.schema_prefix("r"))
     assert layout.node_schema(NODE, taken, "v/1") == "schemas/ring/dc1/host-1/20260504T123005Z-v%2F1.json"
     assert layout.node_schema(NODE, taken, "v").startswith(layout.schema_prefix("ring"))
-    assert all(map(layout.is_schema_snapshot, (layout.node_schema(NODE, taken, "v"), layout.schema_snapshot("r", taken, "v"))))
+    assert layout.is_schema_snapshot(layout.node_schema(NODE, taken, "v"))
+    assert not layout.is_schema_snapshot("schemas/ring/20260504T123005Z-v.json")
     assert not layout.is_schema_snapshot("schemas/ring/dc1/20260504T123005Z-v.json")
     assert layout.node_status(NODE, taken, "0badcafe") == "nodes/ring/dc1/host-1/20260504T123005Z-0badcafe.json"
     assert layout.node_status(NODE, taken, "0badcafe").startswith(layout.node_documents(NODE))
     assert NodeName.of_facts(layout.node_status(NODE, taken, "0badcafe")) == NODE
-    assert layout.node_facts(NODE) == "nodes/ring/dc1/host-1.json"
-    assert layout.node_facts(NODE).startswith(layout.nodes_prefix("ring"))
-    assert layout.node_space(NODE, taken, "warn") == "space/ring/date=2026-05-04/dc1/host-1/123005Z-warn.json"
-    assert layout.node_space(NODE, taken, "warn").startswith(layout.space_prefix("ring", taken.date()))
     odd = NodeName("my ring", "dc/1", "..")
-    assert NodeName.of_space(layout.node_space(odd, taken, "ok")) == odd
-    assert NodeName.of_space(layout.node_facts(NODE)) is None
+    assert NodeName.of_facts(layout.node_status(odd, taken, "0badcafe")) == odd
+    assert NodeName.of_facts("nodes/ring/dc1/host-1.json") is None
     assert layout.batch_object("ring", 12, "manifest") == "batches/ring/0000000012/manifest.json"
     assert layout.batch_object("ring", 9, "sealed") < layout.batch_object("ring", 10, "sealed")
     assert layout.state_shard("ring", "id", 2, 3) == "state/ring/id/g0002/b00003"

@@ -82,6 +82,16 @@ def test_a_dead_holder_whose_clock_was_ahead_blocks_for_one_lease_only(backend: 
         dead.finish({"by": "the dead one"})
 
 
+def test_one_that_is_released_early_is_taken_at_once_and_finishes_nothing(backend: Backend) -> None:
+    """By a process that is about to end, while its other threads still work."""
+    with Lease(backend.open(), NAME) as ending:
+        ending.release()
+        ending.release()
+        with Lease(backend.open(), NAME, wait=0), pytest.raises(LeaseLost, match="another process took"):
+            ending.finish({"by": "the one that ends"})
+    assert notes(backend.open(), NAME) == {}
+
+
 def test_an_error_inside_lets_go_and_leaves_the_notes(backend: Backend) -> None:
     with Lease(backend.open(), NAME) as lease:
         lease.finish({"batch": 1})

@@ -31,7 +31,8 @@ from proof.ring.lake import Event
 from proof.ring.pipeline import CLUSTER, Pipeline, _Replaced
 from spark_jobs import publish
 from tests.stories.story import Story
-from writetime.config.kafka import EventsConfig, KafkaConfig
+from writetime.config.kafka import KafkaConfig
+from writetime.events.envelope import place_of
 from writetime.events.naming import to_topic
 from writetime.pipeline.documents import Sealed
 
@@ -71,7 +72,7 @@ class World:
         session.execute(f"CREATE KEYSPACE {SEALING} WITH replication = {{'class': 'SimpleStrategy', 'replication_factor': 1}}")
         pipeline = Pipeline.create(folder, rule=rule)
         kafka = KafkaConfig.model_validate({"bootstrap.servers": broker, "topic.prefix": f"{_PREFIX}{time.time_ns()}", "partitions": 1})
-        pipeline.config = pipeline.config.model_copy(update={"kafka": kafka, "events": EventsConfig(contract=2)})
+        pipeline.config = pipeline.config.model_copy(update={"kafka": kafka})
         return cls(ring, pipeline, session)
 
     def close(self) -> None:
@@ -182,16 +183,11 @@ def _latest(consumer: Consumer, topic: str) -> dict[bytes, Any]:
         assert message is not None, "the broker does not answer"
         if (error := message.error()) is not None:
             assert error.code() == KafkaError._PARTITION_EOF, error
-            return {key: value for key, value in latest.items() if _sequence(value) > truncated}
+            return {key: value for key, value in latest.items() if place_of(value) > truncated}
         value = json.loads(message.value()) if message.value() is not None else None
         if value is not None and value["op"] == "t":
-            truncated = max(truncated, _sequence(value))
+            truncated = max(truncated, place_of(value))
         elif value is None or value["after"] is None:
             latest.pop(message.key(), None)
         else:
             latest[message.key()] = value
-
-
-def _sequence(value: Any) -> tuple[int, int]:
-    batch, ordinal = json.loads(value["source"]["sequence"])
-    return int(batch), int(ordinal)

@@ -47,8 +47,8 @@ class Airflow:
     """An Airflow that keeps everything in `folder` (its AIRFLOW_HOME).
 
     `config` is the pipeline's YAML, which DAGs and jobs find in WRITETIME_CONFIG; `env` adds to the
-    environment of all processes. `with Airflow(…) as airflow:` starts and stops it; `airflow.api` is a
-    client, `airflow.url` the UI.
+    environment of all processes; `path` is that of the UI, as behind a proxy (`/airflow`).
+    `with Airflow(…) as airflow:` starts and stops it; `airflow.api` is a client, `airflow.url` the UI.
     """
 
     def __init__(
@@ -62,7 +62,9 @@ class Airflow:
         plugins: Path = ROOT / "plugins",
         run: Path | None = None,
         spark_master: str = "local[2]",
+        path: str = "",
     ) -> None:
+        self.path = path
         self.home = folder.resolve()
         self.run = run or self.home / "run"
         self.port = 0
@@ -77,7 +79,7 @@ class Airflow:
     @property
     def url(self) -> str:
         """URL of the UI."""
-        return f"http://{ports.LOOPBACK}:{self.port}"
+        return f"http://{ports.LOOPBACK}:{self.port}{self.path}"
 
     @property
     def password(self) -> str:
@@ -87,7 +89,7 @@ class Airflow:
     @property
     def api(self) -> AirflowApi:
         """A client of the REST API, logged in as admin."""
-        return AirflowApi(self.port, USER, self.password)
+        return AirflowApi(self.port, USER, self.password, self.path)
 
     def environment(self) -> dict[str, str]:
         """The environment of Airflow's processes and of the Spark jobs they start."""
@@ -124,6 +126,13 @@ class Airflow:
         """Stop all running processes."""
         services, self.services = self.services, []
         process.stop_all(services, notify=lambda _: None)
+
+    def restart(self, name: str, *, seconds: float = 180.0) -> None:
+        """Stop one of the four processes with all that it has started, as a service manager does, and start it again."""
+        place = list(COMMANDS).index(name)
+        self.services[place].stop()
+        self.services[place] = self._start_one(name, COMMANDS[name])
+        self.services[place].wait(self._is_ready(frozenset()), seconds=seconds)
 
     def __enter__(self) -> Self:
         return self.start()
@@ -196,7 +205,7 @@ class Airflow:
     def _write_settings(self) -> None:
         """airflow.cfg, the password file, and env.sh for a person's shell; none of them readable by
         others."""
-        settings = _settings(self.home, self.port, self._dags.resolve(), self._plugins.resolve(), _secrets(self.home))
+        settings = _settings(self.home, self.url, self.port, self._dags.resolve(), self._plugins.resolve(), _secrets(self.home))
         parser = configparser.ConfigParser(interpolation=None)
         parser.read_dict({section: {key: value.replace("%", "%%") for key, value in part.items()} for section, part in settings.items()})
         with _private(self.home / "airflow.cfg") as file:
@@ -237,9 +246,8 @@ class _CannotLoad(ServiceError):
     pass
 
 
-def _settings(home: Path, port: int, dags: Path, plugins: Path, secret: Mapping[str, str]) -> dict[str, dict[str, str]]:
+def _settings(home: Path, url: str, port: int, dags: Path, plugins: Path, secret: Mapping[str, str]) -> dict[str, dict[str, str]]:
     """Sections of airflow.cfg; all other settings are Airflow's defaults."""
-    url = f"http://{ports.LOOPBACK}:{port}"
     return {
         "core": {
             "dags_folder": str(dags),

@@ -29,8 +29,9 @@ class AirflowApi:
     """The API of a local Airflow. Every call raises ServiceError if it is rejected or there is no
     response."""
 
-    def __init__(self, port: int, user: str, password: str) -> None:
+    def __init__(self, port: int, user: str, password: str, path: str = "") -> None:
         self._port = port
+        self._path = path
         self._user = user
         self._password = password
         self._token: str | None = None
@@ -114,6 +115,10 @@ class AirflowApi:
             body["task_ids"] = [task if isinstance(task, str) else list(task) for task in task_ids]
         self._call("POST", f"/api/v2/dags/{quote(dag_id)}/clearTaskInstances", body)
 
+    def fail(self, dag_id: str, run_id: str) -> None:
+        """Mark a run as failed: its tasks that run are stopped."""
+        self._call("PATCH", f"{self._run_path(dag_id, run_id)}?update_mask=state", {"state": "failed"})
+
     def wait(self, dag_id: str, run_id: str, *, seconds: float, progress: Callable[[list[dict[str, Any]]], None] | None = None) -> str:
         """Wait until a run has finished; returns `success` or `failed`. `progress` is called with the task
         instances each second.
@@ -158,7 +163,7 @@ class AirflowApi:
         connection = http.client.HTTPConnection(LOOPBACK, self._port, timeout=30)
         sent = {"Accept": "application/json", **headers, **({"Content-Type": "application/json"} if body is not None else {})}
         try:
-            connection.request(method, path, json.dumps(body) if body is not None else None, sent)
+            connection.request(method, self._path + path, json.dumps(body) if body is not None else None, sent)
             response = connection.getresponse()
             text = response.read().decode("utf-8", errors="replace")
         except (OSError, http.client.HTTPException) as error:

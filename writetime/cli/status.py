@@ -57,7 +57,7 @@ def batches_of(pipeline: PipelineConfig) -> Batches:
     from writetime.pipeline.batch_history import Batches
     from writetime.storage import open_store
 
-    return Batches(open_store(pipeline.bucket), pipeline.cluster.name, largest=pipeline.largest_segment)
+    return Batches(open_store(pipeline.bucket), pipeline.cluster.name)
 
 
 COMMANDS: Final[dict[str, Callable[..., None]]] = {"status": status, "cost": cost}

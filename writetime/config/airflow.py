@@ -82,7 +82,9 @@ class WatchConfig(Model):
         "unknown; null: not checked.",
     )
     space: Literal["warn", "alarm"] | None = Field(
-        default="warn", description="Level of a node's disk space (`node.ship.warn_at`, `alarm_at`) that fails the task; null: not checked."
+        default="warn",
+        description="Level of a node's disk space that fails the task: warn at half of cdc_total_space, alarm at 80 %, or where the disk "
+        "is short; null: not checked.",
     )
     settings: bool = Field(
         default=True,

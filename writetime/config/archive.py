@@ -17,7 +17,6 @@ class ArchiveConfig(Model):
         description="Segments completed by their nodes this many days ago are packed, each as one Zstandard frame "
         "(`<name>.zst`); null: never.",
     )
-    compression_level: int = Field(default=3, ge=1, le=22, description="Zstandard level: a higher one is smaller and slower.")
     keep_days: float | None = Field(
         default=None,
         ge=1,
@@ -48,9 +47,6 @@ class ArchiveConfig(Model):
         description="Events stored in the bucket because they exceed the size limit (`kafka.oversized: claim-check`) are "
         "deleted after this many days; null: never. Keep them at least as long as the topics keep records, or "
         "a claim refers to a missing object.",
-    )
-    minutes_per_run: float = Field(
-        default=60.0, gt=0, description="Maximum minutes of packing and deleting per run; the next run continues."
     )
 
     @model_validator(mode="after")

@@ -51,7 +51,6 @@ class CqlConfig(Model):
     )
     username: str | None = Field(default=None, description="CQL user; needs SELECT on captured tables only.")
     tls: CqlTlsConfig | None = Field(default=None, description="Absent: not encrypted. `{}` trusts the system's authorities.")
-    request_seconds: float = Field(default=60.0, gt=0, description="How long one page may take.")
 
 
 class CqlTlsConfig(Model):
@@ -96,7 +95,6 @@ class SnapshotConfig(Model):
         "stopped: with the default, once a day, all of a table in 100 days. A table that was never compared is compared completely.",
     )
     readers: int = Field(default=2, ge=1, description="Maximum number of ranges read in parallel.")
-    attempts: int = Field(default=8, ge=1, description="Attempts per page before its range fails.")
     margin_seconds: float = Field(
         default=10.0,
         ge=0,

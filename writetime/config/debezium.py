@@ -129,7 +129,7 @@ def _unescaped(text: str) -> str:
 def translate(properties: Mapping[str, str], given: Mapping[str, Any]) -> Translated:
     """The pipeline of these properties. `given` has the keys that Debezium has no property for. ConfigError for a
     value that has no counterpart."""
-    found = Translated({**given, "events": {"contract": 2}})
+    found = Translated(dict(given))
     properties = {name: _by_environment(found, name, value) for name, value in properties.items()}
     for each in PROPERTIES:
         value = properties.get(each.name, each.default)

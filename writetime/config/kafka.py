@@ -20,11 +20,6 @@ PartitionBy = Literal["primary_key", "partition_key"]
 class EventsConfig(Model):
     """Content of change events."""
 
-    versions: Literal["each", "last"] = Field(
-        default="each",
-        description="each: one event per distinct version of a row, in writetime order. last: one event per row and "
-        "batch, from the old to the new version.",
-    )
     deletes: Literal["rows", "one"] = Field(
         default="rows",
         description="rows: a range or partition delete becomes one event per deleted row. one: a single event without "
@@ -34,11 +29,6 @@ class EventsConfig(Model):
         default="flat",
         description="flat: a column of a row is its value. cells: a column is {value, deletion_ts, set, writetime}, in "
         "Kafka only; the changes tables have columns for writetimes and expiries.",
-    )
-    contract: Literal[1, 2] = Field(
-        default=1,
-        description="Version of the event format. 2: `source` as Debezium's connectors have it, and required key fields; "
-        "docs/contracts.md says what switching does to consumers and to a registry.",
     )
 
 

@@ -43,13 +43,6 @@ class ShipConfig(Model):
         description="The node's setting of this name; absent: read from the node, else Cassandra's default (4 GiB, at "
         "most an eighth of the disk).",
     )
-    warn_at: float = Field(default=0.5, gt=0, le=1, description="Share of cdc_total_space in use at which the rate limit is lifted.")
-    alarm_at: float = Field(
-        default=0.8,
-        gt=0,
-        le=1,
-        description="Share of cdc_total_space in use that is an alarm; files are spilled if `when_store_is_down` is spill.",
-    )
     disk_reserve: ByteSize | None = Field(
         default=None,
         description="Free bytes on the disk of cdc_raw below which it is an alarm and nothing is spilled; below twice as "
@@ -94,13 +87,6 @@ class ShipConfig(Model):
         description="host:port of /metrics (Prometheus) and /healthz; null: none. Not used with --once and --drain.",
         pattern=r"^(\[[0-9A-Fa-f:.]+\]|[^\s:\[\]]+):\d{1,5}$",
     )
-    nice: int = Field(default=10, ge=0, le=19, description="Niceness of the process, which also lowers its disk priority.")
-
-    @model_validator(mode="after")
-    def _warns_before_it_alarms(self) -> ShipConfig:
-        if self.warn_at > self.alarm_at:
-            raise ValueError(f"warn_at ({self.warn_at}) is above alarm_at ({self.alarm_at})")
-        return self
 
 
 class TlsConfig(Model):

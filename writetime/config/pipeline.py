@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Annotated, Any
 
 import yaml
-from pydantic import ByteSize, Field, ValidationError, model_validator
+from pydantic import Field, ValidationError, model_validator
 
 from writetime.config.airflow import AirflowConfig, SparkConfig
 from writetime.config.archive import ArchiveConfig
@@ -39,6 +39,8 @@ _VARIABLE = re.compile(r"\$\{([A-Za-z_][A-Za-z0-9_]*)\}")
 _REFERENCE = re.compile(r"\$\{[^}]*\}")
 _WHOLE_REFERENCE = re.compile(r"\$[A-Za-z_][A-Za-z0-9_]*|%[A-Za-z_][A-Za-z0-9_]*%|\{\{.*\}\}", re.DOTALL)
 """How shells, Windows and templates write a variable."""
+_QUOTED = re.compile(r"'(?!<|\\t)[^']{2,}'")
+"""Words of the file in PyYAML's messages, but not its names of tokens."""
 _REPLACE_THEMSELVES = ("spark", "airflow")
 """Sections whose readers have `${…}` and templates of their own."""
 
@@ -89,12 +91,6 @@ class PipelineConfig(Model):
         description="How long a batch over a backlog should take: its bytes follow what the last batches took, at most twice as many as "
         "any of them, the first ones 8 GiB. A shorter time lets a backlog be published earlier, a longer one wastes less time per batch. "
         "null: only `segments_per_batch` limits a batch.",
-    )
-    largest_segment: ByteSize = Field(
-        default=ByteSize(2 << 30),
-        gt=0,
-        description="Objects in `cdc/` with more bytes are not ingested: a worker holds a segment in memory. `writetime "
-        "status` lists them as ignored, and tombstones that their writes may need are not purged.",
     )
 
     @model_validator(mode="after")
@@ -159,8 +155,22 @@ def _read(path: Path) -> Document:
         raise ConfigError(str(error), operation="read the configuration", obj=str(path)) from error
     except RecursionError as error:
         raise ConfigError("not valid YAML: nested too deeply", operation="read the configuration", obj=str(path)) from error
-    except (yaml.YAMLError, ValueError) as error:
+    except yaml.YAMLError as error:
+        raise ConfigError(f"not valid YAML: {_yaml_problem(error)}", operation="read the configuration", obj=str(path)) from None
+    except ValueError as error:
         raise ConfigError(f"not valid YAML: {error}", operation="read the configuration", obj=str(path)) from error
+
+
+def _yaml_problem(error: yaml.YAMLError) -> str:
+    """What is wrong, and where; without the line itself and the words of it, which may be a password."""
+    if not isinstance(error, yaml.MarkedYAMLError):
+        return "it has a character that YAML does not allow, such as a control character"
+    where = (f"{what} (line {mark.line + 1}, column {mark.column + 1})" if mark else what for what, mark in _marked(error) if what)
+    return _QUOTED.sub("'…'", ", ".join(where))
+
+
+def _marked(error: yaml.MarkedYAMLError) -> tuple[tuple[str | None, yaml.Mark | None], ...]:
+    return (error.context, error.context_mark), (error.problem, error.problem_mark)
 
 
 def example_environment(path: str | Path) -> list[str]:

@@ -64,10 +64,10 @@ class BigQueryConfig(Model):
 class WarehouseConfig(Model):
     """Layout and maintenance of the warehouse tables."""
 
-    cell_facts: Literal["map", "struct", "none"] = Field(
+    cell_facts: Literal["map", "none"] = Field(
         default="map",
         description="Writetime (µs) and expiry (s) of a row's columns, in `_writetime` and `_expires_at`: as maps by "
-        "column name, as structs with a field per column, or not at all. For a collection, the latest "
+        "column name, or not at all. For a collection, the latest "
         "writetime and the earliest expiry. Existing tables keep their format.",
     )
     writes: Literal["merge-on-read", "copy-on-write"] = Field(

@@ -140,7 +140,8 @@ def _scalar(node: ScalarNode, path: Path) -> Any:
 
 def _unknown_tag(node: Node, path: Path) -> Refused:
     return Refused(
-        f"`{key_text(path)}` on line {_line(node)} has the tag {node.tag}: a configuration has texts, numbers, lists and mappings"
+        f"`{key_text(path)}` on line {_line(node)} has a tag (`!…`): a configuration has texts, numbers, lists and mappings. "
+        "Quote a text that begins with !"
     )
 
 

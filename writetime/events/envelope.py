@@ -9,7 +9,7 @@ of many rows that is one event. A truncate and a drop of the table have no key.
 Value: `before`, `after` (full rows or null), `op` (c created, u updated, d deleted, t the table was truncated
 or dropped), `ts_ms` (when it was processed), `changed` (columns), `changed_elements` (by column, what changed
 within collections), `source` {version, connector, cluster, keyspace, table, table_id, hostname, nodes,
-replicas_seen, replicas_expected, file, pos, ts_micro, sequence [batch, ordinal], snapshot, reason,
+replicas_seen, replicas_expected, file, pos, ts_us, sequence [batch, ordinal] as text, snapshot, reason,
 schema_version, bounds}. `bounds`, of a range delete that is one event: {start, start_inclusive, end,
 end_inclusive}, start and end by clustering column, null where the bound says nothing of it. An event too
 large for its topic has no rows and a `claim` {url, size, crc32c}: there the whole value lies.
@@ -26,7 +26,7 @@ import re
 from collections import defaultdict
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, Final, Literal
+from typing import Any, Final
 
 import pyarrow as pa
 
@@ -37,8 +37,6 @@ from writetime.events.arrow import arrow_type, plain_values
 from writetime.events.converters import JSON, Convert, Form, has_user_type, key_text
 from writetime.events.naming import from_column, to_column, to_topic
 
-Contract = Literal[1, 2]
-"""A version of the event format."""
 TEXT: Final = NATIVE["text"]
 _ASIDE: Final = re.compile(r"_was_\d+_(.+)")
 
@@ -80,9 +78,9 @@ class Shape:
     (spark_jobs.sinks.schema_evolution).
 
     `record_keys` are the fields of a record's key, which stay what they are in the life of a topic, since Kafka knows a
-    row by the bytes of its key (docs/adr/0054). They have the names `key_names`, which the columns had first, and by
-    contract 2 a column of a user type is a text, which no ALTER TYPE changes. `required` are the key columns that no
-    key lacks, by contract 2; here by the names of the fields."""
+    row by the bytes of its key (docs/adr/0054). They have the names `key_names`, which the columns had first, and
+    a column of a user type is a text, which no ALTER TYPE changes. `required` are the key columns that no
+    key lacks; here by the names of the fields."""
 
     def __init__(
         self,
@@ -93,15 +91,14 @@ class Shape:
         form: Form = JSON,
         history: Sequence[Mapping[str, CqlType]] = (),
         cells: bool = False,
-        contract: Contract = 1,
         required: Collection[str] = (),
         key_names: Sequence[str] = (),
     ) -> None:
-        self.form, self.cells, self.contract = form, cells, contract
+        self.form, self.cells = form, cells
         self.keys, self.columns = keys, columns
         called = dict(zip(keys, key_names or keys, strict=True))
         self.required = frozenset(called[name] for name in required)
-        texts = [contract == 2 and has_user_type(kind) for kind in keys.values()]
+        texts = [has_user_type(kind) for kind in keys.values()]
         self.record_keys: dict[str, CqlType] = {
             called[name]: TEXT if is_text else kind for (name, kind), is_text in zip(keys.items(), texts, strict=True)
         }
@@ -155,7 +152,7 @@ class Shape:
             "before": self._row("before", row),
             "after": self._row("after", row),
             "op": row["op"],
-            **_times(row["processed_at"], self.contract),
+            **_times(row["processed_at"]),
             "changed": row["changed"],
             "changed_elements": elements,
             "source": self._source(row, about),
@@ -187,10 +184,7 @@ class Shape:
         bounds = {"bounds": self._bounds(row["bounds"]) if row.get("bounds") else None}
         product = {"version": writetime.__version__, "connector": "writetime"}
         is_snapshot = row["reason"] == "snapshot"
-        if self.contract == 1:
-            order = {"ts_micro": row["ts_micro"], "sequence": [row["batch"], row["ordinal"]], "snapshot": is_snapshot}
-            return {**product, "cluster": about.cluster, **of_table, **replicas, **place, **order, **cause, **bounds}
-        times = _times(row["ts_micro"], self.contract)
+        times = _times(row["ts_micro"])
         debezium = {
             **product,
             "name": about.name,
@@ -241,14 +235,18 @@ class Shape:
         }
 
 
+def place_of(event: Mapping[str, Any]) -> tuple[int, int]:
+    """Batch and ordinal of an event."""
+    batch, ordinal = map(int, json.loads(event["source"]["sequence"]))
+    return batch, ordinal
+
+
 LONG_AGO: Final = -(2**63)
 """Before all writetimes (µs)."""
 
 
-def _times(micros: int, contract: Contract) -> dict[str, int]:
+def _times(micros: int) -> dict[str, int]:
     """A moment as Debezium's fields; nanoseconds saturate, for writetimes are what clients say."""
-    if contract == 1:
-        return {"ts_ms": micros // 1000}
     return {"ts_ms": micros // 1000, "ts_us": micros, "ts_ns": max(min(micros * 1000, 2**63 - 1), -(2**63))}
 
 

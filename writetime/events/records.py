@@ -105,12 +105,9 @@ class Records:
     def _times(self, moments: Any) -> dict[str, Fact]:
         """A moment as the fields of the envelope; nanoseconds saturate."""
         micros = moments.view(pa.int64()).to_numpy()
-        found = {"ts_ms": pa.array(micros // 1000)}
-        if self.shape.contract == 2:
-            most = _INT64.max // 1000
-            nanos = np.where(micros > most, _INT64.max, np.where(micros < -most, _INT64.min, np.clip(micros, -most, most) * 1000))
-            found |= {"ts_us": pa.array(micros), "ts_ns": pa.array(nanos)}
-        return found
+        most = _INT64.max // 1000
+        nanos = np.where(micros > most, _INT64.max, np.where(micros < -most, _INT64.min, np.clip(micros, -most, most) * 1000))
+        return {"ts_ms": pa.array(micros // 1000), "ts_us": pa.array(micros), "ts_ns": pa.array(nanos)}
 
     def _source(self, batch: pa.RecordBatch) -> dict[str, Fact]:
         """The fields of `source` but `bounds`."""
@@ -130,13 +127,6 @@ class Records:
         cause = {name: batch[name] for name in ("reason", "schema_version")}
         product = {"version": writetime.__version__, "connector": "writetime"}
         is_snapshot = pc.fill_null(pc.equal(batch["reason"], "snapshot"), False)
-        if self.shape.contract == 1:
-            order = {
-                "ts_micro": batch["ts_micro"].view(pa.int64()),
-                "sequence": _pairs(batch["batch"], batch["ordinal"]),
-                "snapshot": is_snapshot,
-            }
-            return {**product, "cluster": about.cluster, **of_table, **replicas, **place, **order, **cause}
         times = self._times(batch["ts_micro"])
         debezium = {
             **product,
@@ -207,10 +197,10 @@ class AvroRecords(Records):
             *self._row(columns, batch["before"]),
             *self._row(columns, batch["after"]),
             plain("string", batch["op"]),
-            *(plain("long", times[name]) for name in TIMES[self.shape.contract]),
+            *(plain("long", times[name]) for name in TIMES),
             plain("string*", batch["changed"]),
             plain("string?", _changed_elements(batch, None)),
-            *(plain(kind, source[name]) for name, kind in SOURCE[self.shape.contract].items()),
+            *(plain(kind, source[name]) for name, kind in SOURCE.items()),
             # Neither bounds nor a claim.
             *([columns.null] if self.shape.clustering else []),
             columns.null,
@@ -264,12 +254,6 @@ def _sequences(batches: Any, ordinals: Any) -> Any:
     """Places of events as Debezium writes them: a text with a JSON list of two texts."""
     number = json_columns.plain
     return json_columns.joined(['["', number(batches), '","', number(ordinals), '"]'], len(batches))
-
-
-def _pairs(batches: Any, ordinals: Any) -> Any:
-    """Places of events: lists of two numbers."""
-    both = np.column_stack((batches.to_numpy(), ordinals.to_numpy()))
-    return pa.ListArray.from_arrays(pa.array(np.arange(0, both.size + 1, 2, dtype=np.int32)), pa.array(both.reshape(-1), pa.int64()))
 
 
 def _with_values(lists: Any, values: Any) -> Any:

@@ -33,57 +33,39 @@ from writetime.cassandra.types.types import (
 )
 from writetime.events.avro import Avro, Names
 from writetime.events.converters import AvroForm, Form, JsonForm, Numbers, Times, Varints
-from writetime.events.envelope import About, Contract, Shape, encode
+from writetime.events.envelope import About, Shape, encode
 from writetime.events.naming import to_avro
 from writetime.events.values import TEXT_KEYS, fields_of
 
 Format = Literal["json", "json-schema", "avro"]
 MAGIC: Final = b"\0"
 _CLAIM: Final = {"url": "string", "size": "long", "crc32c": "long"}
-_REPLICAS: Final = {
+SOURCE: Final = {
+    "version": "string",
+    "connector": "string",
+    "name": "string",
+    "ts_ms": "long",
+    "snapshot": "string",
+    "db": "string",
+    "sequence": "string?",
+    "ts_us": "long",
+    "ts_ns": "long",
+    "cluster": "string",
+    "file": "string?",
+    "pos": "long?",
+    "keyspace": "string",
+    "table": "string",
     "table_id": "string",
     "hostname": "string?",
     "nodes": "string*",
     "replicas_seen": "int",
     "replicas_expected": "int?",
+    "reason": "string?",
+    "schema_version": "string",
+    "late": "boolean",
 }
-_PLACE: Final = {"file": "string?", "pos": "long?"}
-_CAUSE: Final = {"reason": "string?", "schema_version": "string"}
-SOURCE: Final[dict[Contract, dict[str, str]]] = {
-    1: {
-        "version": "string",
-        "connector": "string",
-        "cluster": "string",
-        "keyspace": "string",
-        "table": "string",
-        **_REPLICAS,
-        **_PLACE,
-        "ts_micro": "long",
-        "sequence": "long*",
-        "snapshot": "boolean",
-        **_CAUSE,
-    },
-    2: {
-        "version": "string",
-        "connector": "string",
-        "name": "string",
-        "ts_ms": "long",
-        "snapshot": "string",
-        "db": "string",
-        "sequence": "string?",
-        "ts_us": "long",
-        "ts_ns": "long",
-        "cluster": "string",
-        **_PLACE,
-        "keyspace": "string",
-        "table": "string",
-        **_REPLICAS,
-        **_CAUSE,
-        "late": "boolean",
-    },
-}
-"""Fields of `source` except `bounds`, by contract: Avro types, `?` nullable, `*` a list."""
-TIMES: Final[dict[Contract, tuple[str, ...]]] = {1: ("ts_ms",), 2: ("ts_ms", "ts_us", "ts_ns")}
+"""Fields of `source` except `bounds`: Avro types, `?` nullable, `*` a list."""
+TIMES: Final = ("ts_ms", "ts_us", "ts_ns")
 """Times of the envelope: when the event was made."""
 
 
@@ -157,11 +139,11 @@ class _Connect:
 
     def key(self) -> dict[str, Any]:
         fields = {name: {**self.type(kind), "optional": name not in self.shape.required} for name, kind in self.shape.record_keys.items()}
-        return {**_connect_struct(f"{self.topic}.Key", fields), "optional": self.shape.contract == 1}
+        return {**_connect_struct(f"{self.topic}.Key", fields), "optional": False}
 
     def value(self, wide: bool) -> dict[str, Any]:
         row = self._row({**self.shape.columns, **(self.shape.dropped if wide else {})})
-        source = {name: _connect_plain(kind) for name, kind in SOURCE[self.shape.contract].items()}
+        source = {name: _connect_plain(kind) for name, kind in SOURCE.items()}
         if self.shape.clustering:
             source["bounds"] = self._bounds()
         claim = {name: _connect_plain(kind) for name, kind in _CLAIM.items()}
@@ -169,7 +151,7 @@ class _Connect:
             "before": row,
             "after": row,
             "op": _connect_plain("string"),
-            **{name: _connect_plain("long") for name in TIMES[self.shape.contract]},
+            **{name: _connect_plain("long") for name in TIMES},
             "changed": _connect_plain("string*"),
             "changed_elements": _connect_plain("string?"),
             "source": {**_connect_struct("writetime.Source", source), "optional": False},
@@ -282,7 +264,7 @@ def avro_schemas(shape: Shape, about: About, *, wide: bool) -> Schemas:
         "namespace": space,
         "fields": (_cells(names, columns, space) if shape.cells else names.fields(columns)),
     }
-    source = [{"name": name, **_avro_plain(kind)} for name, kind in SOURCE[shape.contract].items()]
+    source = [{"name": name, **_avro_plain(kind)} for name, kind in SOURCE.items()]
     if shape.clustering:
         source.append({"name": "bounds", "type": ["null", _bounds(names, shape, space)], "default": None})
     claim = [{"name": name, "type": kind} for name, kind in _CLAIM.items()]
@@ -290,7 +272,7 @@ def avro_schemas(shape: Shape, about: About, *, wide: bool) -> Schemas:
         {"name": "before", "type": ["null", row], "default": None},
         {"name": "after", "type": ["null", f"{space}.Row"], "default": None},
         {"name": "op", "type": "string"},
-        *({"name": name, "type": "long"} for name in TIMES[shape.contract]),
+        *({"name": name, "type": "long"} for name in TIMES),
         {"name": "changed", **_avro_plain("string*")},
         {"name": "changed_elements", **_avro_plain("string?")},
         {"name": "source", "type": {"type": "record", "name": "Source", "namespace": "writetime", "fields": source}},

@@ -8,14 +8,14 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass
-from datetime import UTC, datetime, timedelta
+from datetime import datetime
 from itertools import islice, takewhile
 from typing import Final
 
 from writetime import untrusted
 from writetime.errors import NotASegment
 from writetime.pipeline.batch_history import Batches
-from writetime.pipeline.node_facts import parse_space, read_facts
+from writetime.pipeline.node_facts import read_facts
 from writetime.storage import layout, untrusted_objects
 from writetime.storage.store import ObjectInfo, Store
 from writetime.untrusted import Untrusted
@@ -36,7 +36,7 @@ def ignored(batches: Batches, *, now: datetime | None = None) -> list[Ignored]:
     """All ignored objects, sorted by name."""
     store, cluster = batches.store, batches.cluster
     found = [*_among_batches(batches), *_segments(store, cluster, batches.largest), *_nodes(store, cluster), *_schemas(store, cluster)]
-    found += [*_spaces(store, cluster, now or datetime.now(UTC)), *_truncations(store, cluster)]
+    found += _truncations(store, cluster)
     return sorted(set(found))
 
 
@@ -62,13 +62,13 @@ def _not_a_segment(info: ObjectInfo, largest: int) -> str | None:
     try:
         layout.SegmentRef.from_object(info.name)
         if info.size > largest:
-            return f"{info.size} bytes, more than the {largest} of `largest_segment`; no batch reads it"
+            return f"{info.size} bytes, more than the {largest} that a segment may have; no batch reads it"
         if info.name.startswith("cdc_parts/"):
             start, end = layout.part_range(info.name)
             if info.size != end - start:
                 return f"a part of {end - start} bytes has a size of {info.size}"
             if end > largest:
-                return f"a part up to position {end}, more than the {largest} of `largest_segment`; no batch reads it"
+                return f"a part up to position {end}, more than the {largest} that a segment may have; no batch reads it"
         if "sealed_at" in info.metadata:
             untrusted_objects.moment_of(info, "sealed_at")
     except NotASegment:
@@ -93,18 +93,6 @@ def _schemas(store: Store, cluster: str) -> Iterator[Ignored]:
             yield Ignored(info.name, _STRAY)
         elif info.size > untrusted.SCHEMA:
             yield Ignored(info.name, f"{info.size} bytes, more than {untrusted.SCHEMA}")
-
-
-def _spaces(store: Store, cluster: str, now: datetime) -> Iterator[Ignored]:
-    for day in (now.astimezone(UTC).date() - timedelta(days=back) for back in (1, 0)):
-        for info in islice(store.names(layout.space_prefix(cluster, day)), LISTED):
-            try:
-                if layout.NodeName.of_space(info.name) is None:
-                    yield Ignored(info.name, _STRAY)
-                else:
-                    parse_space(untrusted_objects.read_object(store, info))
-            except Untrusted as error:
-                yield Ignored(info.name, str(error))
 
 
 def _truncations(store: Store, cluster: str) -> Iterator[Ignored]:

@@ -3,8 +3,7 @@ logs arrived.
 
 A node is known by the document that its shipper writes (`nodes/`) or by its segments. Its freshness is the
 completion time of its newest segment in the bucket. Frames that no node logged (bootstrap, retries) belong to
-no node and are not counted. The free space of a node is in its status document; shippers up to 0.1 wrote it
-under `space/`."""
+no node and are not counted."""
 
 from __future__ import annotations
 
@@ -15,7 +14,6 @@ from datetime import UTC, datetime, timedelta
 from itertools import islice
 from typing import Final
 
-from writetime import untrusted
 from writetime.cassandra.cdc_settings import UnsafeSetting
 from writetime.cassandra.commitlog.descriptor import waits_for_reader
 from writetime.cassandra.merge.reconcile import Policy, policy_of
@@ -23,11 +21,10 @@ from writetime.errors import NotASegment
 from writetime.pipeline.batch_history import WINDOW, Batches, BatchFacts, Position, taken_in
 from writetime.pipeline.conflicts import undecided
 from writetime.pipeline.documents import SegmentInput
-from writetime.pipeline.node_facts import Loaded, NodeSpace, parse_space, read_facts
+from writetime.pipeline.node_facts import Loaded, NodeSpace, read_facts
 from writetime.pipeline.truncation_reports import newest_answers
-from writetime.storage import layout, untrusted_objects
-from writetime.storage.concurrency import at_once
-from writetime.storage.store import Listed, ObjectInfo, Store
+from writetime.storage import layout
+from writetime.storage.store import ObjectInfo, Store
 from writetime.storage.store import facts as facts_of
 
 LISTED: Final = 2000
@@ -186,10 +183,6 @@ def ring(batches: Batches, *, last: int = WINDOW, now: datetime | None = None) -
     passed_over = held.union(in_conflict)
     for segment in _segments(facts_of(store, (each for each in incoming if each.name not in passed_over))):
         _wait(of(segment.ref.node), segment)
-    for node, space in _spaces(store, cluster, now):
-        status = of(node)
-        if status.space is None or status.space.at < space.at:
-            status.space = space
     for node, answer in newest_answers(store, cluster).items():
         of(node).answered = answer.created
     for name, mark in past.sealed.growing.items() if past.sealed else ():
@@ -248,26 +241,6 @@ def _reported(store: Store, cluster: str, now: datetime) -> Iterator[NodeStatus]
             status.space = facts.space
         status.loaded = facts.loaded
         yield status
-
-
-def _spaces(store: Store, cluster: str, now: datetime) -> list[tuple[layout.NodeName, NodeSpace]]:
-    """Last space reports of shippers up to 0.1, which wrote one per day, of today or yesterday. Invalid ones
-    are ignored."""
-    days = (now.astimezone(UTC).date() - timedelta(days=back) for back in (1, 0))
-    newest: dict[layout.NodeName, Listed] = {}
-    for info in (info for day in days for info in store.names(layout.space_prefix(cluster, day))):
-        if (node := layout.NodeName.of_space(info.name)) is not None:
-            newest[node] = info
-    read = at_once(lambda each: (each[0], read_space(store, each[1])), newest.items())
-    return [(node, space) for node, space in read if space is not None]
-
-
-def read_space(store: Store, info: ObjectInfo | Listed) -> NodeSpace | None:
-    """Parse an object under space/; None if it is invalid."""
-    try:
-        return parse_space(untrusted_objects.read_object(store, info))
-    except untrusted.Untrusted:
-        return None
 
 
 @dataclass(frozen=True, slots=True)

@@ -110,7 +110,7 @@ def to_pack(store: Store, cluster: str, before: datetime, since: datetime | None
             yield info.name
 
 
-def pack(store: Store, name: str, level: int) -> Packed:
+def pack(store: Store, name: str, level: int = segment_object.LEVEL) -> Packed:
     """Replace an archived segment by its packed form. Repeatable.
 
     Raises ChecksumMismatch, and deletes nothing, if ledger, segment and packed form differ; ObjectNotFound

@@ -167,6 +167,21 @@ def mark_for_retry(store: Store, object_name: str) -> LedgerEntry:
     return _note(store, segment, "retry", entry.batch, outcome, None)
 
 
+def whereabouts(store: Store, cluster: str, object_name: str) -> str | None:
+    """What became of a segment that was held, for people; None while it is where it was. A failed task of an earlier batch
+    may be looked at again long after another one was cleared."""
+    if store.head(object_name) is not None:
+        return None
+    ref = layout.SegmentRef.from_object(object_name)
+    entry = LedgerEntry.read(store, ref.ledger)
+    if entry is None or entry.state not in ("archived", "expired"):
+        return None
+    if (released := Release.read(store, ref.released)) is not None:
+        return f"It was released at {released.released_at:%Y-%m-%dT%H:%M:%SZ} ({released.reason}), and is {released.archived_as}."
+    kept = f"is {entry.archived_as}" if entry.state == "archived" else "was deleted after archive.keep_days"
+    return f"Batch {entry.batch} of {cluster} has read it, and it {kept} since {entry.updated_at:%Y-%m-%dT%H:%M:%SZ}."
+
+
 def release(store: Store, cluster: str, object_name: str, reason: str) -> Release:
     """Archive a held segment as it is, by an operator's decision, so that it no longer delays purging.
 

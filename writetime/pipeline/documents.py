@@ -102,7 +102,7 @@ class PartInput(Document):
 
     object: str
     generation: int = Field(description="Generation when it was pinned; for information only.")
-    crc32c: int | None = Field(default=None, description="CRC32C of its bytes. Null: pinned by an older version, by generation.")
+    crc32c: int = Field(description="CRC32C of its bytes.")
 
     @classmethod
     def of(cls, part: Part[ObjectInfo]) -> PartInput:
@@ -110,7 +110,7 @@ class PartInput(Document):
 
     def is_in(self, info: ObjectInfo) -> bool:
         """Whether the object holds the pinned bytes."""
-        return info.generation == self.generation if self.crc32c is None else info.crc32c == self.crc32c
+        return info.crc32c == self.crc32c
 
     @property
     def range(self) -> tuple[int, int]:
@@ -551,12 +551,6 @@ class RefusedTable(Document):
     reason: str
 
 
-class Unwritable(Document):
-    """Tables that the warehouse rejected in a run of a batch; further runs of the batch leave them out."""
-
-    tables: list[RefusedTable] = []
-
-
 class HeldDocument(Document):
     """Held objects under cdc/ and frames/, as of the batches whose seals name this document."""
 
@@ -620,7 +614,7 @@ class Sealed(Document):
     files: dict[str, WarehouseFiles] = Field(
         default={}, description="By table: its files in the warehouse, as of the last batch that wrote it."
     )
-    totals: Totals | None = Field(default=None, description="Sums over the chain's batches. Null: sealed by a version without them.")
+    totals: Totals | None = Field(default=None, description="Sums over the chain's batches. Null: unknown.")
     refused: list[RefusedTable] = Field(default=[], description="Tables whose rows could not be shown in this batch.")
     not_in_log: dict[str, str] = Field(
         default={},
@@ -640,8 +634,7 @@ class Sealed(Document):
     complete: Watermark | None = Field(default=None, description="Up to when tables are complete with this batch. Null: unknown.")
     partition_by: list[PartitionedFrom] = Field(
         default=[],
-        description="By what events are ordered and partitioned, since when. Publishers own primary keys in the batches before "
-        "the first entry, which an earlier version sealed, and partition keys since.",
+        description="By what events are ordered and partitioned, since when.",
     )
     void: Void | None = Field(default=None, description="Set if the batch takes no effect: why, and by whose decision.")
     voided: dict[int, UUID | None] = Field(

@@ -44,7 +44,6 @@ from writetime.storage.checksum import crc32c
 from writetime.storage.store import ObjectInfo, Store
 
 _TRIES: Final = 5
-_PACKING_LEVEL: Final = 3
 _EPOCH: Final = (
     rb"(?:[\x00-\x7f]|[\x80-\xbf].|[\xc0-\xdf]..|[\xe0-\xef].{3}|[\xf0-\xf7].{4}"
     rb"|[\xf8-\xfb].{5}|[\xfc-\xfd].{6}|\xfe.{7}|\xff.{8})?"
@@ -251,7 +250,7 @@ def _replace(store: Store, info: ObjectInfo, search: Search, keys: Keystore | No
     }
     stored = made
     if layout.is_packed(info.name):
-        stored = segment_object.pack(made, _PACKING_LEVEL)
+        stored = segment_object.pack(made)
         about |= {segment_object.SIZE: str(size), segment_object.CRC32C: str(checksum)}
     return found, store.put(info.name, stored, if_generation=info.generation, metadata={**info.metadata, **about})
 

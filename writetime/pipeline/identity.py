@@ -1,8 +1,8 @@
 """The identity of a pipeline, so that two pipelines do not write to each other's tables and topics.
 
 Strategy: an object in the bucket, created once, holds a UUID. Every warehouse table has it (property
-`writetime.pipeline`), and so has every partition of the progress topic; tables and topics without one, as
-older versions created them, are claimed by the first pipeline that writes to them. Only the UUID counts:
+`writetime.pipeline`), and so has every partition of the progress topic; tables and topics without one
+are claimed by the first pipeline that writes to them. Only the UUID counts:
 names are for display, and a pipeline may be renamed. Batches have ids of their own (`Manifest.id`), which
 distinguish batches of different chains with the same number, as after `batches/` was restored from a backup.
 Does not know tables or topics.

@@ -2,7 +2,7 @@
 Spark.
 
 A shipper writes a status from time to time and never overwrites one: the newest counts, by the store's
-clock. Shippers up to 0.1 had one document per node, without space; it counts if there is nothing newer.
+clock.
 
 A process remembers what it has read. Of many nodes, planning also keeps the documents together in one object, so
 that the next process reads that and what is new. It is a copy: without it each status is read by itself.
@@ -27,7 +27,6 @@ from writetime.storage.store import Listed, Store, discard_at_once
 from writetime.untrusted import Untrusted
 
 _TOKENS: Final = 1 << 16
-_LEVELS: Final = 4
 _OLDER: Final = 40
 """Older statuses per node that planning lets lie: ten minutes of a shipper with tails."""
 _FEW: Final = 4
@@ -186,10 +185,10 @@ def _statuses(store: Store, cluster: str) -> tuple[dict[layout.NodeName, Listed]
 
 def _delete_outdated(store: Store, newest: Mapping[layout.NodeName, Listed], older: Iterable[Listed]) -> None:
     """Delete those of `older` that have been replaced for a while: another reader may be about to read what it has
-    just listed. The one object of shippers up to 0.1 stays."""
+    just listed."""
     before = max(map(_order, newest.values()))[0] - _OUTDATED
     # A status is never replaced.
-    discard_at_once(store, (each.name for each in older if each.created < before and each.name.count("/") == _LEVELS))
+    discard_at_once(store, (each.name for each in older if each.created < before))
 
 
 def _order(info: Listed) -> tuple[datetime, str]:
@@ -256,11 +255,11 @@ def _space(document: Mapping[str, Any], info: Listed) -> NodeSpace | None:
     if not isinstance(space, dict):
         raise Untrusted("space is not an object")
     at = document.get("at", info.created.isoformat())
-    return parse_space({"at": at, "settings": document.get("settings"), **space})
+    return _parse_space({"at": at, "settings": document.get("settings"), **space})
 
 
-def parse_space(space: Mapping[str, Any]) -> NodeSpace:
-    """A node's space, from its status or an object under space/. Raises `Untrusted`."""
+def _parse_space(space: Mapping[str, Any]) -> NodeSpace:
+    """Raises `Untrusted`."""
     return NodeSpace(
         at=untrusted.moment(space.get("at"), "at"),
         level=untrusted.text(space.get("level"), "level", longest=16),

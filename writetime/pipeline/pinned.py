@@ -27,7 +27,7 @@ from writetime.config.pipeline import PipelineConfig
 from writetime.config.tables import ColumnsConfig, TablesConfig
 from writetime.config.warehouse import WarehouseConfig
 from writetime.errors import BatchBusy, BatchError, PreconditionFailed
-from writetime.pipeline.documents import Document, Manifest, RefusedTable, SegmentInput, Unwritable
+from writetime.pipeline.documents import Document, Manifest, RefusedTable, SegmentInput
 from writetime.storage import layout
 from writetime.storage.store import Store
 
@@ -169,9 +169,7 @@ def as_pinned(segments: list[SegmentInput], without: frozenset[str] | None) -> l
 def verdicts(store: Store, manifest: Manifest) -> Known:
     """All known verdicts of the batch."""
     first = Verdicts.read(store, _object(manifest, "verdicts"))
-    # A batch begun by an older version.
-    old = Unwritable.read(store, _object(manifest, "unwritable"))
-    found = [*(first.refused if first else []), *(old.tables if old else [])]
+    found = [*first.refused] if first else []
     number = 0
     while (added := Verdicts.read(store, addition(manifest.cluster, manifest.number, number + 1))) is not None:
         number += 1

@@ -46,6 +46,7 @@ from writetime.pipeline.documents import (
 )
 from writetime.pipeline.erasures import Request, read_request
 from writetime.pipeline.incoming import LeftOut, Most, age, read_incoming, released
+from writetime.pipeline.interval import checked_interval
 from writetime.pipeline.newest_segments import is_newer
 from writetime.pipeline.node_facts import NodeFacts, read_facts
 from writetime.pipeline.pace import read_pace
@@ -310,7 +311,7 @@ def plan_replay(
     store: Store, cluster: str, *, start: datetime, end: datetime, now: datetime, namespace: str | None = None
 ) -> Manifest | None:
     """Plan a batch over the archived segments that were sealed in [start, end), whole hours; None if there
-    are none.
+    are none. Raises ConfigError if the interval is empty.
 
     Raises BatchBusy while another batch is open: run that one first (the next scheduled ingest does), then
     plan again. Raises BatchError if the interval begins before the purge horizon: its tombstones may be
@@ -324,11 +325,11 @@ def plan_replay(
     chain = cluster if namespace is None else layout.shadow_chain(cluster, namespace)
     past = history(store, chain)
     expect_settled(store, cluster, past if namespace is None else history(store, cluster), "plan a replay")
-    interval = (start.astimezone(UTC), end.astimezone(UTC))
+    start, end = asked = checked_interval(start, end, "plan a replay")
     begun = namespace is None or past.sealed is not None
     if past.open and begun:
         open_batch = read_manifest(store, chain, past.last)
-        if open_batch.kind == "replay" and open_batch.interval == interval:
+        if open_batch.kind == "replay" and open_batch.interval == asked:
             return open_batch
         raise _busy(store, chain, past, "plan a replay")
     expect_replayable(past.sealed if namespace is None else history(store, cluster).sealed, start, cluster, shadow=namespace is not None)
@@ -343,11 +344,11 @@ def plan_replay(
     if not segments:
         return None
     if namespace is None:
-        return _create(store, cluster, past, "replay", segments, [], now, interval)
+        return _create(store, cluster, past, "replay", segments, [], now, asked)
     if not begun:
-        past = _begin_shadow(store, cluster, namespace, interval)
+        past = _begin_shadow(store, cluster, namespace, asked)
     snapshots = _new_snapshots(store, cluster, past.sealed)
-    return _create(store, cluster, past, "replay", segments, snapshots, now, interval, namespace)
+    return _create(store, cluster, past, "replay", segments, snapshots, now, asked, namespace)
 
 
 def expect_replayable(live: Sealed | None, start: datetime, cluster: str, *, shadow: bool) -> None:
@@ -634,7 +635,6 @@ def _held(store: Store, cluster: str, sealed: Sealed | None, now: datetime) -> d
     because a hundred thousand segments may be held."""
     if sealed is None or not sealed.held:
         return {}
-    _adopt_retries(store, cluster, sealed)
     held: dict[str, LedgerEntry | None] = dict.fromkeys(sealed.held)
     marked = [(info, layout.SegmentRef.from_retry(info.name)) for info in store.list(layout.retries_prefix(cluster))]
     asked = [(info, ref.ledger) for info, ref in marked if ref is not None]
@@ -648,18 +648,6 @@ def _held(store: Store, cluster: str, sealed: Sealed | None, now: datetime) -> d
             with suppress(ObjectNotFound, PreconditionFailed):
                 store.delete(info.name, if_generation=info.generation)
     return held
-
-
-def _adopt_retries(store: Store, cluster: str, sealed: Sealed) -> None:
-    """Older versions marked cleared segments in the ledger only: read the entries of all held segments
-    once."""
-    if store.head(layout.retries_adopted(cluster)) is not None:
-        return
-    refs = [layout.SegmentRef.from_object(name) for name in sealed.held]
-    for ref, entry in zip(refs, at_once(lambda ref: LedgerEntry.read(store, ref.ledger), refs), strict=True):
-        if entry is not None and entry.state == "retry":
-            store.put(ref.retry, b"{}\n")
-    store.put(layout.retries_adopted(cluster), b"{}\n")
 
 
 def _grown(segment: SegmentInput, marks: Mapping[str, Mark]) -> SegmentInput:

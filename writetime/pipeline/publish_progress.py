@@ -159,16 +159,23 @@ class NotifiedTables(Document):
 
 
 def already_notified(store: Store, cluster: str, waiting: Mapping[str, int]) -> set[str]:
-    """The waiting tables of which users were notified before. Records all of them."""
-    known: dict[str, int] = {}
+    """The waiting tables of which users were notified before. What waits no more is forgotten."""
 
     def change(before: NotifiedTables | None) -> NotifiedTables | None:
-        known.clear()
-        known.update(before.waiting if before is not None else {})
-        return None if known == waiting else NotifiedTables(waiting=dict(waiting))
+        still = {name: sent for name, sent in before.waiting.items() if waiting.get(name) == sent} if before else {}
+        return None if before is None or still == before.waiting else NotifiedTables(waiting=still)
+
+    known = NotifiedTables.update(store, layout.published_notified(cluster), change)
+    return set(known.waiting if known else ())
+
+
+def record_notified_table(store: Store, cluster: str, table: str, sent: int) -> None:
+    """Users were notified that a table waits, of which all events up to batch `sent` are in Kafka."""
+
+    def change(before: NotifiedTables | None) -> NotifiedTables:
+        return NotifiedTables(waiting={**(before.waiting if before else {}), table: sent})
 
     NotifiedTables.update(store, layout.published_notified(cluster), change)
-    return {name for name, sent in waiting.items() if known.get(name) == sent}
 
 
 def publish_due(store: Store, cluster: str, *, heartbeat_ms: int = 0, now: int = 0) -> bool:

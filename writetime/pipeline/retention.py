@@ -14,8 +14,7 @@ Strategy: a document is kept if something is known to need it; all others are de
 * A quarantine record is kept until a batch could use it. Then its bytes are in the archive as well, and its
   history is in the quarantine table.
 * The last report of verification and of audit is kept, whatever its age, and so is the last status of each node.
-  Earlier statuses are deleted after `STATUSES`. Space reports of shippers up to 0.1 count for two days
-  (`writetime.monitoring.nodes`).
+  Earlier statuses are deleted after `STATUSES`.
 * An event that was too large for its topic is kept as long as a consumer may read the record that refers to it.
   Only the operator knows how long that is.
 
@@ -28,7 +27,7 @@ from __future__ import annotations
 import json
 from collections.abc import Collection, Iterator
 from datetime import datetime, timedelta
-from itertools import groupby, takewhile
+from itertools import groupby
 from typing import Final
 
 from writetime.errors import ObjectNotFound, PreconditionFailed
@@ -93,14 +92,11 @@ def _order(document: str) -> int:
 
 
 def reports(store: Store, cluster: str, before: datetime) -> Iterator[Listed]:
-    """Reports, their charts and space reports written before `before`, except the last report of each
-    kind."""
+    """Reports and their charts written before `before`, except the last report of each kind."""
     for prefix in (layout.verify_prefix(cluster), layout.audit_prefix(cluster)):
         found = list(store.names(prefix))
         last = max((info.name.rpartition(".")[0] for info in found), default="")
         yield from (info for info in found if info.created < before and info.name.rpartition(".")[0] != last)
-    # Days ascend.
-    yield from takewhile(lambda info: info.created < before, store.names(layout.spaces_prefix(cluster)))
 
 
 def statuses(store: Store, cluster: str, before: datetime) -> Iterator[Listed]:
@@ -108,7 +104,7 @@ def statuses(store: Store, cluster: str, before: datetime) -> Iterator[Listed]:
     newest: dict[layout.NodeName, Listed] = {}
     for info in store.names(layout.nodes_prefix(cluster)):
         node = layout.NodeName.of_facts(info.name)
-        if node is None or info.name == layout.node_facts(node):
+        if node is None:
             continue
         last = newest.get(node)
         newest[node] = info if last is None else max(last, info, key=lambda each: (each.created, each.name))

@@ -21,7 +21,7 @@ import time
 from collections.abc import Callable
 from contextlib import suppress
 from datetime import UTC, datetime, timedelta
-from typing import Final
+from typing import Any, Final
 
 from pydantic import Field
 
@@ -31,6 +31,8 @@ from writetime.pipeline.planner import store_clock
 from writetime.storage import layout
 from writetime.storage.store import Store
 
+KILLED: Final = "killed: "
+"""Beginning of `ended` of a session whose task or JVM was killed."""
 LISTED: Final = 100
 """Maximum number of batches that the state lists."""
 LONGEST_PAUSE: Final = timedelta(minutes=5)
@@ -45,8 +47,8 @@ class SessionState(Document):
     """What a session did last. `step`: its current work, for people; `batch`, `published`: the last batch
     that is sealed, and the last that is in Kafka; `batch_seconds`: duration of its last batch, from planning
     to archive. `failed`: the last batches with segments or tables that need an operator; `waiting`: tables
-    whose events cannot be published; `publish_error`: why publishing fails at the moment. `ended`: why the
-    session ended, empty while it runs.
+    whose events cannot be published, as they are since `waiting_since`; `publish_error`: why publishing fails at the moment,
+    `failing_since`: since when. `ended`: why the session ended, empty while it runs.
     """
 
     id: str
@@ -61,7 +63,22 @@ class SessionState(Document):
     failed: list[int] = Field(default_factory=list)
     waiting: dict[str, int] = Field(default_factory=dict)
     publish_error: str = ""
+    waiting_since: datetime | None = None
+    failing_since: datetime | None = None
     ended: str = ""
+
+    def noted(self, now: datetime, **changes: Any) -> SessionState:
+        """The state with changes. What begins with them has begun `now`: a problem that comes again is another one."""
+        after = self.model_copy(update={**changes, "updated_at": now})
+        waits = self.waiting_since if after.waiting == self.waiting and self.waiting_since else now
+        fails = self.failing_since if self.publish_error and self.failing_since else now
+        since = {"waiting_since": waits if after.waiting else None, "failing_since": fails if after.publish_error else None}
+        return after.model_copy(update=since)
+
+    def with_problems_of(self, before: SessionState | None) -> SessionState:
+        """With what the session before has left: its problems last until publishing says otherwise."""
+        kept = {"waiting", "waiting_since", "publish_error", "failing_since"}
+        return self if before is None else self.model_copy(update=before.model_dump(include=kept))
 
 
 class Failures(Document):

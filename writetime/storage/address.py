@@ -148,11 +148,7 @@ def _bucket_trouble(bucket: str) -> str | None:
 def _prefix_trouble(address: Address) -> str | None:
     for mark in "#?":
         if mark in address.path:
-            former = replace(address, path=address.path.split(mark)[0]).url
-            return (
-                f"`{mark}` ends a name for libraries that read URLs, so tables and state would lie elsewhere. Use another prefix; "
-                f"releases up to 0.2 put state, and in S3 everything, to {former}"
-            )
+            return f"`{mark}` ends a name for libraries that read URLs, so tables and state would lie elsewhere. Use another prefix"
     if address.scheme == "gs" and ";" in address.path:
         return "Google's client for Iceberg does not escape `;` when it lists objects, and may list others. Use another prefix"
     if not address.path:

@@ -8,11 +8,8 @@
     conflicts/<cluster>/<dc>/<node>/CommitLog-7-<id>.json                 a segment in conflict, and which copy is valid
     rejected/<cluster>/<dc>/<node>/CommitLog-7-<id>~<crc32c>.log          the rejected bytes of such a segment
     schemas/<cluster>/<dc>/<node>/<utc time>-<schema version>.json        a snapshot of system_schema, as the node returned it
-    schemas/<cluster>/<utc time>-<schema version>.json                    the same, by shippers up to 0.1
     nodes/<cluster>/<dc>/<node>/<utc time>-<crc32c>.json                  a node's status: identity, disk space, position of its log
-    nodes/<cluster>/<dc>/<node>.json                                      a node's identity, by shippers up to 0.1
     truncations/<cluster>/<dc>/<node>/<utc time>-<crc32c>.json            a node's records of TRUNCATEs, as the node returned them
-    space/<cluster>/date=/<dc>/<node>/<utc time>-<level>.json             the disk space of a node's log, by shippers up to 0.1
     batches/<cluster>/<number>/held-<crc32c>.json                         the held segments of its seal, if they are many
     batches/<cluster>/<number>/{manifest,schema,local,sealed,archived}.json  one pipeline run: fixed input, schema, outcome
     batches/<cluster>/<number>/{config,absent,verdicts,verdicts-0001}.json  decisions of its first run (writetime.pipeline.pinned)
@@ -26,6 +23,7 @@
     complete/<cluster>.json                                               up to when the tables are complete
     complete/<cluster>.hours.json                                         the last completed hour that was notified
     sessions/<cluster>/{lease,state,failures,stop,turn}.json              the streaming session, and what others ask of it
+    sessions/<cluster>/notified.json                                      the problems that cdc_watch has notified
     maintained/<cluster>.json                                             the result of the last maintenance
     maintained/<cluster>.{pace,nodes}.json                                what the last batches took; copies of node statuses
     shelved/<cluster>.json                                                progress of archive packing and retention
@@ -60,7 +58,7 @@ from __future__ import annotations
 import hashlib
 import re
 from dataclasses import dataclass
-from datetime import UTC, date, datetime
+from datetime import UTC, datetime
 from functools import lru_cache
 from typing import Final, Literal, cast
 from urllib.parse import quote, unquote
@@ -71,7 +69,7 @@ _ARCHIVED = re.compile(r"(?:~[0-9a-f]{8})?\.log(?:\.zst)?$")
 _HOUR = re.compile(r"cdc_archive/[^/]+/date=(\d{4}-\d\d-\d\d)/hour=(\d\d)/")
 _PART = re.compile(r"([0-9]{10,19})-([0-9]{10,19})")
 _SEGMENT = re.compile(r"CommitLog-([0-9]{1,4})-([0-9]{1,19})\.log")
-_SNAPSHOT = re.compile(r"schemas/[^/]+/(?:[^/]+/[^/]+/)?[0-9]{8}T[0-9]{6}Z-[^/]+\.json")
+_SNAPSHOT = re.compile(r"schemas/[^/]+/[^/]+/[^/]+/[0-9]{8}T[0-9]{6}Z-[^/]+\.json")
 _CONFLICT = re.compile(r"(cdc/[^/]+/[^/]+/[^/]+)/conflict-([0-9a-f]{8})/([^/]+)")
 _FRAMES = re.compile(r"/[0-9]+-[0-9]+-([0-9]{1,18})\.(?:bin|json)$")
 _BATCH = re.compile(r"batches/[^/]+/([0-9]{10,18})/[^/]+")
@@ -192,19 +190,13 @@ class NodeName:
     def of_facts(cls, name: str) -> NodeName | None:
         """The node of an object under nodes/; None for other names."""
         parts = name.removesuffix(".json").split("/")
-        return cls._spelt(*parts[1:4]) if len(parts) in (4, 5) and parts[0] == "nodes" and name.endswith(".json") else None
+        return cls._spelt(*parts[1:4]) if len(parts) == 5 and parts[0] == "nodes" and name.endswith(".json") else None
 
     @classmethod
     def _spelt(cls, *path: str) -> NodeName | None:
         """The node of these parts of a name; None if they are not in canonical form: a node has one name."""
         node = cls(*map(unpart, path))
         return node if node.path == "/".join(path) else None
-
-    @classmethod
-    def of_space(cls, name: str) -> NodeName | None:
-        """The node of an object under space/; None for other names."""
-        parts = name.split("/")
-        return cls._spelt(parts[1], *parts[3:5]) if len(parts) == 6 and parts[0] == "space" and name.endswith(".json") else None
 
     @classmethod
     def of_truncations(cls, name: str) -> NodeName | None:
@@ -351,11 +343,6 @@ class SegmentRef:
 
 def retries_prefix(cluster: str) -> str:
     return f"retries/{part(cluster)}/"
-
-
-def retries_adopted(cluster: str) -> str:
-    """Is there once segments that an earlier release has noted for another try have such objects too."""
-    return f"{retries_prefix(cluster)}adopted.json"
 
 
 def schema_looked_at(cluster: str) -> str:
@@ -513,11 +500,6 @@ def schema_prefix(cluster: str) -> str:
     return f"schemas/{part(cluster)}/"
 
 
-def schema_snapshot(cluster: str, taken_at: datetime, version: str) -> str:
-    """The name by shippers up to 0.1, without a node."""
-    return f"{schema_prefix(cluster)}{_second(taken_at)}-{part(version)}.json"
-
-
 def node_schema(node: NodeName, taken_at: datetime, version: str) -> str:
     """A snapshot of system_schema, read from the node at `taken_at`."""
     return f"schemas/{node.path}/{_second(taken_at)}-{part(version)}.json"
@@ -548,11 +530,6 @@ def truncations_checksum(name: str) -> str:
     return unpart(name.removesuffix(".json").rpartition("-")[2])
 
 
-def node_facts(node: NodeName) -> str:
-    """The node's document by shippers up to 0.1."""
-    return f"nodes/{node.path}.json"
-
-
 def node_status(node: NodeName, at: datetime, checksum: str) -> str:
     """The node's status at that time; `checksum` is the content's."""
     return f"nodes/{node.path}/{_second(at)}-{checksum}.json"
@@ -565,19 +542,6 @@ def node_documents(node: NodeName) -> str:
 
 def conflicts_prefix(cluster: str) -> str:
     return f"conflicts/{part(cluster)}/"
-
-
-def spaces_prefix(cluster: str) -> str:
-    return f"space/{part(cluster)}/"
-
-
-def space_prefix(cluster: str, day: date) -> str:
-    return f"{spaces_prefix(cluster)}date={day:%Y-%m-%d}/"
-
-
-def node_space(node: NodeName, at: datetime, level: str) -> str:
-    at = at.astimezone(UTC)
-    return f"{space_prefix(node.cluster, at.date())}{part(node.datacenter)}/{part(node.host_id)}/{at:%H%M%S}Z-{level}.json"
 
 
 def ledger_of(cluster: str) -> str:
@@ -694,8 +658,13 @@ def complete_hours(cluster: str) -> str:
 
 
 def sessions_prefix(cluster: str) -> str:
-    """Prefix of what the streaming session and its requesters write."""
+    """Prefix of what the streaming session, its requesters and cdc_watch write."""
     return f"sessions/{part(cluster)}/"
+
+
+def watch_notified(cluster: str) -> str:
+    """The problems that cdc_watch has notified (`writetime.monitoring.watch`)."""
+    return f"{sessions_prefix(cluster)}notified.json"
 
 
 def session(cluster: str, what: Literal["lease", "state", "stop", "turn", "failures"]) -> str:

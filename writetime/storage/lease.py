@@ -55,13 +55,18 @@ class Lease:
         return self
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
+        try:
+            self.release()
+        except StoreError:
+            # The lease expires by itself or has another holder; the original error matters more.
+            if error is None:
+                raise
+
+    def release(self) -> None:
+        """Release the lease before the end of its context, for a process that is about to end. What it still does is
+        refused as soon as another holder has the lease."""
         if not self._over.is_set():
-            try:
-                self._release(self.notes)
-            except StoreError:
-                # The lease expires by itself or has another holder; the original error matters more.
-                if error is None:
-                    raise
+            self._release(self.notes)
 
     def check(self) -> None:
         """Renew the lease if a third of its time has passed. LeaseLost if another holder took it over."""

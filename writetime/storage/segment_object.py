@@ -23,6 +23,8 @@ from writetime.storage.store import ObjectInfo, Store
 _LONGEST: Final = 2**31
 """Maximum size of a segment: Cassandra uses 32-bit positions."""
 _TRIES: Final = 5
+LEVEL: Final = 3
+"""Zstandard's, 1 (fast) to 22."""
 SIZE: Final = "size"
 CRC32C: Final = "crc32c"
 """Metadata keys of the plain form's facts, as the shipper writes them."""
@@ -72,8 +74,8 @@ def _noted(info: ObjectInfo, size: str, checksum: str) -> Content | None:
     return Content(*map(int, noted)) if all(each.isdecimal() and len(each) < 20 for each in noted) else None
 
 
-def pack(content: bytes, level: int) -> bytes:
-    """One Zstandard frame with its content size. `level`: 1 (fast) to 22."""
+def pack(content: bytes, level: int = LEVEL) -> bytes:
+    """One Zstandard frame with its content size."""
     import pyarrow as pa
 
     return bytes(pa.Codec("zstd", compression_level=level).compress(content, asbytes=True))

@@ -6,7 +6,6 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import groupby
-from typing import Literal
 
 from writetime.cassandra.merge import row_codec
 from writetime.cassandra.merge.clustering import Clustering, ClusteringOrder
@@ -92,7 +91,6 @@ def run(
     *,
     now: int,
     since: int | None = None,
-    versions: Literal["each", "last"] = "each",
     engine: row_codec.Engine = "python",
     dropped_before: Mapping[str, int] | None = None,
     policy: Policy = "4.0",
@@ -111,7 +109,7 @@ def run(
     groups = ((key, (item for _, item in group)) for key, group in groupby((e for e in items if e[0]), key=lambda entry: entry[0]))
     due = [key for key in store.due(since, now) if key]
     result, records = Result(), []
-    settings = Settings(order, keys, now, since, versions, engine, dropped_before, policy, deletes)
+    settings = Settings(order, keys, now, since, engine, dropped_before, policy, deletes)
     for output in fold(settings, store.head, heads, groups, store, due):
         if isinstance(output, Event):
             result.events.append(output)

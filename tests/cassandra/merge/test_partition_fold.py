@@ -52,7 +52,6 @@ from writetime.cassandra.merge.partition_fold import (
     Item,
     RowRecord,
     Settings,
-    Versions,
 )
 from writetime.cassandra.merge.partition_fold import fold as stream_fold
 from writetime.cassandra.merge.reconcile import Policy, max_timestamp
@@ -160,34 +159,32 @@ def followed_in_order(result: Result, shown: Shown, order: ClusteringOrder = ORD
     return view
 
 
-@pytest.mark.parametrize("versions", ["each", "last"])
 @often
 @given(history_of_updates, history_of_updates, st.integers(0, 3), st.booleans())
 def test_deletions_at_their_place_and_the_events_by_writetime_lead_from_what_was_to_what_is(
-    versions: Versions, first: list[PartitionUpdate], second: list[PartitionUpdate], passed: int, moves: bool
+    first: list[PartitionUpdate], second: list[PartitionUpdate], passed: int, moves: bool
 ) -> None:
     """Each event begins with what its row was by then. The clock stands at each write, or meets the expiries of 100
     to 102 and late writes in the second batch."""
     store, since = Store(), NOW if moves else 99
     first = first if moves else later(first)
     second = later(second) if moves else [*second[:2], *later(second[2:])]
-    begun = run(store, named(first), ORDER, now=since, since=since, deletes="placed", versions=versions)
+    begun = run(store, named(first), ORDER, now=since, since=since, deletes="placed")
     shown = followed_in_order(begun, {})
     assert shown == shown_by(store, since) == replay(begun.changes, {})
     now = since + passed
-    result = run(store, named(second), ORDER, now=now, since=since, deletes="placed", versions=versions)
+    result = run(store, named(second), ORDER, now=now, since=since, deletes="placed")
     assert followed_in_order(result, shown) == replay(result.changes, shown) == shown_by(store, now)
     assert store.as_update(update()) == merged([*first, *second])
     expect_true_records(store, now)
 
 
-@pytest.mark.parametrize("versions", ["each", "last"])
-def test_a_deletion_at_its_place_takes_a_row_that_was_gone_by_then(versions: Versions) -> None:
-    """To a consumer of last versions the row was there until the deletion: what is written again is created."""
+def test_a_deletion_at_its_place_takes_a_row_that_was_gone_by_then() -> None:
+    """What is written again is created."""
     row, store = (i32(1), i32(2)), Store()
-    shown = followed_in_order(run(store, named([insert(row, 1, 1)]), ORDER, now=NOW, since=NOW, deletes="placed", versions=versions), {})
+    shown = followed_in_order(run(store, named([insert(row, 1, 1)]), ORDER, now=NOW, since=NOW, deletes="placed"), {})
     history = [no_row(row, 5), update(deletion=DeletionTime(6, 1)), insert(row, 7, 2)]
-    result = run(store, named(history), ORDER, now=NOW, since=NOW, deletes="placed", versions=versions)
+    result = run(store, named(history), ORDER, now=NOW, since=NOW, deletes="placed")
     assert followed_in_order(result, shown) == shown_by(store, NOW)
     assert not result.events[-1].before.row
 
@@ -201,19 +198,18 @@ def test_static_content_that_a_late_delete_of_the_partition_leaves_alone(deletes
     assert (alone.before.row, alone.reason) == (b"", "partition_delete")
 
 
-@pytest.mark.parametrize("versions", ["each", "last"])
 @often
 @given(history_of_updates, history_of_updates, st.booleans())
 def test_deletions_as_one_event_and_the_others_lead_from_what_was_to_what_is(
-    versions: Versions, first: list[PartitionUpdate], second: list[PartitionUpdate], moves: bool
+    first: list[PartitionUpdate], second: list[PartitionUpdate], moves: bool
 ) -> None:
     """Each event begins with what its row was by then, over two batches; what the table holds follows all of
     them, taken ones too."""
     store, now = Store(), NOW + 1 if moves else NOW
-    begun = run(store, named(first), ORDER, now=NOW, since=NOW, deletes="one", versions=versions)
+    begun = run(store, named(first), ORDER, now=NOW, since=NOW, deletes="one")
     shown = followed(begun, {})
     assert shown == shown_by(store, NOW)
-    result = run(store, named(second), ORDER, now=now, since=NOW, deletes="one", versions=versions)
+    result = run(store, named(second), ORDER, now=now, since=NOW, deletes="one")
     assert followed(result, shown) == replay(result.changes, shown) == shown_by(store, now)
 
 
@@ -333,18 +329,6 @@ def test_any_order_repetition_and_batching_ends_the_same(history: list[Partition
         assert shown == shown_by(store, now)
         since, now = now, now + random.randint(0, 2)
     assert store.as_update(update()) == merged(later(history))
-
-
-@often
-@given(history_of_updates, st.integers(99, 103))
-def test_the_last_version_alone_is_the_net_of_each(history: list[PartitionUpdate], now: int) -> None:
-    one, other = Store(), Store()
-    each = run(one, named(later(history)), ORDER, now=now)
-    last = run(other, named(later(history)), ORDER, now=now, versions="last")
-    assert (one.head, one.rows, one.expiries) == (other.head, other.rows, other.expiries)
-    assert sorted(map(str, each.applied)) == sorted(map(str, last.applied))
-    net = {row: (chain[0][1], *chain[-1][2:]) for row, chain in by_row(each.changes).items() if chain[0][1] != chain[-1][2]}
-    assert {row: (before, after, source, ts) for row, before, after, source, ts in last.changes} == net
 
 
 @often
@@ -572,17 +556,8 @@ def test_columns_that_are_dropped_or_come_back_show_in_rows_that_nobody_touches(
     result = run(store, named(more), order, now=NOW, since=NOW, dropped_before=before.dropped)
     assert replay(result.changes, shown) == shown_by(store, NOW, order)
     expect_true_records(store, NOW, order)
-    net = run(after_all(history, before), named(more), order, now=NOW, since=NOW, dropped_before=before.dropped, versions="last")
-    assert replay(net.changes, shown) == shown_by(store, NOW, order)
     if not more:
         assert {event.reason for event in result.events} <= {"alter"}
-
-
-def after_all(history: list[PartitionUpdate], order: ClusteringOrder) -> Store:
-    store = Store()
-    run(store, named(history), order, now=NOW, since=NOW)
-    store.head = Head(store.head.update, None)
-    return store
 
 
 def test_a_row_of_a_dropped_column_alone_goes_with_it() -> None:

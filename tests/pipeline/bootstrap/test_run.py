@@ -14,6 +14,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from tests.node_objects import schema_name
 from tests.storage.memory import MemoryStore
 from writetime.cassandra.schema import history
 from writetime.cassandra.schema.model import Schema, Table
@@ -52,7 +53,7 @@ def report_schema(store: Store, *, cdc: bool = True, at: int = 1, mode: str | No
     }
     if mode is not None:
         document["tables"][0]["transactional_mode"], document["schema_version"] = mode, str(UUID(int=at))
-    store.put(layout.schema_snapshot(CLUSTER, NOW + timedelta(seconds=min(at, 1000)), f"v{at}"), json.dumps(document).encode())
+    store.put(schema_name(CLUSTER, NOW + timedelta(seconds=min(at, 1000)), f"v{at}"), json.dumps(document).encode())
 
 
 ORDERS, NOTES = "00000000-0000-1000-8000-000000000007", "00000000-0000-1000-8000-000000000009"
@@ -121,6 +122,17 @@ def test_what_is_no_range_is_refused(text: str) -> None:
     advised = re.search(r"Write A:B with (-\d+) <= A < B <= (\d+)\.", str(refused.value))
     assert advised is not None
     assert parse_part(f"{advised[1]}:{advised[2]}") == (LOWEST, HIGHEST)
+
+
+@pytest.mark.advice("Name the table whose tokens are to be read")
+def test_a_range_belongs_to_a_table() -> None:
+    """Otherwise that part of all tables that are due would be read, and their first reading would miss the rest."""
+    assert runs.part_of([], "") is None
+    with pytest.raises(ConfigError, match=r"0:100: a token range without a table"):
+        runs.part_of([], "0:100")
+    assert runs.part_of(["shop.orders"], "0:100") == (0, 100)
+    with pytest.raises(ConfigError, match="invalid token range"):
+        runs.part_of(["shop.orders"], "100:0")
 
 
 # --- runs

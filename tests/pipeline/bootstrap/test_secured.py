@@ -26,7 +26,7 @@ from proof.harness.cassandra import Ring
 from proof.ring.pipeline import Pipeline, _Replaced
 from shippers.agent import Agent
 from shippers.node_identity import Link
-from spark_jobs import bootstrap
+from spark_jobs import bootstrap, cassandra_reader
 from spark_jobs.cassandra_reader import KEY_PASSWORD, PASSWORD
 from spark_jobs.cassandra_reader import Ring as Reader
 from tests.shippers.test_tls import Identity, identity
@@ -165,10 +165,11 @@ def test_a_table_is_read_over_tls_by_a_role_that_may_only_select(secured: Secure
 
 
 def test_without_the_right_password_it_is_told_what_to_look_at(secured: Secured, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(cassandra_reader, "_ATTEMPTS", 1)
     monkeypatch.setenv(PASSWORD, "guessed")
     monkeypatch.setenv(KEY_PASSWORD, KEY.decode())
     with pytest.raises(BatchError, match="user's rights") as caught:
-        Reader(secured.cql(), datacenter=DATACENTER, attempts=1)
+        Reader(secured.cql(), datacenter=DATACENTER)
     assert "guessed" not in str(caught.value)
     with Link(secured.about_node("guessed")) as link, pytest.raises(ShipError, match="user and password") as refused:
         link.facts()
@@ -176,7 +177,8 @@ def test_without_the_right_password_it_is_told_what_to_look_at(secured: Secured,
 
 
 def test_who_shows_no_certificate_is_turned_away(secured: Secured, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(cassandra_reader, "_ATTEMPTS", 1)
     monkeypatch.setenv(PASSWORD, "r")
     bare = secured.cql().model_copy(update={"tls": CqlTlsConfig(ca=secured.node.certificate)})
     with pytest.raises(BatchError, match="connect to the ring"):
-        Reader(bare, datacenter=DATACENTER, attempts=1)
+        Reader(bare, datacenter=DATACENTER)

@@ -30,7 +30,7 @@ STORED = {
     "MalformedMutation": "frame mutation",
     "SchemaError": "frame mutation schema",
 }
-"""Texts in buckets of version 0.1, and what each is: one frame, one whole mutation, solved by a schema."""
+"""Texts in buckets, and what each is: one frame, one whole mutation, solved by a schema."""
 
 
 def test_stored_texts_are_as_they_were() -> None:

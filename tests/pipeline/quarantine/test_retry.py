@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 
 from tests.monitoring import bucket
+from tests.node_objects import schema_name
 from tests.storage.memory import MemoryStore
 from writetime.cassandra.commitlog.encode import encode_segment
 from writetime.cassandra.commitlog.segment import scan
@@ -70,7 +71,7 @@ def fill(store: Store, kind: str = "UnknownTable", message: str = "boo") -> None
 
 
 def report_schema(store: Store) -> None:
-    store.put(layout.schema_snapshot(bucket.CLUSTER, NOW, "v1"), json.dumps(SNAPSHOT).encode())
+    store.put(schema_name(bucket.CLUSTER, NOW, "v1"), json.dumps(SNAPSHOT).encode())
 
 
 @pytest.fixture
@@ -97,21 +98,8 @@ def test_a_segment_that_waits_for_a_schema_comes_in_by_itself_when_it_is_there(s
     assert taken_in(store) == [REF.incoming]
 
 
-@pytest.mark.advice("Upgrade writetime to a release that reads it.")
-def test_a_segment_of_a_version_that_an_earlier_release_did_not_know_comes_in_by_itself(monkeypatch: pytest.MonkeyPatch) -> None:
-    """As the release before version 9 has quarantined it: its message says the version."""
-    store = MemoryStore()
-    fill(store, kind="UnsupportedSegment", message="commit log version 9 is not supported (read a segment's header)")
-    monkeypatch.setattr("writetime.pipeline.quarantine.retry.READABLE", (6, 7, 8))
-    assert release(store, bucket.CLUSTER, Rules()) == []
-    monkeypatch.undo()
-    assert release(store, bucket.CLUSTER, Rules()) == [REF.incoming]
-    assert release(store, bucket.CLUSTER, Rules()) == []
-    assert taken_in(store) == [REF.incoming]
-
-
 @pytest.mark.parametrize("message", ["commit log version 250 is not supported", "the compressor is not supported: `Best`", "boo"])
-def test_another_unsupported_segment_waits_for_a_person(message: str) -> None:
+def test_an_unsupported_segment_waits_for_a_person(message: str) -> None:
     store = MemoryStore()
     fill(store, kind="UnsupportedSegment", message=message)
     assert release(store, bucket.CLUSTER, Rules()) == []
@@ -126,14 +114,14 @@ def test_a_column_that_nobody_knew_is_told_of_later(store: MemoryStore) -> None:
     store.put(layout.batch_object(bucket.CLUSTER, 1, "schema"), learner.to_json().encode())
     assert release(store, bucket.CLUSTER, Rules()) == []
     other = {**SNAPSHOT["columns"][0], "column_name": "more", "kind": "regular", "position": -1}
-    store.put(layout.schema_snapshot(bucket.CLUSTER, NOW, "v1"), json.dumps({**SNAPSHOT, "columns": [other]}).encode())
+    store.put(schema_name(bucket.CLUSTER, NOW, "v1"), json.dumps({**SNAPSHOT, "columns": [other]}).encode())
     reads = Counting(store)
     assert release(reads, bucket.CLUSTER, Rules()) == []
     assert reads.segments == 1
     # Nothing new: the segment is not read each minute.
     assert release(reads, bucket.CLUSTER, Rules()) == []
     assert reads.segments == 1
-    store.put(layout.schema_snapshot(bucket.CLUSTER, NOW, "v2"), json.dumps(SNAPSHOT).encode())
+    store.put(schema_name(bucket.CLUSTER, NOW, "v2"), json.dumps(SNAPSHOT).encode())
     assert release(reads, bucket.CLUSTER, Rules()) == [REF.incoming]
 
 

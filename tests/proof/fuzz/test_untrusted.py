@@ -12,6 +12,7 @@ from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
 
 from tests.examples import examples
+from tests.node_objects import status_of
 from tests.storage.memory import MemoryStore
 from writetime import untrusted
 from writetime.cassandra.schema.history import TRACKED, SchemaLearner
@@ -61,8 +62,13 @@ def documents(objects: st.SearchStrategy[Any]) -> st.SearchStrategy[bytes]:
     return told | damaged | deep | st.binary(max_size=60)
 
 
-FACTS = documents(fields("host_id", "address", "rack", "release_version", "tokens", "datacenter"))
-SPACE = documents(fields("at", "level", "share", "used", "limit", "disk_free"))
+SPACE = fields("level", "share", "used", "limit", "disk_free")
+STATUS = documents(
+    st.tuples(
+        fields("host_id", "address", "rack", "release_version", "tokens", "datacenter", "at"),
+        st.fixed_dictionaries({}, optional={"space": SPACE | VALUES}),
+    ).map(lambda parts: {**parts[0], **parts[1]})
+)
 ANSWER = documents(
     st.fixed_dictionaries(
         {}, optional={"taken_at": VALUES, "truncated_at": st.lists(fields("table_id", "segment", "position", "at"), max_size=3)}
@@ -107,11 +113,10 @@ def _expect_storable(store: MemoryStore) -> None:
 
 
 @often
-@given(FACTS, SPACE)
-def test_what_a_node_says_of_itself(facts: bytes, space: bytes) -> None:
+@given(STATUS)
+def test_what_a_node_says_of_itself(status: bytes) -> None:
     store = MemoryStore()
-    store.put(layout.node_facts(NODE), facts)
-    store.put(layout.node_space(NODE, NOW, "ok"), space)
+    store.put(status_of(NODE), status)
     (found,) = read_facts(store, CLUSTER)
     assert found.node == NODE
     _expect_storable(store)
@@ -165,7 +170,7 @@ PIECES = (
 @example(f"nodes/c/dc1/{'a' * 2000}.json")
 def test_names(name: str) -> None:
     assert layout.batch_number(name) is None
-    for of in (layout.NodeName.of_facts, layout.NodeName.of_space, layout.NodeName.of_truncations):
+    for of in (layout.NodeName.of_facts, layout.NodeName.of_truncations):
         node = of(name)
         assert node is None or node.path in name
     try:

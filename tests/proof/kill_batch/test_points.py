@@ -88,7 +88,7 @@ def test_a_job_ends_where_it_was_told_to(at: int, passes: int) -> None:
 
 def record(partition: int, pk: int, batch: int, ordinal: int, ts: int) -> tuple[int, bytes, bytes]:
     key = json.dumps({"pk": pk, "ck": ordinal}).encode()
-    source = {"sequence": [batch, ordinal], "ts_micro": ts, "reason": None}
+    source = {"sequence": f'["{batch}","{ordinal}"]', "ts_us": ts, "reason": None}
     return partition, key, json.dumps({"source": source}).encode()
 
 

@@ -13,7 +13,6 @@ Encryption takes precedence: Cassandra ignores compression if both are set.
 from __future__ import annotations
 
 import json
-import re
 import struct
 import zlib
 from dataclasses import dataclass, field
@@ -25,7 +24,6 @@ READABLE: Final = (6, 7, 8, 9)
 _FIXED = struct.Struct(">iqH")
 _CRC = struct.Struct(">I")
 _HIGHEST_PLAUSIBLE_VERSION = 0xFF
-_UNKNOWN: Final = "commit log version "
 _UPGRADE: Final = "Upgrade writetime to a release that reads it. Nothing is lost meanwhile."
 
 
@@ -79,20 +77,13 @@ def parse(buf: bytes, *, name: str = "") -> tuple[Descriptor, int]:
     if _CRC.unpack_from(buf, end - _CRC.size)[0] != _header_crc(version, segment_id, params):
         raise CorruptDescriptor("the header's CRC is wrong: id and codec are unknown", position=end - _CRC.size, **where)
     if version not in READABLE:
-        raise UnsupportedSegment(f"{_UNKNOWN}{version} is not supported", position=0, hint=_UPGRADE, **where)
+        raise UnsupportedSegment(f"commit log version {version} is not supported", position=0, hint=_UPGRADE, **where)
     return Descriptor(version, segment_id, _parse_params(params, where)), end
 
 
 def waits_for_reader(version: int) -> bool:
     """Whether only a later release can read segments of that version."""
     return READABLE[-1] < version <= _HIGHEST_PLAUSIBLE_VERSION
-
-
-def unknown_version(message: str) -> int | None:
-    """The version of an UnsupportedSegment whose message states that it was unknown; None if the message states
-    something else. The message may be one that an earlier release stored."""
-    match = re.search(rf"{_UNKNOWN}(\d{{1,3}}) is not supported", message)
-    return None if match is None else int(match[1])
 
 
 def _header_crc(version: int, segment_id: int, params: bytes) -> int:

@@ -48,7 +48,6 @@ from writetime.cassandra.model import MICROSECONDS, Bound, DeletionTime, Partiti
 
 Reason = Literal["row_delete", "range_delete", "partition_delete", "static", "expiry", "alter"]
 """Why a row changed whose own cells were not written."""
-Versions = Literal["each", "last"]
 Deletes = Literal["rows", "one", "placed"]
 T = TypeVar("T")
 
@@ -123,7 +122,6 @@ class Settings:
     keys: Keys
     now: int
     since: int | None = None
-    versions: Versions = "each"
     engine: Engine = "auto"
     dropped_before: Mapping[str, int] | None = None
     policy: Policy = POLICY
@@ -316,9 +314,7 @@ class Partition:
             whole = [span for span in self.news if span.step.what.tombstone is None]
             taking = _Sweep(whole if self.settings.deletes == "one" else ())
             placed = [span.step for span in whole if self.settings.deletes == "placed"]
-            alone = self._taken(
-                b"", self._alone_at_start(self.coverage), taking, self.net(self._statics_alone(self.coverage, placed), placed[:1])
-            )
+            alone = self._taken(b"", self._alone_at_start(self.coverage), taking, self._statics_alone(self.coverage, placed))
             yield from _one_chain(self._like_alone, alone)
         yield from self._head_record(self._update, shown)
 
@@ -327,7 +323,7 @@ class Partition:
     @property
     def fits_steps(self) -> bool:
         """Whether `head_steps` are all that happens to rows beside their items and expiries of their own."""
-        is_simple = self.altered is None and self.settings.versions == "each" and (self.settings.deletes == "rows" or not self.news)
+        is_simple = self.altered is None and (self.settings.deletes == "rows" or not self.news)
         return is_simple and all(step.moment[1] == _WRITTEN for step in self.statics[1:])
 
     @property
@@ -461,7 +457,7 @@ class Partition:
         """Fold one row, `old` in the state, through all its moments."""
         folding = _RowFolding(self, key, old)
         self._showed += folding.shows
-        outputs = self._taken(key, folding.shown, self._taking, self.net(folding.run(items), folding.taken_first))
+        outputs = self._taken(key, folding.shown, self._taking, folding.run(items))
         yield from self._kept_back(outputs) if self.is_like_alone(key) else outputs
         self._shows += folding.shows
         if folding.row != old or self._falls_due(old):
@@ -501,29 +497,6 @@ class Partition:
         if waiting:
             yield gone
             yield Event(key, Shown(), shown, *about, moment=by.moment)
-
-    def net(self, outputs: Iterable[Output], taken_first: Sequence[_Step] = ()) -> Iterator[Output]:
-        """The outputs of one row. If only the last version is wanted, its events become one, from first to
-        last. `taken_first`: the first deletion at its place that covers the row, if there is one: it takes what
-        the row was when the batch began, even if the row had gone by then."""
-        if self.settings.versions == "each":
-            yield from outputs
-            return
-        first: Event | None = None
-        last: Event | None = None
-        for output in outputs:
-            if isinstance(output, Event):
-                first, last = first or output, output
-            else:
-                yield output
-        if first is None or last is None:
-            return
-        before = first.before
-        if before.row and taken_first:
-            yield from _taken_by(taken_first[0], first.key, before, Shown())
-            before = Shown()
-        if before != last.after:
-            yield replace(last, before=before)
 
     # --- static content
 
@@ -660,7 +633,6 @@ class _RowFolding:
         self._clock = partition.start
         self._deletions = partition.sweep.at(key)
         self._placed = partition.placed.at(key)
-        self.taken_first = self._placed.first
         self._statics = _Walk(partition.statics)
         self._active: DeletionTime | None = None
         self._cells = NOTHING
@@ -873,12 +845,6 @@ class _Covering:
     def __init__(self, sweep: _Sweep) -> None:
         self._sweep = sweep
         self._slot = self._rank = 0
-
-    @property
-    def first(self) -> Sequence[_Step]:
-        """The first of them."""
-        slot = self._sweep.first_above(0, 0)
-        return () if slot is None else (self._sweep.steps[slot],)
 
     @property
     def next(self) -> Moment | None:

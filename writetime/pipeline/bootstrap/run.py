@@ -115,6 +115,18 @@ def parse_part(text: str) -> Range:
     return found
 
 
+def part_of(tables: Sequence[str], text: str) -> Range | None:
+    """The part of `tables` that is asked for; None: all tokens. ConfigError if the text is invalid, or if no table is given:
+    of tables that are due, all tokens have to be read."""
+    if not text:
+        return None
+    if not tables:
+        raise ConfigError(
+            "a token range without a table", operation="read a token range", obj=text, hint="Name the table whose tokens are to be read."
+        )
+    return parse_part(text)
+
+
 def split(tokens: Sequence[int], part: Range | None, wanted: int) -> list[Range]:
     """The ring, or a part of it, in at least about `wanted` ranges with one owner each. They ascend and do
     not overlap."""

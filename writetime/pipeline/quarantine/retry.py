@@ -22,7 +22,6 @@ from datetime import UTC, datetime
 from typing import Any, Final
 from uuid import UUID
 
-from writetime.cassandra.commitlog.descriptor import READABLE, unknown_version
 from writetime.cassandra.commitlog.encryption.keystore import Keystore
 from writetime.cassandra.commitlog.mutation import decode_mutation
 from writetime.cassandra.schema.history import SchemaLearner
@@ -86,8 +85,7 @@ def retry(store: Store, cluster: str, records: Sequence[QuarantineRecord], keys:
 
 def release(store: Store, cluster: str, rules: Rules, keys: Keystore | None = None) -> list[str]:
     """Release the held segments that only waited for the schema of tables (a table, a column, a type), if
-    the schema has changed since they were quarantined; and those of a commit log version that an earlier
-    release did not know. Returns their objects.
+    the schema has changed since they were quarantined. Returns their objects.
 
     Each segment is checked once per schema change of its tables, because a check reads all of it. Segments
     with other problems, such as a configuration rule or a name clash in the warehouse, wait for an operator.
@@ -96,16 +94,14 @@ def release(store: Store, cluster: str, rules: Rules, keys: Keystore | None = No
     if sealed is None or not sealed.held:
         return []
     learner = known_schema(store, cluster)
-    knows = learner.to_json(), repr(rules), repr(READABLE)
+    knows = learner.to_json(), repr(rules)
     looked_at = hashlib.blake2b("\n".join((*knows, *sealed.held)).encode(), digest_size=16).hexdigest()
     if _last_look(store, cluster) == looked_at:
         return []
     entries = at_once(lambda name: LedgerEntry.read(store, SegmentRef.from_object(name).ledger), sealed.held)
-    quarantined = {name: entry for name, entry in zip(sealed.held, entries, strict=True) if entry and entry.state == "quarantined"}
-    waiting = {name: entry for name, entry in quarantined.items() if _waits_for_schema(entry)}
-    readable = [name for name, entry in quarantined.items() if _waited_for_reader(entry)]
-    at_once(lambda name: mark_for_retry(store, name), readable)
-    released = readable + _release_each(store, cluster, waiting, learner.schema(), rules, keys)
+    noted = zip(sealed.held, entries, strict=True)
+    waiting = {name: entry for name, entry in noted if entry and entry.state == "quarantined" and _waits_for_schema(entry)}
+    released = _release_each(store, cluster, waiting, learner.schema(), rules, keys)
     # A batch that is not archived yet has no ledger entries for its segments.
     if all(entry is not None and entry.state in ("quarantined", "retry") for entry in entries):
         store.put(schema_looked_at(cluster), looked_at.encode())
@@ -136,12 +132,6 @@ def _release_each(
         elif about:
             change_note(store, note_of(str(entry.problems[0].quarantined_as)), tried_with=digest)
     return released
-
-
-def _waited_for_reader(entry: LedgerEntry) -> bool:
-    """Whether the release that quarantined the segment did not know its version, and this one does."""
-    versions = [unknown_version(problem.message) for problem in entry.problems if problem.kind is QuarantineKind.UNSUPPORTED_SEGMENT]
-    return bool(versions) and len(versions) == len(entry.problems) and set(versions) <= set(READABLE)
 
 
 def _waits_for_schema(entry: LedgerEntry) -> bool:

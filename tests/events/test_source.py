@@ -1,27 +1,22 @@
-"""The two contracts of events (`events.contract`): the first byte for byte as topics and registries have it, the
-second as Debezium's connectors for what they share."""
+"""`source`, the times and the required keys of events: as Debezium's connectors have them, for what they share."""
 
 from __future__ import annotations
 
 import json
 from collections.abc import Iterator
-from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
 import pytest
 
-import writetime
 from tests.cassandra.types.typed import kind_of
 from tests.events.test_envelope import kinds
 from tests.events.test_serialization import changed, check, read, stored
 from writetime.events.arrow import arrow_type
 from writetime.events.envelope import About, Shape
 from writetime.events.naming import to_column
-from writetime.events.serialization import avro_schemas, codec_of, form_of, schema_text
+from writetime.events.serialization import avro_schemas, codec_of, form_of
 
-RECORDED = Path(__file__).with_name("contract_1.json")
-ABOUT = About("ring", "shop", "orders", {"host-a": "10.0.0.1"})
 KEYS = kinds(id="int", line="int", day="date")
 COLUMNS = {**KEYS, **kinds(v="text", at="timestamp", n="varint", ok="boolean"), "m": kind_of("map<int, text>")}
 KEY = pa.struct([(name, arrow_type(kind)) for name, kind in KEYS.items()])
@@ -43,27 +38,7 @@ def rows() -> Iterator[dict[str, Any]]:
     yield changed(SCHEMA, None, None, op="t", reason="truncate", **about | {"key": None})
 
 
-def records(format: Any, **contract: Any) -> Iterator[dict[str, Any]]:
-    shape = Shape(KEYS, COLUMNS, SCHEMA, form=form_of(format, "string"), **contract)
-    schemas = avro_schemas(shape, ABOUT, wide=False)
-    codec = codec_of(format, shape, "cdc.shop.orders", {False: (schemas, (7, 8))}, wide=False)
-    yield {"key": schema_text(schemas.key), "value": schema_text(schemas.value)}
-    for row in rows():
-        key = codec.key(shape.key(row))
-        yield {"key": key and key.hex(), "value": codec.value(shape.value(row, ABOUT)).hex()}
-
-
 FORMATS = ("json", "json-schema", "avro")
-
-
-def test_contract_1_is_byte_for_byte_as_recorded(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(writetime, "__version__", "0.1.0")
-    recorded = json.loads(RECORDED.read_text(encoding="utf-8"))
-    assert {format: list(records(format)) for format in FORMATS} == recorded
-
-
-# --- contract 2
-
 NAMED = About("ring", "shop", "orders", {}, "cdc", {3: 1_777_894_199_123_457})
 """Batch 3 came after its table had been said to be complete up to 1 µs after the writetime of `rows`."""
 DEBEZIUM = ("version", "connector", "name", "ts_ms", "snapshot", "db", "sequence", "ts_us", "ts_ns")
@@ -71,7 +46,7 @@ DEBEZIUM = ("version", "connector", "name", "ts_ms", "snapshot", "db", "sequence
 
 
 def value(row: dict[str, Any], about: About = NAMED) -> dict[str, Any]:
-    return Shape(KEYS, COLUMNS, SCHEMA, contract=2).value(row, about)
+    return Shape(KEYS, COLUMNS, SCHEMA).value(row, about)
 
 
 def test_source_is_that_of_debezium() -> None:
@@ -111,7 +86,7 @@ def test_nanoseconds_of_a_writetime_that_no_clock_has_saturate() -> None:
 @pytest.mark.parametrize("format", FORMATS)
 def test_formats_read_back_and_keys_are_required(format: Any) -> None:
     required = ["id", "line"]
-    shape = Shape(KEYS, COLUMNS, SCHEMA, form=form_of(format, "string"), contract=2, required=required)
+    shape = Shape(KEYS, COLUMNS, SCHEMA, form=form_of(format, "string"), required=required)
     schemas = avro_schemas(shape, NAMED, wide=False)
     codec = codec_of(format, shape, "cdc.shop.orders", {False: (schemas, (7, 8))}, wide=False)
     nullable = {field["name"]: isinstance(field["type"], list) for field in schemas.key["fields"]}
@@ -134,7 +109,7 @@ def test_formats_read_back_and_keys_are_required(format: Any) -> None:
 
 @pytest.mark.parametrize("times", ["isostring", "adaptive", "microseconds"])
 def test_times_have_the_type_that_their_schema_says(times: Any) -> None:
-    shape = Shape(KEYS, COLUMNS, SCHEMA, form=form_of("json-schema", "string", times), contract=2, required=KEYS)
+    shape = Shape(KEYS, COLUMNS, SCHEMA, form=form_of("json-schema", "string", times), required=KEYS)
     codec = codec_of("json-schema", shape, "cdc.shop.orders", {}, wide=False)
     for row in rows():
         told = json.loads(codec.value(shape.value(row, NAMED)))
