@@ -2,9 +2,10 @@
 
 Strategy: the shipped objects of the recorded cluster, its logs cut into small segments, go through ingest and publish in
 batches whose time is pinned, once for each of a few pipelines with options. What is in their topics (partition, key,
-value, headers, in the order of offsets) and tables (rows, sorted) is written down as text, without what each run has of its
-own: the version of the product, random identifiers and times of the clock. A change that should change nothing is tried with
-both commands: every line must be equal. `compare` prints the first lines that differ, and ends with 1 if there is one.
+value, headers, in the order of offsets of each key) and tables (rows, sorted) is written down as text, without what each run
+has of its own: the version of the product, random identifiers, times of the clock, and the numbers of events in their batch,
+which are given as Spark's tasks end. A change that should change nothing is tried with both commands: every line must be
+equal. `compare` prints the first lines that differ, and ends with 1 if there is one.
 The batch and publish jobs run by their entry points, on a real broker and registry; no Cassandra is needed.
 """
 
@@ -19,6 +20,7 @@ import tempfile
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime, timedelta
+from io import BytesIO
 from itertools import zip_longest
 from pathlib import Path
 from random import Random
@@ -26,6 +28,8 @@ from typing import Any, Final
 
 import yaml
 from confluent_kafka import Consumer, KafkaError, KafkaException, TopicPartition
+from confluent_kafka.schema_registry import SchemaRegistryClient
+from fastavro import parse_schema, schemaless_reader
 from pyiceberg.catalog.sql import SqlCatalog
 
 from proof.orders import Orders, rows_of
@@ -56,7 +60,13 @@ KAFKA: Final = {
     "time.precision.mode": "isostring",
     "format": "json",
 }
-_OWN: Final = ((re.compile(r'"version": ?"[^"]*"'), '"version":""'),)
+_OWN: Final = (
+    (re.compile(r'"version": ?"[^"]*"'), '"version":""'),
+    (re.compile(r'"id": "[0-9a-f-]{36}", "pipeline"'), '"id": "", "pipeline"'),
+    (re.compile(r'(\[\d+, \d+), "[0-9a-f-]{36}"\]'), r'\1, ""]'),
+    (re.compile(r'"sequence": "(\[.{,30}?),[^,]*?\]"'), r'"sequence": "\1]"'),
+    (re.compile(r'(\["writetime.sequence", \d+)\.\d+\]'), r"\1]"),
+)
 """What each run has of its own, in the text of a line, and what is written down instead."""
 
 
@@ -109,7 +119,7 @@ def record(folder: Path) -> Iterator[tuple[str, list[str]]]:
                 servers = {"bootstrap.servers": kafka.bootstrap, "topic.prefix": prefix, "schema.registry.url": registry.url}
                 told = _with(pipeline, DEFAULTS, variant.ingest, {"kafka": {**KAFKA, **servers}}, options)
                 publish.run(told.config, everything=True)
-                for topic, lines in _topics(kafka.bootstrap, prefix):
+                for topic, lines in _topics(kafka.bootstrap, prefix, Schemas(registry.url)):
                     yield f"{name}/topics/{how}/{topic}", lines
 
 
@@ -146,22 +156,40 @@ def _tables(pipeline: Pipeline) -> Iterator[tuple[str, str]]:
             yield ".".join(namespace), name[-1]
 
 
-def _topics(bootstrap: str, prefix: str) -> Iterator[tuple[str, list[str]]]:
-    """The topics of a prefix, each with its committed records, by partition and offset."""
+class Schemas:
+    """Decodes values in the registry's wire format."""
+
+    def __init__(self, url: str) -> None:
+        self._client = SchemaRegistryClient({"url": url})
+        self._known: dict[int, Any] = {}
+
+    def decoded(self, value: bytes | None) -> Any:
+        if not value or value[0] != 0:
+            return value
+        number = int.from_bytes(value[1:5], "big")
+        if number not in self._known:
+            self._known[number] = parse_schema(json.loads(str(self._client.get_schema(number).schema_str)))
+        return schemaless_reader(BytesIO(value[5:]), self._known[number], None)
+
+
+def _topics(bootstrap: str, prefix: str, schemas: Schemas) -> Iterator[tuple[str, list[str]]]:
+    """The topics of a prefix, each with its committed records, by partition, key and offset."""
     consumer = Consumer({"bootstrap.servers": bootstrap, "group.id": prefix, "enable.partition.eof": True})
     try:
         listed = consumer.list_topics(timeout=30).topics
         for topic in sorted(each for each in listed if each.startswith(f"{prefix}.")):
-            yield topic, [line for partition in sorted(listed[topic].partitions) for line in _records(consumer, topic, partition)]
+            records = (each for partition in sorted(listed[topic].partitions) for each in _records(consumer, topic, partition, schemas))
+            yield topic, [line for _, line in sorted(records, key=lambda each: each[0])]
     finally:
         consumer.close()
 
 
-def _records(consumer: Consumer, topic: str, partition: int) -> Iterator[str]:
+def _records(consumer: Consumer, topic: str, partition: int, schemas: Schemas) -> Iterator[tuple[tuple[int, bytes], str]]:
     consumer.assign([TopicPartition(topic, partition, 0)])
     while (message := consumer.poll(60)) is not None:
         if (error := message.error()) is None:
-            yield _line([partition, message.key(), message.value(), message.headers()])
+            key, value = schemas.decoded(message.key()), schemas.decoded(message.value())
+            yield (partition, message.key() or b""), _line([partition, key, value, message.headers()])
         elif error.code() == KafkaError._PARTITION_EOF:
             return
         else:

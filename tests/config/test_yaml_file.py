@@ -105,14 +105,16 @@ def test_merges_and_aliases_that_lose_nothing_are_read() -> None:
     assert found.line(("unknown",)) is None
 
 
+# PyYAML writes line breaks of Unicode as they are, in quotes in which it then reads them as spaces.
+TEXTS = st.text(st.characters(exclude_categories=["Cs"], exclude_characters="\x85\u2028\u2029"))
 VALUES = st.recursive(
-    st.none() | st.booleans() | st.integers() | st.text() | st.floats(allow_nan=False, allow_infinity=False),
-    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text(), inner, max_size=3),
+    st.none() | st.booleans() | st.integers() | TEXTS | st.floats(allow_nan=False, allow_infinity=False),
+    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(TEXTS, inner, max_size=3),
     max_leaves=10,
 )
 
 
-@given(st.dictionaries(st.text(), VALUES, max_size=4))
+@given(st.dictionaries(TEXTS, VALUES, max_size=4))
 def test_what_yaml_writes_is_read_as_it_was(document: dict[str, Any]) -> None:
     """Texts that would be something else are written in quotes."""
     text = yaml.safe_dump(document, allow_unicode=True)

@@ -265,12 +265,17 @@ def test_nobody_waits_for_a_notifier_that_hangs(home: Path) -> None:
 
 
 _PROBLEMS = """
+import logging
 from writetime_settings import raise_problems, settings
+logged = []
+handler = logging.Handler()
+handler.emit = lambda record: logged.append(record.getMessage())
+logging.getLogger("writetime_settings").addHandler(handler)
 try:
     raise_problems()
 except BaseException as error:
     found = [type(error).__name__, str(error), str(error.__cause__), str(error.__context__)]
-say([[each.pipeline for each in settings()], found])
+say([[each.pipeline for each in settings()], found, logged])
 """
 
 
@@ -280,10 +285,11 @@ def test_an_unusable_notifier_is_an_import_error_beside_the_others(home: Path, h
     folder.mkdir()
     config.rename(folder / "orders.yaml")
     (folder / "bets.yaml").write_text("pipeline: bets\ncluster: {name: b, datacenters: [dc1]}\nbucket: b\nairflow: {ingest_shedule: x}\n")
-    pipelines, found = run(_PROBLEMS, home, folder, [])
+    pipelines, found, (logged,) = run(_PROBLEMS, home, folder, [])
     assert pipelines == ["p"]
     assert found[0] == "ConfigError"
-    assert "bets.yaml: `airflow.ingest_shedule`: is not a known key" in found[1]
+    assert ".yaml" not in found[1], "all users see it"
+    assert "bets.yaml: `airflow.ingest_shedule`: is not a known key" in logged
     for number, (_, part) in enumerate(HOSTILE.items()):
-        assert f"orders.yaml: `airflow.on_failure.{number}`: make a notifier: {part}" in found[1], part
-    assert "secret-token-7" not in json.dumps(found)
+        assert f"orders.yaml: `airflow.on_failure.{number}`: make a notifier: {part}" in logged, part
+    assert "secret-token-7" not in json.dumps([found, logged])
