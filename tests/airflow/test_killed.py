@@ -77,7 +77,7 @@ def test_killed_tasks(story: Story) -> None:
     # The task of a session. Its Spark ends with it, and the next session is at work.
     named, above = of_parents(driver(story))
     assert set(above) == {"task", "supervisor"}
-    assert len(processes(story, named)) >= 3, "JVM, driver, daemon"
+    until(lambda: len(processes(story, named)) >= 3, "JVM, driver and daemon run", 60)
     os.kill(above["task"], signal.SIGKILL)
     killed = time.monotonic()
     until(lambda: not processes(story, named), "nothing is left of the session", 30)
@@ -100,6 +100,7 @@ def test_killed_tasks(story: Story) -> None:
     story.api.fail("cdc_stream", run)
     until(lambda: not processes(story, named), "nothing is left of the session", 60)
     next_session(story, second.id)
+    until(lambda: not list(story.store.list("cdc/")), "each shipped segment is archived")
     demo.wait_until_published(story.store, story.cluster)
     assert story.verify().good, story.verify().problems
 

@@ -132,7 +132,7 @@ def test_the_watch_says_what_is_wrong_in_each_run_and_reports_what_is_new(story:
     assert story.watched() == ("failed", 1)
     for number in range(3):
         assert story.watched(logical_date=f"2026-01-0{number + 1}T00:00:00Z") == ("failed", 0)
-        assert "late: node 00000001" in story.log
+        assert "late: node 00000002" in story.log
     assert story.watched() == ("failed", 0)
     known = yaml.safe_load(story.config.read_text(encoding="utf-8"))
     for late, wanted in ((None, ("success", 0)), ("auto", ("failed", 1))):
@@ -142,7 +142,7 @@ def test_the_watch_says_what_is_wrong_in_each_run_and_reports_what_is_new(story:
     first, (channel, text) = story.heard()
     assert first[0] == channel == "watch"
     assert "cdc_watch.watch failed in run" in text
-    assert "late: node 00000001" in text
+    assert "late: node 00000002" in text
 
 
 @pytest.mark.parametrize("whose", ["task", "supervisor"])
