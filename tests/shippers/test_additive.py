@@ -16,8 +16,8 @@ from typing import Any
 
 import pytest
 
+from proof.recording.recording import Recording
 from shippers.agent import Agent
-from tests.recordings import shippers as recorded
 from tests.shippers.conftest import FakeLink, Folder
 from tests.shippers.test_tail import growing
 from writetime.cassandra.schema.history import SchemaLearner
@@ -75,7 +75,7 @@ class TalkingLink(FakeLink):
     """A node with a real schema."""
 
     def snapshot(self) -> dict[str, Any]:
-        return dict(self._answer("snapshot", recorded.snapshot()))
+        return dict(self._answer("snapshot", Recording.open().schema_snapshot))
 
 
 @pytest.fixture
@@ -83,7 +83,8 @@ def shipped(store: LocalStore, folder: Folder, settings: PipelineConfig, agent_o
     """All objects that a shipper writes for a node."""
     assert settings.node is not None
     node = settings.node.model_copy(update={"ship": ShipConfig(tail_seconds=0.001)})
-    link = TalkingLink(space=1 << 30, truncated=[{"table_id": str(recorded.TABLE), "segment": 5, "position": 6, "at": 7}])
+    (table_id,) = {row["id"] for row in Recording.open().schema_snapshot["tables"] if row["table_name"] == "orders"}
+    link = TalkingLink(space=1 << 30, truncated=[{"table_id": table_id, "segment": 5, "position": 6, "at": 7}])
     folder.segment(1)
     growing(folder)
     agent_over(store, link=link, config=settings.model_copy(update={"node": node})).round()
