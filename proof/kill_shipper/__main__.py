@@ -54,6 +54,8 @@ def sabotaged(run: Run, rule: str, kills: int) -> int:
 def report(result: Result, seconds: float) -> None:
     for point, count in sorted(result.points.items()):
         print(f"  killed {point}: {count}")
+    for event, count in sorted(result.events.items()):
+        print(f"  shippers with {event}: {count}")
     for text in result.found.all[:SHOWN]:
         print(f"  {text}")
     counts = ", ".join(f"{kind} {count}" for kind, count in result.found.counts.items())

@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import os
 import random
+import time
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -49,13 +50,15 @@ class Written:
 
 @dataclass
 class Node:
-    """Writes below `folder`: commitlog and cdc_raw. `mutations` are bodies of frames, reused repeatedly."""
+    """Writes below `folder`: commitlog and cdc_raw. `mutations` are bodies of frames, reused repeatedly. `ahead`: by how many
+    seconds its clock is ahead of the machine's, by which files are stamped."""
 
     folder: Path
     mutations: Sequence[bytes]
     chance: random.Random
     written: dict[int, Written] = field(default_factory=dict)
     growing: list[Growing] = field(default_factory=list)
+    ahead: float = 0.0
     crashes: int = 0
     orphans: int = 0
     _next: int = FIRST_ID
@@ -154,6 +157,9 @@ class Node:
         segment.file.seek(segment.written)
         segment.file.write(segment.whole[segment.written : stop])
         segment.written = stop
+        if self.ahead:
+            now = time.time() + self.ahead
+            os.utime(self._raw(segment.number), (now, now))
         if segment.ends:
             self._write_idx(segment, completed=False)
             return

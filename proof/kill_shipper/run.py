@@ -10,12 +10,13 @@ import signal
 import time
 import traceback
 from collections import Counter
+from collections.abc import Collection
 from dataclasses import dataclass, field
 from pathlib import Path
 
 from proof.kill_shipper import check, shipper
 from proof.kill_shipper.node import Node
-from proof.kill_shipper.shipper import POINTS
+from proof.kill_shipper.shipper import CLOCK, EVENTS, MOST_SECONDS_OF_CLOCK, POINTS
 from proof.recording.recording import Recording
 from shippers.agent import Mode
 from writetime.cassandra.commitlog.segment import scan
@@ -27,12 +28,14 @@ MAX_SECONDS = 3.0
 MAX_RANDOM_SECONDS = 0.6
 STEPS_BEFORE = 25
 STEP_SECONDS = 0.03
+SHARE_OF_EVENTS = 0.2
 LAST_ROUNDS = 8
 
 
 @dataclass
 class Result:
-    """The result of a run. `points`: how often the shipper was killed at each; "at random" for the others."""
+    """The result of a run. `points`: how often the shipper was killed at each; "at random" for the others. `events`: how many
+    shippers had each of `shipper.EVENTS`; the node's clock jumped with theirs."""
 
     segments: int = 0
     bytes: int = 0
@@ -45,6 +48,7 @@ class Result:
     again: int = 0
     parts: int = 0
     points: Counter[str] = field(default_factory=Counter)
+    events: Counter[str] = field(default_factory=Counter)
     found: check.Found = field(default_factory=check.Found)
 
     @property
@@ -90,7 +94,10 @@ class Run:
             self._fill()
         elif point is None and self.chance.random() < 0.2:
             self.outage.touch()
-        pid = self._start(number, point, at=self.chance.randint(0, 2))
+        events = [event for event in EVENTS if self.chance.random() < SHARE_OF_EVENTS]
+        self.result.events.update(events)
+        self.node.ahead = self.chance.uniform(-1, 1) * MOST_SECONDS_OF_CLOCK if CLOCK in events else 0.0
+        pid = self._start(number, point, at=self.chance.randint(0, 2), events=events)
         died = self._live(pid, MAX_SECONDS if point else self.chance.uniform(0.0, MAX_RANDOM_SECONDS))
         self.outage.unlink(missing_ok=True)
         self.result.points[point if point and died else "at random"] += 1
@@ -101,7 +108,9 @@ class Run:
         while sum(path.stat().st_size for path in self.node.cdc_raw.glob("*.log")) < 2 * SPACE:
             self.node.step()
 
-    def _start(self, number: int, point: str | None, at: int, *, calm: bool = False, mode: Mode = Mode.SERVICE) -> int:
+    def _start(
+        self, number: int, point: str | None, at: int, *, calm: bool = False, mode: Mode = Mode.SERVICE, events: Collection[str] = ()
+    ) -> int:
         pid = os.fork()
         if pid:
             return pid
@@ -109,7 +118,8 @@ class Run:
         try:
             self.node.close_in_child()
             rule = None if calm else self.rule
-            code = shipper.main(self.config, self.folder, self.seed * 100_003 + number, point, at, rule, calm=calm, mode=mode)
+            seed = self.seed * 100_003 + number
+            code = shipper.main(self.config, self.folder, seed, point, at, rule, calm=calm, mode=mode, events=events)
         except BaseException:  # noqa: BLE001 - whatever it is, the parent has to hear of it by the exit code
             traceback.print_exc()
         finally:

@@ -2,7 +2,8 @@
 
 A point is before or after a store call, the deletion or renaming of a file, or in the middle of an upload.
 Names of points say what happens, not to which segment. Outages are controlled from outside: while a file of
-that name exists, the store is down.
+that name exists, the store is down. Some processes have `EVENTS` besides: the disk of their log is full, their
+credentials are rotated, their clock jumps, their link is slow.
 """
 
 from __future__ import annotations
@@ -11,7 +12,8 @@ import os
 import random
 import signal
 import sys
-from collections.abc import Iterable, Iterator, Mapping
+import time
+from collections.abc import Collection, Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Any, BinaryIO
 
@@ -33,7 +35,10 @@ POINTS = (
     "in the middle of put",
     *(f"{when} {what} of {of}" for what in ("deletion", "rename") for of in ("log", "idx") for when in ("before", "after")),
 )
+FULL_LOG, ROTATED, CLOCK, SLOW = EVENTS = ("full log disk", "rotated credentials", "clock jumps", "slow link")
 SHARE_OF_FAULTS = 0.08
+SECONDS_OF_SLOW_HALVES = 0.1
+MOST_SECONDS_OF_CLOCK = 30 * 86_400
 TAIL = {"tail_seconds": 0.02}
 
 
@@ -52,10 +57,12 @@ class Points:
 
 
 class Stormy:
-    """A store whose calls fail randomly, as remote ones do. The worst faults affect segments only."""
+    """A store whose calls fail randomly, as remote ones do. The worst faults affect segments only. `rotated`: its
+    credentials expire again and again, and a few calls are refused before the new ones are used."""
 
-    def __init__(self, inner: Store, points: Points, chance: random.Random, share: float, outage: Path) -> None:
+    def __init__(self, inner: Store, points: Points, chance: random.Random, share: float, outage: Path, *, rotated: bool = False) -> None:
         self._inner, self._points, self._chance, self._share, self._outage = inner, points, chance, share, outage
+        self._rotated, self._refused = rotated, 0
         self.url = inner.url
 
     def list(self, prefix: str = "", *, start_after: str = "") -> Iterator[ObjectInfo]:
@@ -118,7 +125,10 @@ class Stormy:
     def _weather(self, what: str) -> None:
         if self._outage.exists() or self._chance.random() < self._share / 2:
             raise StoreUnavailable("503", operation=what)
-        if self._chance.random() < self._share / 8:
+        if self._rotated and not self._refused and self._chance.random() < 0.1:
+            self._refused = self._chance.randint(2, 6)
+        self._refused = max(0, self._refused - 1)
+        if self._refused or self._chance.random() < self._share / 8:
             raise StoreError("the credentials have expired", operation=what)
 
 
@@ -137,22 +147,52 @@ def settings(folder: Path, space: int) -> PipelineConfig:
     return PipelineConfig(pipeline="kill", cluster=cluster, bucket=str(folder / "bucket"), node=node)
 
 
-def main(config: PipelineConfig, folder: Path, seed: int, point: str | None, at: int, rule: str | None, *, calm: bool, mode: Mode) -> int:
+def main(
+    config: PipelineConfig,
+    folder: Path,
+    seed: int,
+    point: str | None,
+    at: int,
+    rule: str | None,
+    *,
+    calm: bool,
+    mode: Mode,
+    events: Collection[str] = (),
+) -> int:
     """Run the shipper; the exit code of the process."""
-    os.dup2(os.open(folder / "shipper.log", os.O_WRONLY | os.O_CREAT | os.O_APPEND), 2)
+    # /dev/full: each write ends with ENOSPC.
+    log_file = Path("/dev/full") if FULL_LOG in events else folder / "shipper.log"
+    os.dup2(os.open(log_file, os.O_WRONLY | os.O_CREAT | os.O_APPEND), 2)
     sys.stderr = open(2, "w", buffering=1, closefd=False)  # noqa: SIM115 - for as long as the process lives
     log.configure()
     points = Points(point, at)
-    _patch(points, config)
+    _patch(points, config, SECONDS_OF_SLOW_HALVES if SLOW in events else 0.0)
+    chance = random.Random(seed)
+    if CLOCK in events:
+        _let_clock_jump(random.Random(seed + 1))
     if rule is not None:
         sabotage.RULES[rule]()
-    chance = random.Random(seed)
-    store = Stormy(LocalStore(config.bucket), points, chance, 0.0 if calm else SHARE_OF_FAULTS, folder / "outage")
+    share = 0.0 if calm else SHARE_OF_FAULTS
+    store = Stormy(LocalStore(config.bucket), points, chance, share, folder / "outage", rotated=ROTATED in events)
     return 0 if Agent(config, store, link=None, stop=stop_on(signal.SIGTERM, signal.SIGINT), pause=0.0).run(mode) else 1
 
 
-def _patch(points: Points, config: PipelineConfig) -> None:
-    """Install points at deletions, renames and within uploads."""
+def _let_clock_jump(chance: random.Random) -> None:
+    """Set this process's clock forth and back, by up to a month, at random moments."""
+    real, real_ns, ahead = time.time, time.time_ns, 0.0
+
+    def jumped() -> float:
+        nonlocal ahead
+        if chance.random() < 0.02:
+            ahead = chance.choice((0.0, chance.uniform(-1, 1) * chance.choice((60, 3600, MOST_SECONDS_OF_CLOCK))))
+        return ahead
+
+    time.time = lambda: real() + jumped()
+    time.time_ns = lambda: real_ns() + int(jumped() * 1e9)
+
+
+def _patch(points: Points, config: PipelineConfig, pause: float) -> None:
+    """Install points at deletions, renames and within uploads, of which each half waits for `pause` s."""
     assert config.node is not None
     here = {config.node.cdc_raw, config.node.spill}
     unlink, rename, chunks = Path.unlink, os.rename, local.chunks
@@ -178,8 +218,10 @@ def _patch(points: Points, config: PipelineConfig) -> None:
 
     def halves(source: BinaryIO) -> Iterator[bytes]:
         for chunk in chunks(source):
+            time.sleep(pause)
             yield chunk[: len(chunk) // 2]
             points.pass_("in the middle of put")
+            time.sleep(pause)
             yield chunk[len(chunk) // 2 :]
 
     Path.unlink = pointed_unlink  # type: ignore[method-assign]
