@@ -38,6 +38,7 @@ T = TypeVar("T")
 _CONNECT_SECONDS = 10.0
 _REQUEST_SECONDS = 30.0
 _MACHINE_ID = Path("/etc/machine-id")
+_TLS_FILES = "Check the files of node.tls. They are read again for each connection, and segments are shipped meanwhile."
 _ORIGIN = frozenset({"asked", "machine"})
 """Keys of a record beside those of `NodeFacts`: which address answered, and a hash of the machine's id."""
 
@@ -374,7 +375,8 @@ def _facts(session: Any) -> dict[str, Any]:
 
 
 def _tls(config: NodeConfig) -> ssl.SSLContext | None:
-    """The TLS context of the configuration; ConfigError if its files cannot be used."""
+    """The TLS context of the configuration. ShipError (retriable) if its files cannot be used: they may be replaced right now,
+    and segments are shipped without the node."""
     if config.tls is None:
         return None
     tls = config.tls
@@ -386,7 +388,9 @@ def _tls(config: NodeConfig) -> ssl.SSLContext | None:
             context.load_cert_chain(tls.certificate, tls.key, password)
     except OSError as error:
         # SSLError is an OSError and may have no strerror.
-        raise ConfigError(f"failed to load the TLS files: {error}", operation="read node.tls", obj=str(config.address)) from error
+        raise ShipError(
+            f"failed to load the TLS files: {error}", operation="read node.tls", obj=str(config.address), retriable=True, hint=_TLS_FILES
+        ) from error
     return context
 
 
