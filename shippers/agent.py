@@ -32,7 +32,7 @@ from shippers.filler import Filler
 from shippers.folder import Found, State
 from shippers.growing import GrowingSegments
 from shippers.loaded import LoadedTables
-from shippers.lock import only_shipper
+from shippers.lock import FolderLock, only_shipper
 from shippers.metrics import Metrics, Pulse
 from shippers.node_identity import Identity, Link, NodeFacts, require_node
 from shippers.relief import Relief
@@ -131,12 +131,12 @@ class Agent:
         ShipError if another shipper holds the folder.
         """
         with (
-            only_shipper(self._node.cdc_raw),
+            only_shipper(self._node.cdc_raw) as lock,
             progress.reported_to(self.pulse.beat),
             self._relief.prepared(in_background=mode is Mode.SERVICE),
         ):
             while True:
-                done = self._survive_round(mode)
+                done = self._survive_round(mode, lock)
                 if mode is not Mode.SERVICE or self._pause_is_last():
                     return done
 
@@ -230,10 +230,11 @@ class Agent:
                     self._report(self._facts, Round())
         return self._stop.is_set()
 
-    def _survive_round(self, mode: Mode) -> bool:
+    def _survive_round(self, mode: Mode, lock: FolderLock) -> bool:
         """Run a round. As a service, log its errors and continue, unless a later round cannot succeed
         either."""
         try:
+            lock.renew()
             result = self.round(drain=mode is Mode.DRAIN)
             while result.cut_short and not self._stop.is_set():
                 result = self.round(drain=mode is Mode.DRAIN).after(result)

@@ -7,6 +7,7 @@ Imports the agent and the drivers only when the command runs: the command line a
 from __future__ import annotations
 
 import contextlib
+import io
 import json
 import signal
 import sys
@@ -94,6 +95,9 @@ def _print(document: Any, as_json: bool, table: Callable[[Any], Any]) -> None:
         return
     from rich.console import Console
 
+    # A file's name may be no text in the terminal's encoding.
+    if isinstance(sys.stdout, io.TextIOWrapper):
+        sys.stdout.reconfigure(errors="backslashreplace")
     # File names must stay copyable: without a terminal, do not cut lines to its width.
     Console(width=None if sys.stdout.isatty() else 240).print(table(document))
 

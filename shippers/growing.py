@@ -20,6 +20,7 @@ from shippers.disk_space import Level, Pace
 from shippers.folder import Found, State
 from shippers.metrics import Metrics, Pulse, TailSeen
 from shippers.node_identity import NodeFacts
+from shippers.open_file_probe import nobody_writes
 from shippers.scan import Scanner, View
 from shippers.schema_snapshot import SchemaShipper
 from shippers.sign_off import CaughtUp
@@ -97,7 +98,7 @@ class GrowingSegments:
         self.seen = [TailSeen(item.name, *item.reached, self._shipped_to(facts, item)) for item in growing if item.reached is not None]
         self._metrics.saw_tails(self.seen)
         if self._has_caught_up(facts, view, growing):
-            self.caught_up = CaughtUp(view.at, scanned)
+            self.caught_up = CaughtUp(view.at, scanned, self._is_in_use(view))
 
     def _waits_for_reader(self, segment: SegmentName) -> bool:
         """Whether the version is unknown: where its sections end cannot be told, so the segment is shipped whole
@@ -115,6 +116,12 @@ class GrowingSegments:
         if not view.all_shipped or self.failed or self._stop.is_set():
             return False
         return all(item.reached is not None and (self._shipped_to(facts, item) or 0) == item.reached[0] for item in growing)
+
+    def _is_in_use(self, view: View) -> bool:
+        """Whether a process has a segment open for writing, as far as the kernel can say."""
+        # The youngest first: a running node writes to it.
+        its = (item for item in reversed(view.here) if item.state in (State.PREALLOCATED, State.GROWING))
+        return any(nobody_writes(self._folder / item.name) is not True for item in its)
 
     def _ship(self, facts: NodeFacts, growing: Iterable[Found]) -> None:
         for item in growing:

@@ -16,6 +16,7 @@ from __future__ import annotations
 import json
 import os
 import re
+import stat
 import time
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
@@ -151,14 +152,20 @@ def _tables(root: Path) -> Iterator[tuple[str, str]]:
     """(keyspace, folder) of each table in a data folder, without those of Cassandra itself. OSError if it is none, or cannot
     be listed: of a disk that is not mounted, nothing has come or gone."""
     with os.scandir(root) as entries:
-        keyspaces = sorted(entry.name for entry in entries if entry.is_dir(follow_symlinks=False))
+        keyspaces = sorted(entry.name for entry in entries if _is_folder(entry))
     if _OF_A_DATA_FOLDER not in keyspaces:
         raise OSError(f"{root} has no folder `{_OF_A_DATA_FOLDER}`: it is no data folder of Cassandra")
     for keyspace in filter(_KEYSPACE.fullmatch, keyspaces):
         if keyspace == _OF_A_DATA_FOLDER or keyspace.startswith(f"{_OF_A_DATA_FOLDER}_"):
             continue
         with os.scandir(root / keyspace) as entries:
-            yield from sorted((keyspace, entry.path) for entry in entries if entry.is_dir(follow_symlinks=False))
+            yield from sorted((keyspace, entry.path) for entry in entries if _is_folder(entry))
+
+
+def _is_folder(entry: os.DirEntry[str]) -> bool:
+    """Whether it is a folder, or a link to one: tables and keyspaces are moved to another disk by links, which Cassandra follows.
+    OSError for a link to nothing."""
+    return stat.S_ISDIR(entry.stat().st_mode) if entry.is_symlink() else entry.is_dir()
 
 
 def _written_ns(entry: os.DirEntry[str]) -> int:

@@ -3,7 +3,8 @@
 Strategy: the folder is locked rather than a lock file, so that two shippers with different settings conflict
 too. The kernel releases the lock when the process ends in any way. On a file system that has no locks the
 shipper does not start: a lock elsewhere, such as a file or a socket's name, would not be seen by a shipper in
-another container or with another state folder, or would outlast its process. Knows nothing about segments.
+another container or with another state folder, or would outlast its process. The lock is on a folder, not on its name, so it is renewed
+when another folder has the name. Knows nothing about segments.
 """
 
 from __future__ import annotations
@@ -22,9 +23,36 @@ _NO_LOCKS = (
 )
 
 
+class FolderLock:
+    """The lock on a folder, held from the start. ShipError at once if another shipper holds it."""
+
+    def __init__(self, folder: Path) -> None:
+        self._folder = folder
+        self._descriptor = _locked(folder)
+
+    def renew(self) -> None:
+        """Lock the folder that has the name now, if it is another one: a disk was mounted over it, or it was moved and made anew.
+        ShipError if there is none, or if another shipper holds it."""
+        with contextlib.suppress(FileNotFoundError):
+            if os.path.samestat(os.fstat(self._descriptor), os.stat(self._folder)):
+                return
+        fresh = _locked(self._folder)
+        self.close()
+        self._descriptor = fresh
+
+    def close(self) -> None:
+        os.close(self._descriptor)
+
+
 @contextlib.contextmanager
-def only_shipper(folder: Path) -> Iterator[None]:
+def only_shipper(folder: Path) -> Iterator[FolderLock]:
     """Lock the folder while the block runs. ShipError at once if another shipper holds the lock."""
+    with contextlib.closing(FolderLock(folder)) as lock:
+        yield lock
+
+
+def _locked(folder: Path) -> int:
+    """A descriptor of the folder, which is locked until that is closed."""
     try:
         descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY)
     except OSError as error:
@@ -36,9 +64,10 @@ def only_shipper(folder: Path) -> Iterator[None]:
         ) from error
     try:
         _lock(descriptor, folder)
-        yield
-    finally:
+    except BaseException:
         os.close(descriptor)
+        raise
+    return descriptor
 
 
 def _lock(descriptor: int, folder: Path) -> None:

@@ -15,6 +15,7 @@ import hashlib
 import json
 import socket
 import ssl
+import time
 from collections.abc import Callable, Mapping
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -37,7 +38,12 @@ T = TypeVar("T")
 
 _CONNECT_SECONDS = 10.0
 _REQUEST_SECONDS = 30.0
+_SLOW_SECONDS = 1.0
+_REST_SECONDS = 30.0
+"""Seconds for which a node is not asked after a question that failed slowly: it is frozen, or a firewall drops what is sent."""
 _MACHINE_ID = Path("/etc/machine-id")
+_LINK = "Check node.address, node.port, user and password."
+_TLS_FILES = "Check the files of node.tls. They are read again for each connection, and segments are shipped meanwhile."
 _ORIGIN = frozenset({"asked", "machine"})
 """Keys of a record beside those of `NodeFacts`: which address answered, and a hash of the machine's id."""
 
@@ -74,6 +80,7 @@ class Link:
         self._config = config
         self._cluster: Any = None
         self._session: Any = None
+        self._rests_until = 0.0
         self.introduced = False
         """Whether the node was identified over this connection: a new one may lead to another node."""
 
@@ -122,14 +129,20 @@ class Link:
         from cassandra import DriverException
         from cassandra.cluster import NoHostAvailable
 
+        address, begun = f"{self._config.address}:{self._config.port}", time.monotonic()
+        if begun < self._rests_until:
+            # Each question would take as long again, and segments wait meanwhile.
+            raise ShipError(
+                "the node did not answer a moment ago, not asking", operation=operation, obj=address, retriable=True, hint=_LINK
+            )
         try:
             return query(self._connected())
         except (DriverException, NoHostAvailable, OSError, TypeError, ValueError) as error:
             # TypeError and ValueError: the row is missing or has a value of an unexpected type.
             self.close()
-            address = f"{self._config.address}:{self._config.port}"
-            hint = "Check node.address, node.port, user and password."
-            raise ShipError(f"{type(error).__name__}: {error}", operation=operation, obj=address, retriable=True, hint=hint) from error
+            if time.monotonic() - begun > _SLOW_SECONDS:
+                self._rests_until = time.monotonic() + _REST_SECONDS
+            raise ShipError(f"{type(error).__name__}: {error}", operation=operation, obj=address, retriable=True, hint=_LINK) from error
 
     def _connected(self) -> Any:
         if self._session is None:
@@ -374,7 +387,8 @@ def _facts(session: Any) -> dict[str, Any]:
 
 
 def _tls(config: NodeConfig) -> ssl.SSLContext | None:
-    """The TLS context of the configuration; ConfigError if its files cannot be used."""
+    """The TLS context of the configuration. ShipError (retriable) if its files cannot be used: they may be replaced right now,
+    and segments are shipped without the node."""
     if config.tls is None:
         return None
     tls = config.tls
@@ -386,7 +400,9 @@ def _tls(config: NodeConfig) -> ssl.SSLContext | None:
             context.load_cert_chain(tls.certificate, tls.key, password)
     except OSError as error:
         # SSLError is an OSError and may have no strerror.
-        raise ConfigError(f"failed to load the TLS files: {error}", operation="read node.tls", obj=str(config.address)) from error
+        raise ShipError(
+            f"failed to load the TLS files: {error}", operation="read node.tls", obj=str(config.address), retriable=True, hint=_TLS_FILES
+        ) from error
     return context
 
 

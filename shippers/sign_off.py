@@ -6,6 +6,9 @@ has synced more than the idx says. Its generation (system.local, new with each s
 before the scan and after it, and a scan counts only if both answers are the same. A node that does not answer
 signs nothing off. The same query tells which nodes belong to the ring.
 
+A running node always has a segment open in its cdc_raw, from 4.0 on. If none is open, the folder is that of another node, of an
+earlier configuration or of a disk that is not mounted: then nothing is signed off, because what the node writes is elsewhere.
+
 What is not synced yet is subtracted by the jobs (`writetime.pipeline.watermark`). Knows no files or objects.
 """
 
@@ -15,10 +18,14 @@ import time
 from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass
 from datetime import UTC, datetime
-from typing import Any, NamedTuple
+from typing import Any, Final, NamedTuple
 
 from writetime.cassandra.cdc_settings import CdcSettings
 from writetime.errors import ShipError
+
+_ELSEWHERE: Final = (
+    "Compare node.cdc_raw with cdc_raw_directory of the node, and the mounts. Until they are one folder, nothing is signed off."
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,10 +39,11 @@ class Ring:
 
 class CaughtUp(NamedTuple):
     """A scan at which nothing synced was unshipped: its time in s since the epoch, and by the monotonic
-    clock."""
+    clock. `in_use`: whether a segment in the folder may be open for writing."""
 
     at: float
     monotonic: float
+    in_use: bool = True
 
 
 class SignedOff(NamedTuple):
@@ -65,6 +73,7 @@ class SignOff:
         self._since = 0.0
         """Since when the node has this generation, by the monotonic clock."""
         self._fails = False
+        self._is_elsewhere = False
 
     def of(self, caught_up: CaughtUp | None, settings: CdcSettings | None) -> SignedOff | None:
         """The last such scan, signed off; None if the node does not answer, has restarted meanwhile, or does
@@ -77,11 +86,20 @@ class SignOff:
             # The sync interval may have been changed.
             self._restarted()
             return None
-        if caught_up is None or caught_up.monotonic < self._since:
+        if caught_up is None or caught_up.monotonic < self._since or self._writes_elsewhere(caught_up, settings):
             return None
         # Also a datacenter without nodes: otherwise nobody could say that its last one has left.
         members = {name: sorted(ring.members.get(name, ())) for name in sorted(self._datacenters)}
         return SignedOff(datetime.fromtimestamp(caught_up.at, UTC), int(unsynced.total_seconds() * 1000), members)
+
+    def _writes_elsewhere(self, caught_up: CaughtUp, settings: CdcSettings | None) -> bool:
+        """Whether no segment in the folder was open for writing at a scan while the node was running. Logged once."""
+        # Without CDC there is none, which is an alarm of its own.
+        is_elsewhere = not caught_up.in_use and (settings is None or settings.cdc_enabled is not False)
+        if is_elsewhere and not self._is_elsewhere:
+            self._log.error("node does not write to this cdc_raw", hint=_ELSEWHERE)
+        self._is_elsewhere = is_elsewhere
+        return is_elsewhere
 
     def _ask(self) -> Ring | None:
         assert self._query is not None

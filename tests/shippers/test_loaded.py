@@ -120,6 +120,25 @@ def test_what_was_written_before_the_last_look_and_was_not_there_is_loaded(data:
     assert look(looker(data), clock) == [("shop", "orders", 4)], "older findings are forgotten"
 
 
+@pytest.mark.parametrize("moved", ["keyspace", "table"])
+def test_what_lies_on_another_disk_by_a_link_is_looked_at(moved: str, data: Data, clock: Clock, tmp_path: Path) -> None:
+    there, disk = data.table.parent if moved == "keyspace" else data.table, tmp_path / "disk"
+    there.rename(disk)
+    there.symlink_to(disk)
+    data.sstable(1, written=START - MINUTE)
+    looking = looker(data)
+    assert look(looking, clock) == []
+    data.sstable(2, written=START - MINUTE)
+    assert look(looking, clock) == [("shop", "orders", 1)]
+    # While the disk is not mounted, nothing has come or gone.
+    disk.rename(tmp_path / "not mounted")
+    with capture_logs() as logs:
+        assert look(looking, clock) == [("shop", "orders", 1)]
+    assert [each["event"] for each in logs] == ["not looking for loaded SSTables, data folder cannot be listed"]
+    (tmp_path / "not mounted").rename(disk)
+    assert look(looking, clock) == [("shop", "orders", 1)]
+
+
 def test_a_folder_is_not_listed_again_while_it_does_not_change(data: Data, clock: Clock, monkeypatch: pytest.MonkeyPatch) -> None:
     data.sstable(1)
     looking = looker(data)

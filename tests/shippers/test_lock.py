@@ -13,7 +13,7 @@ import pytest
 
 from shippers.lock import only_shipper
 from tests.shippers.conftest import Folder
-from tests.shippers.service import ROOT, command
+from tests.shippers.service import ROOT, command, running, until
 from writetime.errors import ShipError, StoreError
 from writetime.storage.local import LocalStore
 
@@ -29,6 +29,41 @@ def test_the_second_shipper_says_so(tmp_path: Path) -> None:
         assert "another shipper holds the lock" in other.stderr
     with only_shipper(tmp_path):
         assert list(tmp_path.iterdir()) == []
+
+
+def test_a_folder_that_is_made_anew_is_locked_too(tmp_path: Path) -> None:
+    folder, before = tmp_path / "cdc_raw", tmp_path / "before"
+    folder.mkdir()
+    with only_shipper(folder) as lock:
+        lock.renew()
+        folder.rename(before)
+        with pytest.raises(ShipError, match="failed to open the folder"):
+            lock.renew()
+        folder.mkdir()
+        with only_shipper(folder), pytest.raises(ShipError, match="another shipper"):
+            lock.renew()
+        with pytest.raises(ShipError, match="another shipper"), only_shipper(before):
+            pytest.fail("the lock was given up without another")
+        lock.renew()
+        with pytest.raises(ShipError, match="another shipper"), only_shipper(folder):
+            pytest.fail("two shippers hold one folder")
+        with only_shipper(before):
+            pass
+
+
+def test_a_service_keeps_the_folder_that_is_made_anew_to_itself(folder: Folder, tmp_path: Path) -> None:
+    with running(folder.path, str(tmp_path / "bucket"), stderr=subprocess.DEVNULL):
+        folder.segment(1)
+        assert until(lambda: folder.names == [])
+        folder.path.rename(tmp_path / "before")
+        folder.path.mkdir()
+        folder.segment(2)
+        assert until(lambda: folder.names == [])
+        other = subprocess.run(
+            command(folder.path, str(tmp_path / "bucket"), "--once"), cwd=ROOT, capture_output=True, text=True, check=False
+        )
+    assert other.returncode == 1
+    assert "another shipper holds the lock" in other.stderr
 
 
 def test_the_lock_goes_with_an_error(tmp_path: Path) -> None:

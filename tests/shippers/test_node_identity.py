@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import socket
+import time
 from collections.abc import Callable
 from pathlib import Path
 from types import SimpleNamespace
@@ -203,3 +205,23 @@ def test_a_node_is_identified_whatever_its_partitioner(partitioner: str, tokens:
     row = ("ring", "dc1", "host-1", "192.0.2.1", "r1", "5.0.6", partitioner, tokens)
     found = node_identity._facts(SimpleNamespace(execute=lambda _: SimpleNamespace(one=lambda: row)))
     assert (found["host_id"], found["partitioner"], found["tokens"]) == ("host-1", partitioner.rpartition(".")[2], reported)
+
+
+def test_a_silent_node_delays_one_question_and_not_each(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """It is frozen, or a firewall drops what is sent to it: each question takes as long as may be."""
+    monkeypatch.setattr(node_identity, "_CONNECT_SECONDS", 1.5)
+    monkeypatch.setattr(node_identity, "_REST_SECONDS", 2.0)
+    with socket.create_server(("127.0.0.1", 0)) as silent:
+        silent.settimeout(5)
+        with Link(NodeConfig(cdc_raw=tmp_path, address="127.0.0.1", port=silent.getsockname()[1])) as link:
+            with pytest.raises(ShipError, match="Unable to connect"):
+                link.facts()
+            begun = time.monotonic()
+            for question in (link.facts, link.schema_version, link.truncations, link.settings, link.ring):
+                with pytest.raises(ShipError, match="not asking") as caught:
+                    question()
+                assert caught.value.retriable
+            assert time.monotonic() - begun < 1.0
+            time.sleep(2.1)
+            with pytest.raises(ShipError, match="Unable to connect"):
+                link.facts()

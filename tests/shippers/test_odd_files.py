@@ -7,6 +7,7 @@ from __future__ import annotations
 import errno
 import os
 import shutil
+import subprocess
 import tempfile
 import time
 import tracemalloc
@@ -29,6 +30,7 @@ from shippers.tail import Tail
 from shippers.upload import Outcome
 from shippers.write_times import WriteTimes, moment
 from tests.shippers.conftest import Folder, ref
+from tests.shippers.service import ROOT, command
 from tests.shippers.test_after_crash import aged, torn
 from tests.storage.memory import Fault, MemoryStore
 from writetime.cassandra.commitlog.encode import encode_segment
@@ -344,3 +346,17 @@ def test_a_huge_idx_costs_no_memory(store: LocalStore, folder: Folder, agent_ove
         tracemalloc.stop()
     assert peak < 16 << 20
     assert (store.read(ref(1).incoming), folder.names) == (data, [])
+
+
+@pytest.mark.parametrize("encoding", ["utf-8:strict", "ascii:strict"])
+def test_a_name_that_is_no_text_is_shown(encoding: str, folder: Folder, tmp_path: Path) -> None:
+    """As in a locale like en_US.UTF-8, where Python refuses to write it."""
+    folder.segment(1)
+    Path(os.fsdecode(os.fsencode(folder.path) + b"/caf\xe9.log")).touch()
+    for option in ("--status", "--dry-run"):
+        line = command(folder.path, str(tmp_path / "bucket"), option)
+        environment = {**os.environ, "PYTHONIOENCODING": encoding}
+        shown = subprocess.run(line, cwd=ROOT, env=environment, capture_output=True, text=True, check=False)
+        assert (shown.returncode, shown.stderr) == (0, "")
+        assert "caf\\udce9.log" in shown.stdout
+        assert "CommitLog-7-1.log" in shown.stdout

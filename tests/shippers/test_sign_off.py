@@ -6,14 +6,18 @@ from __future__ import annotations
 import json
 import time
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 from datetime import UTC, datetime, timedelta
+from pathlib import Path
 from typing import Any
 
 import pytest
 import structlog
+from structlog.testing import capture_logs
 
 from shippers import report
 from shippers.agent import Agent
+from shippers.open_file_probe import nobody_writes
 from shippers.sign_off import CaughtUp, Ring, SignOff, take_ring
 from tests.shippers.conftest import FakeLink, Folder
 from tests.shippers.faults import FaultyStore
@@ -125,14 +129,48 @@ def rounds(agent: Agent, count: int = 3) -> Iterator[None]:
 
 
 def test_a_shipper_that_has_caught_up_signs_off(store: LocalStore, folder: Folder, shipper: Callable[..., Agent]) -> None:
-    growing(folder)
+    segment = growing(folder)
     folder.segment(1)
     begun = datetime.now(UTC)
-    list(rounds(shipper(store, FakeLink(sync=SYNC))))
+    with (folder.path / segment.name.filename).open("ab"):
+        list(rounds(shipper(store, FakeLink(sync=SYNC))))
     found = signed(store)
     assert found
     assert begun <= datetime.fromisoformat(found[-1]["at"]) <= datetime.now(UTC)
     assert found[-1]["unsynced_ms"] == 25_000
+
+
+@pytest.mark.advice("Compare node.cdc_raw with cdc_raw_directory of the node")
+@pytest.mark.parametrize("left", ["nothing", "a segment of an earlier life"])
+def test_nothing_is_signed_off_while_the_node_writes_to_another_folder(
+    left: str,
+    store: LocalStore,
+    folder: Folder,
+    settings: PipelineConfig,
+    shipper: Callable[..., Agent],
+    agent_over: Callable[..., Agent],
+    tmp_path: Path,
+) -> None:
+    """Its cdc_raw_directory was changed, or another disk is mounted there: nothing ever waits here."""
+    if nobody_writes(Path(__file__)) is None:
+        pytest.skip("the kernel cannot tell on this file system whether a file is open for writing")
+    if left != "nothing":
+        growing(folder)
+    elsewhere = Folder(tmp_path / "elsewhere")
+    elsewhere.path.mkdir()
+    link, name = FakeLink(sync=SYNC), growing(elsewhere, number=8).name.filename
+    with (elsewhere.path / name).open("ab"), capture_logs() as logs:
+        list(rounds(shipper(store, link), 5))
+        assert signed(store) == []
+        assert [each["event"] for each in logs].count("node does not write to this cdc_raw") == 1
+        # Where CDC is off, that is what is wrong.
+        off = SignOff(link.ring, ["dc1"], structlog.get_logger())
+        off.of(None, PERIODIC)
+        assert off.of(CaughtUp(time.time(), time.monotonic(), in_use=False), replace(PERIODIC, cdc_enabled=False)) is not None
+        assert settings.node is not None
+        right = settings.node.model_copy(update={"cdc_raw": elsewhere.path, "ship": ShipConfig(tail_seconds=0.0001)})
+        list(rounds(agent_over(store, link=link, config=settings.model_copy(update={"node": right}))))
+        assert signed(store) != []
 
 
 @pytest.mark.parametrize("what", ["a part", "a segment"])

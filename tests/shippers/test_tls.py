@@ -10,7 +10,7 @@ import ipaddress
 import socket
 import ssl
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -20,11 +20,15 @@ from cryptography import x509
 from cryptography.hazmat.primitives import hashes, serialization
 from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.x509.oid import NameOID
+from structlog.testing import capture_logs
 
+from shippers.agent import Agent
 from shippers.node_identity import Link
+from tests.shippers.conftest import Folder
 from writetime.config.node import NodeConfig, TlsConfig
 from writetime.config.pipeline import load
-from writetime.errors import ConfigError, ShipError
+from writetime.errors import ShipError
+from writetime.storage.local import LocalStore
 
 pytestmark = pytest.mark.thorough
 
@@ -142,14 +146,41 @@ def test_a_node_that_asks_who_we_are(tmp_path: Path) -> None:
     assert asked(tmp_path, own, tls, trusts=ours)[1] == {"trusted shipper"}
     assert asked(tmp_path, own, TlsConfig(ca=own.certificate), trusts=ours)[1] == {"refused"}
     for password in ({}, {"key_password": "wrong"}):
-        with pytest.raises(ConfigError, match="failed to load the TLS files"):
+        with pytest.raises(ShipError, match="failed to load the TLS files"):
             Link(NodeConfig(cdc_raw=tmp_path, address="127.0.0.1", tls=TlsConfig.model_validate(mutual | password))).facts()
+
+
+@pytest.mark.advice("Check the files of node.tls.")
+def test_files_that_are_replaced_right_now_stop_no_shipping(
+    tmp_path: Path, folder: Folder, store: LocalStore, agent_over: Callable[..., Agent]
+) -> None:
+    """As when certificates are renewed while the node restarts."""
+    own = identity(tmp_path, "node")
+    whole = own.certificate.read_bytes()
+    with (
+        node(own) as (port, came),
+        Link(NodeConfig(cdc_raw=tmp_path, address="127.0.0.1", port=port, tls=TlsConfig(ca=own.certificate))) as link,
+    ):
+        agent = agent_over(store, link=link)
+        for number, rest in enumerate((whole[:60], b"", None)):
+            own.certificate.unlink()
+            if rest is not None:
+                own.certificate.write_bytes(rest)
+            folder.segment(number)
+            with capture_logs() as logs:
+                assert agent.round().shipped.total() == 1
+            assert any("failed to load the TLS files" in each.get("message", "") for each in logs)
+            own.certificate.touch()
+        assert came == []
+        own.certificate.write_bytes(whole)
+        agent.round()
+    assert "trusted" in came
 
 
 def test_settings(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     with pytest.raises(ValueError, match="a key without a certificate"):
         TlsConfig(key=tmp_path / "key")
-    with pytest.raises(ConfigError, match="failed to load the TLS files"):
+    with pytest.raises(ShipError, match="failed to load the TLS files"):
         Link(NodeConfig(cdc_raw=tmp_path, address="127.0.0.1", tls=TlsConfig(ca=tmp_path / "nowhere"))).facts()
     monkeypatch.setenv("KEY_PASSWORD", "secret")
     file = tmp_path / "pipeline.yaml"
