@@ -114,12 +114,6 @@ def test_a_record_counts_for_the_address_that_gave_it(settings: PipelineConfig) 
     assert merge(unnamed, FACTS, others) == NodeFacts(**FACTS)
 
 
-def test_a_record_of_an_earlier_release_counts_for_the_address_in_it(settings: PipelineConfig) -> None:
-    assert merge(config(settings, host_id=None, address=FACTS["address"]), {}, FACTS, unanswered=True) == NodeFacts(**FACTS)
-    with pytest.raises(ShipError, match="the node has not answered yet"):
-        merge(config(settings, host_id=None, address="192.0.2.2"), {}, FACTS, unanswered=True)
-
-
 def test_a_record_of_another_machine_with_the_same_address(
     settings: PipelineConfig, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
