@@ -78,5 +78,5 @@ def test_tables_are_read_by_the_datacenter_that_is_configured(ring: Ring, tmp_pa
         rows = reader.rows("SELECT data_center FROM system.local", [], 0).rows
         assert [row[0] for row in rows] == [b"dc2"]
     with pytest.raises(BatchError, match="no node is in the datacenter dc3; the cluster has dc1, dc2") as raised:
-        Reader(cql, datacenter="dc3", attempts=1)
+        Reader(cql, datacenter="dc3")
     assert not raised.value.retriable
