@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
 from uuid import UUID
@@ -23,6 +23,7 @@ from writetime.config.pipeline import PipelineConfig
 from writetime.errors import BatchBusy, BatchError, ConfigError
 from writetime.pipeline import chains
 from writetime.pipeline import rebuild as planning
+from writetime.pipeline.interval import checked_interval
 from writetime.storage import layout
 from writetime.storage.local import LocalStore
 
@@ -148,7 +149,8 @@ def test_an_audit_of_what_the_archive_has_let_go(store: LocalStore, tmp_path: Pa
     with pytest.raises(ConfigError, match="the archive no longer holds") as caught:
         audit._expect_kept(config(tmp_path), datetime(2020, 1, 1, tzinfo=UTC))
     advised = (caught.value.hint or "").split()[5]
-    audit._expect_kept(config(tmp_path), audit._time(advised))
+    start, _ = checked_interval(advised, NOW + timedelta(days=1), audit.OPERATION)
+    audit._expect_kept(config(tmp_path), start)
 
 
 @pytest.mark.usefixtures("no_spark")

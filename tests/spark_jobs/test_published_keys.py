@@ -226,7 +226,7 @@ def test_keys_that_would_be_rounded_stop_their_table_by_name() -> None:
     for columns in ({"id": "decimal"}, {"id": "int", "c": "frozen<list<varint>>"}):
         of = table("t", 9, columns, clustering=len(columns) - 1)
         with pytest.raises(PublishError, match=r"would be a double.*decimal\.handling\.mode") as raised:
-            encoder_of(of, schema_of(of), "json", "double", 2)
+            encoder_of(of, schema_of(of), "json", "double")
         assert "shop.t" in str(raised.value)
         assert not raised.value.retriable
 
