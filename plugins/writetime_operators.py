@@ -32,7 +32,7 @@ from writetime.config.installation import SETTING
 from writetime.config.pipeline import PipelineConfig, load
 from writetime.errors import BatchBusy, WritetimeError
 from writetime.monitoring.health import Expected
-from writetime.monitoring.watch import NotifiedProblems, watch
+from writetime.monitoring.watch import watch
 from writetime.pipeline import parents, sessions
 from writetime.pipeline.archiver import archive, archive_last, mark_for_retry, whereabouts
 from writetime.pipeline.batch_history import Batches
@@ -41,6 +41,7 @@ from writetime.pipeline.completed_hours import MOST, completed_hours, key_of, re
 from writetime.pipeline.documents import Manifest, Sealed
 from writetime.pipeline.interval import replay_hours
 from writetime.pipeline.job_result import listening
+from writetime.pipeline.notified import Notified
 from writetime.pipeline.planner import (
     OWNERS_TURN,
     history,
@@ -51,7 +52,7 @@ from writetime.pipeline.planner import (
     read_sealed,
     store_clock,
 )
-from writetime.pipeline.publish_progress import already_notified, publish_due, read_published, record_notified_table
+from writetime.pipeline.publish_progress import publish_due, read_published
 from writetime.pipeline.quarantine.rejected_tables import (
     failed_tables,
     release_table,
@@ -62,7 +63,7 @@ from writetime.pipeline.quarantine.rejected_tables import (
 from writetime.pipeline.quarantine.retry import release
 from writetime.pipeline.rule_check import rule_check
 from writetime.pipeline.segment_check import check_segment
-from writetime.storage import open_store
+from writetime.storage import layout, open_store
 from writetime.storage.layout import SegmentRef, incomplete_rows_prefix
 from writetime.storage.store import Store
 
@@ -395,8 +396,9 @@ def batch_number(text: str) -> int:
         ) from None
 
 
-def expect_sealed(cluster: str, number: int, sealed: Sealed | None) -> Sealed:
+def expect_sealed(store: Store, cluster: str, number: int) -> Sealed:
     """The seal of a batch whose job was successful. Fails if there is none: the job's task was marked by hand."""
+    sealed = read_sealed(store, cluster, number)
     if sealed is None:
         raise AirflowFailException(
             f"batch {number} of {cluster} is not sealed: its task was marked as successful by hand, or the batch is so old that its "
@@ -481,7 +483,7 @@ class OutcomeOperator(BatchOperator):
         config, store = self.pipeline()
         cluster = (config.shadow(self.namespace) if self.namespace else config).cluster.name
         number = batch_number(self.batch)
-        sealed = expect_sealed(cluster, number, read_sealed(store, cluster, number))
+        sealed = expect_sealed(store, cluster, number)
         if sealed.void is not None:
             raise AirflowFailException(f"batch {self.batch} of {cluster} was voided by {sealed.void.by}: {sealed.void.reason}")
         quarantined = {account.table for account in sealed.accounting if account.quarantined}
@@ -568,7 +570,7 @@ class FailedSegmentsOperator(PipelineOperator):
         if not number:
             return []
         config, store = self.pipeline()
-        sealed = expect_sealed(config.cluster.name, number, read_sealed(store, config.cluster.name, number))
+        sealed = expect_sealed(store, config.cluster.name, number)
         found = [o.object for o in sealed.segments if not o.ok and not sealed.waits_for_tables(o)]
         shown = found
         if len(found) > (most := conf.getint("core", "max_map_length")):
@@ -646,7 +648,7 @@ class FailedTablesOperator(PipelineOperator):
             return []
         config, store = self.pipeline()
         try:
-            expect_sealed(config.cluster.name, number, read_sealed(store, config.cluster.name, number))
+            expect_sealed(store, config.cluster.name, number)
             found = failed_tables(store, config.cluster.name, number)
         except WritetimeError as error:
             raise failure(error) from error
@@ -741,8 +743,7 @@ class PublishDueOperator(PipelineOperator):
 
 class RejectedTablesOperator(PipelineOperator):
     """List the tables whose events could not be published, as arguments of one mapped task each. Each table
-    is notified once. That is recorded in the bucket, once it was, because runs started by an asset have no date by which
-    earlier XComs could be found."""
+    is notified once."""
 
     def execute(self, context: Context) -> list[dict[str, Any]]:
         config, store = self.pipeline()
@@ -750,7 +751,7 @@ class RejectedTablesOperator(PipelineOperator):
         try:
             published = read_published(store, cluster)
             waiting = published.waiting if published else {}
-            notified = already_notified(store, cluster, waiting)
+            notified = Notified.still(store, layout.published_notified(cluster), waiting)
         except WritetimeError as error:
             raise failure(error) from error
         return [{"table": name, "notified_before": name in notified} for name in sorted(waiting)]
@@ -772,10 +773,11 @@ class RejectedTableOperator(PipelineOperator):
         context["table"] = self.table  # type: ignore[typeddict-unknown-key]
         context[NOTIFIED_BEFORE] = self.notified_before  # type: ignore[typeddict-unknown-key]
         config, store = self.pipeline()
-        published = read_published(store, config.cluster.name)
+        cluster = config.cluster.name
+        published = read_published(store, cluster)
         if published is not None and self.table in published.waiting:
-            record = partial(record_notified_table, store, config.cluster.name, self.table, published.waiting[self.table])
-            context[WHEN_NOTIFIED] = record  # type: ignore[typeddict-unknown-key]
+            waits = {self.table: published.waiting[self.table]}
+            context[WHEN_NOTIFIED] = partial(Notified.record, store, layout.published_notified(cluster), waits)  # type: ignore[typeddict-unknown-key]
             raise AirflowFailException(
                 f"{self.table}: events since batch {published.waiting[self.table]} cannot be published: "
                 f"{published.reasons.get(self.table, 'see the log of `publish`')}\nThey stay in the changes table in order; "
@@ -814,9 +816,7 @@ class CheckJobOperator(SparkJobOperator):
 
 
 class WatchOperator(PipelineOperator):
-    """Fails while something exceeds the limits of `airflow.watch`. A notification is sent only if there is a new problem. What was
-    notified is recorded in the bucket, once it was: Airflow has no order of runs with and without a logical date in which the XCom
-    of the last one could be found, and a notifier may fail."""
+    """Fails while something exceeds the limits of `airflow.watch`. A notification is sent only if there is a new problem."""
 
     def execute(self, context: Context) -> None:
         config, store = self.pipeline()
@@ -825,15 +825,15 @@ class WatchOperator(PipelineOperator):
             found = watch(
                 Batches(store, cluster), expected.limits, publishes=expected.publishes, session=expected.session, rules=expected.rules
             )
-            keys = [trouble.key for trouble in found]
-            known = NotifiedProblems.still(store, cluster, keys)
+            keys = dict.fromkeys((trouble.key for trouble in found), 0)
+            known = Notified.still(store, layout.watch_notified(cluster), keys)
         except WritetimeError as error:
             raise failure(error) from error
         if not found:
             self.log.info("no limit is exceeded")
             return
-        context[NOTIFIED_BEFORE] = known >= set(keys)  # type: ignore[typeddict-unknown-key]
-        context[WHEN_NOTIFIED] = partial(NotifiedProblems.record, store, cluster, keys)  # type: ignore[typeddict-unknown-key]
+        context[NOTIFIED_BEFORE] = known >= keys.keys()  # type: ignore[typeddict-unknown-key]
+        context[WHEN_NOTIFIED] = partial(Notified.record, store, layout.watch_notified(cluster), keys)  # type: ignore[typeddict-unknown-key]
         # What is new first: notifiers limit a text.
         lines = [trouble.text for trouble in sorted(found, key=lambda trouble: trouble.key in known)]
         more = f"\n… and {len(lines) - _MAX_LINES} more: `writetime status` lists all" if len(lines) > _MAX_LINES else ""

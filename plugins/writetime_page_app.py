@@ -29,6 +29,7 @@ from markupsafe import Markup
 from starlette.exceptions import HTTPException as AnyHTTPException
 from writetime_page_draw import bars, completeness_map, heat_map, lag_plot
 
+from writetime.config.pipeline import NAME
 from writetime.errors import BatchError, ConfigError, WritetimeError
 from writetime.events.masking import Rules
 from writetime.events.naming import is_shadow_name
@@ -64,7 +65,7 @@ _MOST_DAYS: Final = 92
 _LISTED: Final = 30
 """Tables of which the healthy ones are not folded."""
 _EMPTY: Final = {"nodes": NO_NODES, "batches": NO_BATCHES, "tables": NO_TABLES}
-_PIPELINE: Final = re.compile(r"/pipeline/([a-z][a-z0-9_]*)(/.*)?", re.DOTALL)
+_PIPELINE: Final = re.compile(rf"/pipeline/({NAME})(/.*)?", re.DOTALL)
 """Paths of a pipeline, if there are several: its name, and what its own app answers."""
 _DIGITS: Final = 10
 """Maximum number of digits of a batch number."""

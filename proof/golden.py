@@ -20,7 +20,6 @@ import tempfile
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime, timedelta
-from io import BytesIO
 from itertools import zip_longest
 from pathlib import Path
 from random import Random
@@ -29,7 +28,8 @@ from typing import Any, Final
 import yaml
 from confluent_kafka import Consumer, KafkaError, KafkaException, TopicPartition
 from confluent_kafka.schema_registry import SchemaRegistryClient
-from fastavro import parse_schema, schemaless_reader
+from confluent_kafka.schema_registry.avro import AvroDeserializer
+from confluent_kafka.serialization import MessageField, SerializationContext
 from pyiceberg.catalog.sql import SqlCatalog
 
 from proof.orders import Orders, rows_of
@@ -39,6 +39,7 @@ from tools.console import say
 from tools.services.kafka import Kafka
 from tools.services.registry import Registry
 from writetime.config.pipeline import load
+from writetime.events.serialization import MAGIC
 from writetime.pipeline.archiver import archive
 from writetime.pipeline.planner import plan_ingest
 
@@ -109,6 +110,7 @@ def record(folder: Path) -> Iterator[tuple[str, list[str]]]:
     """Run all variants under `folder`; yields what each topic and table holds, by name, in lines."""
     orders = Orders(folder / "source", segments=SEGMENTS)
     with Kafka(folder / "kafka", port=0) as kafka, Registry(folder / "registry") as registry:
+        avro = AvroDeserializer(SchemaRegistryClient({"url": registry.url}))
         for name, variant in VARIANTS.items():
             say(f"golden run of {name}")
             pipeline = _ingested(orders, folder / name, variant)
@@ -119,7 +121,7 @@ def record(folder: Path) -> Iterator[tuple[str, list[str]]]:
                 servers = {"bootstrap.servers": kafka.bootstrap, "topic.prefix": prefix, "schema.registry.url": registry.url}
                 told = _with(pipeline, DEFAULTS, variant.ingest, {"kafka": {**KAFKA, **servers}}, options)
                 publish.run(told.config, everything=True)
-                for topic, lines in _topics(kafka.bootstrap, prefix, Schemas(registry.url)):
+                for topic, lines in _topics(kafka.bootstrap, prefix, avro):
                     yield f"{name}/topics/{how}/{topic}", lines
 
 
@@ -156,39 +158,24 @@ def _tables(pipeline: Pipeline) -> Iterator[tuple[str, str]]:
             yield ".".join(namespace), name[-1]
 
 
-class Schemas:
-    """Decodes values in the registry's wire format."""
-
-    def __init__(self, url: str) -> None:
-        self._client = SchemaRegistryClient({"url": url})
-        self._known: dict[int, Any] = {}
-
-    def decoded(self, value: bytes | None) -> Any:
-        if not value or value[0] != 0:
-            return value
-        number = int.from_bytes(value[1:5], "big")
-        if number not in self._known:
-            self._known[number] = parse_schema(json.loads(str(self._client.get_schema(number).schema_str)))
-        return schemaless_reader(BytesIO(value[5:]), self._known[number], None)
-
-
-def _topics(bootstrap: str, prefix: str, schemas: Schemas) -> Iterator[tuple[str, list[str]]]:
+def _topics(bootstrap: str, prefix: str, avro: AvroDeserializer) -> Iterator[tuple[str, list[str]]]:
     """The topics of a prefix, each with its committed records, by partition, key and offset."""
     consumer = Consumer({"bootstrap.servers": bootstrap, "group.id": prefix, "enable.partition.eof": True})
     try:
         listed = consumer.list_topics(timeout=30).topics
         for topic in sorted(each for each in listed if each.startswith(f"{prefix}.")):
-            records = (each for partition in sorted(listed[topic].partitions) for each in _records(consumer, topic, partition, schemas))
+            records = (each for partition in sorted(listed[topic].partitions) for each in _records(consumer, topic, partition, avro))
             yield topic, [line for _, line in sorted(records, key=lambda each: each[0])]
     finally:
         consumer.close()
 
 
-def _records(consumer: Consumer, topic: str, partition: int, schemas: Schemas) -> Iterator[tuple[tuple[int, bytes], str]]:
+def _records(consumer: Consumer, topic: str, partition: int, avro: AvroDeserializer) -> Iterator[tuple[tuple[int, bytes], str]]:
     consumer.assign([TopicPartition(topic, partition, 0)])
     while (message := consumer.poll(60)) is not None:
         if (error := message.error()) is None:
-            key, value = schemas.decoded(message.key()), schemas.decoded(message.value())
+            both = (message.key(), MessageField.KEY), (message.value(), MessageField.VALUE)
+            key, value = (avro(data, SerializationContext(topic, of)) if (data or b"").startswith(MAGIC) else data for data, of in both)
             yield (partition, message.key() or b""), _line([partition, key, value, message.headers()])
         elif error.code() == KafkaError._PARTITION_EOF:
             return

@@ -115,8 +115,7 @@ def main(arguments: list[str] | None = None) -> int:
     parser.add_argument("--json", action="store_true", help="print the report as JSON")
     given = parser.parse_args(arguments)
     asked = Rereading(given.reread, given.most)
-    start, end = checked_interval(given.start, given.end, OPERATION)
-    report = run(load(given.config), start, end, late=given.late, ranges=given.ranges, reread=asked)
+    report = run(load(given.config), given.start, given.end, late=given.late, ranges=given.ranges, reread=asked)
     print(report.model_dump_json() if given.json else audit.report_text(report))  # noqa: T201
     print(f"report: {report.name}", file=sys.stderr)  # noqa: T201
     leave("" if report.ok else audit.in_short(report), report=report.name)
@@ -134,7 +133,7 @@ NOTHING: Final = Rereading()
 
 
 def run(
-    config: PipelineConfig, start: datetime, end: datetime, *, late: int = 3, ranges: int = 16, reread: Rereading = NOTHING
+    config: PipelineConfig, start: str | datetime, end: str | datetime, *, late: int = 3, ranges: int = 16, reread: Rereading = NOTHING
 ) -> AuditReport:
     """Audit the minutes in [start, end), put the report into the bucket, and read again what is asked for."""
     start, end = checked_interval(start, end, OPERATION)

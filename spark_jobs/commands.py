@@ -194,12 +194,11 @@ def audit(
     from writetime.config.pipeline import load
     from writetime.errors import ConfigError
     from writetime.pipeline import audit
-    from writetime.pipeline.interval import checked_interval
 
     if reread not in get_args(audit.Which):
         raise ConfigError("is none of: none, alarms, gaps", operation="run a command", obj=f"--reread {reread}")
     asked = job.Rereading(cast(audit.Which, reread), most)
-    report = job.run(load(config), *checked_interval(start, end, job.OPERATION), late=late, ranges=ranges, reread=asked)
+    report = job.run(load(config), start, end, late=late, ranges=ranges, reread=asked)
     _print_report(report.model_dump_json() if as_json else audit.report_text(report), report.name, ok=report.ok)
 
 

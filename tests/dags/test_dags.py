@@ -272,7 +272,7 @@ for batch in ("1", "2"):
 told += [outcome(ops.TableOperator(task_id=f"r{attempt}", **table, **mine), attempt) for attempt in (1, 2)]
 found = ops.RejectedTablesOperator(task_id="w", **mine)
 told.append(found.execute(instance()))
-ops.record_notified_table(found.pipeline()[1], found.pipeline()[0].cluster.name, "shop.orders", 1)
+ops.Notified.record(found.pipeline()[1], ops.layout.published_notified(found.pipeline()[0].cluster.name), {"shop.orders": 1})
 told.append(found.execute(instance()))
 rejected = [ops.RejectedTableOperator(task_id=n, table=f"shop.{n}", notified_before=n == "sent", **mine) for n in ("orders", "sent")]
 told += [outcome(operator, 1) for operator in rejected]

@@ -21,10 +21,11 @@ from writetime.monitoring.metrics import samples
 from writetime.monitoring.overview import overview
 from writetime.monitoring.status import as_document, as_text
 from writetime.monitoring.tables import LoadedStatus
-from writetime.monitoring.watch import NotifiedProblems, Trouble, watch
+from writetime.monitoring.watch import Trouble, watch
 from writetime.pipeline.batch_history import Batches
 from writetime.pipeline.bootstrap import run as runs
 from writetime.pipeline.documents import CDC_OFF, Apart, Sealed
+from writetime.pipeline.notified import Notified
 from writetime.pipeline.publish_progress import Published
 from writetime.storage import layout
 
@@ -55,16 +56,16 @@ def seen(store: MemoryStore, wanted: WatchConfig, *, after: timedelta = HOUR, **
 
 
 def test_a_problem_is_new_until_people_were_notified_and_when_it_comes_again() -> None:
-    store = MemoryStore()
-    assert NotifiedProblems.still(store, "c", ["late a", "session"]) == set()
-    assert store.head(layout.watch_notified("c")) is None
-    NotifiedProblems.record(store, "c", ["session", "late a"])
-    written = store.head(layout.watch_notified("c"))
-    assert NotifiedProblems.still(store, "c", ["late a", "late b", "session"]) == {"late a", "session"}
-    assert store.head(layout.watch_notified("c")) == written
-    assert NotifiedProblems.still(store, "c", ["late b", "session"]) == {"session"}
-    assert NotifiedProblems.still(store, "c", ["late a", "session"]) == {"session"}
-    assert NotifiedProblems.still(store, "c", []) == NotifiedProblems.still(store, "c", ["session"]) == set()
+    store, place = MemoryStore(), layout.watch_notified("c")
+    assert Notified.still(store, place, dict.fromkeys(["late a", "session"], 0)) == set()
+    assert store.head(place) is None
+    Notified.record(store, place, dict.fromkeys(["session", "late a"], 0))
+    written = store.head(place)
+    assert Notified.still(store, place, dict.fromkeys(["late a", "late b", "session"], 0)) == {"late a", "session"}
+    assert store.head(place) == written
+    assert Notified.still(store, place, dict.fromkeys(["late b", "session"], 0)) == {"session"}
+    assert Notified.still(store, place, dict.fromkeys(["late a", "session"], 0)) == {"session"}
+    assert Notified.still(store, place, {}) == Notified.still(store, place, dict.fromkeys(["session"], 0)) == set()
 
 
 def test_a_node_is_late_from_its_limit_on(store: MemoryStore) -> None:

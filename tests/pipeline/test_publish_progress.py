@@ -9,42 +9,43 @@ import pytest
 
 from tests.storage.memory import Fault, MemoryStore
 from writetime.pipeline.documents import HeldTable, Manifest, StageCost, Watermark
+from writetime.pipeline.notified import Notified
 from writetime.pipeline.publish_progress import (
     AGAIN,
     CompleteBefore,
     Published,
-    already_notified,
     read_published,
-    record_notified_table,
     write_published,
 )
 from writetime.storage import layout
 
+PLACE = layout.published_notified("c")
+
 
 def test_people_are_told_once_for_as_long_as_it_lasts() -> None:
     store = MemoryStore()
-    assert already_notified(store, "c", {"shop.a": 5}) == set()
+    assert Notified.still(store, PLACE, {"shop.a": 5}) == set()
     # Nobody was told yet: the notifier has failed.
-    assert already_notified(store, "c", {"shop.a": 5}) == set()
-    record_notified_table(store, "c", "shop.a", 5)
-    assert already_notified(store, "c", {"shop.a": 5}) == {"shop.a"}
+    assert Notified.still(store, PLACE, {"shop.a": 5}) == set()
+    Notified.record(store, PLACE, {"shop.a": 5})
+    assert Notified.still(store, PLACE, {"shop.a": 5}) == {"shop.a"}
     # One more, while the first still waits.
-    assert already_notified(store, "c", {"shop.a": 5, "shop.b": 7}) == {"shop.a"}
-    record_notified_table(store, "c", "shop.b", 7)
+    assert Notified.still(store, PLACE, {"shop.a": 5, "shop.b": 7}) == {"shop.a"}
+    Notified.record(store, PLACE, {"shop.b": 7})
     # The first was sent, and waits again: that is news, whatever lies between.
-    assert already_notified(store, "c", {"shop.a": 9, "shop.b": 7}) == {"shop.b"}
-    assert already_notified(store, "c", {}) == set()
-    assert already_notified(store, "c", {"shop.b": 7}) == set()
+    assert Notified.still(store, PLACE, {"shop.a": 9, "shop.b": 7}) == {"shop.b"}
+    assert Notified.still(store, PLACE, {}) == set()
+    assert Notified.still(store, PLACE, {"shop.b": 7}) == set()
 
 
 def test_nothing_is_written_while_nothing_changes() -> None:
     store = MemoryStore()
-    assert already_notified(store, "c", {}) == set()
-    assert store.head(layout.published_notified("c")) is None
-    record_notified_table(store, "c", "shop.a", 5)
-    first = store.head(layout.published_notified("c"))
-    already_notified(store, "c", {"shop.a": 5})
-    assert store.head(layout.published_notified("c")) == first
+    assert Notified.still(store, PLACE, {}) == set()
+    assert store.head(PLACE) is None
+    Notified.record(store, PLACE, {"shop.a": 5})
+    first = store.head(PLACE)
+    Notified.still(store, PLACE, {"shop.a": 5})
+    assert store.head(PLACE) == first
 
 
 def test_manifests_say_up_to_when_a_table_was_complete_before_a_batch() -> None:

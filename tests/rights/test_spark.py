@@ -4,26 +4,18 @@ from __future__ import annotations
 
 import subprocess
 import sys
-from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
 from tests.rights.places import S3, S3Place, at
-from tests.spark_jobs.one_context import own_jvm
 from tests.spark_jobs.pipeline import Pipeline
 from tools import verify
 from writetime.storage.layout import NodeName, part
 
 WRITETIME = Path(sys.executable).parent / "writetime"
-pytestmark = [pytest.mark.spark, pytest.mark.timeout(600)]
-
-
-@pytest.fixture(autouse=True)
-def _jvm_in_this_environment() -> Iterator[None]:
-    with own_jvm():
-        yield
+pytestmark = [pytest.mark.spark, pytest.mark.timeout(600), pytest.mark.usefixtures("own_jvm")]
 
 
 @at(S3)

@@ -90,15 +90,13 @@ def shared() -> Iterator[None]:
             _CONTEXTS.end()
 
 
-@contextmanager
+@pytest.fixture
 def own_jvm() -> Iterator[None]:
-    """Sessions made meanwhile run in a JVM that no other test of this process has used: its classes are those of the jars that
+    """Sessions made in this test run in a JVM that no other test of this process has used: its classes are those of the jars that
     its first session names, and its environment, which Spark's workers inherit, is the one of that moment."""
     _end_jvm()
-    try:
-        yield
-    finally:
-        _end_jvm()
+    yield
+    _end_jvm()
 
 
 def _end_jvm() -> None:

@@ -27,7 +27,6 @@ from tests import gcs_server, s3_server
 from tests.cassandra.commitlog.packed import ALIAS, PACKINGS, make_keystore, repack
 from tests.spark_jobs.bytes_of import Searched, held_in, searched
 from tests.spark_jobs.conf import spark_conf
-from tests.spark_jobs.one_context import own_jvm
 from tests.spark_jobs.synthetic import CLUSTER, ORDERS, Ring, delete_partition, i32, insert, micros, update
 from tools import jars
 from writetime.cassandra.commitlog.encode import encode_mutation, encode_segment
@@ -104,9 +103,8 @@ def _below(name: str, prefixes: tuple[str, ...]) -> bool:
         pytest.param("GCS", marks=pytest.mark.gcs),
     ]
 )
-def place(request: pytest.FixtureRequest, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Place]:
+def place(request: pytest.FixtureRequest, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, own_jvm: None) -> Iterator[Place]:
     with ExitStack() as stack:
-        stack.enter_context(own_jvm())
         yield _place(request.param, tmp_path, monkeypatch, stack)
 
 

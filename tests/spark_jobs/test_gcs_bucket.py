@@ -4,7 +4,6 @@ it), not in a folder; and the tables lie in another bucket there, by Iceberg's o
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator
 from dataclasses import replace
 from datetime import UTC, datetime
 from pathlib import Path
@@ -19,7 +18,6 @@ from spark_jobs import maintain
 from spark_jobs.sinks import table_maintenance
 from tests import gcs_server
 from tests.spark_jobs.conf import spark_conf
-from tests.spark_jobs.one_context import own_jvm
 from tests.spark_jobs.pipeline import Pipeline
 from tools import jars, verify
 from tools.errors import MissingPrerequisite
@@ -29,13 +27,7 @@ from writetime.pipeline.archiver import archive
 from writetime.pipeline.maintenance_report import read_maintained
 from writetime.pipeline.planner import plan_maintain
 
-pytestmark = [pytest.mark.gcs, pytest.mark.spark, pytest.mark.timeout(600)]
-
-
-@pytest.fixture(autouse=True)
-def _jvm_with_these_jars() -> Iterator[None]:
-    with own_jvm():
-        yield
+pytestmark = [pytest.mark.gcs, pytest.mark.spark, pytest.mark.timeout(600), pytest.mark.usefixtures("own_jvm")]
 
 
 def with_warehouse(pipeline: Pipeline, warehouse: str, url: str, **of_catalog: Any) -> Pipeline:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from dataclasses import replace
 from datetime import UTC, datetime
 from pathlib import Path
@@ -14,20 +13,13 @@ from spark_jobs import maintain
 from spark_jobs.sinks import table_maintenance
 from tests import s3_server
 from tests.spark_jobs.conf import spark_conf
-from tests.spark_jobs.one_context import own_jvm
 from tests.spark_jobs.pipeline import Pipeline
 from tools import jars, verify
 from writetime.pipeline.archiver import archive
 from writetime.pipeline.maintenance_report import read_maintained
 from writetime.pipeline.planner import plan_ingest, plan_maintain
 
-pytestmark = [pytest.mark.s3, pytest.mark.spark, pytest.mark.timeout(900)]
-
-
-@pytest.fixture(autouse=True)
-def _jvm_with_these_jars() -> Iterator[None]:
-    with own_jvm():
-        yield
+pytestmark = [pytest.mark.s3, pytest.mark.spark, pytest.mark.timeout(900), pytest.mark.usefixtures("own_jvm")]
 
 
 def test_batches_and_maintenance_with_everything_in_s3(tmp_path: Path, s3: s3_server.Server, monkeypatch: pytest.MonkeyPatch) -> None:

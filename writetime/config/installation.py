@@ -20,18 +20,15 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
-from writetime.config.pipeline import PipelineConfig, load
+from writetime.config.pipeline import NAME, VARIABLE, PipelineConfig, load
 from writetime.errors import ConfigError
 
 SETTING: Final = "WRITETIME_CONFIG"
 """The environment variable of scheduler, DAG processor, workers and API server."""
 _SUFFIXES: Final = (".yaml", ".yml")
-_NAME: Final = re.compile(r"[a-z][a-z0-9_]*")
-"""What a pipeline may be called."""
 _GIVEN_NAME: Final = re.compile(r"""(?:^[ \t]*|[{,]\s*)["']?pipeline["']?[ \t]*:[ \t]*["']?((?:\$\{\w+\}|[^\s"'#,}])*)""", re.MULTILINE)
 """The key `pipeline`, also where the rest of the file is no YAML."""
 _WORD: Final = re.compile(r"[\w.-]+")
-_VARIABLE: Final = re.compile(r"\$\{(\w+)\}")
 
 
 @dataclass(frozen=True, slots=True)
@@ -106,10 +103,10 @@ def owners_of(path: Path) -> frozenset[str]:
         text = path.read_text(encoding="utf-8", errors="replace")
     except OSError:
         text = ""
-    given = {_VARIABLE.sub(lambda found: os.environ.get(found[1], "${}"), name) for name in _GIVEN_NAME.findall(text)}
+    given = {VARIABLE.sub(lambda found: os.environ.get(found[1], "${}"), name) for name in _GIVEN_NAME.findall(text)}
     # A word that no pipeline can be called says nothing. Anything else (a variable that is not set, an alias) may be any name.
     unknown = {""} if any(not _WORD.fullmatch(name) for name in given) else set()
-    return frozenset(unknown | {name for name in {path.stem, *given} if _NAME.fullmatch(name)}) or frozenset({""})
+    return frozenset(unknown | {name for name in {path.stem, *given} if re.fullmatch(NAME, name)}) or frozenset({""})
 
 
 def files(setting: str | None) -> tuple[Path, ...]:

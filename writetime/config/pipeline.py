@@ -35,7 +35,9 @@ _SQLITE = re.compile(r"(jdbc:sqlite:(?:file:)?)(?!:|/|file:)([^?]+)(\?.*)?")
 """A relative path; `:memory:` and `:resource:` are none."""
 _KEY_WITHIN = re.compile(r"`([^`]+)`: ")
 """How a message begins that a model says of one of its keys."""
-_VARIABLE = re.compile(r"\$\{([A-Za-z_][A-Za-z0-9_]*)\}")
+NAME = r"[a-z][a-z0-9_]*"
+"""What a pipeline may be called."""
+VARIABLE = re.compile(r"\$\{([A-Za-z_][A-Za-z0-9_]*)\}")
 _REFERENCE = re.compile(r"\$\{[^}]*\}")
 _WHOLE_REFERENCE = re.compile(r"\$[A-Za-z_][A-Za-z0-9_]*|%[A-Za-z_][A-Za-z0-9_]*%|\{\{.*\}\}", re.DOTALL)
 """How shells, Windows and templates write a variable."""
@@ -48,7 +50,7 @@ _REPLACE_THEMSELVES = ("spark", "airflow")
 class PipelineConfig(Model):
     """A pipeline: one cluster, one bucket, one warehouse, one topic prefix."""
 
-    pipeline: Annotated[str, Field(description="Name of the pipeline, used in DAG ids, pools and metrics.", pattern=r"^[a-z][a-z0-9_]*$")]
+    pipeline: Annotated[str, Field(description="Name of the pipeline, used in DAG ids, pools and metrics.", pattern=f"^{NAME}$")]
     cluster: ClusterConfig
     bucket: StoreUrl = Field(
         description="gs://bucket[/prefix], s3://bucket[/prefix], s3+https://host[:port]/bucket[/prefix] (a service other than Amazon's) "
@@ -175,7 +177,7 @@ def _marked(error: yaml.MarkedYAMLError) -> tuple[tuple[str | None, yaml.Mark | 
 
 def example_environment(path: str | Path) -> list[str]:
     """Names of the environment variables in the file, in order of appearance."""
-    return list(dict.fromkeys(_VARIABLE.findall(Path(path).read_text(encoding="utf-8"))))
+    return list(dict.fromkeys(VARIABLE.findall(Path(path).read_text(encoding="utf-8"))))
 
 
 def _substitute(value: Any, path: str, key: tuple[str | int, ...]) -> Any:
@@ -207,7 +209,7 @@ def _substitute(value: Any, path: str, key: tuple[str | int, ...]) -> Any:
             )
         return found
 
-    return _VARIABLE.sub(replace, value)
+    return VARIABLE.sub(replace, value)
 
 
 def _is_left_as_it_is(text: str, key: tuple[str | int, ...]) -> bool:
@@ -215,7 +217,7 @@ def _is_left_as_it_is(text: str, key: tuple[str | int, ...]) -> bool:
     would be a password or a salt that everybody knows."""
     if key and key[0] in _REPLACE_THEMSELVES:
         return False
-    if any(_VARIABLE.fullmatch(found) is None for found in _REFERENCE.findall(text)):
+    if any(VARIABLE.fullmatch(found) is None for found in _REFERENCE.findall(text)):
         return True
     secret = any(isinstance(part, str) and is_secret(part) for part in key)
     return secret and _WHOLE_REFERENCE.fullmatch(text.strip()) is not None

@@ -7,13 +7,11 @@ tasks fail."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 from typing import Final, Literal
 from urllib.parse import quote, urlencode
-
-from pydantic import Field
 
 from writetime.config.airflow import WatchConfig
 from writetime.events.masking import Rules
@@ -23,12 +21,10 @@ from writetime.monitoring.nodes import LISTED, NodeStatus, RingStatus
 from writetime.monitoring.overview import Overview, overview
 from writetime.monitoring.tables import TablesStatus, unmatched_rules
 from writetime.pipeline.batch_history import Batches
-from writetime.pipeline.documents import Document
 from writetime.pipeline.planner import read_manifest
 from writetime.pipeline.rule_check import HINT
 from writetime.pipeline.sessions import SessionState
 from writetime.storage import layout
-from writetime.storage.store import Store
 
 SESSION_SILENT: Final = timedelta(minutes=10)
 """A session reports every 30 s; after a failure the next one starts within 5 minutes."""
@@ -48,29 +44,6 @@ class Trouble:
     severity: Severity = "warning"
     view: str = ""
     table: str = ""
-
-
-class NotifiedProblems(Document):
-    """The problems that people were notified of, by key, while they last."""
-
-    keys: list[str] = Field(default=[])
-
-    @classmethod
-    def still(cls, store: Store, cluster: str, found: Iterable[str]) -> set[str]:
-        """Those of `found` that people were notified of. What is over is forgotten: it is notified when it comes again."""
-        lasting = set(found)
-
-        def change(before: NotifiedProblems | None) -> NotifiedProblems | None:
-            return None if before is None or lasting.issuperset(before.keys) else cls(keys=sorted(lasting & set(before.keys)))
-
-        known = cls.update(store, layout.watch_notified(cluster), change)
-        return lasting & set(known.keys if known else ())
-
-    @classmethod
-    def record(cls, store: Store, cluster: str, keys: Iterable[str]) -> None:
-        """People were notified of these."""
-        notified = cls(keys=sorted(set(keys)))
-        cls.update(store, layout.watch_notified(cluster), lambda before: notified)
 
 
 def watch(

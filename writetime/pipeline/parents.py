@@ -55,8 +55,7 @@ def named(processes: Mapping[str, int]) -> str:
 
 def watch(processes: Mapping[str, int]) -> None:
     """End this process when one of `processes` ends, or one that the environment names."""
-    found = [Parent(role, int(pid), started) for role, pid, started in map(_parts, os.environ.get(SETTING, "").split())]
-    found += [Parent(role, pid, started) for role, pid in processes.items() if (started := _started(pid)) is not None]
+    found = [_parsed(text) for text in (*os.environ.get(SETTING, "").split(), *named(processes).split())]
     if not found:
         return
     _end_with(found)
@@ -73,9 +72,9 @@ def before_end(call: Callable[[str], None]) -> Iterator[None]:
         _before_end.remove(call)
 
 
-def _parts(text: str) -> tuple[str, str, str]:
+def _parsed(text: str) -> Parent:
     role, pid, started = text.split(":")
-    return role, pid, started
+    return Parent(role, int(pid), started)
 
 
 def _watch(parents: list[Parent]) -> None:

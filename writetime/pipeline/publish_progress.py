@@ -7,7 +7,7 @@ so that no run takes back what another one has recorded or was asked for since i
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable
 from datetime import UTC, datetime, timedelta
 from typing import Any, Final
 from uuid import UUID
@@ -149,33 +149,6 @@ def topics_complete_until(store: Store, cluster: str, upto: int) -> datetime | N
     if published is None or not published.kafka or not published.is_of(store, cluster, upto):
         return None
     return complete_in_kafka(store, cluster, published)
-
-
-class NotifiedTables(Document):
-    """The waiting tables of which users were notified, each with the last batch that had been sent: if a
-    table waits again with more of it sent, users are notified again."""
-
-    waiting: dict[str, int] = Field(default_factory=dict)
-
-
-def already_notified(store: Store, cluster: str, waiting: Mapping[str, int]) -> set[str]:
-    """The waiting tables of which users were notified before. What waits no more is forgotten."""
-
-    def change(before: NotifiedTables | None) -> NotifiedTables | None:
-        still = {name: sent for name, sent in before.waiting.items() if waiting.get(name) == sent} if before else {}
-        return None if before is None or still == before.waiting else NotifiedTables(waiting=still)
-
-    known = NotifiedTables.update(store, layout.published_notified(cluster), change)
-    return set(known.waiting if known else ())
-
-
-def record_notified_table(store: Store, cluster: str, table: str, sent: int) -> None:
-    """Users were notified that a table waits, of which all events up to batch `sent` are in Kafka."""
-
-    def change(before: NotifiedTables | None) -> NotifiedTables:
-        return NotifiedTables(waiting={**(before.waiting if before else {}), table: sent})
-
-    NotifiedTables.update(store, layout.published_notified(cluster), change)
 
 
 def publish_due(store: Store, cluster: str, *, heartbeat_ms: int = 0, now: int = 0) -> bool:

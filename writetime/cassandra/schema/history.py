@@ -342,7 +342,7 @@ class SchemaLearner:
         for mutation in mutations:
             new |= self.apply(mutation)
             there |= {
-                (system_tables.SCHEMA_TABLES[update.table_id].name, update.key.decode("utf-8", "surrogateescape"), row.clustering or ())
+                (system_tables.SCHEMA_TABLES[update.table_id].name, _part(update.key), row.clustering or ())
                 for update in mutation.updates
                 for row in update.rows
             }
@@ -367,7 +367,7 @@ class SchemaLearner:
         return bool(new)
 
     def _saw(self, update: PartitionUpdate, at: int) -> bool:
-        name, keyspace = system_tables.SCHEMA_TABLES[update.table_id].name, update.key.decode("utf-8", "surrogateescape")
+        name, keyspace = system_tables.SCHEMA_TABLES[update.table_id].name, _part(update.key)
         facts = self._facts.get((name, keyspace))
         if facts is None:
             return False
@@ -391,12 +391,13 @@ class SchemaLearner:
     def schema(self) -> Schema:
         """The schema of all facts so far: live tables, dropped incarnations of tables, and system tables."""
         schema = Schema(tables=dict(system_tables.TABLES))
-        for name in sorted({keyspace for _, keyspace in self._facts}):
+        for name in self._keyspaces():
             learnt = self._of(name)
             if learnt.keyspace is not None:
                 schema.keyspaces[name] = learnt.keyspace
-            tables = {id_: table for (id_, name_), table in learnt.tables.items() if self._is_of(id_, (name, name_))}
-            schema.tables.update({id_: table for id_, table in tables.items() if id_ not in system_tables.TABLES})
+            for (table_id, table_name), table in learnt.tables.items():
+                if table_id not in system_tables.TABLES and self._is_of(table_id, (name, table_name)):
+                    schema.tables[table_id] = table
             schema.types.update(learnt.types)
         for table_id in self._modes.keys() & schema.tables.keys():
             schema.tables[table_id] = replace(schema.tables[table_id], transactional_mode=self._modes[table_id][1])
@@ -444,25 +445,23 @@ class SchemaLearner:
         if epochs.is_as_of(epochs.last_timestamp(mutation)):
             return {}
         rows = (
-            (update.key, row.clustering or (), cell)
+            (update.key, row.clustering or (), at, table_id)
             for update in mutation.updates
             if (table := system_tables.SCHEMA_TABLES.get(update.table_id)) is not None and table.name == "tables"
             for row in update.rows
-            for cell in row.cells
-            if cell.column == "id" and len(cell.value) == 16
+            for at, table_id in _ids(row.cells)
         )
         return {
-            UUID(bytes=cell.value): self.time_of(cell.timestamp)
-            for key, clustering, cell in rows
-            if self._creates_again(mutation, key, clustering, cell.timestamp)
-            and self._has_had(UUID(bytes=cell.value), (key.decode("utf-8", "surrogateescape"), clustering))
+            table_id: self.time_of(at)
+            for key, clustering, at, table_id in rows
+            if self._creates_again(mutation, key, clustering, at) and self._has_had(table_id, (_part(key), clustering))
         }
 
     def _dropped_by(self, mutation: Mutation) -> dict[UUID, int]:
         found: dict[UUID, int] = {}
         for update in mutation.updates:
-            table = system_tables.SCHEMA_TABLES.get(update.table_id)
-            facts = self._facts.get(("tables", update.key.decode("utf-8", "surrogateescape")))
+            table, keyspace = system_tables.SCHEMA_TABLES.get(update.table_id), _part(update.key)
+            facts = self._facts.get(("tables", keyspace))
             if table is None or table.name != "tables" or facts is None:
                 continue
             said = {row.clustering or (): row for row in update.rows}
@@ -472,12 +471,10 @@ class SchemaLearner:
                 row = said.get(clustering, Row(clustering))
                 deletions = [each.deletion for each in update.range_tombstones if _covers(each, clustering)]
                 times = [each.marked_for_delete_at for each in (*deletions, update.deletion, row.deletion) if each is not None]
-                ids = [(cell.timestamp, cell.value) for cell in of_row.cells if cell.column == "id" and len(cell.value) == 16]
-                before = [each for each in ids if times and each[0] <= max(times)]
-                place = update.key.decode("utf-8", "surrogateescape"), clustering
+                before = [each for each in _ids(of_row.cells) if times and each[0] <= max(times)]
                 if before and not any(cell.column == "id" for cell in row.cells):
-                    table_id = UUID(bytes=max(before)[1])
-                    if self._has_had(table_id, place):
+                    _, table_id = max(before)
+                    if self._has_had(table_id, (keyspace, clustering)):
                         found[table_id] = max(times)
                 elif (implied := self._implied_drop(mutation, update.key, clustering, row)) is not None:
                     found.update([implied])
@@ -489,7 +486,7 @@ class SchemaLearner:
         created = next(((cell.value, cell.timestamp) for cell in row.cells if cell.column == "id"), None)
         if created is None or not self._creates_again(mutation, key, clustering, created[1]):
             return None
-        facts = self._facts[("tables", key.decode("utf-8", "surrogateescape"))]
+        facts = self._facts[("tables", _part(key))]
         times = {cell.timestamp for cell in facts.rows[clustering].cells if cell.column == "id" and cell.value == created[0]}
         last = max((at for at in times if at < created[1]), default=None)
         ranges = (each.deletion for each in facts.ranges if _covers(each, clustering))
@@ -515,7 +512,7 @@ class SchemaLearner:
         written = [{cell.column: cell for cell in row.cells} for row in rows]
         if "types" in updates or len(rows) < 2 or any("kind" not in cells or cells["kind"].timestamp != at for cells in written):
             return False
-        known = self._facts.get(("columns", key.decode("utf-8", "surrogateescape")))
+        known = self._facts.get(("columns", _part(key)))
         keys = [row for row, cells in zip(rows, written, strict=True) if cells["kind"].value in _KEY_KINDS]
         return bool(keys) and all(self._was_written(known, row.clustering or (), at) for row in keys)
 
@@ -527,7 +524,7 @@ class SchemaLearner:
     @property
     def cdc_ever(self) -> frozenset[UUID]:
         """Ids of the tables that had cdc=true at some time of their incarnation."""
-        found = ((keyspace, each) for _, keyspace in self._facts for each in self._of(keyspace).cdc_ever)
+        found = ((keyspace, each) for keyspace in self._keyspaces() for each in self._of(keyspace).cdc_ever)
         return frozenset(id_ for keyspace, (id_, name) in found if self._has_had(id_, (keyspace, name)))
 
     def captured(self, accepts: Callable[[str], bool] = lambda full_name: True) -> list[Table]:
@@ -546,20 +543,18 @@ class SchemaLearner:
     @property
     def cdc_back(self) -> dict[UUID, int]:
         """Tables whose cdc was switched on, off and on again: id -> time (µs) of the last switch to on."""
-        found = ((keyspace, *each) for _, keyspace in self._facts for each in self._of(keyspace).cdc_back.items())
+        found = ((keyspace, *each) for keyspace in self._keyspaces() for each in self._of(keyspace).cdc_back.items())
         return {id_: self.time_of(at) for keyspace, (id_, name), at in found if self._is_of(id_, (keyspace, name))}
 
     @property
     def left_out(self) -> dict[str, WritetimeError]:
         """Tables and types that have facts but are not in the schema: name -> reason."""
-        return {
-            name: error for keyspace in sorted({name for _, name in self._facts}) for name, error in self._of(keyspace).left_out.items()
-        }
+        return {name: error for keyspace in self._keyspaces() for name, error in self._of(keyspace).left_out.items()}
 
     def unusable(self, accepts: Callable[[str], bool] = lambda full_name: True) -> dict[UUID, tuple[str, str]]:
         """Existing tables with cdc=true whose definition is complete, but means nothing: id -> (full name, reason). They
         are not in the schema."""
-        found = {id_: each for _, keyspace in self._facts for id_, each in self._of(keyspace).unusable.items()}
+        found = {id_: each for keyspace in self._keyspaces() for id_, each in self._of(keyspace).unusable.items()}
         known = self.schema().tables
         return {
             id_: (name, str(error))
@@ -605,7 +600,7 @@ class SchemaLearner:
         return learner
 
     def _apply(self, table: str, update: PartitionUpdate) -> bool:
-        keyspace = update.key.decode("utf-8", "surrogateescape")
+        keyspace = _part(update.key)
         if keyspace in system_tables.BUILT_IN:
             return False
         facts = self._facts.setdefault((table, keyspace), _PartitionFacts())
@@ -647,6 +642,9 @@ class SchemaLearner:
             self._note_time(epoch, time)
         self._learnt.clear()
 
+    def _keyspaces(self) -> list[str]:
+        return sorted({keyspace for _, keyspace in self._facts})
+
     def _of(self, keyspace: str) -> _Learnt:
         learnt = self._learnt.get(keyspace)
         if learnt is None:
@@ -667,11 +665,10 @@ class SchemaLearner:
         return frozenset().union(*(_changes_of_id(facts.rows[(name,)].cells) for facts in parts if (name,) in facts.rows))
 
     def _note_names(self, keyspace: str, name: Clustering, cells: Iterable[Cell]) -> None:
-        for cell in cells:
-            if cell.column == "id" and len(cell.value) == 16:
-                named = self._named.setdefault(UUID(bytes=cell.value), [])
-                if (keyspace, name) not in named:
-                    named.append((keyspace, name))
+        for _, table_id in _ids(cells):
+            named = self._named.setdefault(table_id, [])
+            if (keyspace, name) not in named:
+                named.append((keyspace, name))
 
     def _note_all_names(self) -> None:
         for (table, keyspace), facts in sorted(self._facts.items()):
@@ -896,6 +893,11 @@ def _learn(keyspace: str, facts: Mapping[str, _Facts]) -> _Learnt:
     return replace(found, keyspace=known, cdc_ever=frozenset(cdc_ever))
 
 
+def _ids(cells: Iterable[Cell]) -> Iterator[tuple[int, UUID]]:
+    """When (µs) a table's row was written with which id."""
+    return ((cell.timestamp, UUID(bytes=cell.value)) for cell in cells if cell.column == "id" and len(cell.value) == 16)
+
+
 def _back(switches: Sequence[tuple[int, bool]]) -> int | None:
     """When an option was switched on again, given its (time, on) values in order. None if it is off, or was
     never off in between."""
@@ -935,7 +937,7 @@ def _expect_name(name: bytes | None) -> None:
 def _incarnations(partition: _Facts, clustering: Clustering, living: UUID | None) -> Iterator[_Incarnation]:
     """The incarnations of the table in that row: one for each id it ever had. The live one has no end."""
     facts = partition.rows[clustering]
-    said = [(cell.timestamp, UUID(bytes=cell.value)) for cell in facts.cells if cell.column == "id" and len(cell.value) == 16]
+    said = list(_ids(facts.cells))
     ends = [deletion.marked_for_delete_at for deletion in (*facts.deletions, *partition.deletions_of(clustering))]
     ends += [cell.timestamp for cell in facts.cells if cell.column == "id" and cell.is_tombstone]
     for table_id in sorted({table_id for _, table_id in said}):
