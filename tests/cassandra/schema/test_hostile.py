@@ -286,6 +286,9 @@ def test_no_table_takes_the_id_of_another_one(place: tuple[str, str], later: int
         assert each.schema().tables[GOOD].full_name == "good.t"
         assert GOOD not in {table.id for table in each.captured()}
         assert each.creates_again(claimed) == {}
+        again = _created(*place, GOOD, T + later + 3)
+        each.apply(again)
+        assert (each.drops(again), each.creates_again(again)) == ({}, {})
         dropped = _dropped(claimed, T + later + 5)
         each.apply(dropped)
         assert each.drops(dropped) == {}
@@ -312,7 +315,8 @@ def learnt(found: dict[str, Any]) -> SchemaLearner:
 
 def _created(of: str, name: str, table_id: UUID, at: int) -> Mutation:
     place = {"keyspace_name": of, "table_name": name, "writetime": at}
-    found = {"tables": [table("", table_id) | place], "columns": [column("k", "", "partition_key", "int", 0) | place]}
+    columns = [column("k", "", "partition_key", "int", 0), column("v", "", "regular", "int")]
+    found = {"tables": [table("", table_id) | place], "columns": [each | place for each in columns]}
     (mutation,) = mutations({"taken_at": "2023-11-14T22:13:20+00:00", "schema_version": "v", **found})
     return mutation
 

@@ -473,11 +473,11 @@ class SchemaLearner:
                 times = [each.marked_for_delete_at for each in (*deletions, update.deletion, row.deletion) if each is not None]
                 before = [each for each in _ids(of_row.cells) if times and each[0] <= max(times)]
                 if before and not any(cell.column == "id" for cell in row.cells):
-                    _, table_id = max(before)
-                    if self._has_had(table_id, (keyspace, clustering)):
-                        found[table_id] = max(times)
-                elif (implied := self._implied_drop(mutation, update.key, clustering, row)) is not None:
-                    found.update([implied])
+                    dropped: tuple[UUID, int] | None = max(before)[1], max(times)
+                else:
+                    dropped = self._implied_drop(mutation, update.key, clustering, row)
+                if dropped is not None and self._has_had(dropped[0], (keyspace, clustering)):
+                    found.update([dropped])
         return found
 
     def _implied_drop(self, mutation: Mutation, key: bytes, clustering: Clustering, row: Row) -> tuple[UUID, int] | None:
