@@ -142,7 +142,7 @@ def run(
         return nothing if config.kafka is None else _with_heartbeat(config, config.kafka, store, nothing)
     if again and config.kafka is not None:
         expect_own(config.kafka, owner(store, config.cluster.name, config.pipeline))
-        _request_again(config, config.kafka, store, again, request or uuid4().hex, sealed.number)
+        _request_again(config, config.kafka, store, again, request or uuid4().hex)
     sinks = _Sinks(config, store, sealed, everything)
     published = sinks.known or _beginning(store, config.cluster.name, sealed.number)
     published = published.model_copy(update={"events": 0})
@@ -243,7 +243,7 @@ def _beginning(store: Store, cluster: str, upto: int) -> Published:
     return Published(batch=chains.begins_after(store, cluster, upto), events=0)
 
 
-def _request_again(config: PipelineConfig, kafka: KafkaConfig, store: Store, tables: Sequence[str], request: str, upto: int) -> None:
+def _request_again(config: PipelineConfig, kafka: KafkaConfig, store: Store, tables: Sequence[str], request: str) -> None:
     """Record that all events of these tables are to be sent again: in a new epoch, in which the publishers' progress does not
     count. Not if they are being sent again, nor if that was done for this request, by whatever run: they would be sent twice."""
     cluster = config.cluster.name
@@ -251,13 +251,16 @@ def _request_again(config: PipelineConfig, kafka: KafkaConfig, store: Store, tab
     if unknown := [name for name in tables if name not in found]:
         hint = f"Known are {', '.join(sorted(found))}." if found else ""
         raise ConfigError("unknown table", operation="publish again", obj=", ".join(unknown), hint=hint)
-    in_kafka = _epochs(kafka, found.values)
 
     def change(before: Published | None) -> Published | None:
+        # Looked up after the record was read: a batch sealed meanwhile may be published already, and its record is not of another chain.
+        sealed = history(store, cluster).sealed
+        upto = sealed.number if sealed is not None else 0
         known = _known(store, cluster, upto, before) or _beginning(store, cluster, upto)
         new = [name for name in tables if request not in known.requests.get(name, ())]
         if not new:
             return None
+        in_kafka = _epochs(kafka, found.values)
         requests = known.requests | {name: [*known.requests.get(name, ()), request][-_REMEMBERED:] for name in new}
         fresh = [name for name in new if name not in known.asked]
         epochs = known.epochs | {name: max(known.epochs.get(name, 0), in_kafka[name]) + 1 for name in fresh}

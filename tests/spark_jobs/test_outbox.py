@@ -204,10 +204,12 @@ def test_what_is_to_be_sent_again_waits_from_the_beginning_until_it_is(
     learner.apply(create_table(table("sold", 50, {"id": "int"}), 1))
     monkeypatch.setattr(publish, "known_schema", lambda *_: learner)
     in_kafka["t.shop.sold"] = 4
+    sealed = [3]
+    monkeypatch.setattr(publish, "history", lambda *_: SimpleNamespace(sealed=SimpleNamespace(number=sealed[-1])))
     write_published(box.store, "c", Published(batch=2, events=1, waiting={"shop.old": 1}, reasons={"shop.old": "why"}))
 
     def requested(request: str) -> Published:
-        publish._request_again(box.config, box.kafka, box.store, ["shop.sold"], request, 3)
+        publish._request_again(box.config, box.kafka, box.store, ["shop.sold"], request)
         known = read_published(box.store, "c")
         assert known is not None
         return known
@@ -222,8 +224,14 @@ def test_what_is_to_be_sent_again_waits_from_the_beginning_until_it_is(
     assert requested("first").waiting == {}
     assert requested("second").waiting == {}, "it was asked for while it was being sent"
     assert requested("third").epochs == {"shop.sold": 6}
+    # A batch is sealed, and published with all that was asked for, while a late attempt begins.
+    sealed.append(4)
+    write_published(
+        box.store, "c", known.model_copy(update={"batch": 4, "waiting": {}, "reasons": {}, "asked": [], "epochs": {"shop.sold": 6}})
+    )
+    assert (requested("third").waiting, requested("third").epochs) == ({}, {"shop.sold": 6})
     with pytest.raises(ConfigError, match=r"unknown table.*Known are shop\.sold"):
-        publish._request_again(box.config, box.kafka, box.store, ["shop.none"], "fourth", 3)
+        publish._request_again(box.config, box.kafka, box.store, ["shop.none"], "fourth")
 
 
 def test_a_note_of_files_says_nothing_of_a_kafka_that_came_later(tmp_path: Path) -> None:
