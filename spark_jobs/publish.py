@@ -253,7 +253,8 @@ def _request_again(config: PipelineConfig, kafka: KafkaConfig, store: Store, tab
         raise ConfigError("unknown table", operation="publish again", obj=", ".join(unknown), hint=hint)
 
     def change(before: Published | None) -> Published | None:
-        # Looked up after the record was read: a batch sealed meanwhile may be published already, and its record is not of another chain.
+        # Looked up after the record was read: a batch sealed meanwhile may be published already, and its record is not of
+        # another chain.
         sealed = history(store, cluster).sealed
         upto = sealed.number if sealed is not None else 0
         known = _known(store, cluster, upto, before) or _beginning(store, cluster, upto)

@@ -14,7 +14,7 @@ from writetime.storage.store import Store
 
 
 class Notified(Document):
-    """`waiting`: what waits for people, by name, with a number that tells an occurrence from the next one of that name."""
+    """`waiting`: what waits for people, by name, with a number that differs between two occurrences of a name."""
 
     waiting: dict[str, int] = Field(default_factory=dict)
 

@@ -295,6 +295,21 @@ def test_no_table_takes_the_id_of_another_one(place: tuple[str, str], later: int
         assert (each.schema().tables[GOOD].full_name, each.schema().tables[GOOD].dropped) == ("good.t", False)
 
 
+@pytest.mark.parametrize("value", [b"", b"12345"])
+def test_a_table_without_an_id_that_is_created_again_stops_nothing(value: bytes) -> None:
+    learner = learnt(document())
+    for at in (T, T + 10, T + 20):
+        created = _created("good", "none", EVIL, at)
+        updates = [replace(each, rows=tuple(_with_id(row, value) for row in each.rows)) for each in created.updates]
+        created = replace(created, updates=tuple(updates))
+        learner.apply(created)
+        assert (learner.drops(created), learner.creates_again(created)) == ({}, {})
+
+
+def _with_id(row: Row, value: bytes) -> Row:
+    return replace(row, cells=tuple(replace(cell, value=value) if cell.column == "id" else cell for cell in row.cells))
+
+
 def test_a_table_takes_the_id_of_one_that_was_dropped() -> None:
     evil, _ = mutations(document())
     learner = learnt(document())

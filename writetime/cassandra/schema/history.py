@@ -483,19 +483,19 @@ class SchemaLearner:
     def _implied_drop(self, mutation: Mutation, key: bytes, clustering: Clustering, row: Row) -> tuple[UUID, int] | None:
         """The table that was dropped before this mutation created it again with its id, and when at the latest
         (µs); None if the mutation is no such CREATE, or if a deletion explains it."""
-        created = next(((cell.value, cell.timestamp) for cell in row.cells if cell.column == "id"), None)
-        if created is None or not self._creates_again(mutation, key, clustering, created[1]):
+        at, table_id = next(_ids(row.cells), (0, None))
+        if table_id is None or not self._creates_again(mutation, key, clustering, at):
             return None
         facts = self._facts[("tables", _part(key))]
-        times = {cell.timestamp for cell in facts.rows[clustering].cells if cell.column == "id" and cell.value == created[0]}
-        last = max((at for at in times if at < created[1]), default=None)
+        times = {time for time, each in _ids(facts.rows[clustering].cells) if each == table_id}
+        last = max((time for time in times if time < at), default=None)
         ranges = (each.deletion for each in facts.ranges if _covers(each, clustering))
         # A snapshot that lacks the table says that it was dropped, but not at which position of any log.
         logged = (each for each in facts.rows[clustering].deletions if not epochs.is_as_of(each.marked_for_delete_at))
         deletions = (*logged, *facts.deletions, *ranges)
-        if last is None or _drops_between(deletions, times, last, created[1]):
+        if last is None or _drops_between(deletions, times, last, at):
             return None
-        return UUID(bytes=created[0]), created[1] - 1
+        return table_id, at - 1
 
     def _creates_again(self, mutation: Mutation, key: bytes, clustering: Clustering, at: int) -> bool:
         """Whether the mutation creates, at `at` (µs), a table whose primary key columns were written before.
