@@ -334,11 +334,11 @@ class Batch:
         self._expect_open()
         self._note_problems(surveyed, folded, schema)
         events, of_no_rows = self._typed_events(folded, schema, captured)
-        voids.take_back(self._warehouse(), self.store, self.manifest, self.voided)
+        gone = self.voided, voids.rejected(self.base), self.refused
+        voids.take_back(self._warehouse(), self.store, self.manifest, *gone)
         written = self._write_files(events, of_no_rows, schema, captured)
         try:
             self._account_events(written.emitted, schema, captured)
-            self.attempts.has_committed = True
             self._commit_quarantine()
             self._commit_changes(written, schema, captured)
             state = self._commit_state(folded, captured)
@@ -347,7 +347,7 @@ class Batch:
             self._commit_current(written, schema, captured)
         finally:
             written.discard()
-        voids.expect_settled(self._warehouse(), self.store, self.manifest, self.voided)
+        voids.expect_settled(self._warehouse(), self.store, self.manifest, *gone)
         self._expect_open()
         return self._seal(state)
 
@@ -472,8 +472,6 @@ class Batch:
             untouched = pinned.verdicts(self.store, self.manifest).untouched
             self.earlier = [table for table in learner.captured() if table.id not in untouched]
         captured.sort(key=lambda table: (table.full_name, str(table.id)))
-        if self.attempts.is_first is None:
-            self.attempts.is_first = not again
         if self.only is None:
             self.attempts.tables = captured
         self._compare(known, schema, captured)
@@ -1015,10 +1013,11 @@ class Batch:
         warehouse, number = self._warehouse(), self.manifest.number
         emitted = of_each(captured, self._emitted)
         with_events = {table.id for table, events in zip(captured, emitted, strict=True) if events}
-        # A name may be taken or the configuration may have changed since: the events come again with a later
-        # batch.
-        for table in (table for table in self.earlier if table.id not in with_events):
-            self._take_back(warehouse, table)
+        # The configuration may have changed since. What was committed of a table that is rejected now stays, as an earlier run
+        # may seal it yet: if this one does, the next batch takes it back.
+        for table in self.earlier:
+            if table.id not in with_events and table.id not in self.refused:
+                warehouse.take_back(table, number)
 
         def commit(table: Table) -> None:
             if table.id in with_events:
@@ -1030,15 +1029,6 @@ class Batch:
                 log.info("changes committed", table=table.label, batch=number)
 
         of_each(captured, commit, workers=COMMITTERS)
-
-    def _take_back(self, warehouse: Warehouse, table: Table) -> None:
-        """Remove what earlier attempts committed of the table. Where they cannot have, it does not have to be readable."""
-        try:
-            warehouse.take_back(table, self.manifest.number, rows=table.id in self.refused)
-        except Exception as error:
-            if table.id not in self.refused or not self.attempts.left_nothing or kind_of(error) != "table":
-                raise
-            log.warning("rejected table not looked at", table=table.label, batch=self.manifest.number, reason=reason_of(error))
 
     def _commit_state(self, folded: DataFrame, captured: list[Table]) -> dict[str, ShardVersions]:
         """Upsert each changed shard, and collect the versions for the next batch."""
@@ -1130,6 +1120,12 @@ class Batch:
 
         of_each(captured, commit, workers=COMMITTERS)
 
+    def _late_rejections(self) -> dict[UUID, list[tuple[int, int]]]:
+        late = pinned.verdicts(self.store, self.manifest).late if self.refused else ()
+        if self.base is not None:
+            return self.base.with_late_rejections(late, self.refused, self.manifest.number)
+        return {table_id: [(self.manifest.number, self.manifest.number)] for table_id in late}
+
     def _seal(self, state: dict[str, ShardVersions]) -> Sealed:
         accounting = self._accounting()
         taken_in = {segment.object for segment in self.manifest.segments}
@@ -1157,6 +1153,7 @@ class Batch:
             horizon=self.base.horizon if self.base else None,
             kept_from=self._kept_from(),
             voided=self.voided,
+            late_rejections=self._late_rejections(),
             events=sum(account.events for account in accounting),
             complete=watermark.of_seal(self.manifest, self.outcomes.values()),
             partition_by=self._partition_by(),

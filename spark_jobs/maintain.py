@@ -161,8 +161,11 @@ def maintain(config: PipelineConfig, store: Store, spark: SparkSession, manifest
     voided, tidied, files = voided_before(store, manifest, base), list[Tidied](), base.files
     if (warehouse := _warehouse(config, store, spark, manifest)) is not None:
         # First, because the snapshots to roll back to may expire.
-        voids.take_back(warehouse, store, manifest, voided)
-        tables = [schema.tables[table_id] for table_id in map(UUID, sorted(base.state)) if table_id in schema.tables]
+        refused = {table.table_id for table in base.refused}
+        voids.take_back(warehouse, store, manifest, voided, voids.rejected(base), refused)
+        # Nothing is tidied before it is looked for what to take back.
+        unknown = base.late_rejections.keys() & refused
+        tables = [schema.tables[table_id] for table_id in map(UUID, sorted(base.state)) if table_id in schema.tables.keys() - unknown]
         tidied = tidy_warehouse(warehouse, tables, number)
         files = files_of(warehouse, tables, base.files)
     carry_over(store, cluster, base.number, number)

@@ -154,7 +154,7 @@ def run(
                 published, not_filed = sinks.to_files(spark, published)
             if config.kafka is not None and sinks.kafka_due:
                 meter = Meter(spark.sparkContext, whole=True, driver=PUBLISH, jvm=PUBLISH)
-                outbox = Outbox(config, config.kafka, store, spark, sealed.number, sealed.voided, meter=meter)
+                outbox = Outbox(config, config.kafka, store, spark, sealed.number, meter=meter)
                 # In a session, the process also runs batches, which count what it uses.
                 published = outbox.drain(everything=everything, process=session is None)
         finally:
@@ -373,7 +373,6 @@ class Outbox:
         store: Store,
         spark: SparkSession,
         upto: int,
-        voided: Iterable[int] = (),
         *,
         meter: Meter | None = None,
     ) -> None:
@@ -382,7 +381,6 @@ class Outbox:
         self.store = store
         self.spark = spark
         self.upto = upto
-        self.voided = frozenset(voided)
         self.meter = meter
         self.first = chains.first_of(store, config.cluster.name, upto)
         self.owner = owner(store, config.cluster.name, config.pipeline)
@@ -393,6 +391,11 @@ class Outbox:
         self._batch_bytes: int | None = None
         sealed = self._sealed(upto)
         self.rules = sealed.partition_by if sealed is not None else []
+
+    def without_effect(self, table_id: UUID) -> frozenset[int]:
+        """The batches whose events of the table are not sent."""
+        sealed = self._sealed(self.upto)
+        return frozenset() if sealed is None else sealed.without_effect(table_id)
 
     def _sealed(self, number: int) -> Sealed | None:
         """The seal of a batch. A run asks several times for the same few, which may be large."""
@@ -545,7 +548,7 @@ class Outbox:
 
         def opened(table: Table) -> Incarnation | WritetimeError | None:
             try:
-                changes = warehouse.open_changes(table, self.voided)
+                changes = warehouse.open_changes(table, self.without_effect(table.id))
                 if changes is None:
                     return None
                 where = self.config.cluster.name, table.keyspace, table.name
@@ -721,8 +724,10 @@ class Outbox:
         cluster = self.config.cluster.name
         # Nothing is known before the first batch of a chain.
         before, last = read_schema(self.store, cluster, since if since >= self.first else 0).schema(), None
+        sealed = self._sealed(self.upto)
+        voided = () if sealed is None else sealed.voided
         for number in range(since + 1, upto + 1):
-            if number in self.voided:
+            if number in voided:
                 continue
             # An unchanged schema is not read again.
             held = self.store.head(layout.batch_object(cluster, number, "schema"))
@@ -850,8 +855,8 @@ class Outbox:
 
     def _wanted(self, incarnation: Incarnation, since: int, part: Part) -> Wanted:
         owned = len(_key_columns(incarnation).fields)
-        skipped = frozenset(self.kafka.skipped_operations)
-        return Wanted(str(incarnation.table.id), since, part.last, self.voided, skipped, owned, self.kafka.publishers)
+        skipped, table_id = frozenset(self.kafka.skipped_operations), incarnation.table.id
+        return Wanted(str(table_id), since, part.last, self.without_effect(table_id), skipped, owned, self.kafka.publishers)
 
     def _needs_spark(self, incarnation: Incarnation, files: ChangesFiles, part: Part) -> bool:
         """Whether rows are compared with others of the table, or have keys that only Spark hashes."""

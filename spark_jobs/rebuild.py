@@ -34,7 +34,7 @@ from writetime.pipeline.archiver import archive
 from writetime.pipeline.chains import Rebuild
 from writetime.pipeline.documents import Manifest, Sealed
 from writetime.pipeline.identity import owner
-from writetime.pipeline.planner import history, read_manifest, read_schema, read_sealed, store_clock
+from writetime.pipeline.planner import history, read_manifest, read_schema, store_clock
 from writetime.pipeline.publish_progress import Published, read_published, write_published
 from writetime.pipeline.rule_check import rule_check
 from writetime.storage import open_store
@@ -194,9 +194,7 @@ class Job:
             return {}
         settings = _with_prefix(self.config.kafka, self.rebuild.topics)
         start = Published(batch=self.rebuild.chain.first - 1, events=0)
-        sealed = read_sealed(self.store, self.cluster, last)
-        voided = sealed.voided if sealed else {}
-        sent = Outbox(self.config.model_copy(update={"kafka": settings}), settings, self.store, self.spark, last, voided).send(start)
+        sent = Outbox(self.config.model_copy(update={"kafka": settings}), settings, self.store, self.spark, last).send(start)
         log.info("all events published again", prefix=self.rebuild.topics, events=sent.events, waiting=sorted(sent.waiting))
         return sent.reasons
 

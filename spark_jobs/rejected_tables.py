@@ -2,9 +2,9 @@
 
 Strategy: what fails for tables alone (`failures.TablesFailed`, from the driver or from a worker) is recorded for all runs of
 the batch (`pinned.add_verdict`), and the batch begins anew without them: their updates are quarantined, and what an
-earlier attempt committed of them is taken back. A worker that dies says nothing about why. If it dies twice, halves
-of the tables are tried without a commit until the table that kills it is alone; if no half does, it is the machine.
-Publishing looks for such a table in the same way.
+earlier attempt committed of them is taken back by the next batch (`spark_jobs.sinks.voids`). A worker that dies says
+nothing about why. If it dies twice, halves of the tables are tried without a commit until the table that kills it is
+alone; if no half does, it is the machine. Publishing looks for such a table in the same way.
 
 Must not know what a batch consists of."""
 
@@ -33,17 +33,9 @@ _KILLS: Final = "a worker that works on it dies, each time: it runs out of memor
 
 @dataclass(slots=True)
 class Attempts:
-    """What this process knows of the attempts at a batch. `is_first`: none was made before its own; `has_committed`: one
-    of its own may have committed something; `tables`: those that the last one captured."""
+    """What this process knows of the attempts at a batch. `tables`: those that the last one captured."""
 
-    is_first: bool | None = None
-    has_committed: bool = False
     tables: Sequence[Table] = ()
-
-    @property
-    def left_nothing(self) -> bool:
-        """Whether no attempt can have committed anything."""
-        return bool(self.is_first) and not self.has_committed
 
     def named(self, rejected: RefusedTable) -> RefusedTable:
         """The same with the table's label: a worker may only know its id."""

@@ -295,16 +295,16 @@ def release(place: Place, *, number: int) -> None:
 
 def _is_quarantined(place: Place, ref: layout.SegmentRef) -> bool:
     """Whether it is at last, after some minutes."""
-
-    def found() -> bool:
-        entry = LedgerEntry.read(place.store, ref.ledger)
-        return entry is not None and entry.state == "quarantined"
-
     for _ in range(10):
-        if retrying(place, found):
+        if retrying(place, partial(_is_held, place, ref)):
             return True
         place.world.block(lambda: False, 15.0)
     return False
+
+
+def _is_held(place: Place, ref: layout.SegmentRef) -> bool:
+    entry = LedgerEntry.read(place.store, ref.ledger)
+    return entry is not None and entry.state == "quarantined"
 
 
 def stop_session(place: Place) -> Any:
@@ -341,6 +341,24 @@ def restore_bucket(place: Place) -> Any:
     put_back()
     place.ship([Mutation("shop.orders", "z", 9, "z9")])
     return ingest_until_idle(place)
+
+
+def take_name(place: Place, *, table: str) -> None:
+    """A table of somebody else has its name in the warehouse for some minutes. What batches reject meanwhile waits."""
+    place.world.step(f"warehouse: {table} is somebody else's")
+    place.taken.add(table)
+    place.world.block(lambda: False, 90.0)
+    place.world.step(f"warehouse: {table} is free again")
+    place.taken.discard(table)
+
+
+def clear_held(place: Place) -> None:
+    """A person lets the next batch read again the segments that are held."""
+    place.taken.clear()
+    for info in list(place.store.names(layout.incoming_prefix(CLUSTER))):
+        ref = layout.SegmentRef.from_object(info.name)
+        if _is_held(place, ref):
+            retrying(place, partial(archiver.mark_for_retry, place.store, ref.incoming))
 
 
 def restore_published(place: Place) -> None:

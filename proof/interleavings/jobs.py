@@ -334,10 +334,18 @@ class SmallBatch(ingest.Batch):
     def _note_problems(self, surveyed: Any, folded: Any, schema: Any) -> None:
         for index, each in enumerate(self.manifest.segments):
             data = surveyed.found[index]
-            count = 0 if data is None else len(mutations_of(data))
+            mutations = [] if data is None else mutations_of(data)
+            count = len(mutations)
             kind = kind_of(data)
             problems = [] if kind is None else [Problem(kind=kind, position=0, size=each.size, message=kind.value)]
+            problems += self._of_rejected(mutations)
             self.outcomes[index] = SegmentOutcome(object=each.object, frames=count, updates=count, problems=problems)
+
+    def _of_rejected(self, mutations: Iterable[Mutation]) -> Iterator[Problem]:
+        for at, mutation in enumerate(mutations, start=1):
+            if (table_id := IDS[mutation.table]) in self.refused:
+                kind = QuarantineKind.SCHEMA_ERROR
+                yield Problem(kind=kind, position=at, size=1, message=self.refused[table_id].reason, table_id=table_id)
 
     def _typed_events(self, folded: Any, schema: Any, captured: Any) -> Any:
         events = {}
@@ -369,6 +377,10 @@ class SmallWarehouse(DoubleWarehouse):
 
     def __init__(self, spark: NoSpark, *given: Any, **named: Any) -> None:
         super().__init__(spark.tables, *given, **named)
+        self._taken = spark.place.taken
+
+    def rejection_reason(self, table: Table) -> str | None:
+        return "it belongs to somebody else" if table.full_name in self._taken else super().rejection_reason(table)
 
 
 # --- an erasure
@@ -449,7 +461,7 @@ class SmallOutbox(publish.Outbox):
         found: list[tuple[Any, ...]] = []
         for incarnation, encoder, since in tables:
             for row in incarnation.changes.rows.collect():
-                if since < row["batch"] <= part.last and row["batch"] not in self.voided:
+                if since < row["batch"] <= part.last and row["batch"] not in self.without_effect(incarnation.table.id):
                     found.append(record_of(encoder.topic, row, self.kafka.publishers))
         return found
 
@@ -638,7 +650,7 @@ def held_shards(spark: Any) -> Shards:
 class Place:
     """Where drivers run: one store, broker, warehouse, state and clock. `shipped`: all mutations so far; `logged`: errors;
     `logged_at`: when nodes had logged the segments; `early`: what was said to be complete too early; `counted`: by whoever held the
-    lease of a counter."""
+    lease of a counter; `taken`: the tables whose names in the warehouse somebody else has."""
 
     world: World
     store: SteppingStore
@@ -653,6 +665,7 @@ class Place:
     logged_at: dict[str, datetime] = field(default_factory=dict)
     early: list[str] = field(default_factory=list)
     counted: list[int] = field(default_factory=list)
+    taken: set[str] = field(default_factory=set)
 
     @classmethod
     def create(cls, world: World) -> Place:
@@ -731,6 +744,7 @@ class Place:
             logged_at=dict(self.logged_at),
             early=[],
             counted=[],
+            taken=set(),
         )._watched()
 
     def spark(self) -> Any:

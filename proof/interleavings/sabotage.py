@@ -17,6 +17,7 @@ from spark_jobs import publish, rebuild
 from spark_jobs.sinks import kafka, voids
 from spark_jobs.sinks.iceberg import Fence, Warehouse
 from writetime.pipeline import planner, void
+from writetime.pipeline.documents import Sealed
 from writetime.storage import segment_object
 from writetime.storage.lease import Lease
 
@@ -42,7 +43,6 @@ def _never_done(warehouse: Warehouse, held: Any, *_: Any, **__: Any) -> tuple[in
 
 
 RULES: Final = {
-    "fence": Rule("a driver commits although its batch is sealed", by=("late-void",), instead=((Fence, "check", _nothing),)),
     "own-chain": Rule(
         "a driver commits on top of later batches, whatever the table holds",
         by=("restored-bucket",),
@@ -109,6 +109,11 @@ RULES: Final = {
         "rows of a voided batch are not looked for before the seal",
         by=("late-void",),
         instead=((voids, "expect_settled", _nothing), (Fence, "check", _nothing)),
+    ),
+    "late-rejections": Rule(
+        "rows of a table stay that another run of their batch has rejected",
+        by=("late-rejection",),
+        instead=((Sealed, "with_late_rejections", lambda *_: {}),),
     ),
     "current-rebuild": Rule(
         "a late driver of a rebuild goes on", by=("rebuild-again", "two-rebuilds"), instead=((rebuild.Current, "check", _nothing),)

@@ -64,7 +64,7 @@ class Scenario:
     was lost, after which everything is looked at from the beginning, and events may be sent again; `packs`: segments are packed;
     `restores`: the bucket is put back from a backup, so that a rebuild may be what an error says; `decides`: somebody else has put
     other bytes under the name of the first of the `news`; `damaged`: that one is damaged, until somebody repairs or releases it;
-    `topics`: a rebuild publishes under the prefix AGAIN."""
+    `topics`: a rebuild publishes under the prefix AGAIN; `rejects`: batches reject a table, whose segments are read again later."""
 
     name: str
     rivals: Sequence[tuple[str, Work]]
@@ -85,6 +85,7 @@ class Scenario:
     decides: bool = False
     damaged: bool = False
     topics: bool = False
+    rejects: bool = False
 
 
 ALL: Final = {
@@ -199,6 +200,18 @@ ALL: Final = {
             "late-void",
             [("ingest 1", drivers.ingest_run), ("void", drivers.void_open), ("ingest 2", drivers.ingest_until_idle)],
             there=2,
+        ),
+        Scenario(
+            "late-rejection",
+            [
+                ("ingest 1", drivers.ingest_run),
+                ("somebody else", partial(drivers.take_name, table=USERS)),
+                ("ingest 2", drivers.ingest_until_idle),
+                ("publish", drivers.publish_run),
+            ],
+            news=[[*NEWS[0], *NEWS[1]], NEWS[2]],
+            there=2,
+            rejects=True,
         ),
         Scenario("session-void", [("session", drivers.session), ("void", drivers.void_open)]),
         Scenario("replay", [("ingest", drivers.ingest_run), ("replay", drivers.replay), ("publish", drivers.publish_run)]),
@@ -494,11 +507,13 @@ def _settle(place: Place, scenario: Scenario, rivals: list[Driver]) -> list[Driv
     if scenario.lost:
         # Runs that find that their record is older than Kafka's progress ask for it.
         done.append(_alone(place, "publish, from the beginning", partial(drivers.publish_run, everything=True)))
-    for _ in range(3 if scenario.damaged else 2):
+    for _ in range(3 if scenario.damaged or scenario.rejects else 2):
         if scenario.decides:
             done.append(_alone(place, "decide", partial(drivers.decide, rightly=scenario.news[0])))
         done.append(_alone(place, "ingest", drivers.ingest_until_idle))
         done.append(_alone(place, "publish", drivers.publish_if_due))
+        if scenario.rejects:
+            done.append(_alone(place, "clear", drivers.clear_held))
         if scenario.damaged:
             # It is quarantined now, whoever was interrupted.
             done += [_alone(place, f"{name}, asked for again", works[name]) for name in scenario.afterwards]

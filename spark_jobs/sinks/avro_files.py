@@ -83,7 +83,7 @@ def to_files(config: PipelineConfig, files: FilesConfig, store: Store, spark: Sp
     for table in learner.captured():
         try:
             with spark_failures(table.full_name):
-                if (changes := warehouse.open_changes(table, sealed.voided)) is not None:
+                if (changes := warehouse.open_changes(table, sealed.without_effect(table.id))) is not None:
                     about = About(config.cluster.name, table.keyspace, table.name, addresses, name, complete.of(table.id))
                     incarnation = Incarnation(table, changes, about, "")
                     events += _write(FileWriter.of(files, config.events, incarnation), incarnation, since, upto)

@@ -163,7 +163,7 @@ class ExternalTablesWriter:
         # Others change any table: maintenance, an erasure, a batch before which others were taken back.
         is_of_few = sealed.kind == "ingest" and before.voided == sorted(sealed.voided)
         for table in read_schema(self._store, self._config.cluster.name, sealed.number).captured():
-            if is_of_few and table.label in done - written:
+            if is_of_few and table.label in done - written and table.id not in sealed.late_rejections:
                 continue
             for name in filter(None, (warehouse.current_of(table), warehouse.changes_of(table))):
                 _, namespace, plain = name.replace("`", "").split(".")

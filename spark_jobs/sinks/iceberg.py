@@ -602,11 +602,9 @@ class Warehouse:
             self._note_written("changes", to.held, table, batch)
             return to.held.files
 
-    def take_back(self, table: Table, batch: int, *, rows: bool = False) -> None:
-        """Remove the changes that an earlier attempt of the batch wrote for this incarnation, and its current `rows`."""
+    def take_back(self, table: Table, batch: int) -> None:
+        """Remove the changes that an earlier attempt of the batch wrote for this incarnation."""
         with self.fenced(batch):
-            for place in self._places_of(self._current_in(table), table) if rows else ():
-                self._take_back_rows(self.tables.load(place), {batch: self.batch_id}, batch)
             name = self.changes_of(table)
             held = None if name is None else self.tables.load(name)
             if held is None:
@@ -674,7 +672,7 @@ class Warehouse:
         called before snapshots are expired that a later batch would find the commit by."""
         if self._is_left(name, voided):
             raise BatchBusy(
-                "a late driver of a voided batch has committed to the table",
+                "a late driver of a batch without effect has committed to the table",
                 operation="expire the snapshots of a table",
                 obj=name.replace("`", ""),
                 hint="Run the batch again: it takes back what was committed.",

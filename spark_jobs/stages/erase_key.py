@@ -34,6 +34,7 @@ from spark_jobs.sinks.iceberg import Fence, Warehouse
 from spark_jobs.sinks.iceberg_table import IcebergTable
 from spark_jobs.sinks.spark_catalog import comparable
 from spark_jobs.sinks.table_maintenance import scrub
+from spark_jobs.sinks.voids import Rejected, Voided
 from spark_jobs.stages import erased_events
 from spark_jobs.stages.erased_events import KeyInEvents
 from spark_jobs.stages.scan import key_bucket
@@ -284,7 +285,7 @@ class Erasing:
     def _run(self, warehouse: Warehouse, search: Search, until: int, keys: Any) -> tuple[dict[tuple[str, int], Written], Outcome]:
         assert self.manifest is not None
         number = self.manifest.number
-        voids.take_back(warehouse, self.store, self.manifest, self._voided)
+        voids.take_back(warehouse, self.store, self.manifest, self._voided, self._rejected)
         self._expect_open()
         segments = self._in_objects(bucket.archive_objects(self.store, self.cluster), search, bucket.from_segment, keys)
         waiting = self._in_objects(bucket.waiting_objects(self.store, self.cluster), search, bucket.in_segment, keys)
@@ -297,7 +298,7 @@ class Erasing:
         events, not_erased = self._events_outside(warehouse, erase=True)
         records = sum(1 for shard in self.shards() for _ in self._records(shard))
         state = self._rewrite_state(until)
-        rows = {name: self._erase_rows(warehouse, name) for name in self._tables(warehouse)}
+        rows = {name: self._erase_rows(warehouse, name, gone) for name, gone in self._places(warehouse).items()}
         troubles = [*self._other_lives(), *not_erased, *(f"{each.object}: {each.trouble}" for each in segments if each.trouble)]
         left = self._unreached(warehouse)
         outcome = Outcome(
@@ -343,6 +344,12 @@ class Erasing:
         """The voided batches before this one, which no void changes any more."""
         assert self.manifest is not None, "it only searches"
         return voided_before(self.store, self.manifest, self.base)
+
+    @property
+    def _rejected(self) -> Rejected:
+        """Batches that rejected the table. It has to be readable now."""
+        found = voids.rejected(self.base)
+        return {table.id: found[table.id] for table in self.incarnations if table.id in found}
 
     def _expect_open(self) -> None:
         if self.manifest is not None:
@@ -496,6 +503,15 @@ class Erasing:
         named = ((warehouse.changes_of(table), warehouse.current_of(table)) for table in self.incarnations)
         return [name for pair in named for name in pair if name is not None]
 
+    def _places(self, warehouse: Warehouse) -> dict[str, Voided]:
+        """The tables by name, and the batches whose rows of them do not count."""
+        return {
+            name: {**self._voided, **self._rejected.get(table.id, {})}
+            for table in self.incarnations
+            for name in (warehouse.changes_of(table), warehouse.current_of(table))
+            if name is not None
+        }
+
     @cached_property
     def _shown_key(self) -> pa.Table:
         """The key as in the tables: masked where the rules say so."""
@@ -539,23 +555,20 @@ class Erasing:
         ((count,),) = self._matching(name, "count(*)", where)
         return int(count)
 
-    def _erase_rows(self, warehouse: Warehouse, name: str) -> int:
+    def _erase_rows(self, warehouse: Warehouse, name: str, gone: Voided) -> int:
         """Delete the key's rows and all files that held them; returns the number of rows."""
         self._expect_open()
         # Rows that it writes on top cannot be taken back apart from the deletes.
-        self._expect_taken_back(warehouse, name)
+        warehouse.expect_taken_back(name, gone)
         if count := self._count(name, ""):
             with self._key_view() as view:
                 self.spark.sql(f"MERGE INTO {name} t USING {view} s ON {self._is_key(name)} WHEN MATCHED THEN DELETE")
         self._expect_open()
-        self._scrub(warehouse, name)
+        self._scrub(warehouse, name, gone)
         return count
 
-    def _scrub(self, warehouse: Warehouse, name: str) -> None:
-        scrub(self.spark, name, datetime.now(UTC) + _AHEAD, lambda: self._expect_taken_back(warehouse, name))
-
-    def _expect_taken_back(self, warehouse: Warehouse, name: str) -> None:
-        warehouse.expect_taken_back(name, self._voided)
+    def _scrub(self, warehouse: Warehouse, name: str, gone: Voided) -> None:
+        scrub(self.spark, name, datetime.now(UTC) + _AHEAD, lambda: warehouse.expect_taken_back(name, gone))
 
     def _erase_bytes(self, warehouse: Warehouse, names: Iterable[str]) -> None:
         """Erase the bytes of quarantine records in the quarantine table."""
@@ -566,7 +579,7 @@ class Erasing:
         self._expect_open()
         where = f"cluster = {_text(self.cluster)} AND name IN ({listed}) AND bytes IS NOT NULL"
         self.spark.sql(f"UPDATE {name} SET bytes = NULL WHERE {where}")  # noqa: S608
-        self._scrub(warehouse, name)
+        self._scrub(warehouse, name, self._voided)
 
 
 def _key_types(table: Table) -> list[tuple[str, str, bool]]:

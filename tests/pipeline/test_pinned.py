@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
@@ -13,7 +14,7 @@ from tests.storage.memory import MemoryStore
 from writetime.config.pipeline import PipelineConfig, load
 from writetime.errors import BatchBusy, BatchError
 from writetime.pipeline import pinned
-from writetime.pipeline.documents import Manifest, RefusedTable, SegmentInput
+from writetime.pipeline.documents import Manifest, RefusedTable, Sealed, SegmentInput, ShardVersions
 from writetime.storage import layout
 
 AT = datetime(2026, 5, 4, 12, 0, tzinfo=UTC)
@@ -106,6 +107,29 @@ def test_two_runs_that_add_a_verdict_at_once(store: MemoryStore, monkeypatch: py
 
 
 @pytest.mark.advice("Restore the same bytes under those names and run the batch again.")
+def test_rows_of_a_table_that_a_run_may_have_opened_before_it_was_rejected_do_not_count() -> None:
+    orders, carts = ORDERS.table_id, CARTS.table_id
+    sealed = Sealed(number=1, kind="ingest", sealed_at=AT, segments=[], accounting=[], state={str(orders): ShardVersions(buckets=[0])})
+
+    def after(before: Sealed, number: int, late: Sequence[UUID], refused: Sequence[UUID]) -> Sealed:
+        state = {name: versions.captured_up_to(before.number) for name, versions in before.state.items()}
+        state |= {} if orders in refused else {str(orders): ShardVersions(buckets=[0])}
+        found = before.with_late_rejections(late, refused, number)
+        return before.model_copy(update={"number": number, "state": state, "late_rejections": found})
+
+    # Rejected by all runs of batch 2, late in batches 3 and 6, by all runs in between; captured in 8, and late again in 9.
+    for number, late, refused in ((2, [], [orders]), (3, [orders], [orders]), (5, [], [orders]), (6, [orders], [orders])):
+        sealed = after(sealed, number, late, refused)
+    assert sealed.late_rejections == {orders: [(3, 6)]}
+    sealed = after(after(sealed, 8, [], []), 9, [orders, carts], [orders, carts])
+    assert sealed.late_rejections == {orders: [(3, 6), (9, 9)], carts: [(9, 9)]}
+    # One that was never captured has no state.
+    sealed = after(sealed, 10, [carts], [carts])
+    assert sealed.late_rejections == {orders: [(3, 6), (9, 9)], carts: [(9, 10)]}
+    assert sealed.model_copy(update={"voided": {7: None}}).without_effect(orders) == {3, 4, 5, 6, 7, 9}
+    assert Sealed.model_validate_json(sealed.to_bytes()) == sealed
+
+
 def test_what_has_gone_since_a_batch_read_it_is_an_error_and_what_came_back_stays_out(store: MemoryStore) -> None:
     assert pinned.absent(store, MANIFEST) is None
     pinned.pin_absent(store, MANIFEST, {"cdc/a"})

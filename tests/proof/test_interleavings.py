@@ -37,6 +37,10 @@ def test_a_fence_that_is_left_out_is_noticed(rule: str, name: str) -> None:
         ("two-voids", "83:lose:0 98:stall:0 209:go:0"),
         # A late driver of a voided batch committed while an erasure ran, which then expired the snapshot that says so.
         ("erase-void", "12:go:3 91:go:0 112:go:0 213:go:0"),
+        # A run committed changes of a table that another run of the batch had rejected meanwhile.
+        ("late-rejection", "107:lose:0"),
+        # A run had what it committed of a table taken back by one that rejected it, and sealed the batch.
+        ("late-rejection", "110:stall:1 154:lose:0 228:stall:0 302:go:0"),
         # A late request to send a table again took the record of a later batch for one of another chain, and began it anew.
         ("restored-record", "76:stall:0 102:go:1 161:stall:0 170:stall:0"),
     ],

@@ -7,7 +7,7 @@ bytes.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Container, Iterable, Mapping, Sequence
 from datetime import datetime
 from typing import Any, Final, Literal, Self
 from uuid import UUID
@@ -640,6 +640,11 @@ class Sealed(Document):
     voided: dict[int, UUID | None] = Field(
         default={}, description="All voided batches before this one, by number, with their ids: their rows do not count."
     )
+    late_rejections: dict[UUID, list[tuple[int, int]]] = Field(
+        default={},
+        description="By table id: first and last of the batches, up to this one, whose rows of the table do not count: they rejected "
+        "it, the first of them after one of its runs may have opened it.",
+    )
 
     @classmethod
     def read(cls, store: Store, name: str, *, held: bool = True) -> Self | None:
@@ -671,6 +676,22 @@ class Sealed(Document):
         """Whether rejected tables are the only problem of the segment."""
         reasons = {(table.table_id, table.reason) for table in self.refused}
         return bool(outcome.problems) and all((problem.table_id, problem.message) in reasons for problem in outcome.problems)
+
+    def without_effect(self, table_id: UUID) -> frozenset[int]:
+        """The batches whose rows of the table do not count."""
+        return frozenset(self.voided).union(*(range(first, last + 1) for first, last in self.late_rejections.get(table_id, ())))
+
+    def with_late_rejections(self, of: Container[UUID], refused: Iterable[UUID], number: int) -> dict[UUID, list[tuple[int, int]]]:
+        """The same with the next batch. `refused`: the tables that it rejects; `of`: those that one of its runs may have opened."""
+        found = dict(self.late_rejections)
+        for table_id in refused:
+            *earlier, last = found.get(table_id, []) or [(0, 0)]
+            captured = self.captured_by(table_id) if str(table_id) in self.state else 0
+            if last[0] > captured:
+                found[table_id] = [*earlier, (last[0], number)]
+            elif table_id in of:
+                found[table_id] = [*found.get(table_id, []), (number, number)]
+        return found
 
     def captured_by(self, table_id: UUID) -> int:
         """The last batch that captured the table: this one, unless its state says otherwise."""

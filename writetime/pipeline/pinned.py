@@ -115,6 +115,11 @@ class Known:
     additions: int
     untouched: frozenset[UUID] = frozenset()
 
+    @property
+    def late(self) -> frozenset[UUID]:
+        """The tables that some run may have opened before another one rejected them."""
+        return frozenset(self.refused) - self.untouched
+
 
 def configuration(store: Store, manifest: Manifest, config: PipelineConfig) -> PipelineConfig:
     """The configuration of the batch, as of its first run. BatchError if that needs a salt which is
