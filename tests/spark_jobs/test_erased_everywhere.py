@@ -314,7 +314,7 @@ def _sql_without(word: str) -> Callable[[pytest.MonkeyPatch], None]:
     return lambda patch: patch.setattr(erase_key, "scrub", lambda spark, *rest: scrub(Silent(spark), *rest))
 
 
-def _only_scrub(work: Any, warehouse: Any, name: str) -> int:
+def _only_scrub(work: Any, warehouse: Any, name: str, *_: Any) -> int:
     erase_key.scrub(work.spark, name, datetime.now(UTC) + erase_key._AHEAD)
     return 0
 

@@ -302,7 +302,7 @@ def test_what_fails_in_a_worker_that_writes_files_is_told_by_table() -> None:
 def test_what_a_voided_batch_had_learnt_is_not_told(tmp_path: Path) -> None:
     box = outbox(tmp_path, 3)
     box.config.tables = TablesConfig()  # type: ignore[misc]
-    learner, known = SchemaLearner(), ""
+    learned_at, learner, known = datetime(2026, 5, 4, tzinfo=UTC), SchemaLearner(), ""
     for number, name in ((1, "first"), (2, "given_up"), (3, "last")):
         if number == 3:
             # It starts from what the first one knew.
@@ -310,13 +310,11 @@ def test_what_a_voided_batch_had_learnt_is_not_told(tmp_path: Path) -> None:
         learner.apply(create_table(table(name, 50 + number, {"id": "int"}), number))
         known = learner.to_json() if number == 1 else known
         box.store.put(layout.batch_object("c", number, "schema"), learner.to_json().encode())
-        manifest = Manifest(
-            number=number, kind="ingest", cluster="c", created_at=datetime(2026, 5, 4, tzinfo=UTC), now=1, base=0, segments=[]
-        )
+        manifest = Manifest(number=number, kind="ingest", cluster="c", created_at=learned_at, now=1, base=0, segments=[])
         box.store.put(layout.batch_object("c", number, "manifest"), manifest.to_bytes())
-    box.voided = frozenset({2})
+    box._seals[3] = sealed = Sealed(number=3, kind="ingest", sealed_at=learned_at, segments=[], accounting=[], state={}, voided={2: None})
     assert [(number, each.table.name) for number, _, _, each in box._statements(0, 3) if each.table] == [(1, "first"), (3, "last")]
-    box.voided = frozenset()
+    box._seals[3] = sealed.model_copy(update={"voided": {}})
     assert (2, "given_up") in [(number, each.table.name) for number, _, _, each in box._statements(0, 3) if each.table], "what it is about"
 
 
