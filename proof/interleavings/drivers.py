@@ -362,13 +362,24 @@ def clear_held(place: Place) -> None:
 
 
 def restore_published(place: Place) -> None:
-    """`published/` is put back from a backup."""
+    """`published/` is put back from a backup. A request that it lacks is forgotten, however far it has come."""
     name = layout.published(CLUSTER)
     kept = place.store.read(name)
     place.world.step("backup: made")
     with place.world.unhindered():
         there = place.store.head(name)
+        place.has_forgotten = _requests(place.store.read(name)) != _requests(kept) and _is_sent_again(place)
         place.store.put(name, kept, if_generation=there.generation if there is not None else 0)
+
+
+def _requests(published: bytes) -> Any:
+    return json.loads(published).get("requests", {})
+
+
+def _is_sent_again(place: Place) -> bool:
+    """Whether an event is in its topic twice."""
+    values = [value for partition in place.broker.committed(f"{PREFIX}.shop.orders") for _, value in partition]
+    return len(values) > len(set(values))
 
 
 def lose_progress(place: Place) -> None:

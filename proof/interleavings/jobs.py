@@ -650,7 +650,8 @@ def held_shards(spark: Any) -> Shards:
 class Place:
     """Where drivers run: one store, broker, warehouse, state and clock. `shipped`: all mutations so far; `logged`: errors;
     `logged_at`: when nodes had logged the segments; `early`: what was said to be complete too early; `counted`: by whoever held the
-    lease of a counter; `taken`: the tables whose names in the warehouse somebody else has."""
+    lease of a counter; `taken`: the tables whose names in the warehouse somebody else has; `has_forgotten`: the record of publishing
+    was put back to before a request to send a table again, of which something was sent."""
 
     world: World
     store: SteppingStore
@@ -666,6 +667,7 @@ class Place:
     early: list[str] = field(default_factory=list)
     counted: list[int] = field(default_factory=list)
     taken: set[str] = field(default_factory=set)
+    has_forgotten: bool = False
 
     @classmethod
     def create(cls, world: World) -> Place:
@@ -745,6 +747,7 @@ class Place:
             early=[],
             counted=[],
             taken=set(),
+            has_forgotten=False,
         )._watched()
 
     def spark(self) -> Any:
