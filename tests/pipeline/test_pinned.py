@@ -106,7 +106,6 @@ def test_two_runs_that_add_a_verdict_at_once(store: MemoryStore, monkeypatch: py
     assert (set(known.refused), known.additions) == ({ORDERS.table_id, CARTS.table_id}, 2)
 
 
-@pytest.mark.advice("Restore the same bytes under those names and run the batch again.")
 def test_rows_of_a_table_that_a_run_may_have_opened_before_it_was_rejected_do_not_count() -> None:
     orders, carts = ORDERS.table_id, CARTS.table_id
     sealed = Sealed(number=1, kind="ingest", sealed_at=AT, segments=[], accounting=[], state={str(orders): ShardVersions(buckets=[0])})
@@ -130,6 +129,7 @@ def test_rows_of_a_table_that_a_run_may_have_opened_before_it_was_rejected_do_no
     assert Sealed.model_validate_json(sealed.to_bytes()) == sealed
 
 
+@pytest.mark.advice("Restore the same bytes under those names and run the batch again.")
 def test_what_has_gone_since_a_batch_read_it_is_an_error_and_what_came_back_stays_out(store: MemoryStore) -> None:
     assert pinned.absent(store, MANIFEST) is None
     pinned.pin_absent(store, MANIFEST, {"cdc/a"})
