@@ -48,7 +48,7 @@ def same(kind: CqlType, values: list[bytes | None]) -> bool:
     return True
 
 
-@settings(max_examples=examples(200), deadline=None)
+@settings(max_examples=examples(200))
 @given(st.lists(typed_values(3, IN_ARROW, empty_keys=False), min_size=1, max_size=1), st.data())
 def test_values_of_any_type(drawn: list[tuple[str, Any]], data: st.DataObject) -> None:
     ((text, value),) = drawn
@@ -58,7 +58,7 @@ def test_values_of_any_type(drawn: list[tuple[str, Any]], data: st.DataObject) -
 
 
 @pytest.mark.parametrize("name", NATIVES)
-@settings(max_examples=examples(60), deadline=None)
+@settings(max_examples=examples(60))
 @given(raws=st.lists(st.none() | st.binary(max_size=17), max_size=4), width=st.booleans())
 @example(raws=[b"\x80\0\0\0\0\0\0\0", b"\0\0\0\0\0\0\0\1", b"\0\0\0\0"], width=False)
 @example(raws=[b"\xed\xa0\x80"], width=False)
@@ -76,7 +76,7 @@ def test_bytes_that_may_be_no_value(name: str, raws: list[bytes | None], width: 
 
 
 @pytest.mark.parametrize("text", ["frozen<addr>", "tuple<int, text>", "frozen<list<int>>", "frozen<map<int, text>>", "vector<int, 2>"])
-@settings(max_examples=examples(100), deadline=None)
+@settings(max_examples=examples(100))
 @given(raw=st.binary(max_size=30) | st.lists(st.sampled_from([b"\0\0\0\4", b"\0\0\0\1", b"\xff\xff\xff\xff", b"\0", b"a"])).map(b"".join))
 def test_bytes_that_may_be_no_value_made_of_others(text: str, raw: bytes) -> None:
     kind = kind_of(text)

@@ -72,7 +72,7 @@ def test_times_in_json(times: Any, timestamp: Any, date: Any) -> None:
     assert shown(kind_of("map<timestamp, time>"), [(10**15 + 123_000, 5)], form) == [{"key": timestamp, "value": 5}]
 
 
-@settings(max_examples=examples(200), deadline=None)
+@settings(max_examples=examples(200))
 @given(typed_values(limits=IN_ARROW, empty_keys=False))
 def test_json_is_as_the_table_of_types_says(typed: tuple[str, Any]) -> None:
     """But for zero-length values, which are what the warehouse made of them, and for maps with numbers of any
@@ -85,7 +85,7 @@ def test_json_is_as_the_table_of_types_says(typed: tuple[str, Any]) -> None:
     assert json.dumps(shown(kind, held, JsonForm()), sort_keys=True) == json.dumps(expected, sort_keys=True)
 
 
-@settings(max_examples=examples(200), deadline=None)
+@settings(max_examples=examples(200))
 @given(typed_values(limits=IN_ARROW, empty_keys=False))
 def test_avro_is_as_the_table_of_types_says(typed: tuple[str, Any]) -> None:
     text, value = typed
@@ -99,7 +99,7 @@ def test_avro_is_as_the_table_of_types_says(typed: tuple[str, Any]) -> None:
     assert repr(datum) == repr(expected)
 
 
-@settings(max_examples=examples(100), deadline=None)
+@settings(max_examples=examples(100))
 @given(typed_values(limits=IN_ARROW, empty_keys=False), st.sampled_from(["precise", "double"]))
 def test_other_numbers_fit_their_schema(typed: tuple[str, Any], numbers: Any) -> None:
     text, value = typed

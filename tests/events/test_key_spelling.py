@@ -79,7 +79,7 @@ def respelled(draw: Any, kind: str, data: bytes) -> bytes:
     return data
 
 
-@settings(max_examples=examples(150), deadline=None)
+@settings(max_examples=examples(150))
 @given(data=st.data())
 def test_one_published_value_is_one_key(data: st.DataObject) -> None:
     """By type for a clustering, by bytes for a partition key; in Arrow and in JSON."""

@@ -85,7 +85,7 @@ def test_names(name: str, avro: str, column: str, topic: str) -> None:
 
 
 @HOUSES
-@settings(max_examples=examples(400), deadline=None)
+@settings(max_examples=examples(400))
 @given(NAMES)
 @example("_x_xfc_")
 @example("_xffffff_")
@@ -96,7 +96,7 @@ def test_reversible_and_valid(to: To, name: str) -> None:
 
 
 @HOUSES
-@settings(max_examples=examples(400), deadline=None)
+@settings(max_examples=examples(400))
 @given(NAMES)
 def test_what_stands_for_a_name_stands_for_no_other(to: To, name: str) -> None:
     """Injective from the other side: whatever can be read is what is written."""
@@ -214,7 +214,6 @@ def test_what_is_no_name_of_ours(name: str) -> None:
         from_avro(name)
 
 
-@settings(deadline=None)
 @given(st.from_regex(r"[a-zA-Z0-9._-]{1,20}", fullmatch=True), NAMES, NAMES)
 def test_topics(prefix: str, keyspace: str, table: str) -> None:
     topic = to_topic(prefix, keyspace, table)

@@ -88,7 +88,7 @@ def test_numbers_are_the_same_with_the_scale() -> None:
     assert [None if value is None else str(value) for value in found.to_pylist()] == [*FITS.values(), None]
 
 
-@settings(max_examples=examples(300), deadline=None)
+@settings(max_examples=examples(300))
 @given(
     st.lists(st.none() | st.decimals(-(10**22), 10**22, places=4) | st.decimals(allow_nan=False, allow_infinity=False)),
     st.integers(1, 38),

@@ -90,7 +90,7 @@ facts = st.fixed_dictionaries(
 
 
 @pytest.mark.parametrize("format", ["json", "json-schema", "avro"])
-@settings(max_examples=examples(400), deadline=None)
+@settings(max_examples=examples(400))
 @given(
     typed_values(limits=IN_ARROW, empty_keys=False),
     st.sampled_from(["string", "precise", "double"]),

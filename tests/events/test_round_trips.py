@@ -24,7 +24,7 @@ from writetime.events.avro import avro_type, from_avro_value, to_avro_value, wit
 from writetime.events.json import from_json_value, to_json_value
 from writetime.events.type_mapping import TABLE
 
-SETTINGS = settings(max_examples=examples(300), deadline=None, suppress_health_check=[HealthCheck.too_slow, HealthCheck.filter_too_much])
+SETTINGS = settings(max_examples=examples(300), suppress_health_check=[HealthCheck.too_slow, HealthCheck.filter_too_much])
 IN_ARROW = {"timestamp": st.integers(-((2**63 - 1) // 1000), (2**63 - 1) // 1000)}
 KEPT_BY_ARROW = frozenset(name for name, row in TABLE.items() if row.empty.startswith('""'))
 KEPT_BY_AVRO = frozenset(name for name, row in TABLE.items() if row.empty == '""')
@@ -84,7 +84,7 @@ def test_json(typed: tuple[str, Any]) -> None:
 
 
 @pytest.mark.parametrize("name", sorted(NATIVE_VALUES))
-@settings(max_examples=examples(60), deadline=None)
+@settings(max_examples=examples(60))
 @given(st.data())
 def test_each_native_type(name: str, data: st.DataObject) -> None:
     kind = NATIVE[name]

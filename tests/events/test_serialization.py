@@ -83,7 +83,7 @@ def check(value: Any, schema: Mapping[str, Any]) -> None:
         assert type(value) is {"string": str, "int32": int, "int64": int, "boolean": bool}[kind], (value, schema)
 
 
-@settings(max_examples=examples(100), deadline=None)
+@settings(max_examples=examples(100))
 @given(typed_values(limits=IN_ARROW, empty_keys=False))
 @pytest.mark.parametrize("numbers", ["string", "precise", "double"])
 @pytest.mark.parametrize("cells", [False, True])
@@ -102,7 +102,7 @@ def test_json_with_its_schema(numbers: Any, cells: bool, typed: tuple[str, Any])
     assert codec.key(None) is None
 
 
-@settings(max_examples=examples(100), deadline=None)
+@settings(max_examples=examples(100))
 @given(typed_values(limits=IN_ARROW, empty_keys=False))
 @pytest.mark.parametrize("cells", [False, True])
 def test_avro_comes_back(cells: bool, typed: tuple[str, Any]) -> None:

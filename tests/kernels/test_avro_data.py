@@ -73,7 +73,7 @@ def by_fastavro(row: dict[str, Any]) -> bytes:
     return out.getvalue()
 
 
-@settings(max_examples=examples(300), deadline=None)
+@settings(max_examples=examples(300))
 @given(st.lists(rows, max_size=8), st.integers(0, 3), st.integers(0, 9))
 def test_every_form_as_fastavro_writes_it(made: list[dict[str, Any]], skipped: int, count: int) -> None:
     """Of whole arrays, and of slices."""

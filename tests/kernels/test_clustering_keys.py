@@ -35,7 +35,7 @@ def one_by_one(of: Table, clustering: tuple[bytes | None, ...]) -> bytes | None:
         return None
 
 
-@settings(deadline=None, max_examples=examples(300))
+@settings(max_examples=examples(300))
 @given(st.lists(st.tuples(st.sampled_from(COMPILED), st.booleans()), max_size=3), st.data())
 def test_many_at_once_are_one_by_one(kinds: list[tuple[str, bool]], data: st.DataObject) -> None:
     of = table(*kinds)

@@ -47,7 +47,7 @@ rows = st.fixed_dictionaries(
 )
 
 
-@settings(max_examples=examples(300), deadline=None)
+@settings(max_examples=examples(300))
 @given(st.lists(rows, max_size=8), st.integers(0, 3), st.integers(0, 9))
 def test_every_form_as_python_writes_it(made: list[dict[str, Any]], skipped: int, count: int) -> None:
     """Of whole arrays, and of slices."""

@@ -353,7 +353,7 @@ def test_flipped_bytes(body: bytes) -> None:
 # --- what hypothesis finds
 
 
-@settings(max_examples=examples(80), deadline=None)
+@settings(max_examples=examples(80))
 @given(st.lists(st.lists(updates(), min_size=1, max_size=3), max_size=4), st.sampled_from([6, 7, 8]), st.integers(1, 600))
 def test_any_updates(found: list[list[PartitionUpdate]], version: int, chunk_bytes: int) -> None:
     bodies = [encode_mutation(Mutation(tuple(item)), SCHEMA) for item in found]
@@ -363,7 +363,7 @@ def test_any_updates(found: list[list[PartitionUpdate]], version: int, chunk_byt
 damage = st.lists(st.tuples(st.integers(0, 10_000), st.binary(min_size=1, max_size=9)), min_size=1, max_size=3)
 
 
-@settings(max_examples=examples(150), deadline=None)
+@settings(max_examples=examples(150))
 @given(updates(), st.lists(damage, min_size=1, max_size=6), st.sampled_from([7, 8]))
 def test_any_damage(update: PartitionUpdate, damages: list[list[tuple[int, bytes]]], version: int) -> None:
     body = encode_mutation(Mutation((update,)), SCHEMA)
@@ -377,7 +377,7 @@ def test_any_damage(update: PartitionUpdate, damages: list[list[tuple[int, bytes
     both(bodies, version=version)
 
 
-@settings(max_examples=examples(150), deadline=None)
+@settings(max_examples=examples(150))
 @given(st.lists(st.binary(max_size=60), max_size=5), st.sampled_from([STATICS_TABLE, RANGES_TABLE, WIDE_TABLE]))
 def test_any_bytes(contents: list[bytes], table: Table) -> None:
     """Behind a head that leads into rows."""
@@ -417,7 +417,7 @@ def any_mutations(draw: st.DrawFn) -> tuple[Schema, Mutation]:
     return Schema(tables={table.id: table, TTL_TABLE.id: TTL_TABLE}), Mutation((update,))
 
 
-@settings(max_examples=examples(100), deadline=None)
+@settings(max_examples=examples(100))
 @given(any_mutations())
 def test_any_table(given_: tuple[Schema, Mutation]) -> None:
     schema, mutation = given_
@@ -425,7 +425,7 @@ def test_any_table(given_: tuple[Schema, Mutation]) -> None:
     assert unflatten(chunk)[0][1] == mutation
 
 
-@settings(max_examples=examples(60), deadline=None, suppress_health_check=[HealthCheck.filter_too_much])
+@settings(max_examples=examples(60), suppress_health_check=[HealthCheck.filter_too_much])
 @given(st.lists(updates(), max_size=4))
 def test_flatten_and_back(found: list[PartitionUpdate]) -> None:
     pairs = [(i, Mutation((update, update))) for i, update in enumerate(found)]

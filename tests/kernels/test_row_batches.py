@@ -72,7 +72,7 @@ def join(batch: Any, engine: Any, **options: Any) -> Joined:
     )
 
 
-@settings(deadline=None, max_examples=examples(200))
+@settings(max_examples=examples(200))
 @given(batches(), SINCES, st.sampled_from([{}, {"a": 2, "m": 1}]), st.sampled_from(["4.0", "3.11"]))
 def test_both_engines_join_alike(batch: Any, since: int | None, dropped: dict[str, int], policy: Policy) -> None:
     found = (as_lists(join(batch, engine, now=101, since=since, dropped=dropped, policy=policy)) for engine in ("python", "numba"))
@@ -80,7 +80,7 @@ def test_both_engines_join_alike(batch: Any, since: int | None, dropped: dict[st
     assert in_python == compiled
 
 
-@settings(deadline=None, max_examples=examples(200))
+@settings(max_examples=examples(200))
 @given(batches(), st.data(), SINCES)
 def test_both_engines_take_steps_alike(batch: Any, data: st.DataObject, since: int | None) -> None:
     """Deletions that begin to cover a row, and changes of static content, with an item or without one."""
@@ -101,7 +101,6 @@ def shown(row: VisibleRow | None) -> bytes:
     return b"" if row is None else row_codec.encode(Row(row.clustering, cells=row.cells))
 
 
-@settings(deadline=None)
 @given(st.lists(rows_updates, max_size=4), st.lists(rows, max_size=8))
 @pytest.mark.parametrize("engine", ["python", "numba"])
 def test_joining_is_what_a_fold_of_the_partition_does(engine: Engine, history: list[PartitionUpdate], items: list[Row]) -> None:
@@ -143,7 +142,6 @@ def test_joining_is_what_a_fold_of_the_partition_does(engine: Engine, history: l
     assert sorted(told, key=lambda event: numbers.index(event[0])) == sorted(expected, key=lambda event: numbers.index(event[0]))
 
 
-@settings(deadline=None)
 @given(st.lists(st.none() | rows, max_size=5), st.integers(0, 2))
 def test_both_engines_know_when_the_first_of_each_row_dies(some: list[Row | None], skipped: int) -> None:
     flat = [None if row is None else row_codec.encode(row) for row in some]
@@ -226,7 +224,6 @@ def assert_packed_alike(decoded: Decoded) -> None:
     assert in_python.max_timestamps.to_pylist() == compiled.max_timestamps.to_pylist()
 
 
-@settings(deadline=None)
 @given(st.lists(updates, max_size=3), st.integers(0, 3))
 def test_packing_what_was_decoded_in_any_order(found: list[PartitionUpdate], skipped: int) -> None:
     decoded = flatten([(i, Mutation((update,))) for i, update in enumerate(found)], CODES)

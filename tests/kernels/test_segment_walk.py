@@ -40,7 +40,7 @@ def both(buf: bytes, length: int | None = None) -> tuple[object, object]:
 changes = st.lists(st.tuples(st.integers(20, 800), st.binary(min_size=1, max_size=12)), max_size=5)
 
 
-@settings(max_examples=examples(400), deadline=None)
+@settings(max_examples=examples(400))
 @given(changes, st.integers(20, len(SEGMENT)), st.integers(20, len(SEGMENT)))
 def test_both_walks_agree_on_any_damage(changes: list[tuple[int, bytes]], size: int, length: int) -> None:
     damaged = bytearray(SEGMENT)
@@ -51,7 +51,7 @@ def test_both_walks_agree_on_any_damage(changes: list[tuple[int, bytes]], size: 
 
 
 @pytest.mark.thorough
-@settings(max_examples=examples(60), deadline=None)
+@settings(max_examples=examples(60))
 @given(st.lists(st.integers(0, 239), unique=True, min_size=60, max_size=240), st.integers(-2, 12), st.integers(0, 400))
 def test_both_walks_agree_on_very_many_damaged_places(broken: list[int], where: int, cut: int) -> None:
     """On both sides of the number up to which each is listed, with torn tails and without."""
@@ -63,14 +63,14 @@ def test_both_walks_agree_on_very_many_damaged_places(broken: list[int], where: 
     assert in_python == in_machine_code
 
 
-@settings(max_examples=examples(200), deadline=None)
+@settings(max_examples=examples(200))
 @given(st.binary(max_size=300))
 def test_both_walks_agree_on_any_bytes(content: bytes) -> None:
     in_python, in_machine_code = both(SEGMENT[:28] + content)
     assert in_python == in_machine_code
 
 
-@settings(max_examples=examples(200), deadline=None)
+@settings(max_examples=examples(200))
 @given(st.integers(0, 700), st.integers(0, 700))
 def test_both_walks_agree_on_moved_pieces(source: int, target: int) -> None:
     """Valid markers and frames at wrong positions, where their CRCs do not match."""

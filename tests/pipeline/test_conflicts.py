@@ -198,7 +198,7 @@ def test_the_decision_may_die_between_any_two_steps(chosen: int, steps: int) -> 
     assert taken(store) == [ref(1).incoming]
 
 
-@settings(max_examples=examples(60), deadline=None)
+@settings(max_examples=examples(60))
 @given(st.lists(st.tuples(st.integers(1, 4), st.sampled_from([b"a", b"b"]), st.booleans()), max_size=12), st.integers(1, 3))
 def test_whatever_is_shipped_no_segment_comes_in_twice_or_undecided(shipped: list[tuple[int, bytes, bool]], most: int) -> None:
     store = MemoryStore()

@@ -57,7 +57,7 @@ def few(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(incoming, "MANY", 5)
 
 
-@settings(suppress_health_check=[HealthCheck.function_scoped_fixture], deadline=None, max_examples=examples(40))
+@settings(suppress_health_check=[HealthCheck.function_scoped_fixture], max_examples=examples(40))
 @given(st.lists(st.integers(0, 6), min_size=6, max_size=60), st.integers(1, 12), st.sampled_from([1, 3, 1000]))
 def test_a_backlog_is_taken_in_the_order_of_its_uploads(nodes: list[int], most: int, page: int) -> None:
     with pytest.MonkeyPatch.context() as patched:

@@ -170,7 +170,7 @@ REFS = st.lists(st.builds(ref, IDS, st.sampled_from(NODES), st.sampled_from([6, 
 
 
 @given(REFS)
-@settings(max_examples=examples(60), deadline=None)
+@settings(max_examples=examples(60))
 def test_the_search_finds_the_newest_of_each_node(refs: list[SegmentRef]) -> None:
     store = MemoryStore()
     for each in refs:

@@ -73,7 +73,7 @@ def test_the_first_batch() -> None:
     assert Pace().limit(5) == FIRST
 
 
-@settings(deadline=None, max_examples=examples(50))
+@settings(max_examples=examples(50))
 @given(rates, targets)
 def test_batches_come_to_take_their_time(rate: float, target: float) -> None:
     cluster = Cluster(rate, target=target)
@@ -84,7 +84,7 @@ def test_batches_come_to_take_their_time(rate: float, target: float) -> None:
         assert cluster.limit == LEAST
 
 
-@settings(deadline=None, max_examples=examples(50))
+@settings(max_examples=examples(50))
 @given(rates, st.floats(min_value=0.0, max_value=300.0), targets)
 def test_a_time_that_is_too_short_does_not_shrink_batches_to_nothing(rate: float, fixed: float, target: float) -> None:
     cluster = Cluster(rate, fixed, target)
@@ -98,7 +98,7 @@ def test_a_time_that_is_too_short_does_not_shrink_batches_to_nothing(rate: float
             assert seconds <= 2.1 * max(target, 2 * fixed)
 
 
-@settings(deadline=None, max_examples=examples(50))
+@settings(max_examples=examples(50))
 @given(measures, targets)
 def test_the_limit_has_bounds(found: list[Measure], target: float) -> None:
     limit = Pace(measures=found).limit(target)
@@ -110,7 +110,7 @@ def test_the_limit_has_bounds(found: list[Measure], target: float) -> None:
     assert each > 0
 
 
-@settings(deadline=None, max_examples=examples(50))
+@settings(max_examples=examples(50))
 @given(rates, st.floats(min_value=0.0, max_value=20.0), st.floats(min_value=0.01, max_value=1000.0))
 def test_one_batch_that_hung_changes_nothing(rate: float, fixed: float, times: float) -> None:
     cluster = Cluster(rate, fixed)
@@ -122,7 +122,7 @@ def test_one_batch_that_hung_changes_nothing(rate: float, fixed: float, times: f
     assert cluster.limit == pytest.approx(before, rel=0.05)
 
 
-@settings(deadline=None, max_examples=examples(50))
+@settings(max_examples=examples(50))
 @given(rates, st.floats(min_value=0.1, max_value=10.0))
 def test_a_cluster_that_became_faster_or_slower_is_followed(rate: float, times: float) -> None:
     cluster = Cluster(rate)

@@ -173,7 +173,7 @@ def test_only_the_last_truncate_counts_in_whatever_order_they_become_known() -> 
     assert both.at == AT + 900
 
 
-@settings(deadline=None, max_examples=examples(300))
+@settings(max_examples=examples(300))
 @given(st.randoms(use_true_random=False), st.integers(2, 4), st.integers(1, 3), st.booleans())
 def test_whatever_records_are_lost_no_row_is_and_none_comes_back(rng: random.Random, nodes: int, number: int, old_writetimes: bool) -> None:
     """A ring played in which notes get lost: what is called gone is gone, what is called kept stays. Only
@@ -211,7 +211,6 @@ def frames_begin(frames: list[tuple[str, int, int, int]], generation: int) -> in
     return max(writetime for _, _, of, writetime in frames if of == generation) // 1000
 
 
-@settings(deadline=None)
 @given(st.randoms(use_true_random=False), st.integers(1, 5), st.integers(1, 4))
 def test_with_all_records_the_cut_is_what_the_nodes_did(rng: random.Random, nodes: int, number: int) -> None:
     """A ring played: each node logs, at its own pace, and notes its place at each TRUNCATE. All frames since
@@ -238,7 +237,6 @@ def test_with_all_records_the_cut_is_what_the_nodes_did(rng: random.Random, node
             assert gone == (incarnation < number)
 
 
-@settings(deadline=None)
 @given(st.randoms(use_true_random=False))
 def test_the_records_alone_count_not_the_order_in_which_they_are_listed(rng: random.Random) -> None:
     records = {str(node): [record(rng.randint(0, 200_000), rng.randint(1, 9), rng.randint(0, 9)) for _ in range(4)] for node in range(3)}

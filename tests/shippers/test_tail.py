@@ -184,7 +184,7 @@ STEP = st.tuples(st.integers(1, 40), st.booleans(), st.sampled_from(["", "lost",
 MADE = encode_segment(7, 7, BODIES, per_section=1)
 
 
-@settings(max_examples=examples(30), deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(max_examples=examples(30), suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(st.lists(STEP, min_size=1, max_size=5), st.integers(110, 900))
 def test_parts_together_are_what_was_synced_whatever_happens(
     tmp_path_factory: pytest.TempPathFactory, steps: list[tuple[int, bool, str]], most: int
@@ -332,7 +332,7 @@ def _note(*numbers: object) -> bytes:
     return json.dumps({"store": "STORE", "reached": {f"cdc_parts/{NODE.path}/CommitLog-7-7": [*numbers, "INODE"]}}).encode()
 
 
-@settings(max_examples=examples(80), deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(max_examples=examples(80), suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(note=st.none() | DAMAGED | CHANGED_BYTE)
 @example(note=b'{"store": "STORE", "reached": {"cdc_parts/ring/dc1/host-1/CommitLog-7-7": [1e999, 5, 5]}}')
 @example(note=b"[" * 100_000)

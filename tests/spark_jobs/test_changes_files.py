@@ -12,7 +12,7 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
-from hypothesis import HealthCheck, given, settings
+from hypothesis import given, settings
 from hypothesis import strategies as st
 from pyspark.sql import SparkSession
 from pyspark.sql import functions as F
@@ -58,7 +58,7 @@ def keys(draw: st.DrawFn) -> list[dict[str, Any]]:
 def test_keys_hash_as_spark_hashes_them(spark: SparkSession) -> None:
     found: list[dict[str, Any]] = []
 
-    @settings(max_examples=examples(60), deadline=None, suppress_health_check=[HealthCheck.too_slow])
+    @settings(max_examples=examples(60))
     @given(keys())
     def collect(rows: list[dict[str, Any]]) -> None:
         found.extend(rows)

@@ -118,7 +118,7 @@ def test_part_by_part_it_is_the_same(kind: str | None, tmp_path: Path, monkeypat
     assert len(expected) > 20
 
 
-@settings(max_examples=examples(12), deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(max_examples=examples(12), suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(cuts=st.sets(st.integers(1, len(BODIES)), max_size=4), packing=st.sampled_from(["", *COMPRESSORS]))
 def test_wherever_it_is_cut(cuts: set[int], packing: str, tmp_path_factory: pytest.TempPathFactory) -> None:
     data = repack(WHOLE, packing) if packing else WHOLE

@@ -10,7 +10,7 @@ from unittest.mock import patch
 from uuid import UUID
 
 import pyarrow as pa
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from spark_jobs import maintain
@@ -76,7 +76,6 @@ def apply(records: dict[bytes, bytes], changed: Iterator[tuple[Record, int]]) ->
     return {key: state for key, state in after.items() if state}
 
 
-@settings(deadline=None)
 @given(st.lists(st.lists(updates, max_size=3), min_size=1, max_size=3), st.integers(100, 103))
 def test_nothing_shows_differently_and_a_second_time_changes_nothing(partitions: list[list[PartitionUpdate]], before: int) -> None:
     keys = [i32(number) for number in range(len(partitions))]
@@ -120,7 +119,6 @@ def test_a_shard_is_written_once_and_only_if_anything_changes(tmp_path: Path) ->
     assert dict(Shard(uri, version).scan(b"", b"\xff")) == records, "the pinned version is what it was"
 
 
-@settings(deadline=None)
 @given(st.lists(st.lists(updates, max_size=3), min_size=1, max_size=3), st.integers(100, 103), st.integers(0, 2))
 def test_what_is_too_much_to_remember_is_purged_all_the_same(partitions: list[list[PartitionUpdate]], before: int, room: int) -> None:
     records: dict[bytes, bytes] = {}

@@ -77,7 +77,7 @@ def told(found: Sequence[dict[str, Any]]) -> tuple[Any, ...]:
     return dict(events), sorted(payloads(found, "record")), {name: count for name, count in account.items() if count}
 
 
-@settings(max_examples=examples(20), deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(max_examples=examples(20), suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(data=st.data())
 def test_two_batches(data: st.DataObject, tmp_path_factory: pytest.TempPathFactory) -> None:
     folder = tmp_path_factory.mktemp("state")

@@ -74,7 +74,7 @@ def told_with_deletions(found: list[dict[str, Any]]) -> Any:
     return sorted(map(repr, events)), sorted(payloads(found, "record")), payloads(found, "account")
 
 
-@settings(max_examples=examples(60), deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(max_examples=examples(60), suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(data=st.data())
 def test_two_batches(data: st.DataObject, tmp_path_factory: pytest.TempPathFactory) -> None:
     folder = tmp_path_factory.mktemp("state")

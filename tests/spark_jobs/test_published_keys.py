@@ -98,7 +98,7 @@ def played(rows: list[dict[str, Any]], state: dict[str, Any]) -> None:
             state[key] = after
 
 
-@settings(max_examples=examples(60), deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(max_examples=examples(60), suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(data=st.data())
 def test_they_are_one_chain(data: st.DataObject, tmp_path_factory: pytest.TempPathFactory) -> None:
     steps = [(what, at) for at, what in enumerate(data.draw(st.lists(st.sampled_from(STEPS), min_size=1, max_size=12)), 1)]
@@ -177,7 +177,7 @@ def encoder_of(of: Table, schema: Schema, format: Any, numbers: Any) -> Encoder:
     return made
 
 
-@settings(max_examples=examples(120), deadline=None)
+@settings(max_examples=examples(120))
 @given(data=st.data())
 def test_a_consumer_has_the_rows_that_are_there(data: st.DataObject) -> None:
     of_partition, of_row = (data.draw(st.sampled_from(sorted(SPELLINGS))) for _ in range(2))

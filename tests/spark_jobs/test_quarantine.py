@@ -12,7 +12,7 @@ from uuid import UUID
 
 import pyarrow as pa
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from spark_jobs.sinks.quarantine import QuarantineWriter, Wanted, frame_writer
@@ -129,7 +129,6 @@ def test_a_later_batch_finds_single_records_of_before_among_the_many() -> None:
     assert not many.covers({"position": 10, "last": 60, "table_id": str(TABLE)})
 
 
-@settings(deadline=None)
 @given(st.lists(st.binary(max_size=50)))
 def test_packing(bodies: list[bytes]) -> None:
     packed = frame_ranges.pack(bodies)
@@ -139,7 +138,6 @@ def test_packing(bodies: list[bytes]) -> None:
             list(frame_ranges.unpack(packed[:-cut]))
 
 
-@settings(deadline=None)
 @given(st.lists(st.integers(0, frame_ranges.LARGEST * 2), max_size=30))
 def test_runs(sizes: list[int]) -> None:
     found = list(frame_ranges.runs(sizes))
@@ -221,7 +219,6 @@ def test_frames_that_are_not_there_any_more_are_named(tmp_path: Path) -> None:
     assert (row["position"], row["frames"]) == (5, 0)
 
 
-@settings(deadline=None)
 @given(st.lists(st.integers(0, 2**40)))
 def test_places(positions: list[int]) -> None:
     assert frame_ranges.placed(frame_ranges.places(sorted(positions))) == sorted(positions)

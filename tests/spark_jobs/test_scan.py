@@ -319,7 +319,7 @@ BODIES = [
 ]
 
 
-@settings(max_examples=examples(60), deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(max_examples=examples(60), suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(data=st.data())
 def test_any_order_and_any_duplication(data: st.DataObject, tmp_path_factory: pytest.TempPathFactory) -> None:
     segments = data.draw(st.lists(st.lists(st.sampled_from(BODIES), max_size=12), min_size=1, max_size=5))

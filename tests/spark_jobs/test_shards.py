@@ -229,7 +229,7 @@ KEYS = st.binary(max_size=3)
 
 
 @pytest.mark.parametrize("searched", [0, shards.SEARCHED])
-@settings(max_examples=examples(8), deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(max_examples=examples(8), suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(st.lists(st.dictionaries(KEYS, st.sampled_from([b"", b"one", b"two"]), max_size=8), min_size=1, max_size=6), st.data())
 def test_a_shard_is_a_sorted_dictionary(
     tmp_path_factory: pytest.TempPathFactory,

@@ -165,7 +165,7 @@ def _sections(draw: st.DrawFn) -> str:
     return f"columns:\n  salt: a salt\n{merged}{chr(10).join(lines)}\n{again}"
 
 
-@settings(max_examples=examples(200), deadline=None)
+@settings(max_examples=examples(200))
 @given(_sections())
 def test_a_rule_is_never_lost(text: str) -> None:
     assert outcome(text) in ("hidden", "refused", "reported")

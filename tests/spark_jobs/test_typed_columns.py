@@ -206,7 +206,7 @@ def same(of: Table, rows: list[dict[str, Any]], schema: Schema, **options: Any) 
     fast.validate(full=True)
 
 
-@settings(max_examples=examples(150), deadline=None)
+@settings(max_examples=examples(150))
 @given(st.data())
 def test_as_the_twin_has_it(data: st.DataObject) -> None:
     of = data.draw(tables())

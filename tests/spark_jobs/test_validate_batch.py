@@ -49,7 +49,7 @@ def damaged(draw: st.DrawFn, data: bytes) -> bytes:
     return draw(st.sampled_from([data, before, before + draw(st.binary(max_size=5)) + after, before + b"\xff" + after[1:]]))
 
 
-@settings(max_examples=examples(600), deadline=None)
+@settings(max_examples=examples(600))
 @given(data=st.data())
 def test_what_is_sound_shows(data: st.DataObject) -> None:
     text, value = data.draw(typed_values(depth=3))
@@ -74,7 +74,7 @@ MANY = [
 
 @pytest.mark.parametrize(("text", "values"), MANY, ids=[text for text, _ in MANY])
 def test_usual_values_are_sound(text: str, values: st.SearchStrategy[Any]) -> None:
-    @settings(max_examples=examples(30), deadline=None, database=None)
+    @settings(max_examples=examples(30), database=None)
     @given(st.lists(values, max_size=6))
     def check(drawn: list[Any]) -> None:
         kind = kind_of(text)
@@ -107,7 +107,7 @@ def test_bad_values_are_not(text: str, raw: bytes) -> None:
         assert sound(kind_of(text), places([good, raw, good])).tolist() == [True, False, True]
 
 
-@settings(max_examples=examples(200), deadline=None)
+@settings(max_examples=examples(200))
 @given(data=st.data())
 def test_elements_that_are_sound_make_a_value(data: st.DataObject) -> None:
     keys, values = ("text", "int", "uuid", "float", "timestamp"), ("text", "int", "blob")
@@ -120,7 +120,7 @@ def test_elements_that_are_sound_make_a_value(data: st.DataObject) -> None:
     pa.array([to_arrow_value(kind, assemble(kind, cells))], arrow_type(kind))
 
 
-@settings(max_examples=examples(200), deadline=None)
+@settings(max_examples=examples(200))
 @given(data=st.data())
 def test_keys_that_are_sound_come_apart(data: st.DataObject) -> None:
     kinds = [kind_of(text) for text in data.draw(st.lists(st.sampled_from(["int", "text", "uuid"]), min_size=1, max_size=3))]

@@ -155,7 +155,7 @@ def file(tmp_path_factory: pytest.TempPathFactory) -> Path:
 EXAMPLES = int(os.environ.get("ANSWERS", "120"))
 SEEDS = st.integers(0, 2**32)
 SHARES = st.sampled_from([1.0, 0.5, 0.2])
-FUZZ = settings(max_examples=EXAMPLES, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+FUZZ = settings(max_examples=EXAMPLES, suppress_health_check=[HealthCheck.function_scoped_fixture])
 
 
 @FUZZ

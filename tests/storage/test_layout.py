@@ -5,7 +5,7 @@ from __future__ import annotations
 from datetime import UTC, datetime, timedelta, timezone
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from writetime.errors import NotASegment
@@ -17,7 +17,6 @@ NODE = NodeName("ring", "dc1", "host-1")
 REF = SegmentRef(NODE, SegmentName(1795248832760, 7))
 
 
-@settings(deadline=None)
 @given(st.text(max_size=12))
 def test_parts_are_reversible_and_safe(text: str) -> None:
     escaped = part(text)
@@ -27,7 +26,6 @@ def test_parts_are_reversible_and_safe(text: str) -> None:
     assert is_name(escaped)
 
 
-@settings(deadline=None)
 @given(st.text(max_size=8), st.text(max_size=8))
 def test_different_texts_have_different_parts(one: str, other: str) -> None:
     assert (part(one) == part(other)) == (one == other)
@@ -88,7 +86,6 @@ def test_where_a_segment_is_kept() -> None:
     assert REF.incoming.startswith(layout.incoming_prefix("ring"))
 
 
-@settings(deadline=None)
 @given(st.text(max_size=6), st.text(max_size=6), st.text(max_size=6), st.integers(0, 2**63 - 1))
 def test_a_segment_is_known_by_its_object(cluster: str, datacenter: str, host: str, number: int) -> None:
     ref = SegmentRef(NodeName(cluster, datacenter, host), SegmentName(number, 7))

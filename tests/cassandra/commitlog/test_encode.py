@@ -98,7 +98,7 @@ def updates(draw: st.DrawFn) -> PartitionUpdate:
     return PartitionUpdate(STATICS_TABLE.id, draw(st.binary(max_size=9)), deletion, static, tuple(found), tuple(tombstones))
 
 
-@settings(max_examples=examples(500), deadline=None)
+@settings(max_examples=examples(500))
 @given(updates())
 def test_updates_come_back(update: PartitionUpdate) -> None:
     raw = encode_update(update, STATICS_TABLE)
@@ -107,7 +107,7 @@ def test_updates_come_back(update: PartitionUpdate) -> None:
 
 
 # Several updates are sometimes too much for one example, which hypothesis discards.
-@settings(max_examples=examples(100), deadline=None, suppress_health_check=[HealthCheck.filter_too_much, HealthCheck.data_too_large])
+@settings(max_examples=examples(100), suppress_health_check=[HealthCheck.filter_too_much, HealthCheck.data_too_large])
 @given(st.lists(updates(), min_size=1, max_size=3))
 def test_mutations_come_back_through_a_segment(found: list[PartitionUpdate]) -> None:
     mutation = Mutation(tuple(found))

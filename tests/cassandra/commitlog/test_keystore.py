@@ -243,7 +243,7 @@ def test_an_absurd_number_of_iterations_is_refused() -> None:
         pkcs12._iterations(0x7FFFFFFF)
 
 
-@settings(max_examples=examples(300), deadline=None)
+@settings(max_examples=examples(300))
 @given(st.binary(max_size=200))
 def test_any_bytes_for_a_serialised_object(content: bytes) -> None:
     reader = jceks._Reader(b"\xac\xed\x00\x05" + content)

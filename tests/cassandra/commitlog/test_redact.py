@@ -33,7 +33,7 @@ def read(segment: bytes) -> Scan:
     return found
 
 
-@settings(deadline=None, max_examples=examples(300))
+@settings(max_examples=examples(300))
 @given(bodies, st.data(), st.integers(0, 4), st.integers(0, 200), st.sampled_from([7, 9]))
 def test_the_others_stand_where_they_stood(made: list[bytes], data: st.DataObject, per_section: int, room: int, version: int) -> None:
     segment = encode_segment(7, version, made, per_section=per_section)
@@ -45,7 +45,7 @@ def test_the_others_stand_where_they_stood(made: list[bytes], data: st.DataObjec
     assert kept(read(after)) == [frame for number, frame in enumerate(before.frames) if number not in gone]
 
 
-@settings(deadline=None, max_examples=examples(300))
+@settings(max_examples=examples(300))
 @given(bodies, st.data(), st.integers(0, 4))
 def test_what_becomes_shorter_is_read_and_leaves_nothing_of_itself(made: list[bytes], data: st.DataObject, per_section: int) -> None:
     before = read(encode_segment(7, 7, made, per_section=per_section))

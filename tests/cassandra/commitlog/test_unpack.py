@@ -111,7 +111,7 @@ def test_encryption_goes_before_compression() -> None:
     assert [found.body(frame) for frame in found.frames] == [b"a mutation of some kind"]
 
 
-@settings(max_examples=examples(150), deadline=None)
+@settings(max_examples=examples(150))
 @given(
     st.lists(st.lists(st.binary(min_size=10, max_size=300), max_size=4), max_size=4),
     st.sampled_from(PACKINGS),
@@ -341,7 +341,7 @@ changes = st.lists(st.tuples(st.integers(30, 900), st.binary(min_size=1, max_siz
 moves = st.tuples(st.integers(0, 600), st.integers(0, 600), st.integers(0, 300))
 
 
-@settings(max_examples=examples(500), deadline=None)
+@settings(max_examples=examples(500))
 @given(st.sampled_from(PACKINGS), changes, moves, st.integers(60, 1200))
 def test_any_damage_gives_frames_of_the_original_only(
     packing: str, changes: list[tuple[int, bytes]], move: tuple[int, int, int], size: int

@@ -91,7 +91,7 @@ def tie_free(batch: list[Write]) -> list[Write]:
     return list({write.ts: write for write in batch}.values())
 
 
-@settings(max_examples=examples(300), deadline=None)
+@settings(max_examples=examples(300))
 @given(st.lists(st.tuples(writes(), st.booleans()), max_size=9), st.lists(st.tuples(writes(), st.booleans()), max_size=9))
 def test_rows_come_and_go_as_a_list_of_tombstones_says(first: list[tuple[Write, bool]], second: list[tuple[Write, bool]]) -> None:
     store, before = Store(), list[Write]()

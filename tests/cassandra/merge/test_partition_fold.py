@@ -72,7 +72,7 @@ BARE_ORDER = ClusteringOrder(WITHOUT_STATICS, {})
 COUNTER_ORDER = ClusteringOrder(COUNTERS, {})
 SECOND = 1_000_000
 Shown = dict[Clustering | None, VisibleRow]
-often = settings(max_examples=examples(60), deadline=None)
+often = settings(max_examples=examples(60))
 history_of_updates = st.lists(updates, max_size=6)
 
 

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from tests.cassandra.merge.join_oracle import (
@@ -95,14 +95,12 @@ befores = st.integers(100, 103)
 times = st.integers(0, 3)
 
 
-@settings(deadline=None)
 @given(st.lists(updates, max_size=5), befores, times)
 def test_nothing_that_shows_changes(found: list[PartitionUpdate], before: int, later: int) -> None:
     state = state_of(found)
     assert shown(purged(state, before), before + later) == shown(state, before + later)
 
 
-@settings(deadline=None)
 @given(st.lists(updates, max_size=4), st.lists(updates.map(younger), max_size=3), befores, times)
 def test_nor_does_it_after_newer_writes(old: list[PartitionUpdate], new: list[PartitionUpdate], before: int, later: int) -> None:
     state = state_of(old)
@@ -110,7 +108,6 @@ def test_nor_does_it_after_newer_writes(old: list[PartitionUpdate], new: list[Pa
     assert shown(state_of(new, start=purged(state, before)), before + later) == shown(expected, before + later)
 
 
-@settings(deadline=None)
 @given(st.lists(updates, max_size=5), befores, befores)
 def test_once_is_enough_and_the_later_purge_is_the_greater(found: list[PartitionUpdate], a: int, b: int) -> None:
     state = state_of(found)
@@ -118,7 +115,6 @@ def test_once_is_enough_and_the_later_purge_is_the_greater(found: list[Partition
     assert purged(state, 0) == state, "nothing was deleted before the epoch"
 
 
-@settings(deadline=None)
 @given(st.lists(counter_updates, max_size=4), befores)
 def test_counters_show_the_same(found: list[PartitionUpdate], before: int) -> None:
     state = state_of(found, COUNTERS)
@@ -158,7 +154,6 @@ def test_the_newest_writetime_that_went_is_known() -> None:
     assert newest_purged(head, purge_head(head, 100)) == 5
 
 
-@settings(deadline=None)
 @given(st.lists(updates, max_size=5), befores)
 def test_what_a_replay_takes_in_after_a_purge_changes_nothing(found: list[PartitionUpdate], before: int) -> None:
     state = state_of(found)

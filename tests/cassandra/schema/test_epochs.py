@@ -264,7 +264,7 @@ def clusters(draw: st.DrawFn) -> tuple[History, list[tuple[int, list[tuple[int, 
     return history, nodes
 
 
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=150)
 @given(cluster=clusters(), seed=st.integers(0, 2**32))
 def test_logs_of_all_nodes_make_the_history_in_any_order(cluster: Any, seed: int) -> None:
     history, nodes = cluster
@@ -282,7 +282,7 @@ def test_logs_of_all_nodes_make_the_history_in_any_order(cluster: Any, seed: int
     assert again.to_json() == learner.to_json()
 
 
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=100)
 @given(cluster=clusters(), data=st.data())
 def test_snapshots_make_up_for_segments_that_were_not_kept(cluster: Any, data: st.DataObject) -> None:
     history, nodes = cluster

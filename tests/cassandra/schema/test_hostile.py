@@ -250,7 +250,7 @@ def documents(draw: st.DrawFn) -> dict[str, Any]:
 
 
 @given(documents())
-@settings(max_examples=examples(150), deadline=None)
+@settings(max_examples=examples(150))
 def test_documents_by_chance(found: dict[str, Any]) -> None:
     with suppress(SchemaError):
         checked(found)
@@ -262,7 +262,7 @@ BYTES = st.one_of(
 
 
 @given(st.data())
-@settings(max_examples=examples(100), deadline=None)
+@settings(max_examples=examples(100))
 def test_mutations_by_chance(data: st.DataObject) -> None:
     """What a log says, without the checks of documents: cells of any bytes, names of any bytes, and any times."""
     evil, good = mutations(document())

@@ -9,7 +9,7 @@ from typing import Any
 from uuid import UUID
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from tests.cassandra.types.test_byte_comparable import FEW, PACKAGE, RAW, fields
@@ -355,7 +355,6 @@ def written(draw: st.DrawFn) -> list[Cell]:
     return cells
 
 
-@settings(deadline=None)
 @given(written(), st.randoms(use_true_random=False))
 def test_elements_merge_alike_in_any_order_and_by_both_engines(cells: list[Cell], random: Any) -> None:
     expected = merged(*cells)

@@ -103,7 +103,7 @@ def test_all_but_two_types_are_compared() -> None:
 
 
 @pytest.mark.parametrize("name", sorted(VALUES))
-@settings(max_examples=examples(80), deadline=None)
+@settings(max_examples=examples(80))
 @given(st.data())
 def test_simple_types(name: str, data: st.DataObject) -> None:
     value = data.draw(VALUES[name])

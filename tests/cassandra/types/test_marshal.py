@@ -7,7 +7,7 @@ import struct
 from uuid import UUID
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from writetime.cassandra.types.compound import MAX_DEPTH
@@ -128,14 +128,12 @@ HEADERS = st.sampled_from([alias("a"), alias("i"), named("Int32Type"), named(f"{
 TYPED_PARTS = st.lists(st.builds(Component, HEADERS, st.binary(max_size=5), st.sampled_from([-1, 0, 1])), max_size=4)
 
 
-@settings(deadline=None)
 @given(PARTS, st.booleans(), TYPED_PARTS)
 def test_composites_come_apart_and_together(parts: list[Component], static: bool, typed: list[Component]) -> None:
     assert composite().split(composite().join(parts, static=static)) == (static, parts)
     assert dynamic().split(dynamic().join(typed)) == typed
 
 
-@settings(deadline=None)
 @given(st.binary(max_size=30))
 def test_any_bytes_are_a_composite_or_an_error_of_ours(raw: bytes) -> None:
     for kind in (composite(), dynamic()):

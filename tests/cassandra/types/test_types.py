@@ -322,7 +322,7 @@ def test_every_native_type_is_tried() -> None:
     assert NATIVE.keys() == NATIVE_VALUES.keys() | {"counter"}
 
 
-@settings(max_examples=examples(300), deadline=None)
+@settings(max_examples=examples(300))
 @given(typed_values(), st.binary(max_size=40))
 def test_any_bytes_are_a_value_or_an_error_of_ours(typed: tuple[str, Any], raw: bytes) -> None:
     kind = kind_of(typed[0])

@@ -10,7 +10,7 @@ from random import Random
 from uuid import UUID
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from writetime.cassandra.merge import row_codec
@@ -409,7 +409,6 @@ def test_an_older_write_of_an_element_takes_no_stand_in_however_often_it_comes(l
     settled(pipeline)
 
 
-@settings(deadline=None)
 @given(
     written=st.one_of(
         # Before 5.0 the cluster does not say when an element expires.

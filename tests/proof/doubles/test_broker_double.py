@@ -258,7 +258,7 @@ WORDS = ("init", "begin", "produce", "produce:1", "flush", "commit", "abort", "w
 CALLS = st.lists(st.tuples(st.integers(0, 3), st.sampled_from(WORDS)), max_size=60)
 
 
-@settings(max_examples=examples(200), deadline=None)
+@settings(max_examples=examples(200))
 @given(CALLS, st.booleans())
 def test_readers_see_each_transaction_whole_or_not_at_all_and_in_order(calls: list[tuple[int, str]], late_markers: bool) -> None:
     """Producers 0 and 1 have one name, 2 and 3 another one. A transaction is committed if its commit said so, and otherwise

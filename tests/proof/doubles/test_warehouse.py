@@ -1013,4 +1013,4 @@ class Machine(RuleBasedStateMachine):
 
 
 def test_random_sequences_against_a_model() -> None:
-    run_state_machine_as_test(Machine, settings=settings(max_examples=25, stateful_step_count=10, deadline=None))
+    run_state_machine_as_test(Machine, settings=settings(max_examples=25, stateful_step_count=10))

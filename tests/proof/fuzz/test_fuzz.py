@@ -93,7 +93,7 @@ def test_what_segments_of_the_corpus_hold(start: Seed) -> None:
 hurts = st.lists(st.tuples(st.integers(0, 400), st.sampled_from([b"\0", b"\xff", b"\x80", *map(write_unsigned, BOMBS)])), max_size=3)
 
 
-@settings(max_examples=examples(80), deadline=None)
+@settings(max_examples=examples(80))
 @given(st.lists(updates(), min_size=1, max_size=3), hurts, st.booleans())
 def test_updates_of_every_shape_hurt_in_any_place(found: list[PartitionUpdate], hurts: list[tuple[int, bytes]], right: bool) -> None:
     bodies = [encode_mutation(Mutation((update,)), corpus().schema) for update in found]

@@ -95,7 +95,7 @@ def _rows(table: Any) -> st.SearchStrategy[dict[str, Any]]:
 _TRACKED = {table.name: table for table in SCHEMA_TABLES.values() if table.name in TRACKED}
 SNAPSHOT = documents(st.fixed_dictionaries({}, optional={name: st.lists(_rows(table), max_size=3) for name, table in _TRACKED.items()}))
 
-often = settings(deadline=None, max_examples=examples(150), suppress_health_check=list(HealthCheck))
+often = settings(max_examples=examples(150), suppress_health_check=list(HealthCheck))
 
 
 def _expect_storable(store: MemoryStore) -> None:
