@@ -16,7 +16,7 @@ from writetime.events.type_mapping import MAX_PRECISION
 
 _SHORT: Final = MAX_PRECISION // 2
 """Before the point and after it, in a short text."""
-HINT: Final = "Set a wider type, or `text`, in `warehouse.decimal` or `warehouse.varint`."
+HINT: Final = "Set a wider type in `warehouse.decimal` or `warehouse.varint`, or `text`."
 
 
 class NumberTooLong(Exception):
