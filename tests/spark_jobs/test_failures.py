@@ -97,6 +97,7 @@ def of_python(line: str) -> PySparkException:
     )
 
 
+ICEBERG = "org.apache.iceberg.exceptions."
 CASES: list[tuple[BaseException, Kind]] = [
     (KeyboardInterrupt(), "driver"),
     (SystemExit(1), "driver"),
@@ -116,6 +117,8 @@ CASES: list[tuple[BaseException, Kind]] = [
     (OSError("AWS Error NETWORK_CONNECTION during HeadObject operation"), "world"),
     (EOFError(), "world"),
     (RuntimeError("LanceError(IO): Generic S3 error"), "world"),
+    (OSError("LanceError(IO): Generic S3 error: connection closed"), "world"),
+    (FileNotFoundError(errno.ENOENT, "No such file or directory"), "world"),
     (Py4JNetworkError("the JVM is gone"), "world"),
     (of_java("java.net.ConnectException", "Connection refused"), "world"),
     (of_java("org.apache.spark.SparkException", cause=Java("java.io.IOException", "disk quota exceeded")), "world"),
@@ -146,6 +149,10 @@ CASES: list[tuple[BaseException, Kind]] = [
     (of_java("org.apache.spark.SparkRuntimeException", "two rows for one", state="21506"), "table"),
     (of_java("java.sql.SQLException", "value too long for type character varying(255)", state="22001"), "table"),
     (of_java("org.apache.iceberg.exceptions.NotFoundException", "File does not exist: metadata.json"), "table"),
+    (of_java("java.lang.RuntimeException", cause=Java(f"{ICEBERG}NotFoundException", cause=Java("java.net.SocketException"))), "table"),
+    (OSError("LanceError(IO): Generic N/A error: Not found: /state/1/data/1.lance, rust/lance-io/src/object_reader.rs"), "table"),
+    (pa.ArrowInvalid("External error: LanceError(IO): Generic N/A error: Not found: /state/1/_indices/1/page_lookup.lance"), "table"),
+    (ValueError("Dataset at path state/1/_versions/2.manifest was not found: Not found: state/1/_versions/2.manifest"), "table"),
     (of_python("RecursionError: maximum recursion depth exceeded"), "table"),
     (of_python("pyarrow.lib.ArrowInvalid: offset overflow"), "table"),
     (of_python("spark_jobs.stages.number_columns.NumberTooLong: column a needs 3 digits"), "table"),

@@ -1,0 +1,105 @@
+"""A file of one table is lost: that table is refused by name, the others are complete in the same batch, and with the file
+back everything is. Real Spark, Iceberg and state."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any, Final
+
+import pytest
+from pyspark.sql import SparkSession
+
+from spark_jobs import ingest
+from spark_jobs.session import spark_session
+from tests.spark_jobs.synthetic import CLUSTER, ORDERS
+from tests.spark_jobs.test_one_table import AFTER, ALL, BEFORE, Lab
+from writetime.pipeline.archiver import archive
+from writetime.pipeline.documents import Sealed
+from writetime.pipeline.quarantine.rejected_tables import release_table
+
+pytestmark = [pytest.mark.spark, pytest.mark.timeout(1800)]
+
+
+class Shop(Lab):
+    """A lab whose batches share a session."""
+
+    spark: SparkSession
+
+    def run(self, number: int) -> Sealed:
+        sealed = ingest.run(self.ring.config, number, self.spark)
+        archive(self.ring.store, CLUSTER, sealed.number)
+        return sealed
+
+    def held(self, namespace: str = "shop") -> Any:
+        return self.lake.load_table((namespace, ORDERS.name))
+
+
+@pytest.fixture(scope="module")
+def shop(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Shop]:
+    made = Shop.create(tmp_path_factory.mktemp("lost") / "ring")
+    assert isinstance(made, Shop)
+    made.spark = spark_session(made.ring.config, "tests of lost files")
+    assert made.run(made.planned()).refused == []
+    yield made
+    made.spark.stop()
+
+
+def of_metadata(shop: Shop) -> list[str]:
+    return [shop.held().metadata_location]
+
+
+def of_changes(shop: Shop) -> list[str]:
+    return [shop.held("shop__changes").metadata_location]
+
+
+def of_manifests(shop: Shop) -> list[str]:
+    held = shop.held()
+    return [each.manifest_path for each in held.current_snapshot().manifests(held.io)]
+
+
+def of_snapshot(shop: Shop) -> list[str]:
+    return [shop.held().current_snapshot().manifest_list]
+
+
+def of_rows(shop: Shop) -> list[str]:
+    return [task.file.file_path for task in shop.held().scan().plan_files()]
+
+
+def of_deletes(shop: Shop) -> list[str]:
+    found = [each.file_path for task in shop.held().scan().plan_files() for each in task.delete_files]
+    assert found
+    return found
+
+
+def of_state(shop: Shop) -> list[str]:
+    found = [str(path) for path in shop.ring.folder.rglob("*.lance") if str(ORDERS.id) in str(path) and path.parent.name == "data"]
+    assert found
+    return found
+
+
+def of_state_versions(shop: Shop) -> list[str]:
+    return [str(path) for path in shop.ring.folder.rglob("*.manifest") if str(ORDERS.id) in str(path)]
+
+
+LOST: Final = [of_rows, of_deletes, of_manifests, of_snapshot, of_metadata, of_changes, of_state, of_state_versions]
+
+
+@pytest.mark.parametrize("lost", LOST)
+def test_a_lost_file_is_its_tables_matter(shop: Shop, lost: Callable[[Shop], list[str]]) -> None:
+    kept = {}
+    for name in lost(shop):
+        path = Path(name.removeprefix("file:"))
+        for each in (path, path.with_name(f".{path.name}.crc")):
+            if each.exists():
+                kept[each] = each.read_bytes()
+                each.unlink()
+    sealed = shop.run(shop.planned())
+    assert [each.table for each in sealed.refused] == ["shop.orders"]
+    assert [shop.lacks(each, range(1, shop.step + 1)) for each in (BEFORE, AFTER)] == ["", ""]
+    for path, content in kept.items():
+        path.write_bytes(content)
+    release_table(shop.ring.store, CLUSTER, ORDERS.id)
+    sealed = shop.run(shop.planned())
+    assert sealed.refused == []
+    assert [shop.lacks(each, range(1, shop.step + 1)) for each in ALL] == ["", "", ""]
