@@ -20,7 +20,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from functools import lru_cache, reduce
-from typing import Any, Literal, NamedTuple
+from typing import Any, Literal, NamedTuple, cast
 from uuid import UUID
 
 import pyarrow as pa
@@ -51,6 +51,7 @@ from spark_jobs.sinks.batch_files import (
 from spark_jobs.sinks.changes_files import ChangesFiles
 from spark_jobs.sinks.data_files import FileTarget
 from spark_jobs.sinks.iceberg_table import IcebergTable, Kept, Replaced, is_conflict
+from spark_jobs.sinks.own_columns import OwnColumns, Trouble
 from spark_jobs.sinks.row_positions import MAX_KEY_BYTES, HeldFile, Lookup, can_look_up, in_shares, written_with_keys
 from spark_jobs.sinks.schema_evolution import (
     Path,
@@ -418,9 +419,23 @@ class Warehouse:
             return str(error)
         return self.layout.numbers.rejection_reason(table)
 
+    def altered(self, table: Table, schema: Schema) -> str | None:
+        """What somebody has done to columns of the table's tables so that nothing can be written; None if nothing."""
+        shape = RowShape.of(table, schema)
+        changes, current = (None if name is None else self.tables.find(name) for name in (self.changes_of(table), self.current_of(table)))
+        try:
+            if changes is not None:
+                self._expect_own(changes, _as_spark(changes_schema(shape)), changes_rows(shape))
+            if current is not None:
+                columns = current_schema(shape, _facts_of(current), self.layout.numbers.of(table))
+                self._expect_own(current, _as_spark(columns), current_rows(shape))
+        except BatchError as error:
+            return str(error)
+        return None
+
     def open_changes(self, table: Table, voided: Iterable[int] = ()) -> Changes | None:
-        """This incarnation's current changes without those of `voided` batches; None if there are none.
-        BatchError (retriable) if another incarnation took the name in the meantime."""
+        """This incarnation's current changes without those of `voided` batches, and without columns of somebody else; None
+        if there are none. BatchError (retriable) if another incarnation took the name in the meantime."""
         name = self.changes_of(table)
         held = None if name is None else self.tables.load(name)
         if held is None or (seen := held.snapshot) is None:
@@ -429,11 +444,16 @@ class Warehouse:
         moved = BatchError("the table was created again under another id", operation="open a warehouse table", obj=name, retriable=True)
         if properties.get(_ID_PROPERTY) != str(table.id):
             raise moved
+        _expect(held, held.own_columns.missing, "read events")
+        own = held.own_columns_at(seen)
         try:
             # A snapshot belongs to one table: the table of this name must still be that one.
             rows = self.tables.changes_at(held.name, seen, voided)
         except PySparkException as error:
             raise moved from error
+        if own.as_made != own.columns:
+            # Key columns and fields of types go by place.
+            rows = rows.to(own.as_made)
         versions = {version: json.loads(text) for version, text in _named(properties, _SCHEMA_PROPERTY).items()}
         return Changes(rows, versions, held, seen, _key_names(held))
 
@@ -809,6 +829,8 @@ class Warehouse:
             write.held_files = write.held.rows_by_file(write.seen)
             if write.held_files is None:
                 return
+        elif write.held.partition_names:
+            return
         write.target = write.held.file_target(columns)
 
     def commit_current(self, write: TableWrite, events: Events, batch: int) -> Size:
@@ -937,10 +959,15 @@ class Warehouse:
 
     def write_quarantine(self, quarantined: Sequence[QuarantineRecord], batch: int) -> None:
         """Insert or update the rows of these records, all of one cluster. If the table was not created by
-        writetime, nothing is written and an error is logged: the bucket has everything, so no batch has to
-        wait for it."""
+        writetime, or cannot be read or written, nothing is written and an error is logged: the bucket has everything, so no
+        batch has to wait for it."""
         with self.fenced(batch):
-            _despite_conflicts(lambda: self._write_quarantine(quarantined, batch))
+            try:
+                _despite_conflicts(lambda: self._write_quarantine(quarantined, batch))
+            except Exception as error:
+                if kind_of(error) != "table":
+                    raise
+                log.error("quarantine records not written", batch=batch, records=len(quarantined), error=reason_of(error))
 
     def _write_quarantine(self, quarantined: Sequence[QuarantineRecord], batch: int) -> None:
         name, columns = self._name(OWN_NAMESPACE, _QUARANTINE_ID), from_arrow_schema(QUARANTINE)
@@ -1003,21 +1030,22 @@ class Warehouse:
         facts, which stays as it was at creation."""
         table = shape.table
         name, held = self._place(self._current_in(table), table, batch)
-        facts: Any = self.layout.cell_facts if held is None else held.properties.get(_FACTS_PROPERTY, "map")
+        facts = self.layout.cell_facts if held is None else _facts_of(held)
         digits = self.layout.numbers.of(table)
         columns = _as_spark(current_schema(shape, facts, digits))
         dropped = {column: gone.dropped_at for column, gone in table.dropped_columns.items()}
         if held is None:
             held = self.tables.create(name, columns, {**_PROPERTIES, _ID_PROPERTY: str(table.id), _FACTS_PROPERTY: facts}, None)
         else:
+            own = self._expect_own(held, columns, current_rows(shape))
             known = json.loads(held.properties.get(_DROPPED_PROPERTY, "{}"))
             news = {column: at for column, at in dropped.items() if at > known.get(column, at - 1)}
             if facts == "none":
                 # Of a column that is back only the fold can tell old values from new ones: its events take
                 # the old ones away. One of another type is made anew.
-                replaced = steps(columns, held.columns, current_rows(shape)).replaced
+                replaced = steps(columns, own.as_made, current_rows(shape)).replaced
                 news = {c: at for c, at in news.items() if c not in table.columns or to_column(c) in replaced}
-            self._take_dropped(held, facts, news, batch)
+            self._take_dropped(held, facts, {c: at for c, at in news.items() if to_column(c) in own.as_made.names}, batch)
             self._expect_numbers(held, shape, digits, columns)
         wanted = {_DROPPED_PROPERTY: json.dumps(dropped), **_keys(shape), **self._modes(), **self._claim()}
         self._evolve(held, columns, current_rows(shape), wanted, batch)
@@ -1027,7 +1055,8 @@ class Warehouse:
 
     def _expect_numbers(self, held: IcebergTable, shape: RowShape, digits: Mapping[str, Digits], columns: StructType) -> None:
         """NumberTooLong if a rule of numbers has changed, and the table's values cannot become what it says."""
-        stored, replaced = held.columns, steps(columns, held.columns, current_rows(shape)).replaced
+        stored = held.own_columns.as_made
+        replaced = steps(columns, stored, current_rows(shape)).replaced
         for name, kind in shape.columns.items():
             column = to_column(name)
             if column not in replaced or str(kind) not in ("decimal", "varint"):
@@ -1061,12 +1090,20 @@ class Warehouse:
 
     def _evolve(self, held: IcebergTable, columns: StructType, rows: Mapping[Path, int], wanted: Mapping[str, str], batch: int) -> None:
         """Evolve the table to the columns, and set its properties."""
-        plan = steps(columns, held.columns, rows)
+        own = self._expect_own(held, columns, rows)
+        plan = steps(columns, own.as_made, rows)
+        _expect_free(held, plan)
         properties = held.properties
         wanted = {**wanted, **_to_refill(plan.replaced if rows.get(()) else {})}
         news = {key: value for key, value in wanted.items() if properties.get(key) != value}
-        if plan or news:
-            held.evolve(plan, news, lambda: self._expect_open(batch))
+        if plan or news or not own.is_recorded:
+            held.evolve(plan, news, lambda: self._expect_open(batch), own)
+
+    def _expect_own(self, held: IcebergTable, columns: StructType, rows: Mapping[Path, int]) -> OwnColumns:
+        """The table's columns. BatchError if somebody has changed some so that these cannot be written."""
+        own = held.own_columns
+        _expect(held, own.trouble(columns, rows), "write rows")
+        return own
 
     def _refill(self, held: IcebergTable, columns: Mapping[str, str], batch: int) -> None:
         """Fill columns that were created again with the values that were set aside."""
@@ -1089,11 +1126,9 @@ class Warehouse:
         """Set columns that were dropped in the cluster to null, in unchanged rows too. Values written later
         than the drop (with a clock that was ahead) stay, because they reappear when the column is added
         again. Without writetimes all values are removed."""
-        stored = set(held.columns.names)
-        gone = {column: at for column, at in dropped.items() if to_column(column) in stored}
-        if gone:
+        if dropped:
             self._expect_open(batch)
-            self.tables.execute(_drop_statement(held.name, facts, gone), self._about(batch, "dropped"))
+            self.tables.execute(_drop_statement(held.name, facts, dropped), self._about(batch, "dropped"))
 
     # --- the rest
 
@@ -1282,6 +1317,19 @@ def _incarnation(held: IcebergTable) -> str:
     return properties[_ID_PROPERTY]
 
 
+def _expect(held: IcebergTable, trouble: Trouble | None, operation: str) -> None:
+    if trouble is not None:
+        raise BatchError(trouble.what, operation=operation, obj=held.name, hint=trouble.hint)
+
+
+def _expect_free(held: IcebergTable, plan: Steps) -> None:
+    """BatchError if a partition field of somebody has the name that a column gets, which Iceberg does not allow."""
+    names = {*(path[0] for path, _ in plan.added if len(path) == 1), *(name for path, name in plan.renamed if len(path) == 1)}
+    for name in sorted(names & {*held.partition_names}) if names else ():
+        what, hint = f"somebody has partitioned it by a field {name}, and it gets a column of that name", f"DROP PARTITION FIELD {name}"
+        _expect(held, Trouble(what, f"Drop the partition field (`ALTER TABLE … {hint}`), and add it under another name."), "write rows")
+
+
 def _named(properties: Mapping[str, str], prefix: str) -> dict[str, str]:
     """The properties whose names begin so, by the rest of their names."""
     return {key.removeprefix(prefix): value for key, value in properties.items() if key.startswith(prefix)}
@@ -1366,6 +1414,10 @@ def _as_spark(columns: pa.Schema) -> StructType:
 
 def _names(columns: Iterable[model.Column]) -> list[str]:
     return [to_column(column.name) for column in columns]
+
+
+def _facts_of(held: IcebergTable) -> Facts:
+    return cast(Facts, held.properties.get(_FACTS_PROPERTY, "map"))
 
 
 def _key_names(held: IcebergTable) -> tuple[str, ...]:
