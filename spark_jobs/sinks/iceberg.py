@@ -30,7 +30,7 @@ from pyspark.errors import PySparkException
 from pyspark.sql import DataFrame, Row, SparkSession
 from pyspark.sql import functions as F
 from pyspark.sql.pandas.types import from_arrow_schema, to_arrow_schema
-from pyspark.sql.types import DecimalType, StructType
+from pyspark.sql.types import DecimalType, StructField, StructType
 
 from spark_jobs.failures import TablesFailed, kind_of, of_each, reason_of
 from spark_jobs.meter import Made, Meter
@@ -58,6 +58,7 @@ from spark_jobs.sinks.schema_evolution import (
     Steps,
     converted,
     literal,
+    no_wider,
     quoted,
     steps,
 )
@@ -68,7 +69,7 @@ from spark_jobs.stages.number_columns import NumberTooLong, lacking, number_or_n
 from spark_jobs.stages.scan import Batches
 from spark_jobs.stages.table_rows import EXPIRES_AT, OP, WRITETIME, RowShape, changes_schema
 from writetime.cassandra.schema import model
-from writetime.cassandra.schema.fingerprint import describe, schema_version
+from writetime.cassandra.schema.fingerprint import describe, described, schema_version
 from writetime.cassandra.schema.model import Schema, Table
 from writetime.config.pipeline import PipelineConfig
 from writetime.config.warehouse import WarehouseConfig
@@ -445,16 +446,16 @@ class Warehouse:
         if properties.get(_ID_PROPERTY) != str(table.id):
             raise moved
         _expect(held, held.own_columns.missing, "read events")
+        versions = {version: json.loads(text) for version, text in _named(properties, _SCHEMA_PROPERTY).items()}
         own = held.own_columns_at(seen)
+        columns = _as_published(own.as_made, table, versions)
         try:
             # A snapshot belongs to one table: the table of this name must still be that one.
             rows = self.tables.changes_at(held.name, seen, voided)
         except PySparkException as error:
             raise moved from error
-        if own.as_made != own.columns:
-            # Key columns and fields of types go by place.
-            rows = rows.to(own.as_made)
-        versions = {version: json.loads(text) for version, text in _named(properties, _SCHEMA_PROPERTY).items()}
+        if columns != own.columns:
+            rows = rows.to(columns)
         return Changes(rows, versions, held, seen, _key_names(held))
 
     def key_names(self, table: Table) -> tuple[str, ...]:
@@ -1414,6 +1415,17 @@ def _as_spark(columns: pa.Schema) -> StructType:
 
 def _names(columns: Iterable[model.Column]) -> list[str]:
     return [to_column(column.name) for column in columns]
+
+
+def _as_published(columns: StructType, table: Table, versions: Mapping[str, dict[str, Any]]) -> StructType:
+    """A changes table's columns as publishers read them. Keys are as narrow as they were made: their hash says who sends an
+    event, and so whether it was sent."""
+    if not versions:
+        return columns
+    of_version, types = described(next(iter(versions.values())), table.keyspace, table.name)
+    key = _as_spark(pa.schema([("key", RowShape.of(of_version, Schema(types=types)).key_type)]))["key"].dataType
+    made = [(each, no_wider(each.dataType, key) if each.name == "key" else each.dataType) for each in columns.fields]
+    return StructType([StructField(each.name, kind, each.nullable) for each, kind in made])
 
 
 def _facts_of(held: IcebergTable) -> Facts:

@@ -128,8 +128,8 @@ class OwnColumns:
         return None
 
     def _is_key(self, number: int, path: Path, rows: Mapping[Path, int]) -> bool:
-        beside = sorted(other for other, place in self._made.items() if place[:-1] == path[:-1])
-        return number in beside[: rows[path[:-1]]]
+        siblings = sorted(other for other, place in self._made.items() if place[:-1] == path[:-1])
+        return number in siblings[: rows[path[:-1]]]
 
     def _in_the_way(self, needed: set[Path]) -> Trouble | None:
         """A field of somebody else with the name of one that is wanted, for readers that do not tell A from a."""

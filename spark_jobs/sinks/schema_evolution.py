@@ -30,6 +30,7 @@ from pyspark.sql.types import (
     LongType,
     MapType,
     ShortType,
+    StructField,
     StructType,
 )
 
@@ -171,6 +172,21 @@ def converted(value: str, stored: DataType, wanted: DataType, depth: int = 0) ->
         item = converted(f"{name}.value", stored.valueType, wanted.valueType, depth + 1)
         return f"map_from_entries(transform(map_entries({value}), {name} -> struct({key}, {item})))"
     return f"try_cast({value} AS {type_ddl(wanted)})"
+
+
+def no_wider(stored: DataType, wanted: DataType) -> DataType:
+    """The stored type as narrow as the wanted one, which has the same fields in the same order, wherever it is wider."""
+    if isinstance(wanted, StructType) and isinstance(stored, StructType):
+        pairs = zip(stored.fields, wanted.fields, strict=False)
+        made = [StructField(old.name, no_wider(old.dataType, new.dataType), old.nullable) for old, new in pairs]
+        return StructType([*made, *stored.fields[len(made) :]])
+    if isinstance(wanted, ArrayType) and isinstance(stored, ArrayType):
+        return ArrayType(no_wider(stored.elementType, wanted.elementType), stored.containsNull)
+    if isinstance(wanted, MapType) and isinstance(stored, MapType):
+        key, value = no_wider(stored.keyType, wanted.keyType), no_wider(stored.valueType, wanted.valueType)
+        return MapType(key, value, stored.valueContainsNull)
+    asked = _HELD_AS.get(type(wanted), type(wanted))
+    return asked() if (asked, type(stored)) in _WIDER else stored
 
 
 def type_ddl(kind: DataType) -> str:

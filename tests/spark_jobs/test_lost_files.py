@@ -8,12 +8,14 @@ from pathlib import Path
 from typing import Any, Final
 
 import pytest
+from py4j.protocol import Py4JJavaError  # type: ignore[import-untyped]
 from pyspark.sql import SparkSession
 
 from spark_jobs import ingest
 from spark_jobs.session import spark_session
 from tests.spark_jobs.synthetic import CLUSTER, ORDERS
 from tests.spark_jobs.test_one_table import AFTER, ALL, BEFORE, Lab
+from tools import ROOT
 from writetime.pipeline.archiver import archive
 from writetime.pipeline.documents import Sealed
 from writetime.pipeline.quarantine.rejected_tables import release_table
@@ -66,12 +68,6 @@ def of_rows(shop: Shop) -> list[str]:
     return [task.file.file_path for task in shop.held().scan().plan_files()]
 
 
-def of_deletes(shop: Shop) -> list[str]:
-    found = [each.file_path for task in shop.held().scan().plan_files() for each in task.delete_files]
-    assert found
-    return found
-
-
 def of_state(shop: Shop) -> list[str]:
     found = [str(path) for path in shop.ring.folder.rglob("*.lance") if str(ORDERS.id) in str(path) and path.parent.name == "data"]
     assert found
@@ -82,7 +78,7 @@ def of_state_versions(shop: Shop) -> list[str]:
     return [str(path) for path in shop.ring.folder.rglob("*.manifest") if str(ORDERS.id) in str(path)]
 
 
-LOST: Final = [of_rows, of_deletes, of_manifests, of_snapshot, of_metadata, of_changes, of_state, of_state_versions]
+LOST: Final = [of_rows, of_manifests, of_snapshot, of_metadata, of_changes, of_state, of_state_versions]
 
 
 @pytest.mark.parametrize("lost", LOST)
@@ -103,3 +99,16 @@ def test_a_lost_file_is_its_tables_matter(shop: Shop, lost: Callable[[Shop], lis
     sealed = shop.run(shop.planned())
     assert sealed.refused == []
     assert [shop.lacks(each, range(1, shop.step + 1)) for each in ALL] == ["", "", ""]
+
+
+def test_a_table_that_cannot_be_read_is_dropped_by_the_runbooks_words(shop: Shop) -> None:
+    Path(shop.held().metadata_location.removeprefix("file:")).unlink()
+    # Spark reads the table before it drops it.
+    with pytest.raises(Py4JJavaError, match="NotFoundException"):
+        shop.spark.sql(f"DROP TABLE lake.shop.{ORDERS.name}")
+    page = (ROOT / "docs" / "runbook.md").read_text(encoding="utf-8")
+    words = page.partition("## A file of a table is lost")[2].partition("```python")[2].partition("```")[0]
+    exec(words.replace("var/demo/lake", str(shop.ring.folder / "lake")))
+    assert not shop.lake.table_exists(("shop", ORDERS.name))
+    shop.run(shop.planned())
+    assert [shop.lacks(each, range(1, shop.step + 1)) for each in (BEFORE, AFTER)] == ["", ""]

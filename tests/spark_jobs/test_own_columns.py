@@ -63,8 +63,8 @@ class Held:
         fields, at = self.field(path)
         fields[at]["required"] = True
 
-    def add_first(self, beside: str, name: str, number: int = 99) -> None:
-        fields, _ = self.field(beside)
+    def add_first(self, sibling: str, name: str, number: int = 99) -> None:
+        fields, _ = self.field(sibling)
         fields.insert(0, {"id": number, "name": name, "required": False, "type": "int"})
 
     def own(self, *, known: bool = True) -> OwnColumns:

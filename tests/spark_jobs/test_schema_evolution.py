@@ -22,7 +22,7 @@ from pyspark.sql.types import (
     StructType,
 )
 
-from spark_jobs.sinks.schema_evolution import Steps, steps
+from spark_jobs.sinks.schema_evolution import Steps, no_wider, steps
 
 INT, TEXT = IntegerType(), StringType()
 A, AB = {"a": INT}, {"a": INT, "b": INT}
@@ -98,6 +98,14 @@ def test_what_is_wider_than_it_needs_to_be_stays_so() -> None:
     held: dict[str, Any] = {"id": LongType(), "i": LongType(), "f": DoubleType(), "d": DecimalType(12, 2), "l": [{"x": LongType()}]}
     assert not of(held, {"id": INT, "i": ShortType(), "f": FloatType(), "d": DecimalType(10, 2), "l": [{"x": INT}]})
     assert of(held, {**held, "d": DecimalType(10, 1)}).aside == [(("d",), "_was_1_d")]
+
+
+def test_what_is_wider_can_be_read_as_it_was_made() -> None:
+    held = shape({"id": LongType(), "u": {"was": LongType(), "more": INT}, "m": (TEXT, [DoubleType()]), "s": LongType(), "t": TEXT})
+    made = shape({"id": INT, "u": {"x": INT}, "m": (TEXT, [FloatType()]), "s": ShortType(), "t": TEXT})
+    narrow = shape({"id": INT, "u": {"was": INT, "more": INT}, "m": (TEXT, [FloatType()]), "s": INT, "t": TEXT})
+    assert no_wider(held, made) == narrow
+    assert no_wider(narrow, made) == narrow
 
 
 def test_what_can_be_wider_in_place_is_and_what_cannot_is_made_anew() -> None:
