@@ -516,9 +516,7 @@ class Warehouse:
                 emitted[table_id] += row.rows
             else:
                 writes[table_id].parts[row.part].take(row)
-        if rejected:
-            named = {table_id: writes[table_id].table for table_id in rejected}
-            raise TablesFailed([RefusedTable(table=named[i].label, table_id=named[i].id, reason=why) for i, why in rejected.items()])
+        _expect_none(rejected, writes)
         return dict(emitted)
 
     def _written(self, writes: Mapping[bytes, TableWrite], events: Sequence[Events], batch: int) -> Iterable[Row]:
@@ -568,8 +566,13 @@ class Warehouse:
         files = [(table_id, file) for table_id, current in currents.items() for file in current.held_files or ()]
         shares = in_shares(files, self.spark.sparkContext.defaultParallelism)
         numbers = self.spark.range(len(shares), numPartitions=len(shares))
+        rejected: dict[bytes, str] = {}
         for row in numbers.mapInArrow(looking_up(lookups, shares), schema=from_arrow_schema(FOUND)).collect():
-            currents[bytes(row.table_id)].deletes.append(row)
+            if row.of is None:
+                rejected[bytes(row.table_id)] = row.path
+            else:
+                currents[bytes(row.table_id)].deletes.append(row)
+        _expect_none(rejected, writes)
 
     # --- changes
 
@@ -1426,6 +1429,13 @@ def _as_published(columns: StructType, table: Table, versions: Mapping[str, dict
     key = _as_spark(pa.schema([("key", RowShape.of(of_version, Schema(types=types)).key_type)]))["key"].dataType
     made = [(each, no_wider(each.dataType, key) if each.name == "key" else each.dataType) for each in columns.fields]
     return StructType([StructField(each.name, kind, each.nullable) for each, kind in made])
+
+
+def _expect_none(rejected: Mapping[bytes, str], writes: Mapping[bytes, TableWrite]) -> None:
+    """TablesFailed for the tables that tasks have rejected, with their reasons."""
+    named = [(writes[table_id].table, reason) for table_id, reason in rejected.items()]
+    if named:
+        raise TablesFailed([RefusedTable(table=table.label, table_id=table.id, reason=reason) for table, reason in named])
 
 
 def _facts_of(held: IcebergTable) -> Facts:

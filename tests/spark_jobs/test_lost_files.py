@@ -3,7 +3,7 @@ back everything is. Real Spark, Iceberg and state."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Any, Final
 
@@ -16,6 +16,7 @@ from spark_jobs.session import spark_session
 from tests.spark_jobs.synthetic import CLUSTER, ORDERS
 from tests.spark_jobs.test_one_table import AFTER, ALL, BEFORE, Lab
 from tools import ROOT
+from writetime.cassandra.schema.model import Table
 from writetime.pipeline.archiver import archive
 from writetime.pipeline.documents import Sealed
 from writetime.pipeline.quarantine.rejected_tables import release_table
@@ -33,8 +34,34 @@ class Shop(Lab):
         archive(self.ring.store, CLUSTER, sealed.number)
         return sealed
 
-    def held(self, namespace: str = "shop") -> Any:
-        return self.lake.load_table((namespace, ORDERS.name))
+    def held(self, namespace: str = "shop", table: Table = ORDERS) -> Any:
+        return self.lake.load_table((namespace, table.name))
+
+    def lost(self, names: Iterable[str]) -> dict[Path, bytes]:
+        """Lose these files; what they held."""
+        kept = {}
+        for name in names:
+            path = Path(name.removeprefix("file:"))
+            for each in (path, path.with_name(f".{path.name}.crc")):
+                if each.exists():
+                    kept[each] = each.read_bytes()
+                    each.unlink()
+        return kept
+
+    def expect_refused(self, *tables: Table) -> None:
+        """By a batch that is complete for the others."""
+        sealed = self.run(self.planned())
+        assert [each.table for each in sealed.refused] == [table.label for table in tables]
+        assert [self.lacks(each, range(1, self.step + 1)) for each in ALL if each not in tables] == [""] * (len(ALL) - len(tables))
+
+    def expect_recovered(self, kept: Mapping[Path, bytes], *tables: Table) -> None:
+        """With the files back, and what waits released."""
+        for path, content in kept.items():
+            path.write_bytes(content)
+        for table in tables:
+            release_table(self.ring.store, CLUSTER, table.id)
+        assert self.run(self.planned()).refused == []
+        assert [self.lacks(each, range(1, self.step + 1)) for each in ALL] == ["", "", ""]
 
 
 @pytest.fixture(scope="module")
@@ -83,22 +110,15 @@ LOST: Final = [of_rows, of_manifests, of_snapshot, of_metadata, of_changes, of_s
 
 @pytest.mark.parametrize("lost", LOST)
 def test_a_lost_file_is_its_tables_matter(shop: Shop, lost: Callable[[Shop], list[str]]) -> None:
-    kept = {}
-    for name in lost(shop):
-        path = Path(name.removeprefix("file:"))
-        for each in (path, path.with_name(f".{path.name}.crc")):
-            if each.exists():
-                kept[each] = each.read_bytes()
-                each.unlink()
-    sealed = shop.run(shop.planned())
-    assert [each.table for each in sealed.refused] == ["shop.orders"]
-    assert [shop.lacks(each, range(1, shop.step + 1)) for each in (BEFORE, AFTER)] == ["", ""]
-    for path, content in kept.items():
-        path.write_bytes(content)
-    release_table(shop.ring.store, CLUSTER, ORDERS.id)
-    sealed = shop.run(shop.planned())
-    assert sealed.refused == []
-    assert [shop.lacks(each, range(1, shop.step + 1)) for each in ALL] == ["", "", ""]
+    kept = shop.lost(lost(shop))
+    shop.expect_refused(ORDERS)
+    shop.expect_recovered(kept, ORDERS)
+
+
+def test_two_tables_lose_files_at_once(shop: Shop) -> None:
+    kept = shop.lost(task.file.file_path for table in (BEFORE, ORDERS) for task in shop.held(table=table).scan().plan_files())
+    shop.expect_refused(BEFORE, ORDERS)
+    shop.expect_recovered(kept, BEFORE, ORDERS)
 
 
 def test_a_table_that_cannot_be_read_is_dropped_by_the_runbooks_words(shop: Shop) -> None:
