@@ -14,6 +14,7 @@ import pytest
 from py4j.protocol import Py4JError, Py4JNetworkError  # type: ignore[import-untyped]
 from pyspark.errors import AnalysisException, PySparkException
 
+from proof.doubles.warehouse import IcebergError
 from spark_jobs.failures import (
     FailedInWorker,
     Kind,
@@ -28,6 +29,7 @@ from spark_jobs.failures import (
     reporting,
 )
 from spark_jobs.rejected_tables import Attempts, without_rejected
+from spark_jobs.sinks.iceberg_table import is_conflict
 from spark_jobs.stages.number_columns import NumberTooLong
 from tests.spark_jobs.examples import table
 from writetime.cassandra.schema.model import Table
@@ -291,3 +293,24 @@ def test_a_machine_that_is_too_small_rejects_nothing(tmp_path: Path) -> None:
 
     batches.run = once  # type: ignore[method-assign]
     assert (batches.sealed(), batches.tried) == ([], 0)
+
+
+@pytest.mark.parametrize(
+    ("message", "is_somebody_faster"),
+    [
+        ("CommitFailedException: Cannot commit changes based on stale table metadata", True),
+        ("ValidationException: Found conflicting files that can contain records matching true", True),
+        ("ValidationException: Found new conflicting delete files that can apply to records matching true", True),
+        ("ValidationException: Cannot commit, missing data files: [a.parquet]", True),
+        ("ValidationException: Cannot determine history between starting snapshot 1 and the last known ancestor 2", True),
+        ("ValidationException: Missing required files to delete: a.parquet", True),
+        ("ValidationException: Cannot find source column for partition field: 1000: shard: bucket[4](1)", False),
+        ("ValidationException: Invalid metrics config, could not find column v from table prop write.metadata.metrics.column.v", False),
+        ("ValidationException: Cannot expire snapshots: GC is disabled (deleting files may corrupt other tables)", False),
+        ("NotFoundException: File does not exist: a.metadata.json", False),
+    ],
+)
+def test_what_iceberg_refuses_is_a_conflict_only_if_somebody_was_faster(message: str, is_somebody_faster: bool) -> None:
+    error = of_java("org.apache.spark.SparkException", f"{ICEBERG}{message}")
+    assert is_conflict(error) == is_somebody_faster
+    assert is_conflict(IcebergError(f"{ICEBERG}{message.partition(':')[0]}", message.partition(": ")[2])) == is_somebody_faster

@@ -29,6 +29,13 @@ class Shop(Lab):
 
     spark: SparkSession
 
+    def begin(self) -> None:
+        """A session that has read nothing yet: one that has read a table's metadata needs the file no more, and its next commit
+        writes another."""
+        if hasattr(self, "spark"):
+            self.spark.stop()
+        self.spark = spark_session(self.ring.config, "tests of lost files")
+
     def run(self, number: int) -> Sealed:
         sealed = ingest.run(self.ring.config, number, self.spark)
         archive(self.ring.store, CLUSTER, sealed.number)
@@ -68,7 +75,7 @@ class Shop(Lab):
 def shop(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Shop]:
     made = Shop.create(tmp_path_factory.mktemp("lost") / "ring")
     assert isinstance(made, Shop)
-    made.spark = spark_session(made.ring.config, "tests of lost files")
+    made.begin()
     assert made.run(made.planned()).refused == []
     yield made
     made.spark.stop()
@@ -106,11 +113,14 @@ def of_state_versions(shop: Shop) -> list[str]:
 
 
 LOST: Final = [of_rows, of_manifests, of_snapshot, of_metadata, of_changes, of_state, of_state_versions]
+NEEDED_ONCE: Final = LOST[3:]
 
 
 @pytest.mark.parametrize("lost", LOST)
 def test_a_lost_file_is_its_tables_matter(shop: Shop, lost: Callable[[Shop], list[str]]) -> None:
     kept = shop.lost(lost(shop))
+    if lost in NEEDED_ONCE:
+        shop.begin()
     shop.expect_refused(ORDERS)
     shop.expect_recovered(kept, ORDERS)
 
@@ -123,6 +133,7 @@ def test_two_tables_lose_files_at_once(shop: Shop) -> None:
 
 def test_a_table_that_cannot_be_read_is_dropped_by_the_runbooks_words(shop: Shop) -> None:
     Path(shop.held().metadata_location.removeprefix("file:")).unlink()
+    shop.begin()
     # Spark reads the table before it drops it.
     with pytest.raises(Py4JJavaError, match="NotFoundException"):
         shop.spark.sql(f"DROP TABLE lake.shop.{ORDERS.name}")
