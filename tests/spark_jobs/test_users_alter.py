@@ -298,3 +298,19 @@ def test_whatever_people_alter_rows_are_right_or_the_table_is_refused(pipeline: 
         shop.written(sorted({chance.choice([*shop.known]), (chance.randrange(3, 9), chance.randrange(3))}))
         shop.expect()
     shop.expect_published(pipeline)
+
+
+def test_a_key_that_somebody_made_wider_keeps_its_publisher(pipeline: Pipeline, warehouse: Warehouse) -> None:
+    """Who sends an event decides whose progress says that it was sent."""
+    shop = Shop.of(warehouse, 100)
+    keys = [(key, key % 3) for key in range(1, 21)]
+    shop.written(keys)
+    for name in ("key.id", "key.line", "after.id"):
+        shop.sql(f"ALTER TABLE {shop.changes} ALTER COLUMN {name} TYPE BIGINT")
+    shop.sql(f"ALTER TABLE {shop.changes} ALTER COLUMN key.line FIRST")
+    shop.written(keys)
+    shop.expect()
+    shop.expect_published(pipeline)
+    shares = {(key["id"], row["publisher"]) for key, _, row in outgoing(pipeline, warehouse, shop.table, shop.batch)}
+    assert len(shares) == len(keys)
+    assert {publisher for _, publisher in shares} == {0, 1}
