@@ -63,6 +63,10 @@ _LOST: Final = re.compile(
     r"|SparkContext was shut down|LanceError\(IO\)"
 )
 """What Spark, or a library of a worker, says when the machine or the network is at fault."""
+_GONE: Final = re.compile(r"LanceError\(IO\): .*\bnot found: |Dataset at path \S+ was not found", re.IGNORECASE)
+"""What Lance says when a file of a dataset is gone, while its store answers."""
+_GONE_OF_JAVA: Final = re.compile(r"^org\.apache\.iceberg\.exceptions\.NotFoundException$")
+"""The same of a file of a table; its cause may be one of the world."""
 _RAISED: Final = re.compile(r"^([A-Za-z_][\w.]*)(?:: (.*))?$", re.MULTILINE)
 _ERRNO: Final = re.compile(r"^\[Errno (\d+)\]")
 _LONGEST: Final = 500
@@ -103,6 +107,8 @@ def kind_of(error: BaseException) -> Kind:
         return _kind_of_spark(error)
     if isinstance(error, Py4JNetworkError | EOFError) or type(error).__module__.startswith(_CLIENTS):
         return "world"
+    if _GONE.search(str(error)):
+        return "table"
     if isinstance(error, OSError):
         return "table" if error.errno in _OF_THE_INPUT else "world"
     return "world" if _LOST.search(str(error)) else "table"
@@ -113,6 +119,8 @@ def _kind_of_spark(error: PySparkException | Py4JJavaError) -> Kind:
         return "table"
     causes = list(_causes(error))
     if any(_sql_state(cause).startswith(_OF_THE_ROWS) for cause in causes):
+        return "table"
+    if any(_GONE_OF_JAVA.match(str(cause.getClass().getName())) for cause in causes):
         return "table"
     if _LOST.search(str(error)) or limit_of(error) is not None:
         return "world"

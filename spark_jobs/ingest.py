@@ -518,10 +518,13 @@ class Batch:
         warehouse, rules = self._warehouse(), self.config.columns.rules
         known = pinned.verdicts(self.store, self.manifest).refused
         asked = [table for table in wanted if table.id not in known]
+        # Of a table that was fine before, that is found when it is written to.
+        before = {table.table_id for table in self.base.refused} if self.base is not None else set()
 
         def reason(table: Table) -> str | None:
             try:
-                return rejection_reason(table, schema, rules) or warehouse.rejection_reason(table)
+                found = rejection_reason(table, schema, rules) or warehouse.rejection_reason(table)
+                return warehouse.altered(self._shown(table, schema), schema) if found is None and table.id in before else found
             except Exception as error:
                 if kind_of(error) != "table":
                     raise
@@ -1015,9 +1018,8 @@ class Batch:
         with_events = {table.id for table, events in zip(captured, emitted, strict=True) if events}
         # The configuration may have changed since. What was committed of a table that is rejected now stays, as an earlier run
         # may seal it yet: if this one does, the next batch takes it back.
-        for table in self.earlier:
-            if table.id not in with_events and table.id not in self.refused:
-                warehouse.take_back(table, number)
+        gone = [table for table in self.earlier if table.id not in with_events and table.id not in self.refused]
+        of_each(gone, lambda table: warehouse.take_back(table, number))
 
         def commit(table: Table) -> None:
             if table.id in with_events:

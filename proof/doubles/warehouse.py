@@ -7,13 +7,14 @@ What a commit checks, and what it does if somebody else was faster, follows Iceb
 checked against what came since, then made of the newest metadata, and again if that is not the newest any more; columns
 and roll-backs are made of the metadata that was loaded. Rows are dictionaries, as Spark's readers return them.
 
-Not here: columns renamed or set aside, UPDATE (values of dropped columns, `_refill`), numbers by `warehouse.decimal`,
+Not here: columns renamed or set aside, or changed by people, UPDATE (values of dropped columns, `_refill`), numbers by `warehouse.decimal`,
 static content beside a clustering of no bytes, branches and tags, format version 3. One driver runs at a time: nothing is locked.
 Sources: Iceberg, SnapshotProducer, MergingSnapshotProducer, BaseOverwriteFiles, BaseRowDelta, BaseTransaction; the tests
 in `tests/proof/doubles/test_warehouse.py`, which Spark passes too. Must not know the rules of batches."""
 
 from __future__ import annotations
 
+import itertools
 import pickle
 import re
 from collections import defaultdict
@@ -33,6 +34,7 @@ from spark_jobs.sinks.batch_files import CHANGES, CURRENT, EMITTED
 from spark_jobs.sinks.changes_files import ChangesFiles, DataFile, Span, Wanted
 from spark_jobs.sinks.iceberg import TableWrite, Warehouse, passed
 from spark_jobs.sinks.iceberg_table import Kept, Replaced
+from spark_jobs.sinks.own_columns import OwnColumns
 from spark_jobs.sinks.schema_evolution import Path, Steps, quoted
 from spark_jobs.stages.row_packs import unpacked
 from spark_jobs.stages.table_rows import EXPIRES_AT, OP, WRITETIME, RowShape
@@ -353,6 +355,17 @@ class DoubleTable:
         return self._metadata.columns
 
     @property
+    def partition_names(self) -> list[str]:
+        return []
+
+    @property
+    def own_columns(self) -> OwnColumns:
+        return _OwnColumns(self.columns, _described(self.columns, itertools.count(1)), None)
+
+    def own_columns_at(self, _: int) -> OwnColumns:
+        return self.own_columns
+
+    @property
     def snapshot(self) -> int | None:
         return self._metadata.current
 
@@ -415,7 +428,7 @@ class DoubleTable:
 
     # --- metadata
 
-    def evolve(self, plan: Steps, properties: Mapping[str, str], check: Callable[[], None]) -> None:
+    def evolve(self, plan: Steps, properties: Mapping[str, str], check: Callable[[], None], own: OwnColumns | None = None) -> None:
         if plan.aside or plan.renamed:
             raise NotImplementedError(f"the warehouse double renames no columns: {[*plan.aside, *plan.renamed]}")
         base = self._refreshed()
@@ -565,6 +578,25 @@ def row_delta(
 
 
 # --- columns
+
+
+class _OwnColumns(OwnColumns):
+    """All are: nobody but writetime changes columns here, so that nothing has to be recorded."""
+
+    is_recorded = True  # type: ignore[assignment]
+
+
+def _described(kind: DataType, numbers: Iterator[int]) -> Any:
+    """A type in Iceberg's JSON format, as far as `OwnColumns` asks."""
+    if isinstance(kind, StructType):
+        named = ((next(numbers), each) for each in kind.fields)
+        fields = [{"id": n, "name": each.name, "required": False, "type": _described(each.dataType, numbers)} for n, each in named]
+        return {"type": "struct", "fields": fields}
+    if isinstance(kind, ArrayType):
+        return {"type": "list", "element": _described(kind.elementType, numbers)}
+    if isinstance(kind, MapType):
+        return {"type": "map", "key": _described(kind.keyType, numbers), "value": _described(kind.valueType, numbers)}
+    return kind.simpleString()
 
 
 def _evolved(columns: StructType, plan: Steps) -> StructType:

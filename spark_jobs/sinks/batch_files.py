@@ -38,7 +38,7 @@ WRITTEN: Final = pa.schema([("table_id", pa.binary()), ("part", pa.string()), *K
 """A row of KEYED of a table's CHANGES or CURRENT rows; or, EMITTED: how many of its events the stream tells (`rows`);
 or, REJECTED: why the table's files cannot be written (`path`)."""
 FOUND: Final = pa.schema([("table_id", pa.binary()), *DELETES])
-"""A row of DELETES of a table."""
+"""A row of DELETES of a table; or, without `of`: why its keys cannot be looked up (`path`)."""
 EVENTS_PER_TASK: Final = 20_000
 _FILE: Final = 200
 """Writing a file costs about as much as so many events."""
@@ -214,7 +214,11 @@ def looking_up(lookups: Mapping[bytes, KeyLookup], shares: Sequence[Sequence[tup
     def look_up(numbers: Batches) -> Batches:
         for number in (number for batch in numbers for number in batch["id"].to_pylist()):
             for table_id, file in shares[number]:
-                with reporting(table_id):
-                    yield from lookups[table_id].found(table_id, file)
+                try:
+                    with concerning(table_id):
+                        yield from lookups[table_id].found(table_id, file)
+                except TablesFailed as error:
+                    reasons = [{"table_id": table_id, "path": each.reason} for each in error.refused]
+                    yield pa.RecordBatch.from_pylist(reasons, schema=FOUND)
 
     return look_up

@@ -31,7 +31,7 @@ import structlog
 from spark_jobs.sinks.field_ids import with_ids
 from spark_jobs.stages.row_packs import spill_folder
 from spark_jobs.stages.scan import Batches
-from writetime.errors import WritetimeError
+from writetime.errors import ObjectNotFound, WritetimeError
 from writetime.storage import open_store
 from writetime.storage.address import parse_object
 from writetime.storage.store import Store
@@ -54,6 +54,7 @@ _SETTINGS_OF_A_WRITER: Final = (
     *("write.distribution-mode", "write.target-file-size-bytes", "write.spark.", "encryption."),
 )
 """How properties begin which Spark's writer obeys and this one does not."""
+_PUT_BACK: Final = "Put the same file back; or drop the table from the catalog and make it again from the archive with `writetime rebuild`."
 _DEFAULTS: Final = {("write.parquet.compression-codec", "zstd"), ("write.format.default", "parquet")}
 """Those that Iceberg sets itself, or that change nothing."""
 
@@ -182,7 +183,7 @@ def opened(path: str) -> pq.ParquetFile:
     if _is_in_a_store(path):
         store, name = _store(path)
         return pq.ParquetFile(io.BytesIO(store.read(name)))
-    return pq.ParquetFile(_local(path))
+    return _opened(_local(path))
 
 
 def opened_in_part(path: str, size: int) -> pq.ParquetFile:
@@ -190,7 +191,18 @@ def opened_in_part(path: str, size: int) -> pq.ParquetFile:
     fetched."""
     if _is_in_a_store(path):
         return pq.ParquetFile(pa.PythonFile(io.BufferedReader(_Remote(path, size)), mode="r"), pre_buffer=True)
-    return pq.ParquetFile(_local(path))
+    return _opened(_local(path))
+
+
+def _opened(path: Path) -> pq.ParquetFile:
+    """A local file. ObjectNotFound if it is gone from its folder, as from a bucket: that concerns its table, and an error of
+    the disk does not."""
+    try:
+        return pq.ParquetFile(path)
+    except FileNotFoundError as error:
+        if not path.parent.is_dir():
+            raise
+        raise ObjectNotFound("it is gone", operation="read a file of a table", obj=str(path), hint=_PUT_BACK) from error
 
 
 class _Remote(io.RawIOBase):

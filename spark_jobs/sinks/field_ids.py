@@ -7,7 +7,7 @@ field ids). Must not know which tables there are."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, Final
 
 import pyarrow as pa
@@ -18,9 +18,14 @@ FIELD_ID: Final = b"PARQUET:field_id"
 
 
 def with_ids(columns: pa.Schema, struct: Mapping[str, Any]) -> pa.Schema:
-    """The columns with the field ids of an Iceberg schema (its JSON format) that has them in the same
-    order."""
-    return pa.schema([_with_id(column, each["id"], each["type"]) for column, each in zip(columns, struct["fields"], strict=True)])
+    """The columns with the field ids of an Iceberg schema (its JSON format) that has them, and perhaps others, under the
+    same names."""
+    return pa.schema(_fields_with_ids(columns, struct))
+
+
+def _fields_with_ids(columns: Iterable[pa.Field], struct: Mapping[str, Any]) -> list[pa.Field]:
+    named = {each["name"]: each for each in struct["fields"]}
+    return [_with_id(column, named[column.name]["id"], named[column.name]["type"]) for column in columns]
 
 
 def _with_id(column: pa.Field, number: int, kind: Any) -> pa.Field:
@@ -29,7 +34,7 @@ def _with_id(column: pa.Field, number: int, kind: Any) -> pa.Field:
 
 def _type_with_ids(column: pa.DataType, kind: Any) -> pa.DataType:
     if pa.types.is_struct(column):
-        return pa.struct([_with_id(each, of["id"], of["type"]) for each, of in zip(column, kind["fields"], strict=True)])
+        return pa.struct(_fields_with_ids(column, kind))
     if pa.types.is_map(column):
         return pa.map_(
             _with_id(column.key_field, kind["key-id"], kind["key"]), _with_id(column.item_field, kind["value-id"], kind["value"])

@@ -20,7 +20,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from functools import lru_cache, reduce
-from typing import Any, Literal, NamedTuple
+from typing import Any, Literal, NamedTuple, cast
 from uuid import UUID
 
 import pyarrow as pa
@@ -30,7 +30,7 @@ from pyspark.errors import PySparkException
 from pyspark.sql import DataFrame, Row, SparkSession
 from pyspark.sql import functions as F
 from pyspark.sql.pandas.types import from_arrow_schema, to_arrow_schema
-from pyspark.sql.types import DecimalType, StructType
+from pyspark.sql.types import DecimalType, StructField, StructType
 
 from spark_jobs.failures import TablesFailed, kind_of, of_each, reason_of
 from spark_jobs.meter import Made, Meter
@@ -51,12 +51,14 @@ from spark_jobs.sinks.batch_files import (
 from spark_jobs.sinks.changes_files import ChangesFiles
 from spark_jobs.sinks.data_files import FileTarget
 from spark_jobs.sinks.iceberg_table import IcebergTable, Kept, Replaced, is_conflict
+from spark_jobs.sinks.own_columns import OwnColumns, Trouble
 from spark_jobs.sinks.row_positions import MAX_KEY_BYTES, HeldFile, Lookup, can_look_up, in_shares, written_with_keys
 from spark_jobs.sinks.schema_evolution import (
     Path,
     Steps,
     converted,
     literal,
+    no_wider,
     quoted,
     steps,
 )
@@ -67,7 +69,7 @@ from spark_jobs.stages.number_columns import NumberTooLong, lacking, number_or_n
 from spark_jobs.stages.scan import Batches
 from spark_jobs.stages.table_rows import EXPIRES_AT, OP, WRITETIME, RowShape, changes_schema
 from writetime.cassandra.schema import model
-from writetime.cassandra.schema.fingerprint import describe, schema_version
+from writetime.cassandra.schema.fingerprint import describe, described, schema_version
 from writetime.cassandra.schema.model import Schema, Table
 from writetime.config.pipeline import PipelineConfig
 from writetime.config.warehouse import WarehouseConfig
@@ -418,9 +420,23 @@ class Warehouse:
             return str(error)
         return self.layout.numbers.rejection_reason(table)
 
+    def altered(self, table: Table, schema: Schema) -> str | None:
+        """What somebody has done to columns of the table's tables so that nothing can be written; None if nothing."""
+        shape = RowShape.of(table, schema)
+        changes, current = (None if name is None else self.tables.find(name) for name in (self.changes_of(table), self.current_of(table)))
+        try:
+            if changes is not None:
+                self._expect_own(changes, _as_spark(changes_schema(shape)), changes_rows(shape))
+            if current is not None:
+                columns = current_schema(shape, _facts_of(current), self.layout.numbers.of(table))
+                self._expect_own(current, _as_spark(columns), current_rows(shape))
+        except BatchError as error:
+            return str(error)
+        return None
+
     def open_changes(self, table: Table, voided: Iterable[int] = ()) -> Changes | None:
-        """This incarnation's current changes without those of `voided` batches; None if there are none.
-        BatchError (retriable) if another incarnation took the name in the meantime."""
+        """This incarnation's current changes without those of `voided` batches, and without columns of somebody else; None
+        if there are none. BatchError (retriable) if another incarnation took the name in the meantime."""
         name = self.changes_of(table)
         held = None if name is None else self.tables.load(name)
         if held is None or (seen := held.snapshot) is None:
@@ -429,12 +445,17 @@ class Warehouse:
         moved = BatchError("the table was created again under another id", operation="open a warehouse table", obj=name, retriable=True)
         if properties.get(_ID_PROPERTY) != str(table.id):
             raise moved
+        _expect(held, held.own_columns.missing, "read events")
+        versions = {version: json.loads(text) for version, text in _named(properties, _SCHEMA_PROPERTY).items()}
+        own = held.own_columns_at(seen)
+        columns = _as_published(own.as_made, table, versions)
         try:
             # A snapshot belongs to one table: the table of this name must still be that one.
             rows = self.tables.changes_at(held.name, seen, voided)
         except PySparkException as error:
             raise moved from error
-        versions = {version: json.loads(text) for version, text in _named(properties, _SCHEMA_PROPERTY).items()}
+        if columns != own.columns:
+            rows = rows.to(columns)
         return Changes(rows, versions, held, seen, _key_names(held))
 
     def key_names(self, table: Table) -> tuple[str, ...]:
@@ -495,9 +516,7 @@ class Warehouse:
                 emitted[table_id] += row.rows
             else:
                 writes[table_id].parts[row.part].take(row)
-        if rejected:
-            named = {table_id: writes[table_id].table for table_id in rejected}
-            raise TablesFailed([RefusedTable(table=named[i].label, table_id=named[i].id, reason=why) for i, why in rejected.items()])
+        _expect_none(rejected, writes)
         return dict(emitted)
 
     def _written(self, writes: Mapping[bytes, TableWrite], events: Sequence[Events], batch: int) -> Iterable[Row]:
@@ -547,8 +566,13 @@ class Warehouse:
         files = [(table_id, file) for table_id, current in currents.items() for file in current.held_files or ()]
         shares = in_shares(files, self.spark.sparkContext.defaultParallelism)
         numbers = self.spark.range(len(shares), numPartitions=len(shares))
+        rejected: dict[bytes, str] = {}
         for row in numbers.mapInArrow(looking_up(lookups, shares), schema=from_arrow_schema(FOUND)).collect():
-            currents[bytes(row.table_id)].deletes.append(row)
+            if row.of is None:
+                rejected[bytes(row.table_id)] = row.path
+            else:
+                currents[bytes(row.table_id)].deletes.append(row)
+        _expect_none(rejected, writes)
 
     # --- changes
 
@@ -809,6 +833,8 @@ class Warehouse:
             write.held_files = write.held.rows_by_file(write.seen)
             if write.held_files is None:
                 return
+        elif write.held.partition_names:
+            return
         write.target = write.held.file_target(columns)
 
     def commit_current(self, write: TableWrite, events: Events, batch: int) -> Size:
@@ -937,10 +963,15 @@ class Warehouse:
 
     def write_quarantine(self, quarantined: Sequence[QuarantineRecord], batch: int) -> None:
         """Insert or update the rows of these records, all of one cluster. If the table was not created by
-        writetime, nothing is written and an error is logged: the bucket has everything, so no batch has to
-        wait for it."""
+        writetime, or cannot be read or written, nothing is written and an error is logged: the bucket has everything, so no
+        batch has to wait for it."""
         with self.fenced(batch):
-            _despite_conflicts(lambda: self._write_quarantine(quarantined, batch))
+            try:
+                _despite_conflicts(lambda: self._write_quarantine(quarantined, batch))
+            except Exception as error:
+                if kind_of(error) != "table":
+                    raise
+                log.error("quarantine records not written", batch=batch, records=len(quarantined), error=reason_of(error))
 
     def _write_quarantine(self, quarantined: Sequence[QuarantineRecord], batch: int) -> None:
         name, columns = self._name(OWN_NAMESPACE, _QUARANTINE_ID), from_arrow_schema(QUARANTINE)
@@ -1003,21 +1034,22 @@ class Warehouse:
         facts, which stays as it was at creation."""
         table = shape.table
         name, held = self._place(self._current_in(table), table, batch)
-        facts: Any = self.layout.cell_facts if held is None else held.properties.get(_FACTS_PROPERTY, "map")
+        facts = self.layout.cell_facts if held is None else _facts_of(held)
         digits = self.layout.numbers.of(table)
         columns = _as_spark(current_schema(shape, facts, digits))
         dropped = {column: gone.dropped_at for column, gone in table.dropped_columns.items()}
         if held is None:
             held = self.tables.create(name, columns, {**_PROPERTIES, _ID_PROPERTY: str(table.id), _FACTS_PROPERTY: facts}, None)
         else:
+            own = self._expect_own(held, columns, current_rows(shape))
             known = json.loads(held.properties.get(_DROPPED_PROPERTY, "{}"))
             news = {column: at for column, at in dropped.items() if at > known.get(column, at - 1)}
             if facts == "none":
                 # Of a column that is back only the fold can tell old values from new ones: its events take
                 # the old ones away. One of another type is made anew.
-                replaced = steps(columns, held.columns, current_rows(shape)).replaced
+                replaced = steps(columns, own.as_made, current_rows(shape)).replaced
                 news = {c: at for c, at in news.items() if c not in table.columns or to_column(c) in replaced}
-            self._take_dropped(held, facts, news, batch)
+            self._take_dropped(held, facts, {c: at for c, at in news.items() if to_column(c) in own.as_made.names}, batch)
             self._expect_numbers(held, shape, digits, columns)
         wanted = {_DROPPED_PROPERTY: json.dumps(dropped), **_keys(shape), **self._modes(), **self._claim()}
         self._evolve(held, columns, current_rows(shape), wanted, batch)
@@ -1027,7 +1059,8 @@ class Warehouse:
 
     def _expect_numbers(self, held: IcebergTable, shape: RowShape, digits: Mapping[str, Digits], columns: StructType) -> None:
         """NumberTooLong if a rule of numbers has changed, and the table's values cannot become what it says."""
-        stored, replaced = held.columns, steps(columns, held.columns, current_rows(shape)).replaced
+        stored = held.own_columns.as_made
+        replaced = steps(columns, stored, current_rows(shape)).replaced
         for name, kind in shape.columns.items():
             column = to_column(name)
             if column not in replaced or str(kind) not in ("decimal", "varint"):
@@ -1061,12 +1094,20 @@ class Warehouse:
 
     def _evolve(self, held: IcebergTable, columns: StructType, rows: Mapping[Path, int], wanted: Mapping[str, str], batch: int) -> None:
         """Evolve the table to the columns, and set its properties."""
-        plan = steps(columns, held.columns, rows)
+        own = self._expect_own(held, columns, rows)
+        plan = steps(columns, own.as_made, rows)
+        _expect_free(held, plan)
         properties = held.properties
         wanted = {**wanted, **_to_refill(plan.replaced if rows.get(()) else {})}
         news = {key: value for key, value in wanted.items() if properties.get(key) != value}
-        if plan or news:
-            held.evolve(plan, news, lambda: self._expect_open(batch))
+        if plan or news or not own.is_recorded:
+            held.evolve(plan, news, lambda: self._expect_open(batch), own)
+
+    def _expect_own(self, held: IcebergTable, columns: StructType, rows: Mapping[Path, int]) -> OwnColumns:
+        """The table's columns. BatchError if somebody has changed some so that these cannot be written."""
+        own = held.own_columns
+        _expect(held, own.trouble(columns, rows), "write rows")
+        return own
 
     def _refill(self, held: IcebergTable, columns: Mapping[str, str], batch: int) -> None:
         """Fill columns that were created again with the values that were set aside."""
@@ -1089,11 +1130,9 @@ class Warehouse:
         """Set columns that were dropped in the cluster to null, in unchanged rows too. Values written later
         than the drop (with a clock that was ahead) stay, because they reappear when the column is added
         again. Without writetimes all values are removed."""
-        stored = set(held.columns.names)
-        gone = {column: at for column, at in dropped.items() if to_column(column) in stored}
-        if gone:
+        if dropped:
             self._expect_open(batch)
-            self.tables.execute(_drop_statement(held.name, facts, gone), self._about(batch, "dropped"))
+            self.tables.execute(_drop_statement(held.name, facts, dropped), self._about(batch, "dropped"))
 
     # --- the rest
 
@@ -1282,6 +1321,19 @@ def _incarnation(held: IcebergTable) -> str:
     return properties[_ID_PROPERTY]
 
 
+def _expect(held: IcebergTable, trouble: Trouble | None, operation: str) -> None:
+    if trouble is not None:
+        raise BatchError(trouble.what, operation=operation, obj=held.name, hint=trouble.hint)
+
+
+def _expect_free(held: IcebergTable, plan: Steps) -> None:
+    """BatchError if a partition field of somebody has the name that a column gets, which Iceberg does not allow."""
+    names = {*(path[0] for path, _ in plan.added if len(path) == 1), *(name for path, name in plan.renamed if len(path) == 1)}
+    for name in sorted(names & {*held.partition_names}) if names else ():
+        what, hint = f"somebody has partitioned it by a field {name}, and it gets a column of that name", f"DROP PARTITION FIELD {name}"
+        _expect(held, Trouble(what, f"Drop the partition field (`ALTER TABLE … {hint}`), and add it under another name."), "write rows")
+
+
 def _named(properties: Mapping[str, str], prefix: str) -> dict[str, str]:
     """The properties whose names begin so, by the rest of their names."""
     return {key.removeprefix(prefix): value for key, value in properties.items() if key.startswith(prefix)}
@@ -1366,6 +1418,28 @@ def _as_spark(columns: pa.Schema) -> StructType:
 
 def _names(columns: Iterable[model.Column]) -> list[str]:
     return [to_column(column.name) for column in columns]
+
+
+def _as_published(columns: StructType, table: Table, versions: Mapping[str, dict[str, Any]]) -> StructType:
+    """A changes table's columns as publishers read them. Keys are as narrow as they were made: their hash says who sends an
+    event, and so whether it was sent."""
+    if not versions:
+        return columns
+    of_version, types = described(next(iter(versions.values())), table.keyspace, table.name)
+    key = _as_spark(pa.schema([("key", RowShape.of(of_version, Schema(types=types)).key_type)]))["key"].dataType
+    made = [(each, no_wider(each.dataType, key) if each.name == "key" else each.dataType) for each in columns.fields]
+    return StructType([StructField(each.name, kind, each.nullable) for each, kind in made])
+
+
+def _expect_none(rejected: Mapping[bytes, str], writes: Mapping[bytes, TableWrite]) -> None:
+    """TablesFailed for the tables that tasks have rejected, with their reasons."""
+    named = [(writes[table_id].table, reason) for table_id, reason in rejected.items()]
+    if named:
+        raise TablesFailed([RefusedTable(table=table.label, table_id=table.id, reason=reason) for table, reason in named])
+
+
+def _facts_of(held: IcebergTable) -> Facts:
+    return cast(Facts, held.properties.get(_FACTS_PROPERTY, "map"))
 
 
 def _key_names(held: IcebergTable) -> tuple[str, ...]:

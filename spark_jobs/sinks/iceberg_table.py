@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 from collections.abc import Callable, Collection, Generator, Iterable, Iterator, Mapping, Sequence
 from contextlib import closing
 from datetime import UTC, datetime
@@ -25,6 +26,7 @@ from pyspark.sql.types import DataType, StructField, StructType
 from spark_jobs.sinks.changes_files import MAX_FILE_BYTES, ChangesFiles, DataFile
 from spark_jobs.sinks.data_files import FileTarget
 from spark_jobs.sinks.field_ids import with_ids
+from spark_jobs.sinks.own_columns import PROPERTY, OwnColumns
 from spark_jobs.sinks.row_positions import DELETED_FROM, HeldFile
 from spark_jobs.sinks.schema_evolution import Path, Steps
 from writetime.errors import BatchBusy
@@ -35,7 +37,7 @@ Replaced = Literal["everything", "nothing"] | int
 """The rows that a commit replaces; a number: those of that batch."""
 
 _CONFLICTS: Final = (
-    *("CommitFailedException", "ValidationException", "AlreadyExistsException"),
+    *("CommitFailedException", "AlreadyExistsException"),
     *("TABLE_OR_VIEW_ALREADY_EXISTS", "SCHEMA_ALREADY_EXISTS", "TABLE_OR_VIEW_NOT_FOUND"),
     # The table was rolled back to before the snapshot that a commit is based on.
     "is not an ancestor of",
@@ -43,6 +45,13 @@ _CONFLICTS: Final = (
     *("Table UUID does not match", "dropped by another process"),
 )
 """How Iceberg and Spark say that somebody else was faster."""
+_INVALID: Final = "ValidationException"
+_CONFLICTING: Final = re.compile(
+    rf"{_INVALID}: (?:Found (?:new |concurrently |conflicting )|Cannot commit|Cannot determine history|Missing required files"
+    r"|Deleted manifest|Cannot add a snapshot)"
+)
+"""How Iceberg's checks of a commit do (MergingSnapshotProducer, ManifestFilterManager, BaseRewriteManifests). The same exception says
+that a table's columns or partitions do not allow something, and nobody was faster."""
 _UNKNOWN: Final = "CommitStateUnknownException"
 _MANY: Final = ("snapshots", "snapshot-log", "metadata-log")
 """Parts of a table's metadata that grow with its commits."""
@@ -99,7 +108,27 @@ class IcebergTable:
 
     @property
     def columns(self) -> StructType:
-        return StructType.fromJson(json.loads(self._java("org.apache.iceberg.spark.SparkSchemaUtil").convert(self._table.schema()).json()))
+        return self._as_spark(self._table.schema())
+
+    @property
+    def own_columns(self) -> OwnColumns:
+        """The columns, and which of them were made here."""
+        return self._own(self._table.schema())
+
+    def own_columns_at(self, seen: int) -> OwnColumns:
+        """The same as of snapshot `seen`."""
+        return self._own(self._table.schemas().get(self._table.snapshot(seen).schemaId()))
+
+    def _own(self, schema: Any) -> OwnColumns:
+        return OwnColumns.of(self._as_spark(schema), self._described(schema), self.properties)
+
+    def _as_spark(self, schema: Any) -> StructType:
+        return StructType.fromJson(json.loads(self._java("org.apache.iceberg.spark.SparkSchemaUtil").convert(schema).json()))
+
+    def _described(self, schema: Any) -> dict[str, Any]:
+        """A schema in Iceberg's JSON format."""
+        found: dict[str, Any] = json.loads(self._java("org.apache.iceberg.SchemaParser").toJson(schema))
+        return found
 
     @property
     def metadata_location(self) -> str | None:
@@ -111,6 +140,11 @@ class IcebergTable:
     def spec_id(self) -> int:
         """Id of the partitioning of new files."""
         return int(self._table.spec().specId())
+
+    @property
+    def partition_names(self) -> list[str]:
+        """Names of the fields that new files are partitioned by."""
+        return [str(each.name()) for each in self._table.spec().fields()]
 
     @property
     def snapshot(self) -> int | None:
@@ -224,11 +258,14 @@ class IcebergTable:
         self.refresh()
         self._spark.catalog.refreshTable(self.name)
 
-    def evolve(self, plan: Steps, properties: Mapping[str, str], check: Callable[[], None]) -> None:
-        """Apply the steps and set the properties; readers see all of it or nothing. `check` is called once
-        the table is loaded: a later change of columns makes this fail."""
+    def evolve(self, plan: Steps, properties: Mapping[str, str], check: Callable[[], None], own: OwnColumns | None = None) -> None:
+        """Apply the steps, set the properties, and note which columns are `own`, those that the steps are for, after them;
+        readers see all of it or nothing. `check` is called once the table is loaded: a later change of columns makes this
+        fail, as does one since `own` was read."""
         transaction = self._table.newTransaction()
         check()
+        if own is not None and self._described(transaction.table().schema()) != own.struct:
+            raise BatchBusy("somebody changes its columns", operation="evolve a warehouse table", obj=self.name, hint="Run it again.")
         # Each at once, so that two columns may swap their names; first what makes room for the others.
         for renames in (plan.aside, plan.renamed):
             self._update(transaction, [("renameColumn", ".".join(path), name) for path, name in renames])
@@ -237,6 +274,8 @@ class IcebergTable:
         update = transaction.updateProperties()
         for name, value in properties.items():
             update.set(name, value)
+        if own is not None:
+            update.set(PROPERTY, own.recorded(self._described(transaction.table().schema())))
         update.commit()
         transaction.commitTransaction()
         self._spark.catalog.refreshTable(self.name)
@@ -307,8 +346,7 @@ class IcebergTable:
         return _reachable(self._spark, self.name.partition(".")[0].strip("`"))
 
     def _with_ids(self, columns: pa.Schema, schema_id: int) -> pa.Schema:
-        struct = self._java("org.apache.iceberg.SchemaParser").toJson(self._table.schemas().get(schema_id))
-        return with_ids(columns, json.loads(struct))
+        return with_ids(columns, self._described(self._table.schemas().get(schema_id)))
 
     def key_columns(self, columns: pa.Schema, names: Sequence[str]) -> pa.Schema:
         """These columns with their field ids; `columns`: all of the table."""
@@ -389,7 +427,7 @@ class IcebergTable:
         try:
             operation.commit()
         except (Py4JJavaError, PySparkException) as error:
-            if is_conflict(error) and _UNKNOWN not in str(error):
+            if (is_conflict(error) or _INVALID in str(error)) and _UNKNOWN not in str(error):
                 target.discard()
             raise
         self._spark.catalog.refreshTable(self.name)
@@ -483,7 +521,8 @@ those before, that no row was added or deleted since, and that the files of thes
 
 def is_conflict(error: PySparkException | Py4JJavaError) -> bool:
     """Whether somebody else was faster."""
-    return any(conflict in str(error) for conflict in _CONFLICTS)
+    text = str(error)
+    return any(conflict in text for conflict in _CONFLICTS) or bool(_CONFLICTING.search(text))
 
 
 @lru_cache(maxsize=64)

@@ -3,10 +3,11 @@ added, and doing so in one commit.
 
 Strategy: a table's shape says all. The columns of a primary key keep their places for the life of a table
 (CREATE fixes them, ALTER renames them only), and so do the fields of a user type (ALTER TYPE adds at the end
-or renames): these go by place, so that a name that differs is a rename. All other columns go by name: one
-that is not there is new, one that nobody wants any more stays with its history. A column whose type cannot
-become what is wanted (re-added with another type) is set aside under a name that no CQL column can have, and
-made anew.
+or renames): these go by place, so that a name that differs is a rename. Places are those in CQL, in which the table's
+columns were made, wherever people have moved them since (`OwnColumns.as_made`). All other columns go by name: one
+that is not there is new, one that nobody wants any more stays with its history. A column that is wider than it needs to
+be stays so. One whose type cannot become what is wanted (re-added with another type) is set aside under a name that no CQL
+column can have, and made anew.
 
 Sources: Cassandra 3.11-5.0, cql3 AlterTableStatement and AlterTypeStatement; Iceberg, SchemaUpdate. Knows
 Spark's types; knows neither a table nor a CQL schema.
@@ -29,6 +30,7 @@ from pyspark.sql.types import (
     LongType,
     MapType,
     ShortType,
+    StructField,
     StructType,
 )
 
@@ -72,8 +74,9 @@ class _Clash(Exception):
 
 
 def steps(wanted: StructType, stored: StructType, rows: Mapping[Path, int]) -> Steps:
-    """The steps after which `stored` can hold rows of `wanted`. `rows`: the structs that are rows of the
-    table, by path (`()` is the top), with the number of their first columns that are matched by position."""
+    """The steps after which `stored` can hold rows of `wanted`. `stored`: the table's columns that were made here, in the
+    order in which they were. `rows`: the structs that are rows of the table, by path (`()` is the top), with the number of
+    their first columns that are matched by position."""
     if wanted == stored:
         return Steps()
     return _of_row(wanted, stored, rows, (), ())
@@ -120,16 +123,14 @@ def _of_column(wanted: DataType, stored: DataType, rows: Mapping[Path, int], was
     asked = _HELD_AS.get(asked, asked)
     if (held, asked) in _WIDER:
         return Steps(widened=[(now, asked())])
-    if asked is not held:
+    if asked is not held and (asked, held) not in _WIDER:
         raise _Clash
     return Steps()
 
 
 def _of_decimal(wanted: DecimalType, stored: DecimalType, now: Path) -> Steps:
-    if wanted == stored:
-        return Steps()
-    if wanted.scale == stored.scale and wanted.precision > stored.precision:
-        return Steps(widened=[(now, wanted)])
+    if wanted.scale == stored.scale:
+        return Steps(widened=[(now, wanted)] if wanted.precision > stored.precision else [])
     raise _Clash  # Iceberg does not change a scale
 
 
@@ -171,6 +172,21 @@ def converted(value: str, stored: DataType, wanted: DataType, depth: int = 0) ->
         item = converted(f"{name}.value", stored.valueType, wanted.valueType, depth + 1)
         return f"map_from_entries(transform(map_entries({value}), {name} -> struct({key}, {item})))"
     return f"try_cast({value} AS {type_ddl(wanted)})"
+
+
+def no_wider(stored: DataType, wanted: DataType) -> DataType:
+    """The stored type as narrow as the wanted one, which has the same fields in the same order, wherever it is wider."""
+    if isinstance(wanted, StructType) and isinstance(stored, StructType):
+        pairs = zip(stored.fields, wanted.fields, strict=False)
+        made = [StructField(old.name, no_wider(old.dataType, new.dataType), old.nullable) for old, new in pairs]
+        return StructType([*made, *stored.fields[len(made) :]])
+    if isinstance(wanted, ArrayType) and isinstance(stored, ArrayType):
+        return ArrayType(no_wider(stored.elementType, wanted.elementType), stored.containsNull)
+    if isinstance(wanted, MapType) and isinstance(stored, MapType):
+        key, value = no_wider(stored.keyType, wanted.keyType), no_wider(stored.valueType, wanted.valueType)
+        return MapType(key, value, stored.valueContainsNull)
+    asked = _HELD_AS.get(type(wanted), type(wanted))
+    return asked() if (asked, type(stored)) in _WIDER else stored
 
 
 def type_ddl(kind: DataType) -> str:

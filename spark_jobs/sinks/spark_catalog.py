@@ -166,7 +166,7 @@ class SparkCatalog:
         """Replace a batch's rows of a changes table one by one. A crash between the two steps loses nothing."""
         on = f"t.batch = {batch} AND t.ordinal = s.ordinal"
         with self._viewed(rows) as view:
-            self.execute(_merge_all(name, view, on), about)
+            self.execute(_merge_all(name, view, rows.columns, on), about)
             self.execute(f"DELETE FROM {name} WHERE batch = {batch} AND ordinal NOT IN (SELECT ordinal FROM {view})", about)
 
     def merge(self, name: str, rows: DataFrame, shape: RowShape, columns: Sequence[str], about: Mapping[str, str]) -> None:
@@ -178,7 +178,7 @@ class SparkCatalog:
         """Merge quarantine records of a cluster, by their names."""
         # The cluster as a literal, so that rows of other clusters, written by other pipelines, are no conflict.
         with self._viewed(rows) as view:
-            self.execute(_merge_all(name, view, f"t.cluster = {literal(cluster)} AND t.name = s.name"), about)
+            self.execute(_merge_all(name, view, rows.columns, f"t.cluster = {literal(cluster)} AND t.name = s.name"), about)
 
     def take_back_records(self, name: str, cluster: str, batch: int, about: Mapping[str, str]) -> None:
         """Delete the quarantine records of a cluster's batch, and let those that it settled wait again."""
@@ -200,8 +200,12 @@ class SparkCatalog:
 # --- SQL
 
 
-def _merge_all(name: str, view: str, on: str) -> str:
-    return f"MERGE INTO {name} t USING {view} s ON {on} WHEN MATCHED THEN UPDATE SET * WHEN NOT MATCHED THEN INSERT *"
+def _merge_all(name: str, view: str, names: Sequence[str], on: str) -> str:
+    """By name: somebody may have added columns to the table."""
+    columns = [quoted(each) for each in names]
+    updates, values = (", ".join(parts) for parts in ([f"t.{each} = s.{each}" for each in columns], [f"s.{each}" for each in columns]))
+    insert = f"INSERT ({', '.join(columns)}) VALUES ({values})"
+    return f"MERGE INTO {name} t USING {view} s ON {on} WHEN MATCHED THEN UPDATE SET {updates} WHEN NOT MATCHED THEN {insert}"
 
 
 def merge_statement(name: str, view: str, shape: RowShape, stored: Sequence[str]) -> str:

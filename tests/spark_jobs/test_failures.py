@@ -14,6 +14,7 @@ import pytest
 from py4j.protocol import Py4JError, Py4JNetworkError  # type: ignore[import-untyped]
 from pyspark.errors import AnalysisException, PySparkException
 
+from proof.doubles.warehouse import IcebergError
 from spark_jobs.failures import (
     FailedInWorker,
     Kind,
@@ -28,6 +29,7 @@ from spark_jobs.failures import (
     reporting,
 )
 from spark_jobs.rejected_tables import Attempts, without_rejected
+from spark_jobs.sinks.iceberg_table import is_conflict
 from spark_jobs.stages.number_columns import NumberTooLong
 from tests.spark_jobs.examples import table
 from writetime.cassandra.schema.model import Table
@@ -97,6 +99,7 @@ def of_python(line: str) -> PySparkException:
     )
 
 
+ICEBERG = "org.apache.iceberg.exceptions."
 CASES: list[tuple[BaseException, Kind]] = [
     (KeyboardInterrupt(), "driver"),
     (SystemExit(1), "driver"),
@@ -116,6 +119,8 @@ CASES: list[tuple[BaseException, Kind]] = [
     (OSError("AWS Error NETWORK_CONNECTION during HeadObject operation"), "world"),
     (EOFError(), "world"),
     (RuntimeError("LanceError(IO): Generic S3 error"), "world"),
+    (OSError("LanceError(IO): Generic S3 error: connection closed"), "world"),
+    (FileNotFoundError(errno.ENOENT, "No such file or directory"), "world"),
     (Py4JNetworkError("the JVM is gone"), "world"),
     (of_java("java.net.ConnectException", "Connection refused"), "world"),
     (of_java("org.apache.spark.SparkException", cause=Java("java.io.IOException", "disk quota exceeded")), "world"),
@@ -146,6 +151,10 @@ CASES: list[tuple[BaseException, Kind]] = [
     (of_java("org.apache.spark.SparkRuntimeException", "two rows for one", state="21506"), "table"),
     (of_java("java.sql.SQLException", "value too long for type character varying(255)", state="22001"), "table"),
     (of_java("org.apache.iceberg.exceptions.NotFoundException", "File does not exist: metadata.json"), "table"),
+    (of_java("java.lang.RuntimeException", cause=Java(f"{ICEBERG}NotFoundException", cause=Java("java.net.SocketException"))), "table"),
+    (OSError("LanceError(IO): Generic N/A error: Not found: /state/1/data/1.lance, rust/lance-io/src/object_reader.rs"), "table"),
+    (pa.ArrowInvalid("External error: LanceError(IO): Generic N/A error: Not found: /state/1/_indices/1/page_lookup.lance"), "table"),
+    (ValueError("Dataset at path state/1/_versions/2.manifest was not found: Not found: state/1/_versions/2.manifest"), "table"),
     (of_python("RecursionError: maximum recursion depth exceeded"), "table"),
     (of_python("pyarrow.lib.ArrowInvalid: offset overflow"), "table"),
     (of_python("spark_jobs.stages.number_columns.NumberTooLong: column a needs 3 digits"), "table"),
@@ -284,3 +293,24 @@ def test_a_machine_that_is_too_small_rejects_nothing(tmp_path: Path) -> None:
 
     batches.run = once  # type: ignore[method-assign]
     assert (batches.sealed(), batches.tried) == ([], 0)
+
+
+@pytest.mark.parametrize(
+    ("message", "is_somebody_faster"),
+    [
+        ("CommitFailedException: Cannot commit changes based on stale table metadata", True),
+        ("ValidationException: Found conflicting files that can contain records matching true", True),
+        ("ValidationException: Found new conflicting delete files that can apply to records matching true", True),
+        ("ValidationException: Cannot commit, missing data files: [a.parquet]", True),
+        ("ValidationException: Cannot determine history between starting snapshot 1 and the last known ancestor 2", True),
+        ("ValidationException: Missing required files to delete: a.parquet", True),
+        ("ValidationException: Cannot find source column for partition field: 1000: shard: bucket[4](1)", False),
+        ("ValidationException: Invalid metrics config, could not find column v from table prop write.metadata.metrics.column.v", False),
+        ("ValidationException: Cannot expire snapshots: GC is disabled (deleting files may corrupt other tables)", False),
+        ("NotFoundException: File does not exist: a.metadata.json", False),
+    ],
+)
+def test_what_iceberg_refuses_is_a_conflict_only_if_somebody_was_faster(message: str, is_somebody_faster: bool) -> None:
+    error = of_java("org.apache.spark.SparkException", f"{ICEBERG}{message}")
+    assert is_conflict(error) == is_somebody_faster
+    assert is_conflict(IcebergError(f"{ICEBERG}{message.partition(':')[0]}", message.partition(": ")[2])) == is_somebody_faster

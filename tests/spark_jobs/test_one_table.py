@@ -121,9 +121,12 @@ class Lab:
         ordinals = [(event["batch"], event["ordinal"]) for event in events]
         return "" if len(ordinals) == len(set(ordinals)) else f"{table.label}: events twice"
 
+    @property
+    def lake(self) -> SqlCatalog:
+        return SqlCatalog("lake", uri=f"sqlite:///{self.ring.folder / 'lake' / 'catalog.db'}")
+
     def _scan(self, namespace: str, table: Table) -> list[dict[str, Any]]:
-        catalog = SqlCatalog("lake", uri=f"sqlite:///{self.ring.folder / 'lake' / 'catalog.db'}")
-        found: list[dict[str, Any]] = catalog.load_table((namespace, table.name)).scan().to_arrow().to_pylist()
+        found: list[dict[str, Any]] = self.lake.load_table((namespace, table.name)).scan().to_arrow().to_pylist()
         return found
 
     def ingest(self, number: int) -> Sealed:

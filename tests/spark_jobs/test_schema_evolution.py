@@ -10,6 +10,7 @@ from pyspark.sql.types import (
     ArrayType,
     BinaryType,
     DataType,
+    DecimalType,
     DoubleType,
     FloatType,
     IntegerType,
@@ -21,7 +22,7 @@ from pyspark.sql.types import (
     StructType,
 )
 
-from spark_jobs.sinks.schema_evolution import Steps, steps
+from spark_jobs.sinks.schema_evolution import Steps, no_wider, steps
 
 INT, TEXT = IntegerType(), StringType()
 A, AB = {"a": INT}, {"a": INT, "b": INT}
@@ -91,6 +92,20 @@ def test_what_lies_below_a_renamed_key_is_added_under_its_new_name() -> None:
 def test_a_key_that_takes_the_name_of_a_column_that_is_no_more() -> None:
     found = of({"a": INT, "b": TEXT, "_was_1_b": INT}, {"b": INT})
     assert (found.aside, found.renamed) == ([(("b",), "_was_2_b")], [(("a",), "b")])
+
+
+def test_what_is_wider_than_it_needs_to_be_stays_so() -> None:
+    held: dict[str, Any] = {"id": LongType(), "i": LongType(), "f": DoubleType(), "d": DecimalType(12, 2), "l": [{"x": LongType()}]}
+    assert not of(held, {"id": INT, "i": ShortType(), "f": FloatType(), "d": DecimalType(10, 2), "l": [{"x": INT}]})
+    assert of(held, {**held, "d": DecimalType(10, 1)}).aside == [(("d",), "_was_1_d")]
+
+
+def test_what_is_wider_can_be_read_as_it_was_made() -> None:
+    held = shape({"id": LongType(), "u": {"was": LongType(), "more": INT}, "m": (TEXT, [DoubleType()]), "s": LongType(), "t": TEXT})
+    made = shape({"id": INT, "u": {"x": INT}, "m": (TEXT, [FloatType()]), "s": ShortType(), "t": TEXT})
+    narrow = shape({"id": INT, "u": {"was": INT, "more": INT}, "m": (TEXT, [FloatType()]), "s": INT, "t": TEXT})
+    assert no_wider(held, made) == narrow
+    assert no_wider(narrow, made) == narrow
 
 
 def test_what_can_be_wider_in_place_is_and_what_cannot_is_made_anew() -> None:

@@ -19,6 +19,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from lance.dataset import DatasetOptimizer
 
+from spark_jobs.failures import kind_of
 from spark_jobs.state import shards
 from spark_jobs.state.places import reached
 from spark_jobs.state.shards import SCHEMA, Record, Shard, Written, cleanup, in_batches, upsert
@@ -554,3 +555,27 @@ def test_who_was_suspended_removes_no_version_that_came_later(place: Place, monk
     if what == "forget":
         with pytest.raises(BatchError, match="gone"):
             Shard(place.uri, first)
+
+
+@pytest.mark.parametrize("part", ["data", "_indices", "_versions"])
+def test_a_file_that_is_gone_concerns_the_table_and_no_retry_helps(tmp_path: Path, part: str) -> None:
+    place = Place(str(tmp_path))
+    first = place.upsert(0, 1, numbered(range(100)))
+    for path in (tmp_path / "state").rglob(f"{part}/**/*"):
+        if path.is_file():
+            path.unlink()
+    attempts: dict[str, Callable[[], Any]] = {
+        "read": lambda: Shard(place.uri, first.version).get([b"%06d" % 7]),
+        "scanned": lambda: place.all(first.version),
+        "written": lambda: place.upsert(first.version, 2, numbered([7], b"new")),
+    }
+    found = {}
+    # Nothing that another test has left in memory.
+    shards._session.cache_clear()
+    for name, attempt in attempts.items():
+        try:
+            attempt()
+        except Exception as error:  # noqa: BLE001 - whatever it is
+            found[name] = kind_of(error)
+    assert found
+    assert set(found.values()) == {"table"}
