@@ -77,7 +77,8 @@ def take(properties: Mapping[str, str], document: dict[str, Any], notes: dict[st
             document.setdefault("tables", {})[of_tables[1]] = _tables(name, value)
             notes[name] = _TAKEN
         elif (name != "field.exclude.list" and _HIDES.fullmatch(name)) or _is_hiding_transform(name, value):
-            raise _refused(f"{name}={value}")
+            hint = "Take it out of the file, and write what it hides into `columns` or `tables` of the YAML."
+            raise _refused(f"{name}={value}", "it hides something, and there is nothing that it could become", hint)
         else:
             continue
         del left[name]
@@ -96,7 +97,8 @@ def _columns(document: dict[str, Any]) -> dict[str, Any]:
 def _tables(name: str, value: str) -> list[str]:
     patterns = pattern_list(value)
     if not all(map(_NAME_OF_TABLE.fullmatch, patterns)):
-        raise _refused(f"{name}={value}", hint="Take it out of the file, and write the tables into `tables`, with `*` for any text.")
+        hint = "Take it out of the file, and write the tables into `tables`, with `*` for any text."
+        raise _refused(f"{name}={value}", "it has more than names of tables", hint)
     return [pattern.replace("\\", "") for pattern in patterns]
 
 
@@ -104,9 +106,5 @@ def _is_hiding_transform(name: str, value: str) -> bool:
     return _TRANSFORM.fullmatch(name) is not None and _HIDING_TRANSFORM.fullmatch(value) is not None
 
 
-def _refused(
-    obj: str,
-    why: str = "it hides something, and there is nothing that it could become",
-    hint: str = "Take it out of the file, and write what it hides into `columns` or `tables` of the YAML.",
-) -> ConfigError:
+def _refused(obj: str, why: str, hint: str) -> ConfigError:
     return ConfigError(why, operation=OPERATION, obj=obj, hint=hint)
