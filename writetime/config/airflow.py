@@ -5,10 +5,15 @@ from __future__ import annotations
 from datetime import datetime
 from typing import Annotated, Any, Final, Literal
 
-from pydantic import AfterValidator, BeforeValidator, Field, SecretStr
+from pydantic import AfterValidator, BeforeValidator, Field, SecretStr, field_validator
 
 from writetime.config.base import Model
 from writetime.config.yaml_file import Unquoted
+
+_EXTENSIONS: Final = "spark.sql.extensions"
+_ICEBERG: Final = "org.apache.iceberg.spark.extensions.IcebergSparkSessionExtensions"
+_FIXED: Final = {"spark.sql.caseSensitive": "true", "spark.sql.session.timeZone": "UTC"}
+"""Options of Spark that the jobs rely on: CQL distinguishes "Name" from name."""
 
 
 class SparkConfig(Model):
@@ -23,6 +28,16 @@ class SparkConfig(Model):
         "spark.archives, spark.pyspark.python, spark.kubernetes.*, spark.yarn.*. They appear in the command "
         "line and the task log: no secrets here.",
     )
+
+    @field_validator("conf", "submit")
+    @classmethod
+    def _leaves_alone_what_values_depend_on(cls, given: dict[str, str]) -> dict[str, str]:
+        for name, value in _FIXED.items():
+            if given.get(name, value).lower() != value.lower():
+                raise ValueError(f"`{name}`: it is always {value}, as values or names would be others")
+        if _ICEBERG not in given.get(_EXTENSIONS, _ICEBERG):
+            raise ValueError(f"`{_EXTENSIONS}`: it replaces the list, so it has to contain {_ICEBERG}")
+        return given
 
 
 def _plain(value: Any) -> Any:

@@ -67,6 +67,10 @@ def is_secret(name: str) -> bool:
     return _SECRET_NAME.search(name) is not None
 
 
+LOGIN_IN_URL: Final = r"://[^/@:\s]*:[^\s]+@"
+"""How a URL has a password, also in Java's regular expressions."""
+
+
 def has_control_characters(text: str) -> bool:
     """Whether a password or a token has a line break or the like, as a file's last line leaves one behind. A key in PEM, or a
     document in JSON, has lines."""
@@ -83,13 +87,13 @@ MASK: Final = "**********"
 SINGLE_LINE: Final = "has a line break or another control character, which no password has; a file's last line break is often left over"
 NAMES_OF_SECRETS: Final = (
     r"passw|passphrase|pwd|[._-]pass$|^pass$|secret|token|credential|jaas|private|salt|user[._]info|oauthbearer\.config|kinit\.cmd|authorization|"
-    r"cookie|api[._-]?key|signature|connection[._-]string|key\.pem|(access|account|shared|encryption|decryption|sse)[._-]?key(?!-id)"
+    r"cookie|(?:^|\.)headers?\.|oauthbearer\.extensions|webhook|api[._-]?key|signature|connection[._-]string|key\.pem|(access|account|shared|encryption|decryption|sse)[._-]?key(?!-id)"
 )
 """What a name has whose value nobody may see, also in Java's regular expressions. A key in PEM is one; the place of a file is not."""
 _SECRET_NAME: Final = re.compile(NAMES_OF_SECRETS, re.IGNORECASE)
 _A_VALUE: Final = r"""(?:\{(?:[^}]|\}\})*\}|"[^"]*"|'[^']*'|[^;&\s)]+)"""
 _SECRET_IN_TEXT: Final = re.compile(
-    rf"((?:passw\w*|passphrase|pwd|secret|token|signature|(?:api|access|account|shared)_?key|private_key\w*)\s?=)\s?{_A_VALUE}"
+    rf"((?:passw\w*|passphrase|pwd|secret|token|signature|\bsig|(?:api|access|account|shared)_?key|private_key\w*)\s?=)\s?{_A_VALUE}"
     # A password may have a slash or an @, so it ends at the last @ before a parameter.
     r"|(://[^/@:\s]*:)[^\s?;]+(?=@)|(jdbc:oracle:\w+:[^/@\s]*/)[^\s?;]+(?=@)",
     re.IGNORECASE,

@@ -104,6 +104,14 @@ class PipelineConfig(Model):
         return self
 
     @model_validator(mode="after")
+    def _has_one_catalog(self) -> PipelineConfig:
+        prefix = "" if self.catalog is None else f"spark.sql.catalog.{self.catalog.name}"
+        for name in (*self.spark.conf, *self.spark.submit) if prefix else ():
+            if name == prefix or name.startswith(f"{prefix}."):
+                raise ValueError(f"spark.conf: `{name}` has a place of its own: `catalog` and its `options` and `secrets`")
+        return self
+
+    @model_validator(mode="after")
     def _can_read_what_no_log_holds(self) -> PipelineConfig:
         # Shippers' files need not have it, and replays into a shadow namespace read nothing from the cluster.
         if self.tables.not_in_log == "read" and self.cluster.cql is None and self.node is None:

@@ -2,13 +2,18 @@
 
 from __future__ import annotations
 
-from typing import Literal
+from typing import Final, Literal
 
 from pydantic import Field, field_validator, model_validator
 
 from writetime.config.base import Model, Secret
 from writetime.events.number_rules import NumberRules, parse
 from writetime.storage import address
+
+_URLS: Final = frozenset(
+    {"s3.endpoint", "gcs.service.host", "client.sts.endpoint", "dynamodb.endpoint", "glue.endpoint", "oauth2-server-uri"}
+)
+"""Properties of Iceberg whose value is a URL: without `https://`, its libraries fail without a word about the property."""
 
 
 class CatalogConfig(Model):
@@ -41,7 +46,21 @@ class CatalogConfig(Model):
             raise ValueError(f"warehouse: {why}")
         if taken := sorted({"type", "uri", "warehouse"} & (self.options.keys() | self.secrets.keys())):
             raise ValueError(f"{', '.join(taken)}: has a key of its own")
+        if "catalog-impl" in self.options:
+            raise ValueError("`options.catalog-impl`: Iceberg takes either it or `type`, which says what kind of catalog it is")
+        if self.options.get("unique-table-location", "true").lower() != "true":
+            raise ValueError("`options.unique-table-location`: a table that is created again would share the folder of the one before it")
+        if twice := sorted(self.options.keys() & self.secrets.keys()):
+            raise ValueError(f"`options.{twice[0]}`: is given in `secrets` too")
         return self
+
+    @field_validator("options")
+    @classmethod
+    def _has_urls(cls, options: dict[str, str]) -> dict[str, str]:
+        for name, value in options.items():
+            if name in _URLS and not value.startswith(("http://", "https://")):
+                raise ValueError(f"`{name}`: is no URL: write https://host[:port]")
+        return options
 
 
 class BigQueryConfig(Model):
