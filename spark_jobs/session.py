@@ -15,7 +15,7 @@ from pyspark import SparkConf, SparkContext
 from pyspark.sql import SparkSession
 
 from spark_jobs.daemon import ENVIRONMENT
-from writetime.config.base import NAMES_OF_SECRETS, LOGIN_IN_URL
+from writetime.config.base import LOGIN_IN_URL, NAMES_OF_SECRETS
 from writetime.config.pipeline import PipelineConfig
 from writetime.config.warehouse import CatalogConfig
 from writetime.errors import ConfigError

@@ -19,14 +19,14 @@ from pydantic import Field, ValidationError, model_validator
 
 from writetime.config.airflow import AirflowConfig, SparkConfig
 from writetime.config.archive import ArchiveConfig
-from writetime.config.base import Model, StoreUrl, is_secret, without_secrets
+from writetime.config.base import Model, StoreUrl, is_secret
 from writetime.config.cluster import ClusterConfig, SnapshotConfig
 from writetime.config.kafka import EventsConfig, FilesConfig, KafkaConfig, PartitionBy, QuarantineConfig
 from writetime.config.node import NodeConfig
 from writetime.config.tables import ColumnsConfig, TablesConfig
 from writetime.config.warehouse import CatalogConfig, WarehouseConfig
 from writetime.config.yaml_file import Document, Refused, key_text, read
-from writetime.errors import ConfigError
+from writetime.errors import ConfigError, without_secrets
 from writetime.events.masking import Rules
 from writetime.storage import layout
 from writetime.storage.address import is_url, parse
