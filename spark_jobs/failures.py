@@ -29,7 +29,16 @@ from pyspark.errors import AnalysisException, PySparkException
 from spark_jobs.spark_errors import limit_of, why
 from writetime import errors
 from writetime.cassandra.schema.model import Table
-from writetime.errors import BatchBusy, BatchClosed, ChainMismatch, LeaseLost, ObjectNotFound, StoreError, WritetimeError
+from writetime.errors import (
+    BatchBusy,
+    BatchClosed,
+    ChainMismatch,
+    LeaseLost,
+    ObjectNotFound,
+    StoreError,
+    WritetimeError,
+    without_secrets,
+)
 from writetime.pipeline.documents import RefusedTable
 from writetime.storage.concurrency import at_once
 
@@ -207,7 +216,7 @@ def _reason_of_spark(error: PySparkException | Py4JJavaError) -> str:
 
 
 def _first_line(message: str) -> str:
-    return (message.strip().splitlines() or [""])[0][:_LONGEST]
+    return without_secrets((message.strip().splitlines() or [""])[0][:_LONGEST])
 
 
 # --- work for one table

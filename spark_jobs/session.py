@@ -15,9 +15,13 @@ from pyspark import SparkConf, SparkContext
 from pyspark.sql import SparkSession
 
 from spark_jobs.daemon import ENVIRONMENT
-from writetime.config.base import NAMES_OF_SECRETS
+from writetime.config.base import LOGIN_IN_URL, NAMES_OF_SECRETS
 from writetime.config.pipeline import PipelineConfig
+from writetime.config.warehouse import CatalogConfig
 from writetime.errors import ConfigError
+from writetime.storage.s3_endpoint import named_endpoint
+
+_REDACTION = "spark.redaction.regex"
 
 
 def spark_session(config: PipelineConfig, name: str) -> SparkSession:
@@ -57,13 +61,13 @@ def options(config: PipelineConfig) -> dict[str, str]:
         f"{prefix}.uri": catalog.uri,
         f"{prefix}.warehouse": catalog.warehouse,
         **({f"{prefix}.jdbc.schema-version": "V1"} if catalog.type == "jdbc" else {}),
-        **_file_io(prefix, catalog.warehouse),
+        **_file_io(prefix, catalog),
         # A table that is created again must not share a folder with the one that was renamed.
         f"{prefix}.unique-table-location": "true",
         **{f"{prefix}.{name}": value for name, value in catalog.options.items()},
         **{f"{prefix}.{name}": value.get_secret_value() for name, value in catalog.secrets.items()},
         # What `writetime config show` masks, and Iceberg's client secrets: redacted on pages and in event logs.
-        "spark.redaction.regex": _redacted(catalog.secrets),
+        _REDACTION: _redacted(config, catalog.secrets),
         # CQL distinguishes "Name" from name.
         "spark.sql.caseSensitive": "true",
         "spark.sql.session.timeZone": "UTC",
@@ -82,20 +86,28 @@ def options(config: PipelineConfig) -> dict[str, str]:
         "spark.sql.codegen.cache.maxEntries": "1000",
         # Operators look for the job's own lines in the task's log; Spark would add a thousand per second.
         "spark.log.level": "WARN",
-        **config.spark.conf,
+        **{name: value for name, value in config.spark.conf.items() if name != _REDACTION},
     }
 
 
-def _file_io(prefix: str, warehouse: str) -> dict[str, str]:
-    """Iceberg's file access for a warehouse in Google Cloud Storage. By default it uses Hadoop, which
-    supports `gs:` only with a connector. With a catalog server (`rest`), the server or `catalog.options`
-    decides."""
-    return {f"{prefix}.io-impl": "org.apache.iceberg.gcp.gcs.GCSFileIO"} if warehouse.startswith("gs://") else {}
+def _file_io(prefix: str, catalog: CatalogConfig) -> dict[str, str]:
+    """Iceberg's file access for a warehouse in a bucket. For Google Cloud Storage it is chosen here: by default Iceberg
+    uses Hadoop, which supports `gs:` only with a connector. For S3 it is told of the service that the environment or the
+    library's files name, which the tasks write to as well. With a catalog server (`rest`), the server or
+    `catalog.options` decides."""
+    if catalog.warehouse.startswith("gs://"):
+        return {f"{prefix}.io-impl": "org.apache.iceberg.gcp.gcs.GCSFileIO"}
+    if catalog.warehouse.startswith("s3://") and catalog.type != "rest" and (endpoint := named_endpoint()):
+        # Other services have no host name per bucket.
+        return {f"{prefix}.s3.endpoint": endpoint, f"{prefix}.s3.path-style-access": "true"}
+    return {}
 
 
-def _redacted(secrets: Iterable[str]) -> str:
+def _redacted(config: PipelineConfig, secrets: Iterable[str]) -> str:
+    """What Spark shows of no option, by name or by value: an option of `spark.conf` adds to it."""
     named = "".join(f"|{re.escape(name)}$" for name in secrets)
-    return f"(?i){NAMES_OF_SECRETS}{named}"
+    more = f"|(?:{config.spark.conf[_REDACTION]})" if config.spark.conf.get(_REDACTION) else ""
+    return f"(?i){NAMES_OF_SECRETS}|{LOGIN_IN_URL}{named}{more}"
 
 
 def _is_local(config: PipelineConfig) -> bool:

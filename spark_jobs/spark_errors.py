@@ -10,7 +10,7 @@ from typing import Final, NamedTuple
 from py4j.protocol import Py4JJavaError  # type: ignore[import-untyped]
 from pyspark.errors import PySparkException
 
-from writetime.errors import PublishError, SparkLimit
+from writetime.errors import ConfigError, PublishError, SparkLimit, WritetimeError
 
 OURS: Final = "writetime.errors."
 
@@ -70,6 +70,42 @@ _LIMITS: Final = (
     ),
 )
 """What Spark, YARN and Kubernetes say when a limit is met. First match wins."""
+_OF_THE_CATALOG: Final = (
+    _Limit(
+        re.compile(
+            r"No FileSystem for scheme|FileSystem not found|Cannot initialize FileIO|NoClassDefFoundError: (?:software/amazon|com/google)"
+            r"|ClassNotFoundException: (?:Class )?(?:software\.amazon|com\.google|org\.apache\.hadoop\.fs|org\.apache\.iceberg)"
+        ),
+        "catalog.options.io-impl: Iceberg cannot read and write where the tables lie",
+        False,
+        "For s3:// set `io-impl: org.apache.iceberg.aws.s3.S3FileIO` in `catalog.options`. The jar of its client (iceberg-aws-bundle, "
+        "iceberg-gcp-bundle) belongs to `spark.jars` in `spark.submit` (docs/warehouse.md).",
+    ),
+    _Limit(
+        re.compile(r"No suitable driver"),
+        "catalog.uri: Java has no driver for this database",
+        False,
+        "Add the driver's jar to `spark.jars` in `spark.submit` (docs/warehouse.md).",
+    ),
+    _Limit(
+        re.compile(
+            r"UncheckedSQLException: Failed to connect|RuntimeMetaException: Failed to connect|occurred while processing GET request"
+        ),
+        "catalog.uri: the catalog does not answer",
+        True,
+        "Check `catalog.uri`, its user and its password, and that the server runs.",
+    ),
+    _Limit(
+        re.compile(
+            r"both type and catalog-impl are set"
+            r"|(?:NumberFormat|IllegalArgument)Exception(?:(?!Caused by)[\s\S])*\bat org\.apache\.iceberg\.spark\.SparkCatalog\.init"
+        ),
+        "catalog.options: Iceberg refuses a value",
+        False,
+        "Correct it; the properties are those of Iceberg's catalogs and file access.",
+    ),
+)
+"""The same of the pipeline's catalog, also by the causes that Java names: no table is to blame. `message` begins with the key."""
 _BY_PY4J = "An error occurred while calling"
 """The first line of a Py4JJavaError, which comes before Java's own message."""
 
@@ -82,14 +118,22 @@ def why(error: Exception) -> str:
     return (ours or lines or [type(error).__name__])[0]
 
 
-def limit_of(error: BaseException) -> SparkLimit | None:
-    """The limit that Spark came to, with what to do about it; None for any other failure."""
+def limit_of(error: BaseException) -> WritetimeError | None:
+    """The limit that Spark came to, or what is wrong with the catalog, with what to do about it; None for any other
+    failure."""
     if not isinstance(error, PySparkException | Py4JJavaError):
         return None
     text = str(error)
     for limit in _LIMITS:
         if limit.says.search(text):
             return SparkLimit(f"{limit.message}: {why(error)}", operation="run Spark", retriable=limit.retriable, hint=limit.hint)
+    # What PySpark has converted says only its first line.
+    trace = f"{text}\n{getattr(error, '_stackTrace', None) or ''}"
+    for limit in _OF_THE_CATALOG:
+        if limit.says.search(trace):
+            key, _, message = limit.message.partition(": ")
+            told = f"{message}: {why(error)}"
+            return ConfigError(told, operation="open the catalog", obj=key, retriable=limit.retriable, hint=limit.hint)
     return None
 
 

@@ -48,3 +48,20 @@ def test_less_can_be_said() -> None:
     assert str(WritetimeError("went wrong")) == "went wrong"
     assert str(WritetimeError("went wrong", position=0)) == "at position 0: went wrong"
     assert str(WritetimeError("went wrong", retriable=True)) == "went wrong (a retry may help)"
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "Failed to connect: jdbc:mysql://u:hunter2@h/db",
+        'Could not connect to the endpoint URL: "http://u:hunter2@127.0.0.1:9/b/a"',
+        'Failed to connect to proxy URL: "http://socks5://u:hunter2@127.0.0.1:9"',
+        "No suitable driver found for jdbc:foo:x?password=hunter2",
+        "403 GET https://h/b/o?X-Amz-Signature=hunter2&b=1",
+    ],
+)
+def test_no_error_shows_the_password_of_a_url(text: str) -> None:
+    """Libraries put their addresses into their messages, and some of ours pass these on."""
+    error = pickle.loads(pickle.dumps(StoreUnavailable(text, operation="look", obj=text)))
+    assert "hunter2" not in f"{error} {error!r} {error.as_dict()}"
+    assert "**********" in str(error)

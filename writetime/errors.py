@@ -37,11 +37,27 @@ log line.
 
 from __future__ import annotations
 
-from typing import Any
+import re
+from typing import Any, Final
+
+MASK: Final = "**********"
+_A_VALUE: Final = r"""(?:\{(?:[^}]|\}\})*\}|"[^"]*"|'[^']*'|[^;&\s)]+)"""
+_SECRET_IN_TEXT: Final = re.compile(
+    rf"((?:passw\w*|passphrase|pwd|secret|token|signature|\bsig|(?:api|access|account|shared)_?key|private_key\w*)\s?=)\s?{_A_VALUE}"
+    # A password may have a slash or an @, so it ends at the last @ before a parameter.
+    r"|(://[^/@:\s]*:)[^\s?;]+(?=@)|(jdbc:oracle:\w+:[^/@\s]*/)[^\s?;]+(?=@)",
+    re.IGNORECASE,
+)
+
+
+def without_secrets(text: str) -> str:
+    """A text without the passwords in its URLs and parameters."""
+    return _SECRET_IN_TEXT.sub(lambda found: f"{found[1] or found[2] or found[3]}{MASK}", text)
 
 
 class WritetimeError(Exception):
-    """Base class. `str()` returns one line of text; `as_dict()` the same as fields."""
+    """Base class. `str()` returns one line of text; `as_dict()` the same as fields. No text has a password of a URL: messages
+    of libraries, which some errors pass on, may have one."""
 
     retriable: bool = False
 
@@ -55,10 +71,11 @@ class WritetimeError(Exception):
         retriable: bool | None = None,
         hint: str | None = None,
     ) -> None:
+        message = without_secrets(message)
         super().__init__(message)
         self.message = message
         self.operation = operation
-        self.obj = obj
+        self.obj = None if obj is None else without_secrets(obj)
         self.position = position
         self.hint = hint
         if retriable is not None:

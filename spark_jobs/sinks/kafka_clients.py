@@ -18,9 +18,9 @@ from typing import Any, Final, TypeVar
 from confluent_kafka import Consumer, KafkaException, Producer
 from confluent_kafka.admin import AdminClient
 
-from writetime.config.base import MASK, Problem, is_secret
+from writetime.config.base import Problem, is_secret
 from writetime.config.kafka import ALIASES, KafkaConfig
-from writetime.errors import PublishError
+from writetime.errors import MASK, PublishError
 
 Client = TypeVar("Client", Producer, Consumer, AdminClient)
 Options = Mapping[str, Any]

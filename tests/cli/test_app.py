@@ -103,6 +103,7 @@ def test_show_masks_secrets_and_fills_in_defaults(folder: Path, capsys: pytest.C
         "jdbc:mysql://address=(host=h)(user=u)(password=hush)/db",
         "jdbc:oracle:thin:scott/hush@//h:1521/x",
         "jdbc:snowflake://h/?private_key_pwd=hush",
+        "jdbc:x://h/db?sv=2024&sig=hush&se=1",
     ],
 )
 def test_show_masks_passwords_in_every_form_of_a_uri(tmp_path: Path, capsys: pytest.CaptureFixture[str], uri: str) -> None:
@@ -116,13 +117,19 @@ def test_show_masks_passwords_in_every_form_of_a_uri(tmp_path: Path, capsys: pyt
 SECRET_OPTIONS = {
     "catalog.options": [
         *("header.Authorization", "header.X-Api-Key", "adls.connection-string.account", "adls.sas-token.account"),
-        *("s3.sse.key", "s3.secret-access-key", "gcs.decryption-key", "jdbc.pwd", "rest.auth.basic.pass"),
+        *("header.X-Odd", "s3.sse.key", "s3.secret-access-key", "gcs.decryption-key", "jdbc.pwd", "rest.auth.basic.pass"),
     ],
     "spark.conf": [
         *("spark.hadoop.fs.azure.account.key.lake", "spark.hadoop.fs.s3a.encryption.key", "spark.ssl.keyPassphrase"),
         *("spark.ssl.keyStorePassword", "spark.hadoop.fs.s3a.access.key"),
     ],
-    "kafka.producer": ["sasl.oauthbearer.config", "sasl.kerberos.kinit.cmd", "ssl.key.pem", "ssl.keystore.password"],
+    "kafka.producer": [
+        "sasl.oauthbearer.config",
+        "sasl.oauthbearer.extensions",
+        "sasl.kerberos.kinit.cmd",
+        "ssl.key.pem",
+        "ssl.keystore.password",
+    ],
 }
 """Options of other systems with secret values, by the key that takes them."""
 OPEN_OPTIONS = {

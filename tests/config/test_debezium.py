@@ -174,10 +174,10 @@ def test_references_to_providers_of_kafka_connect_become_variables() -> None:
 
 def test_a_property_that_is_given_twice_is_named(tmp_path: Path) -> None:
     path = tmp_path / "p.properties"
-    path.write_text("".join(f"{name}={value}\n" for name, value in LITTLE.items()) + "field.exclude.list=a.b.c\nfield.exclude.list=a.b.d\n")
+    path.write_text("".join(f"{name}={value}\n" for name, value in LITTLE.items()) + "cassandra.port=9142\ncassandra.port=9143\n")
     found = debezium.pipeline_of(path, GIVEN)
-    assert found.document["columns"]["field.exclude.list"] == ["a.b.d"]
-    assert found.notes == {"field.exclude.list": "is given more than once, and the last one counts, as in Java"}
+    assert found.document["cluster"]["cql"]["port"] == 9143
+    assert found.notes == {"cassandra.port": "is given more than once, and the last one counts, as in Java"}
 
 
 def test_the_example_becomes_a_pipeline(tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
@@ -334,3 +334,83 @@ def test_each_metric_is_one() -> None:
     named = set(re.findall(r"`(writetime_\w+)`", PAGE.read_text(encoding="utf-8")))
     assert len(named) >= 6
     assert named <= known
+
+
+# --- rules
+
+
+@pytest.mark.parametrize(
+    ("properties", "document"),
+    [
+        ({"field.blacklist": "shop.people.ssn"}, {"columns": {"field.exclude.list": ["shop.people.ssn"]}}),
+        ({"debezium.source.field.exclude.list": "shop.people.ssn"}, {"columns": {"field.exclude.list": ["shop.people.ssn"]}}),
+        ({"column.blacklist": r"shop\.people\.s{1,2}n"}, {"columns": {"column.exclude.list": [r"shop\.people\.s{1,2}n"]}}),
+        ({"column.include.list": "a.b.c,a.b.d"}, {"columns": {"column.include.list": ["a.b.c", "a.b.d"]}}),
+        ({"column.mask.with.12.chars": "a.b.c"}, {"columns": {"column.mask.with.12.chars": ["a.b.c"]}}),
+        ({"column.truncate.to.4.chars": "a.b.c"}, {"columns": {"column.truncate.to.4.chars": ["a.b.c"]}}),
+        (
+            {"column.mask.hash.SHA-256.with.salt.pepper": "a.b.c", "column.mask.hash.v2.SHA-256.with.salt.pepper": "a.b.d"},
+            {
+                "columns": {
+                    "column.mask.hash.SHA-256.with.salt": ["a.b.c"],
+                    "column.mask.hash.v2.SHA-256.with.salt": ["a.b.d"],
+                    "salt": "${COLUMNS_SALT}",
+                }
+            },
+        ),
+        ({"table.exclude.list": r"shop\.people,shop.b"}, {"tables": {"exclude": ["shop.people", "shop.b"]}}),
+        ({"table.whitelist": "shop.people"}, {"tables": {"include": ["shop.people"]}}),
+    ],
+    ids=str,
+)
+def test_what_hides_something_is_translated(properties: dict[str, str], document: dict[str, Any]) -> None:
+    found = debezium.translate(LITTLE | properties, GIVEN)
+    assert {part: found.document.get(part) for part in document} == document
+    assert "pepper" not in str(found)
+    PipelineConfig.model_validate(found.document)
+
+
+@pytest.mark.parametrize(
+    "properties",
+    [
+        {"keyspace.exclude.list": "shop"},
+        {"table.exclude.list": r"shop\..*"},
+        {"column.mask.with.length.chars": "shop.people.ssn"},
+        {"transforms.r.type": "org.apache.kafka.connect.transforms.ReplaceField$Value"},
+        {"debezium.transforms.m.type": "org.apache.kafka.connect.transforms.MaskField$Key"},
+        {"transforms.f.type": "io.debezium.transforms.Filter"},
+        {"column.mask.hash.SHA-256.with.salt.pepper": "a.b.c", "column.mask.hash.SHA-512.with.salt.hunter2": "a.b.d"},
+        {"field.blacklist": "a.b.c", "field.exclude.list": "a.b.d"},
+    ],
+    ids=str,
+)
+@pytest.mark.advice("Take it out of the file, and write what it hides into")
+def test_what_hides_something_and_has_no_counterpart_is_refused(properties: dict[str, str]) -> None:
+    with pytest.raises(ConfigError) as caught:
+        debezium.translate(LITTLE | properties, GIVEN)
+    assert not any(salt in str(caught.value) for salt in ("pepper", "hunter2"))
+    debezium.translate(LITTLE, GIVEN | {"columns": {"column.exclude.list": "shop.people.ssn"}})
+
+
+@pytest.mark.parametrize("name", ["field.exclude.list", "field.blacklist", "column.mask.hash.SHA-256.with.salt.pepper"])
+def test_a_rule_that_is_given_twice_is_refused(tmp_path: Path, name: str) -> None:
+    given = "".join(f"{key}={value}\n" for key, value in LITTLE.items())
+    (tmp_path / "d.properties").write_text(f"{given}{name}=a.b.c\n{name}=a.b.d\n")
+    with pytest.raises(ConfigError, match="more than once") as caught:
+        debezium.pipeline_of(tmp_path / "d.properties", GIVEN)
+    assert "pepper" not in str(caught.value)
+
+
+@pytest.mark.parametrize("kind", ["RegexRouter", "InsertField$Value", "TimestampRouter"])
+def test_transformations_that_hide_nothing_have_a_note(kind: str) -> None:
+    found = debezium.translate(LITTLE | {"transforms.x.type": f"org.apache.kafka.connect.transforms.{kind}"}, GIVEN)
+    assert "part of Kafka Connect" in found.notes["transforms.x.type"]
+
+
+@pytest.mark.parametrize(
+    "name", ["sasl.oauthbearer.config", "sasl.kerberos.kinit.cmd", "sasl.password", "ssl.key.password", "ssl.keystore.key"]
+)
+def test_what_may_be_secret_comes_from_the_environment(name: str) -> None:
+    found = debezium.translate(LITTLE | {f"kafka.producer.{name}": "secret=hunter2"}, GIVEN)
+    assert "hunter2" not in str(found)
+    assert next(iter(found.producer.values())).startswith("${KAFKA_")

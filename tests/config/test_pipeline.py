@@ -51,6 +51,9 @@ def test_folders_are_meant_from_the_files_place(tmp_path: Path) -> None:
     assert load(write(tmp_path, MINIMAL | {"bucket": "gs://b/p"})).bucket == "gs://b/p"
 
 
+SQLITE = {"uri": "jdbc:sqlite:c", "warehouse": "w"}
+
+
 @pytest.mark.parametrize(
     ("uri", "found"),
     [
@@ -209,6 +212,24 @@ def test_what_others_replace_and_what_a_variable_holds_stays(tmp_path: Path, mon
         ({"catalog": {"type": "rest", "uri": "jdbc:sqlite:c.db", "warehouse": "w"}}, r"`catalog`.*http"),
         ({"catalog": {"uri": "https://c", "warehouse": "w"}}, r"`catalog`.*jdbc"),
         ({"catalog": {"uri": "jdbc:sqlite:c", "warehouse": "w", "options": {"uri": "x"}}}, r"`catalog`.*key of its own"),
+        (
+            {"catalog": {**SQLITE, "options": {"catalog-impl": "a.B"}}},
+            r"`catalog\.options\.catalog-impl`: Iceberg takes either it or `type`",
+        ),
+        ({"catalog": {**SQLITE, "options": {"unique-table-location": "FALSE"}}}, r"`catalog\.options\.unique-table-location`: .*folder"),
+        ({"catalog": {**SQLITE, "options": {"jdbc.user": "a"}, "secrets": {"jdbc.user": "b"}}}, r"`catalog\.options\.jdbc\.user`"),
+        ({"catalog": {**SQLITE, "options": {"s3.endpoint": "minio:9000"}}}, r"`catalog\.options\.s3\.endpoint`: is no URL"),
+        ({"catalog": {**SQLITE, "options": {"gcs.service.host": "h"}}}, r"`catalog\.options\.gcs\.service\.host`: is no URL"),
+        ({"spark": {"conf": {"spark.sql.caseSensitive": "false"}}}, r"`spark\.conf\.spark\.sql\.caseSensitive`: it is always true"),
+        (
+            {"spark": {"submit": {"spark.sql.session.timeZone": "Europe/Berlin"}}},
+            r"`spark\.submit\.spark\.sql\.session\.timeZone`: it is always UTC",
+        ),
+        ({"spark": {"conf": {"spark.sql.extensions": "a.B"}}}, r"`spark\.conf\.spark\.sql\.extensions`: .*has to contain"),
+        (
+            {"catalog": SQLITE, "spark": {"conf": {"spark.sql.catalog.lake.warehouse": "elsewhere"}}},
+            r"`spark\.sql\.catalog\.lake\.warehouse` has a place of its own",
+        ),
     ],
 )
 def test_what_a_wrong_one_is_told(tmp_path: Path, change: dict[str, Any], told: str) -> None:
@@ -333,3 +354,16 @@ def test_a_key_that_is_gone_is_refused_with_what_is_there_instead(tmp_path: Path
         value["node"]["cdc_raw"] = "x"
     with pytest.raises(ConfigError, match=f"`{re.escape(key)}`: is not a known key: {re.escape(INSTEAD[key])}"):
         load(write(tmp_path, MINIMAL | value))
+
+
+@pytest.mark.parametrize(
+    "conf",
+    [
+        {"spark.sql.caseSensitive": "TRUE", "spark.sql.session.timeZone": "UTC"},
+        {"spark.sql.catalog.other": "x", "spark.sql.catalog.lakes.uri": "y"},
+        {"spark.sql.extensions": "a.B,org.apache.iceberg.spark.extensions.IcebergSparkSessionExtensions"},
+    ],
+    ids=str,
+)
+def test_options_of_spark_that_change_no_value_are_passed_on(tmp_path: Path, conf: dict[str, str]) -> None:
+    assert load(write(tmp_path, MINIMAL | {"catalog": SQLITE, "spark": {"conf": conf}})).spark.conf == conf

@@ -68,6 +68,40 @@ def test_a_catalog_server(kind: str, uri: str, tmp_path: Path, monkeypatch: pyte
     assert not any(shown.search(name) for name in (*OPEN_OPTIONS["catalog.options"], *OPEN_OPTIONS["spark.conf"]))
 
 
+@pytest.mark.parametrize("uri", ["jdbc:mysql://u:hush@h/db", "jdbc:postgresql://h/db?user=u&password=hush", "jdbc:mysql://u:a@hush@h/db"])
+def test_a_password_in_the_uri_is_redacted_by_its_value(uri: str, tmp_path: Path) -> None:
+    """Spark looks for the pattern in names and in values; an address without a login is shown."""
+    told = options(pipeline(tmp_path, {"uri": uri, "warehouse": "lake"}))
+    redacted = re.compile(told["spark.redaction.regex"].removeprefix("(?i)"), re.IGNORECASE)
+    assert redacted.search(uri)
+    shown = ("jdbc:postgresql://h:5432/db", "https://h:8181/api", "s3://lake/a", "jdbc:sqlite:/c.db", "thrift://h:9083")
+    assert not any(map(redacted.search, shown))
+
+
+def test_a_pattern_of_the_pipeline_adds_to_what_spark_redacts(tmp_path: Path) -> None:
+    plain = pipeline(tmp_path, {"uri": "jdbc:sqlite:/c.db", "warehouse": "lake"})
+    conf = {"spark.redaction.regex": "(?i)mine", "spark.executor.memory": "2g"}
+    told = options(plain.model_copy(update={"spark": plain.spark.model_copy(update={"conf": conf})}))
+    assert told["spark.redaction.regex"].startswith(options(plain)["spark.redaction.regex"])
+    assert told["spark.redaction.regex"].endswith("|(?:(?i)mine)")
+    assert told["spark.executor.memory"] == "2g"
+
+
+def test_iceberg_is_told_of_the_service_that_the_tasks_write_to(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The environment, or the library's files, may name it without `https://`, which Java's client does not take."""
+    monkeypatch.setenv("AWS_ENDPOINT_URL_S3", "minio.example:9000")
+    prefix = "spark.sql.catalog.lake.s3."
+    place = {"uri": "jdbc:sqlite:/c.db", "warehouse": "s3://lake/tables"}
+    told = options(pipeline(tmp_path, place))
+    assert (told[f"{prefix}endpoint"], told[f"{prefix}path-style-access"]) == ("https://minio.example:9000", "true")
+    own = options(pipeline(tmp_path, place | {"options": {"s3.endpoint": "http://other:9000", "s3.path-style-access": "false"}}))
+    assert (own[f"{prefix}endpoint"], own[f"{prefix}path-style-access"]) == ("http://other:9000", "false")
+    monkeypatch.delenv("AWS_ENDPOINT_URL_S3")
+    monkeypatch.setenv("AWS_CONFIG_FILE", os.devnull)
+    assert f"{prefix}endpoint" not in options(pipeline(tmp_path, place))
+    assert f"{prefix}endpoint" not in options(pipeline(tmp_path, {"uri": "jdbc:sqlite:/c.db", "warehouse": "lake"}))
+
+
 def test_no_catalog(tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match="catalog"):
         options(pipeline(tmp_path, None))

@@ -173,7 +173,8 @@ def _add(app: typer.Typer, point: EntryPoint) -> None:
 def _masked(value: Any, key: str = "") -> Any:
     """Mask secrets: pydantic masks declared ones; free-form options and URIs are masked by name and
     format."""
-    from writetime.config.base import MASK, is_secret, without_secrets
+    from writetime.config.base import is_secret
+    from writetime.errors import MASK, without_secrets
 
     if isinstance(value, dict):
         return {name: _masked(item, str(name)) for name, item in value.items()}

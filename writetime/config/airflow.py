@@ -16,6 +16,11 @@ JOB_HOURS = 24.0
 """After which a task's job is killed and retried, so that a job that hangs blocks no other. A longer job (reading a huge table) resumes
 where it stopped."""
 
+_EXTENSIONS: Final = "spark.sql.extensions"
+_ICEBERG: Final = "org.apache.iceberg.spark.extensions.IcebergSparkSessionExtensions"
+_FIXED: Final = {"spark.sql.caseSensitive": "true", "spark.sql.session.timeZone": "UTC"}
+"""Options of Spark that the jobs rely on: CQL distinguishes "Name" from name."""
+
 
 class SparkConfig(Model):
     """How Spark is started for the jobs."""
@@ -43,6 +48,16 @@ class SparkConfig(Model):
     def shuffle_partitions(self) -> int:
         """Partitions of the shuffle by key bucket."""
         return int(self.conf.get(_SHUFFLE, "4"))
+
+    @field_validator("conf", "submit")
+    @classmethod
+    def _leaves_alone_what_values_depend_on(cls, given: dict[str, str]) -> dict[str, str]:
+        for name, value in _FIXED.items():
+            if given.get(name, value).lower() != value.lower():
+                raise ValueError(f"`{name}`: it is always {value}, as values or names would be others")
+        if _ICEBERG not in given.get(_EXTENSIONS, _ICEBERG):
+            raise ValueError(f"`{_EXTENSIONS}`: it replaces the list, so it has to contain {_ICEBERG}")
+        return given
 
 
 def _plain(value: Any) -> Any:

@@ -8,7 +8,7 @@ from typing import Annotated, Any, Final, NamedTuple
 
 from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, SecretStr
 
-from writetime.errors import ConfigError
+from writetime.errors import ConfigError, without_secrets
 from writetime.storage import address
 
 
@@ -57,14 +57,13 @@ def _known_store(url: str) -> str:
     return url
 
 
-def without_secrets(text: str) -> str:
-    """A text without the passwords in its URLs and parameters."""
-    return _SECRET_IN_TEXT.sub(lambda found: f"{found[1] or found[2] or found[3]}{MASK}", text)
-
-
 def is_secret(name: str) -> bool:
     """Whether an option of that name has a value that nobody may see."""
     return _SECRET_NAME.search(name) is not None
+
+
+LOGIN_IN_URL: Final = r"://[^/@:\s]*:[^\s]+@"
+"""How a URL has a password, also in Java's regular expressions."""
 
 
 def has_control_characters(text: str) -> bool:
@@ -79,21 +78,13 @@ def _single_line(secret: SecretStr) -> SecretStr:
     return secret
 
 
-MASK: Final = "**********"
 SINGLE_LINE: Final = "has a line break or another control character, which no password has; a file's last line break is often left over"
 NAMES_OF_SECRETS: Final = (
-    r"passw|passphrase|pwd|[._-]pass$|^pass$|secret|token|credential|jaas|private|salt|user[._]info|oauthbearer\.config|kinit\.cmd|authorization|"
-    r"cookie|api[._-]?key|signature|connection[._-]string|key\.pem|(access|account|shared|encryption|decryption|sse)[._-]?key(?!-id)"
+    r"passw|passphrase|pwd|[._-]pass$|^pass$|secret|token|credential|jaas|private|salt|user[._]info|oauthbearer\.config|oauthbearer\.extensions|kinit\.cmd|"
+    r"authorization|cookie|(?:^|\.)headers?\.|webhook|api[._-]?key|signature|connection[._-]string|key\.pem|(access|account|shared|encryption|decryption|sse)[._-]?key(?!-id)"
 )
 """What a name has whose value nobody may see, also in Java's regular expressions. A key in PEM is one; the place of a file is not."""
 _SECRET_NAME: Final = re.compile(NAMES_OF_SECRETS, re.IGNORECASE)
-_A_VALUE: Final = r"""(?:\{(?:[^}]|\}\})*\}|"[^"]*"|'[^']*'|[^;&\s)]+)"""
-_SECRET_IN_TEXT: Final = re.compile(
-    rf"((?:passw\w*|passphrase|pwd|secret|token|signature|(?:api|access|account|shared)_?key|private_key\w*)\s?=)\s?{_A_VALUE}"
-    # A password may have a slash or an @, so it ends at the last @ before a parameter.
-    r"|(://[^/@:\s]*:)[^\s?;]+(?=@)|(jdbc:oracle:\w+:[^/@\s]*/)[^\s?;]+(?=@)",
-    re.IGNORECASE,
-)
 Secret = Annotated[SecretStr, AfterValidator(_single_line)]
 """A secret of one line."""
 LOWER = BeforeValidator(lambda value: value.lower() if isinstance(value, str) else value)

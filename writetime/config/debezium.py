@@ -19,17 +19,17 @@ from typing import Any, Final
 
 from pydantic import ValidationError
 
-from writetime.config.base import Problem, comma_list
+from writetime.config import debezium_rules
+from writetime.config.base import Problem, comma_list, is_secret
+from writetime.config.debezium_rules import OPERATION
 from writetime.config.pipeline import PipelineConfig, explain
 from writetime.errors import ConfigError
 
-OPERATION: Final = "translate Debezium's properties"
 _PRODUCER: Final = "kafka.producer."
 _ENTRY: Final = re.compile(r"((?:\\.|[^\\ \t\f=:])*)[ \t\f]*[=:]?[ \t\f]*(.*)", re.DOTALL)
 _ESCAPE: Final = re.compile(r"\\(?:u([0-9A-Fa-f]{4})|(.))", re.DOTALL)
 _ESCAPED: Final = {"t": "\t", "n": "\n", "r": "\r", "f": "\f"}
 _PROVIDED: Final = re.compile(r"\$\{(\w+):(?:[^{}]*:)?([A-Za-z_][^{}:]*)\}")
-_SECRET: Final = re.compile(r"password|secret|token|jaas|key\.pem|user\.info")
 _CONVERTERS: Final = {
     "org.apache.kafka.connect.json.JsonConverter": "json-schema",
     "io.confluent.connect.avro.AvroConverter": "avro",
@@ -90,6 +90,7 @@ def pipeline_of(file: Path, given: Mapping[str, Any]) -> Translated:
         raise ConfigError(f"{error}", operation=OPERATION, obj=str(file)) from error
     found = translate(read_properties(text), given)
     given_twice = [name for name, count in Counter(name for name, _ in _entries(text)).items() if count > 1]
+    debezium_rules.expect_once(given_twice)
     found.notes |= dict.fromkeys(given_twice, "is given more than once, and the last one counts, as in Java")
     try:
         PipelineConfig.model_validate(found.document)
@@ -130,7 +131,8 @@ def translate(properties: Mapping[str, str], given: Mapping[str, Any]) -> Transl
     """The pipeline of these properties. `given` has the keys that Debezium has no property for. ConfigError for a
     value that has no counterpart."""
     found = Translated(dict(given))
-    properties = {name: _by_environment(found, name, value) for name, value in properties.items()}
+    properties = {name: _by_environment(found, name, value) for name, value in debezium_rules.plain_names(properties).items()}
+    properties = debezium_rules.take(properties, found.document, found.notes)
     for each in PROPERTIES:
         value = properties.get(each.name, each.default)
         if each.key and value is not None:
@@ -206,7 +208,7 @@ def _producer_option(found: Translated, name: str, value: str) -> None:
 
 def _secret(found: Translated, name: str, option: str, value: str) -> str:
     """The value, or the environment variable that has to hold it."""
-    if not _SECRET.search(option):
+    if not is_secret(option):
         return value
     variable = "KAFKA_" + re.sub(r"\W", "_", option).upper()
     found.notes[name] = f"set {variable} in the environment"

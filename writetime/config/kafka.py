@@ -9,8 +9,9 @@ from urllib.parse import urlsplit
 
 from pydantic import BeforeValidator, Field, field_validator, model_validator
 
-from writetime.config.base import LOWER, SINGLE_LINE, Model, Secret, StoreUrl, comma_list, has_control_characters, without_secrets
+from writetime.config.base import LOWER, SINGLE_LINE, Model, Secret, StoreUrl, comma_list, has_control_characters
 from writetime.config.yaml_file import Unquoted
+from writetime.errors import without_secrets
 from writetime.events.naming import MAX_TOPIC, quarantine_topic
 
 PartitionBy = Literal["primary_key", "partition_key"]

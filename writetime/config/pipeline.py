@@ -19,7 +19,7 @@ from pydantic import Field, ValidationError, model_validator
 
 from writetime.config.airflow import AirflowConfig, SparkConfig
 from writetime.config.archive import ArchiveConfig
-from writetime.config.base import Model, StoreUrl, is_secret, without_secrets
+from writetime.config.base import Model, StoreUrl, is_secret
 from writetime.config.cluster import ClusterConfig, SnapshotConfig
 from writetime.config.gone import unknown
 from writetime.config.kafka import EventsConfig, FilesConfig, KafkaConfig, PartitionBy, QuarantineConfig
@@ -27,7 +27,7 @@ from writetime.config.node import NodeConfig
 from writetime.config.tables import ColumnsConfig, TablesConfig
 from writetime.config.warehouse import CatalogConfig, WarehouseConfig
 from writetime.config.yaml_file import Document, Refused, key_text, read
-from writetime.errors import ConfigError
+from writetime.errors import ConfigError, without_secrets
 from writetime.events.masking import Rules
 from writetime.storage import layout
 from writetime.storage.address import is_url, parse
@@ -102,6 +102,14 @@ class PipelineConfig(Model):
         is_a_place = self.catalog is not None and self.catalog.type != "rest"
         if self.warehouse.bigquery and self.catalog and is_a_place and not self.catalog.warehouse.startswith("gs://"):
             raise ValueError("warehouse.bigquery: BigQuery reads tables in gs:// only, and catalog.warehouse is elsewhere")
+        return self
+
+    @model_validator(mode="after")
+    def _has_one_catalog(self) -> PipelineConfig:
+        prefix = "" if self.catalog is None else f"spark.sql.catalog.{self.catalog.name}"
+        for name in (*self.spark.conf, *self.spark.submit) if prefix else ():
+            if name == prefix or name.startswith(f"{prefix}."):
+                raise ValueError(f"spark.conf: `{name}` has a place of its own: `catalog` and its `options` and `secrets`")
         return self
 
     @model_validator(mode="after")

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Literal
+from typing import Final, Literal
 
 from pydantic import Field, field_validator, model_validator
 
@@ -13,6 +13,11 @@ from writetime.storage import address
 ORPHANS_DAYS = 3.0
 """Age of a file of a table's folder after which maintenance deletes it, if no snapshot has it: crashed jobs and tasks that ran twice
 leave such files. Another writer has to commit its files within that time."""
+
+_URLS: Final = frozenset(
+    {"s3.endpoint", "gcs.service.host", "client.sts.endpoint", "dynamodb.endpoint", "glue.endpoint", "oauth2-server-uri"}
+)
+"""Properties of Iceberg whose value is a URL: without `https://`, its libraries fail without a word about the property."""
 
 
 class CatalogConfig(Model):
@@ -45,7 +50,21 @@ class CatalogConfig(Model):
             raise ValueError(f"warehouse: {why}")
         if taken := sorted({"type", "uri", "warehouse"} & (self.options.keys() | self.secrets.keys())):
             raise ValueError(f"{', '.join(taken)}: has a key of its own")
+        if "catalog-impl" in self.options:
+            raise ValueError("`options.catalog-impl`: Iceberg takes either it or `type`, which says what kind of catalog it is")
+        if self.options.get("unique-table-location", "true").lower() != "true":
+            raise ValueError("`options.unique-table-location`: a table that is created again would share the folder of the one before it")
+        if twice := sorted(self.options.keys() & self.secrets.keys()):
+            raise ValueError(f"`options.{twice[0]}`: is given in `secrets` too")
         return self
+
+    @field_validator("options")
+    @classmethod
+    def _has_urls(cls, options: dict[str, str]) -> dict[str, str]:
+        for name, value in options.items():
+            if name in _URLS and not value.startswith(("http://", "https://")):
+                raise ValueError(f"`{name}`: is no URL: write https://host[:port]")
+        return options
 
 
 class BigQueryConfig(Model):

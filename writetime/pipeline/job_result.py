@@ -18,7 +18,7 @@ from typing import Final
 
 from pydantic import BaseModel, ValidationError
 
-from writetime.errors import WritetimeError
+from writetime.errors import WritetimeError, without_secrets
 
 SETTING: Final = "WRITETIME_LAST_WORDS"
 _MOST: Final = 4000
@@ -46,7 +46,7 @@ def leave(text: str = "", *, retriable: bool = False, report: str = "") -> None:
 
 def leave_error(what: str, error: BaseException) -> None:
     """Write an error as the result. For an error from a Spark worker, only its cause."""
-    leave(f"{what}: {cause(error)}", retriable=error.retriable if isinstance(error, WritetimeError) else True)
+    leave(without_secrets(f"{what}: {cause(error)}"), retriable=error.retriable if isinstance(error, WritetimeError) else True)
 
 
 def cause(error: BaseException) -> str:

@@ -46,7 +46,7 @@ from writetime.storage.address import parse
 from writetime.storage.checksum import crc32c, from_base64, to_base64
 from writetime.storage.concurrency import AT_ONCE
 from writetime.storage.object_names import is_name, require_name, require_next
-from writetime.storage.refusals import CHANGED, GCS, RENEW_GCS, refusal_of
+from writetime.storage.refusals import CHANGED, GCS, PLACES_GCS, RENEW_GCS, refusal_of
 from writetime.storage.source import measured, opened, sending
 from writetime.storage.store import PAGE, Listed, ObjectInfo, require_facts, require_nothing
 
@@ -354,6 +354,7 @@ def _key_file() -> tuple[int, ...] | None:
 _TABLE: tuple[tuple[tuple[type[Exception], ...], type[StoreError], str | None], ...] = (
     ((media.DataCorruption,), ChecksumMismatch, None),
     ((api.ServerError, api.RetryError, auth.TransportError), StoreUnavailable, None),
+    ((requests.exceptions.InvalidURL, requests.exceptions.InvalidSchema, requests.exceptions.MissingSchema), StoreError, PLACES_GCS),
     ((requests.exceptions.RequestException, ConnectionError, TimeoutError), StoreUnavailable, None),
     ((auth.GoogleAuthError,), StoreError, RENEW_GCS),
 )

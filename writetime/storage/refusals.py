@@ -60,6 +60,14 @@ CLOCK: Final = "Set this machine's clock."
 LACKS: Final = "This service lacks something that is needed: see docs/adr/0012."
 RENEW: Final = "Renew the credentials: AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY, or the account that the machine is attached to."
 RENEW_GCS: Final = "Renew the credentials."
+ENVIRONMENT: Final = (
+    "Correct what the environment or the library's files say: AWS_ENDPOINT_URL_S3 (https://host[:port]), AWS_REGION, AWS_PROFILE, "
+    "AWS_CONFIG_FILE, AWS_CA_BUNDLE, HTTPS_PROXY (http://[user:password@]host:port)."
+)
+PROXY: Final = "Name an HTTP proxy, or list the store's host in NO_PROXY."
+PLACES_GCS: Final = (
+    "Correct HTTPS_PROXY (http://[user:password@]host:port; SOCKS is not supported) or STORAGE_EMULATOR_HOST (http://host:port)."
+)
 S3_RIGHTS: Final = (
     "Check the account's rights (docs/security.md): s3:GetObject, PutObject and AbortMultipartUpload where a node ships; ListBucket and "
     "DeleteObject for the pipeline. Without ListBucket a missing object looks forbidden."

@@ -62,7 +62,7 @@ from writetime.storage.checksum import CHUNK, crc32c, from_base64, to_base64
 from writetime.storage.concurrency import AT_ONCE
 from writetime.storage.no_proxy import bypasses
 from writetime.storage.object_names import is_name, require_name, require_next
-from writetime.storage.refusals import RENEW, S3, BeyondTheEnd, Refusal, refusal_of
+from writetime.storage.refusals import ENVIRONMENT, PROXY, RENEW, S3, BeyondTheEnd, Refusal, refusal_of
 from writetime.storage.s3_credentials import LiveCredentials
 from writetime.storage.s3_endpoint import named_endpoint
 from writetime.storage.source import measured, opened, sending
@@ -81,6 +81,7 @@ _NO_LISTS = frozenset({"NotImplemented", "MissingContentMD5", "InvalidRequest", 
 _NOT_THERE = frozenset({"NoSuchKey", "NoSuchVersion"})
 _AMAZONS = re.compile(r"\.amazonaws\.com(\.cn)?(:\d+)?/?$")
 _FORBIDDEN = frozenset({"AccessDenied", "Forbidden", "403"})
+_PROXY_ADDRESS = re.compile(r"(\[[0-9A-Fa-f:.%]+\]|[^\s:/@\[\]]+)(:\d{1,5})?/?")
 _NUMBER = re.compile(r"[0-9]{1,19}")
 _PLAIN_VALUE = "".join(chr(code) for code in range(33, 127) if chr(code) != "%")
 _PLAIN_KEY = frozenset(b"abcdefghijklmnopqrstuvwxyz0123456789-_.")
@@ -574,33 +575,63 @@ class S3Store:
     @property
     def _client(self) -> Any:
         if self._client_or_none is None:
-            session = botocore.session.get_session()
-            session.register_component("data_loader", _models())
-            live = LiveCredentials()
-            session.register_component("credential_provider", live)
-            self._client_or_none = session.create_client(
-                "s3",
-                endpoint_url=self._endpoint,
-                region_name=os.environ.get("AWS_REGION") or session.get_config_variable("region") or "us-east-1",
-                config=Config(
-                    signature_version="s3v4",
-                    connect_timeout=10,
-                    read_timeout=60,
-                    max_pool_connections=max(_LOOKS, AT_ONCE),
-                    retries={"mode": "standard", "total_max_attempts": _ATTEMPTS},
-                    request_checksum_calculation="when_required",
-                    response_checksum_validation="when_required",
-                    # The library's own reading of NO_PROXY knows no networks.
-                    proxies={} if self._endpoint and bypasses(getproxies_environment().get("no", ""), self._endpoint) else None,
-                    # Other services have no host name per bucket.
-                    s3={"addressing_style": "path"} if self._endpoint else None,
-                ),
-            )
-            self._client_or_none.meta.events.register("before-send.s3", request_count.count)
-            self._client_or_none.meta.events.register("before-send.s3", _sends)
-            self._client_or_none.meta.events.register("needs-retry.s3", live.retry_if_renewed)
-            self._client_or_none.meta.events.register("response-received.s3", _moved)
+            self._client_or_none = self._made()
         return self._client_or_none
+
+    def _made(self) -> Any:
+        """A client, without a connection. StoreError for values of its environment that it refuses."""
+        self._expect_proxy()
+        try:
+            return self._client_of(botocore.session.get_session())
+        except (boto.BotoCoreError, ValueError) as error:
+            raise StoreError(f"{type(error).__name__}: {error}", operation="open the store", obj=self.url, hint=ENVIRONMENT) from error
+
+    def _expect_proxy(self) -> None:
+        """StoreError if there is a proxy for this store that cannot be used. The library's own errors show parts of its password."""
+        found, url = getproxies_environment(), self._endpoint or "https://amazonaws.com"
+        scheme = url.partition(":")[0]
+        proxy = found.get(scheme, "")
+        if not proxy or bypasses(found.get("no", ""), url):
+            return
+        kind, separator, rest = proxy.rpartition("://")
+        login, _, address = rest.rpartition("@")
+        why = None
+        if separator and kind.lower() not in ("http", "https"):
+            why = "only HTTP proxies are supported"
+        elif re.search("[#?/]", login):
+            why = "its password has a sign that ends a URL: write # as %23, ? as %3F, / as %2F"
+        elif _PROXY_ADDRESS.fullmatch(address) is None:
+            why = "its value is not the URL of a proxy: http://[user:password@]host:port"
+        if why is not None:
+            raise StoreError(why, operation="open the store", obj=f"{scheme.upper()}_PROXY", hint=PROXY)
+
+    def _client_of(self, session: Any) -> Any:
+        session.register_component("data_loader", _models())
+        live = LiveCredentials()
+        session.register_component("credential_provider", live)
+        client = session.create_client(
+            "s3",
+            endpoint_url=self._endpoint,
+            region_name=os.environ.get("AWS_REGION") or session.get_config_variable("region") or "us-east-1",
+            config=Config(
+                signature_version="s3v4",
+                connect_timeout=10,
+                read_timeout=60,
+                max_pool_connections=max(_LOOKS, AT_ONCE),
+                retries={"mode": "standard", "total_max_attempts": _ATTEMPTS},
+                request_checksum_calculation="when_required",
+                response_checksum_validation="when_required",
+                # The library's own reading of NO_PROXY knows no networks.
+                proxies={} if self._endpoint and bypasses(getproxies_environment().get("no", ""), self._endpoint) else None,
+                # Other services have no host name per bucket.
+                s3={"addressing_style": "path"} if self._endpoint else None,
+            ),
+        )
+        client.meta.events.register("before-send.s3", request_count.count)
+        client.meta.events.register("before-send.s3", _sends)
+        client.meta.events.register("needs-retry.s3", live.retry_if_renewed)
+        client.meta.events.register("response-received.s3", _moved)
+        return client
 
     @contextlib.contextmanager
     def _explained(self, operation: str, name: str) -> Iterator[None]:
@@ -734,6 +765,7 @@ def _translate(error: Exception, operation: str, where: str) -> StoreError:
 
 _REFUSED = ("PreconditionFailed", "ConditionalRequestConflict", "NoSuchKey", "NoSuchUpload", "404", "409", "412")
 _OF_THE_LIBRARY: tuple[tuple[tuple[type[Exception], ...], type[StoreError], str | None], ...] = (
+    ((boto.EndpointProviderError, boto.InvalidProxiesConfigError), StoreError, ENVIRONMENT),
     ((boto.SSLError,), StoreError, "AWS_CA_BUNDLE names a file with the certificates to trust."),
     ((boto.HTTPClientError, boto.ConnectionError, boto.IncompleteReadError, ConnectionError, TimeoutError), StoreUnavailable, None),
     ((boto.MetadataRetrievalError, boto.CredentialRetrievalError), StoreUnavailable, RENEW),
