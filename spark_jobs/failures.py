@@ -30,6 +30,7 @@ from spark_jobs.spark_errors import limit_of, why
 from writetime import errors
 from writetime.cassandra.schema.model import Table
 from writetime.errors import (
+    RETRY,
     BatchBusy,
     BatchClosed,
     ChainMismatch,
@@ -148,7 +149,7 @@ def _raised_by_worker(error: Exception) -> Kind | None:
     kind = getattr(errors if package == errors.__name__ else builtins, called, None)
     if not (isinstance(kind, type) and issubclass(kind, Exception)):
         return "world" if name.startswith(_CLIENTS) else "driver" if called == "VerdictAdded" else "table"
-    if "(a retry may help)" in message and not issubclass(kind, _DRIVER):
+    if RETRY in message and not issubclass(kind, _DRIVER):
         return "world"
     if issubclass(kind, OSError):
         number = _ERRNO.match(message)

@@ -48,6 +48,8 @@ _SECRET_IN_TEXT: Final = re.compile(
     r"|(://[^/@:\s]*:)[^\s?;]+(?=@)|(jdbc:oracle:\w+:[^/@\s]*/)[^\s?;]+(?=@)",
     re.IGNORECASE,
 )
+RETRY: Final = " (a retry may help)"
+"""What the text of an error says that is retriable: that of a worker's error is all that a driver has of it."""
 
 
 def without_secrets(text: str) -> str:
@@ -87,7 +89,7 @@ class WritetimeError(Exception):
             where = f"{where} at position {self.position}".strip()
         parts = [part for part in (self.operation, where, self.message) if part]
         line = ": ".join(parts)
-        line += " (a retry may help)" if self.retriable else ""
+        line += RETRY if self.retriable else ""
         return f"{line}. {self.hint}" if self.hint else line
 
     def __reduce__(self) -> tuple[Any, ...]:

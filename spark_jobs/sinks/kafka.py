@@ -110,11 +110,28 @@ _TOO_LARGE = (KafkaError.MSG_SIZE_TOO_LARGE, KafkaError.RECORD_LIST_TOO_LARGE)
 _REFUSED_CLIENT = (KafkaError._AUTHENTICATION, KafkaError._SSL)
 _REFUSED_QUERY = (KafkaError.TOPIC_AUTHORIZATION_FAILED, KafkaError.CLUSTER_AUTHORIZATION_FAILED)
 _FENCED = (KafkaError._FENCED, KafkaError.PRODUCER_FENCED, KafkaError.INVALID_PRODUCER_EPOCH)
-_PASSING = (KafkaError._TRANSPORT, KafkaError._ALL_BROKERS_DOWN, KafkaError._TIMED_OUT, KafkaError._MSG_TIMED_OUT, *_FENCED)
+_GONE_WITH_OTHERS = (KafkaError._PURGE_QUEUE, KafkaError._PURGE_INFLIGHT)
+_PASSING = (
+    *(KafkaError._TRANSPORT, KafkaError._ALL_BROKERS_DOWN, KafkaError._TIMED_OUT, KafkaError._MSG_TIMED_OUT, *_FENCED),
+    *(KafkaError.UNKNOWN_TOPIC_OR_PART, KafkaError.LEADER_NOT_AVAILABLE, KafkaError.NOT_LEADER_FOR_PARTITION),
+    *(KafkaError.REQUEST_TIMED_OUT, KafkaError.NETWORK_EXCEPTION, KafkaError.KAFKA_STORAGE_ERROR, KafkaError.CONCURRENT_TRANSACTIONS),
+    *(KafkaError.COORDINATOR_LOAD_IN_PROGRESS, KafkaError.COORDINATOR_NOT_AVAILABLE, KafkaError.NOT_COORDINATOR),
+    *(KafkaError.NOT_ENOUGH_REPLICAS, KafkaError.NOT_ENOUGH_REPLICAS_AFTER_APPEND, KafkaError.THROTTLING_QUOTA_EXCEEDED),
+    *_GONE_WITH_OTHERS,
+)
+"""What a retry may find mended. A client says it of its own calls, and not of a record that was not delivered."""
+_NOT_KEPT = (KafkaError._MSG_TIMED_OUT, KafkaError.NOT_ENOUGH_REPLICAS, KafkaError.NOT_ENOUGH_REPLICAS_AFTER_APPEND)
+"""What a record is not delivered for while its partition lacks replicas: the client tries until its time is over."""
 _WAIT = "Events stay in the changes tables and go out with the next run."
+_TRANSACTION_TIMEOUT = "transaction.timeout.ms"
+_DEFAULT_TRANSACTION_MS = 60_000
+"""What librdkafka asks for if `kafka.producer` does not say it."""
+_LEAST_TRANSACTION_MS = 5_000
+"""In less, a transaction of one large event may not be over."""
+_ALLOWED_MS: Final[dict[str, int]] = {}
+"""By bootstrap servers, the time for transactions that they allow, where it is less than the client's default."""
 _LIBRDKAFKA_MAX = 1_000_000
 _RECORD_OVERHEAD = 256  # a record's frame and its headers
-_GONE_WITH_OTHERS = (KafkaError._PURGE_QUEUE, KafkaError._PURGE_INFLIGHT)
 _BY_KEY = -1  # librdkafka's RD_KAFKA_PARTITION_UA: the partitioner decides
 _OWNER_KEY = b"__pipeline"
 """Of the record that says whose the topics are. Streams go by topics, whose names hold a dot."""
@@ -276,9 +293,7 @@ def _allowed(admin: AdminClient, settings: Callable[[], dict[str, ConfigEntry]],
     except KafkaException as error:
         if error.args[0].code() != KafkaError.UNKNOWN_TOPIC_OR_PART:
             raise
-    broker = next(iter(admin.list_topics(timeout=_TIMEOUT_SECONDS).brokers))
-    (asked,) = admin.describe_configs([ConfigResource(ResourceType.BROKER, str(broker))]).values()
-    return int(asked.result(timeout=_TIMEOUT_SECONDS)["message.max.bytes"].value or own)
+    return int(_of_broker(admin)["message.max.bytes"].value or own)
 
 
 def send_heartbeat(kafka: KafkaConfig, key: bytes, value: bytes) -> None:
@@ -348,12 +363,13 @@ class Sent:
 
 @dataclass
 class _Sender:
-    """A publisher's producer, how far each stream had been sent when it began, and whether each record is a batch of its
-    own."""
+    """A publisher's producer, how far each stream had been sent when it began, whether each record is a batch of its
+    own, and the part of a usual transaction that is over in the brokers' time."""
 
     producer: Producer
     sent: dict[str, tuple[int, int]]
     one_by_one: bool = False
+    share: float = 1.0
 
 
 @dataclass(frozen=True)
@@ -419,13 +435,23 @@ class Publisher:
         if self.batch_bytes is not None:
             # What is larger is in a batch by itself.
             options["batch.size"] = max(1, min(self.batch_bytes, int(options.get("batch.size", _LIBRDKAFKA_MAX))))
+        if (allowed := _shorter_timeout(self.kafka)) is not None:
+            options[_TRANSACTION_TIMEOUT] = allowed
         producer = make(Producer, options)
+        try:
+            self._begin(producer)
+        except KafkaException as error:
+            if not _learn_timeout(self.kafka, error):
+                raise
+            return self._producer(publisher, one_by_one=one_by_one)
+        return producer
+
+    def _begin(self, producer: Producer) -> None:
         # Without a connection, librdkafka looks for the coordinator again only after 500 ms. The first answer names the
         # brokers, and the connection that it came by is closed; the second one comes by one that stays.
         for _ in range(2):
             producer.list_topics(progress_topic(self.kafka.topic_prefix), timeout=_TIMEOUT_SECONDS)
         producer.init_transactions(_TIMEOUT_SECONDS)
-        return producer
 
     def _headers(self, topic: str, op: str, batch: int, ordinal: int) -> Headers | None:
         if not self.kafka.headers:
@@ -436,7 +462,7 @@ class Publisher:
         stuck: dict[str, PublishError] = {}
         sender = self._started(publisher, stuck)
         events = 0
-        for chunk in chunks(_beyond(rows, sender.sent, stuck)):
+        for chunk in chunks(_beyond(rows, sender.sent, stuck), sender.share):
             events += self._send_chunk(sender, publisher, chunk, stuck)
         return Sent(events, stuck)
 
@@ -451,7 +477,8 @@ class Publisher:
         stuck |= self._of_another_chain(done) | self._of_later_epochs(done)
         # What was sent in an earlier epoch is sent again.
         sent = {stream: reached[:2] for stream, reached in done.items() if reached.epoch == self.epochs.get(stream, 0)}
-        return _Sender(producer, sent, one_by_one)
+        allowed = _shorter_timeout(self.kafka)
+        return _Sender(producer, sent, one_by_one, 1.0 if allowed is None else allowed / _DEFAULT_TRANSACTION_MS)
 
     def _of_another_chain(self, done: Mapping[str, Position]) -> dict[str, PublishError]:
         if self.chain is None:
@@ -689,14 +716,45 @@ def _beyond(rows: Iterable[Any], done: Mapping[str, tuple[int, int]], stuck: Map
             yield row
 
 
-def chunks(rows: Iterable[Any]) -> Iterator[list[Any]]:
-    """Rows of RECORDS by transaction."""
+def _shorter_timeout(kafka: KafkaConfig) -> int | None:
+    """The time (ms) for transactions that the brokers allow, if it is known to be less than the client's default, and
+    `kafka.producer` says none."""
+    return None if _TRANSACTION_TIMEOUT in kafka.producer else _ALLOWED_MS.get(kafka.bootstrap_servers)
+
+
+def _learn_timeout(kafka: KafkaConfig, error: KafkaException) -> bool:
+    """Whether the brokers refuse the client's default time for transactions, and say themselves which one they allow: it is
+    known from then on in this process."""
+    if error.args[0].code() != KafkaError.INVALID_TRANSACTION_TIMEOUT or _TRANSACTION_TIMEOUT in kafka.producer:
+        return False
+    try:
+        allowed = int(_of_broker(make(AdminClient, client_options(kafka)))["transaction.max.timeout.ms"].value or 0)
+    except KafkaException as unknown:
+        log.warning("broker settings cannot be read", error=str(unknown), right="DescribeConfigs")
+        return False
+    if not _LEAST_TRANSACTION_MS <= allowed < _DEFAULT_TRANSACTION_MS:
+        return False
+    log.info("transactions are shorter, as the brokers allow", timeout_ms=allowed)
+    _ALLOWED_MS[kafka.bootstrap_servers] = allowed
+    return True
+
+
+def _of_broker(admin: AdminClient) -> dict[str, ConfigEntry]:
+    """The settings of one of the brokers. `admin` must stay open meanwhile."""
+    broker = next(iter(admin.list_topics(timeout=_TIMEOUT_SECONDS).brokers))
+    (asked,) = admin.describe_configs([ConfigResource(ResourceType.BROKER, str(broker))]).values()
+    found: dict[str, ConfigEntry] = asked.result(timeout=_TIMEOUT_SECONDS)
+    return found
+
+
+def chunks(rows: Iterable[Any], share: float = 1.0) -> Iterator[list[Any]]:
+    """Rows of RECORDS by transaction, each at most that share of a usual one."""
     chunk: list[Any] = []
-    held = 0
+    held, events, size = 0, _EVENTS_PER_TRANSACTION * share, _BYTES_PER_TRANSACTION * share
     for row in rows:
         chunk.append(row)
         held += len(row[_VALUE] or b"")
-        if len(chunk) >= _EVENTS_PER_TRANSACTION or held >= _BYTES_PER_TRANSACTION:
+        if len(chunk) >= events or held >= size:
             yield chunk
             chunk, held = [], 0
     if chunk:
@@ -869,6 +927,8 @@ def _failure(operation: str, obj: str, error: KafkaException) -> PublishError:
         hint = f"Another run publishes at the same time; what it leaves, a retry sends. {_WAIT}"
     elif reason.code() == KafkaError.INVALID_TRANSACTION_TIMEOUT:
         hint = f"Lower `transaction.timeout.ms` under `kafka.producer`, or raise transaction.max.timeout.ms of the brokers. {_WAIT}"
+    elif reason.code() in _NOT_KEPT:
+        hint = f"Are the brokers up, and has each topic as many replicas in sync as its min.insync.replicas says? {_WAIT}"
     elif reason.code() == KafkaError.INVALID_REPLICATION_FACTOR:
         hint = f"Lower `kafka.replication.factor`, or add brokers. {_WAIT}"
     elif reason.code() == KafkaError.POLICY_VIOLATION:

@@ -25,7 +25,7 @@ from writetime.cassandra.schema.history import SchemaLearner
 from writetime.config.kafka import EventsConfig, FilesConfig, KafkaConfig, QuarantineConfig
 from writetime.config.pipeline import PipelineConfig
 from writetime.config.tables import TablesConfig
-from writetime.errors import ConfigError, PublishError, StoreUnavailable
+from writetime.errors import RETRY, ConfigError, PublishError, StoreUnavailable
 from writetime.pipeline.documents import Accounting, Manifest, PartitionedFrom, Sealed, Void
 from writetime.pipeline.publish_progress import Published, read_published, write_published
 from writetime.storage import layout
@@ -47,18 +47,19 @@ def in_kafka(monkeypatch: pytest.MonkeyPatch) -> dict[str, int]:
     return found
 
 
-def test_what_fails_in_a_task_is_an_error_of_ours(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize("retriable", [False, True])
+def test_what_fails_in_a_task_is_an_error_of_ours(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, retriable: bool) -> None:
+    said = PublishError("no broker", operation="publish events", obj="t.publisher.0", retriable=retriable, hint="Start one.")
+
     def collect() -> None:
-        raise PySparkException(
-            "Job aborted\n  Traceback\n  writetime.errors.PublishError: publish events: t.publisher.0: no broker\n at java"
-        )
+        raise PySparkException(f"Job aborted\n  Traceback\n  writetime.errors.PublishError: {said}\n at java")
 
     monkeypatch.setattr(Outbox, "_records", lambda *_: ([SimpleNamespace()], {}))
     monkeypatch.setattr(Outbox, "_sent", lambda *_: collect())
     with pytest.raises(PublishError, match="no broker") as raised:
         outbox(tmp_path, 1).drain(everything=False)
-    assert raised.value.retriable
-    assert "java" not in str(raised.value)
+    assert str(raised.value).replace(RETRY, "") == str(said).replace(RETRY, "")
+    assert raised.value.retriable == retriable, "what the worker's error says of itself"
 
 
 @pytest.mark.parametrize("oversized", ["claim-check", "wait"])
