@@ -12,7 +12,7 @@ import os
 import re
 from collections.abc import Callable, Collection, Generator, Iterable, Iterator, Mapping, Sequence
 from contextlib import closing
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
 from functools import lru_cache, reduce
 from importlib.util import find_spec
 from typing import Any, Final, Literal, NamedTuple
@@ -55,6 +55,9 @@ that a table's columns or partitions do not allow something, and nobody was fast
 _UNKNOWN: Final = "CommitStateUnknownException"
 _MANY: Final = ("snapshots", "snapshot-log", "metadata-log")
 """Parts of a table's metadata that grow with its commits."""
+_GC: Final = "gc.enabled"
+_FOR_EVER_MS: Final = 200 * 365 * 24 * 3600 * 1000
+"""An age of so many years is what Iceberg has for none."""
 _GRANULARITY: Final = "write.delete.granularity"
 _NAME_MAPPING: Final = "schema.name-mapping.default"
 _OF_A_STORE: Final = ("gcs.", "s3.", "client.")
@@ -70,6 +73,20 @@ class Kept(NamedTuple):
     has_parent: bool
     summary: dict[str, str]
     at: datetime
+
+
+class Reference(NamedTuple):
+    """A branch or tag: its name, its snapshot, and when expiry removes it, if ever."""
+
+    name: str
+    kind: Literal["branch", "tag"]
+    snapshot: int
+    until: datetime | None
+
+    @property
+    def dropped_by(self) -> str:
+        """The end of the statement ALTER TABLE that lets its snapshot go."""
+        return f"DROP {self.kind.upper()} `{self.name}`"
 
 
 class _Planned(NamedTuple):
@@ -94,6 +111,7 @@ class IcebergTable:
         self._table: Any = self._java("org.apache.iceberg.spark.Spark3Util").loadIcebergTable(session._jsparkSession, name)
         self._read: tuple[list[Kept], list[Kept]] = [], []
         self._metadata: dict[str, Any] = {}
+        self._logged = set[int]()
         self._read_from: str | None = None
         self._found: dict[str, tuple[Any, int | None]] = {}
 
@@ -208,6 +226,39 @@ class IcebergTable:
         self._commits()
         return {name: ref["snapshot-id"] for name, ref in self._metadata.get("refs", {}).items()}
 
+    @property
+    def references(self) -> list[Reference]:
+        """The branches and tags that somebody has made: all but main."""
+        known = {each.id: each for each in self.kept}
+        default = self.properties.get("history.expire.max-ref-age-ms")
+        found = list[Reference]()
+        for name, ref in sorted(self._metadata.get("refs", {}).items()):
+            age, held = ref.get("max-ref-age-ms", default), known.get(ref["snapshot-id"])
+            is_for_ever = age is None or held is None or int(age) >= _FOR_EVER_MS
+            until = None if is_for_ever or held is None else held.at + timedelta(milliseconds=int(age))
+            found.append(Reference(name, ref["type"], ref["snapshot-id"], until))
+        return [each for each in found if each.name != "main"]
+
+    @property
+    def deletes_no_files(self) -> bool:
+        """Whether the catalog, or somebody, has forbidden to delete files of the table: expiry refuses."""
+        return self.properties.get(_GC) == "false"
+
+    @property
+    def logged(self) -> set[int]:
+        """The snapshots that readers saw at some time, as far as Iceberg remembers: since the last one that has expired."""
+        self._commits()
+        return self._logged
+
+    def ancestors(self, snapshot: int) -> set[int]:
+        """The snapshot and those before it, as far as they are kept."""
+        known, found = {each.id: each.parent for each in self.kept}, set[int]()
+        at: int | None = snapshot
+        while at in known:
+            found.add(at)
+            at = known[at]
+        return found
+
     def _commits(self) -> tuple[list[Kept], list[Kept]]:
         """`kept` and `lineage` with one read, because a table's metadata may be large. Metadata that was
         read is not read again."""
@@ -219,6 +270,7 @@ class IcebergTable:
 
     def _parsed(self, current: Any) -> tuple[list[Kept], list[Kept]]:
         metadata = json.loads(self._java("org.apache.iceberg.TableMetadataParser").toJson(current))
+        self._logged = {each["snapshot-id"] for each in metadata.get("snapshot-log", ())}
         self._metadata = {key: value for key, value in metadata.items() if key not in _MANY}
         found = {each["snapshot-id"]: each for each in metadata.get("snapshots", ())}
         kept = {number: _kept(each, found) for number, each in found.items()}

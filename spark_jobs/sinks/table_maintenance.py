@@ -191,7 +191,7 @@ def thin(spark: SparkSession, name: str, layout: WarehouseConfig) -> None:
 def _expire(held: IcebergTable, layout: WarehouseConfig, now: datetime, gone: Iterable[int]) -> None:
     """Expire the snapshots that are too old, and the given ones; none if the files are somebody else's to delete, as
     with a catalog server that has branches (Nessie)."""
-    if held.properties.get("gc.enabled") == "false":
+    if held.deletes_no_files:
         log.info("snapshots not expired: gc.enabled is false", table=_plain(held.name))
         return
     held.expire(now - timedelta(days=layout.keep_snapshots_days or 0), NEWEST, gone)
@@ -200,7 +200,7 @@ def _expire(held: IcebergTable, layout: WarehouseConfig, now: datetime, gone: It
 def _delete_orphans(spark: SparkSession, held: IcebergTable, before: datetime) -> None:
     """Delete the files of the table's folder that are older and that no snapshot has; none if the files are somebody
     else's to delete. Where only the scheme or the bucket of a name differs from what the table knows, it stays."""
-    if not _is_older(held, before) or held.properties.get("gc.enabled") == "false":
+    if not _is_older(held, before) or held.deletes_no_files:
         return
     catalog, table = _split(held.name)
     moment = before.astimezone(UTC).strftime("%Y-%m-%d %H:%M:%S.%f")
@@ -229,16 +229,25 @@ def _surplus_of(held: IcebergTable, now: datetime) -> list[int]:
 def scrub(spark: SparkSession, name: str, before: datetime, check: Callable[[], None] = lambda: None) -> None:
     """Reduce the table to what its current snapshot shows: files with deleted rows are rewritten, and so are
     the manifests, which contain minima and maxima of removed files; then, after the `check`, all older snapshots and
-    their files are deleted. A commit that comes after the check is the last one, and stays."""
+    their files are deleted, but those of branches and tags. A commit that comes after the check is the last one, and
+    stays. If no files may be deleted, all snapshots stay."""
     catalog, table = _split(name)
     options = "map('delete-file-threshold', '1', 'remove-dangling-deletes', 'true')"
     spark.sql(f"CALL {catalog}.system.rewrite_data_files(table => '{table}', options => {options})").collect()
     _rewrite_manifests(spark, name)
     check()
+    held = IcebergTable(spark, name)
+    held.refresh()
+    if held.deletes_no_files:
+        log.warning("snapshots not expired: gc.enabled is false", table=_plain(name))
+        return
     moment = before.astimezone(UTC).strftime("%Y-%m-%d %H:%M:%S.%f")
+    # By their ids, too: a retention that somebody has given the branch main would keep them.
+    named = {held.snapshot, *held.refs.values()}
+    older = ", ".join(f"{each.id}L" for each in held.lineage if each.id not in named)
     spark.sql(
         f"CALL {catalog}.system.expire_snapshots(table => '{table}', older_than => TIMESTAMP '{moment}', retain_last => 1, "
-        "stream_results => true)"
+        f"stream_results => true{f', snapshot_ids => array({older})' if older else ''})"
     ).collect()
 
 

@@ -14,11 +14,11 @@ readers see do not change. Every step can be repeated."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
-from functools import cached_property
+from functools import cached_property, partial
 from typing import Any, Final, NamedTuple, TypeVar
 from uuid import UUID, uuid4
 
@@ -27,11 +27,12 @@ import structlog
 from pyspark.sql import SparkSession
 from pyspark.sql.pandas.types import from_arrow_schema
 
+from spark_jobs.failures import kind_of, reason_of
 from spark_jobs.maintain import carry_over, remove_before
 from spark_jobs.sinks import voids
 from spark_jobs.sinks.avro_files import files_up_to, files_with, without_events
 from spark_jobs.sinks.iceberg import Fence, Warehouse
-from spark_jobs.sinks.iceberg_table import IcebergTable
+from spark_jobs.sinks.iceberg_table import IcebergTable, is_conflict
 from spark_jobs.sinks.spark_catalog import comparable
 from spark_jobs.sinks.table_maintenance import scrub
 from spark_jobs.sinks.voids import Rejected, Voided
@@ -197,7 +198,8 @@ class Erasing:
         search, warehouse = self.search(until), self._warehouse()
         keys = self.config.cluster.commitlog_keystore
         rows = {name: self._count(name, "") for name in self._tables(warehouse)}
-        left = self._unreached(warehouse)
+        failed: dict[str, str] = {}
+        left = self._unreached(warehouse, failed)
         return Outcome(
             table=self.request.table,
             live=[*self._alive(), *self._unpublished(warehouse)],
@@ -208,7 +210,7 @@ class Erasing:
             events=self._events_outside(warehouse, erase=False)[0],
             records=sum(1 for shard in self.shards() for _ in self._records(shard)),
             rows=rows,
-            troubles=self._other_lives(),
+            troubles=[*self._other_lives(), *_of_tables(failed)],
             beyond=[each.text for each in left],
             unreached=left,
         )
@@ -246,22 +248,64 @@ class Erasing:
         others = [each for each in self.schema.tables.values() if each.full_name == self.request.table and each.id not in known]
         return [f"{table.label} has a key of other types: nothing was looked for in it" for table in others]
 
-    def _unreached(self, warehouse: Warehouse) -> list[Unreached]:
-        """What no run reaches, or this one has not."""
+    def _of_one_table(self, name: str, failed: dict[str, str], work: Callable[[], T]) -> T | None:
+        """The result of work for one table. What fails of it, `failed` receives: the batch ends all the same, or else no other one
+        would begin before somebody has mended that table."""
+        try:
+            return work()
+        except Exception as error:
+            if kind_of(error) != "table" or is_conflict(error):
+                raise
+            log.error("key not erased from a table", table=name, error=reason_of(error))
+            failed.setdefault(name, reason_of(error))
+            return None
+
+    def _unreached(self, warehouse: Warehouse, failed: dict[str, str]) -> list[Unreached]:
+        """What no run reaches, or this one has not. `failed` receives the tables whose snapshots cannot be looked at."""
         found = unreached(self.config, self.store, self.request.table)
         if unknown := self._former_claims()["unknown"]:
             what, until = "events of before a rebuild, in a format that is not read here", "you delete them, or archive.keep_claims_days"
             found.insert(0, Unreached(place=f"{unknown[0].rpartition('/')[0]}/", what=what, until=until, objects=len(unknown)))
-        return [*(each for name in self._tables(warehouse) for each in self._references(name)), *found]
+        tables = self._tables(warehouse)
+        named = [self._of_one_table(name, failed, partial(list, self._references(name))) for name in tables]
+        return [*(each for some in named for each in some or ()), *found]
 
     def _references(self, name: str) -> Iterator[Unreached]:
-        """Snapshots of a table that somebody has named, which no expiry removes."""
-        held = IcebergTable(self.spark, name)
+        """Snapshots of a table that stay: those of branches and tags, and all if no files may be deleted."""
+        held, plain = IcebergTable(self.spark, name), name.replace("`", "")
         held.refresh()
-        for ref, snapshot in sorted(held.refs.items()):
-            if ref != "main":
-                what, plain = f"its snapshot {snapshot}, which the branch or tag {ref} keeps", name.replace("`", "")
-                yield Unreached(place=f"table {plain}", what=what, until="it is dropped: erase the key again then", objects=1)
+        # What readers see now is a former one after the erasure.
+        former = [each.id for each in held.kept if each.id != held.snapshot or self.manifest is None]
+        if held.deletes_no_files and former:
+            until = (
+                f"the catalog's own garbage collector removes them; or set gc.enabled to true (ALTER TABLE {plain} SET TBLPROPERTIES), and "
+                "erase the key again"
+            )
+            what = f"{len(former)} former snapshots, as gc.enabled=false forbids to delete files"
+            yield self._held_by_snapshots(name, former, Unreached(place=f"table {plain}", what=what, until=until))
+        main = {each.id for each in held.lineage}
+        for ref in held.references:
+            # Of a branch, those of its own that its retention keeps, too.
+            snapshots = [ref.snapshot, *sorted(held.ancestors(ref.snapshot) - main - {ref.snapshot})]
+            until = f"you drop it (ALTER TABLE {plain} {ref.dropped_by}), and erase the key again"
+            if ref.until is not None:
+                until = f"{ref.until:%Y-%m-%d %H:%M} UTC, when it expires; or {until}"
+            what = f"snapshot {ref.snapshot}, which the {ref.kind} {ref.name} keeps"
+            yield self._held_by_snapshots(name, snapshots, Unreached(place=f"table {plain}", what=what, until=until))
+
+    def _held_by_snapshots(self, name: str, snapshots: Iterable[int], place: Unreached) -> Unreached:
+        """The place, with how many rows of the key, deleted ones included, these snapshots have in their files. Of a snapshot
+        whose key columns had other names, nobody knows."""
+        try:
+            # With `_deleted`, rows are read that position deletes hide: their bytes are there.
+            rows = sum(int(self._matching(f"{name} VERSION AS OF {each}", "count(t._deleted)", of=name)[0][0]) for each in snapshots)
+        except Exception as error:
+            if kind_of(error) != "table":
+                raise
+            log.warning("snapshots cannot be searched for the key", table=name, error=reason_of(error))
+            return place.model_copy(update={"what": f"{place.what}: they cannot be searched", "holds_key": True})
+        found = f"{rows} rows of the key" if rows else "no row of the key: at most it is among the bounds of files"
+        return place.model_copy(update={"what": f"{place.what}: {found}", "objects": rows or None, "holds_key": bool(rows)})
 
     # --- erasing
 
@@ -298,9 +342,15 @@ class Erasing:
         events, not_erased = self._events_outside(warehouse, erase=True)
         records = sum(1 for shard in self.shards() for _ in self._records(shard))
         state = self._rewrite_state(until)
-        rows = {name: self._erase_rows(warehouse, name, gone) for name, gone in self._places(warehouse).items()}
+        failed: dict[str, str] = {}
+        rows = {
+            name: found
+            for name, gone in self._places(warehouse).items()
+            if (found := self._of_one_table(name, failed, partial(self._erase_rows, warehouse, name, gone))) is not None
+        }
+        left = self._unreached(warehouse, failed)
         troubles = [*self._other_lives(), *not_erased, *(f"{each.object}: {each.trouble}" for each in segments if each.trouble)]
-        left = self._unreached(warehouse)
+        troubles += _of_tables(failed)
         outcome = Outcome(
             table=self.request.table,
             batch=number,
@@ -545,10 +595,11 @@ class Erasing:
         side = "t.key" if "batch" in self.spark.table(name).columns and "key" in self.spark.table(name).columns else "t"
         return " AND ".join(f"{comparable(side, field)} <=> {comparable('s', field)}" for field in self._shown_key.schema)
 
-    def _matching(self, name: str, columns: str, where: str = "") -> list[Any]:
+    def _matching(self, name: str, columns: str, where: str = "", of: str | None = None) -> list[Any]:
+        """`of`: the table, if `name` is that of one of its snapshots."""
         with self._key_view() as view:
             more = f" WHERE {where}" if where else ""
-            statement = f"SELECT {columns} FROM {name} t JOIN {view} s ON {self._is_key(name)}{more}"  # noqa: S608
+            statement = f"SELECT {columns} FROM {name} t JOIN {view} s ON {self._is_key(of or name)}{more}"  # noqa: S608
             return self.spark.sql(statement).collect()
 
     def _count(self, name: str, where: str) -> int:
@@ -580,6 +631,11 @@ class Erasing:
         where = f"cluster = {_text(self.cluster)} AND name IN ({listed}) AND bytes IS NOT NULL"
         self.spark.sql(f"UPDATE {name} SET bytes = NULL WHERE {where}")  # noqa: S608
         self._scrub(warehouse, name, self._voided)
+
+
+def _of_tables(failed: Mapping[str, str]) -> list[str]:
+    """What failed, by the tables' names, as texts."""
+    return [f"table {name.replace('`', '')}: {reason}" for name, reason in failed.items()]
 
 
 def _key_types(table: Table) -> list[tuple[str, str, bool]]:

@@ -286,3 +286,47 @@ def test_events_set_aside_are_found_by_their_place(tmp_path: Path) -> None:
         store.put(name, b"an event")
     work = erase_key.Erasing(config, store, None, None, None)  # type: ignore[arg-type]
     assert set(work._set_aside(ORDERS, 3, 7)) == mine
+
+
+def sql(ring: Ring, *statements: str) -> None:
+    """What somebody else does to the tables."""
+    spark = spark_session(ring.config, "a user")
+    for statement in statements:
+        spark.sql(statement).collect()
+    spark.stop()
+
+
+def test_what_somebody_has_named_is_found_before_and_goes_when_it_is_let_go(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """A tag, a branch, a retention of main, and a catalog that forbids to delete files: none stops the batch or the next one."""
+    ring = with_a_key(tmp_path)
+    sql(
+        ring,
+        "ALTER TABLE lake.shop.orders CREATE TAG q2 RETAIN 365 DAYS",
+        "ALTER TABLE lake.shop__changes.orders CREATE BRANCH audit",
+        "ALTER TABLE lake.shop__changes.orders REPLACE BRANCH main WITH SNAPSHOT RETENTION 100 SNAPSHOTS 90 DAYS",
+    )
+    deleted(ring)
+    sql(ring, "ALTER TABLE lake.shop.orders SET TBLPROPERTIES ('gc.enabled'='false')")
+    found = erased(ring, yes=False)
+    held = {each.what.partition(":")[0].rpartition("which ")[2]: each for each in found.unreached if each.holds_key}
+    assert {"the tag q2 keeps", "the branch audit keeps"} < held.keys()
+    assert len(held) == 3
+    assert "when it expires; or you drop it (ALTER TABLE lake.shop.orders DROP TAG `q2`), and erase" in held["the tag q2 keeps"].until
+    assert held["the branch audit keeps"].until.startswith("you drop it (ALTER TABLE lake.shop__changes.orders DROP BRANCH `audit`)")
+    command = ["erase", TABLE, "--config", str(tmp_path / "pipeline.yaml"), "--key", json.dumps({"id": KEY}), "--yes"]
+    assert cli.main(command) == 1, "something is left that is known to hold it"
+    said = capsys.readouterr().out
+    assert said.count("\nnot erased: table lake.shop") == 3
+    assert "gc.enabled=false forbids to delete files" in said
+    assert holders(ring.folder / "lake", KEY, MARK)
+    shipped(ring, insert(3, 1, 91, name=5), at=95)
+    ring.batch(100)
+    assert not history(ring.store, CLUSTER).open
+    sql(
+        ring,
+        "ALTER TABLE lake.shop.orders DROP TAG `q2`",
+        "ALTER TABLE lake.shop__changes.orders DROP BRANCH `audit`",
+        "ALTER TABLE lake.shop.orders SET TBLPROPERTIES ('gc.enabled'='true')",
+    )
+    assert cli.main(command) == 0
+    expect_gone(ring, KEY, MARK)

@@ -30,6 +30,7 @@ from writetime.cassandra.merge import row_codec
 from writetime.cassandra.model import Cell, Liveness, Row
 from writetime.cassandra.types.byte_comparable import RowKeys, record_key
 from writetime.config.kafka import FilesConfig, KafkaConfig
+from writetime.errors import BatchBusy, BatchError
 from writetime.events import envelope
 from writetime.pipeline import archive_packing, planner
 from writetime.pipeline.archiver import archive
@@ -311,3 +312,33 @@ def test_a_step_that_is_left_out_is_noticed(place: Place, monkeypatch: pytest.Mo
     monkeypatch.setattr(step.of, step.name, step.instead)
     left = place.unreported(place.erase())
     assert [each for each in left if step.left(each)], left
+
+
+def test_a_table_that_fails_leaves_no_open_batch(place: Place, monkeypatch: pytest.MonkeyPatch) -> None:
+    """What the tables lack is named, and can be erased again; all else is erased."""
+
+    def refused(*_: Any) -> int:
+        raise BatchError("it may only be read", operation="commit a batch", obj="changes")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(InDriver, "_erase_rows", refused)
+        outcome = place.erase()
+    assert [each for each in outcome.troubles if each.startswith("table changes: ")] == [
+        "table changes: commit a batch: changes: it may only be read"
+    ]
+    assert (outcome.done, outcome.again) == (True, True)
+    assert not planner.history(place.ring.store, CLUSTER).open
+    assert place.unreported(outcome) == set()
+    assert not place.erase().troubles
+
+
+def test_a_failure_that_is_not_the_tables_leaves_the_batch_to_the_next_run(place: Place, monkeypatch: pytest.MonkeyPatch) -> None:
+    def busy(*_: Any) -> int:
+        raise BatchBusy("another run works on it", operation="commit a batch", obj="changes")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(InDriver, "_erase_rows", busy)
+        with pytest.raises(BatchBusy):
+            place.erase()
+    assert planner.history(place.ring.store, CLUSTER).open
+    assert not place.erase().troubles

@@ -11,6 +11,7 @@ import pytest
 from pyspark.sql import SparkSession
 
 from spark_jobs.session import spark_session
+from spark_jobs.sinks.iceberg_table import IcebergTable
 from spark_jobs.sinks.table_maintenance import scrub
 from tests.spark_jobs.bytes_of import holders
 from tests.spark_jobs.synthetic import Ring
@@ -64,3 +65,35 @@ def test_no_snapshot_goes_before_the_check(session: SparkSession) -> None:
     with pytest.raises(KeyboardInterrupt):
         scrub(session, name, datetime.now(UTC) + timedelta(hours=1), found)
     assert before <= {row.snapshot_id for row in session.table(f"{name}.snapshots").collect()}
+
+
+def test_only_what_somebody_has_named_stays(tmp_path: Path, session: SparkSession) -> None:
+    """Not what a retention of main would keep; nothing goes while no files may be deleted. Rows that position deletes hide are
+    found in a snapshot that stays."""
+    name, now = "lake.own.named", datetime.now(UTC) + timedelta(hours=1)
+    session.sql(f"CREATE TABLE {name} (v STRING) USING iceberg TBLPROPERTIES ('format-version'='2', 'write.delete.mode'='merge-on-read')")
+    session.createDataFrame([(MARK,), ("a",)], "v STRING").coalesce(1).writeTo(name).append()
+    session.sql(f"DELETE FROM {name} WHERE v = '{MARK}'")
+    session.sql(f"ALTER TABLE {name} CREATE TAG kept RETAIN 365 DAYS")
+    session.sql(f"ALTER TABLE {name} REPLACE BRANCH main WITH SNAPSHOT RETENTION 100 SNAPSHOTS 90 DAYS")
+    session.sql(f"ALTER TABLE {name} SET TBLPROPERTIES ('gc.enabled'='false')")
+    before = session.table(f"{name}.snapshots").count()
+    scrub(session, name, now)
+    held = IcebergTable(session, name)
+    assert held.deletes_no_files
+    assert len(held.kept) >= before
+    session.sql(f"ALTER TABLE {name} SET TBLPROPERTIES ('gc.enabled'='true')")
+    scrub(session, name, now)
+    held.refresh()
+    (tag,) = held.references
+    assert (tag.name, tag.kind, tag.dropped_by) == ("kept", "tag", "DROP TAG `kept`")
+    assert tag.until is not None
+    assert timedelta(days=364) < tag.until - now < timedelta(days=366)
+    assert {each.id for each in held.kept} == {tag.snapshot, held.snapshot}
+    hidden = f"SELECT count(*), count(t._deleted) FROM {name} VERSION AS OF {tag.snapshot} t WHERE t.v = '{MARK}'"
+    assert session.sql(hidden.replace("count(*), ", "")).collect()[0][0] == 1, "its bytes are there"
+    assert session.sql(hidden.replace(", count(t._deleted)", "")).collect()[0][0] == 0, "readers do not see it"
+    assert holders(tmp_path / "lake", MARK)
+    session.sql(f"ALTER TABLE {name} {tag.dropped_by}")
+    scrub(session, name, now)
+    assert holders(tmp_path / "lake", MARK) == set()

@@ -88,7 +88,7 @@ class Outcome(Document):
     @property
     def again(self) -> bool:
         """Whether the command has to be run again later."""
-        return bool(self.waiting or self.troubles)
+        return bool(self.waiting or self.troubles or any(each.holds_key for each in self.unreached))
 
 
 def outcome_text(found: Outcome) -> str:
@@ -105,8 +105,9 @@ def outcome_text(found: Outcome) -> str:
     lines = [f"{found.table}: {verb}", *(f"  {count} {what}" for what, count in counts.items())]
     lines += [f"cannot be erased yet: {why}" for why in found.live]
     lines += [f"not erased: {why}" for why in found.troubles]
+    lines += [f"{'not erased' if found.done else 'will not be erased'}: {each.text}" for each in found.unreached if each.holds_key]
     lines += [f"contains the key, not archived yet: {each.object}" for each in found.waiting]
-    if found.done and found.again:
+    if found.done and (found.waiting or found.troubles):
         lines.append("Run the same command again after the next batch.")
     lines += ["Not reached:", *table_of(found.unreached)]
     if not found.done:

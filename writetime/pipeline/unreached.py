@@ -21,12 +21,14 @@ from writetime.storage.store import Store
 
 class Unreached(Document):
     """`place`: an object's or topic's name, or what such names begin with, or who has it. `what` may lie there, `until` when.
-    `objects`: how many there are now; None: nobody knows."""
+    `objects`: how many there are now; None: nobody knows. `holds_key`: the key is known to be there, and has to be erased again
+    once that place is let go."""
 
     place: str
     what: str
     until: str
     objects: int | None = None
+    holds_key: bool = False
 
     @property
     def text(self) -> str:
