@@ -1,8 +1,9 @@
-"""The commands `writetime bootstrap`, `rebuild`, `erase`, `verify-tables` and `audit`. Spark and the driver
+"""The commands `writetime bootstrap`, `rebuild`, `erase`, `registry`, `verify-tables` and `audit`. Spark and the driver
 are imported when a command runs, because the command line loads this module for its help, too."""
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -139,6 +140,32 @@ def erase(
     outcome = job.run(load(config), table, key, by=user(), yes=yes)
     typer.echo(outcome.model_dump_json() if as_json else outcome_text(outcome))
     if outcome.done and outcome.again:
+        raise typer.Exit(1)
+
+
+def registry(
+    config: Annotated[Path, typer.Option("--config", "-c", help="The pipeline's YAML, with Avro.", show_default=False)],
+    restore: Annotated[bool, typer.Option("--restore", help="Register what is missing again, under the same ids.")] = False,
+    as_json: Annotated[bool, typer.Option("--json", help="Ids, subjects and what is wrong as JSON.")] = False,
+) -> None:
+    """Compare the schema registry with the ids that records of the topics have. Exit code 1 if one of them means something
+    else, or nothing."""
+    from spark_jobs import publish as job
+    from writetime.config.pipeline import load
+    from writetime.errors import ConfigError
+    from writetime.storage import open_store
+
+    settings = load(config)
+    if settings.kafka is None or settings.kafka.format != "avro":
+        raise ConfigError("it has no registry", operation="run a command", obj="registry", hint="Set `kafka.format: avro` and its URL.")
+    with job.opened_registry(settings, settings.kafka, open_store(settings.bucket), check=False) as asked:
+        if restore and (restored := asked.restore()):
+            typer.echo(f"registered again: {', '.join(map(str, restored))}", err=True)
+        lost = asked.lost()
+    found = [{"id": number, "subjects": each.subjects, "lost": lost.get(number)} for number, each in asked.used.items()]
+    lines = [f"{number:>8}  {lost.get(number, 'right')}  {', '.join(each.subjects)}" for number, each in asked.used.items()]
+    typer.echo(json.dumps(found) if as_json else "\n".join(lines or ["no records with schema ids are known"]))
+    if lost:
         raise typer.Exit(1)
 
 

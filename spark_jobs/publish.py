@@ -17,7 +17,7 @@ import sys
 import time
 from collections import Counter, defaultdict
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
-from contextlib import nullcontext
+from contextlib import contextmanager, nullcontext
 from functools import partial, reduce
 from typing import Any, NamedTuple
 from uuid import UUID, uuid4
@@ -79,6 +79,7 @@ from writetime.pipeline.publish_progress import AGAIN, CompleteBefore, Published
 from writetime.pipeline.quarantine.published import of_batch, unsent, with_bytes
 from writetime.pipeline.quarantine.record import QuarantineRecord
 from writetime.pipeline.segment_check import known_schema
+from writetime.pipeline.used_schemas import note_used, read_used
 from writetime.storage import layout, open_store
 from writetime.storage.store import Store
 
@@ -90,6 +91,8 @@ _FEW_PUBLISHERS = 3
 """So many read all files, each for itself: to read a row once more costs a quarter of what it costs to shuffle its event."""
 _FEW_SEALS = 16
 _TABLE_WAITS = "Its events stay in the changes table, and are tried again with each run; other tables do not wait."
+_CHECKED: set[tuple[str, ...]] = set()
+"""Registries whose ids this process has compared with those that records have: URL, bucket, cluster, prefix."""
 _REMEMBERED = 20
 """Requests of a table that are remembered."""
 
@@ -294,7 +297,7 @@ def _with_heartbeat(config: PipelineConfig, kafka: KafkaConfig, store: Store, pu
     if stored is not None and (stored.batch > published.batch or now - stored.heartbeat < kafka.heartbeat_interval_ms):
         return published
     published = published.model_copy(update={"complete": stored.complete if stored is not None else published.complete})
-    ids = _ids_of(kafka, kafka.heartbeat_topic, HEARTBEAT)
+    ids = _ids_of(config, kafka, store, kafka.heartbeat_topic, HEARTBEAT)
     complete = complete_in_kafka(store, config.cluster.name, published)
     until = None if complete is None else int(complete.timestamp() * 1000)
     value = {"ts_ms": now, "complete_until_ms": until}
@@ -316,13 +319,34 @@ def _mark_complete(config: PipelineConfig, kafka: KafkaConfig, store: Store, unt
     mark_complete(kafka, [envelope.topic(kafka.topic_prefix, table.keyspace, table.name) for table in tables], until)
 
 
-def _ids_of(kafka: KafkaConfig, topic: str, plain: Plain) -> tuple[int, int] | None:
+def _ids_of(config: PipelineConfig, kafka: KafkaConfig, store: Store, topic: str, plain: Plain) -> tuple[int, int] | None:
     """Schema ids of records that do not belong to a row; None if the format has no schema ids."""
     if kafka.format != "avro":
         return None
     schemas = plain.schemas()
-    with Registry(kafka) as registry:
+    with opened_registry(config, kafka, store) as registry:
         return registry.id_of(f"{topic}-key", schemas.key), registry.id_of(f"{topic}-value", schemas.value)
+
+
+@contextmanager
+def opened_registry(config: PipelineConfig, kafka: KafkaConfig, store: Store, *, check: bool = True) -> Iterator[Registry]:
+    """The registry, with the ids that records of the pipeline's topics have: what is asked for is noted at the end, before anything
+    is sent. `check`: a process looks once whether these ids mean what they did. PublishError if they do not."""
+    cluster = config.cluster.name
+
+    def topics() -> set[str]:
+        tables = known_schema(store, cluster).captured(config.tables.captures)
+        others = {kafka.topic_prefix, quarantine_topic(kafka.topic_prefix), kafka.heartbeat_topic}
+        return others | {_topic_of(kafka, table) for table in tables if not table.dropped}
+
+    with Registry(kafka, read_used(store, cluster), topics) as registry:
+        if check and (place := (registry.url, config.bucket, cluster, kafka.topic_prefix)) not in _CHECKED:
+            registry.expect_used()
+            _CHECKED.add(place)
+        try:
+            yield registry
+        finally:
+            note_used(store, cluster, registry.new.ids)
 
 
 class Part(NamedTuple):
@@ -650,7 +674,7 @@ class Outbox:
             return [], {}
         found = list(self._statements(known.sent(topic), part.last))
         try:
-            ids = _ids_of(self.kafka, topic, DDL) if found else None
+            ids = _ids_of(self.config, self.kafka, self.store, topic, DDL) if found else None
         except PublishError as error:
             if error.retriable:
                 raise
@@ -688,7 +712,7 @@ class Outbox:
         if not found and self.kafka.oversized != "quarantine":
             return [], None, {}
         try:
-            quarantine = QuarantineTopic(topic, self.kafka.format, _ids_of(self.kafka, topic, QUARANTINED))
+            quarantine = QuarantineTopic(topic, self.kafka.format, _ids_of(self.config, self.kafka, self.store, topic, QUARANTINED))
         except PublishError as error:
             if error.retriable:
                 raise
@@ -762,7 +786,8 @@ class Outbox:
         or rejected by the registry. They are found here because an error in a task would stop all tables."""
         encoders: dict[UUID, Encoder] = {}
         refused: dict[str, WritetimeError] = {}
-        with Registry(self.kafka) if self.kafka.format == "avro" else nullcontext() as registry:
+        asked = opened_registry(self.config, self.kafka, self.store) if self.kafka.format == "avro" else nullcontext()
+        with asked as registry:
             for incarnation, used in self._used(found, known, part):
                 name = incarnation.table.full_name
                 try:

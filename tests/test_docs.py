@@ -82,6 +82,11 @@ ELSEWHERE = {
         "tests/spark_jobs/test_erase.py",
         'command = ["erase", TABLE, "--config"',
     ),
+    "writetime registry --config docs/pipeline.example.yaml": ("tests/spark_jobs/test_used_schemas.py", '["registry", "--config"'),
+    "writetime registry --restore --config docs/pipeline.example.yaml": (
+        "tests/spark_jobs/test_used_schemas.py",
+        '["registry", "--restore", "--config"',
+    ),
     'writetime void 1234 --config docs/pipeline.example.yaml --reason "node 7 lost CommitLog-7-1777890000010" --yes': (
         "tests/cli/test_batches.py",
         'ran("void", "2", "--reason", REASON, "--yes")',

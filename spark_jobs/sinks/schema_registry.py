@@ -3,14 +3,18 @@ to be compatible.
 
 Strategy: a schema that the subject has already is looked up and never judged again; a new one is checked
 against the subject's latest by the registry's own rule, and only then registered. Ids are kept for the life
-of the client. Knows no Spark and no Kafka; what speaks HTTP is httpx, because Confluent's client brings a
-second one and an OAuth library along for three calls (docs/adr/0005).
+of the client. What ids meant that records have is compared with what they mean now: when a process begins, and
+before anything is registered, because a registry that was lost gives the next id out again. Knows no Spark and no
+Kafka; what speaks HTTP is httpx, because Confluent's client brings a second one and an OAuth library along for a few
+calls (docs/adr/0005).
 """
 
 from __future__ import annotations
 
 import json
 import ssl
+from collections.abc import Callable
+from functools import cached_property
 from types import TracebackType
 from typing import Any, Self, TypeVar
 from urllib.parse import urlsplit
@@ -22,19 +26,24 @@ from writetime.config.kafka import KafkaConfig
 from writetime.errors import ConfigError, PublishError
 from writetime.events.avro import Avro
 from writetime.events.serialization import schema_text
+from writetime.pipeline.used_schemas import UsedSchema, UsedSchemas
+from writetime.storage.concurrency import at_once
 
 Value = TypeVar("Value", int, bool, str)
 
 _TYPE = "application/vnd.schemaregistry.v1+json"
 _TIMEOUT_SECONDS = 30.0
+_AT_ONCE = 8
+"""Questions to a registry, which are about one schema each."""
 _NOT_FOUND = (404,)
 _INCOMPATIBLE = (409,)
 
 
 class Registry:
-    """One registry. Errors: PublishError, retriable if the registry may answer later."""
+    """One registry. `known`: the ids that records have; those of `topics` have to stay what they are. `new`: what was asked for.
+    Errors: PublishError, retriable if the registry may answer later."""
 
-    def __init__(self, kafka: KafkaConfig) -> None:
+    def __init__(self, kafka: KafkaConfig, known: UsedSchemas | None = None, topics: Callable[[], set[str]] = set) -> None:
         assert kafka.schema_registry_url is not None, "the configuration asks for it with Avro"
         self.url = kafka.schema_registry_url.rstrip("/")
         user_info = kafka.schema_registry_user_info
@@ -48,6 +57,7 @@ class Registry:
             timeout=_TIMEOUT_SECONDS,
             headers={"Content-Type": _TYPE, "Accept": f"{_TYPE}, application/json"},
         )
+        self._known_ids, self._topics, self.new = known or UsedSchemas(), topics, UsedSchemas()
         self._ids: dict[tuple[str, str], int] = {}
 
     def __enter__(self) -> Self:
@@ -61,8 +71,78 @@ class Registry:
         it is not compatible."""
         text = schema_text(schema)
         if (subject, text) not in self._ids:
-            self._ids[subject, text] = self._known(subject, text) or self._registered(subject, text)
+            number = self._known(subject, text)
+            if number is None:
+                self.expect_used()
+                number = self._registered(subject, text)
+            self._expect_meant(number, text)
+            self.new = self.new.and_({number: UsedSchema(text=text, subjects=[subject])})
+            self._ids[subject, text] = number
         return self._ids[subject, text]
+
+    @cached_property
+    def used(self) -> dict[int, UsedSchema]:
+        """The ids in use, with their schemas."""
+        return self._known_ids.of(self._topics()) if self._known_ids.ids else {}
+
+    def expect_used(self) -> None:
+        """PublishError, not retriable, if an id that records have is not the id of its schema any more."""
+        if lost := self.lost():
+            number, found = next(iter(lost.items()))
+            others = f", nor {len(lost) - 1} others" if len(lost) > 1 else ""
+            raise self._lost(number, f"{found}{others}")
+
+    def lost(self) -> dict[int, str]:
+        """The ids in use that do not have their schemas now, and what they are instead."""
+        found = at_once(lambda item: (item[0], self._meaning(*item)), self.used.items(), workers=_AT_ONCE)
+        return {number: what for number, what in found if what}
+
+    def _meaning(self, number: int, used: UsedSchema) -> str:
+        """What an id is instead of its schema; empty if it is that."""
+        answer = self._ask("GET", f"/schemas/ids/{number}", f"schema {number}")
+        if answer is None:
+            return "no schema"
+        text = self._in(answer, "schema", str, f"schema {number}")
+        if _same(text, used.text) or any(self._known(subject, used.text) == number for subject in used.subjects):
+            return ""
+        return f"another schema ({text[:80]}…)"
+
+    def _expect_meant(self, number: int, text: str) -> None:
+        known = self._known_ids.ids.get(number)
+        if known is not None and not _same(known.text, text) and number in self.used:
+            raise self._lost(number, f"another schema ({text[:80]}…)")
+
+    def _lost(self, number: int, what: str) -> PublishError:
+        return PublishError(
+            f"records of {', '.join(self.used[number].subjects)} have the schema id {number}, which is {what} now",
+            operation=f"ask the schema registry {self.url}",
+            obj=f"schema {number}",
+            hint="The registry was lost, put back from a backup, or is another one. Nothing is sent before it has these ids again: put it "
+            "back, or run `writetime registry --restore`; docs/runbook.md says what else helps.",
+        )
+
+    def restore(self) -> list[int]:
+        """Register the schemas of the ids in use that are missing, under these ids. PublishError, not retriable, if one of them
+        has another schema, or the registry takes no ids."""
+        lost = self.lost()
+        if taken := {number: what for number, what in lost.items() if what != "no schema"}:
+            number, what = next(iter(taken.items()))
+            raise self._lost(number, what)
+        subjects = {subject: number for number in lost for subject in self.used[number].subjects}
+        for subject in sorted(subjects):
+            self._put_mode(subject, "IMPORT")
+            try:
+                for number in sorted(number for number in lost if subject in self.used[number].subjects):
+                    body = {"schema": self.used[number].text, "id": number}
+                    if self._post(f"/subjects/{subject}/versions", subject, body) is None:
+                        raise self._failure(subject, "HTTP 404: the URL is no Confluent API's", retriable=False)
+            finally:
+                self._put_mode(subject, "READWRITE")
+        return sorted(lost)
+
+    def _put_mode(self, subject: str, mode: str) -> None:
+        if self._ask("PUT", f"/mode/{subject}", subject, {"mode": mode}) is None:
+            raise self._failure(subject, f"HTTP 404: it has no mode {mode}", retriable=False)
 
     def schema(self, number: int) -> Avro:
         """The schema with that id. PublishError if there is none."""
@@ -122,6 +202,14 @@ class Registry:
     def _failure(self, subject: str, message: str, *, retriable: bool) -> PublishError:
         hint = "Events stay in the changes tables and go out with the next run. Check `kafka.schema.registry.*`."
         return PublishError(message, operation=f"ask the schema registry {self.url}", obj=subject, retriable=retriable, hint=hint)
+
+
+def _same(one: str, other: str) -> bool:
+    """Whether two texts are the same schema, however it is spelled."""
+    try:
+        return bool(json.loads(one) == json.loads(other))
+    except ValueError:
+        return one == other
 
 
 def _tls(kafka: KafkaConfig) -> ssl.SSLContext:

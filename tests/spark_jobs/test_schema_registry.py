@@ -15,17 +15,19 @@ from typing import Any, ClassVar
 import pytest
 
 from spark_jobs.sinks.schema_registry import Registry
+from tools.services import registry as service
 from writetime.config.kafka import KafkaConfig
 from writetime.errors import ConfigError, PublishError
+from writetime.pipeline.used_schemas import UsedSchemas
 
 ROW = {"type": "record", "name": "Row", "namespace": "shop.orders", "fields": [{"name": "id", "type": ["null", "int"], "default": None}]}
 WIDER = {**ROW, "fields": [*ROW["fields"], {"name": "v", "type": ["null", "string"], "default": None}]}  # type: ignore[misc]
 OTHER = {**ROW, "fields": [{"name": "id", "type": "string"}]}
 
 
-def client(url: str, **more: Any) -> Registry:
+def client(url: str, *, known: UsedSchemas | None = None, topics: set[str] | None = None, **more: Any) -> Registry:
     given = {"bootstrap.servers": "127.0.0.1:1", "topic.prefix": "t", "format": "avro", "schema.registry.url": url, **more}
-    return Registry(KafkaConfig.model_validate(given))
+    return Registry(KafkaConfig.model_validate(given), known, lambda: topics or set())
 
 
 def full_compatibility(url: str, subject: str) -> None:
@@ -50,6 +52,27 @@ def test_schemas_are_registered_once_and_incompatible_ones_are_refused(schema_re
         assert [again.id_of(subject, each) for each in (ROW, WIDER, ROW)] == [first, wider, first]
     with urllib.request.urlopen(f"{schema_registry}/subjects/{subject}/versions", timeout=30) as answer:
         assert len(json.load(answer)) == 2
+
+
+@pytest.mark.kafka
+def test_a_registry_that_comes_back_empty_is_noticed(schema_registry: str, tmp_path: Path) -> None:
+    """It says of ids in use that there is no such schema, and gives none of them out."""
+    subject = f"t.{uuid.uuid4().hex}-value"
+    with client(schema_registry) as registry:
+        registry.id_of(subject, ROW)
+        registry.id_of(subject, WIDER)
+        known = registry.new
+    topics = {subject.removesuffix("-value")}
+    with client(schema_registry, known=known, topics=topics) as registry:
+        assert len(registry.used) == 2
+        registry.expect_used()
+    with service.Registry(tmp_path) as empty, client(empty.url, known=known, topics=topics) as registry:
+        assert [*registry.lost().values()] == ["no schema", "no schema"]
+        with pytest.raises(PublishError, match=f"records of {subject} have the schema id .* no schema, nor 1 others now") as raised:
+            registry.id_of(subject, ROW)
+        assert not raised.value.retriable
+        with urllib.request.urlopen(f"{empty.url}/subjects", timeout=30) as answer:
+            assert json.load(answer) == []
 
 
 class Answers(BaseHTTPRequestHandler):

@@ -20,6 +20,7 @@
     events/<cluster>/<keyspace>.<table>/<batch>-….avro                    events as files, without Kafka
     published/<cluster>.json                                              the position of publishing
     published/<cluster>.told.json                                         waiting tables that were notified
+    published/<cluster>.schemas.json                                      ids of the schema registry that records have
     complete/<cluster>.json                                               up to when the tables are complete
     complete/<cluster>.hours.json                                         the last completed hour that was notified
     sessions/<cluster>/{lease,state,failures,stop,turn}.json              the streaming session, and what others ask of it
@@ -80,7 +81,7 @@ _LONGEST: Final = 200
 """Bytes of a table's path part. A file system allows 255, of which a sink may need some."""
 _LONGEST_CLUSTER: Final = 200
 """Bytes of a cluster's path part, to which `.replay.<namespace>` and the like are added."""
-_OF_ANOTHER_CLUSTER: Final = re.compile(r"\.replay\.[a-z0-9_]+$|\.(?:told|bigquery|hours|pace|nodes)$")
+_OF_ANOTHER_CLUSTER: Final = re.compile(r"\.replay\.[a-z0-9_]+$|\.(?:told|schemas|bigquery|hours|pace|nodes)$")
 """How a cluster's name would end that objects of another cluster have: `published/<cluster>.told.json`."""
 ARCHIVE: Final = "cdc_archive"
 _PACKED: Final = ".zst"
@@ -683,6 +684,11 @@ def leases_prefix(cluster: str) -> str:
 
 def published_notified(cluster: str) -> str:
     return f"published/{part(cluster)}.told.json"
+
+
+def used_schemas(cluster: str) -> str:
+    """The ids of a schema registry that records have (`writetime.pipeline.used_schemas`)."""
+    return f"published/{part(cluster)}.schemas.json"
 
 
 def external_tables(cluster: str) -> str:
