@@ -1,4 +1,4 @@
-"""The commands `writetime bootstrap`, `rebuild`, `erase`, `registry`, `verify-tables` and `audit`. Spark and the driver
+"""The commands `writetime bootstrap`, `rebuild`, `erase`, `registry`, `history`, `verify-tables` and `audit`. Spark and the driver
 are imported when a command runs, because the command line loads this module for its help, too."""
 
 from __future__ import annotations
@@ -170,6 +170,28 @@ def registry(
 
 
 # --- commands that only look
+
+
+def history(
+    table: Annotated[str, typer.Argument(help="keyspace.table, as in CQL.", show_default=False)],
+    config: Annotated[Path, typer.Option("--config", "-c", help="The pipeline's YAML.", show_default=False)],
+    batch: Annotated[int | None, typer.Option("--batch", help="Only the snapshot that is the table after this batch.")] = None,
+    as_json: Annotated[bool, typer.Option("--json", help="Snapshots as JSON, one a line.")] = False,
+) -> None:
+    """Show which snapshots are a table as it was after its batches. Exit code 1 if none is the table after `--batch`."""
+    from spark_jobs import table_history as job
+    from writetime.config.pipeline import load
+
+    states = job.run(load(config), table)
+    if batch is None:
+        for state in states:
+            typer.echo(state.model_dump_json() if as_json else state.text)
+        return
+    found = job.after(states, batch)
+    text = f"{found.snapshot}" if found.exact else f"none; the last one before: {found.snapshot}"
+    typer.echo(found.model_dump_json() if as_json else text)
+    if not found.exact:
+        raise typer.Exit(1)
 
 
 def verify_tables(

@@ -87,6 +87,14 @@ ELSEWHERE = {
         "tests/spark_jobs/test_used_schemas.py",
         '["registry", "--restore", "--config"',
     ),
+    "writetime history shop.orders --config docs/pipeline.example.yaml": (
+        "tests/spark_jobs/test_table_history.py",
+        '["history", "shop.orders", "--config"',
+    ),
+    "writetime history shop.orders --batch 5 --config docs/pipeline.example.yaml": (
+        "tests/spark_jobs/test_table_history.py",
+        '["history", "shop.orders", "--batch", "5", "--config"',
+    ),
     'writetime void 1234 --config docs/pipeline.example.yaml --reason "node 7 lost CommitLog-7-1777890000010" --yes': (
         "tests/cli/test_batches.py",
         'ran("void", "2", "--reason", REASON, "--yes")',

@@ -92,16 +92,18 @@ Rows = Literal["merged", "replaced"]
 
 log = structlog.get_logger()
 
-_BATCH_PROPERTY = "writetime.batch"
+BATCH_PROPERTY = "writetime.batch"
 _BATCH_ID_PROPERTY = "writetime.batch-id"
 _CHAIN_PROPERTY = "writetime.chain"
-_STEP_PROPERTY = "writetime.step"
-_COMPLETE_PROPERTY = "writetime.complete-until"
+STEP_PROPERTY = "writetime.step"
+COMPLETE_PROPERTY = "writetime.complete-until"
 """Up to when the table is complete with the snapshot, in ISO 8601."""
 _VOID_PROPERTY = "writetime.void"
 """Of a snapshot: the batch that made it, its id, its chain's id, and whether it brought `rows`, took the
 values of `dropped` columns, as `refill` moved values to a column of another type, or took back what `void`
 batches had committed, of which it names the numbers."""
+ROWS = "rows"
+"""The step of a commit with the batch's current rows."""
 _ID_PROPERTY = "writetime.table-id"
 _OWNER_PROPERTY = "writetime.pipeline"
 _FACTS_PROPERTY = "writetime.cell-facts"
@@ -634,7 +636,7 @@ class Warehouse:
             if held is None:
                 return
             seen, _ = self._look_at(held, batch)
-            if seen is None or not any(each.get(_BATCH_PROPERTY) == str(batch) for each in held.summaries):
+            if seen is None or not any(each.get(BATCH_PROPERTY) == str(batch) for each in held.summaries):
                 return
             self._remove_events(held, seen, batch, batch, self._about(batch))
 
@@ -751,7 +753,7 @@ class Warehouse:
         others = [each.summary for each in gone if each.summary.get("operation") != "replace" and _batch_of(each.summary, mine) is None]
         number = _batch_of(first.summary, voided)
         if others or not (first.has_parent or first.parent is None):
-            above = others[0].get(_BATCH_PROPERTY, "of somebody else") if others else ""
+            above = others[0].get(BATCH_PROPERTY, "of somebody else") if others else ""
             why = f"rows of batch {above} stand above them" if others else "the snapshot before them has expired"
             raise BatchError(
                 f"it holds rows of batch {number}, which was voided, and {why}",
@@ -786,7 +788,7 @@ class Warehouse:
             _, held = self._place(self._current_in(table), table, batch)
             seen, done = (None, True) if held is None else self._look_at(held, batch)
             if held is not None and seen is not None and not done:
-                held.empty(self._about(batch, "rows"))
+                held.empty(self._about(batch, ROWS))
             if held is not None:
                 self._take_over(held, batch)
 
@@ -847,7 +849,7 @@ class Warehouse:
             if to.is_done:
                 self._take_over(held, batch)
                 return Size(held.rows, held.files)
-            about = self._about(batch, "rows", table)
+            about = self._about(batch, ROWS, table)
             if to.is_whole:
                 self._replace(to, "everything", lambda: self._kept_rows(to, events, batch), about)
             elif to.files is not None and to.target is not None:
@@ -874,7 +876,7 @@ class Warehouse:
     def _note_written(self, stage: str, held: IcebergTable, table: Table, batch: int) -> None:
         """Report the files of the batch's last commit to the meter."""
         summary = held.summary or {}
-        if self.meter is not None and summary.get(_BATCH_PROPERTY) == str(batch):
+        if self.meter is not None and summary.get(BATCH_PROPERTY) == str(batch):
             objects = sum(int(summary.get(f"added-{kind}-files", 0)) for kind in ("data", "delete"))
             self.meter.note(StageCost(stage=stage, table=table.label, objects=objects, bytes=int(summary.get("added-files-size", 0))))
 
@@ -899,7 +901,7 @@ class Warehouse:
             held = self.tables.find(name)
             if held is None:
                 continue
-            highest = max([highest, *(int(each.get(_BATCH_PROPERTY, 0)) for each in held.summaries)])
+            highest = max([highest, *(int(each.get(BATCH_PROPERTY, 0)) for each in held.summaries)])
             if {"batch", "ordinal"} <= set(held.columns.names) and held.snapshot is not None:
                 # Snapshots expire; the batch numbers in the rows of changes do not.
                 highest = max(highest, self.tables.last_batch(name) or 0)
@@ -1155,7 +1157,7 @@ class Warehouse:
         not part of it."""
         first, mine = self._own_chain()
         for each in summaries:
-            number, batch_id = int(each.get(_BATCH_PROPERTY, 0)), each.get(_BATCH_ID_PROPERTY)
+            number, batch_id = int(each.get(BATCH_PROPERTY, 0)), each.get(_BATCH_ID_PROPERTY)
             other = number >= first and each.get(_CHAIN_PROPERTY) != mine
             if other or number > batch or (number == batch and batch_id not in (None, str(self.batch_id))):
                 raise ChainMismatch(
@@ -1182,14 +1184,14 @@ class Warehouse:
 
     def _about(self, batch: int, step: str | None = None, table: Table | None = None) -> dict[str, str]:
         """The summary properties of a snapshot; `table`: its rows are complete with this commit."""
-        summary = {_BATCH_PROPERTY: str(batch)}
+        summary = {BATCH_PROPERTY: str(batch)}
         if self.batch_id is not None:
             summary[_BATCH_ID_PROPERTY] = str(self.batch_id)
         if self.chain is not None:
             summary[_CHAIN_PROPERTY] = str(self.chain.id)
         if table is not None and self.complete is not None and (until := self.complete.of(table.id)) is not None:
-            summary[_COMPLETE_PROPERTY] = until.isoformat(timespec="milliseconds")
-        return summary if step is None else {**summary, _STEP_PROPERTY: step}
+            summary[COMPLETE_PROPERTY] = until.isoformat(timespec="milliseconds")
+        return summary if step is None else {**summary, STEP_PROPERTY: step}
 
     def _succeeds(self, held: IcebergTable) -> bool:
         """Whether everything in the table is from an earlier chain."""
@@ -1355,7 +1357,7 @@ def _to_refill(columns: Mapping[str, str]) -> dict[str, str]:
 
 
 def _has_batch(summaries: list[dict[str, str]], batch: int) -> bool:
-    return any(each.get(_BATCH_PROPERTY) == str(batch) and each.get(_STEP_PROPERTY) == "rows" for each in summaries)
+    return any(each.get(BATCH_PROPERTY) == str(batch) and each.get(STEP_PROPERTY) == ROWS for each in summaries)
 
 
 def _earlier_attempt(held: IcebergTable, batch: int, last_batch: Callable[[str], int | None]) -> Replaced:
@@ -1367,16 +1369,16 @@ def _earlier_attempt(held: IcebergTable, batch: int, last_batch: Callable[[str],
     batch commits late would stand above a later one's. Without a commit of an earlier batch in sight, the attempt's commit may
     have expired: the rows tell."""
     summaries, lineage = held.summaries, held.lineage
-    if any(each.get(_BATCH_PROPERTY) == str(batch) for each in summaries):
+    if any(each.get(BATCH_PROPERTY) == str(batch) for each in summaries):
         return batch
-    if held.snapshot is None or any(0 < int(each.summary.get(_BATCH_PROPERTY, 0)) < batch for each in lineage):
+    if held.snapshot is None or any(0 < int(each.summary.get(BATCH_PROPERTY, 0)) < batch for each in lineage):
         return "nothing"
     return batch if (last_batch(held.name) or 0) >= batch else "nothing"
 
 
 def _batch_of(summary: Mapping[str, str], batches: Mapping[int, UUID | None]) -> int | None:
     """Which of these batches made the snapshot; None if none of them did."""
-    number, batch_id = int(summary.get(_BATCH_PROPERTY, 0)), summary.get(_BATCH_ID_PROPERTY)
+    number, batch_id = int(summary.get(BATCH_PROPERTY, 0)), summary.get(_BATCH_ID_PROPERTY)
     if number not in batches or (batch_id is not None and batches[number] is not None and batch_id != str(batches[number])):
         return None
     return number
@@ -1384,7 +1386,7 @@ def _batch_of(summary: Mapping[str, str], batches: Mapping[int, UUID | None]) ->
 
 def _rows_in(summaries: Sequence[Mapping[str, str]], batches: Mapping[int, UUID | None]) -> list[int]:
     """The positions in a table's commits at which these batches wrote current rows."""
-    return [at for at, summary in enumerate(summaries) if summary.get(_STEP_PROPERTY) == "rows" and _batch_of(summary, batches) is not None]
+    return [at for at, summary in enumerate(summaries) if summary.get(STEP_PROPERTY) == ROWS and _batch_of(summary, batches) is not None]
 
 
 def _left_by(lineage: Sequence[Kept], voided: Mapping[int, UUID | None]) -> list[int]:
@@ -1392,7 +1394,7 @@ def _left_by(lineage: Sequence[Kept], voided: Mapping[int, UUID | None]) -> list
     done: set[int] = set()
     found: set[int] = set()
     for summary in (each.summary for each in lineage):
-        if summary.get(_STEP_PROPERTY) == "void":
+        if summary.get(STEP_PROPERTY) == "void":
             done.add(int(summary.get(_VOID_PROPERTY, 0)))
         elif (number := _batch_of(summary, voided)) is not None and number not in done:
             found.add(number)
@@ -1403,9 +1405,9 @@ def _undone(gone: Sequence[Kept]) -> dict[str, str]:
     """Properties that let the next batch repeat the steps that are rolled back with the rows."""
     properties: dict[str, str] = {}
     for summary in (each.summary for each in gone):
-        if summary.get(_STEP_PROPERTY) == "dropped":
+        if summary.get(STEP_PROPERTY) == "dropped":
             properties[_DROPPED_PROPERTY] = "{}"
-        if summary.get(_STEP_PROPERTY) == "refill" and _REFILL_PROPERTY in summary:
+        if summary.get(STEP_PROPERTY) == "refill" and _REFILL_PROPERTY in summary:
             properties |= _to_refill(json.loads(summary[_REFILL_PROPERTY]))
     return properties
 

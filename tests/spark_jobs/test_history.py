@@ -9,15 +9,19 @@ from datetime import UTC, datetime, timedelta
 from typing import Any
 
 import pytest
+from pyiceberg.catalog.sql import SqlCatalog
 from pyspark.sql import DataFrame, SparkSession
 
+from spark_jobs import table_history
 from spark_jobs.session import spark_session
 from tests.spark_jobs.synthetic import START, Ring, delete_partition, delete_row, insert, update
 from tools import ROOT
 
 pytestmark = [pytest.mark.spark, pytest.mark.thorough, pytest.mark.timeout(900)]
 
-FIND, READ, COMPLETE, FOLD = re.findall(r"```sql\n(.*?)```", (ROOT / "docs" / "history.md").read_text(encoding="utf-8"), re.DOTALL)
+PAGE = (ROOT / "docs" / "history.md").read_text(encoding="utf-8")
+FIND, READ, COMPLETE, FOLD = re.findall(r"```sql\n(.*?)```", PAGE, re.DOTALL)
+SNAPSHOT_AFTER = re.findall(r"```python\n(.*?)\n\n\nprint", PAGE, re.DOTALL)[0]
 
 Rows = dict[tuple[int, int], dict[str, int]]
 
@@ -50,6 +54,7 @@ def states(ring: Ring) -> dict[int, Rows]:
     # Nothing that is not known.
     ring.write(insert(4, 2, 22, name=5))
     batch(60)
+    work_on_a_branch(ring)
     # Written again, the rows of a partition deleted, and late.
     ring.write(insert(3, 1, 61, name=33))
     ring.write(delete_partition(4, 62))
@@ -61,6 +66,7 @@ def states(ring: Ring) -> dict[int, Rows]:
     ring.truncate(200)
     ring.write(insert(5, 1, 201, name=5))
     batch(210)
+    work_on_a_branch(ring, again=True)
     compact(ring)
     ring.write(insert(6, 1, 220, name=6))
     batch(230)
@@ -72,6 +78,16 @@ def spark(ring: Ring, states: dict[int, Rows]) -> Iterator[SparkSession]:
     session = spark_session(ring.config, "history")
     yield session
     session.stop()
+
+
+def work_on_a_branch(ring: Ring, *, again: bool = False) -> None:
+    """As a user does: rows go and come, which are not in the table."""
+    spark = spark_session(ring.config, "a user")
+    if not again:
+        spark.sql("ALTER TABLE lake.shop.orders CREATE BRANCH audit")
+    spark.sql("DELETE FROM lake.shop.orders.branch_audit")
+    spark.sql("INSERT INTO lake.shop.orders.branch_audit (id, line, name) VALUES (77, 1, 77)")
+    spark.stop()
 
 
 def compact(ring: Ring) -> None:
@@ -95,6 +111,20 @@ def snapshot(spark: SparkSession, batch: int) -> int | None:
     return found if is_exact else None
 
 
+def by_command(ring: Ring, spark: SparkSession, batch: int) -> int | None:
+    """The same by `writetime history`."""
+    found = table_history.after(table_history.run(ring.config, "shop.orders", session=spark), batch)
+    return found.snapshot if found.exact else None
+
+
+def by_pyiceberg(ring: Ring, batch: int) -> int | None:
+    """The same by the function of the page."""
+    lake = SqlCatalog("lake", uri=f"sqlite:///{ring.folder / 'lake' / 'catalog.db'}")
+    names: dict[str, Any] = {}
+    exec(SNAPSHOT_AFTER, names)
+    return names["snapshot_after"](lake.load_table("shop.orders"), batch)  # type: ignore[no-any-return]
+
+
 def folded(spark: SparkSession, condition: str) -> Rows:
     assert FOLD.count("batch <= 5") == 1
     return shown(spark.sql(FOLD.replace("batch <= 5", condition)))
@@ -107,6 +137,7 @@ def test_the_table_after_each_batch(ring: Ring, spark: SparkSession, states: dic
     for number, expected in states.items():
         found = snapshot(spark, number)
         assert found is not None, number
+        assert by_command(ring, spark, number) == by_pyiceberg(ring, number) == found
         assert shown(spark.sql(READ.replace("4711", str(found)))) == expected, f"batch {number}, by snapshot"
         assert folded(spark, f"batch <= {number}") == expected, f"batch {number}, from changes"
         # By the clock of the batch, which a row of changes has.
@@ -149,6 +180,8 @@ def test_a_snapshot_that_has_expired_is_not_mistaken_for_another(ring: Ring, spa
     spark.sql(call.format(moment.strftime("%Y-%m-%d %H:%M:%S"))).collect()
     found = {number: snapshot(spark, number) for number in states}
     there = {number for number, each in found.items() if each is not None}
+    assert {number: by_command(ring, spark, number) for number in states} == found
+    assert {number: by_pyiceberg(ring, number) for number in states} == found
     # Of a compaction whose batch has expired nobody knows what it is of, though a tag keeps it.
     assert last in there <= {2, last - 1, last}
     for number in there:
