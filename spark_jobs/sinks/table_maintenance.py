@@ -23,7 +23,8 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from datetime import UTC, datetime, timedelta
-from typing import NamedTuple
+from functools import partial
+from typing import NamedTuple, TypeVar
 
 import structlog
 from pyspark.sql import SparkSession
@@ -41,6 +42,7 @@ from writetime.pipeline.maintenance_report import Files, Tidied
 
 log = structlog.get_logger()
 
+T = TypeVar("T")
 IN_USE = timedelta(hours=1)
 """How long a snapshot stays however many there are: the publisher, or a query, may read it."""
 NEWEST = 20
@@ -92,22 +94,31 @@ def _places(warehouse: Warehouse, tables: Iterable[Table], failed: list[Tidied])
     """The existing tables: display name, name, and the columns by which their rows are sorted. `failed` receives those
     that cannot be looked at."""
     for table in tables:
-        try:
-            current, changes = warehouse.current_of(table), warehouse.changes_of(table)
-        except Exception as error:
-            if kind_of(error) == "driver":
-                raise
-            log.warning("table maintenance failed", table=table.label, error=reason_of(error))
-            failed.append(Tidied(name=table.label, trouble=reason_of(error)))
-            continue
+        keys = [to_column(column.name) for column in (*table.partition_key, *table.clustering)]
+        current, changes = _looked(table.label, partial(_names_of, warehouse, table), failed) or (None, None)
         if current is not None:
-            yield table.label, current, [to_column(column.name) for column in (*table.partition_key, *table.clustering)]
+            yield table.label, current, keys
         if changes is not None:
             yield table.label, changes, []
-    if (name := warehouse.quarantine()) is not None:
-        yield "quarantine", name, []
-    if (name := warehouse.completeness()) is not None:
-        yield "completeness", name, []
+    for label, look in (("quarantine", warehouse.quarantine), ("completeness", warehouse.completeness)):
+        if (name := _looked(label, look, failed)) is not None:
+            yield label, name, []
+
+
+def _names_of(warehouse: Warehouse, table: Table) -> tuple[str | None, str | None]:
+    return warehouse.current_of(table), warehouse.changes_of(table)
+
+
+def _looked(label: str, look: Callable[[], T], failed: list[Tidied]) -> T | None:
+    """What the catalog says of a table; None if it cannot be looked at, which `failed` receives."""
+    try:
+        return look()
+    except Exception as error:
+        if kind_of(error) == "driver":
+            raise
+        log.warning("table maintenance failed", table=label, error=reason_of(error))
+        failed.append(Tidied(name=label, trouble=reason_of(error)))
+        return None
 
 
 def _compact(spark: SparkSession, name: str, keys: Sequence[str]) -> None:

@@ -267,8 +267,8 @@ class Erasing:
             what, until = "events of before a rebuild, in a format that is not read here", "you delete them, or archive.keep_claims_days"
             found.insert(0, Unreached(place=f"{unknown[0].rpartition('/')[0]}/", what=what, until=until, objects=len(unknown)))
         tables = self._tables(warehouse)
-        named = [self._of_one_table(name, failed, partial(list, self._references(name))) for name in tables]
-        return [*(each for some in named for each in some or ()), *found]
+        looks = ((name, partial(list[Unreached], self._references(name))) for name in tables)
+        return [*(each for name, look in looks for each in self._of_one_table(name, failed, look) or ()), *found]
 
     def _references(self, name: str) -> Iterator[Unreached]:
         """Snapshots of a table that stay: those of branches and tags, and all if no files may be deleted."""

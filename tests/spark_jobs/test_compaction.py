@@ -16,7 +16,9 @@ from spark_jobs.sinks.compaction import Compaction, commits_since_compaction
 from spark_jobs.sinks.iceberg import Warehouse
 from spark_jobs.sinks.iceberg_table import Kept
 from spark_jobs.sinks.table_maintenance import IN_USE, Snapshot, surplus
+from writetime.errors import BatchError
 from writetime.pipeline.documents import Accounting
+from writetime.pipeline.maintenance_report import Tidied
 
 NOW = datetime(2026, 5, 4, 12, 30, tzinfo=UTC)
 
@@ -147,3 +149,15 @@ def test_slow_compactions_take_turns_the_longest_overdue_first(monkeypatch: pyte
     assert all(len(each) <= 1 for each in found), "one in a batch, because it takes longer than it may"
     times = Counter(table for each in found for table in each)
     assert min(times[table] for table in "abc") >= 2, "none is left behind"
+
+
+def test_what_all_pipelines_share_and_nobody_can_read_holds_up_no_maintenance() -> None:
+    """Nor does it leave the batch open, for which ingest would wait."""
+
+    def unreadable() -> str:
+        raise BatchError("its metadata file is not there", operation="open a warehouse table", obj="lake._writetime.quarantine")
+
+    warehouse: Any = SimpleNamespace(quarantine=unreadable, completeness=lambda: "lake._writetime.completeness")
+    failed = list[Tidied]()
+    assert list(table_maintenance._places(warehouse, [], failed)) == [("completeness", "lake._writetime.completeness", [])]
+    assert [(each.name, "its metadata file is not there" in (each.trouble or "")) for each in failed] == [("quarantine", True)]

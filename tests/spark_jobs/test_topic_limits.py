@@ -3,9 +3,11 @@ transactions may last eight seconds."""
 
 from __future__ import annotations
 
+import subprocess
 import time
 import uuid
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -17,6 +19,7 @@ from spark_jobs.sinks import kafka as jobs
 from spark_jobs.sinks.kafka import Publisher, ensure_topics
 from tests.spark_jobs.test_kafka import consume, numbers, rows, send, set_option
 from tools.services import kafka as service
+from tools.services import ports
 from writetime.config.kafka import KafkaConfig
 from writetime.errors import PublishError
 
@@ -25,10 +28,21 @@ ALLOWED_MS = 8_000
 
 
 @pytest.fixture(scope="module")
-def broker(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
+def settings() -> list[tuple[Any, ...]]:
+    """What brokers were set up with: folder, port, and port of the controller."""
+    return []
+
+
+@pytest.fixture(scope="module")
+def broker(tmp_path_factory: pytest.TempPathFactory, settings: list[tuple[Any, ...]]) -> Iterator[str]:
     made = service.server_settings
+
+    def noted(*about: Any) -> dict[str, object]:
+        settings.append(about)
+        return {**made(*about), "transaction.max.timeout.ms": ALLOWED_MS}
+
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(service, "server_settings", lambda *about: {**made(*about), "transaction.max.timeout.ms": ALLOWED_MS})
+        patch.setattr(service, "server_settings", noted)
         with service.Kafka(tmp_path_factory.mktemp("kafka"), port=0) as held:
             yield held.bootstrap
 
@@ -139,3 +153,54 @@ def test_more_replicas_in_sync_than_there_are_replicas_hold_up_nothing(kafka: Ka
     set_option(kafka, topic, "min.insync.replicas", "2")
     assert send(kafka, rows(topic, [1, 2])) == 2
     assert sorted(numbers(consume(kafka, topic))) == [1, 2]
+
+
+class Second(service.Kafka):
+    """A second broker of a cluster, whose controller the first one is."""
+
+    def __init__(self, folder: Path, first: Path) -> None:
+        super().__init__(folder, port=0)
+        self.cluster = dict(line.split("=", 1) for line in (first / "logs" / "meta.properties").read_text().splitlines() if "=" in line)
+
+    def _format(self, properties: Path) -> None:
+        command = ["kafka.tools.StorageTool", "format", f"--cluster-id={self.cluster['cluster.id']}", "--config", str(properties)]
+        subprocess.run(self._java("-Xmx128m", *command), check=True, capture_output=True, cwd=self.folder)
+
+    def _answers(self) -> bool:
+        return ports.answers(self.port) and len(AdminClient({"bootstrap.servers": self.bootstrap}).list_topics(timeout=10).brokers) == 2
+
+
+@pytest.fixture
+def second(broker: str, settings: list[tuple[Path, int, int]], tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Second:
+    (folder, _, controller), made = settings[0], service.server_settings
+
+    def of_second(folder: Path, port: int, _: int) -> dict[str, object]:
+        own = {"process.roles": "broker", "node.id": 2, "listeners": f"PLAINTEXT://{ports.LOOPBACK}:{port}"}
+        return {**made(folder, port, controller), **own}
+
+    monkeypatch.setattr(service, "server_settings", of_second)
+    return Second(tmp_path, folder)
+
+
+@pytest.mark.thorough
+@pytest.mark.advice("Are the brokers up, and has each topic as many replicas in sync")
+def test_too_few_replicas_in_sync_hold_up_their_own_topic_only(kafka: KafkaConfig, admin: AdminClient, topic: str, second: Second) -> None:
+    # So that the first broker has all that publishing needs.
+    assert send(kafka, rows(topic, [1])) == 1
+    kept = f"{kafka.topic_prefix}.shop.kept"
+    second.start()
+    try:
+        made = NewTopic(kept, replica_assignment=[[1, 2], [1, 2]], config={"min.insync.replicas": "2"})
+        admin.create_topics([made])[kept].result(30)
+        assert send(kafka, rows(kept, [1])) == 1
+        second.stop()
+        ((sent),) = Publisher(kafka).send_all([*rows(kept, [2]), *rows(topic, [2])])
+        assert (sent.events, list(sent.stuck)) == (1, [kept])
+        assert sent.stuck[kept].retriable
+        assert "min.insync.replicas" in str(sent.stuck[kept])
+        second.start()
+        assert send(kafka, [*rows(kept, [2]), *rows(topic, [2])]) == 1
+    finally:
+        second.stop()
+    assert sorted(numbers(consume(kafka, topic))) == [1, 2]
+    assert sorted(numbers(consume(kafka, kept))) == [1, 2]
