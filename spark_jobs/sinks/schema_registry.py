@@ -6,7 +6,7 @@ against the subject's latest by the registry's own rule, and only then registere
 of the client. What ids meant that records have is compared with what they mean now: when a process begins, and
 before anything is registered, because a registry that was lost gives the next id out again. Knows no Spark and no
 Kafka; what speaks HTTP is httpx, because Confluent's client brings a second one and an OAuth library along for a few
-calls (docs/adr/0005).
+calls (docs/adr/0005, docs/adr/0064).
 """
 
 from __future__ import annotations
