@@ -141,7 +141,8 @@ class Registry:
         return sorted(lost)
 
     def _put_mode(self, subject: str, mode: str) -> None:
-        if self._ask("PUT", f"/mode/{subject}", subject, {"mode": mode}) is None:
+        # Forced: the subject may have other schemas.
+        if self._ask("PUT", f"/mode/{subject}?force=true", subject, {"mode": mode}) is None:
             raise self._failure(subject, f"HTTP 404: it has no mode {mode}", retriable=False)
 
     def schema(self, number: int) -> Avro:

@@ -50,8 +50,11 @@ class Held(BaseHTTPRequestHandler):
 
     def do_PUT(self) -> None:
         body = json.loads(self.rfile.read(int(self.headers["Content-Length"])))
-        (self.importing.add if body["mode"] == "IMPORT" else self.importing.discard)(self.path.rpartition("/")[2])
-        self._answer(200, body)
+        subject, _, forced = self.path.removeprefix("/mode/").partition("?")
+        if self.subjects.get(subject) and forced != "force=true":
+            return self._answer(422, {"error_code": 42205, "message": "Cannot import since found existing subjects"})
+        (self.importing.add if body["mode"] == "IMPORT" else self.importing.discard)(subject)
+        return self._answer(200, body)
 
     def do_POST(self) -> None:
         body = json.loads(self.rfile.read(int(self.headers["Content-Length"])))
@@ -192,6 +195,19 @@ def test_ids_of_a_table_that_is_not_captured_any_more_do_not_count(opened: Any, 
     with opened(captured=["orders"]) as registry:
         assert registry.id_of(ORDERS, WIDER) == 2
     assert used(tmp_path) == {1: [ORDERS], 2: [ORDERS]}
+
+
+def test_a_backup_that_lacks_the_last_ids_is_completed(opened: Any) -> None:
+    with opened() as registry:
+        assert [registry.id_of(ORDERS, ROW), registry.id_of(ORDERS, WIDER)] == [1, 2]
+    kept = dict(Held.texts)
+    Held.texts.pop(2)
+    Held.subjects[ORDERS] = [1]
+    with pytest.raises(PublishError, match=rf"records of {ORDERS} have the schema id 2, which is no schema now"), opened():
+        pass
+    with opened(check=False) as registry:
+        assert registry.restore() == [2]
+    assert (Held.texts, Held.subjects, Held.importing) == (kept, {ORDERS: [1, 2]}, set())
 
 
 def test_a_registry_without_modes_says_so(opened: Any, monkeypatch: pytest.MonkeyPatch) -> None:
