@@ -339,14 +339,16 @@ def opened_registry(config: PipelineConfig, kafka: KafkaConfig, store: Store, *,
         others = {kafka.topic_prefix, quarantine_topic(kafka.topic_prefix), kafka.heartbeat_topic}
         return others | {_topic_of(kafka, table) for table in tables if not table.dropped}
 
-    with Registry(kafka, read_used(store, cluster), topics) as registry:
+    known = read_used(store, cluster)
+    with Registry(kafka, known, topics) as registry:
         if check and (place := (registry.url, config.bucket, cluster, kafka.topic_prefix)) not in _CHECKED:
             registry.expect_used()
             _CHECKED.add(place)
         try:
             yield registry
         finally:
-            note_used(store, cluster, registry.new.ids)
+            if known.and_(registry.new.ids) != known:
+                note_used(store, cluster, registry.new.ids)
 
 
 class Part(NamedTuple):
