@@ -1,14 +1,14 @@
 """Types the events of one table by column: a page without a Python object per value.
 
 Strategy: compiled code finds the cells of all rows (`writetime.kernels.projection`), and each column becomes
-an Arrow array. Nearly all columns are converted by `writetime.events.arrow_columns`; other values are
-converted one by one, each distinct value once per page. Changed columns are found by comparing bytes. The
+an Arrow array as the rules publish it (`column_values`). Changed columns are found by comparing bytes. Row filters
+are computed once for each combination of values that they name; the content of rows that they hide is never built. The
 readable equivalent is `typed_events.TypedEvents.event`: for a page with any unusual value the result here is
-None, and the page is typed there. Knows no masking rules: nothing is hidden here."""
+None, and the page is typed there."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from types import ModuleType
 from typing import Any, Final
@@ -19,32 +19,30 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from spark_jobs.stages import table_events
+from spark_jobs.stages.column_values import Elements, ElementValues, Places, Published, SimpleValues, SpelledValues, Values
 from spark_jobs.stages.event_pages import FIRST_MICROS, LAST_MICROS, page_schema
 from spark_jobs.stages.table_rows import RowShape
 from writetime.cassandra.merge.counters import total
-from writetime.cassandra.types.types import CollectionType, CqlType, NativeType, UdtType, assemble
-from writetime.events import arrow_columns as cql_columns
-from writetime.events.arrow import arrow_converter, plain_values
-from writetime.events.arrow_columns import arrow_type
+from writetime.cassandra.types.types import CollectionType, CqlType, NativeType
+from writetime.events.arrow import plain_values
+from writetime.events.arrow_columns import INJECTIVE
 from writetime.events.envelope import encode
 from writetime.events.key_spelling import clustering_spelling
+from writetime.events.masking import TableRules, comparable
 from writetime.events.naming import to_column
 from writetime.events.row_values import content
 from writetime.kernels.projection import (
     Flags,
     Ints,
-    Places,
     ShownRows,
     differing,
     shown_rows,
     split_keys,
 )
 
-_IN_BYTE_ORDER: Final = frozenset({"ascii", "text", "varchar", "blob", "date", "time"})
-_DISTINGUISHED: Final = frozenset({*cql_columns.INJECTIVE, "float", "double"})
+_DISTINGUISHED: Final = frozenset({*INJECTIVE, "float", "double"})
 _READ_AS_ONE: Final = frozenset({"boolean", "varint"})
 """Types of which all spellings of a value are one value when they are read."""
-_IN_ORDER_OF_NUMBERS: Final = frozenset({"tinyint", "smallint", "int", "bigint", "timestamp"})
 
 
 @dataclass(frozen=True)
@@ -63,46 +61,70 @@ class EventFacts:
 
 @dataclass(frozen=True)
 class _Column:
-    """A static or regular column, with its number among them."""
+    """A static or regular column. `number`: its own among those that are read; `values`: as the rules publish them."""
 
     name: str
     kind: CqlType
-    counter: bool
+    number: int
     static: bool
-    at: int
+    values: Values[Any]
 
     @property
     def is_distinguished(self) -> bool:
         """Whether different bytes are always visibly different values."""
         return isinstance(self.kind, NativeType) and self.kind.name in _DISTINGUISHED
 
+    def of(self, side: _Side) -> ShownRows:
+        return side.statics if self.static else side.rows
+
+    def sources(self, sides: _Sides) -> list[Any]:
+        """What its values are made of."""
+        if self.kind.multicell:
+            return [Elements(self.of(side), self.number) for side in sides]
+        return [Places(self.of(side).data, *self.of(side).values(self.number)) for side in sides]
+
 
 @dataclass(frozen=True)
 class _Side:
-    """The visible row before or after."""
+    """The rows before or after."""
 
     rows: ShownRows
     statics: ShownRows
 
-    def of(self, column: _Column) -> ShownRows:
-        return self.statics if column.static else self.rows
+    def only(self, kept: Flags) -> _Side:
+        """Without the content of other rows."""
+        return _Side(self.rows.only(kept), self.statics.only(kept))
+
+
+_Sides = tuple[_Side, _Side]
+"""Before and after."""
 
 
 class EventColumns:
-    """Makes pages of one table's events. `within`: the columns whose changed elements are listed."""
+    """Makes pages of one table's events, by the rules of `clear`, which become `shown`. `within`: the columns whose
+    changed elements are listed."""
 
-    def __init__(self, shape: RowShape, within: Sequence[str], kernel: ModuleType) -> None:
-        table = shape.table
-        self.shape, self.within, self.schema = shape, frozenset(within), page_schema(shape)
+    def __init__(self, clear: RowShape, shown: RowShape, rules: TableRules, within: Sequence[str], kernel: ModuleType) -> None:
+        table = clear.table
+        self.shape, self.within, self.schema = shown, frozenset(within), page_schema(shown)
         self.kernel = kernel
-        self.keys = list(shape.keys.values())
         self.partition = len(table.partition_key)
-        groups = (table.static_columns, True), (table.regular_columns, False)
-        self.columns = [
-            _Column(column.name, shape.columns[column.name], column.type == "counter", static, at)
-            for group, static in groups
-            for at, column in enumerate(group)
-        ]
+        clusterings = {column.name for column in table.clustering}
+        self.keys = {name: _key_values(Published(name, kind, rules), name in clusterings) for name, kind in clear.keys.items()}
+        self.filter = None if rules.filter is None else rules.filter.compiled()
+        tested = frozenset[str]() if rules.filter is None else rules.filter.names
+        # Excluded columns that a filter names are read, behind the others.
+        read: list[_Column] = []
+        for group, static in ((table.static_columns, True), (table.regular_columns, False)):
+            names = [column.name for column in group if column.name not in rules.excluded]
+            names += [column.name for column in group if column.name in rules.excluded & tested]
+            for number, name in enumerate(names):
+                published = Published(name, clear.columns[name], rules)
+                read.append(_Column(name, published.kind, number, static, _values(published, table.columns[name].type == "counter")))
+        self.statics, self.regulars = ([column.name for column in read if column.static is static] for static in (True, False))
+        self.columns = [column for column in read if column.name not in rules.excluded]
+        self.tested = {column.name: column for column in read if column.name in tested}
+        self.tested_kinds = {name: clear.columns[name] for name in sorted(tested)}
         self.names = pa.array([column.name for column in self.columns], pa.string())
 
     def page(self, folded: pa.RecordBatch, start: int, facts: EventFacts) -> pa.RecordBatch | None:
@@ -112,29 +134,31 @@ class EventColumns:
         before, after = self._side(folded["before"], folded["static_before"]), self._side(folded["after"], folded["static_after"])
         if before is None or after is None or not np.all(before.rows.there | after.rows.there):
             return None
-        key = self._keys(folded["pk"], before.rows, after.rows)
-        if key is None:
+        sides = before, after
+        places = self._key_places(folded["pk"], sides)
+        if places is None:
             return None
-        pairs = [self._pair(column, before, after) for column in self.columns]
-        shows = [self._shows(column, *pair, before, after) for column, pair in zip(self.columns, pairs, strict=True)]
+        key = [self._last(values.arrays(*places[name]), after) for name, values in self.keys.items()]
+        shown = self._kept(places, sides)
+        pairs = [(old, new) for old, new in (column.values.arrays(*column.sources(shown)) for column in self.columns)]
+        shows = [self._shows(column, *pair, sides) for column, pair in zip(self.columns, pairs, strict=True)]
         found = {
             "key": pa.StructArray.from_arrays(key, fields=list(self.shape.key_type)),
-            "before": self._rows([*key, *(old for old, _ in pairs)], before),
-            "after": self._rows([*key, *(new for _, new in pairs)], after),
+            "before": self._rows([*key, *(old for old, _ in pairs)], shown[0]),
+            "after": self._rows([*key, *(new for _, new in pairs)], shown[1]),
             "changed": self._named(_matrix(shows, len(folded))),
             "changed_elements": self._elements(pairs, shows, len(folded)),
-            **self._facts(after),
-            **_about(folded, start, facts, before.rows.there, after.rows.there),
+            **self._facts(shown[1]),
+            **_about(folded, start, facts, *((old.rows.there, new.rows.there) for old, new in (sides, shown))),
         }
         arrays = [found[f.name] if f.name in found else pa.nulls(len(folded), f.type) for f in self.schema]
         return pa.RecordBatch.from_arrays(arrays, schema=self.schema)
 
     def _side(self, rows: Any, statics: Any) -> _Side | None:
-        table = self.shape.table
-        found = shown_rows(self.kernel, rows, [c.name for c in self.columns if not c.static], len(table.clustering))
+        found = shown_rows(self.kernel, rows, self.regulars, len(self.keys) - self.partition)
         if found is None:
             return None
-        alone = shown_rows(self.kernel, statics, [c.name for c in self.columns if c.static], 0, found.there)
+        alone = shown_rows(self.kernel, statics, self.statics, 0, found.there)
         return None if alone is None else _Side(found, alone)
 
     def _rows(self, arrays: list[Any], side: _Side) -> Any:
@@ -143,140 +167,70 @@ class EventColumns:
 
     # --- keys
 
-    def _keys(self, pk: Any, before: ShownRows, after: ShownRows) -> list[Any] | None:
-        """The key columns."""
+    def _key_places(self, pk: Any, sides: _Sides) -> dict[str, list[Places]] | None:
+        """Where the values of key columns are: those of clustering columns before and after."""
         split = split_keys(self.kernel, pk, self.partition)
         if split is None:
             return None
         data, parts = split
-        partition = [self._values(kind, data, places) for kind, places in zip(self.keys, parts, strict=False)]
-        old, new = (
-            [self._clustering(kind, side.data, side.part(at)) for at, kind in enumerate(self.keys[self.partition :])]
-            for side in (before, after)
-        )
-        there = after.there
-        last = (
-            new if there.all() else old if not there.any() else [pc.if_else(pa.array(there), n, o) for o, n in zip(old, new, strict=True)]
-        )
-        return [*partition, *last]
+        clusterings = range(len(self.keys) - self.partition)
+        places = [[Places(data, *part)] for part in parts] + [[Places(s.rows.data, *s.rows.part(at)) for s in sides] for at in clusterings]
+        return dict(zip(self.keys, places, strict=True))
 
-    def _clustering(self, kind: CqlType, data: Any, places: Places) -> Any:
-        """Values of a clustering column, in the spelling that equal ones share."""
-        spell = clustering_spelling(kind)
-        if spell is None or str(kind) in _READ_AS_ONE:
-            return self._values(kind, data, places)
-        return self._one_by_one(kind, lambda raw: kind.decode(spell(raw)), data, places, {})
+    @staticmethod
+    def _last(found: list[Any], after: _Side) -> Any:
+        """Of what a key column has on one side or both: that of the last row."""
+        there = after.rows.there
+        if len(found) == 1 or not there.any():
+            return found[0]
+        return found[1] if there.all() else pc.if_else(pa.array(there), found[1], found[0])
 
-    # --- values
+    # --- filters
 
-    def _values(self, kind: CqlType, data: Any, places: Places) -> Any:
-        """Values of one cell each, or of keys."""
-        found = cql_columns.column(kind, data, *places)
-        return found if found is not None else self._one_by_one(kind, kind.decode, data, places, {})
+    def _kept(self, places: dict[str, list[Places]], sides: _Sides) -> _Sides:
+        """The rows that the filter shows."""
+        if self.filter is None:
+            return sides
+        there = np.concatenate([side.rows.there for side in sides])
+        columns: dict[str, tuple[list[Any], Ints]] = {}
+        combination = np.zeros(len(there), np.int64)
+        for name, kind in self.tested_kinds.items():
+            values, which = self._clear(name, places, sides)
+            at = pa.concat_arrays(which).cast(pa.int64()).fill_null(len(values)).to_numpy()
+            columns[name] = [comparable(kind, value) for value in (*values, None)], at
+            combination = np.unique(combination * (len(values) + 1) + at, return_inverse=True)[1]
+        _, first, of_row = np.unique(combination[there], return_index=True, return_inverse=True)
+        rows = np.flatnonzero(there)
+        holds = [self.filter({name: values[at[row]] for name, (values, at) in columns.items()}) for row in rows[first].tolist()]
+        kept = np.zeros(len(there), np.bool_)
+        kept[rows] = np.array(holds, np.bool_)[of_row]
+        before, after = np.split(kept, 2)
+        return sides[0].only(before), sides[1].only(after)
 
-    def _one_by_one(self, kind: CqlType, decode: Callable[[bytes], Any], data: Any, places: Places, known: dict[bytes, Any]) -> Any:
-        convert, buf = arrow_converter(kind), memoryview(data)
-        made: list[Any] = []
-        for at, length in zip(places[0].tolist(), places[1].tolist(), strict=True):
-            if length < 0:
-                made.append(None)
-                continue
-            raw = bytes(buf[at : at + length])
-            if raw not in known:
-                known[raw] = convert(decode(raw))
-            made.append(known[raw])
-        return pa.array(made, arrow_type(kind))
-
-    def _pair(self, column: _Column, before: _Side, after: _Side) -> tuple[Any, Any]:
-        """A column's value before and after."""
-        sides = before.of(column), after.of(column)
-        if column.kind.multicell:
-            cells: dict[Any, Any] = {}
-            old, new = (self._collections(column, side, cells) for side in sides)
-            return old, new
-        decode = total if column.counter else column.kind.decode
-        known: dict[bytes, Any] = {}
-        made = []
-        for side in sides:
-            places = side.values(column.at)
-            found = None if column.counter else cql_columns.column(column.kind, side.data, *places)
-            made.append(self._one_by_one(column.kind, decode, side.data, places, known) if found is None else found)
-        return made[0], made[1]
-
-    def _collections(self, column: _Column, side: ShownRows, known: dict[Any, Any]) -> Any:
-        if not side.count[column.at].any():
-            return pa.nulls(len(side.there), arrow_type(column.kind))
-        found = self._by_elements(column, side)
-        if found is not None:
-            return found
-        convert, made = arrow_converter(column.kind), []
-        for row, count in enumerate(side.count[column.at].tolist()):
-            cells = side.of_row(column.at, row) if count else None
-            key = cells and tuple(cells)
-            if cells and key not in known:
-                known[key] = convert(assemble(column.kind, cells))
-            made.append(known[key] if cells else None)
-        return pa.array(made, arrow_type(column.kind))
-
-    def _by_elements(self, column: _Column, side: ShownRows) -> Any:
-        """The cells of all rows, each row's in the order of `assemble`; None if they must be converted one by
-        one."""
-        cells, count = side.of_column(column.at), side.count[column.at]
-        rows, found = np.repeat(np.arange(len(count)), count), side.cells
-        if isinstance(column.kind, UdtType):
-            return self._by_fields(column.kind, side, cells, rows, count > 0)
-        assert isinstance(column.kind, CollectionType)
-        order = self._order(column.kind, side, cells, rows)
-        if order is None:
-            return None
-        cells = cells[order]
-        paths, values = (found.path_at[cells], found.path_length[cells]), (found.value_at[cells], found.value_length[cells])
-        wanted = {"list": [values], "set": [paths], "map": [paths, values]}[column.kind.kind]
-        end = np.concatenate((np.zeros(1, np.int32), np.cumsum(count, dtype=np.int32)))
-        return cql_columns.collections(column.kind, side.data, wanted, end, count > 0)
-
-    def _by_fields(self, kind: UdtType, side: ShownRows, cells: Ints, rows: Ints, there: Flags) -> Any:
-        """User types: a cell's path is the number of a field."""
-        paths = side.cells.path_at[cells], side.cells.path_length[cells]
-        field = None if np.any(paths[1] != 2) else cql_columns.numbers(2, side.data, *paths)
-        if field is None or np.any(field[0] < 0):
-            return None
-        known = field[0] < len(kind.known_fields)
-        cells, place = cells[known], (field[0][known], rows[known])
-        at, length = (np.full((len(kind.known_fields), len(there)), -1, np.int64) for _ in range(2))
-        at[place], length[place] = side.cells.value_at[cells], side.cells.value_length[cells]
-        return cql_columns.structs(kind, side.data, at, length, there)
-
-    def _order(self, kind: CollectionType, side: ShownRows, cells: Ints, rows: Ints) -> Any:
-        """The order of elements (`assemble`) of a column's cells; None if they must be converted one by
-        one."""
-        at, length = side.cells.path_at[cells], side.cells.path_length[cells]
-        if np.any(length < 0):
-            return None
-        name = "timeuuid" if kind.kind == "list" else str(kind.elements[0])
-        if kind.kind == "list" or name in _IN_ORDER_OF_NUMBERS:
-            width = 16 if kind.kind == "list" else cql_columns.WIDTHS[name]
-            if np.any(length != width):
-                return None
-            if kind.kind == "list":
-                return _by_time(side.data, at, rows)
-            found = cql_columns.numbers(width, side.data, at, length)
-            return None if found is None else np.lexsort((found[0], rows))
-        return slice(None) if name in _IN_BYTE_ORDER else None
+    def _clear(self, name: str, places: dict[str, list[Places]], sides: _Sides) -> tuple[list[Any], list[Any]]:
+        """The distinct values of a column, and which one each row has before and after."""
+        if name in self.keys:
+            values, which = self.keys[name].clear(*places[name])
+            return values, [self._last(which, sides[1])] * 2
+        return self.tested[name].values.clear(*self.tested[name].sources(sides))
 
     # --- facts
 
-    def _shows(self, column: _Column, old: Any, new: Any, before: _Side, after: _Side) -> Flags:
-        """By row: whether the column's value changed visibly."""
-        kind = column.kind
-        a, b = before.of(column), after.of(column)
-        if not (a.count[column.at].any() or b.count[column.at].any()):
+    def _shows(self, column: _Column, old: Any, new: Any, sides: _Sides) -> Flags:
+        """By row: whether the column's value changed visibly. `old`, `new`: what shows of it."""
+        kind, number = column.kind, column.number
+        a, b = (column.of(side) for side in sides)
+        if not (a.count[number].any() or b.count[number].any()):
             return np.zeros(len(a.there), np.bool_)
-        other = differing(a, b, column.at, whole=kind.multicell)
+        other = differing(a, b, number, whole=kind.multicell)
         if isinstance(kind, CollectionType) and kind.kind == "list":
             for row in np.flatnonzero(other).tolist():
-                other[row] = content(kind, a.of_row(column.at, row)) != content(kind, b.of_row(column.at, row))
+                other[row] = content(kind, a.of_row(number, row)) != content(kind, b.of_row(number, row))
         had, has = (side.is_valid().to_numpy(zero_copy_only=False) for side in (old, new))
+        if column.values.published.mask is not None:
+            alike = pc.equal(old, new).fill_null(False).to_numpy(zero_copy_only=False)
+            of_masks: Flags = other & (had | has) & ~alike
+            return of_masks
         shows: Flags = other & ((had | has) if column.is_distinguished else (had != has))
         both = np.flatnonzero(other & had & has)
         if len(both) and not column.is_distinguished:
@@ -291,7 +245,8 @@ class EventColumns:
     def _facts(self, side: _Side) -> dict[str, Any]:
         """Writetime and expiry of columns with a value."""
         count, latest, soonest = (
-            np.concatenate((getattr(side.statics, name), getattr(side.rows, name))).T for name in ("count", "latest", "soonest")
+            _matrix([getattr(column.of(side), name)[column.number] for column in self.columns], len(side.rows.there), np.int64)
+            for name in ("count", "latest", "soonest")
         )
         there = count > 0
         return {
@@ -308,7 +263,7 @@ class EventColumns:
         before or after."""
         events: dict[int, tuple[dict[str, Any], dict[str, Any], list[str]]] = {}
         for column, (old, new), changed in zip(self.columns, pairs, shows, strict=True):
-            if not column.kind.multicell or column.name not in self.within or not changed.any():
+            if not self.shape.columns[column.name].multicell or column.name not in self.within or not changed.any():
                 continue
             both = np.flatnonzero(changed & old.is_valid().to_numpy(zero_copy_only=False) & new.is_valid().to_numpy(zero_copy_only=False))
             for row, (was, now) in zip(both.tolist(), _both(old, new, both), strict=True):
@@ -329,37 +284,45 @@ def _both(old: Any, new: Any, rows: Ints) -> zip[tuple[Any, Any]]:
     return zip(plain_values(old.take(there)), plain_values(new.take(there)), strict=True)
 
 
-def _matrix(columns: list[Flags], rows: int) -> npt.NDArray[np.bool_]:
-    return np.array(columns, np.bool_).T if columns else np.zeros((rows, 0), np.bool_)
+def _matrix(columns: list[Any], rows: int, kind: type[np.generic] = np.bool_) -> npt.NDArray[Any]:
+    return np.array(columns, kind).T if columns else np.zeros((rows, 0), kind)
 
 
-def _by_time(data: Any, at: Ints, rows: Ints) -> Ints:
-    """The order of list elements by their timeuuids (`native.timeuuid_key`)."""
-    raw = data[at[:, None] + np.arange(16)]
-    high, low = (np.ascontiguousarray(half).view(">u8")[:, 0].astype(np.uint64) for half in (raw[:, :8], raw[:, 8:] ^ 0x80))
-    time = (
-        (high & np.uint64(0x0FFF)) << np.uint64(48) | (high >> np.uint64(16) & np.uint64(0xFFFF)) << np.uint64(32) | high >> np.uint64(32)
-    )
-    return np.lexsort((low, time, rows))
+def _values(published: Published, is_counter: bool) -> Values[Any]:
+    if published.kind.multicell:
+        return ElementValues(published)
+    return SpelledValues(published, total) if is_counter else SimpleValues(published, published.kind.decode)
 
 
-def _about(folded: pa.RecordBatch, start: int, facts: EventFacts, had: Flags, has: Flags) -> dict[str, Any]:
-    """The facts of events besides their rows."""
-    size = len(folded)
+def _key_values(published: Published, is_clustering: bool) -> SimpleValues:
+    """Those of a clustering column are in the spelling that equal ones share."""
+    kind, spell = published.kind, clustering_spelling(published.kind) if is_clustering else None
+    if spell is None or str(kind) in _READ_AS_ONE:
+        return SimpleValues(published, kind.decode)
+    return SpelledValues(published, lambda raw: kind.decode(spell(raw)))
+
+
+def _about(folded: pa.RecordBatch, start: int, facts: EventFacts, there: tuple[Flags, Flags], shown: tuple[Flags, Flags]) -> dict[str, Any]:
+    """The facts of events besides their rows. `there`: which rows are there before and after; `shown`: of which the filter
+    shows. Events without a row that shows are not published."""
+    (had, has), (showed, shows), size = there, shown, len(folded)
     copies = folded["copies"]
     counts = pc.list_value_length(copies).fill_null(0).to_numpy(zero_copy_only=False).astype(np.int64)
     flat = copies.flatten()
     segment = flat.field("segment").to_numpy(zero_copy_only=False).astype(np.int64)
     rows, ends = np.repeat(np.arange(size), counts), np.cumsum(counts)
     first = pa.array(np.where(counts > 0, ends - counts, 0), mask=counts == 0)
-    shown = has | facts.read_deletions
-    snapshot = shown & (counts > 0) & (np.bincount(rows, ~facts.read[segment], size) == 0) if facts.read.any() else np.zeros(size, np.bool_)
-    op = np.where(had & has, 1, np.where(had, 2, np.where(snapshot, 3, 0)))
+    is_said = has | facts.read_deletions
+    snapshot = (
+        is_said & (counts > 0) & (np.bincount(rows, ~facts.read[segment], size) == 0) if facts.read.any() else np.zeros(size, np.bool_)
+    )
+    # A row that begins to match a filter is created, one that stops matching is deleted.
+    op = np.where(~shows, 2, np.where(showed, 1, np.where(snapshot & ~had, 3, 0)))
     reason = folded["reason"]
     ts = folded["ts"].to_numpy(zero_copy_only=False)
     return {
         "last": folded["last"],
-        "ordinal": pc.add(folded["seq"], start + 1),
+        "ordinal": pc.if_else(pa.array(showed | shows), pc.add(folded["seq"], start + 1), None),
         "op": pa.array(["c", "u", "d", facts.snapshot[1]]).take(pa.array(op)),
         "reason": pc.if_else(pa.array(snapshot), facts.snapshot[0], reason) if snapshot.any() else reason,
         "ts_micro": folded["ts"],

@@ -108,16 +108,21 @@ class TypedEvents:
         rules = plan.rules.of(whole, plan.schema.types)
         self.shape = RowShape.of(rules.shown(), plan.schema)
         kernel, self._few = row_codec.compiled(engine), _FEW if engine == "auto" else 0
-        # Hidden changes are found value by value.
-        self._columns = None if kernel is None or rules else EventColumns(self.shape, list(self.table.columns), kernel)
+        self._columns = None if kernel is None else EventColumns(self.clear, self.shape, rules, list(self.table.columns), kernel)
         self._change, self._keeps, self._filters = rules.compiled(), rules.keeps(), rules.filter is not None
 
     def page(self, folded: pa.RecordBatch, bucket: int) -> pa.RecordBatch:
         """The events of FOLDED rows of one bucket."""
         start = self.plan.starts[self.table.id.bytes, bucket]
-        by_columns = self._columns if folded.num_rows >= self._few else None
-        made = None if by_columns is None else by_columns.page(folded, start, self._about())
+        made = self._by_column(folded, start)
         return page_of(self.shape, (self._event(row, start) for row in folded.to_pylist())) if made is None else made
+
+    def _by_column(self, folded: pa.RecordBatch, start: int) -> pa.RecordBatch | None:
+        """The page made by column; None if its events are typed one by one: without compiled code, if they are few, if one is
+        a deletion of many rows, or if one has unusual bytes."""
+        if self._columns is None or folded.num_rows < self._few:
+            return None
+        return self._columns.page(folded, start, self._about())
 
     def _about(self) -> EventFacts:
         plan = self.plan

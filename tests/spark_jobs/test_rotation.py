@@ -53,7 +53,7 @@ def orders(ring: Ring) -> list[dict[str, Any]]:
 
 
 def test_the_hash_of_the_tests_is_that_of_the_product() -> None:
-    assert Mask("hash", algorithm="sha256", salt=OLD).value(parse_type("int", "shop", {}), 5) == hashed(5, OLD)
+    assert Mask("hash", algorithm="sha256", salt=OLD).compiled(parse_type("int", "shop", {}))(5) == hashed(5, OLD)
 
 
 @pytest.mark.spark

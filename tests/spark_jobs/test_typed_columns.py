@@ -3,6 +3,7 @@ goes the twin's way."""
 
 from __future__ import annotations
 
+import re
 from typing import Any
 from uuid import UUID
 
@@ -44,7 +45,7 @@ from writetime.cassandra.merge.row_codec import Engine
 from writetime.cassandra.model import NO_DELETION_TIME, Cell, Row
 from writetime.cassandra.schema.history import SchemaLearner
 from writetime.cassandra.schema.model import Column, Schema, Table, UserType
-from writetime.cassandra.types.types import CollectionType, CqlType, UdtType
+from writetime.cassandra.types.types import CollectionType, CqlType, UdtType, elements
 from writetime.errors import MalformedMutation
 from writetime.events.arrow import plain_values
 from writetime.events.masking import Rules
@@ -215,6 +216,61 @@ def test_as_the_twin_has_it(data: st.DataObject) -> None:
     same(of, rows, Schema(tables={of.id: of}, types=dict(TYPES)), read=read)
 
 
+@st.composite
+def rules_of(draw: st.DrawFn, of: Table) -> Rules:
+    """Rules of columns, and a filter, that fit the table."""
+    found: dict[str, list[str]] = {name: [] for name in ("plain", "exclude", "hash", "mask", "cut", "fields")}
+    for column in of.columns.values():
+        is_key, paths = column.kind in ("partition_key", "clustering"), sorted(paths_of(kind_of(column.type)))
+        more = (["cut"] if column.type in ("text", "ascii", "varchar") else []) + (["fields"] if paths else [])
+        rule, label = (
+            draw(st.sampled_from(["plain", "hash"] if is_key else ["plain", "exclude", "hash", "mask", *more])),
+            f"k.any.{column.name}",
+        )
+        if rule == "fields":
+            found[rule] += [f"{label}.{'.'.join(path)}" for path in draw(st.lists(st.sampled_from(paths), min_size=1, max_size=3))]
+        else:
+            found[rule].append(re.escape(label))
+    length = draw(st.sampled_from([0, 1, 8]))
+    hashes = {draw(st.sampled_from(["sha256", "blake2b"])): found["hash"]}
+    rows = draw(st.none() | filters([column.name for column in of.columns.values() if column.name.isidentifier()]))
+    return Rules(
+        exclude=found["exclude"],
+        fields=found["fields"],
+        hashes=hashes,
+        masks={length: found["mask"]},
+        cuts={length: found["cut"]},
+        rows={} if rows is None else {"k.any": rows},
+        salt="pepper",
+    )
+
+
+def paths_of(kind: CqlType) -> set[tuple[str, ...]]:
+    """The fields of user types within a type, as rules name them."""
+    if isinstance(kind, UdtType):
+        named = {name: part for name, part in kind.known_fields.items() if "." not in name}
+        return {(name.lower(), *path) for name, part in named.items() for path in (*paths_of(part), ())}
+    return {path for part in elements(kind) for path in paths_of(part)}
+
+
+def filters(names: list[str]) -> st.SearchStrategy[str]:
+    """Filters of one to three of these columns."""
+    name = st.sampled_from(names)
+    constant = st.sampled_from(["0", "1.5", "-1", "'a'", "''", "'1970'", "True", "(0, 1, 'a')", "[]", "None"])
+    compared = st.tuples(name, st.sampled_from(["==", "!=", "<", ">=", "in", "not in", "is", "is not"]), constant | name).map(" ".join)
+    return st.lists(compared, min_size=1, max_size=3).map(" or ".join) | compared.map(lambda text: f"not {text}")
+
+
+@settings(max_examples=examples(150))
+@given(st.data())
+def test_as_the_twin_has_it_by_any_rules(data: st.DataObject) -> None:
+    of = data.draw(tables())
+    rules, rows = data.draw(rules_of(of)), data.draw(pages_of_rows(of))
+    assert rules.of(of, TYPES).rejection_reason() is None
+    read = data.draw(st.sampled_from([frozenset(), frozenset({0, 2}), frozenset(range(4))]))
+    same(of, rows, Schema(tables={of.id: of}, types=dict(TYPES)), read=read, rules=rules)
+
+
 def made_by_columns(monkeypatch: pytest.MonkeyPatch) -> list[bool]:
     """Of each page that is asked for by columns from now on, whether it was made so."""
     found: list[bool] = []
@@ -328,11 +384,48 @@ def test_what_a_dropped_column_held_is_told_in_the_types_of_its_time(kind: str, 
     assert (event["changed"], event["before"]["home"], event["after"]["home"]) == (["home"], values["home"], None)
 
 
-def test_rules_deletions_and_damage_go_the_readable_way(monkeypatch: pytest.MonkeyPatch) -> None:
+SECRET = "clear"
+HOLDERS: dict[str, Any] = {
+    "Name": SECRET,
+    "tags": [SECRET],
+    "names": [(SECRET, SECRET)],
+    "home": {"street": SECRET, "Since when": 5},
+    "work": {"street": SECRET, "Since when": 0},
+    "homes": [{"street": SECRET, "Since when": None}],
+    "two": (1, SECRET),
+    "c blob": SECRET.encode(),
+}
+HIDDEN = "shop.everything.(c blob|names|two|work|name|homes|home|tags)"
+HIDING = {
+    "exclude": Rules(exclude=[HIDDEN]),
+    "hash": Rules(hashes={"sha256": [HIDDEN]}, salt="s"),
+    "mask": Rules(masks={6: [HIDDEN]}),
+    "fields": Rules(
+        fields=[f"shop.everything.{name}.street" for name in ("home", "work", "homes")],
+        exclude=["shop.everything.(c blob|names|two|name|tags)"],
+    ),
+    "rows": Rules(rows={"shop.everything": "name > 2"}),
+}
+
+
+@pytest.mark.parametrize("rules", HIDING.values(), ids=HIDING)
+def test_what_rules_hide_is_in_no_byte_of_a_page_by_column(rules: Rules, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Not behind a null either, where a reader of values would not see it."""
+    noted = made_by_columns(monkeypatch)
+    frames = [frame(insert(EVERYTHING, 1, HOLDERS | {"name": at}, timestamp=THEN + at)) for at in (1, 2)]
+    rows = folded_of(EVERYTHING, folded(frames))
+    assert len(rows) == 2
+    for each, is_hidden in ((rules, True), (Rules(masks={1: ["shop.everything.c text"]}), False)):
+        made = page(EVERYTHING, rows, SCHEMA, "numba", rules=each)
+        held = b"".join(bytes(buffer) for column in made.columns for buffer in column.buffers() if buffer is not None)
+        assert (SECRET.encode() in held) is not is_hidden
+        same(EVERYTHING, rows, SCHEMA, rules=each)
+    assert noted == [True] * 4
+
+
+def test_deletions_and_damage_go_the_readable_way(monkeypatch: pytest.MonkeyPatch) -> None:
     noted = made_by_columns(monkeypatch)
     rows = folded_of(ORDERS, folded([frame(insert(ORDERS, 1, {"name": "a"}, 3))]))
-    same(ORDERS, rows, SCHEMA, rules=Rules(masks={3: ["shop.orders.name"]}))
-    assert noted == []
     same(ORDERS, [*rows, *folded_of(ORDERS, folded([frame(delete(ORDERS, 1))], deletes="one"))], SCHEMA)
     same(ORDERS, [{**rows[0], "after": rows[0]["after"] + b"\x03"}], SCHEMA)
     assert page(ORDERS, [{**rows[0], "after": rows[0]["after"] + b"\x03"}], SCHEMA, "numba")[0] is MalformedMutation

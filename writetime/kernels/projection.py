@@ -8,8 +8,8 @@ the twin. Does not know types.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
 from types import ModuleType
 from typing import Any, Final
 
@@ -46,6 +46,13 @@ class ShownRows:
     soonest: Ints
     cells: Any
 
+    def only(self, kept: Flags) -> ShownRows:
+        """Without the content of other rows. Clusterings stay."""
+        if kept.all():
+            return self
+        first, count = np.where(kept, self.first, -1), np.where(kept, self.count, 0)
+        return replace(self, there=self.there & kept, first=first, count=count)
+
     def part(self, clustering: int) -> Places:
         return self.part_at[clustering], self.part_length[clustering]
 
@@ -61,17 +68,19 @@ class ShownRows:
         ends = np.cumsum(count)
         return np.repeat(self.first[column] - (ends - count), count) + np.arange(ends[-1] if len(ends) else 0)
 
+    def of_cells(self, cells: Ints) -> Iterator[tuple[bytes, bytes | None]]:
+        """Values and paths of cells."""
+        found, buf = self.cells, memoryview(self.data)  # type: ignore[arg-type]
+        places = (each[cells].tolist() for each in (found.value_at, found.value_length, found.path_at, found.path_length))
+        for begin, length, path_begin, path_length in zip(*places, strict=True):
+            path = None if path_length < 0 else bytes(buf[path_begin : path_begin + path_length])
+            yield bytes(buf[begin : begin + length]), path
+
     def of_row(self, column: int, row: int) -> list[ShownCell]:
         """The cells of a column in a row, with values and paths only."""
-        at, count = int(self.first[column, row]), int(self.count[column, row])
-        found, buf = self.cells, memoryview(self.data)  # type: ignore[arg-type]
-        cells = []
-        for cell in range(at, at + count):
-            begin, length = int(found.path_at[cell]), int(found.path_length[cell])
-            path = None if length < 0 else bytes(buf[begin : begin + length])
-            begin, length = int(found.value_at[cell]), int(found.value_length[cell])
-            cells.append(ShownCell(bytes(buf[begin : begin + length]), path, 0, None))
-        return cells
+        first = self.first[column, row]
+        cells = np.arange(first, first + self.count[column, row])
+        return [ShownCell(value, path, 0, None) for value, path in self.of_cells(cells)]
 
 
 def shown_rows(kernel: ModuleType, flats: Any, columns: Sequence[str], clusterings: int, among: Flags | None = None) -> ShownRows | None:
