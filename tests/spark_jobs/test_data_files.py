@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import re
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from random import Random
 from typing import Any
@@ -13,9 +13,11 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
+from spark_jobs.failures import kind_of
 from spark_jobs.sinks import data_files
 from spark_jobs.sinks.data_files import FILES, FileTarget, put
 from spark_jobs.sinks.iceberg_table import stores_reached
+from writetime.errors import ObjectNotFound
 
 COLUMNS = pa.schema([("id", pa.int64()), ("at", pa.timestamp("us", "UTC")), ("tags", pa.map_(pa.string(), pa.list_(pa.int32())))])
 TAGS = {"type": "map", "key-id": 4, "key": "string", "value-id": 5, "value": {"type": "list", "element-id": 6, "element": "int"}}
@@ -180,3 +182,13 @@ def test_a_folder_is_one_however_its_location_is_written(tmp_path: Path, scheme:
             assert content.metadata.num_rows == 1
     made.discard()
     assert not file.exists()
+
+
+@pytest.mark.parametrize("read", [data_files.opened, lambda path: data_files.opened_in_part(path, 10)])
+def test_a_file_that_is_gone_concerns_its_table_and_a_folder_that_is_gone_the_disk(tmp_path: Path, read: Callable[[str], Any]) -> None:
+    with pytest.raises(ObjectNotFound, match="Put the same file back") as raised:
+        read(f"file:{tmp_path}/lost.parquet")
+    assert kind_of(raised.value) == "table"
+    with pytest.raises(FileNotFoundError) as unmounted:
+        read(f"file:{tmp_path}/unmounted/lost.parquet")
+    assert kind_of(unmounted.value) == "world"

@@ -125,6 +125,7 @@ def test_a_lost_file_is_its_tables_matter(shop: Shop, lost: Callable[[Shop], lis
     shop.expect_recovered(kept, ORDERS)
 
 
+@pytest.mark.advice("Put the same file back")
 def test_two_tables_lose_files_at_once(shop: Shop) -> None:
     kept = shop.lost(task.file.file_path for table in (BEFORE, ORDERS) for task in shop.held(table=table).scan().plan_files())
     shop.expect_refused(BEFORE, ORDERS)
