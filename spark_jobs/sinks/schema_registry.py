@@ -12,6 +12,7 @@ calls (docs/adr/0005, docs/adr/0064).
 from __future__ import annotations
 
 import json
+import re
 import ssl
 from collections.abc import Callable
 from functools import cached_property
@@ -35,6 +36,9 @@ _TYPE = "application/vnd.schemaregistry.v1+json"
 _TIMEOUT_SECONDS = 30.0
 _AT_ONCE = 8
 """Questions to a registry, which are about one schema each."""
+_IDS = range(2**31)
+"""A record has four bytes for the id of its schema, which Java reads with a sign."""
+_READ_ONLY = '"error_code":42205'
 _NOT_FOUND = (404,)
 _INCOMPATIBLE = (409,)
 
@@ -160,7 +164,8 @@ class Registry:
         verdict = self._post(f"/compatibility/subjects/{subject}/versions/latest?verbose=true", subject, {"schema": text})
         # A new subject has no schema to be compatible with.
         if verdict is not None and not self._in(verdict, "is_compatible", bool, subject):
-            raise _incompatible(subject, "; ".join(map(str, verdict.get("messages") or ())))
+            told = verdict.get("messages") or ()
+            raise _incompatible(subject, "; ".join(map(str, told)) if isinstance(told, list | tuple) else str(told))
         answer = self._post(f"/subjects/{subject}/versions", subject, {"schema": text})
         if answer is None:
             raise self._failure(subject, "HTTP 404: the URL is no Confluent API's", retriable=False)
@@ -169,8 +174,8 @@ class Registry:
     def _in(self, answer: Any, key: str, kind: type[Value], subject: str) -> Value:
         """A value of an answer. PublishError if the answer, which may be a proxy's or a gateway's, has none."""
         found = answer.get(key) if isinstance(answer, dict) else None
-        if not isinstance(found, kind):
-            raise self._failure(subject, f"no answer of a registry: `{key}` is not in {str(answer)[:200]}", retriable=False)
+        if not isinstance(found, kind) or (kind is int and found not in _IDS):
+            raise self._failure(subject, f"no answer of a registry: no valid `{key}` in {str(answer)[:200]}", retriable=False)
         return found
 
     def _post(self, path: str, subject: str, body: dict[str, Any]) -> dict[str, Any] | None:
@@ -184,8 +189,7 @@ class Registry:
             raise self._failure(subject, f"{type(error).__name__}: {error}", retriable=True) from error
         if answer.has_redirect_location:
             # The credentials are not for another place.
-            where = urlsplit(answer.headers["location"])
-            there = f"{where.scheme}://{where.hostname}" if where.hostname else "another path"
+            there = _place_of(answer.headers["location"])
             raise self._failure(subject, f"HTTP {answer.status_code}: it redirects to {there}; write the URL that it has", retriable=False)
         if answer.status_code in _NOT_FOUND:
             return None
@@ -193,10 +197,12 @@ class Registry:
             raise _incompatible(subject, answer.text[:500])
         if answer.is_error:
             again = answer.status_code in (408, 429) or answer.status_code >= 500
+            if _READ_ONLY in re.sub(r"\s", "", answer.text):
+                raise _read_only(subject, answer.text[:500])
             raise self._failure(subject, f"HTTP {answer.status_code}: {answer.text[:500]}", retriable=again)
         try:
             found: dict[str, Any] = answer.json()
-        except ValueError as error:
+        except (ValueError, RecursionError) as error:
             raise self._failure(subject, f"no JSON: {answer.text[:200]}", retriable=False) from error
         return found
 
@@ -223,6 +229,20 @@ def _tls(kafka: KafkaConfig) -> ssl.SSLContext:
     except (OSError, ValueError) as error:
         raise ConfigError(f"{error}", operation="read certificates", obj=key) from error
     return context
+
+
+def _place_of(location: str) -> str:
+    """Where a redirection leads, for people."""
+    try:
+        where = urlsplit(location)
+        return f"{where.scheme or 'https'}://{where.hostname}" if where.hostname else "another path"
+    except ValueError:
+        return "what is no URL"
+
+
+def _read_only(subject: str, why: str) -> PublishError:
+    hint = "Set the mode of the subject or of the registry to READWRITE (PUT /mode). Events of this table wait; other tables continue."
+    return PublishError(why, operation="register a schema", obj=subject, hint=hint)
 
 
 def _no_password() -> str:

@@ -238,3 +238,27 @@ def test_certificates_of_the_cluster_are_read(tmp_path: Path) -> None:
     path.write_text("pipeline: p\ncluster: {name: c, datacenters: [d], cql: {contact_points: [n], tls: {ca: ca.pem}}}\nbucket: b\n")
     (found,) = config_check.problems(load(path))
     assert (found.key, "No such file" in found.text) == ("cluster.cql.tls", True)
+
+
+@pytest.mark.parametrize(
+    ("catalog", "spark", "said"),
+    [
+        ({"warehouse": "s3://lake/a"}, {}, "Iceberg would ask Hadoop for s3://"),
+        ({"warehouse": "s3://lake/a", "options": {"io-impl": "org.apache.iceberg.aws.S3FileIO"}}, {}, "Iceberg has no org"),
+        ({"warehouse": "s3://lake/a", "options": {"io-impl": "org.apache.iceberg.aws.s3.S3FileIO"}}, {}, None),
+        ({"warehouse": "s3://lake/a", "options": {"io-impl": "org.apache.iceberg.hadoop.HadoopFileIO"}}, {}, None),
+        ({"warehouse": "s3://lake/a", "options": {"io-impl": "com.example.OurIO"}}, {}, None),
+        ({"warehouse": "s3://lake/a"}, {"conf": {"spark.hadoop.fs.s3.impl": "org.apache.hadoop.fs.s3a.S3AFileSystem"}}, None),
+        ({"warehouse": "s3://lake/a", "type": "rest", "uri": "https://c"}, {}, None),
+        ({"warehouse": "gs://lake/a"}, {}, None),
+        ({"warehouse": "lake"}, {}, None),
+    ],
+    ids=str,
+)
+def test_how_iceberg_reaches_the_files(tmp_path: Path, catalog: dict[str, Any], spark: dict[str, Any], said: str | None) -> None:
+    path = tmp_path / "p.yaml"
+    document = {"pipeline": "p", "cluster": {"name": "c", "datacenters": ["d"]}, "bucket": "b", "spark": spark}
+    path.write_text(yaml.safe_dump(document | {"catalog": {"uri": "jdbc:sqlite:c.db", **catalog}}))
+    found = list(config_check.problems(load(path)))
+    assert [problem.key for problem in found] == ([] if said is None else ["catalog.options.io-impl"])
+    assert said is None or said in found[0].text

@@ -119,18 +119,34 @@ def answering(**given: tuple[int, str]) -> Iterator[str]:
         (200, "<html>", "no JSON", False),
         (404, "", "no Confluent API", False),
         (409, "{}", "not compatible", False),
-        (200, "{}", "no answer of a registry: `id` is not in {}", False),
+        (200, "{}", "no answer of a registry: no valid `id` in {}", False),
         (200, '["id"]', "no answer of a registry", False),
         (200, "null", "no Confluent API", False),
         (200, '{"id": null, "error": "x"}', "no answer of a registry: .*error", False),
         (302, "https://login.example/?next=secret", "HTTP 302: it redirects to https://login.example; write", False),
         (308, "/v2/subjects", "HTTP 308: it redirects to another path", False),
+        (302, "http://[bad", "HTTP 302: it redirects to what is no URL", False),
+        (302, "//login.example/x", "HTTP 302: it redirects to https://login.example; write", False),
+        (200, '{"id": 4294967296}', "no answer of a registry: no valid `id`", False),
+        (200, '{"id": -1}', "no answer of a registry: no valid `id`", False),
+        (200, "[" * 200_000, "no JSON", False),
+        (422, '{"error_code": 42205, "message": "in read-only mode"}', "in read-only mode.*READWRITE", False),
     ],
 )
 def test_what_a_registry_may_answer(status: int, text: str, said: str, retriable: bool) -> None:
     with answering(**{"*": (status, text)}) as url, client(url) as registry, pytest.raises(PublishError, match=said) as raised:
         registry.id_of("t-value", ROW)
     assert raised.value.retriable == retriable
+
+
+@pytest.mark.parametrize(
+    ("messages", "told"), [('"too new"', "latest: too new"), ("5", "latest: 5"), ('["a", "b"]', "latest: a; b"), ("null", "latest")]
+)
+def test_why_a_schema_is_incompatible_in_whatever_form_it_is_told(messages: str, told: str) -> None:
+    verdict = f'{{"is_compatible": false, "messages": {messages}}}'
+    answers = {"_subjects": (404, "{}"), "_compatibility": (200, verdict)}
+    with answering(**answers) as url, client(url) as registry, pytest.raises(PublishError, match=told):
+        registry.id_of("t-value", ROW)
 
 
 def test_a_registry_that_does_not_answer_may_do_so_later() -> None:

@@ -46,6 +46,9 @@ OF_S3: list[tuple[Answer, type[StoreError], str | None]] = [
     ((500, "InternalError", "refused"), StoreUnavailable, None),
     ((501, "NotImplemented", "refused"), StoreError, refusals.LACKS),
     ((403, "AccessDenied", "Access Denied"), StoreError, refusals.S3_RIGHTS),
+    ((403, "AllAccessDisabled", "All access to this object has been disabled"), StoreError, refusals.ACCOUNT),
+    ((403, "AccountProblem", "refused"), StoreError, refusals.ACCOUNT),
+    ((400, "IncompleteBody", "You did not provide the number of bytes specified"), StoreUnavailable, None),
 ]
 RETENTION = (
     "Object 'bucket/a' is subject to bucket's retention policy or object retention and cannot be deleted or overwritten until 2027-01-01"
@@ -53,6 +56,12 @@ RETENTION = (
 OF_GCS: list[tuple[tuple[int, str], type[StoreError], str | None]] = [
     ((403, "The billing account for the owning project is disabled in state closed"), StoreError, refusals.BILLING),
     ((403, RETENTION), StoreError, refusals.LOCKED),
+    ((401, "Invalid Credentials"), StoreError, refusals.RENEW_GCS),
+    (
+        (403, "Request is prohibited by organization's policy. vpcServiceControlsUniqueIdentifier: x (VPC Service Controls)"),
+        StoreError,
+        refusals.PERIMETER,
+    ),
     (
         (403, "Object 'bucket/a' is under active Event-Based hold and cannot be deleted, overwritten or archived"),
         StoreError,

@@ -54,12 +54,17 @@ KEY_RIGHTS: Final = (
 )
 KEY_BUSY: Final = "The key service throttles: enable S3 bucket keys, or raise the quota of KMS requests."
 BILLING: Final = "Enable billing for the bucket's project. Nothing is lost: shippers keep their segments, and batches run again."
+ACCOUNT: Final = "The account that owns the bucket is closed or not paid for: ask its owner. Nothing is lost: shippers keep their segments."
+PERIMETER: Final = (
+    "A service perimeter or a constraint of the organisation refuses it, whatever the account's rights are: have this machine and this "
+    "bucket allowed there."
+)
 REQUESTER_PAYS: Final = "Turn off requester pays for the bucket: requests here name no project or payer."
 REGION: Final = "Set AWS_REGION to the region of the bucket."
 CLOCK: Final = "Set this machine's clock."
 LACKS: Final = "This service lacks something that is needed: see docs/adr/0012."
 RENEW: Final = "Renew the credentials: AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY, or the account that the machine is attached to."
-RENEW_GCS: Final = "Renew the credentials."
+RENEW_GCS: Final = "Renew the credentials: GOOGLE_APPLICATION_CREDENTIALS, or the account that the machine is attached to."
 ENVIRONMENT: Final = (
     "Correct what the environment or the library's files say: AWS_ENDPOINT_URL_S3 (https://host[:port]), AWS_REGION, AWS_PROFILE, "
     "AWS_CONFIG_FILE, AWS_CA_BUNDLE, HTTPS_PROXY (http://[user:password@]host:port)."
@@ -86,6 +91,7 @@ S3: Final = (
         frozenset({"BadDigest", "InvalidDigest", "XAmzContentSHA256Mismatch", "XAmzContentChecksumMismatch"}), ChecksumMismatch, CHANGED
     ),
     Refusal(frozenset({"RequestTimeTooSkewed"}), StoreError, CLOCK),
+    Refusal(frozenset({"AccountProblem", "AllAccessDisabled", "NotSignedUp"}), StoreError, ACCOUNT),
     Refusal(frozenset({"InvalidObjectState"}), StoreError, COLD),
     Refusal(frozenset({"ObjectLocked", "ObjectUnderRetention", "FileImmutable", 405}), StoreError, LOCKED),
     Refusal(frozenset({"AccessDenied", "InvalidRequest", 403}), StoreError, LOCKED, _LOCK_WORDS),
@@ -110,8 +116,8 @@ S3: Final = (
         RENEW,
     ),
     Refusal(
-        frozenset({"NoSuchUpload", "RequestTimeout", "SlowDown", "Throttling", "ThrottlingException", "RequestLimitExceeded",
-                   "TooManyRequests", "OperationAborted", 409, 429}),
+        frozenset({"NoSuchUpload", "RequestTimeout", "IncompleteBody", "SlowDown", "Throttling", "ThrottlingException",
+                   "RequestLimitExceeded", "TooManyRequests", "OperationAborted", 409, 429}),
         StoreUnavailable,
     ),
     Refusal(frozenset({"NotImplemented", 501}), StoreError, LACKS),
@@ -130,7 +136,9 @@ GCS: Final = (
     Refusal(frozenset({400, 403}), StoreError, KEY_RIGHTS, _says("Cloud KMS", "cryptoKey")),
     Refusal(frozenset({403}), StoreUnavailable, None, _says("rate ?limit", "quota ?exceeded")),
     Refusal(frozenset({400, 403}), StoreError, REQUESTER_PAYS, _says("requester pays")),
-    Refusal(frozenset({401, 403}), StoreError, GCS_RIGHTS),
+    Refusal(frozenset({403}), StoreError, PERIMETER, _says("VPC Service Controls", "organization's constraint", "constraints/")),
+    Refusal(frozenset({401}), StoreError, RENEW_GCS),
+    Refusal(frozenset({403}), StoreError, GCS_RIGHTS),
     Refusal(frozenset({409, 429}), StoreUnavailable),
 )
 """By status. Statuses from 500 on are retriable."""
