@@ -169,6 +169,8 @@ def test_hashes_by_name(name: str) -> None:
         ("name is not None", True),
         ("name > 1", False),
         ("Total > 'x'", False),
+        ("-n < -2 and -Total == -1.5", True),
+        ("-name < 1", False),
     ],
 )
 def test_filters(text: str, holds: bool) -> None:
@@ -176,7 +178,7 @@ def test_filters(text: str, holds: bool) -> None:
 
 
 def test_null_is_neither_this_nor_that() -> None:
-    for text in ("n == 3", "n != 3", "n < 3", "n in (3, 4)"):
+    for text in ("n == 3", "n != 3", "n < 3", "n in (3, 4)", "-n < 3"):
         assert not Rules(rows={"shop.orders": text}).of(TABLE, {}).keeps()({**ROW, "n": None})
     assert Rules(rows={"shop.orders": "n is None"}).of(TABLE, {}).keeps()({**ROW, "n": None})
     assert parse_filter(" n is None ").names == {"n"}

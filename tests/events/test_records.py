@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import json
 from collections.abc import Mapping
 from typing import Any
 
@@ -28,6 +29,7 @@ from writetime.events.records import Records, key_lists, records_of
 from writetime.events.serialization import Codec, avro_schemas, codec_of, form_of
 
 KEYS = kinds(id="int", line="text")
+KNOWN = pa.map_(pa.string(), pa.int64())
 HOST = "00000000-0000-0000-0000-000000000001"
 ABOUT = About("ring", "shop", "orders", {HOST: "10.0.0.1"}, "cdc", {3: 1_777_894_199_123_457})
 
@@ -69,14 +71,20 @@ def rows(kind: CqlType, values: list[Any], *facts: Mapping[str, Any]) -> pa.Reco
     schema = stored(columns)
     place = schema.get_field_index("key")
     schema = schema.set(place, schema.field("key").with_type(pa.struct([("id", pa.int32()), ("line", pa.string())])))
+    schema = pa.schema([*schema, ("writetime", KNOWN), ("expires_at", KNOWN)])
     return pa.RecordBatch.from_pylist(made, schema=schema)
 
 
 moments = st.one_of(
     st.integers(-(10**15), 2 * 10**15), st.sampled_from([-(2**63), 2**63 - 1, -1, 999, 9_223_372_036_854_775, 1_777_894_199_123_456])
 )
+known = st.none() | st.dictionaries(st.sampled_from(["v", "line", 'q"']), st.integers(-9, 9) | st.integers(-(10**12), 10**12)).map(
+    lambda known: list(known.items())
+)
 facts = st.fixed_dictionaries(
     {
+        "writetime": known,
+        "expires_at": known,
         "ts_micro": moments,
         "batch": st.sampled_from([1, 3]),
         "reason": st.sampled_from([None, "snapshot", "expiry"]),
@@ -89,6 +97,7 @@ facts = st.fixed_dictionaries(
 )
 
 
+@pytest.mark.parametrize("cells", [False, True])
 @pytest.mark.parametrize("format", ["json", "json-schema", "avro"])
 @settings(max_examples=examples(400))
 @given(
@@ -99,12 +108,12 @@ facts = st.fixed_dictionaries(
     st.lists(facts, min_size=1, max_size=2),
 )
 def test_every_type_and_option(
-    format: Any, typed: tuple[str, Any], numbers: Any, varints: Any, times: Any, about: list[dict[str, Any]]
+    format: Any, cells: bool, typed: tuple[str, Any], numbers: Any, varints: Any, times: Any, about: list[dict[str, Any]]
 ) -> None:
     kind = kind_of(typed[0])
     value = to_arrow_value(kind, typed[1])
     batch = rows(kind, [value, None, value], *about)
-    shape = Shape(KEYS, {**KEYS, "v": kind}, batch.schema, form=form_of(format, numbers, times, varints))
+    shape = Shape(KEYS, {**KEYS, "v": kind}, batch.schema, form=form_of(format, numbers, times, varints), cells=cells)
     expect_same(shape, format, batch)
     expect_same(shape, format, batch.slice(1, 2))
     expect_same(shape, format, batch.slice(3))
@@ -129,14 +138,13 @@ def test_numbers_of_any_bits(kind: str, of_bits: Any) -> None:
 
 
 def test_rare_rows_stay_with_the_shape() -> None:
-    """Events of the whole table or of many rows, values of dropped columns, keys without a required column; all of
-    Avro, and columns as cells."""
+    """Events of the whole table or of many rows, values of dropped columns, keys without a required column."""
     changed_rows = list(orders.rows())
     batch = pa.RecordBatch.from_pylist(changed_rows, schema=orders.SCHEMA)
     shape = Shape(orders.KEYS, orders.COLUMNS, orders.SCHEMA, required=["line"])
     expected = [row["key"] is not None for row in changed_rows]
     assert records(shape).takes(batch).to_pylist() == expected
-    assert not any(records(Shape(orders.KEYS, orders.COLUMNS, orders.SCHEMA, cells=True)).takes(batch).to_pylist())
+    assert records(Shape(orders.KEYS, orders.COLUMNS, orders.SCHEMA, required=["line"], cells=True)).takes(batch).to_pylist() == expected
     without = {name: kind for name, kind in orders.COLUMNS.items() if name in orders.KEYS}
     dropped = Shape(orders.KEYS, without, orders.SCHEMA, history=[orders.COLUMNS])
     wide = [dropped.is_wide(row) for row in rows_of(batch)]
@@ -213,6 +221,22 @@ def test_a_field_that_avro_requires_is_not_null() -> None:
         records(shape, "avro").encode(without)
 
 
+@pytest.mark.parametrize("format", ["json", "avro"])
+def test_cells_without_facts_and_with_some_of_another_day(format: Any) -> None:
+    """Changes that were stored when events were flat have no facts; an expiry of any number is told one by one."""
+    changes = [{"ts_micro": 7, "writetime": [("v", at)], "expires_at": [("v", 60)], "changed": []} for at in (7, 8)]
+    batch = rows(kind_of("text"), ["a", "b", "b"], *changes)
+    shape = Shape(KEYS, {**KEYS, "v": kind_of("text")}, batch.schema, form=form_of(format, "string"), cells=True)
+    expect_same(shape, format, batch)
+    after = [json.loads(value)["after"] for value in records(shape).encode(batch)[1].to_pylist()] if format == "json" else []
+    assert [row and row["v"]["set"] for row in after] in ([], [True, False, True, None])
+    expect_same(shape, format, batch.drop_columns(["writetime", "expires_at"]))
+    far = [{"expires_at": [("v", sign * 2**60)]} for sign in (1, -1)]
+    for change in far:
+        with pytest.raises(DecodeError, match="an expiry is beyond"):
+            records(shape, format).encode(rows(kind_of("text"), ["a"], change))
+
+
 def test_a_column_that_was_dropped_and_added_again() -> None:
     """Its values are in either of two places."""
     row = pa.struct([("id", pa.int32()), ("line", pa.string()), ("v", pa.string()), ("_was_1_v", pa.string())])
@@ -222,5 +246,5 @@ def test_a_column_that_was_dropped_and_added_again() -> None:
     made[1]["before"] |= {"v": None, "_was_1_v": "z"}
     made[1]["after"] |= {"_was_1_v": "y"}
     batch = pa.RecordBatch.from_pylist(made, schema=schema)
-    for format in ("json", "avro"):
-        expect_same(Shape(KEYS, {**KEYS, "v": kind_of("text")}, schema, form=form_of(format, "string")), format, batch)
+    for format, cells in itertools.product(("json", "avro"), (False, True)):
+        expect_same(Shape(KEYS, {**KEYS, "v": kind_of("text")}, schema, form=form_of(format, "string"), cells=cells), format, batch)

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import importlib
 from collections.abc import Collection, Iterable, Mapping
-from functools import cache
+from functools import cache, lru_cache
 from typing import Any, Final
 
 import pyarrow as pa
@@ -28,7 +28,7 @@ Data = Any
 """An Arrow array of bytes without nulls."""
 Parts = list[Part]
 NULL: Final = b"\0"
-_VALUE: Final = b"\2"
+VALUE: Final = b"\2"
 """What comes before a value where null is allowed."""
 _FORMS: Final = {"string": TEXT, "int": INT, "long": INT, "boolean": BOOL}
 _ARROW: Final = {"string": pa.string(), "int": pa.int64(), "long": pa.int64(), "boolean": pa.bool_()}
@@ -59,12 +59,20 @@ def plain(kind: str, values: Any) -> Part:
         (inside,) = elements(values)
         return Column(LIST, _required(values), [_field(name, inside, nullable=False)], nullable=False)
     if not isinstance(values, pa.Array):
-        values = pa.array([values], _ARROW[name])
+        return _same(kind, values)
     column, first = _field(name, values, nullable=kind.endswith("?")), values[0]
     alike = pc.equal(values, first) if first.is_valid else values.is_null()
     if not pc.all(alike, skip_nulls=False).as_py():
         return column
     found: bytes = joined([column._replace(array=column.array[:1])], 1)[0].as_py()
+    return found
+
+
+@lru_cache(maxsize=4096)
+def _same(kind: str, value: Any) -> bytes:
+    """A field of a simple type that all rows have."""
+    name = kind.rstrip("?")
+    found: bytes = joined([_field(name, pa.array([value], _ARROW[name]), nullable=kind.endswith("?"))], 1)[0].as_py()
     return found
 
 
@@ -103,7 +111,7 @@ class Columns:
     @staticmethod
     def or_null(parts: Parts, rows: Any) -> Parts:
         """The parts, or null in rows that are null."""
-        return [Column(OPTIONAL, rows, merged(parts))] if rows.null_count else [_VALUE, *parts]
+        return [Column(OPTIONAL, rows, merged(parts))] if rows.null_count else [VALUE, *parts]
 
     def parts(self, kind: CqlType, column: Any, *, nullable: bool = True) -> Parts:
         """What `values` is joined from. Without `nullable` there is no null among them."""

@@ -537,7 +537,7 @@ def _evaluation(node: ast.expr) -> Callable[[Values], Any]:
         return lambda values: all_or_any(bool(each(values)) for each in parts)
     if isinstance(node, ast.UnaryOp):
         operand = _evaluation(node.operand)
-        return (lambda values: not operand(values)) if isinstance(node.op, ast.Not) else (lambda values: -operand(values))
+        return (lambda values: not operand(values)) if isinstance(node.op, ast.Not) else (lambda values: _negative(operand(values)))
     assert isinstance(node, ast.Compare), "it was checked"
     first, *others = [_evaluation(part) for part in (node.left, *node.comparators)]
     steps = [(_comparison(op), each) for op, each in zip(node.ops, others, strict=True)]
@@ -550,6 +550,11 @@ def _evaluation(node: ast.expr) -> Callable[[Values], Any]:
         return holds
     ((compare, second),) = steps
     return lambda values: compare(first(values), second(values))
+
+
+def _negative(value: Any) -> Any:
+    """Null of what is no number: it is compared like any other null."""
+    return -value if isinstance(value, int | float | Decimal) else None
 
 
 def _comparison(op: ast.cmpop) -> Callable[[Any, Any], bool]:

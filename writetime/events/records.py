@@ -3,13 +3,13 @@ for byte.
 
 Strategy: the envelope's fields are columns or constants, known by `Records`; a form writes them side by side, row by row
 (`json_columns`, `avro_columns`). Rows that are rare stay with `Shape`, as `takes` says: events of a whole table or of
-many rows, values of dropped columns, keys that lack a required column, columns as cells. Must not know Kafka.
+many rows, values of dropped columns, keys that lack a required column. Must not know Kafka.
 """
 
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import lru_cache, reduce
 from typing import Any, Final
@@ -20,17 +20,23 @@ import pyarrow.compute as pc
 
 import writetime
 from writetime.cassandra.types.types import CollectionType, CqlType, TupleType, UdtType, VectorType
+from writetime.errors import DecodeError
 from writetime.events import avro_columns, json_columns
 from writetime.events.arrow import arrow_type
 from writetime.events.converters import JSON, NUMBERS, AvroForm, JsonForm
 from writetime.events.envelope import LONG_AGO, About, Shape, encode
-from writetime.events.serialization import SOURCE, TIMES, Codec
+from writetime.events.serialization import CELL, SOURCE, TIMES, Codec
 from writetime.events.values import fields_of
 from writetime.kernels.row_parts import Part, elements
 
 Parts = list[Part]
 Fact = Any
 """A field of the envelope: an Arrow array, or what it is in all rows."""
+_Columns = json_columns.Columns | avro_columns.Columns
+_UNWRITTEN: Final = {"deletion_ts": None, "set": False, "writetime": None}
+"""Of a cell of which only the value is known."""
+_CELL_BYTES: Final = 80
+"""About what a cell takes beside its name and value."""
 _INT64: Final = np.iinfo(np.int64)
 _PAGE: Final = 1 << 24
 """Bytes of rows that are encoded at once: an Arrow array of strings holds 2 GB."""
@@ -47,8 +53,6 @@ class Records:
 
     def takes(self, batch: pa.RecordBatch) -> Any:
         """Which rows these are, as an array of booleans."""
-        if self.shape.cells:
-            return pa.array(np.zeros(batch.num_rows, bool))
         key = batch["key"]
         left = [key.is_null()]
         left += [batch["bounds"].is_valid()] if "bounds" in batch.schema.names else []
@@ -67,7 +71,7 @@ class Records:
         """Keys and values (binary) of rows that it takes. DecodeError for a value that the form cannot have."""
         if not batch.num_rows:
             return pa.array([], pa.binary()), pa.array([], pa.binary())
-        names = sum(len(column.shown) for column in self.shape.shown)
+        names = sum(len(column.shown) + _CELL_BYTES * self.shape.cells for column in self.shape.shown)
         size = batch.nbytes + batch.num_rows * (sum(map(len, self.heads or ())) + 2 * names)
         rows = max(1, batch.num_rows // (1 + size // _PAGE))
         found = [self._page(batch.slice(at, rows)) for at in range(0, batch.num_rows, rows)]
@@ -85,22 +89,36 @@ class Records:
             return isinstance(self.shape.form, AvroForm)
         return str(kind) in NUMBERS and self.shape.form.number_mode(str(kind)) != "string"
 
-    def _row(self, columns: json_columns.Columns | avro_columns.Columns, rows: Any) -> Parts:
+    def _row(self, columns: _Columns, batch: pa.RecordBatch, part: str) -> Parts:
         """The parts of before or after."""
+        rows = batch[part]
         if rows.null_count == len(rows):
             return [columns.null]
+        cells = _Cells(batch, [column.name for column in self.shape.shown]) if self.shape.cells and part == "after" else None
         fields: dict[str, Parts] = {}
-        for column in self.shape.shown:
-            held = [rows.field(place) for place, _ in column.places if _holds(column.kind, rows.type.field(place).type)]
-            if len(held) == 1:
-                fields[column.shown] = columns.parts(column.kind, held[0])
-                continue
-            found: Any = None
-            for each in reversed(held):
-                values = columns.values(column.kind, each)
-                found = values if found is None else pc.if_else(each.is_valid(), values, found)
-            fields[column.shown] = [columns.null if found is None else columns.as_it_is(found)]
+        for number, column in enumerate(self.shape.shown):
+            value = self._value(columns, column.kind, [rows.field(place) for place, _ in column.places])
+            if self.shape.cells:
+                facts = _UNWRITTEN if cells is None else cells.facts(number)
+                value = self._cell(value, {**facts, "set": True} if column.name in self.shape.keys else facts)
+            fields[column.shown] = value
         return columns.or_null(columns.record(fields), rows)
+
+    @staticmethod
+    def _value(columns: _Columns, kind: CqlType, stored: Sequence[Any]) -> Parts:
+        """The parts of a column that is in one of several places, or in none."""
+        held = [each for each in stored if _holds(kind, each.type)]
+        if len(held) == 1:
+            return columns.parts(kind, held[0])
+        found: Any = None
+        for each in reversed(held):
+            values = columns.values(kind, each)
+            found = values if found is None else pc.if_else(each.is_valid(), values, found)
+        return [columns.null if found is None else columns.as_it_is(found)]
+
+    def _cell(self, value: Parts, facts: Mapping[str, Fact]) -> Parts:
+        """The parts of a column as a cell, with facts by the names of CELL."""
+        raise NotImplementedError
 
     def _times(self, moments: Any) -> dict[str, Fact]:
         """A moment as the fields of the envelope; nanoseconds saturate."""
@@ -158,8 +176,8 @@ class JsonRecords(Records):
         source = {name: plain(fact) for name, fact in self._source(batch).items()}
         value = columns.record(
             {
-                "before": self._row(columns, batch["before"]),
-                "after": self._row(columns, batch["after"]),
+                "before": self._row(columns, batch, "before"),
+                "after": self._row(columns, batch, "after"),
                 "op": plain(batch["op"]),
                 **{name: plain(fact) for name, fact in self._times(batch["processed_at"]).items()},
                 "changed": plain(batch["changed"]),
@@ -168,6 +186,9 @@ class JsonRecords(Records):
             }
         )
         return self._whole(key, 0, batch.num_rows), self._whole(value, 1, batch.num_rows)
+
+    def _cell(self, value: Parts, facts: Mapping[str, Fact]) -> Parts:
+        return json_columns.object_of({"value": value, **{name: json_columns.plain(facts[name]) for name in CELL}})
 
     def _whole(self, parts: Parts, which: int, rows: int) -> Any:
         if self.heads is not None:
@@ -194,8 +215,8 @@ class AvroRecords(Records):
         key = columns.fields(self.shape.record_keys, self.shape.key_columns(batch["key"]), self.shape.required)
         source, times = self._source(batch), self._times(batch["processed_at"])
         value = [
-            *self._row(columns, batch["before"]),
-            *self._row(columns, batch["after"]),
+            *self._row(columns, batch, "before"),
+            *self._row(columns, batch, "after"),
             plain("string", batch["op"]),
             *(plain("long", times[name]) for name in TIMES),
             plain("string*", batch["changed"]),
@@ -208,6 +229,51 @@ class AvroRecords(Records):
         key_head, value_head = self.heads
         rows = batch.num_rows
         return avro_columns.joined([key_head, *key], rows), avro_columns.joined([value_head, *value], rows)
+
+    def _cell(self, value: Parts, facts: Mapping[str, Fact]) -> Parts:
+        return [avro_columns.VALUE, *value, *(avro_columns.plain(kind, facts[name]) for name, kind in CELL.items())]
+
+
+class _Cells:
+    """What is known of the cells of `after`, by number of their column among `names`."""
+
+    def __init__(self, batch: pa.RecordBatch, names: Sequence[str]) -> None:
+        self._names, self._rows = pa.array(names, pa.string()), batch.num_rows
+        self._written, self._expires = self._facts(batch, "writetime"), self._facts(batch, "expires_at")
+        if np.any(np.abs(self._expires[0]) > _INT64.max // 1_000_000):
+            message = "an expiry is beyond 64 bits of microseconds"
+            raise DecodeError(message, operation="encode events as cells", hint="They are encoded one by one.")
+        written, is_written = self._written
+        self._set = is_written & (written == batch["ts_micro"].view(pa.int64()).to_numpy())
+        changed = batch["changed"]
+        self._set[self._places(changed, changed.values)[1]] = True
+
+    def facts(self, number: int) -> dict[str, Fact]:
+        """By the names of CELL."""
+        (written, is_written), (expires, is_mortal) = ([each[number] for each in fact] for fact in (self._written, self._expires))
+        return {
+            "deletion_ts": pa.array(expires * 1_000_000, mask=~is_mortal) if is_mortal.any() else None,
+            "set": pa.array(self._set[number]),
+            "writetime": pa.array(written, mask=~is_written) if is_written.any() else None,
+        }
+
+    def _facts(self, batch: pa.RecordBatch, name: str) -> tuple[Any, Any]:
+        """Numbers by column and row, and which of them are there."""
+        shape = len(self._names), self._rows
+        found, there = np.zeros(shape, np.int64), np.zeros(shape, np.bool_)
+        if name in batch.schema.names:
+            maps = batch[name]
+            known, place = self._places(maps, maps.keys)
+            found[place], there[place] = maps.items.to_numpy()[known], True
+        return found, there
+
+    def _places(self, lists: Any, named: Any) -> tuple[Any, tuple[Any, Any]]:
+        """Which of the names within lists are those of columns, and their numbers and rows."""
+        ends = lists.offsets.to_numpy()
+        row_of = np.repeat(np.arange(self._rows), np.diff(ends))
+        number = pc.index_in(named.slice(ends[0], ends[-1] - ends[0]), self._names).fill_null(-1).to_numpy()
+        known = np.flatnonzero((number >= 0) & lists.is_valid().to_numpy(zero_copy_only=False)[row_of])
+        return known + ends[0], (number[known], row_of[known])
 
 
 def records_of(shape: Shape, about: About, codec: Codec) -> Records:

@@ -65,6 +65,8 @@ SOURCE: Final = {
     "late": "boolean",
 }
 """Fields of `source` except `bounds`: Avro types, `?` nullable, `*` a list."""
+CELL: Final = {"deletion_ts": "long?", "set": "boolean", "writetime": "long?"}
+"""Fields of a column as a cell, behind its `value`."""
 TIMES: Final = ("ts_ms", "ts_us", "ts_ns")
 """Times of the envelope: when the event was made."""
 
@@ -163,7 +165,7 @@ class _Connect:
         name = f"{self.topic}.Value"
         if not self.shape.cells:
             return self._struct(name, columns)
-        facts = {name: _connect_plain(kind) for name, kind in (("deletion_ts", "long?"), ("set", "boolean"), ("writetime", "long?"))}
+        facts = {name: _connect_plain(kind) for name, kind in CELL.items()}
         cells = {column: _connect_struct(None, {"value": self.type(kind), **facts}) for column, kind in columns.items()}
         return _connect_struct(name, cells)
 
@@ -295,8 +297,8 @@ def _avro_plain(text: str) -> dict[str, Any]:
 def _cells(names: Names, columns: Mapping[str, CqlType], space: str) -> list[Avro]:
     fields: list[Avro] = []
     for column, field in zip(columns, names.fields(columns), strict=True):
-        facts = [("deletion_ts", "long?"), ("set", "boolean"), ("writetime", "long?")]
-        parts = [{"name": "value", "type": field["type"], "default": None}, *({"name": name, **_avro_plain(kind)} for name, kind in facts)]
+        facts = ({"name": name, **_avro_plain(kind)} for name, kind in CELL.items())
+        parts = [{"name": "value", "type": field["type"], "default": None}, *facts]
         cell = {"type": "record", "name": to_avro(column), "namespace": f"{space}._cells", "fields": parts}
         fields.append({**field, "type": ["null", cell]})
     return fields
