@@ -594,9 +594,8 @@ class SegmentLink(BaseOperatorLink):
 class SegmentOperator(PipelineOperator):
     """A segment that could not be read completely: fails until its object is good. When cleared, it checks
     the segment again and lets the next batch read it, or says that it has been archived since. `place`, `of`: its
-    number among the failed segments of the batch, and their count."""
+    number among the failed segments of the batch, and their count. Not a template: see `add_squares`."""
 
-    template_fields: Sequence[str] = ("segment",)
     operator_extra_links = (SegmentLink(),)
 
     def __init__(self, *, segment: str, place: int = 1, of: int = 1, **kwargs: Any) -> None:
@@ -671,9 +670,8 @@ class TableLink(BaseOperatorLink):
 class TableOperator(PipelineOperator):
     """A table that a batch rejected: fails until the cause is fixed. When cleared, it checks the table again
     and lets the next batch read the segments that wait for it. Only a batch can see problems in the
-    warehouse; it reports them again."""
+    warehouse; it reports them again. Not a template: see `add_squares`."""
 
-    template_fields: Sequence[str] = ("table", "table_id", "reason")
     operator_extra_links = (TableLink(),)
 
     def __init__(self, *, table: str, table_id: str, reason: str, **kwargs: Any) -> None:
@@ -703,7 +701,10 @@ class TableOperator(PipelineOperator):
 
 def add_squares(batch: str) -> list[BaseOperator]:
     """Add the tasks that report a batch's failed segments and rejected tables to the current DAG. Returns the
-    two that list them."""
+    two that list them.
+
+    What the mapped tasks get is not rendered: it contains names and types of the cluster, and Airflow renders values of
+    `expand_kwargs` in `template_fields` as templates, with access to its connections and variables."""
     failed = FailedSegmentsOperator(task_id="failed_segments", batch=batch)
     segment = SegmentOperator.partial(
         task_id="segment",
@@ -759,9 +760,8 @@ class RejectedTablesOperator(PipelineOperator):
 
 class RejectedTableOperator(PipelineOperator):
     """A table whose events could not be published: fails until a run of `cdc_publish` has sent them. Each run
-    retries."""
+    retries. Not a template: see `add_squares`."""
 
-    template_fields: Sequence[str] = ("table",)
     operator_extra_links = (TableLink(),)
 
     def __init__(self, *, table: str, notified_before: bool = False, **kwargs: Any) -> None:
