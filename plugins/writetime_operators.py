@@ -251,8 +251,11 @@ class PlanReplayOperator(TurnOperator):
         self.namespace = namespace
 
     def number(self, context: Context) -> int:
-        if getattr(context["dag_run"], "run_type", "") == "scheduled":
+        run_type = getattr(context["dag_run"], "run_type", "")
+        if run_type == "scheduled":
             raise AirflowSkipException("scheduled runs do nothing: trigger a replay or a backfill by hand")
+        if run_type == "backfill":
+            _expect_own_params(context)
         try:
             start, end = replay_hours(self.start, self.end)
         except WritetimeError as error:
@@ -261,6 +264,19 @@ class PlanReplayOperator(TurnOperator):
         manifest = self.planned(plan, f"no segment in the archive was sealed between {start} and {end}")
         self.log.info("batch %s (replay): %s segments sealed between %s and %s", manifest.number, len(manifest.segments), start, end)
         return manifest.number
+
+
+def _expect_own_params(context: Context) -> None:
+    """Fail if this run of a backfill has parameters of something else. A backfill without parameters takes over the run that
+    is there for the same hour, with the parameters that somebody gave it by hand."""
+    given = [name for name in ("start", "end", "namespace") if context["params"].get(name)]
+    by_hand = not context["dag_run"].run_id.startswith(("backfill__", "scheduled__"))
+    if given if by_hand else {"start", "end"} & set(given):
+        raise AirflowFailException(
+            f"a run of a backfill replays its own hour, but this one has {', '.join(f'`{name}`' for name in given)}"
+            + (": it was triggered by hand before, and Airflow kept its parameters" if by_hand else "")
+            + ". Without a backfill, trigger cdc_replay with `start` and `end`. For a backfill, delete this run first, and give no times."
+        )
 
 
 class PlanMaintainOperator(TurnOperator):
