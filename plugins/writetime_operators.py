@@ -112,6 +112,17 @@ def failure(error: WritetimeError) -> AirflowException:
     return AirflowException(str(error)) if error.retriable else AirflowFailException(str(error))
 
 
+def expect_params(context: Context) -> None:
+    """Fail if Airflow is configured to ignore what a run was asked for: the task would do something else, or nothing."""
+    run = context.get("dag_run")
+    ignored = sorted((getattr(run, "conf", None) or {}).keys() & context.get("params", {}).keys())
+    if ignored and not conf.getboolean("core", "dag_run_conf_overrides_params"):
+        raise AirflowFailException(
+            f"Airflow ignores what this run was asked for ({', '.join(ignored)}), since its setting `core.dag_run_conf_overrides_params` "
+            "is False. Set it to True for scheduler, workers and API server, then clear this task."
+        )
+
+
 class PipelineOperator(BaseOperator):
     """Base of the operators of one pipeline. `config`: path of its YAML; `page`: its path on the page."""
 
@@ -119,6 +130,9 @@ class PipelineOperator(BaseOperator):
         super().__init__(**kwargs)
         self.config = config
         self.page = page
+
+    def pre_execute(self, context: Any) -> None:
+        expect_params(context)
 
     def pipeline(self) -> tuple[PipelineConfig, Store]:
         """The pipeline by the current contents of its YAML, and its store."""
@@ -351,6 +365,9 @@ class SparkJobOperator(SparkSubmitOperator):
         self.config = config
         self.page = page
         self.report = ""
+
+    def pre_execute(self, context: Any) -> None:
+        expect_params(context)
 
     def execute(self, context: Context) -> None:
         config, store = opened(self.config)
