@@ -69,6 +69,8 @@ from writetime.storage.store import Store
 
 ROOT = Path(__file__).resolve().parent.parent
 SECRETS = ("WRITETIME_CQL_PASSWORD", "WRITETIME_CQL_KEY_PASSWORD", "WRITETIME_KEYSTORE_PASSWORD", "WRITETIME_KEYSTORE_KEY_PASSWORD")
+_LONGEST_LABEL = 250
+"""Characters of `rendered_map_index` in Airflow's database."""
 _MAX_LINES = 20
 """Maximum number of items that an error message lists."""
 _LOOPBACK = {"spark.driver.host": "127.0.0.1", "spark.driver.bindAddress": "127.0.0.1"}
@@ -587,6 +589,12 @@ def _record_hours(context: Context) -> None:
     task.record()
 
 
+def label(name: str) -> str:
+    """The label of a mapped task. Airflow's database refuses longer ones, and the state of the task with them. The end says
+    which segment or table it is."""
+    return name if len(name) <= _LONGEST_LABEL else "…" + name[1 - _LONGEST_LABEL :]
+
+
 class FailedSegmentsOperator(PipelineOperator):
     """List the batch's segments that need an operator, as arguments of one mapped task each. Segments that
     only wait for a rejected table are left out: the table has its own task. Only the first segment sends a
@@ -639,7 +647,7 @@ class SegmentOperator(PipelineOperator):
 
     def execute(self, context: Context) -> str:
         # The label of the mapped task in the grid: node and file, not an index.
-        context["segment"] = "/".join(self.segment.split("/")[2:])  # type: ignore[typeddict-unknown-key]
+        context["segment"] = label("/".join(self.segment.split("/")[2:]))  # type: ignore[typeddict-unknown-key]
         context[NOTIFIED_BEFORE] = self.place > 1  # type: ignore[typeddict-unknown-key]
         config, store = self.pipeline()
         try:
@@ -712,7 +720,7 @@ class TableOperator(PipelineOperator):
         self.table, self.table_id, self.reason = table, table_id, reason
 
     def execute(self, context: Context) -> list[str]:
-        context["table"] = self.table  # type: ignore[typeddict-unknown-key]
+        context["table"] = label(self.table)  # type: ignore[typeddict-unknown-key]
         config, store = self.pipeline()
         cluster, table_id = config.cluster.name, UUID(self.table_id)
         try:
@@ -803,7 +811,7 @@ class RejectedTableOperator(PipelineOperator):
         self.notified_before = notified_before
 
     def execute(self, context: Context) -> None:
-        context["table"] = self.table  # type: ignore[typeddict-unknown-key]
+        context["table"] = label(self.table)  # type: ignore[typeddict-unknown-key]
         context[NOTIFIED_BEFORE] = self.notified_before  # type: ignore[typeddict-unknown-key]
         config, store = self.pipeline()
         cluster = config.cluster.name
