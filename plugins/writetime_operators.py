@@ -8,6 +8,7 @@ executes every `.py` in this folder under its bare name."""
 from __future__ import annotations
 
 import os
+import re
 import time
 from abc import abstractmethod
 from collections.abc import Callable, Mapping, Sequence
@@ -20,7 +21,17 @@ from uuid import UUID
 
 from airflow.configuration import conf
 from airflow.providers.apache.spark.operators.spark_submit import SparkSubmitOperator
-from airflow.sdk import Asset, AssetAlias, BaseHook, BaseOperator, BaseOperatorLink, BaseSensorOperator, Context, PokeReturnValue
+from airflow.sdk import (
+    Asset,
+    AssetAlias,
+    BaseHook,
+    BaseOperator,
+    BaseOperatorLink,
+    BaseSensorOperator,
+    Connection,
+    Context,
+    PokeReturnValue,
+)
 from airflow.sdk.exceptions import AirflowException, AirflowFailException, AirflowRuntimeError, AirflowSkipException
 from airflow.sdk.execution_time import task_runner
 from writetime_notices import NOTIFIED_BEFORE, WHEN_NOTIFIED
@@ -73,6 +84,8 @@ _LONGEST_LABEL = 250
 """Characters of `rendered_map_index` in Airflow's database."""
 _MAX_LINES = 20
 """Maximum number of items that an error message lists."""
+_LOCAL = re.compile(r"local(\[.*\])?")
+"""Spark's masters without a cluster: `local`, `local[2]`, `local[*, 4]`."""
 _LOOPBACK = {"spark.driver.host": "127.0.0.1", "spark.driver.bindAddress": "127.0.0.1"}
 SMALL_BATCH = 1 << 30
 """Bytes of segments up to which a batch is over before optimised code pays for its compilation."""
@@ -374,7 +387,9 @@ class SparkJobOperator(SparkSubmitOperator):
     def execute(self, context: Context) -> None:
         config, store = opened(self.config)
         self.name = f"{self.name} {config.pipeline}"
-        local = _LOOPBACK | self.local_conf(config, store) if _is_local(self._conn_id) else {}
+        connection = BaseHook.get_connection(self._conn_id)
+        expect_client_mode(connection, config)
+        local = _LOOPBACK | self.local_conf(config, store) if _is_local(connection) else {}
         self.conf = local | config.spark.submit | (self.conf or {})
         if more := self.conf.pop("spark.jars", ""):
             # spark-submit would ignore these because of its own option.
@@ -406,10 +421,25 @@ class SparkJobOperator(SparkSubmitOperator):
                 self.report = result.read().report
 
 
-def _is_local(connection: str) -> bool:
+def expect_client_mode(connection: Connection, config: PipelineConfig) -> None:
+    """Fail if the driver would not stay with the task: it reads the YAML and the environment of this machine, it ends
+    with the task, and what it reports is read here."""
+    wanted = {
+        f"`deploy-mode` of the connection `{connection.conn_id}`": connection.extra_dejson.get("deploy-mode"),
+        f"`spark.submit` of {config.pipeline}": config.spark.submit.get("spark.submit.deployMode"),
+    }
+    if by := [where for where, mode in wanted.items() if mode not in (None, "", "client")]:
+        raise AirflowFailException(
+            f"{' and '.join(by)} asks for another deploy mode than `client`, in which the driver stays with the task: it needs this "
+            "machine's files and environment. Set `client`; the executors run on the cluster all the same (docs/clusters.md)."
+        )
+
+
+def _is_local(connection: Connection) -> bool:
     """Whether driver and executors run on this machine, so that loopback addresses suffice. On a cluster the
-    executors connect to the driver by its host name, unless `spark.submit` sets another address."""
-    return (BaseHook.get_connection(connection).host or "").startswith("local")
+    executors connect to the driver by its host name, unless `spark.submit` sets another address. With a port, the
+    host is that of a cluster, whatever it is called."""
+    return not connection.port and _LOCAL.fullmatch(connection.host or "") is not None
 
 
 def _own_processes() -> dict[str, int]:
