@@ -174,7 +174,6 @@ _LOADED = """
 say([sorted({dag_id.partition("__")[2] for dag_id in bag.dags}), sorted({task.pool for task in bag.dags["cdc_watch__orders"].tasks})])
 """
 BROKEN = {
-    "hours": "airflow: {job_hours: 1.0e+300}",
     "minutes": "airflow: {watch: {stuck_minutes: 1.0e+300}}",
     "pool": f"airflow: {{pool: {'x' * 300}}}",
     "p" * 101: "",

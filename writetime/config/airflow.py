@@ -2,27 +2,47 @@
 
 from __future__ import annotations
 
+import re
 from datetime import datetime
 from typing import Annotated, Any, Final, Literal
 
-from pydantic import AfterValidator, BeforeValidator, Field, SecretStr
+from pydantic import AfterValidator, BeforeValidator, Field, SecretStr, field_validator
 
 from writetime.config.base import Model
 from writetime.config.yaml_file import Unquoted
+
+_SHUFFLE: Final = "spark.sql.shuffle.partitions"
+JOB_HOURS = 24.0
+"""After which a task's job is killed and retried, so that a job that hangs blocks no other. A longer job (reading a huge table) resumes
+where it stopped."""
 
 
 class SparkConfig(Model):
     """How Spark is started for the jobs."""
 
     master: str = Field(default="local[2]", description="Spark master, unless the Airflow connection defines it.")
-    shuffle_partitions: int = Field(default=4, ge=1, description="Partitions of the shuffle by key bucket.")
-    conf: dict[str, str] = Field(default={}, description="Spark options, passed through.")
+    conf: dict[str, str] = Field(
+        default={},
+        description="Spark options, passed through. `spark.sql.shuffle.partitions` is 4 if it is not set.",
+    )
     submit: dict[str, str] = Field(
         default={},
         description="Options that spark-submit needs before a job starts, when `conf` is too late: spark.driver.memory, "
         "spark.archives, spark.pyspark.python, spark.kubernetes.*, spark.yarn.*. They appear in the command "
         "line and the task log: no secrets here.",
     )
+
+    @field_validator("conf")
+    @classmethod
+    def _has_partitions(cls, conf: dict[str, str]) -> dict[str, str]:
+        if re.fullmatch(r"[1-9][0-9]{0,5}", text := conf.get(_SHUFFLE, "4")) is None:
+            raise ValueError(f"`{_SHUFFLE}`: a number of partitions is due, not `{text}`")
+        return conf
+
+    @property
+    def shuffle_partitions(self) -> int:
+        """Partitions of the shuffle by key bucket."""
+        return int(self.conf.get(_SHUFFLE, "4"))
 
 
 def _plain(value: Any) -> Any:
@@ -54,8 +74,8 @@ def _cron(text: str) -> str:
 
 
 Cron = Annotated[str, AfterValidator(_cron)]
-Minutes = Annotated[float, Field(gt=0, le=5_256_000)]
-"""Up to ten years: longer times do not fit into a date, and would fail where they are used."""
+_DECADE: Final = 5_256_000
+"""Minutes. Longer times do not fit into a date, and would fail where they are used."""
 Pool = Annotated[str, Field(min_length=1, max_length=256)]
 
 
@@ -78,7 +98,7 @@ class WatchConfig(Model):
     same limits."""
 
     schedule: Cron | None = Field(default="*/15 * * * *", description="Cron expression of cdc_watch (UTC); null: only when triggered.")
-    late_minutes: Minutes | Literal["auto"] | None = Field(
+    late_minutes: Annotated[float, Field(gt=0, le=_DECADE)] | Literal["auto"] | None = Field(
         default="auto",
         description="Minutes since a node completed its newest shipped segment. auto: the time in which the node, at its "
         "rate, fills half of its cdc_total_space, between 30 minutes and a day, or six hours if either is "
@@ -89,14 +109,13 @@ class WatchConfig(Model):
         description="Level of a node's disk space that fails the task: warn at half of cdc_total_space, alarm at 80 %, or where the disk "
         "is short; null: not checked.",
     )
-    settings: bool = Field(
-        default=True,
-        description="Whether to fail on nodes with settings that make Cassandra drop captured writes (`cdc_enabled: "
-        "false`, `cdc_block_writes: false`).",
+    stuck_minutes: float | None = Field(
+        default=30, gt=0, le=_DECADE, description="Maximum minutes that a batch may be open; null: not checked."
     )
-    stuck_minutes: Minutes | None = Field(default=30, description="Maximum minutes that a batch may be open; null: not checked.")
-    complete_minutes: Minutes | None = Field(
+    complete_minutes: float | None = Field(
         default=30,
+        gt=0,
+        le=_DECADE,
         description="Maximum minutes that the time up to which the tables are complete may be behind, if it is known; null: not checked, "
         "for nodes without tails.",
     )
@@ -126,13 +145,6 @@ class AirflowConfig(Model):
         max_length=250,
         description="Airflow connection of type `spark` that defines where jobs run.",
     )
-    job_hours: float = Field(
-        default=24.0,
-        gt=0,
-        le=87_600,
-        description="Hours after which a task's job is killed and retried, so that a hanging job does not block others. A "
-        "longer job (reading a huge table) resumes where it stopped.",
-    )
     mode: Literal["session", "batch"] = Field(
         default="batch",
         description="batch: cdc_ingest and cdc_publish start Spark for each batch. session: cdc_stream keeps one Spark application "
@@ -142,8 +154,11 @@ class AirflowConfig(Model):
     session_poll_seconds: float = Field(
         default=2.0, ge=0.2, le=60, description="Seconds between two looks of an idle session at the bucket; each takes about 12 requests."
     )
-    no_progress_minutes: Minutes = Field(
-        default=10.0, description="Minutes without progress after which a session ends, and the next one runs the same batch again."
+    no_progress_minutes: float = Field(
+        default=10.0,
+        gt=0,
+        le=_DECADE,
+        description="Minutes without progress after which a session ends, and the next one runs the same batch again.",
     )
     ingest_schedule: Cron | None = Field(default="* * * * *", description="Cron expression of cdc_ingest (UTC); null: only when triggered.")
     publish_fallback: Cron | None = Field(
