@@ -34,11 +34,13 @@ from airflow.sdk import (
 )
 from airflow.sdk.exceptions import AirflowException, AirflowFailException, AirflowRuntimeError, AirflowSkipException
 from airflow.sdk.execution_time import task_runner
+from airflow.sdk.log import mask_secret
 from writetime_notices import NOTIFIED_BEFORE, WHEN_NOTIFIED
 from writetime_page import address, link
 from writetime_settings import table_asset
 
 from writetime.cassandra.commitlog.encryption.keystore import Keystore
+from writetime.config.base import secrets_of
 from writetime.config.installation import SETTING
 from writetime.config.pipeline import PipelineConfig, load
 from writetime.errors import BatchBusy, WritetimeError
@@ -108,6 +110,7 @@ def opened(path: str) -> tuple[PipelineConfig, Store]:
     try:
         config = load(path)
         _take_own_secrets(config.pipeline)
+        _mask_secrets(config)
         return config, open_store(config.bucket)
     except WritetimeError as error:
         raise failure(error) from error
@@ -120,6 +123,12 @@ def _take_own_secrets(pipeline: str) -> None:
         own = os.environ.get(f"{name}__{pipeline.upper()}")
         if own is not None:
             os.environ[name] = own
+
+
+def _mask_secrets(config: PipelineConfig) -> None:
+    """Let Airflow mask these in the log of the task, which has what the job, Spark and their libraries say."""
+    for secret in {*secrets_of(config), *filter(None, map(os.environ.get, SECRETS))}:
+        mask_secret(secret)
 
 
 def failure(error: WritetimeError) -> AirflowException:

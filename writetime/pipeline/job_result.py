@@ -18,6 +18,7 @@ from typing import Final
 
 from pydantic import BaseModel, ValidationError
 
+from writetime.config.base import without_secrets
 from writetime.errors import WritetimeError
 
 SETTING: Final = "WRITETIME_LAST_WORDS"
@@ -37,9 +38,11 @@ class JobResult(BaseModel):
 
 
 def leave(text: str = "", *, retriable: bool = False, report: str = "") -> None:
-    """Write the result, if the caller asked for it."""
+    """Write the result, if the caller asked for it. It goes to logs and to pagers: errors of drivers like to quote the URL of a
+    database with its password."""
     asked = os.environ.get(SETTING)
     if asked:
+        text = without_secrets(text)
         shown = text if len(text) <= _MOST else f"{text[:_MOST]}\n… the log has the full text"
         Path(asked).write_text(JobResult(text=shown, retriable=retriable, report=report).model_dump_json(), encoding="utf-8")
 
