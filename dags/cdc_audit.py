@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from airflow.sdk import DAG, Param
 from writetime_operators import CheckJobOperator
-from writetime_settings import settings
+from writetime_settings import BACKFILLS, settings
 
 RUNBOOK = """
 ### cdc_audit
@@ -33,7 +33,7 @@ for pipeline in settings():
         pipeline.dag_id("cdc_audit"),
         description="Compare the logs of the replicas",
         schedule=pipeline.airflow.audit_schedule,
-        **pipeline.common,
+        **pipeline.common | BACKFILLS,
         doc_md=RUNBOOK,
         default_args=pipeline.defaults | {"retries": 0},
         params={

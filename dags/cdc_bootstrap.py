@@ -28,6 +28,8 @@ Writes and ingest continue meanwhile.
 **Limit the load on the cluster:** `snapshot.rows_per_second`, `snapshot.readers`. Set WRITETIME_CQL_PASSWORD on all workers.
 """
 
+TABLE, PART = "{{ params.table or '' }}", "{{ params.token_range or '' }}"
+
 for pipeline in settings():
     with DAG(
         pipeline.dag_id("cdc_bootstrap"),
@@ -38,25 +40,25 @@ for pipeline in settings():
         default_args=pipeline.defaults | {"retries": 3, "retry_delay": timedelta(minutes=1)},
         params={
             "table": Param(
-                "",
-                type="string",
+                None,
+                type=["null", "string"],
                 pattern=r"^([^.\s]+\.[^.\s]+)?$",
                 title="Table",
                 description="keyspace.table. Empty: the tables that are due.",
             ),
             "token_range": Param(
-                "",
-                type="string",
+                None,
+                type=["null", "string"],
                 pattern=r"^(-?\d*:-?\d*)?$",
                 title="Token range",
                 description="A:B: only tokens > A and <= B of that table. Empty: all tokens.",
             ),
         },
     ):
-        plan = PlanBootstrapOperator(task_id="plan", table="{{ params.table }}", part="{{ params.token_range }}")
+        plan = PlanBootstrapOperator(task_id="plan", table=TABLE, part=PART)
         read = SparkJobOperator(
             task_id="read",
             job="bootstrap",
-            arguments=["--table", "{{ params.table }}", "--token-range={{ params.token_range }}", "--due", "--touched"],
+            arguments=[f"--table={TABLE}", f"--token-range={PART}", "--due", "--touched"],
         )
         plan >> read

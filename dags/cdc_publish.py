@@ -22,7 +22,7 @@ publishes; this DAG has no schedule then, and runs only to look at all batches o
 | `table` | events of this table cannot be published (one is too large, or its topic or schema is refused); they wait in order, other tables continue | fix the cause; each run tries again |
 """
 
-SINCE, AGAIN = "{{ params.since }}", "{{ params.again }}"
+SINCE, AGAIN = "{{ params.since }}", "{{ params.again or '' }}"
 LOOK = "{{ 'beginning' if params.again else params.since }}"
 
 for pipeline in settings():
@@ -40,8 +40,8 @@ for pipeline in settings():
                 description="Batches sealed since the last run, or all batches (if that record was lost). Only events missing in Kafka are sent.",
             ),
             "again": Param(
-                "",
-                type="string",
+                None,
+                type=["null", "string"],
                 pattern=r"^([^.\s]+\.[^.\s]+)?$",
                 title="Send all of a table again",
                 description="keyspace.table whose topic was lost or created again: all its events are sent again.",
@@ -51,7 +51,7 @@ for pipeline in settings():
     ):
         due = PublishDueOperator(task_id="due", since=LOOK)
         publish = SparkJobOperator(
-            task_id="publish", job="publish", arguments=["--since", SINCE, "--again", AGAIN, "--request", "{{ run_id }}"]
+            task_id="publish", job="publish", arguments=[f"--since={SINCE}", f"--again={AGAIN}", "--request={{ run_id }}"]
         )
         waiting = RejectedTablesOperator(task_id="waiting_tables")
         table = RejectedTableOperator.partial(

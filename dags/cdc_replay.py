@@ -7,7 +7,7 @@ from datetime import timedelta
 
 from airflow.sdk import DAG, CronDataIntervalTimetable, Param
 from writetime_operators import ArchiveBatchOperator, BatchJobOperator, OutcomeOperator, PlanReplayOperator
-from writetime_settings import settings
+from writetime_settings import BACKFILLS, settings
 
 RUNBOOK = """
 ### cdc_replay
@@ -41,7 +41,7 @@ for pipeline in settings():
         pipeline.dag_id("cdc_replay"),
         description="Process archived segments again",
         schedule=CronDataIntervalTimetable("0 * * * *", timezone="UTC"),
-        **pipeline.common,
+        **pipeline.common | BACKFILLS,
         doc_md=RUNBOOK,
         default_args=pipeline.defaults | {"retries": 2, "retry_delay": timedelta(seconds=30)},
         params={

@@ -36,4 +36,5 @@ for pipeline in settings():
         doc_md=RUNBOOK,
         default_args=pipeline.defaults | {"retries": 2, "retry_delay": timedelta(seconds=30)},
     ):
-        WatchOperator(task_id="watch")
+        # It must not wait for what it watches, nor for a pool that does not exist, nor hang with the store.
+        WatchOperator(task_id="watch", pool="default_pool", execution_timeout=timedelta(minutes=10))

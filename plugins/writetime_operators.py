@@ -8,6 +8,7 @@ executes every `.py` in this folder under its bare name."""
 from __future__ import annotations
 
 import os
+import re
 import time
 from abc import abstractmethod
 from collections.abc import Callable, Mapping, Sequence
@@ -20,14 +21,26 @@ from uuid import UUID
 
 from airflow.configuration import conf
 from airflow.providers.apache.spark.operators.spark_submit import SparkSubmitOperator
-from airflow.sdk import Asset, AssetAlias, BaseHook, BaseOperator, BaseOperatorLink, BaseSensorOperator, Context, PokeReturnValue
+from airflow.sdk import (
+    Asset,
+    AssetAlias,
+    BaseHook,
+    BaseOperator,
+    BaseOperatorLink,
+    BaseSensorOperator,
+    Connection,
+    Context,
+    PokeReturnValue,
+)
 from airflow.sdk.exceptions import AirflowException, AirflowFailException, AirflowRuntimeError, AirflowSkipException
 from airflow.sdk.execution_time import task_runner
+from airflow.sdk.log import mask_secret
 from writetime_notices import NOTIFIED_BEFORE, WHEN_NOTIFIED
 from writetime_page import address, link
 from writetime_settings import table_asset
 
 from writetime.cassandra.commitlog.encryption.keystore import Keystore
+from writetime.config.base import secrets_of
 from writetime.config.installation import SETTING
 from writetime.config.pipeline import PipelineConfig, load
 from writetime.errors import BatchBusy, WritetimeError
@@ -69,8 +82,12 @@ from writetime.storage.store import Store
 
 ROOT = Path(__file__).resolve().parent.parent
 SECRETS = ("WRITETIME_CQL_PASSWORD", "WRITETIME_CQL_KEY_PASSWORD", "WRITETIME_KEYSTORE_PASSWORD", "WRITETIME_KEYSTORE_KEY_PASSWORD")
+_LONGEST_LABEL = 250
+"""Characters of `rendered_map_index` in Airflow's database."""
 _MAX_LINES = 20
 """Maximum number of items that an error message lists."""
+_LOCAL = re.compile(r"local(\[.*\])?")
+"""Spark's masters without a cluster: `local`, `local[2]`, `local[*, 4]`."""
 _LOOPBACK = {"spark.driver.host": "127.0.0.1", "spark.driver.bindAddress": "127.0.0.1"}
 SMALL_BATCH = 1 << 30
 """Bytes of segments up to which a batch is over before optimised code pays for its compilation."""
@@ -93,6 +110,7 @@ def opened(path: str) -> tuple[PipelineConfig, Store]:
     try:
         config = load(path)
         _take_own_secrets(config.pipeline)
+        _mask_secrets(config)
         return config, open_store(config.bucket)
     except WritetimeError as error:
         raise failure(error) from error
@@ -107,9 +125,26 @@ def _take_own_secrets(pipeline: str) -> None:
             os.environ[name] = own
 
 
+def _mask_secrets(config: PipelineConfig) -> None:
+    """Let Airflow mask these in the log of the task, which has what the job, Spark and their libraries say."""
+    for secret in {*secrets_of(config), *filter(None, map(os.environ.get, SECRETS))}:
+        mask_secret(secret)
+
+
 def failure(error: WritetimeError) -> AirflowException:
     """Convert an error: a retriable one lets Airflow retry the task, any other fails it at once."""
     return AirflowException(str(error)) if error.retriable else AirflowFailException(str(error))
+
+
+def expect_params(context: Context) -> None:
+    """Fail if Airflow is configured to ignore what a run was asked for: the task would do something else, or nothing."""
+    run = context.get("dag_run")
+    ignored = sorted((getattr(run, "conf", None) or {}).keys() & context.get("params", {}).keys())
+    if ignored and not conf.getboolean("core", "dag_run_conf_overrides_params"):
+        raise AirflowFailException(
+            f"Airflow ignores what this run was asked for ({', '.join(ignored)}), since its setting `core.dag_run_conf_overrides_params` "
+            "is False. Set it to True for scheduler, workers and API server, then clear this task."
+        )
 
 
 class PipelineOperator(BaseOperator):
@@ -119,6 +154,9 @@ class PipelineOperator(BaseOperator):
         super().__init__(**kwargs)
         self.config = config
         self.page = page
+
+    def pre_execute(self, context: Any) -> None:
+        expect_params(context)
 
     def pipeline(self) -> tuple[PipelineConfig, Store]:
         """The pipeline by the current contents of its YAML, and its store."""
@@ -251,8 +289,11 @@ class PlanReplayOperator(TurnOperator):
         self.namespace = namespace
 
     def number(self, context: Context) -> int:
-        if getattr(context["dag_run"], "run_type", "") == "scheduled":
+        run_type = getattr(context["dag_run"], "run_type", "")
+        if run_type == "scheduled":
             raise AirflowSkipException("scheduled runs do nothing: trigger a replay or a backfill by hand")
+        if run_type == "backfill":
+            _expect_own_params(context)
         try:
             start, end = replay_hours(self.start, self.end)
         except WritetimeError as error:
@@ -261,6 +302,19 @@ class PlanReplayOperator(TurnOperator):
         manifest = self.planned(plan, f"no segment in the archive was sealed between {start} and {end}")
         self.log.info("batch %s (replay): %s segments sealed between %s and %s", manifest.number, len(manifest.segments), start, end)
         return manifest.number
+
+
+def _expect_own_params(context: Context) -> None:
+    """Fail if this run of a backfill has parameters of something else. A backfill without parameters takes over the run that
+    is there for the same hour, with the parameters that somebody gave it by hand."""
+    given = [name for name in ("start", "end", "namespace") if context["params"].get(name)]
+    by_hand = not context["dag_run"].run_id.startswith(("backfill__", "scheduled__"))
+    if given if by_hand else {"start", "end"} & set(given):
+        raise AirflowFailException(
+            f"a run of a backfill replays its own hour, but this one has {', '.join(f'`{name}`' for name in given)}"
+            + (": it was triggered by hand before, and Airflow kept its parameters" if by_hand else "")
+            + ". Without a backfill, trigger cdc_replay with `start` and `end`. For a backfill, delete this run first, and give no times."
+        )
 
 
 class PlanMaintainOperator(TurnOperator):
@@ -336,10 +390,15 @@ class SparkJobOperator(SparkSubmitOperator):
         self.page = page
         self.report = ""
 
+    def pre_execute(self, context: Any) -> None:
+        expect_params(context)
+
     def execute(self, context: Context) -> None:
         config, store = opened(self.config)
         self.name = f"{self.name} {config.pipeline}"
-        local = _LOOPBACK | self.local_conf(config, store) if _is_local(self._conn_id) else {}
+        connection = BaseHook.get_connection(self._conn_id)
+        expect_client_mode(connection, config)
+        local = _LOOPBACK | self.local_conf(config, store) if _is_local(connection) else {}
         self.conf = local | config.spark.submit | (self.conf or {})
         if more := self.conf.pop("spark.jars", ""):
             # spark-submit would ignore these because of its own option.
@@ -371,10 +430,25 @@ class SparkJobOperator(SparkSubmitOperator):
                 self.report = result.read().report
 
 
-def _is_local(connection: str) -> bool:
+def expect_client_mode(connection: Connection, config: PipelineConfig) -> None:
+    """Fail if the driver would not stay with the task: it reads the YAML and the environment of this machine, it ends
+    with the task, and what it reports is read here."""
+    wanted = {
+        f"`deploy-mode` of the connection `{connection.conn_id}`": connection.extra_dejson.get("deploy-mode"),
+        f"`spark.submit` of {config.pipeline}": config.spark.submit.get("spark.submit.deployMode"),
+    }
+    if by := [where for where, mode in wanted.items() if mode not in (None, "", "client")]:
+        raise AirflowFailException(
+            f"{' and '.join(by)} asks for another deploy mode than `client`, in which the driver stays with the task: it needs this "
+            "machine's files and environment. Set `client`; the executors run on the cluster all the same (docs/clusters.md)."
+        )
+
+
+def _is_local(connection: Connection) -> bool:
     """Whether driver and executors run on this machine, so that loopback addresses suffice. On a cluster the
-    executors connect to the driver by its host name, unless `spark.submit` sets another address."""
-    return (BaseHook.get_connection(connection).host or "").startswith("local")
+    executors connect to the driver by its host name, unless `spark.submit` sets another address. With a port, the
+    host is that of a cluster, whatever it is called."""
+    return not connection.port and _LOCAL.fullmatch(connection.host or "") is not None
 
 
 def _own_processes() -> dict[str, int]:
@@ -554,6 +628,12 @@ def _record_hours(context: Context) -> None:
     task.record()
 
 
+def label(name: str) -> str:
+    """The label of a mapped task. Airflow's database refuses longer ones, and the state of the task with them. The end says
+    which segment or table it is."""
+    return name if len(name) <= _LONGEST_LABEL else "…" + name[1 - _LONGEST_LABEL :]
+
+
 class FailedSegmentsOperator(PipelineOperator):
     """List the batch's segments that need an operator, as arguments of one mapped task each. Segments that
     only wait for a rejected table are left out: the table has its own task. Only the first segment sends a
@@ -594,9 +674,8 @@ class SegmentLink(BaseOperatorLink):
 class SegmentOperator(PipelineOperator):
     """A segment that could not be read completely: fails until its object is good. When cleared, it checks
     the segment again and lets the next batch read it, or says that it has been archived since. `place`, `of`: its
-    number among the failed segments of the batch, and their count."""
+    number among the failed segments of the batch, and their count. Not a template: see `add_squares`."""
 
-    template_fields: Sequence[str] = ("segment",)
     operator_extra_links = (SegmentLink(),)
 
     def __init__(self, *, segment: str, place: int = 1, of: int = 1, **kwargs: Any) -> None:
@@ -607,7 +686,7 @@ class SegmentOperator(PipelineOperator):
 
     def execute(self, context: Context) -> str:
         # The label of the mapped task in the grid: node and file, not an index.
-        context["segment"] = "/".join(self.segment.split("/")[2:])  # type: ignore[typeddict-unknown-key]
+        context["segment"] = label("/".join(self.segment.split("/")[2:]))  # type: ignore[typeddict-unknown-key]
         context[NOTIFIED_BEFORE] = self.place > 1  # type: ignore[typeddict-unknown-key]
         config, store = self.pipeline()
         try:
@@ -671,9 +750,8 @@ class TableLink(BaseOperatorLink):
 class TableOperator(PipelineOperator):
     """A table that a batch rejected: fails until the cause is fixed. When cleared, it checks the table again
     and lets the next batch read the segments that wait for it. Only a batch can see problems in the
-    warehouse; it reports them again."""
+    warehouse; it reports them again. Not a template: see `add_squares`."""
 
-    template_fields: Sequence[str] = ("table", "table_id", "reason")
     operator_extra_links = (TableLink(),)
 
     def __init__(self, *, table: str, table_id: str, reason: str, **kwargs: Any) -> None:
@@ -681,7 +759,7 @@ class TableOperator(PipelineOperator):
         self.table, self.table_id, self.reason = table, table_id, reason
 
     def execute(self, context: Context) -> list[str]:
-        context["table"] = self.table  # type: ignore[typeddict-unknown-key]
+        context["table"] = label(self.table)  # type: ignore[typeddict-unknown-key]
         config, store = self.pipeline()
         cluster, table_id = config.cluster.name, UUID(self.table_id)
         try:
@@ -703,7 +781,10 @@ class TableOperator(PipelineOperator):
 
 def add_squares(batch: str) -> list[BaseOperator]:
     """Add the tasks that report a batch's failed segments and rejected tables to the current DAG. Returns the
-    two that list them."""
+    two that list them.
+
+    What the mapped tasks get is not rendered: it contains names and types of the cluster, and Airflow renders values of
+    `expand_kwargs` in `template_fields` as templates, with access to its connections and variables."""
     failed = FailedSegmentsOperator(task_id="failed_segments", batch=batch)
     segment = SegmentOperator.partial(
         task_id="segment",
@@ -759,9 +840,8 @@ class RejectedTablesOperator(PipelineOperator):
 
 class RejectedTableOperator(PipelineOperator):
     """A table whose events could not be published: fails until a run of `cdc_publish` has sent them. Each run
-    retries."""
+    retries. Not a template: see `add_squares`."""
 
-    template_fields: Sequence[str] = ("table",)
     operator_extra_links = (TableLink(),)
 
     def __init__(self, *, table: str, notified_before: bool = False, **kwargs: Any) -> None:
@@ -770,7 +850,7 @@ class RejectedTableOperator(PipelineOperator):
         self.notified_before = notified_before
 
     def execute(self, context: Context) -> None:
-        context["table"] = self.table  # type: ignore[typeddict-unknown-key]
+        context["table"] = label(self.table)  # type: ignore[typeddict-unknown-key]
         context[NOTIFIED_BEFORE] = self.notified_before  # type: ignore[typeddict-unknown-key]
         config, store = self.pipeline()
         cluster = config.cluster.name

@@ -14,7 +14,7 @@ import os
 from collections.abc import Iterator
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
-from typing import Any
+from typing import Any, Final
 
 from airflow.sdk import Asset, AssetAlias, AssetOrTimeSchedule, CronTriggerTimetable
 from writetime_notices import Notice, RunNotice, key_of, notifier
@@ -23,6 +23,9 @@ from writetime_page import link
 from writetime.config.airflow import JOB_HOURS, AirflowConfig
 from writetime.config.installation import SETTING, Pipeline, Pipelines, Problem, pipelines
 from writetime.errors import ConfigError
+
+BACKFILLS: Final = {"allowed_run_types": None}
+"""Argument of a DAG whose runs are of an interval, in place of that in `Settings.common`."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,10 +46,16 @@ class Settings:
 
     @property
     def common(self) -> dict[str, Any]:
-        """Arguments of all DAGs. One run at a time: two runs would plan or publish the same."""
+        """Arguments of all DAGs.
+
+        One run at a time: two runs would plan or publish the same. And no backfill, which has a limit of its own, and
+        would do today's work once for each past date. A DAG that fails is never paused by Airflow: a red square and an
+        alarm are to come again (`core.max_consecutive_failed_dag_runs_per_dag`)."""
         tags = ["writetime", self.pipeline]
+        run_types = ["scheduled", "manual", "asset_triggered", "operator_triggered", "asset_materialization"]
         on_failure = {"on_failure_callback": RunNotice(self.config, self.page)} if self.airflow.on_failure else {}
-        return {"start_date": self.start_date, "catchup": False, "max_active_runs": 1, "tags": tags, **on_failure}
+        limits = {"max_active_runs": 1, "max_consecutive_failed_dag_runs": 0, "allowed_run_types": run_types}
+        return {"start_date": self.start_date, "catchup": False, "tags": tags, **limits, **on_failure}
 
     @property
     def page(self) -> str:

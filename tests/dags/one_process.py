@@ -12,7 +12,7 @@ import os
 import shutil
 import subprocess
 import sys
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -71,8 +71,8 @@ def say(found):
 """
 
 
-def run(script: str, home: Path, config: Path, dags: Iterable[str]) -> Any:
-    """What the script says, after `PRELUDE`, where Airflow has the named files of `dags/` only."""
+def run(script: str, home: Path, config: Path, dags: Iterable[str], more: Mapping[str, str] | None = None) -> Any:
+    """What the script says, after `PRELUDE`, where Airflow has the named files of `dags/` only. `more`: of the environment."""
     folder = home / "dags"
     folder.mkdir(exist_ok=True)
     for name in dags:
@@ -88,6 +88,7 @@ def run(script: str, home: Path, config: Path, dags: Iterable[str]) -> Any:
         "AIRFLOW__CORE__DAGBAG_IMPORT_TIMEOUT": "300",
         "WRITETIME_CONFIG": str(config),
         "PYTHONPATH": os.pathsep.join((str(ROOT), str(ROOT / "plugins"), str(home))),
+        **(more or {}),
     }
     command = [sys.executable, "-c", PRELUDE + script]
     done = subprocess.run(command, env=env, capture_output=True, text=True, check=False, cwd=home)

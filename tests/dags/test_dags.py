@@ -535,11 +535,11 @@ def test_what_people_ask_for_reaches_the_jobs_and_nonsense_is_refused(loaded: di
         "replay beside": [["2026-05-01T00:00Z", "2026-05-01T02:00Z", "check"], ["--batch", "7", "--namespace=check"]],
         "replay wrong": wrong,
         "bootstrap": [
-            ["--table", "shop.orders", "--token-range=-5:", "--due", "--touched"],
-            ["--table", "", "--token-range=", "--due", "--touched"],
+            ["--table=shop.orders", "--token-range=-5:", "--due", "--touched"],
+            ["--table=", "--token-range=", "--due", "--touched"],
         ],
         "bootstrap wrong": wrong,
-        "publish": [["--since", "beginning", "--again", "shop.orders", "--request", "manual__1"], ["ParamValidationError"]],
+        "publish": [["--since=beginning", "--again=shop.orders", "--request=manual__1"], ["ParamValidationError"]],
         "verify wrong": wrong,
         "audit wrong": wrong,
     }

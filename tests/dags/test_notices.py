@@ -3,13 +3,20 @@
 from __future__ import annotations
 
 import json
+import threading
+from collections.abc import Iterator
+from email import message_from_bytes, policy
 from pathlib import Path
+from socketserver import StreamRequestHandler, ThreadingTCPServer
+from typing import Any
 
 import pytest
+import yaml
 
 from tests.dags.one_process import run
 from tests.monitoring import bucket
 from tests.pipeline.quarantine.test_rejected_tables import problem, seal
+from tools import ROOT
 from writetime.storage.local import LocalStore
 
 PAGERS = """
@@ -112,6 +119,50 @@ def test_the_watch_reports_what_is_new_in_a_history_of_runs(home: Path) -> None:
     assert (comes_again[0], len(comes_again[1])) == ("failed", 1)
     assert lasts == ["failed", []]
 
+
+class Mailbox(StreamRequestHandler):
+    """A server of mail that takes everything; `mails` of its server has what came."""
+
+    def handle(self) -> None:
+        self.wfile.write(b"220 here\r\n")
+        while line := self.rfile.readline().upper().split():
+            if line[0] == b"DATA":
+                self.wfile.write(b"354 go on\r\n")
+                self.server.mails.append(b"".join(iter(self.rfile.readline, b".\r\n")))  # type: ignore[attr-defined]
+            self.wfile.write(b"250 fine\r\n")
+
+
+@pytest.fixture
+def mailbox() -> Iterator[Any]:
+    with ThreadingTCPServer(("127.0.0.1", 0), Mailbox) as server:
+        server.daemon_threads = True
+        server.mails = []  # type: ignore[attr-defined]
+        threading.Thread(target=server.serve_forever, daemon=True).start()
+        yield server
+        server.shutdown()
+
+
+def test_the_notifier_of_the_docs_sends_mail(home: Path, mailbox: Any) -> None:
+    """With the provider's own notifier, whose connection it reads from Airflow in a thread of its own."""
+    bucket.small(home / "bucket")
+    page = (ROOT / "docs" / "airflow.md").read_text(encoding="utf-8")
+    wanted = yaml.safe_load(page.partition("```yaml\nairflow:\n  on_failure:")[2].partition("```")[0])[0]
+    config = pipeline(home, json.dumps(wanted))
+    extra = {"disable_ssl": True, "disable_tls": True}
+    connection = {"conn_type": "smtp", "host": "127.0.0.1", "port": mailbox.server_address[1], "extra": extra}
+    states = run(_MAIL, home, config, ["cdc_watch"], {"AIRFLOW_CONN_SMTP_DEFAULT": json.dumps(connection)})
+    # The second run has nothing new to tell.
+    assert states == ["failed", "failed"]
+    (mail,) = [message_from_bytes(each, policy=policy.default) for each in mailbox.mails]
+    assert (mail["to"], mail["subject"]) == ("on-call@example.com", "cdc_watch failed")
+    (part,) = mail.iter_parts()
+    assert "<pre>writetime, pipeline p, cluster Prod &lt;1&gt;: cdc_watch.watch failed in run" in part.get_content()
+
+
+_MAIL = """
+began = datetime.now(timezone.utc)
+say([str(bag.dags["cdc_watch"].test(run_after=began + timedelta(minutes=number), logical_date=None).state) for number in range(2)])
+"""
 
 _KILLED = """
 from airflow.dag_processing.processor import ToManager, _execute_dag_callbacks, _execute_task_callbacks

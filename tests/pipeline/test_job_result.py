@@ -36,6 +36,15 @@ def test_nobody_asked_nothing_left(monkeypatch: pytest.MonkeyPatch, tmp_path: Pa
     assert not list(tmp_path.iterdir())
 
 
+def test_a_password_in_the_url_of_a_database_is_not_told() -> None:
+    url = "jdbc:postgresql://db.example/iceberg?user=writetime&password=hunter22&ssl=true"
+    with listening() as heard:
+        leave(f"the batch failed: UncheckedSQLException: Failed to connect: {url}")
+        text = heard.read().text
+    assert "hunter22" not in text
+    assert "Failed to connect: jdbc:postgresql://db.example/iceberg?user=writetime&password=" in text
+
+
 def test_a_process_of_its_own_tells_its_error() -> None:
     """A real job, over a file that is not there: what goes to the task is its error, and that no retry
     helps."""

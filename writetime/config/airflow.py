@@ -89,6 +89,9 @@ def _cron(text: str) -> str:
 
 
 Cron = Annotated[str, AfterValidator(_cron)]
+_DECADE: Final = 5_256_000
+"""Minutes. Longer times do not fit into a date, and would fail where they are used."""
+Pool = Annotated[str, Field(min_length=1, max_length=256)]
 
 
 class NotifierConfig(Model):
@@ -110,7 +113,7 @@ class WatchConfig(Model):
     same limits."""
 
     schedule: Cron | None = Field(default="*/15 * * * *", description="Cron expression of cdc_watch (UTC); null: only when triggered.")
-    late_minutes: Annotated[float, Field(gt=0)] | Literal["auto"] | None = Field(
+    late_minutes: Annotated[float, Field(gt=0, le=_DECADE)] | Literal["auto"] | None = Field(
         default="auto",
         description="Minutes since a node completed its newest shipped segment. auto: the time in which the node, at its "
         "rate, fills half of its cdc_total_space, between 30 minutes and a day, or six hours if either is "
@@ -121,10 +124,13 @@ class WatchConfig(Model):
         description="Level of a node's disk space that fails the task: warn at half of cdc_total_space, alarm at 80 %, or where the disk "
         "is short; null: not checked.",
     )
-    stuck_minutes: float | None = Field(default=30, gt=0, description="Maximum minutes that a batch may be open; null: not checked.")
+    stuck_minutes: float | None = Field(
+        default=30, gt=0, le=_DECADE, description="Maximum minutes that a batch may be open; null: not checked."
+    )
     complete_minutes: float | None = Field(
         default=30,
         gt=0,
+        le=_DECADE,
         description="Maximum minutes that the time up to which the tables are complete may be behind, if it is known; null: not checked, "
         "for nodes without tails.",
     )
@@ -140,14 +146,19 @@ class AirflowConfig(Model):
     """Schedules and ownership of the DAGs."""
 
     owner: str = Field(default="writetime", description="Owner of the DAGs.")
-    pool: str | None = Field(default=None, min_length=1, description="Airflow pool of all tasks; null: default_pool. The pool must exist.")
-    spark_pool: str | None = Field(
+    pool: Pool | None = Field(
         default=None,
-        min_length=1,
+        description="Airflow pool of all tasks but those of cdc_stream and cdc_watch; null: default_pool. The pool must exist.",
+    )
+    spark_pool: Pool | None = Field(
+        default=None,
         description="Airflow pool of tasks that run a Spark job; null: `pool`. Pipelines with the same pool share its slots.",
     )
     spark_connection: str = Field(
-        default="spark_writetime", min_length=1, description="Airflow connection of type `spark` that defines where jobs run."
+        default="spark_writetime",
+        min_length=1,
+        max_length=250,
+        description="Airflow connection of type `spark` that defines where jobs run.",
     )
     mode: Literal["session", "batch"] = Field(
         default="batch",
@@ -159,7 +170,10 @@ class AirflowConfig(Model):
         default=2.0, ge=0.2, le=60, description="Seconds between two looks of an idle session at the bucket; each takes about 12 requests."
     )
     no_progress_minutes: float = Field(
-        default=10.0, gt=0, description="Minutes without progress after which a session ends, and the next one runs the same batch again."
+        default=10.0,
+        gt=0,
+        le=_DECADE,
+        description="Minutes without progress after which a session ends, and the next one runs the same batch again.",
     )
     ingest_schedule: Cron | None = Field(default="* * * * *", description="Cron expression of cdc_ingest (UTC); null: only when triggered.")
     publish_fallback: Cron | None = Field(

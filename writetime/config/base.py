@@ -4,6 +4,7 @@ that several keys share: those of Debezium, whose properties are texts of any ca
 from __future__ import annotations
 
 import re
+from collections.abc import Iterator, Mapping
 from typing import Annotated, Any, Final, NamedTuple
 
 from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, SecretStr
@@ -64,6 +65,24 @@ def is_secret(name: str) -> bool:
 
 LOGIN_IN_URL: Final = r"://[^/@:\s]*:[^\s]+@"
 """How a URL has a password, also in Java's regular expressions."""
+
+
+def secrets_of(value: object, name: str = "") -> Iterator[str]:
+    """The secrets of a configuration: what is declared as one, what is named as one, and texts that have one in a URL."""
+    if isinstance(value, SecretStr):
+        yield value.get_secret_value()
+    elif isinstance(value, str):
+        if is_secret(name) or without_secrets(value) != value:
+            yield value
+    elif isinstance(value, BaseModel):
+        for key in type(value).model_fields:
+            yield from secrets_of(getattr(value, key), key)
+    elif isinstance(value, Mapping):
+        for key, each in value.items():
+            yield from secrets_of(each, str(key))
+    elif isinstance(value, list | tuple):
+        for each in value:
+            yield from secrets_of(each, name)
 
 
 def has_control_characters(text: str) -> bool:

@@ -37,7 +37,8 @@ _SQLITE = re.compile(r"(jdbc:sqlite:(?:file:)?)(?!:|/|file:)([^?]+)(\?.*)?")
 _KEY_WITHIN = re.compile(r"`([^`]+)`: ")
 """How a message begins that a model says of one of its keys."""
 NAME = r"[a-z][a-z0-9_]*"
-"""What a pipeline may be called."""
+"""What a pipeline may be called. Airflow has its name as a tag, with up to `LONGEST_NAME` characters."""
+LONGEST_NAME = 100
 VARIABLE = re.compile(r"\$\{([A-Za-z_][A-Za-z0-9_]*)\}")
 _REFERENCE = re.compile(r"\$\{[^}]*\}")
 _WHOLE_REFERENCE = re.compile(r"\$[A-Za-z_][A-Za-z0-9_]*|%[A-Za-z_][A-Za-z0-9_]*%|\{\{.*\}\}", re.DOTALL)
@@ -51,7 +52,9 @@ _REPLACE_THEMSELVES = ("spark", "airflow")
 class PipelineConfig(Model):
     """A pipeline: one cluster, one bucket, one warehouse, one topic prefix."""
 
-    pipeline: Annotated[str, Field(description="Name of the pipeline, used in DAG ids, pools and metrics.", pattern=f"^{NAME}$")]
+    pipeline: Annotated[
+        str, Field(description="Name of the pipeline, used in DAG ids, pools and metrics.", pattern=f"^{NAME}$", max_length=LONGEST_NAME)
+    ]
     cluster: ClusterConfig
     bucket: StoreUrl = Field(
         description="gs://bucket[/prefix], s3://bucket[/prefix], s3+https://host[:port]/bucket[/prefix] (a service other than Amazon's) "

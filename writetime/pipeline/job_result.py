@@ -37,9 +37,11 @@ class JobResult(BaseModel):
 
 
 def leave(text: str = "", *, retriable: bool = False, report: str = "") -> None:
-    """Write the result, if the caller asked for it."""
+    """Write the result, if the caller asked for it. It goes to logs and to pagers: errors of drivers like to quote the URL of a
+    database with its password."""
     asked = os.environ.get(SETTING)
     if asked:
+        text = without_secrets(text)
         shown = text if len(text) <= _MOST else f"{text[:_MOST]}\n… the log has the full text"
         Path(asked).write_text(JobResult(text=shown, retriable=retriable, report=report).model_dump_json(), encoding="utf-8")
 
