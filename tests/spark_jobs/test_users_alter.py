@@ -207,7 +207,7 @@ def partitioned(shop: Shop, chance: random.Random) -> None:
 
 def described(shop: Shop, chance: random.Random) -> None:
     shop.sql(f"ALTER TABLE {shop.current} ALTER COLUMN name COMMENT 'the name'")
-    shop.sql(f"ALTER TABLE {shop.changes} SET TBLPROPERTIES ('write.parquet.compression-codec' = 'snappy', 'owner' = 'them')")
+    shop.sql(f"ALTER TABLE {shop.changes} SET TBLPROPERTIES ('write.parquet.compression-codec' = 'snappy', 'curated.by' = 'them')")
 
 
 def identified(shop: Shop, chance: random.Random) -> None:
