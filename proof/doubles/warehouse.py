@@ -359,6 +359,10 @@ class DoubleTable:
         return []
 
     @property
+    def former_partition_names(self) -> set[str]:
+        return set()
+
+    @property
     def own_columns(self) -> OwnColumns:
         return _OwnColumns(self.columns, _described(self.columns, itertools.count(1)), None)
 

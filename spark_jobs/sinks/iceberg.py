@@ -1329,11 +1329,13 @@ def _expect(held: IcebergTable, trouble: Trouble | None, operation: str) -> None
 
 
 def _expect_free(held: IcebergTable, plan: Steps) -> None:
-    """BatchError if a partition field of somebody has the name that a column gets, which Iceberg does not allow."""
+    """BatchError if a partition field of somebody has, or had, the name that a column gets, which Iceberg does not allow."""
     names = {*(path[0] for path, _ in plan.added if len(path) == 1), *(name for path, name in plan.renamed if len(path) == 1)}
-    for name in sorted(names & {*held.partition_names}) if names else ():
-        what, hint = f"somebody has partitioned it by a field {name}, and it gets a column of that name", f"DROP PARTITION FIELD {name}"
-        _expect(held, Trouble(what, f"Drop the partition field (`ALTER TABLE … {hint}`), and add it under another name."), "write rows")
+    for name in sorted(names & held.former_partition_names) if names else ():
+        what = f"somebody has partitioned it by a field {name}, and it gets a column of that name"
+        gone = "CALL ….system.expire_snapshots(table => '…', clean_expired_metadata => true)"
+        hint = f"Drop the field (`ALTER TABLE … DROP PARTITION FIELD {name}`), and forget it (`{gone}`) when no snapshot has files of it."
+        _expect(held, Trouble(what, hint), "write rows")
 
 
 def _named(properties: Mapping[str, str], prefix: str) -> dict[str, str]:

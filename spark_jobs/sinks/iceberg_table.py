@@ -165,6 +165,11 @@ class IcebergTable:
         return [str(each.name()) for each in self._table.spec().fields()]
 
     @property
+    def former_partition_names(self) -> set[str]:
+        """The same of all partitionings that the table has had, as far as they are kept."""
+        return {str(each.name()) for spec in self._table.specs().values() for each in spec.fields()}
+
+    @property
     def snapshot(self) -> int | None:
         """Id of the snapshot that readers see; None if the table was never written."""
         found = self._table.currentSnapshot()

@@ -207,7 +207,7 @@ def partitioned(shop: Shop, chance: random.Random) -> None:
 
 def described(shop: Shop, chance: random.Random) -> None:
     shop.sql(f"ALTER TABLE {shop.current} ALTER COLUMN name COMMENT 'the name'")
-    shop.sql(f"ALTER TABLE {shop.changes} SET TBLPROPERTIES ('write.parquet.compression-codec' = 'snappy', 'owner' = 'them')")
+    shop.sql(f"ALTER TABLE {shop.changes} SET TBLPROPERTIES ('write.parquet.compression-codec' = 'snappy', 'curated.by' = 'them')")
 
 
 def identified(shop: Shop, chance: random.Random) -> None:
@@ -274,7 +274,11 @@ def taken_by_partition(shop: Shop, chance: random.Random) -> list[str]:
     name = f"c{chance.randrange(10**6)}"
     shop.sql(f"ALTER TABLE {shop.current} ADD PARTITION FIELD bucket(3, id) AS {name}")
     shop.added(name)
-    return [f"ALTER TABLE {shop.current} DROP PARTITION FIELD {name}"]
+    table = shop.current.removeprefix("lake.")
+    return [
+        f"ALTER TABLE {shop.current} DROP PARTITION FIELD {name}",
+        f"CALL lake.system.expire_snapshots(table => '{table}', clean_expired_metadata => true)",
+    ]
 
 
 REFUSED: Final[list[Callable[[Shop, random.Random], list[str]]]] = [renamed, renamed, taken, taken_by_partition]
