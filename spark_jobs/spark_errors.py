@@ -132,8 +132,8 @@ def limit_of(error: BaseException) -> WritetimeError | None:
     for limit in _OF_THE_CATALOG:
         if limit.says.search(trace):
             key, _, message = limit.message.partition(": ")
-            told = f"{message}: {why(error)}"
-            return ConfigError(told, operation="open the catalog", obj=key, retriable=limit.retriable, hint=limit.hint)
+            text = f"{message}: {why(error)}"
+            return ConfigError(text, operation="open the catalog", obj=key, retriable=limit.retriable, hint=limit.hint)
     return None
 
 
