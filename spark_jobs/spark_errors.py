@@ -10,7 +10,7 @@ from typing import Final, NamedTuple
 from py4j.protocol import Py4JJavaError  # type: ignore[import-untyped]
 from pyspark.errors import PySparkException
 
-from writetime.errors import RETRY, ConfigError, PublishError, SparkLimit, WritetimeError
+from writetime.errors import ConfigError, PublishError, SparkLimit, WritetimeError
 
 OURS: Final = "writetime.errors."
 
@@ -132,8 +132,8 @@ def limit_of(error: BaseException) -> WritetimeError | None:
     for limit in _OF_THE_CATALOG:
         if limit.says.search(trace):
             key, _, message = limit.message.partition(": ")
-            found = f"{message}: {why(error)}"
-            return ConfigError(found, operation="open the catalog", obj=key, retriable=limit.retriable, hint=limit.hint)
+            text = f"{message}: {why(error)}"
+            return ConfigError(text, operation="open the catalog", obj=key, retriable=limit.retriable, hint=limit.hint)
     return None
 
 
@@ -143,13 +143,9 @@ def spark_failures(obj: str | None = None) -> Iterator[None]:
     try:
         yield
     except (PySparkException, Py4JJavaError) as error:
-        limit, text = limit_of(error), why(error)
-        if limit is None and text.startswith(OURS):
-            # It says itself what to do, and whether a retry may help.
-            said = text.partition(": ")[2].removeprefix("publish events: ").replace(RETRY, "")
-            raise PublishError(said, operation="publish events", obj=obj, retriable=RETRY in text) from error
+        limit = limit_of(error)
         raise PublishError(
-            text,
+            why(error),
             operation="publish events",
             obj=obj,
             retriable=limit is None or limit.retriable,

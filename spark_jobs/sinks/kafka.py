@@ -101,6 +101,7 @@ _OF_ONE_TOPIC = (
     KafkaError.MSG_SIZE_TOO_LARGE,
     KafkaError.RECORD_LIST_TOO_LARGE,
     KafkaError.INVALID_RECORD,
+    KafkaError.INVALID_TIMESTAMP,
     KafkaError.POLICY_VIOLATION,
     KafkaError.TOPIC_AUTHORIZATION_FAILED,
 )
@@ -108,6 +109,13 @@ _OF_ONE_TOPIC = (
 _TOO_LARGE = (KafkaError.MSG_SIZE_TOO_LARGE, KafkaError.RECORD_LIST_TOO_LARGE)
 """What a broker has against a batch of records, which may be larger than each of them may be."""
 _REFUSED_CLIENT = (KafkaError._AUTHENTICATION, KafkaError._SSL)
+_NO_RIGHT = (
+    KafkaError.TOPIC_AUTHORIZATION_FAILED,
+    KafkaError.GROUP_AUTHORIZATION_FAILED,
+    KafkaError.CLUSTER_AUTHORIZATION_FAILED,
+    KafkaError.TRANSACTIONAL_ID_AUTHORIZATION_FAILED,
+)
+_REFUSED_LOGIN = (*_REFUSED_CLIENT, KafkaError.SASL_AUTHENTICATION_FAILED)
 _REFUSED_QUERY = (KafkaError.TOPIC_AUTHORIZATION_FAILED, KafkaError.CLUSTER_AUTHORIZATION_FAILED)
 _FENCED = (KafkaError._FENCED, KafkaError.PRODUCER_FENCED, KafkaError.INVALID_PRODUCER_EPOCH)
 _GONE_WITH_OTHERS = (KafkaError._PURGE_QUEUE, KafkaError._PURGE_INFLIGHT)
@@ -852,6 +860,11 @@ def _refused(topic: str, error: KafkaError) -> PublishError:
             "of a new `partition_by`: list `t` under `skipped.operations`, or set another policy until it has gone out; its events wait, "
             "others go on. Else compare its message.timestamp.before.max.ms and after.max.ms with the clocks."
         )
+    elif error.code() == KafkaError.INVALID_TIMESTAMP:
+        hint = (
+            "Compare the topic's message.timestamp.before.max.ms and message.timestamp.after.max.ms with the clocks of the brokers and of "
+            "this machine: a record has the time at which it is sent. Its events wait, others go on."
+        )
     return PublishError(f"the broker refuses an event: {error.str()}", operation="publish events", obj=topic, hint=hint)
 
 
@@ -939,6 +952,10 @@ def _failure(operation: str, obj: str, error: KafkaException) -> PublishError:
         hint = f"Are the brokers up, and has each topic as many replicas in sync as its min.insync.replicas says? {_WAIT}"
     elif reason.code() == KafkaError.INVALID_REPLICATION_FACTOR:
         hint = f"Lower `kafka.replication.factor`, or add brokers. {_WAIT}"
+    elif reason.code() in _NO_RIGHT:
+        hint = f"Grant the user what docs/security.md lists: on topics, transactional ids and the group of `topic.prefix`. {_WAIT}"
+    elif reason.code() in _REFUSED_LOGIN:
+        hint = f"Check `security.protocol`, `sasl.…` and `ssl.…` under `kafka.producer`, and the password in the environment. {_WAIT}"
     elif reason.code() == KafkaError.POLICY_VIOLATION:
         hint = f"Make the topic as the brokers' policy wants it, or set `kafka.partitions` and `replication.factor`. {_WAIT}"
     return PublishError(reason.str(), operation=operation, obj=obj, retriable=reason.retriable() or reason.code() in _PASSING, hint=hint)

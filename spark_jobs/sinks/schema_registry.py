@@ -164,8 +164,8 @@ class Registry:
         verdict = self._post(f"/compatibility/subjects/{subject}/versions/latest?verbose=true", subject, {"schema": text})
         # A new subject has no schema to be compatible with.
         if verdict is not None and not self._in(verdict, "is_compatible", bool, subject):
-            told = verdict.get("messages") or ()
-            raise _incompatible(subject, "; ".join(map(str, told)) if isinstance(told, list | tuple) else str(told))
+            reasons = verdict.get("messages") or ()
+            raise _incompatible(subject, "; ".join(map(str, reasons)) if isinstance(reasons, list | tuple) else str(reasons))
         answer = self._post(f"/subjects/{subject}/versions", subject, {"schema": text})
         if answer is None:
             raise self._failure(subject, "HTTP 404: the URL is no Confluent API's", retriable=False)

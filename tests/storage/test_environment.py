@@ -64,7 +64,6 @@ def test_a_broken_file_of_the_library(monkeypatch: pytest.MonkeyPatch, tmp_path:
         open_store(S3).head("a")
 
 
-@pytest.mark.advice("Correct HTTPS_PROXY")
 def test_a_place_of_google_without_a_scheme(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("STORAGE_EMULATOR_HOST", "127.0.0.1:9")
     with pytest.raises(StoreError, match="STORAGE_EMULATOR_HOST") as caught:

@@ -124,6 +124,7 @@ def is_as(error: StoreError, kind: type[StoreError], hint: str | None) -> bool:
     "Turn off requester pays",
     "Set AWS_REGION to the region",
     "s3:GetObject, PutObject and AbortMultipartUpload where",
+    "The account that owns the bucket is closed",
 )
 def test_s3(s3_memory: s3_stub.Stub, answer: Answer, kind: type[StoreError], hint: str | None) -> None:
     store = open_store(f"s3://{s3_stub.BUCKET}")
@@ -148,7 +149,12 @@ def test_s3(s3_memory: s3_stub.Stub, answer: Answer, kind: type[StoreError], hin
 
 
 @pytest.mark.parametrize(("answer", "kind", "hint"), OF_GCS, ids=lambda value: str(value[0]) if isinstance(value, tuple) else "")
-@pytest.mark.advice("Enable billing for the bucket's project.", "storage.objects.create and get where a node ships")
+@pytest.mark.advice(
+    "Enable billing for the bucket's project.",
+    "storage.objects.create and get where a node ships",
+    "A service perimeter or a constraint",
+    "Renew the credentials: GOOGLE_APPLICATION_CREDENTIALS",
+)
 def test_gcs(stub: gcs_stub.Stub, answer: tuple[int, str], kind: type[StoreError], hint: str | None) -> None:
     store = open_store(f"gs://{gcs_stub.BUCKET}")
     stub.objects["a"] = gcs_stub.Held(b"abc", 1, {})
