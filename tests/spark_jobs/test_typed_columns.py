@@ -12,6 +12,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from spark_jobs.stages.column_values import without
 from spark_jobs.stages.merge_stream import FOLDED
 from spark_jobs.stages.row_packs import pack, unpacked
 from spark_jobs.stages.typed_columns import EventColumns
@@ -47,7 +48,7 @@ from writetime.cassandra.schema.history import SchemaLearner
 from writetime.cassandra.schema.model import Column, Schema, Table, UserType
 from writetime.cassandra.types.types import CollectionType, CqlType, UdtType, elements
 from writetime.errors import MalformedMutation
-from writetime.events.arrow import plain_values
+from writetime.events.arrow import arrow_type, plain_values, to_arrow_value
 from writetime.events.masking import Rules
 
 KEY_TYPES = (
@@ -382,6 +383,69 @@ def test_what_a_dropped_column_held_is_told_in_the_types_of_its_time(kind: str, 
     same(now, rows, schema, before={now.id.bytes: was})
     (event,) = page(now, rows, schema, "numba", before={now.id.bytes: was}).to_pylist()
     assert (event["changed"], event["before"]["home"], event["after"]["home"]) == (["home"], values["home"], None)
+
+
+@pytest.mark.parametrize("read", [frozenset[int](), frozenset({0, 1, 2})])
+@pytest.mark.parametrize(
+    "rules",
+    [
+        Rules(cuts={1: ["shop.everything.(c text|c ascii)"]}),
+        Rules(masks={2: ["shop.everything.(c text|tags|home|c int)"]}),
+        Rules(hashes={"sha256": ["shop.everything.(id|c text|c int|tags|home|homes|select)"]}, salt="s"),
+        Rules(fields=[f"shop.everything.{name}" for name in ("home.street", "work.since when", "homes.street", "by pair.b")]),
+        Rules(exclude=["shop.everything.(c text|names|select)"]),
+        Rules(rows={"shop.everything": "name > 2"}),
+        Rules(rows={"shop.everything": "'a' in tags and not name == 4"}, exclude=["shop.everything.(tags|name)"]),
+        Rules(rows={"shop.everything": "id == 1 and tags is not None"}, masks={1: ["shop.everything.tags"]}),
+    ],
+    ids=["cut", "mask", "hash", "fields", "exclude", "rows", "rows by excluded columns", "rows by keys and masked columns"],
+)
+def test_each_rule_as_the_twin_has_it(rules: Rules, read: frozenset[int], monkeypatch: pytest.MonkeyPatch) -> None:
+    """Of rows that are created, changed, deleted, and that come to a filter and leave it."""
+    noted = made_by_columns(monkeypatch)
+    held = PLAIN | {"c text": "äbc", "c ascii": "xyz", "by pair": [({"a": 1, "b": "x"}, 5), ({"a": 2, "b": "x"}, 6)], "name": 1}
+    steps: list[dict[str, Any]] = [
+        {},
+        {"c text": "äx", "name": 3, "home": {"street": "t", "Since when": 5}},
+        {"c ascii": "xz", "home": {"street": "t", "Since when": 6}, "tags": ["a", "c"], "select": [3]},
+        {"name": 4, "c text": "y", "by pair": [({"a": 1, "b": "y"}, 5)], "homes": []},
+        {"name": 2, "tags": ["b"], "c float": 0.0},
+    ]
+    mutations = []
+    for at, step in enumerate(steps):
+        held = held | step
+        mutations += [insert(EVERYTHING, key, held, timestamp=THEN + at) for key in (1, 2)]
+    rows = folded([frame(each, segment=at % 3) for at, each in enumerate([*mutations, delete(EVERYTHING, 1, THEN + 9)])])
+    mine = folded_of(EVERYTHING, rows)
+    assert len(mine) == 11
+    same(EVERYTHING, mine, SCHEMA, rules=rules, read=read)
+    assert noted == [True]
+
+
+ADDRESS = {"street": "s", "zip": 7, "tags": None}
+WITHIN: dict[str, Any] = {
+    "frozen<addr>": ADDRESS,
+    "list<frozen<addr>>": [ADDRESS, ADDRESS | {"street": None}],
+    "map<text, frozen<addr>>": [("a", ADDRESS), ("b", ADDRESS)],
+    "tuple<int, frozen<addr>>": (1, ADDRESS),
+    "vector<frozen<addr>, 2>": [ADDRESS, ADDRESS],
+    "map<text, frozen<list<frozen<tuple<frozen<addr>>>>>>": [("a", [(ADDRESS,), (ADDRESS,)])],
+}
+
+
+@pytest.mark.parametrize("text", WITHIN)
+@pytest.mark.parametrize("path", [("street",), ("zip",)])
+def test_fields_are_null_wherever_their_type_is(text: str, path: tuple[str, ...]) -> None:
+    of = Table("k", "any", UUID(int=77), {"id": Column("id", "partition_key", "int", 0), "v": Column("v", "regular", text)})
+    change = Rules(fields=[f"k.any.v.{path[0]}"]).of(of, TYPES).changes()["v"]
+    kind, value = kind_of(text), WITHIN[text]
+    held = pa.array([None, to_arrow_value(kind, value), None, to_arrow_value(kind, value)], arrow_type(kind))
+    expected = to_arrow_value(kind, change(value))
+    for at in (0, 1, 2):
+        found = without(kind, held.slice(at), {path})
+        found.validate(full=True)
+        assert found.equals(pa.array([None, expected, None, expected][at:], arrow_type(kind)))
+        assert not found.equals(held.slice(at))
 
 
 SECRET = "clear"
