@@ -195,7 +195,7 @@ def config_of(
         cluster=ClusterConfig(name=CLUSTER, datacenters=["dc1"]),
         bucket=str(folder / "bucket"),
         catalog=CatalogConfig(uri=f"jdbc:sqlite:{folder / 'catalog.db'}", warehouse=str(folder / "warehouse")),
-        spark=SparkConfig(shuffle_partitions=buckets, conf=conf),
+        spark=SparkConfig(conf={**conf, "spark.sql.shuffle.partitions": str(buckets)}),
         buckets=buckets,
     )
 

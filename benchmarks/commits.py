@@ -33,6 +33,7 @@ from rich.table import Table as Grid
 
 from benchmarks.warehouse import cpu_seconds_of_jvm
 from spark_jobs.session import spark_session
+from spark_jobs.sinks import compaction
 from spark_jobs.sinks.compaction import compact_if_due
 from spark_jobs.sinks.iceberg import Warehouse
 from spark_jobs.sinks.iceberg_table import IcebergTable
@@ -59,12 +60,12 @@ def main(arguments: list[str]) -> int:
     parser.add_argument("--changes", type=int, default=20, help="changes of a batch")
     parser.add_argument("--rows", type=int, default=100_000, help="rows of the table from the start")
     parser.add_argument("--writes", choices=("merge-on-read", "copy-on-write"), default="merge-on-read")
-    parser.add_argument("--compact", type=int, default=None, help="compact after so many commits, as a session does after 100")
+    parser.add_argument("--compact", type=int, default=0, help="compact after so many commits, as a session does after 40")
     options = parser.parse_args(arguments)
     structlog.configure(wrapper_class=structlog.make_filtering_bound_logger(logging.WARNING))
     with tempfile.TemporaryDirectory() as folder:
-        layout = WarehouseConfig(writes=options.writes, compact_commits=options.compact)
-        bench = Bench.create(Path(folder), layout, options.rows, options.changes)
+        bench = Bench.create(Path(folder), WarehouseConfig(writes=options.writes), options.rows, options.changes)
+        bench.compact_after = compaction.COMMITS = options.compact
         for commits in sorted(options.commits):
             while bench.commits < commits:
                 bench.commit()
@@ -88,6 +89,8 @@ class Bench:
     changes: int
     commits: int = 0
     until_compaction: int = 0
+    compact_after: int = 0
+    """0: never."""
     times: dict[str, list[float]] = field(default_factory=lambda: {"changes": [], "current": []})
     grid: Grid = field(default_factory=lambda: Grid("after", "table", *FIGURES))
 
@@ -114,9 +117,9 @@ class Bench:
         self._timed("changes", lambda: self.warehouse.write_changes(SALES, SCHEMA, found, batch))
         self._timed("current", lambda: self.warehouse.merge_current(SALES, SCHEMA, found, batch))
         self.until_compaction -= 1
-        if self.warehouse.layout.compact_commits and self.until_compaction <= 0:
+        if self.compact_after and self.until_compaction <= 0:
             seconds = cpu_seconds_of_jvm(self.spark, self._compact)
-            if self.until_compaction == self.warehouse.layout.compact_commits:
+            if self.until_compaction == self.compact_after:
                 say(f"compaction after {self.commits} commits: {seconds:.1f} s")
 
     def _compact(self) -> None:
@@ -179,7 +182,7 @@ def _session(folder: Path) -> SparkSession:
         cluster=ClusterConfig(name="bench", datacenters=["dc1"]),
         bucket=str(folder),
         catalog=CatalogConfig(uri=f"jdbc:sqlite:{folder / 'catalog.db'}", warehouse=str(folder / "warehouse")),
-        spark=SparkConfig(conf=conf, shuffle_partitions=2),
+        spark=SparkConfig(conf={**conf, "spark.sql.shuffle.partitions": "2"}),
     )
     return spark_session(config, "benchmark of small commits")
 

@@ -45,7 +45,7 @@ from benchmarks.report import report
 from benchmarks.workloads import Workload, orders, other, recorded
 from spark_jobs import ingest
 from spark_jobs.session import spark_session
-from spark_jobs.sinks.compaction import Compaction
+from spark_jobs.sinks.compaction import COMMITS, Compaction
 from tests.cassandra.schema.examples import create_keyspace, create_table
 from tools import ROOT
 from tools.console import say
@@ -242,13 +242,12 @@ def _many_batches(bench: Session, filled: growth.Bench) -> None:
     table = growth.table_of(rows)
     changed = max(2, bench.size.changed // 100)
     compaction = Compaction(filled.config, filled.store, bench.spark)
-    every = filled.config.warehouse.compact_commits or 0
     deadline, number, reads = time.monotonic() + bench.size.commit_seconds, 0, []
     while number < bench.size.commits and time.monotonic() < deadline:
         number += 1
         filled.batch(rows, changed, 100 + number, check=False)
         due = compaction.due(filled.sealed)
-        if due or number == bench.size.commits or number % every == every - 1:
+        if due or number == bench.size.commits or number % COMMITS == COMMITS - 1:
             reads.append(bench.read(table.full_name, "id note amount"))
         compaction.run(filled.sealed, due)
     reads.append(bench.read(table.full_name, "id note amount"))

@@ -15,8 +15,8 @@ Cassandra. This is a batch of its own kind: it reads no segments and changes no 
 `cdc_replay` can replay older segments only into a shadow namespace, and leaves out rows that a purged tombstone may have deleted.
 
 Then the warehouse tables: small files are compacted, deletes applied, and snapshots older than `warehouse.keep_snapshots_days` expired. The
-task logs the files of each table before and after. No batch is ingested meanwhile. (A session merges small files by itself between two runs:
-`warehouse.compact_commits`.)
+task logs the files of each table before and after. No batch is ingested meanwhile. (A session merges small files by itself between two runs,
+after 40 batches with events of a table.)
 
 Finally the archive: segments older than `archive.compress_after_days` are packed, segments older than `archive.keep_days` deleted, and their
 records pruned, for an hour at most. Batches continue meanwhile. `writetime status` shows the progress and the bytes before

@@ -20,7 +20,7 @@ from airflow.sdk import Asset, AssetAlias, AssetOrTimeSchedule, CronTriggerTimet
 from writetime_notices import Notice, RunNotice, key_of, notifier
 from writetime_page import link
 
-from writetime.config.airflow import AirflowConfig
+from writetime.config.airflow import JOB_HOURS, AirflowConfig
 from writetime.config.installation import SETTING, Pipeline, Pipelines, Problem, pipelines
 from writetime.errors import ConfigError
 
@@ -64,7 +64,7 @@ class Settings:
             "config": self.config,
             "page": self.page,
             "spark_connection": self.airflow.spark_connection,
-            "execution_timeout": timedelta(hours=self.airflow.job_hours),
+            "execution_timeout": timedelta(hours=JOB_HOURS),
             **{kind: pool for kind, pool in pools.items() if pool},
             **on_failure,
         }

@@ -28,7 +28,6 @@ from shippers import upload
 from shippers.cdc_settings import SettingsMonitor
 from shippers.completed import CompletedSegments
 from shippers.disk_space import Level, Pace
-from shippers.filler import Filler
 from shippers.folder import Found, State
 from shippers.growing import GrowingSegments
 from shippers.loaded import LoadedTables
@@ -123,7 +122,6 @@ class Agent:
         )
         self._growing = GrowingSegments(self._node, store, self._scanner, self._schema, pace, stop, self.metrics, self.pulse, self._log)
         self._sign_off = SignOff(None if link is None else link.ring, config.cluster.datacenters, self._log, self._settings.forget)
-        self._filler = Filler(self._node.ship.filler, stop, self.metrics, self.pulse, self._log)
 
     def run(self, mode: Mode) -> bool:
         """Ship until stopped, or for one round. Return whether the last round shipped everything.
@@ -175,8 +173,6 @@ class Agent:
             self._relief.make_room()
         elif not drain:
             result.failed += self._growing.failed
-            if self._link is not None:
-                self._filler.fill_if_due(self._link.fill, self._scanner.level, shipped=bool(result.shipped))
         self._scanner.note(result.failed, self._growing.seen)
         return result
 

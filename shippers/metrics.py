@@ -97,7 +97,6 @@ class Metrics:
         self._spills = counter("spilled_segments", "Segments spilled while the store was unavailable.")
         self._parts = counter("parts", "Parts of growing segments that the store has confirmed.")
         self._part_bytes = counter("part_bytes", "Bytes of these parts. The bytes of the whole segments are not included.")
-        self._filled = counter("filler_bytes", "Filler bytes written to the node to complete its segments (ship.filler).")
         self._seconds = Histogram(
             "writetime_ship_segment_seconds", "Time to ship a segment, up to its deletion.", registry=self.registry,
             buckets=(0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30, 60, 300),
@@ -140,9 +139,6 @@ class Metrics:
     def shipped_part(self, size: int) -> None:
         self._parts.inc()
         self._part_bytes.inc(size)
-
-    def filled(self, size: int) -> None:
-        self._filled.inc(size)
 
     def saw_tails(self, tails: Collection[TailSeen]) -> None:
         late = [tail.written for tail in tails if tail.synced > (tail.shipped or 0)]

@@ -23,13 +23,12 @@ from typing import Any, Self, TypeVar
 
 from shippers import state_file
 from shippers.cdc_settings import SettingsMonitor, take_settings
-from shippers.filler import fill
 from shippers.schema_snapshot import plain, schema_version, take_snapshot
 from shippers.sign_off import Ring, take_ring
 from shippers.truncations import take_truncations
 from writetime.cassandra.cdc_settings import CdcSettings
 from writetime.cassandra.token_ring import MURMUR3, partitioner_name
-from writetime.config.node import FillerConfig, NodeConfig
+from writetime.config.node import NodeConfig
 from writetime.config.pipeline import PipelineConfig
 from writetime.errors import ConfigError, ShipError
 from writetime.storage import layout
@@ -108,10 +107,6 @@ class Link:
     def ring(self) -> Ring:
         """The node's generation and the ring's members; see shippers.sign_off."""
         return self._ask("query the ring", take_ring)
-
-    def fill(self, config: FillerConfig, stopped: Callable[[], bool]) -> int:
-        """Fill a segment; returns bytes written. See shippers.filler."""
-        return self._ask("fill a segment", lambda session: fill(session, config, stopped))
 
     def close(self) -> None:
         if self._cluster is not None:

@@ -31,6 +31,7 @@ from pydantic import ValidationError
 from spark_jobs.job_exit import reports_failure
 from spark_jobs.session import spark_session
 from spark_jobs.sinks.avro_files import files_up_to
+from writetime.config.archive import REPORTS_DAYS
 from writetime.config.pipeline import PipelineConfig, load
 from writetime.errors import WritetimeError
 from writetime.pipeline import erasures, retention
@@ -145,15 +146,12 @@ class Care:
             )
             # In sequence: the manifest of a batch is deleted first.
             finished &= self._each("batches", documents, self._remove, threads=1)
-        reports = retention.statuses(self.store, cluster, self.now - retention.STATUSES)
-        if settings.keep_reports_days is not None:
-            reports = chain(reports, retention.reports(self.store, cluster, self._ago(settings.keep_reports_days)))
-        finished &= self._each("reports", reports, self._remove)
-        if settings.keep_reports_days is not None:
-            voided = voided_by_now(self.store, cluster, past)
-            settled = retention.settled(self.store, cluster, self._ago(settings.keep_reports_days), voided)
-            # In sequence: the note of a quarantine record is deleted last.
-            finished &= self._each("quarantine", settled, self._remove, threads=1)
+        old = self._ago(REPORTS_DAYS)
+        statuses = retention.statuses(self.store, cluster, self.now - retention.STATUSES)
+        finished &= self._each("reports", chain(statuses, retention.reports(self.store, cluster, old)), self._remove)
+        settled = retention.settled(self.store, cluster, old, voided_by_now(self.store, cluster, past))
+        # In sequence: the note of a quarantine record is deleted last.
+        finished &= self._each("quarantine", settled, self._remove, threads=1)
         if settings.keep_claims_days is not None and self.config.kafka is not None:
             claims = retention.claims(self.store, self.config.kafka.topic_prefix, self._ago(settings.keep_claims_days))
             finished &= self._each("claims", claims, self._remove)

@@ -10,7 +10,7 @@ drift yet are checked again once the table is complete up to the first check (on
 batch), as long as `--wait` allows. Columns and rows that the pipeline excludes, masks or filters (`writetime.events.masking`)
 are treated the same on both sides. The job only reads; the report goes into the bucket, and how far each table was
 compared is recorded (`writetime.pipeline.comparisons`). With `--due` it compares what is due by this record, in
-rounds: after each one, report and record are written, and no round begins after half of `airflow.job_hours`.
+rounds: after each one, report and record are written, and no round begins after half of JOB_HOURS.
 
 Exit code: 0 no drift; 1 drift, or something could not be compared.
 """
@@ -55,6 +55,7 @@ from writetime.cassandra.schema.model import Schema, Table
 from writetime.cassandra.types.byte_comparable import RowKeys, record_key, split_record_key
 from writetime.cassandra.types.canonical import ElementPaths
 from writetime.cassandra.types.types import CqlType, parse_type
+from writetime.config.airflow import JOB_HOURS
 from writetime.config.cluster import CqlConfig
 from writetime.config.pipeline import PipelineConfig, load
 from writetime.config.warehouse import WarehouseConfig
@@ -63,7 +64,6 @@ from writetime.events.arrow import from_arrow_value, plain_values
 from writetime.events.key_spelling import clustering_spelling, has_spellings, is_distinct
 from writetime.events.masking import Rules, TableRules
 from writetime.events.naming import to_column
-from writetime.events.number_rules import Digits
 from writetime.pipeline import comparisons, verification, watermark
 from writetime.pipeline.bootstrap.rows import Selection
 from writetime.pipeline.bootstrap.run import Range, parse_part, split, split_parts
@@ -265,7 +265,7 @@ class Verification:
         whole = {table.id for table in tables if hides_tokens(self.config.columns.rules.of(table, self.schema.types))}
         known, rows = comparisons.read(self.store, self.cluster), sealed.rows if sealed else {}
         due = comparisons.due(known, tables, self.config.snapshot, datetime.now(UTC), read=read, rows=rows, whole=whole)
-        until = time.monotonic() + self.config.airflow.job_hours * 3600 / 2
+        until = time.monotonic() + JOB_HOURS * 3600 / 2
         for number in range(max((len(each.slices) for each in due), default=0)):
             if number and time.monotonic() > until:
                 log.info("the next run continues", slices=number)
@@ -652,8 +652,7 @@ class Rows:
         # To Cassandra decimals 1.0 and 1.00 are one clustering, and replicas may show either.
         self.spelled = {name: spell for name in self.clustering if (spell := clustering_spelling(self.shape.columns[name])) is not None}
         self.respelled = {name: kind for name, kind in self.shape.keys.items() if has_spellings(kind)}
-        layout = warehouse or WarehouseConfig()
-        self.digits, self.overflow = layout.numbers.of(found.shown()), layout.overflow
+        self.digits = (warehouse or WarehouseConfig()).numbers.of(found.shown())
         values = [column for column in self.selection.selected if column.kind in ("static", "regular")]
         self.asked = {column.name for column in self.selection.selected}
         self.facts = {column.name: of_elements or not self.shape.columns[column.name].multicell for column in values}
@@ -751,14 +750,9 @@ class Rows:
 
     def _plain(self, name: str, value: Any) -> verification.Json:
         if name in self.digits and value is not None:
-            return self._number(self.digits[name], str(value))
+            # Of no bytes, a number of current rows is null.
+            return verification.one_spelling(str(value)) if str(value) else None
         return plain(value)
-
-    def _number(self, digits: Digits, text: str) -> verification.Json:
-        """A number as current rows hold it: of no bytes, or one that does not fit, it is null."""
-        if not text or (self.overflow == "null" and digits.fitted(text) is None):
-            return None
-        return verification.one_spelling(text)
 
 
 def _internal_columns(table: Table) -> set[str]:

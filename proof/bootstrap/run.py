@@ -133,7 +133,7 @@ def configured(folder: Path, ring: Ring, kafka: Kafka, rows: int, rule: str = ""
             "margin_seconds": MARGIN,
         },
         "airflow": {"mode": "session", "session_poll_seconds": 0.5},
-        "spark": {"conf": conf, "shuffle_partitions": 2},
+        "spark": {"conf": {"spark.sql.shuffle.partitions": "2", **conf}},
         "buckets": 2,
     }
     path = folder / "pipeline.yaml"

@@ -112,7 +112,7 @@ def _config(folder: Path, kafka: Kafka, datacenters: list[str]) -> PipelineConfi
         "kafka": {"bootstrap.servers": kafka.bootstrap, "topic.prefix": "c", "heartbeat.interval.ms": 1000, "complete_markers": True},
         "snapshot": {"mode": "never"},
         "airflow": {"mode": "session"},
-        "spark": {"conf": spark_conf(folder) | {"spark.driver.memory": "1g"}, "shuffle_partitions": 2},
+        "spark": {"conf": spark_conf(folder) | {"spark.driver.memory": "1g", "spark.sql.shuffle.partitions": "2"}},
         # Some of a round's segments are left to the next batch.
         "segments_per_batch": 2,
         "buckets": 2,

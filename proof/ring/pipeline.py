@@ -153,7 +153,7 @@ class Pipeline:
                 "bucket": str(folder / "bucket"),
                 "state": str(folder / "bucket"),
                 "catalog": {"uri": f"jdbc:sqlite:{folder / 'lake' / 'catalog.db'}", "warehouse": str(folder / "lake" / "warehouse")},
-                "spark": {"conf": conf, "shuffle_partitions": 2},
+                "spark": {"conf": {"spark.sql.shuffle.partitions": "2", **conf}},
                 "buckets": BUCKETS,
             }
         )

@@ -1,7 +1,7 @@
 """Compaction in a session: keeps the files of tables in bounds between two runs of maintenance.
 
 Strategy: a session commits every few seconds, and each commit leaves a small file in every table that it
-writes. After `warehouse.compact_commits` batches with events of a table, the small files of its changes and of
+writes. After COMMITS batches with events of a table, the small files of its changes and of
 its current rows are merged, and surplus snapshots expire. This happens between a batch's seal and its archive:
 no batch is open then and none can be planned, so nobody else writes to the tables, and nothing that an open
 batch looks for can expire. A second driver that is late anyway is rejected by Iceberg, or rejects the
@@ -34,6 +34,8 @@ from writetime.storage.store import Store
 
 log = structlog.get_logger()
 
+COMMITS = 40
+"""Batches with events of a table after which its small files are merged."""
 _SECONDS: Final = 5.0
 """After which the next table has to wait for the next batch."""
 
@@ -44,13 +46,10 @@ class Compaction:
 
     def __init__(self, config: PipelineConfig, store: Store, spark: SparkSession) -> None:
         self._config, self._store, self._spark = config, store, spark
-        self._every = config.warehouse.compact_commits if config.warehouse.compact else None
         self.commits_left: dict[str, int] = {}
 
     def due(self, sealed: Sealed) -> list[str]:
         """Count the batch, and give the tables to look at, by their labels, the longest overdue first."""
-        if self._every is None:
-            return []
         for account in sealed.accounting:
             if account.events:
                 self.commits_left[account.table] = self.commits_left.get(account.table, 1) - 1
@@ -64,7 +63,7 @@ class Compaction:
         tables = {table.label: table for table in captured}
         warehouse = Warehouse.of(self._config, self._store, self._spark)
         for label in due:
-            self.commits_left[label] = compact_if_due(warehouse, tables[label]) if label in tables else self._every or 0
+            self.commits_left[label] = compact_if_due(warehouse, tables[label]) if label in tables else COMMITS
             if time.monotonic() - begun >= _SECONDS:
                 return
 
@@ -72,12 +71,12 @@ class Compaction:
 def compact_if_due(warehouse: Warehouse, table: Table) -> int:
     """Compact the table's changes and current rows if they got so many commits since the last time; returns
     how many more they may get until the next look."""
-    spark, every = warehouse.spark, warehouse.layout.compact_commits or 0
+    spark = warehouse.spark
     try:
         held = {name: IcebergTable(spark, name) for name in (warehouse.changes_of(table), warehouse.current_of(table)) if name}
         since = max((commits_since_compaction(each.lineage) for each in held.values()), default=0)
-        if since < every:
-            return every - since
+        if since < COMMITS:
+            return COMMITS - since
         for name in held:
             begun = time.monotonic()
             merge_small(spark, name)
@@ -85,7 +84,7 @@ def compact_if_due(warehouse: Warehouse, table: Table) -> int:
             log.info("small files merged", table=name.replace("`", ""), commits=since, seconds=round(time.monotonic() - begun, 1))
     except (PySparkException, Py4JError) as error:
         log.warning("small files not merged", table=table.label, error=why(error))
-    return every
+    return COMMITS
 
 
 def commits_since_compaction(lineage: list[Kept]) -> int:

@@ -835,7 +835,7 @@ class Warehouse:
 
     def _last_rows(self, shape: RowShape, rows: StructType) -> PageRows:
         """Makes the rows after the batch, with the action for each in column OP."""
-        made = last_rows(to_arrow_schema(rows), self.layout.overflow)
+        made = last_rows(to_arrow_schema(rows))
         if shape.table.static_columns and shape.table.clustering:
             partition, clustering = _names(shape.table.partition_key), _names(shape.table.clustering)
             made = one_of_each_key(made, partition, clustering)
@@ -1085,7 +1085,7 @@ class Warehouse:
                     f"column {column} is {Digits(before.precision, before.scale)} in the warehouse, and text by `warehouse.{kind}`, which "
                     f"cannot be made of it. Restore the rule; or drop the table {held.name} and run `writetime rebuild`."
                 )
-            if name in digits and self.layout.overflow == "reject":
+            if name in digits:
                 self._expect_fitting(held, column, digits[name])
 
     def _expect_fitting(self, held: IcebergTable, column: str, digits: Digits) -> None:

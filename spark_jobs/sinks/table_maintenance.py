@@ -8,7 +8,7 @@ changes stay grouped by day. Files are counted before and after. A failure is lo
 files is still correct.
 
 Every commit writes a metadata.json with all snapshots, so there must not be too many. Those of the last hour
-stay, because a reader may use them, and so do the newest `keep_snapshots`. Of older ones, those that are not
+stay, because a reader may use them, and so do the newest NEWEST. Of older ones, those that are not
 the last of their hour go first, the oldest before the others: history becomes coarser, not shorter. What a
 batch needs of snapshots is never older than the batch: whether it or a voided batch has committed, and the
 snapshot before that. While a batch is open no snapshot is expired.
@@ -35,7 +35,7 @@ from spark_jobs.sinks.iceberg import Warehouse
 from spark_jobs.sinks.iceberg_table import IcebergTable
 from spark_jobs.sinks.schema_evolution import quoted
 from writetime.cassandra.schema.model import Table
-from writetime.config.warehouse import WarehouseConfig
+from writetime.config.warehouse import ORPHANS_DAYS, WarehouseConfig
 from writetime.events.naming import to_column
 from writetime.pipeline.maintenance_report import Files, Tidied
 
@@ -43,6 +43,10 @@ log = structlog.get_logger()
 
 IN_USE = timedelta(hours=1)
 """How long a snapshot stays however many there are: the publisher, or a query, may read it."""
+NEWEST = 20
+"""Snapshots that stay however old they are."""
+MOST = 1000
+"""Snapshots of a table above which history becomes coarser: each commit writes the list of all of them."""
 _MANIFEST_SIZE = "commit.manifest.target-size-bytes"
 MANY_DELETES = 2
 """Files of deletes that a data file may have before it is written anew."""
@@ -61,14 +65,12 @@ def tidy(warehouse: Warehouse, tables: Iterable[Table], *, now: datetime | None 
             held = IcebergTable(warehouse.spark, name)
             held.refresh()
             before = count(held)
-            if layout.compact:
-                _compact(warehouse.spark, name, order)
+            _compact(warehouse.spark, name, order)
             held.refresh()
             if layout.keep_snapshots_days is not None:
                 moment = now or datetime.now(UTC)
-                _expire(held, layout, moment, _surplus_of(held, layout, moment))
-            if layout.keep_orphans_days is not None:
-                _delete_orphans(warehouse.spark, held, datetime.now(UTC) - timedelta(days=layout.keep_orphans_days))
+                _expire(held, layout, moment, _surplus_of(held, moment))
+            _delete_orphans(warehouse.spark, held, datetime.now(UTC) - timedelta(days=ORPHANS_DAYS))
             found.append(Tidied(name=_plain(name), before=before, after=count(held)))
         except Exception as error:
             if kind_of(error) == "driver":
@@ -145,20 +147,18 @@ class Snapshot(NamedTuple):
     at: datetime
 
 
-def surplus(snapshots: Iterable[Snapshot], current: int | None, layout: WarehouseConfig, now: datetime) -> list[int]:
-    """The ids of the snapshots to expire because there are more than `most_snapshots`, the oldest first.
+def surplus(snapshots: Iterable[Snapshot], current: int | None, now: datetime) -> list[int]:
+    """The ids of the snapshots to expire because there are more than MOST, the oldest first.
     `current`: the one that readers see."""
-    if (most := layout.most_snapshots) is None:
-        return []
     oldest_first = sorted(snapshots, key=lambda snapshot: snapshot.at)
     visible = _visible(oldest_first, current)
-    kept = set(visible[: layout.keep_snapshots]) | {each.id for each in oldest_first if each.at > now - IN_USE}
+    kept = set(visible[:NEWEST]) | {each.id for each in oldest_first if each.at > now - IN_USE}
     unshown = kept | _rolled_back(oldest_first, visible)
     # The last of each hour.
     hourly = {each.at.replace(minute=0, second=0, microsecond=0): each.id for each in oldest_first if each.id not in unshown}
-    kept.update(list(hourly.values())[max(0, len(hourly) - max(0, most - layout.keep_snapshots)) :])
+    kept.update(list(hourly.values())[max(0, len(hourly) - max(0, MOST - NEWEST)) :])
     fine = [each.id for each in oldest_first if each.id not in kept]
-    return fine[: max(0, len(oldest_first) - most)]
+    return fine[: max(0, len(oldest_first) - MOST)]
 
 
 def _rolled_back(oldest_first: list[Snapshot], visible: list[int]) -> set[int]:
@@ -178,13 +178,13 @@ def _visible(snapshots: Iterable[Snapshot], current: int | None) -> list[int]:
 
 def thin(spark: SparkSession, name: str, layout: WarehouseConfig) -> None:
     """Expire surplus snapshots if there are many."""
-    if layout.keep_snapshots_days is None or layout.most_snapshots is None:
+    if layout.keep_snapshots_days is None:
         return
     now, held = datetime.now(UTC), IcebergTable(spark, name)
     held.refresh()
-    found = _surplus_of(held, layout, now)
+    found = _surplus_of(held, now)
     # Each expiry reads the manifests of all snapshots.
-    if len(found) > layout.most_snapshots // 4:
+    if len(found) > MOST // 4:
         _expire(held, layout, now, found)
 
 
@@ -194,7 +194,7 @@ def _expire(held: IcebergTable, layout: WarehouseConfig, now: datetime, gone: It
     if held.properties.get("gc.enabled") == "false":
         log.info("snapshots not expired: gc.enabled is false", table=_plain(held.name))
         return
-    held.expire(now - timedelta(days=layout.keep_snapshots_days or 0), layout.keep_snapshots, gone)
+    held.expire(now - timedelta(days=layout.keep_snapshots_days or 0), NEWEST, gone)
 
 
 def _delete_orphans(spark: SparkSession, held: IcebergTable, before: datetime) -> None:
@@ -219,11 +219,11 @@ def _is_older(held: IcebergTable, before: datetime) -> bool:
     return oldest is not None and (oldest.parent is not None or oldest.at <= before)
 
 
-def _surplus_of(held: IcebergTable, layout: WarehouseConfig, now: datetime) -> list[int]:
+def _surplus_of(held: IcebergTable, now: datetime) -> list[int]:
     found = [Snapshot(each.id, each.parent, each.at) for each in held.kept]
     # Iceberg refuses to expire what a person's tag or branch names.
     named = set(held.refs.values())
-    return [each for each in surplus(found, held.snapshot, layout, now) if each not in named]
+    return [each for each in surplus(found, held.snapshot, now) if each not in named]
 
 
 def scrub(spark: SparkSession, name: str, before: datetime, check: Callable[[], None] = lambda: None) -> None:

@@ -15,7 +15,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from spark_jobs.stages.arrow_runs import whole
-from spark_jobs.stages.number_columns import Overflow, as_digits
+from spark_jobs.stages.number_columns import as_digits
 from spark_jobs.stages.row_packs import pack, unpacked
 from spark_jobs.stages.scan import Batches
 from spark_jobs.stages.table_events import Event
@@ -100,24 +100,24 @@ def change_rows(columns: pa.Schema, about: Mapping[str, Any], *, cells: bool) ->
 # --- current rows
 
 
-def last_rows(columns: pa.Schema, overflow: Overflow = "reject") -> Callable[[Pages], Batches]:
-    """Pages to actions on current rows, with these columns, one of which is OP. `overflow`: what becomes of a number
-    that its column does not hold; NumberTooLong if that is to be rejected."""
+def last_rows(columns: pa.Schema) -> Callable[[Pages], Batches]:
+    """Pages to actions on current rows, with these columns, one of which is OP. NumberTooLong for a number that its column
+    does not hold."""
     as_events = pa.schema([field.with_type(pa.string()) if pa.types.is_decimal(field.type) else field for field in columns])
 
     def rows(given: Pages) -> Batches:
         for page in given:
-            yield from (_with_numbers(batch, columns, overflow) for batch in _last_rows(page, as_events))
+            yield from (_with_numbers(batch, columns) for batch in _last_rows(page, as_events))
 
     return rows
 
 
-def _with_numbers(batch: pa.RecordBatch, columns: pa.Schema, overflow: Overflow) -> pa.RecordBatch:
+def _with_numbers(batch: pa.RecordBatch, columns: pa.Schema) -> pa.RecordBatch:
     """The rows with texts of numbers as decimals, where these are the columns' types."""
     if batch.schema.types == columns.types:
         return batch
     found = [
-        as_digits(field.name, array, field.type, overflow) if pa.types.is_decimal(field.type) else array
+        as_digits(field.name, array, field.type) if pa.types.is_decimal(field.type) else array
         for array, field in zip(batch.columns, columns, strict=True)
     ]
     return pa.RecordBatch.from_arrays(found, schema=columns)

@@ -6,7 +6,7 @@ converted one by one. Does not know which columns these are (`writetime.events.n
 from __future__ import annotations
 
 from decimal import Decimal
-from typing import Any, Final, Literal
+from typing import Any, Final
 
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -16,17 +16,16 @@ from writetime.events.type_mapping import MAX_PRECISION
 
 _SHORT: Final = MAX_PRECISION // 2
 """Before the point and after it, in a short text."""
-Overflow = Literal["reject", "null"]
-HINT: Final = "Set a wider type in `warehouse.decimal` or `warehouse.varint`, or `warehouse.overflow: 'null'`."
+HINT: Final = "Set a wider type in `warehouse.decimal` or `warehouse.varint`, or `text`."
 
 
 class NumberTooLong(Exception):
     """A value does not fit the DECIMAL type of its column, and would not fit again."""
 
 
-def as_digits(column: str, texts: Any, kind: pa.Decimal128Type, overflow: Overflow) -> Any:
-    """An array of texts as decimals of that type; "" is null. A number that it does not hold exactly: null, or
-    NumberTooLong, which names the column."""
+def as_digits(column: str, texts: Any, kind: pa.Decimal128Type) -> Any:
+    """An array of texts as decimals of that type; "" is null. NumberTooLong, which names the column, for a number that
+    it does not hold exactly."""
     if _are_short(texts, kind.scale):
         try:
             return texts.cast(kind)
@@ -34,7 +33,7 @@ def as_digits(column: str, texts: Any, kind: pa.Decimal128Type, overflow: Overfl
             # One of them does not fit.
             pass
     digits = Digits(kind.precision, kind.scale)
-    return pa.array([_fitted(column, text, digits, overflow) for text in texts.to_pylist()], kind)
+    return pa.array([_fitted(column, text, digits) for text in texts.to_pylist()], kind)
 
 
 def _are_short(texts: Any, scale: int) -> bool:
@@ -45,11 +44,11 @@ def _are_short(texts: Any, scale: int) -> bool:
     return before > 0 and pc.all(pc.match_substring_regex(texts, plain), min_count=0).as_py() is not False
 
 
-def _fitted(column: str, text: str | None, digits: Digits, overflow: Overflow) -> Decimal | None:
+def _fitted(column: str, text: str | None, digits: Digits) -> Decimal | None:
     if not text:
         return None
     found = digits.fitted(text)
-    if found is None and overflow == "reject":
+    if found is None:
         raise NumberTooLong(too_long(column, digits, *_figures(Decimal(text))))
     return found
 

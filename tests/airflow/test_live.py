@@ -325,7 +325,9 @@ def drift_is_red(live: Live) -> None:
     _, state = live.trigger("cdc_verify", {"share": 1, "at_rest": True})
     assert state == "success"
     config = load(live.folder / "pipeline.yaml")
-    own = config.model_copy(update={"spark": SparkConfig(master="local[1]", shuffle_partitions=1, conf=spark_conf(live.folder))})
+    own = config.model_copy(
+        update={"spark": SparkConfig(master="local[1]", conf={**spark_conf(live.folder), "spark.sql.shuffle.partitions": "1"})}
+    )
     spark = spark_session(own, "behind its back")
     try:
         spark.sql("UPDATE lake.shop.orders SET amount = 0 WHERE id = 77")

@@ -12,6 +12,7 @@ import pytest
 import yaml
 
 from writetime.config.airflow import AirflowConfig, WatchConfig
+from writetime.config.gone import INSTEAD
 from writetime.config.pipeline import PipelineConfig, example_environment, load
 from writetime.errors import ConfigError
 
@@ -175,6 +176,9 @@ def test_what_others_replace_and_what_a_variable_holds_stays(tmp_path: Path, mon
     ("change", "told"),
     [
         ({"pipline": "x"}, r"`pipline`: is not a known key"),
+        ({"warehouse": {"compact": False}}, r"`warehouse\.compact`: is not a known key: maintenance always merges small files"),
+        ({"spark": {"shuffle_partitions": 8}}, r"write `spark\.sql\.shuffle\.partitions` in `spark\.conf`"),
+        ({"spark": {"conf": {"spark.sql.shuffle.partitions": "many"}}}, "a number of partitions is due, not `many`"),
         ({"pipeline": "Shop-1"}, r"`pipeline`"),
         ({"cluster": {"name": "ring"}}, r"`cluster\.datacenters`: Field required"),
         ({"cluster": {"name": "", "datacenters": []}}, r"`cluster\.name`.*`cluster\.datacenters`"),
@@ -318,3 +322,14 @@ def test_names_as_kafka_writes_them(tmp_path: Path) -> None:
     kafka = load(write(tmp_path, text)).kafka
     assert kafka is not None
     assert (kafka.bootstrap_servers, kafka.topic_prefix, kafka.producer) == ("h:1", "cdc", {"compression.type": "zstd", "linger.ms": 5})
+
+
+@pytest.mark.parametrize("key", INSTEAD)
+def test_a_key_that_is_gone_is_refused_with_what_is_there_instead(tmp_path: Path, key: str) -> None:
+    value: Any = 1
+    for name in reversed(key.split(".")):
+        value = {name: value}
+    if "node" in value:
+        value["node"]["cdc_raw"] = "x"
+    with pytest.raises(ConfigError, match=f"`{re.escape(key)}`: is not a known key: {re.escape(INSTEAD[key])}"):
+        load(write(tmp_path, MINIMAL | value))

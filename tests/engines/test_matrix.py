@@ -43,7 +43,7 @@ def pipeline(tmp_path_factory: pytest.TempPathFactory) -> Pipeline:
     if not PYTHON.exists():
         pytest.skip("no engines: run make prove NAME=engines")
     made = Pipeline.create(tmp_path_factory.mktemp("engines"))
-    rules = {"decimal": {"*.*.*": "decimal(38, 9)"}, "varint": {"*.*.*": "decimal(38)"}, "overflow": "null"}
+    rules = {"decimal": {"*.*.*": "decimal(38, 9)"}, "varint": {"*.*.*": "decimal(38)"}}
     assert made.config.catalog is not None
     # Trino reads no path without a scheme.
     catalog = made.config.catalog.model_copy(update={"warehouse": Path(made.config.catalog.warehouse).as_uri()})

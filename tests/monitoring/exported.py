@@ -81,7 +81,6 @@ SHIPPER = {
     "spilled_segments_total": "counter",
     "parts_total": "counter",
     "part_bytes_total": "counter",
-    "filler_bytes_total": "counter",
     "segment_seconds_bucket": "histogram le",
     "segment_seconds_count": "histogram",
     "segment_seconds_sum": "histogram",

@@ -17,7 +17,7 @@ from writetime.pipeline.sessions import SessionState, write_state
 from writetime.storage.local import LocalStore
 
 NOW = datetime.now(UTC)
-QUIET = WatchConfig(late_minutes=None, space=None, settings=False, stuck_minutes=None, backlog_segments=None, unpublished_batches=None)
+QUIET = WatchConfig(late_minutes=None, space=None, stuck_minutes=None, backlog_segments=None, unpublished_batches=None)
 
 
 @pytest.fixture

@@ -42,15 +42,12 @@ def test_a_place_is_listed_if_there_is_something_in_it_or_nobody_knows(tmp_path:
 
 def test_until_when_is_what_the_configuration_says(tmp_path: Path) -> None:
     kafka = {"bootstrap.servers": "h:1", "topic.prefix": "p"}
-    config = configured(tmp_path, kafka=kafka, archive={"keep_reports_days": 30}, warehouse={"keep_orphans_days": 5})
+    config = configured(tmp_path, kafka=kafka)
     open_store(config.bucket).put("audit/ring/20260101T000000Z.json", b"{}")
     places = found(config)
     assert places["audit/ring/"].until == "maintenance deletes them after 30 days"
-    assert places["warehouse"].until == "maintenance deletes them after 5 days"
+    assert places["warehouse"].until == "maintenance deletes them after 3 days"
     assert {"topic p.shop.orders", "topic p.__quarantine"} <= set(places)
-    never = configured(tmp_path, archive={"keep_reports_days": None}, warehouse={"keep_orphans_days": None})
-    assert "keep_reports_days is null" in found(never)["audit/ring/"].until
-    assert "keep_orphans_days is null" in found(never)["warehouse"].until
 
 
 def test_what_services_keep_without_showing_it_is_listed_where_they_are_used(tmp_path: Path) -> None:

@@ -15,7 +15,7 @@ from shippers.agent import Agent
 from shippers.sign_off import Ring
 from writetime.cassandra.cdc_settings import CdcSettings
 from writetime.config.cluster import ClusterConfig
-from writetime.config.node import FillerConfig, NodeConfig, ShipConfig
+from writetime.config.node import NodeConfig, ShipConfig
 from writetime.config.pipeline import PipelineConfig
 from writetime.errors import ShipError
 from writetime.storage.layout import NodeName, SegmentName, SegmentRef
@@ -110,9 +110,6 @@ class FakeLink:
 
     def ring(self) -> Ring:
         return cast(Ring, self._answer("ring", Ring(self.generation, self.members)))
-
-    def fill(self, config: FillerConfig, stopped: Callable[[], bool]) -> int:
-        return int(self._answer("fill", 0 if stopped() else config.segment_size))
 
     def close(self) -> None:
         self.asked.append("close")

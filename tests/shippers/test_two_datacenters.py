@@ -10,15 +10,11 @@ from typing import Any
 import pytest
 
 from proof.harness.cassandra import Ring
-from proof.harness.node import Node
-from shippers.node_identity import Link
 from spark_jobs.cassandra_reader import Ring as Reader
 from writetime.config.cluster import ClusterConfig, CqlConfig
-from writetime.config.node import FillerConfig, NodeConfig
-from writetime.errors import BatchError, ConfigError
+from writetime.errors import BatchError
 
 pytestmark = [pytest.mark.cassandra, pytest.mark.thorough]
-_ROWS = "(key int PRIMARY KEY, filler blob) WITH default_time_to_live = 60 AND gc_grace_seconds = 0"
 
 
 @pytest.fixture(scope="module")
@@ -45,28 +41,6 @@ def test_a_schema_change_by_a_node_that_does_not_capture_switches_cdc_off(ring: 
 def captured(session: Any) -> dict[str, bool | None]:
     rows = session.execute("SELECT table_name, cdc FROM system_schema.tables WHERE keyspace_name = 'k'")
     return {row.table_name: row.cdc for row in rows}
-
-
-def test_filler_stays_in_the_nodes_own_datacenter(ring: Ring) -> None:
-    session = ring.session("ONE")
-    kinds = {
-        "far": "'class': 'NetworkTopologyStrategy', 'dc1': 1",
-        "near": "'class': 'NetworkTopologyStrategy', 'dc2': 1",
-        "anywhere": "'class': 'SimpleStrategy', 'replication_factor': 1",
-    }
-    for name, replication in kinds.items():
-        session.execute(f"CREATE KEYSPACE {name} WITH replication = {{{replication}}}")
-        session.execute(f"CREATE TABLE {name}.rows {_ROWS}")
-    with linked(ring.nodes[1]) as link:
-        with pytest.raises(ConfigError, match=r"no replica in this node's datacenter, dc2"):
-            link.fill(FillerConfig(table="far.rows", segment_size=1 << 20), lambda: False)
-        with pytest.raises(ConfigError, match="more datacenters than this node's, dc2"):
-            link.fill(FillerConfig(table="anywhere.rows", segment_size=1 << 20), lambda: False)
-        assert link.fill(FillerConfig(table="near.rows", segment_size=1 << 20), lambda: False) == 1 << 20
-
-
-def linked(node: Node) -> Link:
-    return Link(NodeConfig(cdc_raw=node.cdc_raw, address=node.address, port=node.port))
 
 
 @pytest.mark.advice("Correct cluster.cql.datacenter, or cluster.datacenters.")

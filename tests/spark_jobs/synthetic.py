@@ -154,8 +154,7 @@ class Ring:
             "bucket": str(folder / "bucket"),
             "catalog": {"uri": f"jdbc:sqlite:{folder / 'lake' / 'catalog.db'}", "warehouse": str(folder / "lake" / "warehouse")},
             "spark": {
-                "shuffle_partitions": 2,
-                "conf": spark_conf(folder),
+                "conf": {**spark_conf(folder), "spark.sql.shuffle.partitions": "2"},
             },
         }
         (folder / "pipeline.yaml").write_text(yaml.safe_dump(document), encoding="utf-8")

@@ -94,7 +94,7 @@ def test_files_of_all_tables_take_two_jobs(warehouse: Warehouse) -> None:
 
 
 def test_what_is_not_committed_leaves_no_files(spark: SparkSession, pipeline: Pipeline) -> None:
-    by_rule = WarehouseConfig.model_validate({"decimal": {"shop.*.price": "decimal(5, 2)"}, "overflow": "reject"})
+    by_rule = WarehouseConfig.model_validate({"decimal": {"shop.*.price": "decimal(5, 2)"}})
     warehouse = Warehouse(spark, "lake", by_rule)
     of, other = table("priced", 120, {"id": "int", "price": "decimal"}), table("unpriced", 121, {"id": "int", "v": "int"})
     schema = schema_of(of, other)

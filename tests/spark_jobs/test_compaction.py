@@ -11,12 +11,11 @@ from typing import Any, cast
 
 import pytest
 
-from spark_jobs.sinks import compaction
+from spark_jobs.sinks import compaction, table_maintenance
 from spark_jobs.sinks.compaction import Compaction, commits_since_compaction
 from spark_jobs.sinks.iceberg import Warehouse
 from spark_jobs.sinks.iceberg_table import Kept
 from spark_jobs.sinks.table_maintenance import IN_USE, Snapshot, surplus
-from writetime.config.warehouse import WarehouseConfig
 from writetime.pipeline.documents import Accounting
 
 NOW = datetime(2026, 5, 4, 12, 30, tzinfo=UTC)
@@ -31,8 +30,8 @@ def every(step: timedelta, since: timedelta) -> list[Snapshot]:
     return commits(*(since - step * number for number in range(since // step + 1)))
 
 
-def left(snapshots: Sequence[Snapshot], layout: WarehouseConfig, *, current: int | None = None) -> list[Snapshot]:
-    found = surplus(snapshots, snapshots[-1].id if current is None else current, layout, NOW)
+def left(snapshots: Sequence[Snapshot], *, current: int | None = None) -> list[Snapshot]:
+    found = surplus(snapshots, snapshots[-1].id if current is None else current, NOW)
     gone = set(found)
     assert len(gone) == len(found)
     return [each for each in snapshots if each.id not in gone]
@@ -40,7 +39,7 @@ def left(snapshots: Sequence[Snapshot], layout: WarehouseConfig, *, current: int
 
 def test_a_session_of_two_days_leaves_its_last_hour_and_the_last_of_each_hour() -> None:
     found = every(timedelta(seconds=5), timedelta(days=2))
-    stay = left(found, WarehouseConfig())
+    stay = left(found)
     assert len(stay) == 1000
     assert {each for each in found if each.at > NOW - IN_USE} <= set(stay)
     hours = [each.at.replace(minute=0, second=0) for each in stay]
@@ -48,44 +47,49 @@ def test_a_session_of_two_days_leaves_its_last_hour_and_the_last_of_each_hour() 
     coarse = [at for at, hour in zip(stay, hours, strict=True) if hours.count(hour) == 1]
     assert len(coarse) > 40
     assert {(each.at.minute, each.at.second) for each in coarse} == {(59, 55)}
-    assert left(stay, WarehouseConfig()) == stay
+    assert left(stay) == stay
 
 
-def test_the_last_hour_stays_however_many_its_commits_are_and_history_with_it() -> None:
-    stay = left(every(timedelta(seconds=2), timedelta(days=1)), WarehouseConfig())
+def limited(monkeypatch: pytest.MonkeyPatch, *, newest: int, most: int) -> None:
+    monkeypatch.setattr(table_maintenance, "NEWEST", newest)
+    monkeypatch.setattr(table_maintenance, "MOST", most)
+
+
+def test_the_last_hour_stays_however_many_its_commits_are_and_history_with_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    stay = left(every(timedelta(seconds=2), timedelta(days=1)))
     young = [each for each in stay if each.at > NOW - IN_USE]
     assert len(young) == 1800
     assert len(stay) == len(young) + 24
     # As many hours at most.
-    layout = WarehouseConfig(keep_snapshots_days=90, keep_snapshots=1, most_snapshots=100)
-    stay = left(every(timedelta(minutes=20), timedelta(days=90)), layout)
+    limited(monkeypatch, newest=1, most=100)
+    stay = left(every(timedelta(minutes=20), timedelta(days=90)))
     assert len([each for each in stay if each.at <= NOW - IN_USE]) == 99
 
 
 def test_nothing_goes_that_is_few_or_that_nobody_wants_gone() -> None:
     few = every(timedelta(minutes=1), timedelta(hours=16))
-    assert left(few, WarehouseConfig()) == few
-    assert left(few, WarehouseConfig(most_snapshots=None)) == few
-    assert surplus([], None, WarehouseConfig(), NOW) == []
+    assert left(few) == few
+    assert surplus([], None, NOW) == []
 
 
-def test_the_newest_stay_whatever_their_age() -> None:
+def test_the_newest_stay_whatever_their_age(monkeypatch: pytest.MonkeyPatch) -> None:
     found = every(timedelta(minutes=1), timedelta(hours=9))
     old = [each for each in found if each.at < NOW - timedelta(hours=5)]
-    layout = WarehouseConfig(most_snapshots=1, keep_snapshots=3)
-    stay = left(old, layout)
+    limited(monkeypatch, newest=3, most=1)
+    stay = left(old)
     assert stay[-3:] == old[-3:]
     # Rolled back to an old one, which is what readers see.
     target = old[10]
-    assert {old[8], old[9], target} <= set(left(old, layout, current=target.id))
+    assert {old[8], old[9], target} <= set(left(old, current=target.id))
 
 
-def test_what_was_rolled_back_does_not_stand_for_its_hour() -> None:
+def test_what_was_rolled_back_does_not_stand_for_its_hour(monkeypatch: pytest.MonkeyPatch) -> None:
+    limited(monkeypatch, newest=1, most=3)
     hours = timedelta(hours=1)
     first, second = commits(5 * hours, 4 * hours)
     undone = Snapshot(3, second.id, NOW - 4 * hours + timedelta(minutes=10))
     after = Snapshot(4, second.id, NOW - 2 * hours)
-    stay = left([first, second, undone, after], WarehouseConfig(most_snapshots=3, keep_snapshots=1))
+    stay = left([first, second, undone, after])
     assert stay == [first, second, after]
 
 
@@ -98,7 +102,7 @@ class Session:
     """The compaction of a session whose batches have events of these tables; each table got 3 commits before
     it."""
 
-    def __init__(self, monkeypatch: pytest.MonkeyPatch, *, seconds: float = 0, compact_commits: int | None = 5) -> None:
+    def __init__(self, monkeypatch: pytest.MonkeyPatch, *, seconds: float = 0) -> None:
         self.compacted: list[str] = []
         self.now = 0.0
         self._took = seconds
@@ -108,7 +112,7 @@ class Session:
         monkeypatch.setattr(compaction, "compact_if_due", self._compact)
         monkeypatch.setattr(compaction.time, "monotonic", lambda: self.now)
         monkeypatch.setattr(Warehouse, "of", lambda *_: None)
-        config: Any = SimpleNamespace(warehouse=WarehouseConfig(compact_commits=compact_commits), cluster=SimpleNamespace(name="c"))
+        config: Any = SimpleNamespace(cluster=SimpleNamespace(name="c"))
         self.compaction = Compaction(config, cast(Any, None), cast(Any, None))
 
     def batch(self, *tables: str) -> list[str]:
@@ -135,8 +139,6 @@ def test_a_table_is_compacted_after_so_many_of_its_own_commits(monkeypatch: pyte
     assert [session.batch("a", "b"), session.batch("a"), session.batch("b")] == [[], ["a"], ["b"]]
     assert [session.batch("a") for _ in range(5)] == [[], [], [], [], ["a"]]
     assert session.batch("e") == []
-    idle = Session(monkeypatch, compact_commits=None)
-    assert [idle.batch("a") for _ in range(9)] == [[]] * 9
 
 
 def test_slow_compactions_take_turns_the_longest_overdue_first(monkeypatch: pytest.MonkeyPatch) -> None:

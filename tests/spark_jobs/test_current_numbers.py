@@ -110,7 +110,7 @@ def test_files_from_arrow_and_from_sparks_writer_hold_the_same_numbers(spark: Sp
     assert [row["after"]["amount"] for row in rows(target, "shop__changes.by_arrow") if row["batch"] == 3] == ["2.25", "12.3"]
 
 
-def test_a_number_that_does_not_fit_rejects_the_table_or_is_null(spark: SparkSession) -> None:
+def test_a_number_that_does_not_fit_rejects_the_table(spark: SparkSession) -> None:
     of, target = prices("too_long", 83), warehouse(spark, **BY_RULE)
     write(target, of, 1, price(of, 1, "1.5"))
     found = events(spark, [price(of, 2, "1.505")], schema_of(of))
@@ -120,10 +120,6 @@ def test_a_number_that_does_not_fit_rejects_the_table_or_is_null(spark: SparkSes
         assert "1.505" not in raised.value.refused[0].reason
         assert "Set a wider type in `warehouse.decimal`" in raised.value.refused[0].reason
         assert amounts(target, of) == {1: "1.50"}
-    write(warehouse(spark, **BY_RULE, overflow="null"), of, 2, price(of, 2, "1.505"), price(of, 3, "2"))
-    assert amounts(target, of) == {1: "1.50", 2: None, 3: "2.00"}
-    (lost,) = [row for row in rows(target, "shop.too_long") if row["id"] == 2]
-    assert "amount" in lost["_writetime"]
 
 
 def test_a_table_that_exists_adopts_a_rule_and_a_wider_one(spark: SparkSession) -> None:
@@ -157,15 +153,6 @@ def test_a_table_that_exists_adopts_a_rule_and_a_wider_one(spark: SparkSession) 
         write(plain, of, 5, price(of, 7, "7"))
     assert "lake" in str(raised.value)
     assert kind(plain, of) == "decimal(20,5)"
-
-
-def test_a_rule_leaves_null_what_does_not_fit_in_a_table_that_exists(spark: SparkSession) -> None:
-    of, plain = prices("adopted_null", 85), warehouse(spark)
-    write(plain, of, 1, price(of, 1, "1.5"), price(of, 2, "1.505"))
-    lenient = warehouse(spark, **BY_RULE, overflow="null")
-    write(lenient, of, 2, price(of, 3, "3"))
-    assert amounts(plain, of) == {1: "1.50", 2: None, 3: "3.00"}
-    assert {row["id"]: row["_was_1_amount"] for row in rows(plain, "shop.adopted_null")} == {1: "1.5", 2: "1.505", 3: None}
 
 
 def test_a_rule_that_does_not_fit_rejects_the_table_before_anything_is_written(spark: SparkSession) -> None:

@@ -25,6 +25,7 @@ from structlog.testing import capture_logs
 
 from spark_jobs.failures import of_each
 from spark_jobs.session import spark_session
+from spark_jobs.sinks import compaction, table_maintenance
 from spark_jobs.sinks.compaction import compact_if_due
 from spark_jobs.sinks.iceberg import Fence, Warehouse
 from spark_jobs.sinks.iceberg_table import IcebergTable
@@ -808,9 +809,12 @@ def test_events_are_replaced_if_the_commits_before_are_not_known(warehouse: Ware
 
 @pytest.mark.thorough
 @pytest.mark.parametrize("writes", ["merge-on-read", "copy-on-write"])
-def test_many_small_commits_leave_few_files(spark: SparkSession, writes: Any) -> None:
+def test_many_small_commits_leave_few_files(spark: SparkSession, writes: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     every = 6
-    warehouse = Warehouse(spark, "lake", WarehouseConfig(writes=writes, compact_commits=every, keep_snapshots=1, most_snapshots=4))
+    monkeypatch.setattr(compaction, "COMMITS", every)
+    monkeypatch.setattr(table_maintenance, "NEWEST", 1)
+    monkeypatch.setattr(table_maintenance, "MOST", 4)
+    warehouse = Warehouse(spark, "lake", WarehouseConfig(writes=writes))
     busy = table(f"small_{writes[:4]}", 68 + len(writes), {"id": "int", "v": "text"})
     schema = schema_of(busy)
     looks, most, expected = 0, 0, dict[int, str]()
@@ -846,10 +850,11 @@ def _places(warehouse: Warehouse, of: Table) -> list[str | None]:
 
 
 @pytest.mark.thorough
-def test_tidying_changes_no_row_and_no_batch(spark: SparkSession) -> None:
+def test_tidying_changes_no_row_and_no_batch(spark: SparkSession, monkeypatch: pytest.MonkeyPatch) -> None:
     """Small files, files of deletes and old snapshots go; a batch that is run again after that finds what it
     left."""
-    warehouse = Warehouse(spark, "lake", WarehouseConfig(keep_snapshots=2, keep_snapshots_days=1))
+    monkeypatch.setattr(table_maintenance, "NEWEST", 2)
+    warehouse = Warehouse(spark, "lake", WarehouseConfig(keep_snapshots_days=1))
     fruit = table('it\'s "fruit"', 60, {"id": "int", "line": "text", "name": "text"}, clustering=1)
     schema = schema_of(fruit)
     for batch in range(1, 8):
@@ -888,12 +893,16 @@ def test_tidying_changes_no_row_and_no_batch(spark: SparkSession) -> None:
 
 
 @pytest.mark.thorough
-def test_snapshots_are_expired_by_number_too(spark: SparkSession) -> None:
+def test_snapshots_are_expired_by_number_too(spark: SparkSession, monkeypatch: pytest.MonkeyPatch) -> None:
     """But none that a query may still read, and not the last of an hour. Old metadata goes by itself."""
     busy = table("busy", 64, {"id": "int", "v": "text"})
     schema = schema_of(busy)
 
-    def snapshots_after(layout: WarehouseConfig, age: timedelta) -> int:
+    monkeypatch.setattr(table_maintenance, "_compact", lambda *_: None)
+
+    def snapshots_after(layout: WarehouseConfig, age: timedelta, *, newest: int = 1, most: int = 3) -> int:
+        monkeypatch.setattr(table_maintenance, "NEWEST", newest)
+        monkeypatch.setattr(table_maintenance, "MOST", most)
         (current, _) = tidy(Warehouse(spark, "lake", layout), [busy], now=datetime.now(UTC) + age)
         assert current.after is not None
         return current.after.snapshots
@@ -903,13 +912,12 @@ def test_snapshots_are_expired_by_number_too(spark: SparkSession) -> None:
     name = Warehouse(spark, "lake").current_of(busy)
     many = spark.table(f"{name}.snapshots").count()
     assert many >= 6
-    layout = WarehouseConfig(keep_snapshots=1, most_snapshots=3, compact=False)
+    layout = WarehouseConfig()
     assert snapshots_after(layout, timedelta(minutes=30)) == many
     assert snapshots_after(layout.model_copy(update={"keep_snapshots_days": None}), timedelta(hours=2)) == many
-    assert snapshots_after(layout.model_copy(update={"most_snapshots": None}), timedelta(hours=2)) == many
     assert snapshots_after(layout, timedelta(hours=2)) == 3
     assert snapshots_after(layout, timedelta(hours=2)) == 3
-    assert snapshots_after(layout.model_copy(update={"keep_snapshots": 2, "most_snapshots": 1}), timedelta(hours=2)) == 2
+    assert snapshots_after(layout, timedelta(hours=2), newest=2, most=1) == 2
     assert spark.table(str(name)).count() == 6
     properties = {row["key"]: row["value"] for row in spark.sql(f"SHOW TBLPROPERTIES {name}").collect()}
     assert properties["write.metadata.delete-after-commit.enabled"] == "true"

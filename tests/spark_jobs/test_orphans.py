@@ -14,7 +14,7 @@ import pytest
 from pyspark.sql import SparkSession
 
 from spark_jobs.session import spark_session
-from spark_jobs.sinks import iceberg
+from spark_jobs.sinks import iceberg, table_maintenance
 from spark_jobs.sinks.data_files import FileTarget
 from spark_jobs.sinks.iceberg import Warehouse
 from spark_jobs.sinks.table_maintenance import tidy
@@ -38,6 +38,13 @@ def spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SparkSession]:
     session.stop()
 
 
+@pytest.fixture
+def uncompacted(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Maintenance leaves the files as they are, and the newest snapshot only."""
+    monkeypatch.setattr(table_maintenance, "_compact", lambda *_: None)
+    monkeypatch.setattr(table_maintenance, "NEWEST", 1)
+
+
 def data_files(spark: SparkSession, name: str) -> tuple[set[Path], set[Path]]:
     """The data files in the table's folder, and those that its snapshots have."""
     known = {Path(row.file_path.removeprefix("file:")) for row in spark.table(f"{name}.all_files").select("file_path").distinct().collect()}
@@ -48,9 +55,9 @@ def age(path: Path, days: float) -> None:
     os.utime(path, (time.time() - days * DAY,) * 2)
 
 
-def test_orphans_go_when_they_are_old_and_nothing_else(spark: SparkSession) -> None:
+def test_orphans_go_when_they_are_old_and_nothing_else(spark: SparkSession, uncompacted: None) -> None:
     schema = schema_of(ROWS)
-    warehouse = Warehouse(spark, "lake", WarehouseConfig(compact=False, keep_snapshots_days=0.0, keep_snapshots=1))
+    warehouse = Warehouse(spark, "lake", WarehouseConfig(keep_snapshots_days=0.0))
     for batch in (1, 2):
         write(warehouse, ROWS, batch, insert(ROWS, batch, {"v": f"{batch}"}, timestamp=THEN + batch, schema=schema), schema=schema)
     name = warehouse.current_of(ROWS)
@@ -65,11 +72,8 @@ def test_orphans_go_when_they_are_old_and_nothing_else(spark: SparkSession) -> N
     for path in (*there, old):
         age(path, 4)
     # All its snapshots are younger than the files may be: nothing can be an orphan yet, and nothing is looked for.
-    young_table = Warehouse(spark, "lake", WarehouseConfig(compact=False, keep_snapshots_days=None))
+    young_table = Warehouse(spark, "lake", WarehouseConfig(keep_snapshots_days=None))
     assert not [done.trouble for done in tidy(young_table, [ROWS]) if done.trouble]
-    assert old.exists()
-    never = Warehouse(spark, "lake", WarehouseConfig(compact=False, keep_snapshots_days=0.0, keep_snapshots=1, keep_orphans_days=None))
-    assert not [done.trouble for done in tidy(never, [ROWS]) if done.trouble]
     assert old.exists()
     assert not [done.trouble for done in tidy(warehouse, [ROWS]) if done.trouble]
     assert not old.exists()
@@ -79,7 +83,9 @@ def test_orphans_go_when_they_are_old_and_nothing_else(spark: SparkSession) -> N
     assert data_files(spark, name)[0] == data_files(spark, name)[1] == known
 
 
-def test_a_task_that_fails_after_it_has_written_is_run_again(spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_task_that_fails_after_it_has_written_is_run_again(
+    spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, uncompacted: None
+) -> None:
     """Its rows are in the table once; the files of the attempt that failed are orphans, and go."""
     failed, of = tmp_path / "failed", table("retried", 91, {"id": "int", "v": "text"})
     real = FileTarget.written
@@ -97,8 +103,7 @@ def test_a_task_that_fails_after_it_has_written_is_run_again(spark: SparkSession
         return failing
 
     monkeypatch.setattr(iceberg.FileTarget, "written", written)
-    layout = WarehouseConfig(compact=False, keep_snapshots_days=0.0, keep_snapshots=1)
-    warehouse = Warehouse(spark, "lake", layout)
+    warehouse = Warehouse(spark, "lake", WarehouseConfig(keep_snapshots_days=0.0))
     changes = [insert(of, key, {"v": f"{key}"}, schema=schema_of(of)) for key in range(20)]
     write(warehouse, of, 1, *changes, schema=schema_of(of))
     assert failed.exists()

@@ -18,6 +18,7 @@ from spark_jobs import pack_archive
 from spark_jobs.pack_archive import Care, PackAll, as_line, packer, published
 from spark_jobs.sinks.avro_files import Filed
 from tests.pipeline.test_archive_packing import CONTENT, NOON, Archive
+from writetime.config import archive as of_archive
 from writetime.config.pipeline import PipelineConfig, load
 from writetime.pipeline.archive_packing import Packed, Shelved, read_shelved
 from writetime.pipeline.documents import Sealed
@@ -140,13 +141,13 @@ def test_what_the_last_seal_lets_go_goes_and_is_not_packed_before(archive: Archi
     assert archive.entry(1).state == "expired"
 
 
-def test_ledger_entries_go_when_they_are_old_enough(archive: Archive, tmp_path: Path) -> None:
+def test_ledger_entries_go_when_they_are_old_enough(archive: Archive, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     archive.put(1)
     archive.put(2, NOW - timedelta(days=6))
     seal(archive, kept_from=int(NOW.timestamp()))
-    kept = configured(tmp_path, archive={"keep_days": 5, "keep_ledger_days": 60})
-    assert cared(archive, kept).last.ledger.objects == 0
-    config = configured(tmp_path, archive={"keep_days": 5, "keep_ledger_days": 8})
+    config = configured(tmp_path, archive={"keep_days": 5})
+    assert cared(archive, config).last.ledger.objects == 0
+    monkeypatch.setattr(of_archive, "LATE_COPY_DAYS", 3)
     shelved = cared(archive, config)
     assert shelved.last.ledger.objects == 1
     assert [info.name.rpartition("/")[2] for info in archive.store.list("ledger/")] == ["CommitLog-7-2.json"]
@@ -164,7 +165,7 @@ def test_documents_of_batches_go_as_far_as_everything_is_published(
     sinks = {
         "kafka": {"bootstrap.servers": "127.0.0.1:1", "topic.prefix": "t"},
         "files": {"url": str(tmp_path / "files")},
-        "archive": {"keep_batches_days": 7},
+        "archive": {"keep_days": 5},
     }
     config = configured(tmp_path, **sinks)
     assert published(config, archive.store) == 0
@@ -187,7 +188,6 @@ def test_reports_go_when_they_are_old_enough(archive: Archive, tmp_path: Path) -
         archive.store.put(name, b"{}")
         at = (NOW - timedelta(days=days)).timestamp()
         os.utime(Path(archive.store.url, name), (at, at))
-    assert cared(archive, configured(tmp_path, archive={"keep_reports_days": None})).last.reports.objects == 0
     shelved = cared(archive, configured(tmp_path))
     assert (shelved.last.reports.objects, shelved.last.reports.before) == (1, 2)
 

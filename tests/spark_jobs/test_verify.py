@@ -82,7 +82,7 @@ def bench(cassandra_node: Any, tmp_path_factory: pytest.TempPathFactory) -> Iter
             bucket=str(folder / "bucket"),
             tables=TablesConfig(include=[f"{KEYSPACE}.*"], exclude=["*.filler"]),
             catalog=CatalogConfig(uri=f"jdbc:sqlite:{folder / 'catalog.db'}", warehouse=str(folder / "warehouse")),
-            spark=SparkConfig(master="local[2]", shuffle_partitions=2, conf=spark_conf(folder)),
+            spark=SparkConfig(master="local[2]", conf={**spark_conf(folder), "spark.sql.shuffle.partitions": "2"}),
             snapshot=SnapshotConfig(consistency="ALL", ranges=4, margin_seconds=0),
             node=node,
         )

@@ -10,6 +10,7 @@ from uuid import UUID
 
 import pytest
 
+from spark_jobs import verify
 from spark_jobs.verify import Options, Verification
 from tests.storage.memory import MemoryStore
 from writetime.cassandra.schema.model import Column, Schema, Table
@@ -33,8 +34,8 @@ ROUND = tuple[Table, list[Range] | None]
 class MadeUp(Verification):
     """`bad`: rounds in which a table cannot be compared, or drifts."""
 
-    def __init__(self, store: Store, options: Options, job_hours: float = 24, bad: dict[int, TableResult] | None = None) -> None:
-        about: dict[str, Any] = {"pipeline": "p", "bucket": "/none", "airflow": {"job_hours": job_hours}}
+    def __init__(self, store: Store, options: Options, bad: dict[int, TableResult] | None = None) -> None:
+        about: dict[str, Any] = {"pipeline": "p", "bucket": "/none"}
         about["cluster"] = {"name": "c", "datacenters": ["dc1"], "cql": {"contact_points": ["127.0.0.1"]}}
         self.config = PipelineConfig.model_validate(about)
         self.store, self.cluster, self.options, self.cql = store, "c", options, self.config.cluster.cql
@@ -104,8 +105,9 @@ def test_a_run_that_is_killed_is_continued_by_the_next_one(store: MemoryStore) -
     assert complete(store) == {"shop.large", "shop.small"}
 
 
-def test_a_run_ends_in_time(store: MemoryStore) -> None:
-    job = MadeUp(store, Options(due=True), job_hours=1e-9)
+def test_a_run_ends_in_time(store: MemoryStore, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(verify, "JOB_HOURS", 1e-9)
+    job = MadeUp(store, Options(due=True))
     job.report()
     assert len(job.rounds) == 1
     assert complete(store) == {"shop.small"}

@@ -14,6 +14,7 @@ from pyspark.sql import SparkSession
 
 from spark_jobs import ingest, maintain
 from spark_jobs.session import spark_session
+from spark_jobs.sinks import compaction, table_maintenance
 from spark_jobs.sinks.avro_files import to_files
 from spark_jobs.sinks.compaction import compact_if_due
 from spark_jobs.sinks.iceberg import Fence, Size, Warehouse
@@ -22,7 +23,6 @@ from spark_jobs.sinks.table_maintenance import merge_small, tidy
 from tests.spark_jobs.pipeline import dies_at
 from tests.spark_jobs.synthetic import CLUSTER, ORDERS, START, Ring, delete_row, folded, insert, update
 from writetime.config.kafka import FilesConfig
-from writetime.config.warehouse import WarehouseConfig
 from writetime.errors import BatchBusy, BatchError
 from writetime.pipeline.archiver import archive
 from writetime.pipeline.documents import Manifest
@@ -310,7 +310,8 @@ def snapshots_of(spark: SparkSession, table: str = TABLE) -> list[int]:
 
 def test_maintenance_takes_back_before_snapshots_expire_and_can_be_voided(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     ring = begun(tmp_path)
-    layout = ring.config.warehouse.model_copy(update={"keep_snapshots_days": 0, "keep_snapshots": 1})
+    monkeypatch.setattr(table_maintenance, "NEWEST", 1)
+    layout = ring.config.warehouse.model_copy(update={"keep_snapshots_days": 0})
     ring.config = ring.config.model_copy(update={"warehouse": layout})
     first = ring.current()
     more(ring)
@@ -338,16 +339,18 @@ def test_small_files_merged_between_batches_hide_nothing_that_has_to_be_taken_ba
     """Of the snapshots before the voided batch one is left, and a compaction stands above what its late driver
     writes."""
     ring = begun(tmp_path)
-    layout = WarehouseConfig(compact_commits=5, keep_snapshots=1, most_snapshots=1)
+    monkeypatch.setattr(compaction, "COMMITS", 5)
+    monkeypatch.setattr(table_maintenance, "NEWEST", 1)
+    monkeypatch.setattr(table_maintenance, "MOST", 1)
     for at in range(5):
         ring.write(insert(4, at, 101 + at, name=at))
         ring.finish_and_ship(110 + at)
         ring.batch(130 + at)
     before = ring.current()
     with session(ring) as spark:
-        compact(spark, layout)
+        compact(spark)
         # Two hours later nobody reads the older ones.
-        tidy(Warehouse(spark, "lake", layout), [ORDERS], now=datetime.now(UTC) + timedelta(hours=2))
+        tidy(Warehouse(spark, "lake"), [ORDERS], now=datetime.now(UTC) + timedelta(hours=2))
         assert all(len(snapshots_of(spark, name)) <= 2 for name in (TABLE, CHANGES))
     more(ring)
     given_up = ring.plan(200)
@@ -370,10 +373,10 @@ def test_small_files_merged_between_batches_hide_nothing_that_has_to_be_taken_ba
     assert ring.events(given_up.number) == []
 
 
-def compact(spark: SparkSession, layout: WarehouseConfig) -> None:
+def compact(spark: SparkSession) -> None:
     """As a session does, which comes to five commits."""
     before = snapshots_of(spark)
-    assert compact_if_due(Warehouse(spark, "lake", layout), ORDERS) == layout.compact_commits
+    assert compact_if_due(Warehouse(spark, "lake"), ORDERS) == compaction.COMMITS
     assert len(snapshots_of(spark)) > len(before), "it was due"
 
 

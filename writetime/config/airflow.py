@@ -2,27 +2,47 @@
 
 from __future__ import annotations
 
+import re
 from datetime import datetime
 from typing import Annotated, Any, Final, Literal
 
-from pydantic import AfterValidator, BeforeValidator, Field, SecretStr
+from pydantic import AfterValidator, BeforeValidator, Field, SecretStr, field_validator
 
 from writetime.config.base import Model
 from writetime.config.yaml_file import Unquoted
+
+_SHUFFLE: Final = "spark.sql.shuffle.partitions"
+JOB_HOURS = 24.0
+"""After which a task's job is killed and retried, so that a job that hangs blocks no other. A longer job (reading a huge table) resumes
+where it stopped."""
 
 
 class SparkConfig(Model):
     """How Spark is started for the jobs."""
 
     master: str = Field(default="local[2]", description="Spark master, unless the Airflow connection defines it.")
-    shuffle_partitions: int = Field(default=4, ge=1, description="Partitions of the shuffle by key bucket.")
-    conf: dict[str, str] = Field(default={}, description="Spark options, passed through.")
+    conf: dict[str, str] = Field(
+        default={},
+        description="Spark options, passed through. `spark.sql.shuffle.partitions` is 4 if it is not set.",
+    )
     submit: dict[str, str] = Field(
         default={},
         description="Options that spark-submit needs before a job starts, when `conf` is too late: spark.driver.memory, "
         "spark.archives, spark.pyspark.python, spark.kubernetes.*, spark.yarn.*. They appear in the command "
         "line and the task log: no secrets here.",
     )
+
+    @field_validator("conf")
+    @classmethod
+    def _has_partitions(cls, conf: dict[str, str]) -> dict[str, str]:
+        if re.fullmatch(r"[1-9][0-9]{0,5}", text := conf.get(_SHUFFLE, "4")) is None:
+            raise ValueError(f"`{_SHUFFLE}`: a number of partitions is due, not `{text}`")
+        return conf
+
+    @property
+    def shuffle_partitions(self) -> int:
+        """Partitions of the shuffle by key bucket."""
+        return int(self.conf.get(_SHUFFLE, "4"))
 
 
 def _plain(value: Any) -> Any:
@@ -86,11 +106,6 @@ class WatchConfig(Model):
         description="Level of a node's disk space that fails the task: warn at half of cdc_total_space, alarm at 80 %, or where the disk "
         "is short; null: not checked.",
     )
-    settings: bool = Field(
-        default=True,
-        description="Whether to fail on nodes with settings that make Cassandra drop captured writes (`cdc_enabled: "
-        "false`, `cdc_block_writes: false`).",
-    )
     stuck_minutes: float | None = Field(default=30, gt=0, description="Maximum minutes that a batch may be open; null: not checked.")
     complete_minutes: float | None = Field(
         default=30,
@@ -118,12 +133,6 @@ class AirflowConfig(Model):
     )
     spark_connection: str = Field(
         default="spark_writetime", min_length=1, description="Airflow connection of type `spark` that defines where jobs run."
-    )
-    job_hours: float = Field(
-        default=24.0,
-        gt=0,
-        description="Hours after which a task's job is killed and retried, so that a hanging job does not block others. A "
-        "longer job (reading a huge table) resumes where it stopped.",
     )
     mode: Literal["session", "batch"] = Field(
         default="batch",

@@ -2,9 +2,17 @@
 
 from __future__ import annotations
 
-from pydantic import Field, model_validator
+from pydantic import Field
 
 from writetime.config.base import Model
+
+LATE_COPY_DAYS = 365.0
+"""How long after its segment an entry of the ledger stays."""
+BATCHES_DAYS = 7.0
+"""The least that documents of batches stay."""
+REPORTS_DAYS = 30.0
+"""Days after which older reports of cdc_verify and cdc_audit go, except the last of each, settled quarantine records, and the
+shippers' reports of disk space."""
 
 
 class ArchiveConfig(Model):
@@ -20,26 +28,9 @@ class ArchiveConfig(Model):
     keep_days: float | None = Field(
         default=None,
         ge=1,
-        description="Older segments are deleted; null: never. Deleted segments cannot be replayed or used for a rebuild, "
-        "and a TRUNCATE reported later than that is ignored.",
-    )
-    keep_ledger_days: float | None = Field(
-        default=None,
-        ge=1,
-        description="Ledger entries of older segments are deleted, once the archive has deleted the segments; null: "
-        "never. A late copy of a segment without an entry is ingested again.",
-    )
-    keep_batches_days: float | None = Field(
-        default=None,
-        ge=7,
-        description="Documents of older batches (manifest, schema, seal) are deleted once they are no longer needed; "
-        "null: never. The last 1000 batches and unpublished ones are kept.",
-    )
-    keep_reports_days: float | None = Field(
-        default=90.0,
-        ge=2,
-        description="Older reports of cdc_verify and cdc_audit except the last of each, settled quarantine records, and "
-        "the shippers' reports of disk space are deleted; null: never.",
+        description="Older segments are deleted, and documents of batches that nothing needs, after 7 days at least; entries of the ledger "
+        "a year later. null: never. Deleted segments cannot be replayed or used for a rebuild, and a TRUNCATE reported later than that is "
+        "ignored.",
     )
     keep_claims_days: float | None = Field(
         default=None,
@@ -49,8 +40,13 @@ class ArchiveConfig(Model):
         "a claim refers to a missing object.",
     )
 
-    @model_validator(mode="after")
-    def _entries_outlive_segments(self) -> ArchiveConfig:
-        if self.keep_ledger_days is not None and (self.keep_days is None or self.keep_ledger_days < self.keep_days):
-            raise ValueError("the ledger must be kept as long as the archive: set keep_days, not above keep_ledger_days")
-        return self
+    @property
+    def keep_ledger_days(self) -> float | None:
+        """Days after which entries of the ledger go, once their segments have gone; None: never. A late copy of a segment
+        without an entry would be ingested again."""
+        return None if self.keep_days is None else self.keep_days + LATE_COPY_DAYS
+
+    @property
+    def keep_batches_days(self) -> float | None:
+        """Days after which documents of batches go that nothing needs; None: never."""
+        return None if self.keep_days is None else max(self.keep_days, BATCHES_DAYS)

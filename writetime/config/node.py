@@ -10,29 +10,6 @@ from pydantic import ByteSize, Field, model_validator
 from writetime.config.base import Model, Secret
 
 
-class FillerConfig(Model):
-    """For Cassandra 3.11: writes that fill the commit log of an idle node, so that its segments are
-    completed."""
-
-    table: str = Field(
-        description="keyspace.table for these writes, with `key int PRIMARY KEY, filler blob`, a default_time_to_live and "
-        "no cdc, in a keyspace with one replica in one datacenter.",
-        pattern=r"^[a-z][a-z0-9_]*\.[a-z][a-z0-9_]*$",
-    )
-    every_seconds: float = Field(default=300.0, gt=0, description="Interval; no write if a segment was shipped since the last one.")
-    segment_size: ByteSize = Field(
-        default=ByteSize(32 << 20), gt=0, description="Bytes per write: the node's commitlog_segment_size (32 MiB by default)."
-    )
-
-    @property
-    def keyspace(self) -> str:
-        return self.table.partition(".")[0]
-
-    @property
-    def name(self) -> str:
-        return self.table.partition(".")[2]
-
-
 class ShipConfig(Model):
     """Limits of the shipper, and what it does when disk space is short. Sizes in bytes, or as text: 4GiB,
     500MB."""
@@ -76,11 +53,6 @@ class ShipConfig(Model):
         "object per sync of the node at most (every 10 s by default), plus what exceeds 3 MiB. Every such byte is uploaded "
         "twice. null: segments are shipped only when completed. Cassandra 3.11 has no growing segments in cdc_raw: nothing "
         "is shipped there before a segment is complete.",
-    )
-    filler: FillerConfig | None = Field(
-        default=None,
-        description="Absent: nothing is written to the node. Useful with Cassandra 3.11 only, which moves a segment into "
-        "cdc_raw when it is full; for later versions there is tail_seconds. Requires node.address.",
     )
     listen: str | None = Field(
         default="127.0.0.1:9464",

@@ -21,6 +21,7 @@ from writetime.config.airflow import AirflowConfig, SparkConfig
 from writetime.config.archive import ArchiveConfig
 from writetime.config.base import Model, StoreUrl, is_secret, without_secrets
 from writetime.config.cluster import ClusterConfig, SnapshotConfig
+from writetime.config.gone import unknown
 from writetime.config.kafka import EventsConfig, FilesConfig, KafkaConfig, PartitionBy, QuarantineConfig
 from writetime.config.node import NodeConfig
 from writetime.config.tables import ColumnsConfig, TablesConfig
@@ -228,7 +229,7 @@ def explain(error: ValidationError, document: Document | None = None) -> str:
     found: dict[str, None] = {}
     for problem in error.errors(include_url=False, include_input=False):
         path = problem["loc"]
-        message = "is not a known key" if problem["type"] == "extra_forbidden" else problem["msg"].removeprefix("Value error, ")
+        message = unknown(path) if problem["type"] == "extra_forbidden" else problem["msg"].removeprefix("Value error, ")
         if inner := _KEY_WITHIN.match(message):
             path, message = (*path, inner[1]), message[inner.end() :]
         key = ".".join(str(piece) for piece in path) or "the file"

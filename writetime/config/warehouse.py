@@ -10,6 +10,10 @@ from writetime.config.base import Model, Secret
 from writetime.events.number_rules import NumberRules, parse
 from writetime.storage import address
 
+ORPHANS_DAYS = 3.0
+"""Age of a file of a table's folder after which maintenance deletes it, if no snapshot has it: crashed jobs and tasks that ran twice
+leave such files. Another writer has to commit its files within that time."""
+
 
 class CatalogConfig(Model):
     """The Iceberg catalog of the warehouse tables."""
@@ -80,38 +84,15 @@ class WarehouseConfig(Model):
         description="Types of `decimal` columns in current rows: `decimal(p, s)` or `text` by pattern of keyspace.table.column, where `*` "
         "stands for any text; the first that matches decides. No match, and primary keys: text.",
     )
-    varint: dict[str, str] = Field(default={}, description="The same for `varint` columns: `decimal(p, s)`, `decimal(p)` or `text`.")
-    overflow: Literal["reject", "null"] = Field(
-        default="reject",
-        description="What happens to a value that such a type does not hold exactly. reject: the batch continues without the table, which "
-        "waits for a wider type. null: it is null in current rows; changes and topics have it as text.",
-    )
-    compact: bool = Field(default=True, description="Maintenance merges small files and applies deletes; it sorts current rows by key.")
-    compact_commits: int | None = Field(
-        default=40,
-        ge=5,
-        description="A session merges the small files of a table after so many of its batches had events of it, so that files stay in "
-        "bounds until the next maintenance; null: only maintenance does. Needs `compact`.",
+    varint: dict[str, str] = Field(
+        default={},
+        description="The same for `varint` columns: `decimal(p, s)`, `decimal(p)` or `text`. A value that such a type does not hold "
+        "exactly rejects its table, which waits for a wider type.",
     )
     keep_snapshots_days: float | None = Field(
         default=7.0,
         ge=0,
         description="Maintenance expires older snapshots and deletes their files; null: never. Queries that read an expired snapshot fail.",
-    )
-    keep_snapshots: int = Field(default=20, ge=1, description="Number of latest snapshots that are kept regardless of age and number.")
-    most_snapshots: int | None = Field(
-        default=1000,
-        ge=1,
-        description="Beyond this number, maintenance and sessions also expire snapshots that are neither of the last hour nor the last "
-        "of their hour, the oldest first: each commit writes the list of all snapshots. null: only `keep_snapshots_days` applies. If "
-        "that is null, nothing is expired.",
-    )
-
-    keep_orphans_days: float | None = Field(
-        default=3.0,
-        ge=1,
-        description="Maintenance deletes older files in the folders of the tables that no snapshot has: crashed jobs and tasks that ran "
-        "twice leave them. Another writer has to commit its files within that time. null: never.",
     )
     bigquery: BigQueryConfig | None = Field(default=None, description="External tables in BigQuery; needs a `catalog.warehouse` in gs://.")
 

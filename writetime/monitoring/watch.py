@@ -66,7 +66,7 @@ def troubles(
 ) -> list[Trouble]:
     """The same by what was read already."""
     found = seen.ring
-    of_nodes = [*_late(found, limits), *_short(found, limits), *_unsafe(found, limits), *_unreadable(found)]
+    of_nodes = [*_late(found, limits), *_short(found, limits), *_unsafe(found), *_unreadable(found)]
     of_nodes += _without_session(seen.session, found) if session else []
     of_nodes += _incomplete(seen.until, found, limits)
     unpublished = _unpublished(seen.tables, found, limits) if publishes else ()
@@ -110,9 +110,7 @@ def _short(found: RingStatus, limits: WatchConfig) -> Iterator[Trouble]:
             )
 
 
-def _unsafe(found: RingStatus, limits: WatchConfig) -> Iterator[Trouble]:
-    if not limits.settings:
-        return
+def _unsafe(found: RingStatus) -> Iterator[Trouble]:
     for node in found.nodes:
         for setting in node.unsafe:
             yield Trouble(

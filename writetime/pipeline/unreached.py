@@ -8,7 +8,9 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
 
+from writetime.config.archive import REPORTS_DAYS
 from writetime.config.pipeline import PipelineConfig
+from writetime.config.warehouse import ORPHANS_DAYS
 from writetime.events import envelope
 from writetime.events.naming import quarantine_topic
 from writetime.pipeline.documents import Document
@@ -60,15 +62,14 @@ def _of_bucket(config: PipelineConfig, store: Store) -> Iterator[Unreached]:
         (f"rejected/{layout.part(cluster)}/", "bytes of segments that were rejected", "you delete them (`writetime conflicts`)"),
         (layout.conflicts_prefix(cluster), "segments in conflict, under cdc/…/conflict-*", "they are decided, then as those rejected"),
     )
-    days = config.archive.keep_reports_days
-    until = "you delete them (archive.keep_reports_days is null)" if days is None else f"maintenance deletes them after {days:g} days"
+    until = f"maintenance deletes them after {REPORTS_DAYS:g} days"
     what = "reports, with keys of rows that differed"
     yield from _counted(store, *((prefix, what, until) for prefix in (layout.verify_prefix(cluster), layout.audit_prefix(cluster))))
     damaged = sum(1 for info in store.names(layout.quarantine_prefix(cluster)) if info.name.endswith(".bin"))
     yield Unreached(
         place=layout.quarantine_prefix(cluster),
         what="damaged ranges: only searched for the bytes of the key",
-        until="they are released, and archive.keep_reports_days has passed",
+        until=f"they are released, and {REPORTS_DAYS:g} days have passed",
         objects=damaged,
     )
 
@@ -84,8 +85,7 @@ def _of_replays(config: PipelineConfig, store: Store) -> Iterator[Unreached]:
 
 
 def _of_others(config: PipelineConfig) -> Iterator[Unreached]:
-    days = config.warehouse.keep_orphans_days
-    until = "you delete them (warehouse.keep_orphans_days is null)" if days is None else f"maintenance deletes them after {days:g} days"
+    until = f"maintenance deletes them after {ORPHANS_DAYS:g} days"
     yield Unreached(place="warehouse", what="files without a snapshot, left by jobs that crashed", until=until)
     again = "they are shipped: run the command again then"
     yield Unreached(place="nodes", what="segments that are not shipped yet; no batch takes the key from them", until=again)
