@@ -8,8 +8,10 @@ from pathlib import Path
 
 import pytest
 from pyiceberg.catalog.sql import SqlCatalog
+from pyspark.sql import SparkSession
 
 from spark_jobs import ingest
+from spark_jobs.session import spark_session
 from tests.spark_jobs.synthetic import CLUSTER, ORDERS, START, Ring, delete_partition, delete_row, folded, insert, update
 from writetime.pipeline import again
 from writetime.pipeline.archiver import archive
@@ -18,12 +20,12 @@ from writetime.pipeline.planner import history, plan_ingest, store_clock
 from writetime.pipeline.quarantine.rejected_tables import release_made_again
 
 
-def run(ring: Ring, now: float) -> Sealed:
-    """The next batch; segments of it may be held."""
+def run(ring: Ring, now: float, spark: SparkSession) -> Sealed:
+    """The next batch; segments of it may be held. The session stays, with what Iceberg keeps of tables in its cache."""
     release_made_again(ring.store, CLUSTER)
     manifest = plan_ingest(ring.store, CLUSTER, now=START + timedelta(seconds=now))
     assert manifest is not None
-    sealed = ingest.run(ring.config, manifest.number)
+    sealed = ingest.run(ring.config, manifest.number, spark)
     archive(ring.store, CLUSTER, sealed.number)
     return sealed
 
@@ -38,12 +40,13 @@ def ask(ring: Ring, *, with_events: bool) -> None:
 @pytest.mark.timeout(900)
 def test_a_table_is_made_again_as_the_cluster_has_it(tmp_path: Path) -> None:
     ring = Ring.create(tmp_path, "a")
+    spark = spark_session(ring.config, "a session")
     lake = SqlCatalog("lake", uri=f"sqlite:///{tmp_path / 'lake' / 'catalog.db'}")
     for body in (insert(1, 1, 1, note=5, name=10), insert(1, 2, 1, amount=7), insert(2, 1, 1, name=20), insert(3, 1, 1, ttl=150, name=30)):
         ring.write(body)
     ring.write(insert(4, 1, 1, name=40, note=6))
     ring.finish_and_ship(10)
-    first = run(ring, 100)
+    first = run(ring, 100, spark)
     point = first.points[ORDERS.id].current
     held = lake.load_table("shop.orders")
     assert point is not None
@@ -54,16 +57,16 @@ def test_a_table_is_made_again_as_the_cluster_has_it(tmp_path: Path) -> None:
     ring.write(delete_row(1, 2, 110))
     ring.write(update(2, 1, 111, amount=21))
     ring.finish_and_ship(120)
-    (refused,) = run(ring, 130).refused
+    (refused,) = run(ring, 130, spark).refused
     assert "shop.orders is not there, and holds batch 1" in refused.reason
     assert "writetime again shop.orders --rows" in refused.reason
 
     # Its rows alone: no events, but of the updates that have waited, in the batch after.
     ask(ring, with_events=False)
-    third = run(ring, 140)
+    third = run(ring, 140, spark)
     assert (third.refused, third.events) == ([], 0)
     assert ring.current() == {(1, 1): {"note": 5, "name": 10}, (1, 2): {"note": 5, "amount": 7}, **others(20, 30)}
-    fourth = run(ring, 150)
+    fourth = run(ring, 150, spark)
     assert (fourth.held, fourth.events) == ([], 2)
     assert folded(ring.events()) == ring.current() == {(1, 1): {"note": 5, "name": 10}, **others(20, 30, amount=21)}
 
@@ -73,7 +76,7 @@ def test_a_table_is_made_again_as_the_cluster_has_it(tmp_path: Path) -> None:
     ring.write(delete_partition(4, 160))
     ring.write(update(1, 1, 161, name=11))
     ring.finish_and_ship(170)
-    fifth = run(ring, 200)
+    fifth = run(ring, 200, spark)
     events = ring.events(5)
     assert fifth.refused == []
     assert fifth.events == len(events)
@@ -89,6 +92,7 @@ def test_a_table_is_made_again_as_the_cluster_has_it(tmp_path: Path) -> None:
         (4, "d", "partition_delete"),
     ]
     assert folded(events[1:]) == ring.current() == {(1, 1): {"note": 5, "name": 11}, (2, 1): {"name": 20, "amount": 21}}
+    spark.stop()
 
 
 def others(name: int, mortal: int, **more: int) -> dict[tuple[int, int], dict[str, int]]:
