@@ -109,6 +109,9 @@ _TOO_LARGE = (KafkaError.MSG_SIZE_TOO_LARGE, KafkaError.RECORD_LIST_TOO_LARGE)
 """What a broker has against a batch of records, which may be larger than each of them may be."""
 _REFUSED_CLIENT = (KafkaError._AUTHENTICATION, KafkaError._SSL)
 _REFUSED_QUERY = (KafkaError.TOPIC_AUTHORIZATION_FAILED, KafkaError.CLUSTER_AUTHORIZATION_FAILED)
+_NO_LEADER = (KafkaError.NOT_LEADER_FOR_PARTITION, KafkaError.LEADER_NOT_AVAILABLE, KafkaError.UNKNOWN_TOPIC_OR_PART)
+_LEADER_TRIES: Final = 20
+_LEADER_PAUSE: Final = 0.25
 _FENCED = (KafkaError._FENCED, KafkaError.PRODUCER_FENCED, KafkaError.INVALID_PRODUCER_EPOCH)
 _PASSING = (KafkaError._TRANSPORT, KafkaError._ALL_BROKERS_DOWN, KafkaError._TIMED_OUT, KafkaError._MSG_TIMED_OUT, *_FENCED)
 _WAIT = "Events stay in the changes tables and go out with the next run."
@@ -660,19 +663,28 @@ def topic_ends(kafka: KafkaConfig, topics: Iterable[str]) -> dict[str, int]:
     if not wanted:
         return {}
     admin = make(AdminClient, client_options(kafka))
-    try:
-        present = admin.list_topics(timeout=_TIMEOUT_SECONDS).topics
-        places = [TopicPartition(topic, number) for topic in wanted if topic in present for number in present[topic].partitions]
-        latest = OffsetSpec.latest()  # type: ignore[no-untyped-call]
-        asked = admin.list_offsets(dict.fromkeys(places, latest)) if places else {}
-        ends = dict.fromkeys(wanted, 0)
-        for place, future in asked.items():
-            ends[place.topic] += future.result(timeout=_TIMEOUT_SECONDS).offset
-    except KafkaException as error:
-        if error.args[0].code() not in _REFUSED_QUERY:
-            raise _failure("look where topics end", kafka.topic_prefix, error) from error
-        log.warning("ends of topics cannot be read, so that nobody notices if one was made anew", right="Describe")
-        return {}
+    for left in reversed(range(_LEADER_TRIES)):
+        try:
+            return _topic_ends(admin, wanted)
+        except KafkaException as error:
+            if error.args[0].code() in _REFUSED_QUERY:
+                log.warning("ends of topics cannot be read, so that nobody notices if one was made anew", right="Describe")
+                break
+            if error.args[0].code() not in _NO_LEADER or not left:
+                raise _failure("look where topics end", kafka.topic_prefix, error) from error
+            # The leaders of a new topic are not known at once.
+            time.sleep(_LEADER_PAUSE)
+    return {}
+
+
+def _topic_ends(admin: AdminClient, wanted: Sequence[str]) -> dict[str, int]:
+    present = admin.list_topics(timeout=_TIMEOUT_SECONDS).topics
+    places = [TopicPartition(topic, number) for topic in wanted if topic in present for number in present[topic].partitions]
+    latest = OffsetSpec.latest()  # type: ignore[no-untyped-call]
+    asked = admin.list_offsets(dict.fromkeys(places, latest)) if places else {}
+    ends = dict.fromkeys(wanted, 0)
+    for place, future in asked.items():
+        ends[place.topic] += future.result(timeout=_TIMEOUT_SECONDS).offset
     return ends
 
 
