@@ -3,6 +3,7 @@ cases are in `tests/proof/test_lost.py`, on doubles; here is what these stand in
 
 from __future__ import annotations
 
+import pickle
 from datetime import timedelta
 from pathlib import Path
 
@@ -12,7 +13,11 @@ from pyspark.sql import SparkSession
 
 from spark_jobs import ingest
 from spark_jobs.session import spark_session
+from spark_jobs.stages import merge_stream
+from tests.spark_jobs import examples
+from tests.spark_jobs.examples import NOW, THEN
 from tests.spark_jobs.synthetic import CLUSTER, ORDERS, START, Ring, delete_partition, delete_row, folded, insert, update
+from tests.spark_jobs.test_merge_stream import stored
 from writetime.pipeline import again
 from writetime.pipeline.archiver import archive
 from writetime.pipeline.documents import Sealed
@@ -93,6 +98,28 @@ def test_a_table_is_made_again_as_the_cluster_has_it(tmp_path: Path) -> None:
     ]
     assert folded(events[1:]) == ring.current() == {(1, 1): {"note": 5, "name": 11}, (2, 1): {"name": 20, "amount": 21}}
     spark.stop()
+
+
+@pytest.mark.parametrize("at_hand", [1, 8192])
+@pytest.mark.parametrize("with_events", [True, False])
+def test_all_rows_of_a_shard_are_shown_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, at_hand: int, with_events: bool) -> None:
+    monkeypatch.setattr(merge_stream, "_ROWS_AT_HAND", at_hand)
+    rows = [examples.insert(examples.ORDERS, key, {"name": "n"}, line) for key in range(1, 4) for line in range(key)]
+    shard = stored(tmp_path, examples.folded(map(examples.frame, rows)))
+    written = examples.insert(examples.ORDERS, 3, {"name": "new"}, 1, timestamp=THEN + 10)
+    about = {"since": NOW, "now": NOW + 1, "shards": {examples.ORDERS.id: shard}, "again": {examples.ORDERS.id.bytes: with_events}}
+    found = examples.folded([examples.frame(written)], **about)  # type: ignore[arg-type]
+    events = examples.of_kind(found, "event")
+    told = [(each["op"], each["key"]["id"], each["key"]["line"], each["reason"]) for each in (pickle.loads(e["payload"]) for e in events)]
+    shown = [("c", key, line, "again") for key in range(1, 4) for line in range(key)]
+    assert told == sorted([*shown, ("u", 3, 1, None)], key=lambda each: (*each[1:3], each[3] is None))
+    # For current rows, the last of each row counts; only what is numbered is an event.
+    assert [event["last"] for event in events] == [each[1:] != (3, 1, "again") for each in told]
+    assert [event["seq"] is None for event in events] == [not with_events and each[3] == "again" for each in told]
+    (account,) = (pickle.loads(row["payload"]) for row in examples.of_kind(found, "account"))
+    assert (account["events"], account.get("untold", 0)) == ((7, 0) if with_events else (1, 6))
+    # The state changes by what is new only.
+    assert len(examples.of_kind(found, "record")) == 1
 
 
 def others(name: int, mortal: int, **more: int) -> dict[tuple[int, int], dict[str, int]]:
