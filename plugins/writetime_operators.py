@@ -68,6 +68,7 @@ from writetime.pipeline.planner import (
 from writetime.pipeline.publish_progress import publish_due, read_published
 from writetime.pipeline.quarantine.rejected_tables import (
     failed_tables,
+    release_made_again,
     release_table,
     remaining_reason,
     task_arguments,
@@ -208,6 +209,7 @@ class ReleaseOperator(PipelineOperator):
             keystore = config.cluster.commitlog_keystore
             keys = None if keystore is None else Keystore.from_environment(keystore)
             released = release(store, config.cluster.name, config.columns.rules, keys)
+            released += release_made_again(store, config.cluster.name)
         except WritetimeError as error:
             raise failure(error) from error
         self.log.info("released from quarantine: %s", ", ".join(released) or "nothing")

@@ -6,6 +6,7 @@
     state/    state shards in Lance
     session, daemon, job_exit, spark_errors   how a job runs and how it ends
     failures, rejected_tables   whose failure an error is, and a batch without the tables that fail
+    promised_events   how many events the seals say there are, for the sinks
     data_source   segments as a Spark data source, for notebooks
     commands      the jobs as commands of `writetime`
 

@@ -42,7 +42,7 @@ from spark_jobs.session import spark_session
 from spark_jobs.sinks import voids
 from spark_jobs.sinks.batch_files import Events, tasks_of
 from spark_jobs.sinks.bigquery import ExternalTablesWriter
-from spark_jobs.sinks.iceberg import Fence, Rows, TableWrite, Warehouse
+from spark_jobs.sinks.iceberg import Fence, Rows, TableWrite, Warehouse, Write
 from spark_jobs.sinks.quarantine import STORED, QuarantineWriter, Wanted, frame_writer
 from spark_jobs.stages import table_events
 from spark_jobs.stages.arrow_runs import by_shard
@@ -94,7 +94,7 @@ from writetime.errors import (
     WritetimeError,
 )
 from writetime.events.masking import rejection_reason
-from writetime.pipeline import erasures, node_logs, pace, pinned, watermark
+from writetime.pipeline import again, erasures, node_logs, pace, pinned, watermark
 from writetime.pipeline.batch_report import batch_text
 from writetime.pipeline.completeness import begun, is_late, node_ends
 from writetime.pipeline.documents import (
@@ -114,6 +114,8 @@ from writetime.pipeline.documents import (
     ShardVersions,
     StageCost,
     TableFiles,
+    TablePoint,
+    TablePoints,
     Totals,
     WarehouseFiles,
     may_contain,
@@ -291,8 +293,8 @@ class Batch:
     DROP is not emitted yet. `events` counts emitted events by shard. `earlier` are the tables for which an
     earlier attempt may have emitted events. By name: `rebuilt` start with a new state; `untold` have changes
     that are not emitted; `rows`, `current_files` and `changes_files` are the row counts and files of changed
-    tables, None if unknown. `absent` are the missing segments, `not_in_log` as in a seal, `apart` the tables that
-    are there by choice, and `additions` the
+    tables, None if unknown. By table id, `points` is where tables stand that were committed to; `living` are captured and not
+    dropped. `absent` are the missing segments, `not_in_log` as in a seal, `apart` the tables that are there by choice, and `additions` the
     number of verdicts found after the first run (`writetime.pipeline.pinned`).
     `logged` are the places at which nodes' logs drop tables and create them again. `voided` are the earlier batches
     without effect, with their ids. `attempts`: what is known of runs before this one; `only`: the tables that are
@@ -320,6 +322,8 @@ class Batch:
     rows: dict[str, int | None] = field(default_factory=dict)
     current_files: dict[str, TableFiles | None] = field(default_factory=dict)
     changes_files: dict[str, TableFiles | None] = field(default_factory=dict)
+    points: dict[UUID, TablePoints] = field(default_factory=dict)
+    living: frozenset[UUID] = frozenset()
     snapshots_refused: dict[str, str] = field(default_factory=dict)
     absent: frozenset[str] | None = None
     additions: int = 0
@@ -392,6 +396,18 @@ class Batch:
     def _readings(self) -> frozenset[int]:
         """Indexes of the segments that a reader of the cluster has written, not a node."""
         return frozenset(index for index, segment in enumerate(self.segments) if segment.ref.node.is_reading)
+
+    @property
+    def _again(self) -> dict[UUID, bool]:
+        """Tables whose rows are made again from their state, and whether events tell all of them: if columns are dropped in
+        this batch, in any case. One whose state starts empty is told as a whole anyway."""
+        asked, gone = self.manifest.again, self.local.opened
+        return {i: emits or i.bytes in self.altered for i, emits in asked.items() if i in self.living and i not in gone}
+
+    @property
+    def _made_again(self) -> dict[UUID, bool]:
+        """The same with those whose state starts empty."""
+        return self._again | {table_id: True for table_id in self.local.opened if table_id in self.manifest.again}
 
     @property
     def _apart(self) -> frozenset[bytes]:
@@ -472,6 +488,7 @@ class Batch:
             untouched = pinned.verdicts(self.store, self.manifest).untouched
             self.earlier = [table for table in learner.captured() if table.id not in untouched]
         captured.sort(key=lambda table: (table.full_name, str(table.id)))
+        self.living = frozenset(table.id for table in captured if not table.dropped)
         if self.only is None:
             self.attempts.tables = captured
         self._compare(known, schema, captured)
@@ -617,7 +634,9 @@ class Batch:
         return [
             (table.id.bytes, bucket)
             for bucket, (version, at) in enumerate(zip(known.buckets, expires, strict=True))
-            if not table.dropped and version and (table.id.bytes in self.altered or (at is not None and at <= self.manifest.now))
+            if not table.dropped
+            and version
+            and (table.id.bytes in self.altered or table.id in self._again or (at is not None and at <= self.manifest.now))
         ]
 
     def _shard_versions(self, table: Table) -> ShardVersions:
@@ -689,6 +708,7 @@ class Batch:
             deletes="placed" if events.deletes == "one" and self.config.partition_by == "partition_key" else events.deletes,
             dropped_before=dict(before),
             untold=self._of_origin("snapshot") if self.config.snapshot.events == "none" else frozenset(),
+            again={table_id.bytes: emits for table_id, emits in self._again.items()},
             policy=self.manifest.merge_rule,
         )
         partitions = self.config.spark.shuffle_partitions
@@ -903,6 +923,11 @@ class Batch:
                         start += 1
                         of_tables.append(of_no_row(self._shown(table, schema), schema, start, self._truncation(schema, table)))
                         self.accounts[table.label]["events"] += 1
+                    elif self._again.get(table.id):
+                        start += 1
+                        event = table_events.again(now=self.manifest.now, expected=self._expected_replicas(schema, table))
+                        of_tables.append(of_no_row(self._shown(table, schema), schema, start, event))
+                        self.accounts[table.label]["events"] += 1
                     for bucket in range(len(self._shard_versions(table).buckets)):
                         starts[table.id.bytes, bucket] = start
                         start += self.events.get((table.id.bytes, bucket), 0)
@@ -940,7 +965,7 @@ class Batch:
         def look_at(table: Table) -> None:
             # A name that passes between incarnations is looked at when it has passed.
             if incarnations[table.full_name] == 1 and table.id.bytes not in with_others and self._writes(table):
-                current: Rows | None = None if table.dropped else "merged"
+                current = None if table.dropped else self._how(table)
                 writes[table.id] = warehouse.open(
                     self._shown(table, schema), schema, number, changes=bool(self._emitted(table)), current=current
                 )
@@ -970,7 +995,11 @@ class Batch:
 
     def _writes(self, table: Table) -> bool:
         """Whether rows of the table change."""
-        return bool(self._emitted(table)) or table.label in self.untold
+        return bool(self._emitted(table)) or table.label in self.untold or table.id in self._again
+
+    def _how(self, table: Table) -> Rows:
+        """What the batch's rows are to the current rows that are there."""
+        return "replaced" if table.id in self.local.opened or table.id in self._again else "merged"
 
     def _account_events(self, emitted: Mapping[bytes, int], schema: Schema, captured: list[Table]) -> None:
         """Compare the number of emitted events with the shards' counts; AccountingMismatch if they differ.
@@ -1026,6 +1055,7 @@ class Batch:
                 events = written.events_of(table, self._emitted(table))
                 write = written.writes.get(table.id) or warehouse.write(self._shown(table, schema), schema, events, number, changes=True)
                 files = warehouse.commit_changes(write, events, number)
+                self._note_point(table, changes=write.changes)
                 if not table.dropped:
                     self.changes_files[table.label] = files
                 log.info("changes committed", table=table.label, batch=number)
@@ -1112,15 +1142,32 @@ class Batch:
             # The rows of a dropped incarnation were deleted by its DROP; only its changes table remains.
             elif self._writes(table) and not table.dropped:
                 events = written.events_of(table, self._emitted(table))
-                how: Rows = "replaced" if table.id in self.local.opened else "merged"
-                write = written.writes.get(table.id) or warehouse.write(self._shown(table, schema), schema, events, number, current=how)
+                write = written.writes.get(table.id) or warehouse.write(
+                    self._shown(table, schema), schema, events, number, current=self._how(table)
+                )
                 size = warehouse.commit_current(write, events, number)
+                self._note_point(table, current=write.current)
                 self.rows[table.label], self.current_files[table.label] = size
                 log.info("current rows merged", table=table.label, batch=number)
             elif table.id in self.reshaped:
                 warehouse.follow(self._shown(table, schema), schema, number)
 
         of_each(captured, commit, workers=COMMITTERS)
+
+    def _note_point(self, table: Table, *, current: Write | None = None, changes: Write | None = None) -> None:
+        """Note where the table stands with what was committed: the batches after this one expect it there."""
+        written = {part: write.held.point for part, write in (("current", current), ("changes", changes)) if write is not None}
+        news = {part: TablePoint(batch=self.manifest.number, **point._asdict()) for part, point in written.items() if point is not None}
+        self.points[table.id] = self.points.get(table.id, TablePoints()).model_copy(update=news)
+
+    def _points(self) -> dict[UUID, TablePoints]:
+        """Where all tables stand. What was lost of a table that is made again is forgotten."""
+        found = again.expected(self.base, self._made_again)
+        for table_id, news in self.points.items():
+            found[table_id] = found.get(table_id, TablePoints()).model_copy(
+                update={part: point for part in TablePoints.model_fields if (point := getattr(news, part)) is not None}
+            )
+        return found
 
     def _late_rejections(self) -> dict[UUID, list[tuple[int, int]]]:
         late = pinned.verdicts(self.store, self.manifest).late if self.refused else ()
@@ -1151,6 +1198,8 @@ class Batch:
             undecided=self._undecided(accounting),
             rows={name: n for name, n in {**(self.base.rows if self.base else {}), **self.rows}.items() if n is not None},
             files=self._files(),
+            points=self._points(),
+            again=again.after(self.base, self._made_again, self.manifest.number),
             totals=self._totals(accounting),
             horizon=self.base.horizon if self.base else None,
             kept_from=self._kept_from(),
@@ -1218,7 +1267,7 @@ class Batch:
 
     def _warehouse(self) -> Warehouse:
         cells, complete = self.config.events.shape == "cells", watermark.of_seal(self.manifest, self.outcomes.values())
-        about = {"cells": cells, "complete": complete, "meter": self.meter}
+        about = {"cells": cells, "complete": complete, "meter": self.meter, "points": again.expected(self.base, self.manifest.again)}
         return Warehouse.of_batch(self.config, self.store, self.spark, self.manifest, self._fence(), **about)
 
 

@@ -16,9 +16,9 @@ import pickle
 import sys
 import time
 from collections import Counter, defaultdict
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Container, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, nullcontext
-from functools import partial, reduce
+from functools import cached_property, partial, reduce
 from typing import Any, NamedTuple
 from uuid import UUID, uuid4
 
@@ -34,16 +34,18 @@ from pyspark.sql.types import ArrayType, DataType, MapType, StructType
 from spark_jobs.failures import COMMITTERS, concerning, is_lost_worker, of_each, reported_by, reporting
 from spark_jobs.job_exit import reports_failure
 from spark_jobs.meter import PUBLISH, Made, Meter
+from spark_jobs.promised_events import hole, lacking, promised_by
 from spark_jobs.rejected_tables import DEATHS, killing
 from spark_jobs.session import spark_session
 from spark_jobs.sinks.avro_files import files_up_to, to_files
-from spark_jobs.sinks.changes_files import ChangesFiles, Reading, Span, Wanted, read_together
+from spark_jobs.sinks.changes_files import ChangesFiles, Reading, Spans, Wanted, read_together
 from spark_jobs.sinks.iceberg import Warehouse
 from spark_jobs.sinks.kafka import (
     PACKS,
     RECORDS,
     SENT,
     Chain,
+    Position,
     Publisher,
     Sent,
     Stretch,
@@ -55,6 +57,8 @@ from spark_jobs.sinks.kafka import (
     read_epochs,
     send_heartbeat,
     sending_key,
+    settled_progress,
+    topic_ends,
 )
 from spark_jobs.sinks.kafka_records import PUT_ASIDE, Encoder, Incarnation, Oversized, QuarantineTopic
 from spark_jobs.sinks.schema_registry import Registry
@@ -70,17 +74,26 @@ from writetime.errors import ConfigError, PublishError, SchemaError, WritetimeEr
 from writetime.events import envelope
 from writetime.events.naming import from_topic, progress_topic, quarantine_topic
 from writetime.events.serialization import DDL, HEARTBEAT, QUARANTINED, Plain
-from writetime.pipeline import chains
+from writetime.pipeline import again, chains
 from writetime.pipeline.documents import PartitionedFrom, RefusedTable, Sealed
 from writetime.pipeline.identity import owner
 from writetime.pipeline.job_result import cause
 from writetime.pipeline.planner import history, read_manifest, read_schema, read_sealed
-from writetime.pipeline.publish_progress import AGAIN, CompleteBefore, Published, complete_in_kafka, read_published, write_published
+from writetime.pipeline.publish_progress import (
+    AGAIN,
+    CompleteBefore,
+    Published,
+    TopicMark,
+    complete_in_kafka,
+    read_published,
+    write_published,
+)
 from writetime.pipeline.quarantine.published import of_batch, unsent, with_bytes
 from writetime.pipeline.quarantine.record import QuarantineRecord
 from writetime.pipeline.segment_check import known_schema
 from writetime.pipeline.used_schemas import note_used, read_used
 from writetime.storage import layout, open_store
+from writetime.storage.concurrency import at_once
 from writetime.storage.store import Store
 
 log = structlog.get_logger()
@@ -90,6 +103,8 @@ _FEW_FILES = 32
 _FEW_PUBLISHERS = 3
 """So many read all files, each for itself: to read a row once more costs a quarter of what it costs to shuffle its event."""
 _FEW_SEALS = 16
+_TOPICS_LOOKED_AT = 200
+"""So many topics are compared with the record in a run, and all that get events."""
 _TABLE_WAITS = "Its events stay in the changes table, and are tried again with each run; other tables do not wait."
 _CHECKED: set[tuple[str, ...]] = set()
 """Registries whose ids this process has compared with those that records have: URL, bucket, cluster, prefix."""
@@ -388,6 +403,15 @@ class Unsent(NamedTuple):
         return self.rows.mapInArrow(by_publisher(self.encode), schema=from_arrow_schema(PACKS))
 
 
+class Used(NamedTuple):
+    """Of an incarnation's new events: the schema versions, and whether some of each have values in dropped columns; and how many
+    events there are of each batch, with those of operations that are skipped."""
+
+    incarnation: Incarnation
+    versions: list[tuple[str, bool]]
+    events: Counter[int]
+
+
 class Outbox:
     """The changes tables of all captured tables, up to the last sealed batch, without those that were
     voided."""
@@ -411,8 +435,11 @@ class Outbox:
         self.first = chains.first_of(store, config.cluster.name, upto)
         self.owner = owner(store, config.cluster.name, config.pipeline)
         self._seals: dict[int, Sealed] = {}
-        self._spans: dict[Wanted, list[Span]] = {}
+        self._spans: dict[Wanted, Spans] = {}
         self._failed: dict[str, WritetimeError] = {}
+        self._events: dict[int, Counter[str] | None] = {}
+        self._sending: dict[str, str] = {}
+        self._marks: dict[str, TopicMark] = {}
         self._epochs: Mapping[str, int] = {}
         self._batch_bytes: int | None = None
         sealed = self._sealed(upto)
@@ -440,6 +467,7 @@ class Outbox:
         record = read_published(self.store, cluster)
         known = _known(self.store, cluster, self.upto, record)
         published = self.send(known if known is not None and not everything else self._from_the_start(record, known))
+        published = published.model_copy(update={"topics": self._marks})
         write_published(self.store, cluster, published, self.meter.costs(process=process) if self.meter is not None else ())
         return published
 
@@ -451,6 +479,9 @@ class Outbox:
         again start from their beginning. `known`: the record, if it is one of this chain."""
         start = _beginning(self.store, self.config.cluster.name, self.upto)
         kept = record.of_other_chain() if record is not None else {}
+        if known is not None:
+            # Whether a topic that has lost its progress is sent as a whole, Kafka says.
+            kept["topics"] = {topic: mark.model_copy(update={"progress": []}) for topic, mark in known.topics.items()}
         if known is not None and start.batch:
             kept["waiting"] = known.waiting
         # Either record may have been lost.
@@ -520,6 +551,7 @@ class Outbox:
             found = self._sent(records) if records else []
             sent: list[Sent] = [pickle.loads(row.sent) for row in found]  # noqa: S301 - made by our own workers
         refused |= {self._named(stream): error for found in sent for stream, error in found.stuck.items()}
+        self._note_topics(known, sent, refused)
         with spark_failures():
             self._write_quarantine(known, part)
         for name, error in refused.items():
@@ -537,6 +569,7 @@ class Outbox:
             epochs=known.epochs,
             requests=known.requests,
             asked=known.asked,
+            topics=known.topics | self._marks,
         )
 
     def _sent(self, records: Sequence[Unsent]) -> list[Row]:
@@ -570,7 +603,9 @@ class Outbox:
         found: dict[str, list[Incarnation]] = defaultdict(list)
         refused: dict[str, WritetimeError] = dict(self._failed)
         complete = CompleteBefore(self.store, self.config.cluster.name, range(known.sent_by_all + 1, part.last + 1))
-        tables = self._tables(known, part)
+        # Before topics are created: what is gone is not to look as if it were new.
+        refused |= self._lost(known, part, expect_own(self.kafka, self.owner))
+        tables = [table for table in self._tables(known, part) if table.full_name not in refused]
 
         def opened(table: Table) -> Incarnation | WritetimeError | None:
             try:
@@ -579,7 +614,7 @@ class Outbox:
                     return None
                 where = self.config.cluster.name, table.keyspace, table.name
                 about = envelope.About(*where, addresses, self.kafka.topic_prefix, complete.of(table.id))
-                return Incarnation(table, changes, about, self._topic(table), changes.files(known.sent(table.full_name), part.last))
+                return Incarnation(table, changes, about, self._topic(table), changes.files(self._since(known, table.full_name), part.last))
             except WritetimeError as error:
                 return error
 
@@ -592,7 +627,9 @@ class Outbox:
         topics = {name: incarnations[0].topic for name, incarnations in found.items()}
         absent = self._not_known_to_be_sent(known, part) - found.keys() - refused.keys() - part.held
         refused |= {name: _not_there(name) for name in absent if self._has_unsent(name, known, part)}
-        encoders, unclear = self._encoders(found, known, part)
+        used = self._used(found, known, part)
+        refused |= self._holes(found, {each.table.id: events for each, _, events in used}, known, part)
+        encoders, unclear = self._encoders(used, refused, part.by)
         refused |= unclear
         statements, cannot = self._ddl(known, part)
         refused |= cannot
@@ -601,7 +638,6 @@ class Outbox:
         wanted = sorted({topics[name] for name in found if name not in refused})
         others = [*([self.kafka.topic_prefix] if statements else []), *([] if quarantine is None else [quarantine.topic])]
         unmade = ensure_topics(self.kafka, [*wanted, *others])
-        expect_own(self.kafka, self.owner)
         refused |= {self._named(topic): error for topic, error in unmade.items()}
         silent = self._limit(
             encoders,
@@ -613,11 +649,12 @@ class Outbox:
             marked = [topic for topic in wanted if self._named(topic) not in refused]
             refused |= {self._named(topic): error for topic, error in self._publisher.mark_switch(marked, part.marks, part.by).items()}
         unsent = [
-            (incarnation, encoders[incarnation.table.id], known.sent(name))
+            (incarnation, encoders[incarnation.table.id], self._since(known, name))
             for name, incarnations in found.items()
             for incarnation in incarnations
             if name not in refused and incarnation.has_unsent
         ]
+        self._sending = {incarnation.topic: incarnation.table.full_name for incarnation, *_ in unsent}
         sources = self._table_records(unsent, part)
         plain = [record for record in (*statements, *quarantined) if record[1] not in refused]
         if plain:
@@ -645,9 +682,100 @@ class Outbox:
 
     def _names_with_events(self, numbers: Iterable[int]) -> set[str]:
         """Full names of the tables with events in these batches, by their seals."""
-        accounts = (account for sealed in map(self._sealed, numbers) if sealed is not None for account in sealed.accounting)
-        # The label of a dropped incarnation is its name and its id (`Table.label`).
-        return {account.table.partition("@")[0] for account in accounts if account.events}
+        return {name for events in self._events_of(numbers).values() if events is not None for name in +events}
+
+    def _events_of(self, numbers: Iterable[int]) -> dict[int, Counter[str] | None]:
+        """By batch, how many events the seal has of each table, by full name; None if the seal is gone."""
+
+        wanted = list(numbers)
+        new = [number for number in wanted if number not in self._events]
+        self._events |= zip(new, at_once(lambda number: promised_by(self._sealed(number)), new), strict=True)
+        return {number: self._events[number] for number in wanted}
+
+    def _since(self, known: Published, name: str) -> int:
+        """The batch after which events of the table are sent: where it was made again, its events tell all of it, and what is
+        before may be lost."""
+        return max(known.sent(name), self._begins.get(name, 0) - 1)
+
+    @cached_property
+    def _begins(self) -> dict[str, int]:
+        """By full name, the last batch whose events tell all rows of the table (`writetime.pipeline.again`)."""
+        sealed = self._sealed(self.upto)
+        found = again.begins(sealed)
+        return {table.full_name: found[table.id] for table in self._all_tables() if table.id in found} if found else {}
+
+    # --- compared with the seals, and with the record
+
+    def _holes(
+        self, found: Mapping[str, list[Incarnation]], counted: Mapping[UUID, Counter[int]], known: Published, part: Part
+    ) -> dict[str, WritetimeError]:
+        """The tables of which there are not as many events of a batch as its seal says. Nothing is sent over the hole."""
+        refused: dict[str, WritetimeError] = {}
+        for name, incarnations in found.items():
+            there = sum((counted.get(each.table.id, Counter()) for each in incarnations), Counter[int]())
+            numbers = range(max(self._since(known, name), self.first - 1) + 1, part.last + 1)
+            error = hole(self.store, self.config.cluster.name, name, there, self._events_of(numbers))
+            if error is not None:
+                refused[name] = error
+        return refused
+
+    def _lost(self, known: Published, part: Part, progress: Sequence[Mapping[str, Position]]) -> dict[str, WritetimeError]:
+        """The tables whose topics, or whose progress in Kafka, are less than they were when a run recorded them. Events of
+        these would be sent over a hole."""
+        marks = self._expected(known, part)
+        if not marks:
+            return {}
+        ends = topic_ends(self.kafka, marks)
+        behind = [topic for topic, (name, mark) in marks.items() if mark.is_behind(self._batches(progress, topic, name))]
+        if behind:
+            # Unless a transaction hides the last progress, which is an error.
+            progress = settled_progress(self.kafka)
+        refused: dict[str, WritetimeError] = {}
+        for topic, (name, mark) in marks.items():
+            now = self._batches(progress, topic, name)
+            # Without any progress, a run that looks at all batches sends all of them.
+            sends_all = not mark.progress and not any(now)
+            if mark.is_behind(now):
+                refused[name] = _lost_progress(name, topic, max(now, default=0), max(mark.progress))
+            elif ends.get(topic, mark.end) < mark.end and not sends_all:
+                refused[name] = _lost_topic(name, topic, ends[topic], mark.end)
+        return refused
+
+    def _expected(self, known: Published, part: Part) -> dict[str, tuple[str, TopicMark]]:
+        """By topic, the table and where it stood: of those whose events go on there. Of many, those with events and some
+        others in turn."""
+        if not known.topics:
+            return {}
+        captured = read_schema(self.store, self.config.cluster.name, self.upto).captured(self.config.tables.captures)
+        names = {self._topic(table): table.full_name for table in captured if not table.dropped}
+        names = {topic: name for topic, name in names.items() if topic in known.topics and name not in known.asked}
+        names = {topic: name for topic, name in names.items() if self._since(known, name) <= known.sent(name)}
+        if len(names) > _TOPICS_LOOKED_AT:
+            first = self.upto * _TOPICS_LOOKED_AT % len(names)
+            active = self._names_with_events(range(known.sent_by_all + 1, part.last + 1))
+            turn = ([*sorted(names)] * 2)[first : first + _TOPICS_LOOKED_AT]
+            names = {topic: name for topic, name in names.items() if topic in turn or name in active}
+        return {topic: (name, known.topics[topic]) for topic, name in names.items()}
+
+    def _batches(self, progress: Sequence[Mapping[str, Position]], topic: str, name: str) -> list[int]:
+        """How far each publisher has sent the topic, without what it sent before all was sent again."""
+        epoch = self._epochs.get(name, 0)
+        return [found[topic].batch if topic in found and found[topic].epoch >= epoch else 0 for found in progress]
+
+    def _note_topics(self, known: Published, sent: Sequence[Sent], refused: Container[str]) -> None:
+        """Note where the topics stand to which events were sent."""
+        topics = {topic: name for topic, name in self._sending.items() if name not in refused}
+        if not topics or not sent:
+            return
+        ends = topic_ends(self.kafka, topics)
+        for topic, name in topics.items():
+            is_new = name in known.asked or self._since(known, name) > known.sent(name)
+            before = TopicMark() if is_new else self._marks.get(topic) or known.topics.get(topic) or TopicMark()
+            reached = [*before.progress, *[0] * self.kafka.publishers][: self.kafka.publishers]
+            for each in sent:
+                if topic in each.reached:
+                    reached[each.publisher] = each.reached[topic]
+            self._marks[topic] = TopicMark(progress=reached, end=ends.get(topic, 0))
 
     def _limit(
         self, encoders: Mapping[UUID, Encoder], topics: Sequence[str], quarantine: QuarantineTopic | None
@@ -769,10 +897,8 @@ class Outbox:
     def _has_unsent(self, name: str, known: Published, part: Part) -> bool:
         """Whether a table has events of the part that are not known to be sent. A table that waits may have none: all of them
         may be in other parts, or it was asked for and never written to. If a seal is gone, it counts as one with events."""
-        for number in range(max(known.sent(name), self.first - 1) + 1, part.last + 1):
-            if self._sealed(number) is None or name in self._names_with_events([number]):
-                return True
-        return False
+        numbers = range(max(self._since(known, name), self.first - 1) + 1, part.last + 1)
+        return any(events is None or events[name] for events in self._events_of(numbers).values())
 
     def _not_known_to_be_sent(self, known: Published, part: Part) -> set[str]:
         """Full names of the tables that may have events which the last run does not know to be sent, by the seals since
@@ -782,7 +908,7 @@ class Outbox:
         return self._names_with_events(range(note.batch + 1, part.last + 1)) | tables
 
     def _encoders(
-        self, found: Mapping[str, list[Incarnation]], known: Published, part: Part
+        self, used: Sequence[Used], left_out: Container[str], by: PartitionBy
     ) -> tuple[dict[UUID, Encoder], dict[str, WritetimeError]]:
         """The encoder of each incarnation's events, by id; and the errors of tables whose schema is unknown
         or rejected by the registry. They are found here because an error in a task would stop all tables."""
@@ -790,13 +916,15 @@ class Outbox:
         refused: dict[str, WritetimeError] = {}
         asked = opened_registry(self.config, self.kafka, self.store) if self.kafka.format == "avro" else nullcontext()
         with asked as registry:
-            for incarnation, used in self._used(found, known, part):
+            for incarnation, versions, _ in used:
                 name = incarnation.table.full_name
+                if name in left_out:
+                    continue
                 try:
                     with concerning(incarnation.table):
-                        encoder = Encoder.of(self.kafka, self.config.events, incarnation, part.by)
+                        encoder = Encoder.of(self.kafka, self.config.events, incarnation, by)
                         encoder = encoders.setdefault(incarnation.table.id, encoder)
-                        for version, wide in used if name not in refused else ():
+                        for version, wide in versions if name not in refused else ():
                             encoder.learn(version, wide, registry)
                 except (PublishError, SchemaError) as error:
                     if error.retriable:
@@ -804,38 +932,43 @@ class Outbox:
                     refused[name] = error
         return encoders, refused
 
-    def _used(
-        self, found: Mapping[str, list[Incarnation]], known: Published, part: Part
-    ) -> list[tuple[Incarnation, list[tuple[str, bool]]]]:
-        """The schema versions of each incarnation's new events, and whether some of them have values in
-        dropped columns. Incarnations of a name, and versions, are in the order of their events."""
+    def _used(self, found: Mapping[str, list[Incarnation]], known: Published, part: Part) -> list[Used]:
+        """The schema versions of each incarnation's new events, and how many these are. Incarnations of a name, and versions, are in
+        the order of their events."""
         incarnations = [(name, incarnation) for name, of_name in found.items() for incarnation in of_name if incarnation.has_unsent]
         if not incarnations:
             return []
         if self.kafka.format != "avro" and all(each.files is not None and len(each.files.files) <= _FEW_FILES for _, each in incarnations):
             # Only Avro's schemas depend on the order of versions and on values of dropped columns.
             return [
-                (each, [(version, False) for version in sorted(frozenset().union(*(span.versions for span in spans)))])
+                Used(
+                    each,
+                    [(version, False) for version in sorted(frozenset().union(*(span.versions for span in spans.of_files)))],
+                    spans.events,
+                )
                 for name, each in incarnations
-                if (spans := self._spans_of(each, known.sent(name), part)) is not None
+                if (spans := self._spans_of(each, self._since(known, name), part)) is not None
             ]
         first, wide = F.min(F.struct("batch", "ordinal")).alias("first"), F.max("wide").alias("wide")
         versions = [
-            incarnation.changes.rows.filter(_new(incarnation.table, known.sent(name), part.last))
+            incarnation.changes.rows.filter(_new(incarnation.table, self._since(known, name), part.last))
             .select("batch", "ordinal", "schema_version", _shows_dropped(incarnation).alias("wide"))
-            .groupBy("schema_version")
-            .agg(first, wide)
+            .groupBy("schema_version", "batch")
+            .agg(first, wide, F.count("*").alias("events"))
             .withColumn("at", F.lit(at))
             for at, (name, incarnation) in enumerate(incarnations)
         ]
         with spark_failures():
             rows = sorted(reduce(DataFrame.unionByName, versions).collect(), key=lambda row: row["first"])
-        used: dict[int, list[tuple[str, bool]]] = {at: [] for at in sorted(range(len(incarnations)), key=_first_of(rows))}
+        used: dict[int, dict[str, bool]] = {at: {} for at in sorted(range(len(incarnations)), key=_first_of(rows))}
+        events: dict[int, Counter[int]] = defaultdict(Counter)
         for row in rows:
-            used[row["at"]].append((row["schema_version"], row["wide"]))
-        return [(incarnations[at][1], versions_used) for at, versions_used in used.items()]
+            of_table = used[row["at"]]
+            of_table[row["schema_version"]] = of_table.get(row["schema_version"], False) or row["wide"]
+            events[row["at"]][row["batch"]] += row["events"]
+        return [Used(incarnations[at][1], list(versions.items()), events[at]) for at, versions in used.items()]
 
-    def _spans_of(self, incarnation: Incarnation, since: int, part: Part) -> list[Span] | None:
+    def _spans_of(self, incarnation: Incarnation, since: int, part: Part) -> Spans | None:
         """What its files have, if they are few. A run asks twice."""
         files = incarnation.files
         if files is None or len(files.files) > _FEW_FILES:
@@ -878,7 +1011,8 @@ class Outbox:
         if incarnation.files is None or self._needs_spark(incarnation, incarnation.files, part):
             return None
         wanted, spans = self._wanted(incarnation, since, part), self._spans_of(incarnation, since, part)
-        return Reading(incarnation.files, wanted, self._metered(incarnation.table.label, _reporting(incarnation.table.id, encoder)), spans)
+        made = self._metered(incarnation.table.label, _reporting(incarnation.table.id, encoder))
+        return Reading(incarnation.files, wanted, made, None if spans is None else spans.of_files)
 
     def _wanted(self, incarnation: Incarnation, since: int, part: Part) -> Wanted:
         owned = len(_key_columns(incarnation).fields)
@@ -994,13 +1128,20 @@ def _filed_beyond(url: str, filed: int, upto: int) -> PublishError:
     )
 
 
-def _not_there(table: str) -> PublishError:
-    return PublishError(
-        "its changes table is not there",
-        operation="publish events",
-        obj=table,
-        hint="Give it its name, or its property writetime.table-id, back; its events wait.",
+def _lost_progress(table: str, topic: str, now: int, before: int) -> PublishError:
+    known = f"batch {now}" if now else "none"
+    was = f"its events in {topic} were sent up to batch {before}"
+    return lacking(table, f"{was}, and Kafka knows of {known}: it was made anew, or put back from a backup")
+
+
+def _lost_topic(table: str, topic: str, now: int, before: int) -> PublishError:
+    return lacking(
+        table, f"the topic {topic} ends at {now}, and has ended at {before}: it was deleted, made anew, or put back from a backup"
     )
+
+
+def _not_there(table: str) -> PublishError:
+    return lacking(table, "its changes table is not there: it was dropped, or its name or its property writetime.table-id was changed")
 
 
 if __name__ == "__main__":

@@ -52,6 +52,7 @@ from writetime.pipeline.documents import Manifest, Sealed
 from writetime.pipeline.job_result import cause, leave_error
 from writetime.pipeline.planner import OWNERS_TURN, history, plan_ingest, read_sealed
 from writetime.pipeline.publish_progress import publish_due, read_published
+from writetime.pipeline.quarantine.rejected_tables import release_made_again
 from writetime.pipeline.quarantine.retry import release
 from writetime.pipeline.rule_check import rule_check
 from writetime.pipeline.sessions import SessionState, StoreClock
@@ -353,6 +354,7 @@ class Session:
         try:
             keys = None if keystore is None else Keystore.from_environment(keystore)
             released = release(self._store, self._cluster, self._config.columns.rules, keys)
+            released += release_made_again(self._store, self._cluster)
         except BatchBusy:
             raise
         except WritetimeError as error:

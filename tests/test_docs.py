@@ -95,6 +95,14 @@ ELSEWHERE = {
         "tests/spark_jobs/test_table_history.py",
         '["history", "shop.orders", "--batch", "5", "--config"',
     ),
+    "writetime again shop.orders --config docs/pipeline.example.yaml": (
+        "tests/cli/test_batches.py",
+        'ran("again", "shop.orders", "--json")',
+    ),
+    "writetime again shop.orders --rows --config docs/pipeline.example.yaml": (
+        "tests/cli/test_batches.py",
+        'ran("again", "shop.orders", "--rows")',
+    ),
     'writetime void 1234 --config docs/pipeline.example.yaml --reason "node 7 lost CommitLog-7-1777890000010" --yes': (
         "tests/cli/test_batches.py",
         'ran("void", "2", "--reason", REASON, "--yes")',

@@ -43,6 +43,7 @@ from confluent_kafka.admin import (
     ClusterMetadata,
     ConfigEntry,
     ConfigResource,
+    ListOffsetsResultInfo,
     PartitionMetadata,
     ResourceType,
     TopicMetadata,
@@ -690,6 +691,16 @@ class AdminClient(_Client):
             return {entry.name: str(entry.value) for entry in each.incremental_configs}
 
         return self._each("alter_configs", {each: partial(self._broker.set_options, each.name, options(each)) for each in resources})
+
+    def list_offsets(self, wanted: Mapping[TopicPartition, Any], **_: Any) -> dict[TopicPartition, Future[ListOffsetsResultInfo]]:
+        """The ends of partitions; other offsets are not known."""
+
+        def end(place: TopicPartition) -> ListOffsetsResultInfo:
+            return ListOffsetsResultInfo(self._broker.partition(place.topic, place.partition).end, -1, -1)
+
+        names = {place: f"{place.topic}[{place.partition}]" for place in wanted}
+        found = self._each("list_offsets", {name: partial(end, place) for place, name in names.items()})
+        return {place: found[name] for place, name in names.items()}
 
     def _each(self, what: str, calls: dict[Any, Callable[[], Any]]) -> dict[Any, Future[Any]]:
         """Futures of calls that are one request."""

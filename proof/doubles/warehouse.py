@@ -17,7 +17,7 @@ from __future__ import annotations
 import itertools
 import pickle
 import re
-from collections import defaultdict
+from collections import Counter, defaultdict
 from collections.abc import Callable, Collection, Hashable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import datetime
@@ -31,9 +31,9 @@ from pyspark.sql.types import ArrayType, DataType, MapType, StructField, StructT
 
 from spark_jobs.sinks import changes_files
 from spark_jobs.sinks.batch_files import CHANGES, CURRENT, EMITTED
-from spark_jobs.sinks.changes_files import ChangesFiles, DataFile, Span, Wanted
+from spark_jobs.sinks.changes_files import ChangesFiles, DataFile, Spans, Wanted
 from spark_jobs.sinks.iceberg import TableWrite, Warehouse, passed
-from spark_jobs.sinks.iceberg_table import Kept, Replaced
+from spark_jobs.sinks.iceberg_table import Kept, Point, Replaced
 from spark_jobs.sinks.own_columns import OwnColumns
 from spark_jobs.sinks.schema_evolution import Path, Steps, quoted
 from spark_jobs.stages.row_packs import unpacked
@@ -147,7 +147,7 @@ class Snapshot:
     @cached_property
     def kept(self) -> tuple[Kept, Kept]:
         """Without the snapshot before it, and with it."""
-        alone = Kept(self.id, self.parent, False, dict(self.summary), self.at)
+        alone = Kept(self.id, self.parent, False, dict(self.summary), self.at, self.id)
         return alone, alone._replace(has_parent=True)
 
     @property
@@ -377,6 +377,12 @@ class DoubleTable:
     def summary(self) -> dict[str, str] | None:
         found = self._metadata.snapshot
         return None if found is None else {key: value for key, value in found.summary.items() if key != "operation"}
+
+    @property
+    def point(self) -> Point | None:
+        """Snapshots are numbered in the order of their commits."""
+        found = self._metadata.snapshot
+        return None if found is None else Point(str(self._metadata.id), found.id, found.id)
 
     @property
     def rows(self) -> int:
@@ -912,9 +918,11 @@ class DoubleChangesFiles(ChangesFiles):
 
     held: Mapping[str, Sequence[Row]] = field(default_factory=dict)
 
-    def spans(self, wanted: Wanted) -> list[Span]:
-        found = ((path, self._wanted(path, wanted)) for path, _ in self.files)
-        return [changes_files._span(path, [rows]) for path, rows in found if rows.num_rows]
+    def spans(self, wanted: Wanted) -> Spans:
+        found = Spans([], Counter())
+        for path, _ in self.files:
+            changes_files.note(found, path, [self._all(path)], wanted)
+        return found
 
     def read(self, path: str, wanted: Wanted, publisher: int | None = None) -> Iterator[pa.RecordBatch]:
         rows = self._wanted(path, wanted)
@@ -925,8 +933,11 @@ class DoubleChangesFiles(ChangesFiles):
             yield rows
 
     def _wanted(self, path: str, wanted: Wanted) -> pa.RecordBatch:
-        rows = pa.RecordBatch.from_pylist([_for_arrow(row) for row in self.held[path]], schema=self.schema)
+        rows = self._all(path)
         return rows.filter(changes_files._is_wanted(rows, wanted))
+
+    def _all(self, path: str) -> pa.RecordBatch:
+        return pa.RecordBatch.from_pylist([_for_arrow(row) for row in self.held[path]], schema=self.schema)
 
 
 def _for_arrow(row: Row) -> Row:

@@ -11,11 +11,12 @@ import json
 import logging
 import pickle
 import re
-from collections import defaultdict
+from collections import Counter, defaultdict
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime, timedelta
+from itertools import count
 from types import SimpleNamespace
 from typing import Any, Final, NamedTuple
 from unittest import mock
@@ -258,6 +259,9 @@ class SmallFiles(ingest.WrittenFiles):
         return self.events[table.id]
 
 
+_NO_ROW: Final[Mapping[str, Any]] = {"before": None, "after": None, "ts_micro": 0, "writetime": {}, "expires_at": {}}
+
+
 def _row(key: str, value: str | None) -> dict[str, str] | None:
     return None if value is None else {"id": key, "value": value}
 
@@ -305,6 +309,8 @@ class SmallBatch(ingest.Batch):
         folded = SmallFolded()
         for table in captured:
             self._merge_table(table, news.get(table.full_name, {}), folded)
+            if table.id in self._again:
+                self._show_again(table, news.get(table.full_name, {}), folded)
             self.accounts[table.label]["duplicate"] = came[table.full_name] - len(news.get(table.full_name, {}))
         return folded
 
@@ -331,6 +337,22 @@ class SmallBatch(ingest.Batch):
             folded.events[table.id] = events
         self.accounts[table.label]["events"] += len(events)
 
+    def _show_again(self, table: Table, news: Mapping[str, Mutation], folded: SmallFolded) -> None:
+        """All rows anew, before what has changed in this batch."""
+        ((_, (uri, version)),) = self._shards(table).items()
+        before = {key.decode(): Mutation(*json.loads(state)) for key, state in held_shards(self.spark).at(uri, version).items()}
+        emits, changed = self._again[table.id], folded.events.get(table.id, [])
+        rows = [{**_NO_ROW, "op": "t", "key": None, "last": False}] if emits else []
+        touched = {event["key"]["id"] for event in changed}
+        for key, each in sorted(before.items()):
+            if each.value is not None:
+                about = {"op": "c", "key": {"id": key}, "after": _row(key, each.value), "ts_micro": each.at}
+                rows.append({**_NO_ROW, **about, "last": key not in touched, "untold": not emits})
+        folded.events[table.id] = [*rows, *changed]
+        self.accounts[table.label]["events"] += len(rows) if emits else 0
+        if not emits:
+            self.untold.add(table.label)
+
     def _note_problems(self, surveyed: Any, folded: Any, schema: Any) -> None:
         for index, each in enumerate(self.manifest.segments):
             data = surveyed.found[index]
@@ -350,8 +372,9 @@ class SmallBatch(ingest.Batch):
     def _typed_events(self, folded: Any, schema: Any, captured: Any) -> Any:
         events = {}
         for table in captured:
-            rows = folded.events.get(table.id, ())
-            events[table.id.bytes] = [{"ordinal": at, **row} for at, row in enumerate(rows, start=1)]
+            ordinals = count(1)
+            rows = [{"ordinal": None if row.pop("untold", False) else next(ordinals), **row} for row in folded.events.get(table.id, ())]
+            events[table.id.bytes] = rows
         return DoubleEvents(events), []
 
     def _write_files(self, events: Any, of_no_rows: Any, schema: Any, captured: Any) -> Any:
@@ -434,7 +457,8 @@ class SmallErasing(Erasing):
         return [(len(found),)] if columns == "count(*)" else [(row["batch"], row["ordinal"]) for row in found]
 
     def _is_it(self, row: Mapping[str, Any]) -> bool:
-        return bool((row["key"]["id"] if "key" in row else row["id"]) == self._key)
+        of_event = row.get("key", row)
+        return bool(of_event is not None and of_event["id"] == self._key)
 
     def _references(self, name: str) -> Iterator[Any]:
         yield from ()
@@ -453,8 +477,17 @@ class SmallErasing(Erasing):
 class SmallOutbox(publish.Outbox):
     """An outbox whose events are encoded and sent in the driver."""
 
-    def _encoders(self, found: Any, known: Any, part: Any) -> Any:
-        each = ((incarnation.table.id, SimpleNamespace(topic=incarnation.topic)) for some in found.values() for incarnation in some)
+    def _used(self, found: Any, known: Any, part: Any) -> Any:
+        """Of all incarnations, with their events counted as publishers read them."""
+        each = (
+            (self._spans_of(incarnation, self._since(known, name), part), incarnation)
+            for name, some in found.items()
+            for incarnation in some
+        )
+        return [publish.Used(incarnation, [], Counter() if spans is None else spans.events) for spans, incarnation in each]
+
+    def _encoders(self, used: Any, left_out: Any, by: Any) -> Any:
+        each = ((incarnation.table.id, SimpleNamespace(topic=incarnation.topic)) for incarnation, *_ in used)
         return dict(each), {}
 
     def _table_records(self, tables: Any, part: Any) -> Any:
@@ -472,9 +505,9 @@ class SmallOutbox(publish.Outbox):
 
 def record_of(topic: str, row: Mapping[str, Any], publishers: int) -> tuple[Any, ...]:
     value = {name: row[name] for name in ("batch", "ordinal", "op", "before", "after", "ts_micro")}
-    key = row["key"]["id"].encode()
+    key = None if row["key"] is None else row["key"]["id"].encode()
     about = {
-        "publisher": sum(key) % publishers,
+        "publisher": sum(key or b"") % publishers,
         "stream": topic,
         "topic": topic,
         "batch": row["batch"],

@@ -13,10 +13,12 @@ from __future__ import annotations
 import hashlib
 import io
 import re
-from collections.abc import Callable, Iterable, Iterator
+from collections import Counter, defaultdict
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from itertools import groupby
 from typing import Any, Final
+from uuid import UUID
 
 import fastavro
 import pyarrow as pa
@@ -25,6 +27,7 @@ from pyspark.sql import SparkSession
 from pyspark.sql import functions as F
 from pyspark.sql.pandas.types import from_arrow_schema
 
+from spark_jobs.promised_events import hole, promised_by
 from spark_jobs.sinks.iceberg import Warehouse
 from spark_jobs.sinks.kafka_records import Encoder, Incarnation
 from spark_jobs.spark_errors import spark_failures
@@ -36,10 +39,12 @@ from writetime.config.pipeline import PipelineConfig
 from writetime.errors import ChecksumMismatch, WritetimeError
 from writetime.events.envelope import About, place_of, rows_of
 from writetime.events.serialization import avro_schemas, avro_value, row_name
+from writetime.pipeline import again
 from writetime.pipeline.documents import Document, Sealed
-from writetime.pipeline.planner import read_manifest, read_schema
+from writetime.pipeline.planner import read_manifest, read_schema, read_sealed
 from writetime.pipeline.publish_progress import CompleteBefore
 from writetime.storage import open_store
+from writetime.storage.concurrency import at_once
 from writetime.storage.layout import table_folder
 from writetime.storage.store import Store
 
@@ -79,22 +84,44 @@ def to_files(config: PipelineConfig, files: FilesConfig, store: Store, spark: Sp
     warehouse = Warehouse(spark, config.catalog.name if config.catalog else "")
     complete = CompleteBefore(store, config.cluster.name, range(since + 1, upto + 1))
     name = config.kafka.topic_prefix if config.kafka else config.pipeline
-    events, failed = 0, None
+    begins, written, failed = again.begins(sealed), defaultdict[str, Counter[int]](Counter), None
     for table in learner.captured():
         try:
             with spark_failures(table.full_name):
                 if (changes := warehouse.open_changes(table, sealed.without_effect(table.id))) is not None:
                     about = About(config.cluster.name, table.keyspace, table.name, addresses, name, complete.of(table.id))
                     incarnation = Incarnation(table, changes, about, "")
-                    events += _write(FileWriter.of(files, config.events, incarnation), incarnation, since, upto)
+                    start = max(since, begins.get(table.id, 0) - 1)
+                    written[table.full_name] += _write(FileWriter.of(files, config.events, incarnation), incarnation, start, upto)
         except WritetimeError as error:
             log.error("table not written to files", table=table.full_name, **error.as_dict())
             failed = error
+    failed = failed or _hole(config, store, learner.captured(), written, begins, range(since + 1, upto + 1))
     if failed is not None:
         raise failed
-    done = Filed(batch=upto, events=events)
+    done = Filed(batch=upto, events=sum(events.total() for events in written.values()))
     open_store(files.url).put(_NOTE, done.to_bytes())
     return done
+
+
+def _hole(
+    config: PipelineConfig,
+    store: Store,
+    tables: Iterable[Table],
+    written: Mapping[str, Counter[int]],
+    begins: Mapping[UUID, int],
+    numbers: range,
+) -> WritetimeError | None:
+    """The error of a table of which not as many events were written as the seals say."""
+    cluster, found = config.cluster.name, None
+    promised = dict(zip(numbers, at_once(lambda number: promised_by(read_sealed(store, cluster, number)), numbers), strict=True))
+    first = {table.full_name: begins[table.id] for table in tables if table.id in begins}
+    for name in sorted({name for events in promised.values() for name in +(events or Counter())}):
+        since = {number: events for number, events in promised.items() if number >= first.get(name, 0)}
+        if (error := hole(store, cluster, name, written.get(name, {}), since)) is not None:
+            log.error("events are missing in files", table=name, **error.as_dict())
+            found = error
+    return found
 
 
 @dataclass(slots=True)
@@ -171,11 +198,14 @@ def _rows(batches: Batches) -> Iterator[dict[str, Any]]:
         yield from rows_of(batch)
 
 
-def _write(writer: FileWriter, incarnation: Incarnation, since: int, upto: int) -> int:
-    """Write the incarnation's events of the batches after `since`, up to `upto`; returns their number. The
+def _write(writer: FileWriter, incarnation: Incarnation, since: int, upto: int) -> Counter[int]:
+    """Write the incarnation's events of the batches after `since`, up to `upto`; returns how many there are of each. The
     rows of a file are in one task."""
     rows = incarnation.changes.rows.filter(F.col("batch").between(since + 1, upto) & (F.col("table_id") == str(incarnation.table.id)))
     parted = rows.withColumn("part", F.floor((F.col("ordinal") - 1) / EVENTS_PER_FILE).cast("long"))
     gathered = parted.repartition("batch", "schema_version", "part").sortWithinPartitions("batch", "schema_version", "part", "ordinal")
     done = gathered.mapInArrow(writer, schema=from_arrow_schema(WRITTEN)).collect()
-    return sum(row["events"] for row in done)
+    events: Counter[int] = Counter()
+    for row in done:
+        events[int(row["name"].rpartition("/")[2].partition("-")[0])] += row["events"]
+    return events

@@ -9,8 +9,9 @@ reader. Sources: the Iceberg table specification (column projection by field id)
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from collections import Counter
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass, replace
 from functools import reduce
 from itertools import groupby
 from operator import itemgetter
@@ -70,6 +71,13 @@ class Span(NamedTuple):
     versions: frozenset[str]
 
 
+class Spans(NamedTuple):
+    """What files have: spans of wanted rows, and how many events of each batch, with those of operations that are skipped."""
+
+    of_files: list[Span]
+    events: Counter[int]
+
+
 @dataclass(frozen=True, slots=True)
 class ChangesFiles:
     """Files of a changes table. `schema`: the table's columns with field ids, as Spark's reader returns them.
@@ -82,18 +90,14 @@ class ChangesFiles:
         """Whether the publisher of a key can be found here by that many columns of it."""
         return all(is_hashable(each.type) for each in [*self.schema.field("key").type][:columns])
 
-    def spans(self, wanted: Wanted) -> list[Span]:
-        """What the wanted rows of each file are that has some. Reads five columns of each file in the calling
-        process."""
+    def spans(self, wanted: Wanted) -> Spans:
+        """What the files have. Reads five columns of each file in the calling process."""
         columns = pa.schema([self.schema.field(name) for name in ("batch", "ordinal", "table_id", "op", "schema_version")])
-        found = list[Span]()
+        found = Spans([], Counter())
         for path, size in self.files:
             with opened_in_part(path, size) as file:
                 held = columns_of(file.schema_arrow, columns)
-                pages = (columns_by_id(batch, held, columns) for batch in file.iter_batches(_ROWS, columns=held.names))
-                rows = [page for page in (_filtered(page, _is_wanted(page, wanted)) for page in pages) if page.num_rows]
-            if rows:
-                found.append(_span(path, rows))
+                note(found, path, (columns_by_id(batch, held, columns) for batch in file.iter_batches(_ROWS, columns=held.names)), wanted)
         return found
 
     def read(self, path: str, wanted: Wanted, publisher: int | None = None) -> Batches:
@@ -162,6 +166,20 @@ def _rows_at_once(file: Any, publishers: int) -> int:
     groups = (file.metadata.row_group(at) for at in range(file.metadata.num_row_groups))
     size: int = sum(group.total_byte_size for group in groups) * _ROWS // max(1, file.metadata.num_rows)
     return _ROWS * max(1, min(publishers, _BYTES // max(1, size)))
+
+
+def note(found: Spans, path: str, pages: Iterable[pa.RecordBatch], wanted: Wanted) -> None:
+    """Note what the rows of a file are."""
+    rows, any_op = list[pa.RecordBatch](), replace(wanted, skipped=frozenset())
+    for page in pages:
+        of_batches = _filtered(page, _is_wanted(page, any_op))
+        batches, counts = np.unique(of_batches["batch"].to_numpy(), return_counts=True)
+        found.events.update(dict(zip(batches.tolist(), counts.tolist(), strict=True)))
+        kept = _filtered(of_batches, _is_wanted(of_batches, wanted)) if wanted.skipped else of_batches
+        if kept.num_rows:
+            rows.append(kept)
+    if rows:
+        found.of_files.append(_span(path, rows))
 
 
 def _span(path: str, pages: Sequence[pa.RecordBatch]) -> Span:

@@ -76,8 +76,19 @@ from writetime.config.warehouse import WarehouseConfig
 from writetime.errors import BatchBusy, BatchClosed, BatchError, ChainMismatch
 from writetime.events.naming import OWN_NAMESPACE, to_changes_namespace, to_column, to_namespace, to_table
 from writetime.events.number_rules import Digits
+from writetime.pipeline import again
 from writetime.pipeline.complete_tables import CompleteTable
-from writetime.pipeline.documents import Chain, Manifest, RefusedTable, StageCost, TableFiles, WarehouseFiles, Watermark
+from writetime.pipeline.documents import (
+    Chain,
+    Manifest,
+    RefusedTable,
+    StageCost,
+    TableFiles,
+    TablePoint,
+    TablePoints,
+    WarehouseFiles,
+    Watermark,
+)
 from writetime.pipeline.identity import Owner, owner
 from writetime.pipeline.pinned import VerdictAdded, addition
 from writetime.pipeline.planner import not_voided, read_sealed
@@ -89,6 +100,8 @@ from writetime.storage.store import Store
 Facts = Literal["map", "none"]
 Rows = Literal["merged", "replaced"]
 """What a batch's rows are to the current rows that are there."""
+Part = Literal["current", "changes"]
+"""The two tables that a table of the cluster has."""
 
 log = structlog.get_logger()
 
@@ -332,7 +345,8 @@ class Warehouse:
     `beside`: the shadow namespace of a replay. `owner`: the pipeline that writes and owns its tables; tables
     of other owners are left alone. `batch_id`: the id of the batch that writes; `chain`: its chain, if a
     rebuild began it. With its first commit to a table, a chain replaces everything that an earlier chain
-    wrote. `complete`: up to when the tables are complete with the batch."""
+    wrote. `complete`: up to when the tables are complete with the batch. `points`: by table id, where tables have to stand
+    that the batch builds upon, by the seal of the batch before."""
 
     def __init__(
         self,
@@ -348,6 +362,7 @@ class Warehouse:
         chain: Chain | None = None,
         complete: Watermark | None = None,
         meter: Meter | None = None,
+        points: Mapping[UUID, TablePoints] | None = None,
     ) -> None:
         self.spark = spark
         self.catalog = catalog
@@ -360,6 +375,7 @@ class Warehouse:
         self.chain = chain
         self.complete = complete
         self.meter = meter
+        self.points = points or {}
         self.tables = SparkCatalog(spark, catalog)
 
     @classmethod
@@ -412,12 +428,16 @@ class Warehouse:
         return (lambda made: made) if self.meter is None else self.meter.stage(stage, table.label)
 
     def rejection_reason(self, table: Table) -> str | None:
-        """Why nothing can be written for the table: a table of another owner has its name, or a rule of numbers
-        does not fit it; None if it can."""
-        namespaces = (self._current_in(table), self._changes_in(table))
+        """Why nothing can be written for the table: a table of another owner has its name, its tables have lost what a batch
+        has written, or a rule of numbers does not fit it; None if it can."""
+        namespaces: dict[Part, str] = {"current": self._current_in(table), "changes": self._changes_in(table)}
+        held: dict[Part, IcebergTable | None] = {}
         try:
-            for namespace in namespaces:
-                self._incarnation(self._name(namespace, to_table(table.name)))
+            for part, namespace in namespaces.items():
+                found = self.tables.find(self._name(namespace, to_table(table.name)))
+                mine = found is not None and self._incarnation_of(found) == str(table.id)
+                held[part] = found if mine else None
+            self._expect_kept(table, held)
         except BatchError as error:
             return str(error)
         return self.layout.numbers.rejection_reason(table)
@@ -435,6 +455,31 @@ class Warehouse:
         except BatchError as error:
             return str(error)
         return None
+
+    def _expect_kept(self, table: Table, held: Mapping[Part, IcebergTable | None]) -> None:
+        """BatchError if one of these tables does not have what batches have written there: somebody has dropped, renamed or
+        rolled it back, or the catalog was put back from a backup. Nothing may be built upon it."""
+        points = self.points.get(table.id)
+        if points is None or all(_loss(each, _point_of(points, part, table)) is None for part, each in held.items()):
+            return
+        places: dict[Part, tuple[str, str | None]] = {
+            "current": (f"{self._current_in(table)}.{to_table(table.name)}", self.current_of(table)),
+            "changes": (f"{self._changes_in(table)}.{to_table(table.name)}", self.changes_of(table)),
+        }
+        now: dict[Part, IcebergTable | None] = {
+            part: None if name is None else self.tables.find(name) for part, (_, name) in places.items()
+        }
+        losses = {part: _loss(each, _point_of(points, part, table)) for part, each in now.items()}
+        if lost := {part: why for part, why in losses.items() if why is not None}:
+            command = again.command(table.full_name, with_events="changes" in lost)
+            raise BatchError(
+                "; ".join(f"{places[part][0]} {why}" for part, why in lost.items()),
+                operation="compare a table with the seals",
+                obj=table.full_name,
+                hint=f"Put back what is lost, or run `{command}`: the next batch makes the table again from its state. Other tables go on."
+                if self.namespace is None
+                else "Replay into another namespace, or remove this one (docs/runbook.md, `Replay to compare`).",
+            )
 
     def open_changes(self, table: Table, voided: Iterable[int] = ()) -> Changes | None:
         """This incarnation's current changes without those of `voided` batches, and without columns of somebody else; None
@@ -1023,6 +1068,7 @@ class Warehouse:
         """The table for this incarnation's changes, created or evolved as needed."""
         table = shape.table
         name, held = self._place(self._changes_in(table), table, batch)
+        self._expect_kept(table, {"changes": held})
         wanted = {f"{_SCHEMA_PROPERTY}{schema_version(table, schema.types)}": json.dumps(describe(table, schema.types))}
         columns = _as_spark(changes_schema(shape))
         if held is None:
@@ -1036,6 +1082,7 @@ class Warehouse:
         facts, which stays as it was at creation."""
         table = shape.table
         name, held = self._place(self._current_in(table), table, batch)
+        self._expect_kept(table, {"current": held})
         facts = self.layout.cell_facts if held is None else _facts_of(held)
         digits = self.layout.numbers.of(table)
         columns = _as_spark(current_schema(shape, facts, digits))
@@ -1389,6 +1436,37 @@ def _batch_of(summary: Mapping[str, str], batches: Mapping[int, UUID | None]) ->
 def _rows_in(summaries: Sequence[Mapping[str, str]], batches: Mapping[int, UUID | None]) -> list[int]:
     """The positions in a table's commits at which these batches wrote current rows."""
     return [at for at, summary in enumerate(summaries) if summary.get(STEP_PROPERTY) == ROWS and _batch_of(summary, batches) is not None]
+
+
+def _point_of(points: TablePoints, part: Part, table: Table) -> TablePoint | None:
+    """Where the current rows or the changes have to stand; None if nobody knows, or they may be gone."""
+    if part == "current":
+        return None if table.dropped else points.current
+    return points.changes
+
+
+def _loss(held: IcebergTable | None, point: TablePoint | None) -> str | None:
+    """What a table lacks that has to stand there, or later; None if it lacks nothing. What has expired cannot be compared."""
+    if point is None:
+        return None
+    if held is None:
+        return f"is not there, and holds batch {point.batch} by the seals: it was dropped or renamed"
+    now = held.point
+    if now is not None and now.table != point.table:
+        return f"is another table, and lacks batch {point.batch}: the one of this name was dropped"
+    if now is None or now.sequence < point.sequence or (now.snapshot != point.snapshot and not _is_before(held.lineage, point)):
+        return f"lacks batch {point.batch}, which the seals name: it was rolled back, or its catalog was put back from a backup"
+    return None
+
+
+def _is_before(lineage: Sequence[Kept], point: TablePoint) -> bool:
+    """Whether the commit is one of these, or may have been one before them that is not kept."""
+    for each in lineage:
+        if each.id == point.snapshot:
+            return True
+        if each.sequence < point.sequence or each.parent is None:
+            return False
+    return True
 
 
 def _left_by(lineage: Sequence[Kept], voided: Mapping[int, UUID | None]) -> list[int]:

@@ -64,15 +64,25 @@ _OF_A_STORE: Final = ("gcs.", "s3.", "client.")
 """How a catalog's properties begin that say how its store is reached and files are written there."""
 
 
+class Point(NamedTuple):
+    """Where a table stands: its own UUID, which a rename keeps, its snapshot, and the snapshot's sequence number, which
+    each commit raises."""
+
+    table: str
+    snapshot: int
+    sequence: int
+
+
 class Kept(NamedTuple):
-    """A commit to a table: its snapshot, the snapshot before it, whether that one is kept too, its summary, and
-    its time."""
+    """A commit to a table: its snapshot, the snapshot before it, whether that one is kept too, its summary,
+    its time, and its sequence number."""
 
     id: int
     parent: int | None
     has_parent: bool
     summary: dict[str, str]
     at: datetime
+    sequence: int = 0
 
 
 class Reference(NamedTuple):
@@ -174,6 +184,12 @@ class IcebergTable:
         """Id of the snapshot that readers see; None if the table was never written."""
         found = self._table.currentSnapshot()
         return None if found is None else int(found.snapshotId())
+
+    @property
+    def point(self) -> Point | None:
+        """Where the table stands; None if it was never written."""
+        found = self._table.currentSnapshot()
+        return None if found is None else Point(str(self._table.uuid()), int(found.snapshotId()), int(found.sequenceNumber()))
 
     @property
     def rows(self) -> int | None:
@@ -562,7 +578,7 @@ class IcebergTable:
 def _kept(snapshot: Mapping[str, Any], found: Collection[int]) -> Kept:
     """A snapshot of a table's metadata; `found`: the ids of all kept ones."""
     parent, at = snapshot.get("parent-snapshot-id"), datetime.fromtimestamp(snapshot["timestamp-ms"] / 1000, UTC)
-    return Kept(snapshot["snapshot-id"], parent, parent in found, snapshot["summary"], at)
+    return Kept(snapshot["snapshot-id"], parent, parent in found, snapshot["summary"], at, snapshot.get("sequence-number", 0))
 
 
 _CHECKS: Final[Mapping[str, Callable[[Any, int, Any, Any], Any]]] = {

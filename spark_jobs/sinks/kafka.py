@@ -29,7 +29,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import structlog
 from confluent_kafka import Consumer, KafkaError, KafkaException, Message, Producer, TopicPartition, murmur2
-from confluent_kafka.admin import AdminClient, ConfigEntry, ConfigResource, ResourceType  # type: ignore[attr-defined]  # exported, not by the stubs
+from confluent_kafka.admin import AdminClient, ConfigEntry, ConfigResource, OffsetSpec, ResourceType  # type: ignore[attr-defined]  # exported, not by the stubs
 from confluent_kafka.cimpl import NewTopic
 
 from spark_jobs.sinks.kafka_clients import client_options, make, producer_options, publisher_options, reader_options
@@ -117,6 +117,9 @@ _NO_RIGHT = (
 )
 _REFUSED_LOGIN = (*_REFUSED_CLIENT, KafkaError.SASL_AUTHENTICATION_FAILED)
 _REFUSED_QUERY = (KafkaError.TOPIC_AUTHORIZATION_FAILED, KafkaError.CLUSTER_AUTHORIZATION_FAILED)
+_NO_LEADER = (KafkaError.NOT_LEADER_FOR_PARTITION, KafkaError.LEADER_NOT_AVAILABLE, KafkaError.UNKNOWN_TOPIC_OR_PART)
+_LEADER_TRIES: Final = 20
+_LEADER_PAUSE: Final = 0.25
 _FENCED = (KafkaError._FENCED, KafkaError.PRODUCER_FENCED, KafkaError.INVALID_PRODUCER_EPOCH)
 _GONE_WITH_OTHERS = (KafkaError._PURGE_QUEUE, KafkaError._PURGE_INFLIGHT)
 _PASSING = (
@@ -366,10 +369,13 @@ def clashes(present: Iterable[str], wanted: Iterable[str]) -> dict[str, PublishE
 
 @dataclass(frozen=True)
 class Sent:
-    """How many events a publisher sent, and, by stream, why it stopped."""
+    """How many events a publisher sent, and, by stream, why it stopped. `reached`: by stream, the last batch of which it has sent
+    events, now or before."""
 
     events: int
     stuck: dict[str, PublishError] = field(default_factory=dict)
+    publisher: int = field(default=0, compare=False)
+    reached: dict[str, int] = field(default_factory=dict, compare=False)
 
 
 @dataclass
@@ -478,7 +484,7 @@ class Publisher:
         events = 0
         for chunk in chunks(_beyond(rows, sender.sent, stuck), sender.share):
             events += self._send_chunk(sender, publisher, chunk, stuck)
-        return Sent(events, stuck)
+        return Sent(events, stuck, publisher, {stream: batch for stream, (batch, _) in sender.sent.items()})
 
     def _started(self, publisher: int, stuck: dict[str, PublishError], *, one_by_one: bool = False) -> _Sender:
         """A producer that fences all others, and what has been sent before: nobody adds to that any more. Streams of which
@@ -530,9 +536,11 @@ class Publisher:
         while True:
             producer = sender.producer
             producer.begin_transaction()
-            sent, failed = self._produce_chunk(producer, publisher, rows, stuck)
+            reached: dict[str, Any] = {}
+            sent, failed = self._produce_chunk(producer, publisher, rows, stuck, reached)
             if not failed:
                 producer.commit_transaction(_TIMEOUT_SECONDS)
+                sender.sent.update({stream: (row[_BATCH], row[_ORDINAL]) for stream, row in reached.items()})
                 return sent
             producer.abort_transaction(_TIMEOUT_SECONDS)
             large = {topic for error, topic in failed if error.code() in _TOO_LARGE}
@@ -557,10 +565,10 @@ class Publisher:
             rows = list(_beyond(rows, sender.sent, stuck))
 
     def _produce_chunk(
-        self, producer: Producer, publisher: int, rows: list[Any], stuck: dict[str, PublishError]
+        self, producer: Producer, publisher: int, rows: list[Any], stuck: dict[str, PublishError], reached: dict[str, Any] | None = None
     ) -> tuple[int, list[tuple[KafkaError, str]]]:
         """Produce the rows and the progress. Returns their number, and the broker's rejection with its
-        topic."""
+        topic. `reached`: receives the last row of each stream."""
         failed: list[tuple[KafkaError, str]] = []
 
         def delivered(error: KafkaError | None, message: Message) -> None:
@@ -568,7 +576,7 @@ class Publisher:
                 failed.append((error, message.topic() or ""))
 
         sent = 0
-        reached: dict[str, Any] = {}
+        reached = {} if reached is None else reached
         partitions = cache(partial(_partitions, producer))
         tombstones = self.kafka.tombstones_on_delete
         try:
@@ -674,11 +682,51 @@ def _sending_order(records: pa.RecordBatch) -> Any:
     return joined(ascending(records["batch"].to_numpy()), joined(streams, ascending(records["ordinal"].to_numpy())))
 
 
-def expect_own(kafka: KafkaConfig, owner: Owner) -> None:
+def expect_own(kafka: KafkaConfig, owner: Owner) -> list[dict[str, Position]]:
     """PublishError if the topics of the prefix belong to another pipeline; if they do not exist, they belong to nobody. Call it
-    before a publisher starts, because that would fence the other pipeline's publisher."""
-    for _, claimed in _all_progress(kafka, settled=False):
+    before a publisher starts, because that would fence the other pipeline's publisher. Returns each publisher's progress, by
+    stream; a transaction that is open may hide the last of it."""
+    found = _all_progress(kafka, settled=False)
+    for _, claimed in found:
         _expect_own(kafka, owner, claimed)
+    return [progress for progress, _ in found]
+
+
+def settled_progress(kafka: KafkaConfig) -> list[dict[str, Position]]:
+    """Each publisher's progress, by stream. PublishError (retriable) if a transaction is open, which may hide the last of it."""
+    return [progress for progress, _ in _all_progress(kafka)]
+
+
+def topic_ends(kafka: KafkaConfig, topics: Iterable[str]) -> dict[str, int]:
+    """By topic, the sum of the offsets at which its partitions end: it only grows while the topic is the same one. 0 if there is
+    no such topic; nothing of a topic that the user may not describe."""
+    wanted = sorted(set(topics))
+    if not wanted:
+        return {}
+    admin = make(AdminClient, client_options(kafka))
+    for left in reversed(range(_LEADER_TRIES)):
+        try:
+            return _topic_ends(admin, wanted)
+        except KafkaException as error:
+            if error.args[0].code() in _REFUSED_QUERY:
+                log.warning("ends of topics cannot be read, so that nobody notices if one was made anew", right="Describe")
+                break
+            if error.args[0].code() not in _NO_LEADER or not left:
+                raise _failure("look where topics end", kafka.topic_prefix, error) from error
+            # The leaders of a new topic are not known at once.
+            time.sleep(_LEADER_PAUSE)
+    return {}
+
+
+def _topic_ends(admin: AdminClient, wanted: Sequence[str]) -> dict[str, int]:
+    present = admin.list_topics(timeout=_TIMEOUT_SECONDS).topics
+    places = [TopicPartition(topic, number) for topic in wanted if topic in present for number in present[topic].partitions]
+    latest = OffsetSpec.latest()  # type: ignore[no-untyped-call]
+    asked = admin.list_offsets(dict.fromkeys(places, latest)) if places else {}
+    ends = dict.fromkeys(wanted, 0)
+    for place, future in asked.items():
+        ends[place.topic] += future.result(timeout=_TIMEOUT_SECONDS).offset
+    return ends
 
 
 def _expect_own(kafka: KafkaConfig, owner: Owner | None, claimed: bytes | None) -> None:

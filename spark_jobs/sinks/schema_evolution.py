@@ -15,6 +15,7 @@ Spark's types; knows neither a table nor a CQL schema.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Final
@@ -34,6 +35,7 @@ from pyspark.sql.types import (
     StructType,
 )
 
+_PIECE: Final = re.compile(r"`((?:[^`]|``)*)`")
 Path = tuple[str, ...]
 
 _HELD_AS: Final[dict[type[DataType], type[DataType]]] = {ByteType: IntegerType, ShortType: IntegerType}
@@ -202,6 +204,11 @@ def type_ddl(kind: DataType) -> str:
 
 def quoted(name: str) -> str:
     return "`" + name.replace("`", "``") + "`"
+
+
+def unquoted(name: str) -> list[str]:
+    """The pieces of a name whose pieces are all quoted."""
+    return [piece.replace("``", "`") for piece in _PIECE.findall(name)]
 
 
 def literal(text: str) -> str:

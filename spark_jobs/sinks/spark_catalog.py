@@ -14,12 +14,13 @@ from typing import Any
 from uuid import uuid4
 
 import pyarrow as pa
+from py4j.protocol import Py4JJavaError  # type: ignore[import-untyped]
 from pyspark.sql import Column, DataFrame, SparkSession
 from pyspark.sql import functions as F
 from pyspark.sql.types import StructType
 
-from spark_jobs.sinks.iceberg_table import IcebergTable, Replaced
-from spark_jobs.sinks.schema_evolution import literal, quoted, type_ddl
+from spark_jobs.sinks.iceberg_table import IcebergTable, Replaced, is_conflict
+from spark_jobs.sinks.schema_evolution import literal, quoted, type_ddl, unquoted
 from spark_jobs.stages.table_rows import OP, RowShape
 
 _SETTING = "spark.sql.iceberg.snapshot-property."
@@ -70,8 +71,24 @@ class SparkCatalog:
         if not self._spark.catalog.tableExists(name):
             return None
         held = self.load(name)
-        held.refresh()
+        try:
+            held.refresh()
+        except Py4JJavaError as error:
+            if not is_conflict(error):
+                raise
+            # Iceberg keeps tables for half a minute: this one was dropped since, and perhaps another one made.
+            self._forget(name)
+            return self.load(name) if self._spark.catalog.tableExists(name) else None
         return held
+
+    def _forget(self, name: str) -> None:
+        """Remove the table from Iceberg's cache."""
+        session: Any = self._spark
+        _, namespace, called = unquoted(name)
+        names = session.sparkContext._gateway.new_array(session._jvm.java.lang.String, 1)
+        names[0] = namespace
+        table = session._jvm.org.apache.spark.sql.connector.catalog.Identifier.of(names, called)
+        session._jsparkSession.sessionState().catalogManager().catalog(self._catalog).invalidateTable(table)
 
     def load(self, name: str) -> IcebergTable:
         """The table of that name, which exists; Spark may have it from its cache."""

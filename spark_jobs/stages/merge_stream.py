@@ -95,7 +95,8 @@ class FoldPlan:
     """The input of a task: the schema, the seconds between which its clock advances, the shard and version to
     read, and the events to make. `dropped_before`: by id, the columns that counted as dropped in the batch
     before, for tables where they differ now; all their records are read. `since_of`: by id, the clock of
-    tables that skipped some batches. `untold`: indexes of segments whose changes alone make no events."""
+    tables that skipped some batches. `untold`: indexes of segments whose changes alone make no events. `again`: by id, tables of which
+    all rows are shown again, and whether there are events of that."""
 
     schema: Schema
     now: int
@@ -106,6 +107,7 @@ class FoldPlan:
     dropped_before: Mapping[bytes, Mapping[str, int]] = field(default_factory=dict)
     since_of: Mapping[bytes, int] = field(default_factory=dict)
     untold: frozenset[int] = frozenset()
+    again: Mapping[bytes, bool] = field(default_factory=dict)
     policy: Policy = POLICY
 
 
@@ -169,7 +171,7 @@ class _ShardJoin:
         self.about = {"table": self.table.label, "table_id": table_id, "bucket": bucket}
         self.order = ClusteringOrder(self.table, plan.schema.types)
         keys = RowKeys(self.table, plan.schema.types)
-        before = plan.dropped_before.get(table_id)
+        before, self.again = plan.dropped_before.get(table_id), plan.again.get(table_id)
         since = plan.since_of.get(table_id, plan.since)
         self.settings = Settings(
             self.order,
@@ -181,11 +183,12 @@ class _ShardJoin:
             plan.policy,
             plan.deletes,
             like_alone(self.table, plan.schema.types),
+            self.again is not None,
         )
         self.shard = Shard(*plan.shards[table_id, bucket])
-        self.state = _State(self.shard, plan, everything=before is not None)
+        self.state = _State(self.shard, plan, everything=before is not None or self.again is not None)
         self.counts: Counter[str] = Counter()
-        bulk = plan.engine != "python" and self.settings.dropped_before is None
+        bulk = plan.engine != "python" and self.settings.dropped_before is None and self.again is None
         self.plain = self._plain() if bulk else None
 
     def _plain(self) -> PlainRows:
@@ -283,7 +286,7 @@ class _ShardJoin:
 
     def _event(self, key: bytes, event: Event, *, last: bool) -> dict[str, Any]:
         hidden = event.taken
-        if untold(event.source, self.plan.untold):
+        if untold(event.source, self.plan.untold) or (event.reason == "again" and not self.again):
             hidden = True
             self.counts["untold"] += 1
         columns = {"before": event.before.row, "static_before": event.before.static}

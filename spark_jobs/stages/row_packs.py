@@ -227,8 +227,8 @@ def by_writetime(folded: Batches) -> Batches:
 
 def _place(events: pa.RecordBatch, start: int) -> Any:
     """Sort key of events: partition key, writetime, expiries before others, and how many events were before it,
-    from `start` on. A schema change precedes all other events whatever its timestamp (`partition_fold`)."""
-    times = pc.if_else(_is(events, "alter"), pa.scalar(-(2**63), pa.int64()), events["ts"]).to_numpy()
+    from `start` on. A schema change, and what is told again, precedes all other events whatever its timestamp (`partition_fold`)."""
+    times = pc.if_else(pc.or_(_is(events, "alter"), _is(events, "again")), pa.scalar(-(2**63), pa.int64()), events["ts"]).to_numpy()
     written = pc.if_else(_is(events, "expiry"), pa.scalar(b"\0"), pa.scalar(b"\1"))
     numbers = ascending(start + np.arange(events.num_rows))
     return joined(record_keys(events["pk"]), joined(ascending(times), joined(written, numbers)))

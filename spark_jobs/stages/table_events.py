@@ -11,7 +11,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from spark_jobs.stages.table_rows import RowShape
-from writetime.cassandra.model import Bound, RangeTombstone
+from writetime.cassandra.model import MICROSECONDS, Bound, RangeTombstone
 from writetime.cassandra.types.types import CollectionType, CqlType, UdtType
 from writetime.events.converters import JSON, Convert
 from writetime.events.naming import to_column
@@ -28,6 +28,12 @@ def truncation(*, truncated_at: int, now: int, nodes: Sequence[str], expected: i
     """A TRUNCATE at `truncated_at` (µs), logged by the nodes in `nodes`: no key, no rows, `op` t."""
     source = {"nodes": list(nodes), "replicas_expected": expected, "file": file, "pos": pos}
     return {**_of_no_row(truncated_at, now), **source, "op": TRUNCATE, "reason": "truncate", "key": None}
+
+
+def again(*, now: int, expected: int) -> Event:
+    """All rows of the table follow as they are: like a TRUNCATE at the batch's clock, by no node."""
+    source = {"nodes": [], "replicas_expected": expected, "file": None, "pos": None}
+    return {**_of_no_row(now * MICROSECONDS, now), **source, "op": TRUNCATE, "reason": "again", "key": None}
 
 
 def drop(*, dropped_at: int, now: int, expected: int) -> Event:

@@ -9,10 +9,13 @@ from typing import Any
 
 import pytest
 
+from tests.cassandra.schema.examples import create_table
 from tests.pipeline.planning import plan_ingest
 from tests.pipeline.test_planner import CLUSTER, NOW, seal, ship
+from tests.spark_jobs.synthetic import ORDERS
 from writetime import cli
-from writetime.pipeline.documents import Manifest, Sealed
+from writetime.cassandra.schema.history import SchemaLearner
+from writetime.pipeline.documents import Manifest, Sealed, ShardVersions
 from writetime.pipeline.planner import history
 from writetime.storage import layout, open_store
 from writetime.storage.local import LocalStore
@@ -51,6 +54,32 @@ def ran(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> Callable[..., tup
         return code, *capsys.readouterr()
 
     return run
+
+
+def test_tables_are_asked_for_by_name(store: LocalStore, ran: Callable[..., tuple[int, str, str]]) -> None:
+    code, _, wrong = ran("again", "shop.orders")
+    assert (code, "No batch has taken in a table yet" in wrong) == (2, True)
+    begun(store)
+    learner, sealed = SchemaLearner(), history(store, CLUSTER).sealed
+    learner.apply(create_table(ORDERS, 1))
+    assert sealed is not None
+    store.put(layout.batch_object(CLUSTER, 1, "schema"), learner.to_json().encode())
+    state = {str(ORDERS.id): ShardVersions(buckets=[1])}
+    store.put(layout.batch_object(CLUSTER, 1, "sealed"), sealed.model_copy(update={"state": state}).to_bytes())
+    code, _, wrong = ran("again", "shop.orders", "shop.other")
+    assert (code, "shop.other: no table with a state has this name. Known are shop.orders." in wrong) == (2, True)
+    assert list(store.names("again/")) == []
+
+    code, said, _ = ran("again", "shop.orders", "--rows")
+    assert (code, said) == (0, "shop.orders: the next batch makes its current rows, from the state\n")
+    code, said, _ = ran("again", "shop.orders", "--json")
+    assert code == 0
+    # After the open batch, which is planned without it.
+    assert {name: json.loads(said)[name] for name in ("table", "since", "with_events")} == {
+        "table": "shop.orders",
+        "since": 2,
+        "with_events": True,
+    }
 
 
 def begun(store: LocalStore) -> Manifest:

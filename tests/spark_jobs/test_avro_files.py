@@ -37,7 +37,7 @@ def test_each_batch_has_files_of_its_own_which_are_the_same_in_every_run(tmp_pat
     config = pipeline.config.model_copy(update={"kafka": None, "files": FilesConfig(url=str(tmp_path / "events"))})
     learner = SchemaLearner()
     learner.apply(create_table(TABLE, THEN))
-    sealed = SimpleNamespace(number=0, voided={}, without_effect=lambda _: frozenset())
+    sealed = SimpleNamespace(number=0, voided={}, again={}, without_effect=lambda _: frozenset())
     for module in (publish, avro_files):
         monkeypatch.setattr(module, "read_schema", lambda *_: learner)
         monkeypatch.setattr(module, "read_manifest", lambda *_: SimpleNamespace(nodes={}, id=None))

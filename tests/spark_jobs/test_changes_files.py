@@ -4,6 +4,7 @@ events as with Spark's reader is held in test_ddl and test_iceberg."""
 from __future__ import annotations
 
 import datetime
+from collections import Counter
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
@@ -19,7 +20,7 @@ from pyspark.sql import functions as F
 
 from spark_jobs.session import spark_session
 from spark_jobs.sinks import changes_files
-from spark_jobs.sinks.changes_files import ChangesFiles, DataFile, Span, Wanted, shared_out
+from spark_jobs.sinks.changes_files import ChangesFiles, DataFile, Span, Spans, Wanted, shared_out
 from spark_jobs.sinks.field_ids import with_ids
 from spark_jobs.sinks.key_hash import hashes, is_hashable
 from tests.examples import examples
@@ -179,9 +180,14 @@ def test_rows_are_those_of_the_incarnation_and_the_batches(tmp_path: Path) -> No
         (2, "c", {"id": None}),
     ]
     # The rows of batch 2 stand on both sides of that of batch 3.
-    assert files.spans(WANTED) == [Span(str(path), (2, 2), (3, 3), False, frozenset(["v1", "v2"]))]
-    assert files.spans(replace(WANTED, voided=frozenset([2]))) == [Span(str(path), (3, 3), (3, 3), True, frozenset(["v2"]))]
-    assert files.spans(replace(WANTED, since=1, upto=1)) == []
+    both = [Span(str(path), (2, 2), (3, 3), False, frozenset(["v1", "v2"]))]
+    assert files.spans(WANTED) == Spans(both, Counter({2: 4, 3: 1}))
+    # What is skipped counts: the seals know of it.
+    assert files.spans(replace(WANTED, skipped=frozenset("ctr"))) == Spans([], Counter({2: 4, 3: 1}))
+    assert files.spans(replace(WANTED, voided=frozenset([2]))) == Spans(
+        [Span(str(path), (3, 3), (3, 3), True, frozenset(["v2"]))], Counter({3: 1})
+    )
+    assert files.spans(replace(WANTED, since=1, upto=1)) == Spans([], Counter())
     # Each publisher's rows are those that all rows have of it.
     of_each = [[row for batch in files.read(str(path), WANTED, publisher) for row in batch.to_pylist()] for publisher in (0, 1)]
     assert of_each == [[row for row in found(WANTED) if row["publisher"] == publisher] for publisher in (0, 1)]

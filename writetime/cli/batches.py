@@ -1,5 +1,5 @@
-"""The commands `writetime batches`, `writetime batch` and `writetime void`: the results of batches, read from
-the bucket.
+"""The commands `writetime batches`, `writetime batch`, `writetime void` and `writetime again`: the results of batches,
+read from the bucket, and what people decide about them.
 
 Heavy imports are delayed until a command runs, since the command line loads this module for its help."""
 
@@ -85,6 +85,33 @@ def void(
     typer.echo(f"Its commits are reverted by {then}, which reads its input.")
 
 
+def made_again(
+    table: Annotated[list[str], typer.Argument(help="keyspace.table; several may be given.", show_default=False)],
+    config: _Config,
+    rows: Annotated[bool, typer.Option("--rows", help="Only the table of current rows; no events.")] = False,
+    as_json: _AsJson = False,
+) -> None:
+    """Let the next batch make tables again from their state: current rows, and events of all of them."""
+    from writetime.errors import ConfigError
+    from writetime.pipeline import again
+    from writetime.pipeline.planner import history, store_clock
+    from writetime.pipeline.segment_check import known_schema
+
+    store, cluster = _place(config)
+    past = history(store, cluster)
+    state = past.sealed.state if past.sealed is not None else {}
+    known = {each.full_name: each for each in known_schema(store, cluster).schema().tables.values() if not each.dropped}
+    known = {name: each for name, each in known.items() if str(each.id) in state}
+    if unknown := [name for name in table if name not in known]:
+        hint = f"Known are {', '.join(sorted(known))}." if known else "No batch has taken in a table yet."
+        raise ConfigError("no table with a state has this name", operation="make tables again", obj=", ".join(unknown), hint=hint)
+    asked = [known[name] for name in dict.fromkeys(table)]
+    now = store_clock(store, cluster)
+    for request in again.ask(store, cluster, asked, since=past.last, sealed=past.sealed, with_events=not rows, by=user(), now=now):
+        what = "its current rows and sends all of them as events" if request.with_events else "its current rows"
+        typer.echo(request.model_dump_json() if as_json else f"{request.table}: the next batch makes {what}, from the state")
+
+
 def user() -> str:
     """The user who runs the command."""
     import getpass
@@ -116,5 +143,5 @@ def _latest(store: Store, cluster: str, count: int) -> Iterator[Sealed]:
             yield sealed
 
 
-COMMANDS: Final[dict[str, Callable[..., None]]] = {"batches": batches, "batch": batch, "void": void}
+COMMANDS: Final[dict[str, Callable[..., None]]] = {"batches": batches, "batch": batch, "void": void, "again": made_again}
 """Commands by name."""

@@ -12,7 +12,7 @@ repeats it exactly, because the manifest pins its input; rerunning a sealed batc
     node_facts, node_logs, truncations, truncation_reports, completeness   what nodes and their logs report
     archiver, archive_packing, retention   segments after the seal
     incoming, newest_segments   what waits in the bucket, and what of it is new for certain
-    void, rebuild, erase, erasures, unreached, conflicts   decisions of operators
+    void, rebuild, again, erase, erasures, unreached, conflicts   decisions of operators
     quarantine               rejected frames and segments, and their release
     bootstrap                reading tables from the cluster
     verification, comparisons, audit   comparisons with the cluster, how far they have come, and between replicas' logs

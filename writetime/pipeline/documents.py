@@ -349,6 +349,13 @@ class Manifest(Document):
     holds: list[Hold] = Field(default=[], description="Of maintenance: what makes logs incomplete, so that tombstones are kept.")
     complete: Watermark | None = Field(default=None, description="Up to when tables are complete if the batch has no problems.")
     complete_before: Watermark | None = Field(default=None, description="Up to when they were complete before it.")
+    again: dict[UUID, bool] = Field(
+        default={}, description="By table id: tables whose rows are made again from the state, and whether events tell all of them."
+    )
+
+    def to_bytes(self) -> bytes:
+        # Earlier versions reject unknown keys: leave the key out where it is not needed.
+        return self.model_dump_json(indent=1, exclude=None if self.again else {"again"}).encode() + b"\n"
 
 
 class Problem(Document):
@@ -542,6 +549,31 @@ class WarehouseFiles(Document):
     changes: TableFiles | None = None
 
 
+class TablePoint(Document):
+    """Where a table of the warehouse stood when `batch` had committed to it: the table's own UUID, its snapshot, and the
+    snapshot's sequence number. Whatever comes later has that snapshot among those before it."""
+
+    batch: int
+    table: str
+    snapshot: int
+    sequence: int
+
+
+class TablePoints(Document):
+    """The same of a table's current rows and of its changes; null: never written, or not known."""
+
+    current: TablePoint | None = None
+    changes: TablePoint | None = None
+
+
+class MadeAgain(Document):
+    """The last batch that made a table's current rows again from its state (`writetime.pipeline.again`), and the last whose
+    events tell all of them: 0 is none."""
+
+    batch: int
+    with_events: int = 0
+
+
 class RefusedTable(Document):
     """A captured table whose rows cannot be converted, by its `Table.label`, and the reason. Its updates are
     quarantined."""
@@ -614,6 +646,10 @@ class Sealed(Document):
     files: dict[str, WarehouseFiles] = Field(
         default={}, description="By table: its files in the warehouse, as of the last batch that wrote it."
     )
+    points: dict[UUID, TablePoints] = Field(
+        default={}, description="By table id: where its tables in the warehouse stood after the last batch that wrote them."
+    )
+    again: dict[UUID, MadeAgain] = Field(default={}, description="By table id: the last batches that made it again.")
     totals: Totals | None = Field(default=None, description="Sums over the chain's batches. Null: unknown.")
     refused: list[RefusedTable] = Field(default=[], description="Tables whose rows could not be shown in this batch.")
     not_in_log: dict[str, str] = Field(
@@ -669,7 +705,7 @@ class Sealed(Document):
 
     def to_bytes(self) -> bytes:
         # Earlier versions reject unknown keys: leave the key out where it is not needed.
-        unneeded = {name for name in ("not_in_log", "apart") if not getattr(self, name)}
+        unneeded = {name for name in ("not_in_log", "apart", "points", "again") if not getattr(self, name)}
         return self.model_dump_json(indent=1, exclude=unneeded).encode() + b"\n"
 
     def waits_for_tables(self, outcome: SegmentOutcome) -> bool:

@@ -27,7 +27,7 @@ from writetime.cassandra.merge.reconcile import Policy, policy_of
 from writetime.cassandra.schema.history import SchemaLearner
 from writetime.errors import BatchBusy, BatchClosed, BatchError, ObjectNotFound, PreconditionFailed
 from writetime.events.naming import is_shadow_name, namespace_clash
-from writetime.pipeline import chains, watermark
+from writetime.pipeline import again, chains, watermark
 from writetime.pipeline.completeness import holds
 from writetime.pipeline.documents import (
     BatchKind,
@@ -275,7 +275,10 @@ def plan_ingest(
     complete = watermark.planned(store, before, past.sealed, facts, whole_ones, left.nodes, datacenters)
     snapshots = _new_snapshots(store, cluster, past.sealed)
     answers = new_answers(store, cluster, local.asked)
+    wanted, tried = _made_again(store, cluster, past)
     nothing_new = not segments and not snapshots and not answers and not _something_expired(store, cluster, past.sealed, now)
+    # What a batch could not do, such as for a table that is rejected, waits for one that has something else to do.
+    nothing_new = nothing_new and wanted.keys() <= set(tried)
     # The commits of a voided batch are reverted by the next batch, even without segments.
     if nothing_new and not past.voided:
         # If another driver has sealed a batch meanwhile, what is not listed any more may be in that one.
@@ -284,7 +287,17 @@ def plan_ingest(
         return None
     if check is not None:
         check()
-    return _create(store, cluster, past, "ingest", segments, snapshots, now, answers=answers, facts=facts, complete=(before, complete))
+    known = before, complete
+    return _create(store, cluster, past, "ingest", segments, snapshots, now, answers=answers, facts=facts, complete=known, wanted=wanted)
+
+
+def _made_again(store: Store, cluster: str, past: History) -> tuple[dict[UUID, bool], Collection[UUID]]:
+    """The tables that the next batch makes again (`writetime.pipeline.again`), and those of which the last one could not."""
+    if past.sealed is None or next(store.names(layout.made_again_prefix(cluster), page=1), None) is None:
+        return {}, ()
+    base = read_manifest(store, cluster, past.base)
+    made = {table_id for table_id, each in past.sealed.again.items() if each.batch == past.base}
+    return again.due(store, cluster, past.sealed, base.chain.first if base.chain is not None else 1), base.again.keys() - made
 
 
 def _parts(store: Store, cluster: str, left: LeftOut, largest: int) -> list[tuple[layout.SegmentRef, Part[Listed]]]:
@@ -592,6 +605,7 @@ def _create(
     batch_id: UUID | None = None,
     facts: list[NodeFacts] | None = None,
     complete: tuple[Watermark, Watermark] | None = None,
+    wanted: dict[UUID, bool] | None = None,
 ) -> Manifest:
     chain = cluster if namespace is None else layout.shadow_chain(cluster, namespace)
     # If the clock was set back, values that expired in an earlier batch must not reappear.
@@ -618,6 +632,7 @@ def _create(
         chain=chained or chains.continued(store, cluster, before),
         complete=complete[1] if complete else None,
         complete_before=complete[0] if complete else None,
+        again=wanted or {},
     )
     name = layout.batch_object(chain, manifest.number, "manifest")
     try:

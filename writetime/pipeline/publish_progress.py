@@ -7,7 +7,7 @@ so that no run takes back what another one has recorded or was asked for since i
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from datetime import UTC, datetime, timedelta
 from typing import Any, Final
 from uuid import UUID
@@ -27,6 +27,18 @@ AGAIN: Final = "all its events are to be sent again"
 _SENT_AGAIN: Final = "all its events were sent again while later ones were published, which are sent again next"
 
 
+class TopicMark(Document):
+    """Where a topic stood when a run had sent its events: the last batch by each publisher's progress, and the sum of the offsets at
+    which its partitions ended. Both only grow, unless Kafka has lost something."""
+
+    progress: list[int] = Field(default_factory=list)
+    end: int = 0
+
+    def is_behind(self, progress: Sequence[int]) -> bool:
+        """Whether publishers have less progress than they had."""
+        return any(now < before for now, before in zip([*progress, *[0] * len(self.progress)], self.progress, strict=False))
+
+
 class Published(Document):
     """Every event of the batches up to `batch` is in Kafka; the last run sent `events`. Tables in `waiting`,
     by full name, are an exception: their events are sent only up to the batch given there, because of
@@ -34,7 +46,8 @@ class Published(Document):
     complete. Without `kafka` the document is about files. `id`: the
     batch's id (`Manifest.id`), if it has one. `costs`: what publishing has used so far, ever. `epochs`: by table, how often
     all its events were to be sent again; publishers' progress of an earlier epoch does not count. `requests`: by table, who has
-    asked for that lately; `asked`: the tables of which it has not been done yet, all of them are in `waiting`."""
+    asked for that lately; `asked`: the tables of which it has not been done yet, all of them are in `waiting`.
+    `topics`: where the topics of tables stood."""
 
     batch: int
     events: int
@@ -48,6 +61,7 @@ class Published(Document):
     epochs: dict[str, int] = Field(default_factory=dict)
     requests: dict[str, list[str]] = Field(default_factory=dict)
     asked: list[str] = Field(default_factory=list)
+    topics: dict[str, TopicMark] = Field(default_factory=dict)
 
     def is_of(self, store: Store, cluster: str, upto: int) -> bool:
         """Whether the document is about existing batches, the last sealed of which is `upto`."""
@@ -75,8 +89,9 @@ def read_published(store: Store, cluster: str) -> Published | None:
 
 
 def write_published(store: Store, cluster: str, published: Published, costs: Iterable[StageCost] = ()) -> None:
-    """Record what a run has reached, and add its `costs` to those so far. What a heartbeat has said stays said. If another run
-    has gone further, its record stays, and so do requests to send a table again that came in since this run began."""
+    """Record what a run has reached, with the topics that it has sent to, and add its `costs` to those so far. What a heartbeat
+    has said stays said. If another run has gone further, its record stays, and so do requests to send a table again that came in
+    since this run began."""
     used = list(costs)
 
     def change(before: Published | None) -> Published:
@@ -86,7 +101,8 @@ def write_published(store: Store, cluster: str, published: Published, costs: Ite
         said = max((each.complete for each in (before, published) if each is not None and each.complete is not None), default=None)
         so_far = sum_of_costs([*(before.costs if before is not None else ()), *used])
         heartbeat = max(published.heartbeat, before.heartbeat if before is not None else 0)
-        mine = mine.model_copy(update={"complete": said, "costs": so_far, "heartbeat": heartbeat})
+        topics = published.topics if before is None else before.topics | published.topics
+        mine = mine.model_copy(update={"complete": said, "costs": so_far, "heartbeat": heartbeat, "topics": topics})
         return mine if before is None else _with_requests(mine, before)
 
     Published.update(store, layout.published(cluster), change)

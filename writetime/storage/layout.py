@@ -30,6 +30,7 @@
     shelved/<cluster>.json                                                progress of archive packing and retention
     ledger/<cluster>/<dc>/<node>/CommitLog-7-<id>.json                    state and history of a segment
     retries/<cluster>/<dc>/<node>/CommitLog-7-<id>.json                   a held segment that the next batch retries
+    again/<cluster>/<table id>.json                                       a table that is to be made again, and who asked
     released/<cluster>/<dc>/<node>/CommitLog-7-<id>.json                  a held segment that an operator released, and why
     quarantine/<cluster>/<dc>/<node>/CommitLog-7-<id>/<position>-<size>.{bin,json}
     quarantine/<cluster>/<dc>/<node>/CommitLog-7-<id>/<position>-<size>-<frames>.{bin,json}  many frames of one table
@@ -548,6 +549,15 @@ def conflicts_prefix(cluster: str) -> str:
 def ledger_of(cluster: str) -> str:
     """Prefix of the ledger of all nodes."""
     return f"ledger/{part(cluster)}/"
+
+
+def made_again_prefix(cluster: str) -> str:
+    """Prefix of requests to make tables again."""
+    return f"again/{part(cluster)}/"
+
+
+def made_again(cluster: str, table_id: str) -> str:
+    return f"{made_again_prefix(cluster)}{part(table_id)}.json"
 
 
 def released_prefix(cluster: str) -> str:

@@ -95,6 +95,7 @@ def run(
     dropped_before: Mapping[str, int] | None = None,
     policy: Policy = "4.0",
     deletes: Deletes = "rows",
+    again: bool = False,
 ) -> Result:
     """Fold the updates, each with its name, and keep the records in the store."""
     keys = RowKeys(order.table, {})
@@ -109,7 +110,7 @@ def run(
     groups = ((key, (item for _, item in group)) for key, group in groupby((e for e in items if e[0]), key=lambda entry: entry[0]))
     due = [key for key in store.due(since, now) if key]
     result, records = Result(), []
-    settings = Settings(order, keys, now, since, engine, dropped_before, policy, deletes)
+    settings = Settings(order, keys, now, since, engine, dropped_before, policy, deletes, again=again)
     for output in fold(settings, store.head, heads, groups, store, due):
         if isinstance(output, Event):
             result.events.append(output)

@@ -560,6 +560,22 @@ def test_columns_that_are_dropped_or_come_back_show_in_rows_that_nobody_touches(
         assert {event.reason for event in result.events} <= {"alter"}
 
 
+@often
+@given(history_of_updates, st.lists(updates, max_size=3), drops)
+def test_all_that_shows_is_told_again(history: list[PartitionUpdate], more: list[PartitionUpdate], gone: dict[str, int]) -> None:
+    order, store, other = dropping(**gone), Store(), Store()
+    for each in (store, other):
+        run(each, named(history), order, now=NOW, since=NOW)
+    result = run(store, named(more), order, now=NOW, since=NOW, again=True)
+    assert replay(result.changes, {}) == shown_by(store, NOW, order)
+    # The state is that of a batch that tells nothing again.
+    run(other, named(more), order, now=NOW, since=NOW)
+    assert (store.rows, store.head.update) == (other.rows, other.head.update)
+    if not more:
+        assert {event.reason for event in result.events} <= {"again"}
+        assert all(event.ts_micro == NOW * 1_000_000 for event in result.events)
+
+
 def test_a_row_of_a_dropped_column_alone_goes_with_it() -> None:
     store = Store()
     only = update(rows=(Row(at(1), cells=(Cell("a", 5, i32(1)),)), insert(at(2), 5, 5).rows[0]))

@@ -21,6 +21,8 @@ from spark_jobs.sinks.kafka import (
     message_limits,
     read_epochs,
     read_progress,
+    settled_progress,
+    topic_ends,
 )
 from spark_jobs.topic_check import messages, partitions_of
 from tests.proof.doubles.conftest import Clients
@@ -237,3 +239,24 @@ def test_topics_are_read_as_the_topic_check_reads_them(clients: Clients, kafka: 
     assert sorted(values) == sorted(b"1.%d" % each for each in range(2, 11, 2))
     with pytest.raises(PublishError, match="Unknown topic"):
         partitions_of(kafka, f"{kafka.topic_prefix}.none")
+
+
+def test_where_topics_end_only_grows_while_they_are_the_same(clients: Clients, kafka: KafkaConfig) -> None:
+    orders, users = topics_of(kafka)
+    assert topic_ends(kafka, []) == {}
+    assert topic_ends(kafka, [orders, users]) == {orders: 0, users: 0}
+    ensure_topics(kafka, [orders])
+    assert topic_ends(kafka, [orders, users]) == {orders: 0, users: 0}
+    ensure_topics(kafka, [users])
+    (first,) = Publisher(kafka).send_all(rows(kafka, range(1, 11)))
+    assert (first.publisher, first.reached) == (0, {orders: 1, users: 1})
+    before = topic_ends(kafka, [orders, users])
+    # With the records that end transactions.
+    assert all(end >= 5 for end in before.values())
+    (second,) = Publisher(kafka).send_all(rows(kafka, [2], batch=7))
+    assert second.reached == {orders: 7, users: 1}
+    after = topic_ends(kafka, [orders, users])
+    assert after[orders] > before[orders]
+    # Markers may be written after a commit is answered.
+    assert after[users] >= before[users]
+    assert settled_progress(kafka)[0] == {orders: Position(7, 2), users: Position(1, 9)}

@@ -686,8 +686,9 @@ def test_changes_as_publishers_open_them(place: Place) -> None:
     files = changes.files(1, 4)
     assert files is not None
     wanted = Wanted(str(of.id), 1, 4, frozenset([2]), frozenset(), 1, 4)
-    spans = files.spans(wanted)
+    spans, events = files.spans(wanted)
     assert [(span.first, span.last, span.in_order) for span in spans] == [((3, 1), (3, 1), True)]
+    assert events == {3: 1}
     (rows,) = files.read(spans[0].path, wanted)
     assert [(row["batch"], row["key"], row["op"]) for row in rows.to_pylist()] == [(3, {"id": 3}, "c")]
 

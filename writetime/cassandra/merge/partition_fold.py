@@ -46,7 +46,7 @@ from writetime.cassandra.merge.reconcile import POLICY, Policy, merge_static_row
 from writetime.cassandra.merge.row_codec import NOTHING, STATIC, Engine
 from writetime.cassandra.model import MICROSECONDS, Bound, DeletionTime, PartitionUpdate, RangeTombstone, Row
 
-Reason = Literal["row_delete", "range_delete", "partition_delete", "static", "expiry", "alter"]
+Reason = Literal["row_delete", "range_delete", "partition_delete", "static", "expiry", "alter", "again"]
 """Why a row changed whose own cells were not written."""
 Deletes = Literal["rows", "one", "placed"]
 T = TypeVar("T")
@@ -112,6 +112,9 @@ class Settings:
     the partition are then read, and rows that look different because of it have events of reason "alter"
     before all others.
 
+    `again`: nothing is taken for shown when the batch begins, so that each row that is visible has an event of reason
+    "again" before all others.
+
     `deletes`: whether a deletion of many rows produces an event for each of them, or one `Deleted` that
     precedes all events of the partition, or one at the place of its writetime among them.
 
@@ -127,6 +130,7 @@ class Settings:
     policy: Policy = POLICY
     deletes: Deletes = "rows"
     like_alone: bytes | None = None
+    again: bool = False
 
 
 class Shown(NamedTuple):
@@ -362,6 +366,10 @@ class Partition:
         second = min(ts // MICROSECONDS, self.settings.now)
         return (second if self.settings.since is None else max(second, self.settings.since)), _WRITTEN, ts, content
 
+    def unwritten(self, moment: Moment) -> Reason | None:
+        """The reason of a change at a moment without a write; None if there is one."""
+        return "again" if self.settings.again and moment[1] == _FIRST[1] else _UNWRITTEN.get(moment[1])
+
     def expiry(self, row: bytes, moment: Moment) -> Moment | None:
         """The next expiry in the row, up to now."""
         second = row_codec.next_expiry(row, moment[0], engine=self.engine)
@@ -369,13 +377,17 @@ class Partition:
 
     def live(self, row: bytes, moment: Moment) -> bytes:
         altered = self.altered is None or moment >= self.altered
+        if self.settings.again and not altered:
+            return NOTHING
         dropped = self.order.dropped if altered else self.settings.dropped_before
         return row_codec.live(row, moment[0], dropped or {}, engine=self.engine)
 
     def _alteration(self) -> Moment | None:
-        """The moment at which the set of dropped columns changes, None if it is that of the previous
-        batch."""
+        """The moment at which the set of dropped columns changes, or all is shown again; None if it is that of the
+        previous batch."""
         before, since = self.settings.dropped_before, self.settings.since
+        if self.settings.again and since is not None:
+            return since, -1, max(1, since * MICROSECONDS), b""
         if before is None or since is None or before == self.order.dropped:
             return None
         altered = {name for name, _ in before.items() ^ self.order.dropped.items()}
@@ -552,7 +564,7 @@ class Partition:
         return Shown(STATIC, cells) if cells and not covered else Shown()
 
     def _alone_reason(self, moment: Moment) -> Reason:
-        if (reason := _UNWRITTEN.get(moment[1])) is not None:
+        if (reason := self.unwritten(moment)) is not None:
             return reason
         return "partition_delete" if moment in self._partition_deletions else "static"
 
@@ -692,7 +704,7 @@ class _RowFolding:
         if before.row and by_many is not None and by_many.moment == moment:
             yield from _taken_by(by_many, self.key, before, after)
         elif before != after:
-            reason = _UNWRITTEN.get(moment[1]) or _reason(written, after, deleted, self.partition.engine)
+            reason = self.partition.unwritten(moment) or _reason(written, after, deleted, self.partition.engine)
             yield Event(self.key, before, after, source, moment[2], reason, moment=moment)
 
     def _settle(self, moment: Moment) -> tuple[Any, Reason | None]:

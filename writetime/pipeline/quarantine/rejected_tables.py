@@ -23,6 +23,8 @@ from writetime.storage.layout import SegmentRef
 from writetime.storage.store import Store
 
 _NAMED: Final = 20
+_LOOKED_FOR: Final = 1000
+"""So many batches after a table was made again, segments that have waited for it are looked for."""
 
 
 def failed_tables(store: Store, cluster: str, number: int) -> list[RefusedTable]:
@@ -63,6 +65,31 @@ def waiting_segments(store: Store, cluster: str, table_id: UUID) -> list[str]:
 def release_table(store: Store, cluster: str, table_id: UUID) -> list[str]:
     """Release the segments that wait for the table into the next batch; returns them."""
     found = [name for name in waiting_segments(store, cluster, table_id) if store.head(name) is not None]
+    for name in found:
+        mark_for_retry(store, name)
+    return found
+
+
+def release_made_again(store: Store, cluster: str) -> list[str]:
+    """Release the segments that have waited since before a batch made their table again (`writetime.pipeline.again`); returns
+    them. If the table is rejected still, they wait."""
+    sealed = history(store, cluster).sealed
+    if sealed is None or not sealed.held:
+        return []
+    refused = {table.table_id for table in sealed.refused}
+    made = {
+        table_id: each.batch
+        for table_id, each in sealed.again.items()
+        if each.batch >= sealed.number - _LOOKED_FOR and table_id not in refused
+    }
+    if not made:
+        return []
+    found = [
+        entry.object
+        for entry in _held(store, cluster)
+        if any(each.table_id is not None and entry.batch <= made.get(each.table_id, 0) for each in entry.problems)
+    ]
+    found = [name for name in found if store.head(name) is not None]
     for name in found:
         mark_for_retry(store, name)
     return found
