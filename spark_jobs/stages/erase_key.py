@@ -80,6 +80,8 @@ T = TypeVar("T")
 _OPERATION: Final = "erase a key"
 _PER_TASK: Final = 20
 """Segments of the archive, or objects with events, that one task reads."""
+WITH_DELETED: Final = "count_if(t._deleted), count_if(NOT t._deleted)"
+"""Counts rows that position deletes hide, and those that readers see: the bytes of both are in the files."""
 _AHEAD: Final = timedelta(hours=1)
 """By how much clocks that stamp snapshots may be ahead of this one."""
 
@@ -297,8 +299,7 @@ class Erasing:
         """The place, with how many rows of the key, deleted ones included, these snapshots have in their files. Of a snapshot
         whose key columns had other names, nobody knows."""
         try:
-            # With `_deleted`, rows are read that position deletes hide: their bytes are there.
-            rows = sum(int(self._matching(f"{name} VERSION AS OF {each}", "count(t._deleted)", of=name)[0][0]) for each in snapshots)
+            rows = sum(sum(self._matching(f"{name} VERSION AS OF {each}", WITH_DELETED, of=name)[0]) for each in snapshots)
         except Exception as error:
             if kind_of(error) != "table":
                 raise
