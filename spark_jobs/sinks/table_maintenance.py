@@ -226,20 +226,36 @@ def _surplus_of(held: IcebergTable, layout: WarehouseConfig, now: datetime) -> l
     return [each for each in surplus(found, held.snapshot, layout, now) if each not in named]
 
 
-def scrub(spark: SparkSession, name: str, before: datetime, check: Callable[[], None] = lambda: None) -> None:
+def scrub(spark: SparkSession, name: str, before: datetime, check: Callable[[], None] = lambda: None) -> list[str]:
     """Reduce the table to what its current snapshot shows: files with deleted rows are rewritten, and so are
     the manifests, which contain minima and maxima of removed files; then, after the `check`, all older snapshots and
-    their files are deleted. A commit that comes after the check is the last one, and stays."""
+    their files are deleted. A commit that comes after the check is the last one, and stays.
+
+    Returns the files that older snapshots had and that are still there: Iceberg only warns if a store refuses to delete
+    one, and deletes none with `gc.enabled=false` or a catalog's `s3.delete-enabled: false`."""
     catalog, table = _split(name)
     options = "map('delete-file-threshold', '1', 'remove-dangling-deletes', 'true')"
     spark.sql(f"CALL {catalog}.system.rewrite_data_files(table => '{table}', options => {options})").collect()
     _rewrite_manifests(spark, name)
     check()
+    held = IcebergTable(spark, name)
+    held.refresh()
+    former = _files(spark, name, "all_")
+    if held.properties.get("gc.enabled") == "false":
+        return held.existing(former - _files(spark, name, ""))
     moment = before.astimezone(UTC).strftime("%Y-%m-%d %H:%M:%S.%f")
     spark.sql(
         f"CALL {catalog}.system.expire_snapshots(table => '{table}', older_than => TIMESTAMP '{moment}', retain_last => 1, "
         "stream_results => true)"
     ).collect()
+    return held.existing(former - _files(spark, name, "all_"))
+
+
+def _files(spark: SparkSession, name: str, which: str) -> set[str]:
+    """Data files, delete files and their manifests, of all snapshots (`all_`) or of the current one."""
+    spark.catalog.refreshTable(name)
+    found = spark.sql(f"SELECT file_path FROM {name}.{which}files UNION SELECT path FROM {name}.{which}manifests")  # noqa: S608
+    return {row[0] for row in found.collect()}
 
 
 def _rewrite_manifests(spark: SparkSession, name: str) -> None:

@@ -16,7 +16,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager, suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
 from functools import cached_property
 from typing import Any, Final, NamedTuple, TypeVar
@@ -133,6 +133,7 @@ class Erasing:
     request: Request
     base: Sealed
     manifest: Manifest | None = None
+    _undeleted: list[str] = field(default_factory=list)
 
     @classmethod
     def reading(cls, config: PipelineConfig, store: Store, spark: SparkSession, request: Request, base: Sealed) -> Erasing:
@@ -299,7 +300,12 @@ class Erasing:
         records = sum(1 for shard in self.shards() for _ in self._records(shard))
         state = self._rewrite_state(until)
         rows = {name: self._erase_rows(warehouse, name, gone) for name, gone in self._places(warehouse).items()}
-        troubles = [*self._other_lives(), *not_erased, *(f"{each.object}: {each.trouble}" for each in segments if each.trouble)]
+        troubles = [
+            *self._other_lives(),
+            *not_erased,
+            *self._undeleted,
+            *(f"{each.object}: {each.trouble}" for each in segments if each.trouble),
+        ]
         left = self._unreached(warehouse)
         outcome = Outcome(
             table=self.request.table,
@@ -568,7 +574,12 @@ class Erasing:
         return count
 
     def _scrub(self, warehouse: Warehouse, name: str, gone: Voided) -> None:
-        scrub(self.spark, name, datetime.now(UTC) + _AHEAD, lambda: warehouse.expect_taken_back(name, gone))
+        if left := scrub(self.spark, name, datetime.now(UTC) + _AHEAD, lambda: warehouse.expect_taken_back(name, gone)):
+            listed = f"{left[0]}{f' and {len(left) - 1} more' if left[1:] else ''}"
+            self._undeleted.append(
+                f"{name.replace('`', '')}: files of older snapshots are still there, as the store or the table (gc.enabled) refuses to "
+                f"delete them; delete them yourself: {listed}"
+            )
 
     def _erase_bytes(self, warehouse: Warehouse, names: Iterable[str]) -> None:
         """Erase the bytes of quarantine records in the quarantine table."""

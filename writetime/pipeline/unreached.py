@@ -86,7 +86,9 @@ def _of_replays(config: PipelineConfig, store: Store) -> Iterator[Unreached]:
 def _of_others(config: PipelineConfig) -> Iterator[Unreached]:
     days = config.warehouse.keep_orphans_days
     until = "you delete them (warehouse.keep_orphans_days is null)" if days is None else f"maintenance deletes them after {days:g} days"
-    yield Unreached(place="warehouse", what="files without a snapshot, left by jobs that crashed", until=until)
+    yield Unreached(
+        place="warehouse", what="files without a snapshot, left by jobs that crashed, or that the store did not delete", until=until
+    )
     again = "they are shipped: run the command again then"
     yield Unreached(place="nodes", what="segments that are not shipped yet; no batch takes the key from them", until=again)
     yield Unreached(
