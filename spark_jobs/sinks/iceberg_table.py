@@ -31,6 +31,7 @@ from spark_jobs.sinks.row_positions import DELETED_FROM, HeldFile
 from spark_jobs.sinks.schema_evolution import Path, Steps
 from writetime.errors import BatchBusy
 from writetime.pipeline.documents import TableFiles
+from writetime.storage.concurrency import at_once
 from writetime.storage.s3_endpoint import named_endpoint
 
 Replaced = Literal["everything", "nothing"] | int
@@ -309,6 +310,13 @@ class IcebergTable:
             taken = taken.expireSnapshotId(snapshot)
         taken.commit()
         self._spark.catalog.refreshTable(self.name)
+
+    def existing(self, locations: Iterable[str]) -> list[str]:
+        """Those of the files that are there."""
+        files = self._table.io()
+        asked = sorted(locations)
+        there = at_once(lambda location: bool(files.newInputFile(location).exists()), asked, workers=16)
+        return [location for location, is_there in zip(asked, there, strict=True) if is_there]
 
     def roll_back(self, seen: int, target: int | None, properties: Mapping[str, str], check: Callable[[], None]) -> None:
         """Roll back to snapshot `target` (None: no rows) and set the properties, in one commit. `check` is

@@ -237,11 +237,14 @@ def _surplus_of(held: IcebergTable, now: datetime) -> list[int]:
     return [each for each in surplus(found, held.snapshot, now) if each not in named]
 
 
-def scrub(spark: SparkSession, name: str, before: datetime, check: Callable[[], None] = lambda: None) -> None:
+def scrub(spark: SparkSession, name: str, before: datetime, check: Callable[[], None] = lambda: None) -> list[str]:
     """Reduce the table to what its current snapshot shows: files with deleted rows are rewritten, and so are
     the manifests, which contain minima and maxima of removed files; then, after the `check`, all older snapshots and
     their files are deleted, but those of branches and tags. A commit that comes after the check is the last one, and
-    stays. If no files may be deleted, all snapshots stay."""
+    stays. If no files may be deleted, all snapshots stay.
+
+    Returns the files that only expired snapshots had and that are still there: Iceberg only warns if a store refuses to delete
+    one, and deletes none with a catalog's `s3.delete-enabled: false`."""
     catalog, table = _split(name)
     options = "map('delete-file-threshold', '1', 'remove-dangling-deletes', 'true')"
     spark.sql(f"CALL {catalog}.system.rewrite_data_files(table => '{table}', options => {options})").collect()
@@ -251,7 +254,8 @@ def scrub(spark: SparkSession, name: str, before: datetime, check: Callable[[], 
     held.refresh()
     if held.deletes_no_files:
         log.warning("snapshots not expired: gc.enabled is false", table=_plain(name))
-        return
+        return []
+    former = _files(spark, name)
     moment = before.astimezone(UTC).strftime("%Y-%m-%d %H:%M:%S.%f")
     # By their ids, too: a retention that somebody has given the branch main would keep them.
     named = {held.snapshot, *held.refs.values()}
@@ -260,6 +264,14 @@ def scrub(spark: SparkSession, name: str, before: datetime, check: Callable[[], 
         f"CALL {catalog}.system.expire_snapshots(table => '{table}', older_than => TIMESTAMP '{moment}', retain_last => 1, "
         f"stream_results => true{f', snapshot_ids => array({older})' if older else ''})"
     ).collect()
+    return held.existing(former - _files(spark, name))
+
+
+def _files(spark: SparkSession, name: str) -> set[str]:
+    """Data files, delete files and their manifests, of all snapshots."""
+    spark.catalog.refreshTable(name)
+    found = spark.sql(f"SELECT file_path FROM {name}.all_files UNION SELECT path FROM {name}.all_manifests")  # noqa: S608
+    return {row[0] for row in found.collect()}
 
 
 def _rewrite_manifests(spark: SparkSession, name: str) -> None:

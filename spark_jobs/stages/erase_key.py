@@ -16,7 +16,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager, suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
 from functools import cached_property, partial
 from typing import Any, Final, NamedTuple, TypeVar
@@ -136,6 +136,7 @@ class Erasing:
     request: Request
     base: Sealed
     manifest: Manifest | None = None
+    _undeleted: list[str] = field(default_factory=list)
 
     @classmethod
     def reading(cls, config: PipelineConfig, store: Store, spark: SparkSession, request: Request, base: Sealed) -> Erasing:
@@ -350,7 +351,12 @@ class Erasing:
             if (found := self._of_one_table(name, failed, partial(self._erase_rows, warehouse, name, gone))) is not None
         }
         left = self._unreached(warehouse, failed)
-        troubles = [*self._other_lives(), *not_erased, *(f"{each.object}: {each.trouble}" for each in segments if each.trouble)]
+        troubles = [
+            *self._other_lives(),
+            *not_erased,
+            *self._undeleted,
+            *(f"{each.object}: {each.trouble}" for each in segments if each.trouble),
+        ]
         troubles += _of_tables(failed)
         outcome = Outcome(
             table=self.request.table,
@@ -620,7 +626,12 @@ class Erasing:
         return count
 
     def _scrub(self, warehouse: Warehouse, name: str, gone: Voided) -> None:
-        scrub(self.spark, name, datetime.now(UTC) + _AHEAD, lambda: warehouse.expect_taken_back(name, gone))
+        if left := scrub(self.spark, name, datetime.now(UTC) + _AHEAD, lambda: warehouse.expect_taken_back(name, gone)):
+            listed = f"{left[0]}{f' and {len(left) - 1} more' if left[1:] else ''}"
+            self._undeleted.append(
+                f"{name.replace('`', '')}: files of older snapshots are still there, as the store or the catalog refuses to "
+                f"delete them; delete them yourself: {listed}"
+            )
 
     def _erase_bytes(self, warehouse: Warehouse, names: Iterable[str]) -> None:
         """Erase the bytes of quarantine records in the quarantine table."""

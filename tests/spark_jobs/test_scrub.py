@@ -42,11 +42,11 @@ def test_no_byte_of_deleted_rows_is_left(tmp_path: Path, session: SparkSession, 
             session.createDataFrame([(value,) for value in values], "v STRING").coalesce(1).writeTo(name).append()
         assert holders(lake, MARK)
         session.sql(f"DELETE FROM {name} WHERE v = '{MARK}'")
-        scrub(session, name, now)
+        assert scrub(session, name, now) == []
         assert holders(lake, MARK) == set(), files
         assert sorted(row.v for row in session.table(name).collect()) == sorted(v for each in files for v in each if v != MARK)
         # Once more there is nothing to do, and nothing changes.
-        scrub(session, name, now)
+        assert scrub(session, name, now) == []
         assert session.table(f"{name}.snapshots").count() == 1
         assert "commit.manifest.target-size-bytes" not in {row.key for row in session.sql(f"SHOW TBLPROPERTIES {name}").collect()}
 
@@ -98,3 +98,24 @@ def test_only_what_somebody_has_named_stays(tmp_path: Path, session: SparkSessio
     session.sql(f"ALTER TABLE {name} {tag.dropped_by}")
     scrub(session, name, now)
     assert holders(tmp_path / "lake", MARK) == set()
+
+
+def files_of_deleted_rows(session: SparkSession, name: str) -> Path:
+    """A table of which a row was deleted; returns the file that has it."""
+    session.sql(f"CREATE TABLE {name} (v STRING) USING iceberg TBLPROPERTIES ('format-version'='2')")
+    session.createDataFrame([("a",), (MARK,)], "v STRING").coalesce(1).writeTo(name).append()
+    ((file,),) = session.table(f"{name}.files").select("file_path").collect()
+    session.sql(f"DELETE FROM {name} WHERE v = '{MARK}'")
+    return Path(file.removeprefix("file:"))
+
+
+def test_a_file_that_the_store_does_not_delete_is_reported(session: SparkSession) -> None:
+    """Iceberg warns in the log of Spark, and goes on."""
+    file = files_of_deleted_rows(session, "lake.own.kept")
+
+    def undeletable() -> None:
+        file.rename(file.with_suffix(".moved"))
+        (file / "in it").mkdir(parents=True)
+
+    left = scrub(session, "lake.own.kept", datetime.now(UTC) + timedelta(hours=1), undeletable)
+    assert [Path(each.removeprefix("file:")) for each in left] == [file]

@@ -88,7 +88,8 @@ def _of_replays(config: PipelineConfig, store: Store) -> Iterator[Unreached]:
 
 def _of_others(config: PipelineConfig) -> Iterator[Unreached]:
     until = f"maintenance deletes them after {ORPHANS_DAYS:g} days"
-    yield Unreached(place="warehouse", what="files without a snapshot, left by jobs that crashed", until=until)
+    what = "files without a snapshot, left by jobs that crashed, or that the store did not delete"
+    yield Unreached(place="warehouse", what=what, until=until)
     again = "they are shipped: run the command again then"
     yield Unreached(place="nodes", what="segments that are not shipped yet; no batch takes the key from them", until=again)
     yield Unreached(
