@@ -133,8 +133,6 @@ _PASSING = (
 """What a retry may find mended. A client says it of its own calls, and not of a record that was not delivered."""
 _NOT_KEPT = (KafkaError._MSG_TIMED_OUT, KafkaError.NOT_ENOUGH_REPLICAS, KafkaError.NOT_ENOUGH_REPLICAS_AFTER_APPEND)
 """What a record is not delivered for while its partition lacks replicas: the client tries until its time is over."""
-_ALONE = (*_OF_ONE_TOPIC, *_NOT_KEPT)
-"""What holds up the events of one topic, and not those of others."""
 _WAIT = "Events stay in the changes tables and go out with the next run."
 _TRANSACTION_TIMEOUT = "transaction.timeout.ms"
 _DELIVERY_TIMEOUTS = frozenset({"message.timeout.ms", "delivery.timeout.ms"})
@@ -455,7 +453,7 @@ class Publisher:
         if (allowed := _shorter_timeout(self.kafka)) is not None:
             options[_TRANSACTION_TIMEOUT] = allowed
         if not options.keys() & _DELIVERY_TIMEOUTS:
-            # A record that is not delivered in time fails alone while the transaction can still be aborted.
+            # What is not delivered is told before the brokers end the transaction, of which the client would say less.
             options["message.timeout.ms"] = int(options.get(_TRANSACTION_TIMEOUT, _DEFAULT_TRANSACTION_MS)) * 3 // 4
         producer = make(Producer, options)
         try:
@@ -542,6 +540,9 @@ class Publisher:
                 producer.commit_transaction(_TIMEOUT_SECONDS)
                 sender.sent.update({stream: (row[_BATCH], row[_ORDINAL]) for stream, row in reached.items()})
                 return sent
+            if lacking := [error for error, _ in failed if error.code() in _NOT_KEPT]:
+                # Nor would the topic keep the marker of an abortion: the publisher begins again when replicas are back.
+                raise KafkaException(lacking[0])
             producer.abort_transaction(_TIMEOUT_SECONDS)
             large = {topic for error, topic in failed if error.code() in _TOO_LARGE}
             if large and not sender.one_by_one:
@@ -553,7 +554,7 @@ class Publisher:
                 sender.one_by_one = True
             else:
                 progress = progress_topic(self.kafka.topic_prefix)
-                if fatal := [error for error, topic in failed if topic in ("", progress) or error.code() not in _ALONE]:
+                if fatal := [error for error, topic in failed if topic in ("", progress) or error.code() not in _OF_ONE_TOPIC]:
                     raise KafkaException(fatal[0])
                 # Each iteration has at least one topic fewer.
                 stuck.update({topic: _refused(topic, error) for error, topic in failed})
@@ -899,8 +900,6 @@ def _reasons(failed: list[tuple[KafkaError, str]]) -> list[tuple[KafkaError, str
 
 
 def _refused(topic: str, error: KafkaError) -> PublishError:
-    if error.code() in _NOT_KEPT:
-        return _failure("publish events", topic, KafkaException(error))
     hint = "Mend the topic's settings (`max.message.bytes`) or rights; its events wait, others go on."
     if error.code() == KafkaError.INVALID_RECORD:
         hint = (
