@@ -101,7 +101,6 @@ _OF_ONE_TOPIC = (
     KafkaError.MSG_SIZE_TOO_LARGE,
     KafkaError.RECORD_LIST_TOO_LARGE,
     KafkaError.INVALID_RECORD,
-    KafkaError.INVALID_TIMESTAMP,
     KafkaError.POLICY_VIOLATION,
     KafkaError.TOPIC_AUTHORIZATION_FAILED,
 )
@@ -906,11 +905,6 @@ def _refused(topic: str, error: KafkaError) -> PublishError:
             "If its cleanup.policy is `compact`, it takes no event without a key, as that of a TRUNCATE or a DROP TABLE is, nor the marker "
             "of a new `partition_by`: list `t` under `skipped.operations`, or set another policy until it has gone out; its events wait, "
             "others go on. Else compare its message.timestamp.before.max.ms and after.max.ms with the clocks."
-        )
-    elif error.code() == KafkaError.INVALID_TIMESTAMP:
-        hint = (
-            "Compare the topic's message.timestamp.before.max.ms and message.timestamp.after.max.ms with the clocks of the brokers and of "
-            "this machine: a record has the time at which it is sent. Its events wait, others go on."
         )
     return PublishError(f"the broker refuses an event: {error.str()}", operation="publish events", obj=topic, hint=hint)
 

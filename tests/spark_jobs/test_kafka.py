@@ -449,22 +449,6 @@ def test_a_compacted_topic_takes_no_event_without_a_key_and_it_is_said_what_to_d
     assert sorted(numbers(consume(kafka, compacted))) == [1, 3]
 
 
-@pytest.mark.advice("Compare the topic's message.timestamp.before.max.ms and")
-def test_a_topic_that_takes_no_record_of_now_holds_up_itself_only(kafka: KafkaConfig, topic: str) -> None:
-    """As if its clock and that of the brokers differed."""
-    strict = f"{kafka.topic_prefix}.shop.strict"
-    admin = AdminClient({"bootstrap.servers": kafka.bootstrap_servers})
-    for future in admin.create_topics([NewTopic(strict, kafka.partitions, 1, config={"message.timestamp.before.max.ms": "0"})]).values():
-        future.result(30)
-    everything = [*rows(strict, range(1, 4)), *rows(topic, [1, 2])]
-    ((sent),) = Publisher(kafka).send_all(everything)
-    assert (sent.events, list(sent.stuck)) == (2, [strict])
-    assert "message.timestamp.before.max.ms" in str(sent.stuck[strict])
-    set_option(kafka, strict, "message.timestamp.before.max.ms", "600000")
-    assert send(kafka, everything) == 3
-    assert sorted(numbers(consume(kafka, strict))) == [1, 2, 3]
-
-
 @pytest.mark.parametrize(
     ("code", "said"),
     [
