@@ -10,7 +10,7 @@ from typing import Final, NamedTuple
 from py4j.protocol import Py4JJavaError  # type: ignore[import-untyped]
 from pyspark.errors import PySparkException
 
-from writetime.errors import ConfigError, PublishError, SparkLimit, WritetimeError
+from writetime.errors import RETRY, ConfigError, PublishError, SparkLimit, WritetimeError
 
 OURS: Final = "writetime.errors."
 
@@ -143,9 +143,13 @@ def spark_failures(obj: str | None = None) -> Iterator[None]:
     try:
         yield
     except (PySparkException, Py4JJavaError) as error:
-        limit = limit_of(error)
+        limit, text = limit_of(error), why(error)
+        if limit is None and text.startswith(OURS):
+            # It says itself what to do, and whether a retry may help.
+            said = text.partition(": ")[2].removeprefix("publish events: ").replace(RETRY, "")
+            raise PublishError(said, operation="publish events", obj=obj, retriable=RETRY in text) from error
         raise PublishError(
-            why(error),
+            text,
             operation="publish events",
             obj=obj,
             retriable=limit is None or limit.retriable,
