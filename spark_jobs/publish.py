@@ -686,7 +686,6 @@ class Outbox:
 
     def _events_of(self, numbers: Iterable[int]) -> dict[int, Counter[str] | None]:
         """By batch, how many events the seal has of each table, by full name; None if the seal is gone."""
-
         wanted = list(numbers)
         new = [number for number in wanted if number not in self._events]
         self._events |= zip(new, at_once(lambda number: promised_by(self._sealed(number)), new), strict=True)
@@ -753,7 +752,7 @@ class Outbox:
         if len(names) > _TOPICS_LOOKED_AT:
             first = self.upto * _TOPICS_LOOKED_AT % len(names)
             active = self._names_with_events(range(known.sent_by_all + 1, part.last + 1))
-            turn = ([*sorted(names)] * 2)[first : first + _TOPICS_LOOKED_AT]
+            turn = {*(sorted(names) * 2)[first : first + _TOPICS_LOOKED_AT]}
             names = {topic: name for topic, name in names.items() if topic in turn or name in active}
         return {topic: (name, known.topics[topic]) for topic, name in names.items()}
 

@@ -125,6 +125,7 @@ class IcebergTable:
         self._logged = set[int]()
         self._read_from: str | None = None
         self._found: dict[str, tuple[Any, int | None]] = {}
+        self._owned: dict[tuple[int, str | None], OwnColumns] = {}
 
     @property
     def properties(self) -> dict[str, str]:
@@ -149,7 +150,11 @@ class IcebergTable:
         return self._own(self._table.schemas().get(self._table.snapshot(seen).schemaId()))
 
     def _own(self, schema: Any) -> OwnColumns:
-        return OwnColumns.of(self._as_spark(schema), self._described(schema), self.properties)
+        # A batch asks several times, and the JVM tells a schema as text.
+        key = int(schema.schemaId()), self._table.properties().get(PROPERTY)
+        if key not in self._owned:
+            self._owned[key] = OwnColumns.of(self._as_spark(schema), self._described(schema), key[1])
+        return self._owned[key]
 
     def _as_spark(self, schema: Any) -> StructType:
         return StructType.fromJson(json.loads(self._java("org.apache.iceberg.spark.SparkSchemaUtil").convert(schema).json()))

@@ -48,8 +48,8 @@ class OwnColumns:
     made: Mapping[int, Path] | None
 
     @classmethod
-    def of(cls, columns: StructType, struct: Mapping[str, Any], properties: Mapping[str, str]) -> OwnColumns:
-        text = properties.get(PROPERTY)
+    def of(cls, columns: StructType, struct: Mapping[str, Any], text: str | None) -> OwnColumns:
+        """`text`: the value of the property, None: the table has none."""
         made = None if text is None else {int(number): tuple(path.split(".")) for number, path in json.loads(text).items()}
         return cls(columns, struct, made)
 

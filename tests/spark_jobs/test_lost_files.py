@@ -142,5 +142,6 @@ def test_a_table_that_cannot_be_read_is_dropped_by_the_runbooks_words(shop: Shop
     words = page.partition("## A file of a table is lost")[2].partition("```python")[2].partition("```")[0]
     exec(words.replace("var/demo/lake", str(shop.ring.folder / "lake")))
     assert not shop.lake.table_exists(("shop", ORDERS.name))
-    shop.run(shop.planned())
+    (refused,) = shop.run(shop.planned()).refused
+    assert f"`writetime again {ORDERS.full_name} --rows`" in refused.reason
     assert [shop.lacks(each, range(1, shop.step + 1)) for each in (BEFORE, AFTER)] == ["", ""]

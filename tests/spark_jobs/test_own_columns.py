@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 from pyspark.sql.types import IntegerType, StructType
 
-from spark_jobs.sinks.own_columns import PROPERTY, OwnColumns
+from spark_jobs.sinks.own_columns import OwnColumns
 from tests.spark_jobs.test_schema_evolution import shape
 
 INT = IntegerType()
@@ -37,7 +37,7 @@ class Held:
 
     def __init__(self) -> None:
         self.struct = described(MADE, count(1))
-        self.recorded = OwnColumns.of(shape(MADE), self.struct, {}).recorded(self.struct)
+        self.recorded = OwnColumns.of(shape(MADE), self.struct, None).recorded(self.struct)
 
     def field(self, path: str) -> tuple[list[Any], int]:
         *parents, name = path.split(".")
@@ -68,7 +68,7 @@ class Held:
         fields.insert(0, {"id": number, "name": name, "required": False, "type": "int"})
 
     def own(self, *, known: bool = True) -> OwnColumns:
-        return OwnColumns.of(shape(as_dict(self.struct)), self.struct, {PROPERTY: self.recorded} if known else {})
+        return OwnColumns.of(shape(as_dict(self.struct)), self.struct, self.recorded if known else None)
 
     def trouble(self, wanted: dict[str, Any] | None = None) -> str:
         found = self.own().trouble(shape(MADE if wanted is None else wanted), ROWS)

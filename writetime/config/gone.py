@@ -1,4 +1,4 @@
-"""Keys that other designs of the configuration have, or drafts of this one had, and what is there instead.
+"""Keys that a configuration does not have, though a reader may expect them, and what is there instead.
 
 A key that is not known is refused anyway; for these the message says what to do. Knows the paths of keys only."""
 
