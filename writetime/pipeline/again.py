@@ -9,6 +9,7 @@ no answer. Other tables are in the same batch as always. Does not know Spark or 
 
 from __future__ import annotations
 
+import shlex
 from collections.abc import Mapping, Sequence
 from datetime import datetime
 from uuid import UUID
@@ -21,8 +22,8 @@ from writetime.storage.store import Store
 
 
 def command(table: str, *, with_events: bool = True) -> str:
-    """What makes a table again; `with_events`: with events of all its rows."""
-    return f"writetime again {table}" + ("" if with_events else " --rows")
+    """What makes a table again, for a shell; `with_events`: with events of all its rows."""
+    return f"writetime again {shlex.quote(table)}" + ("" if with_events else " --rows")
 
 
 class Request(Document):
